@@ -62,7 +62,7 @@ def train(config: Config | Mapping[str, Any]) -> Result:
     base, overrides = (config, {}) if isinstance(config, Config) else (Config(), dict(config))
     cfg = initialization.resolve(base, overrides)
     resolution.check(cfg)
-    content = command.run_training(cfg)
+    content = command.run_training(cfg, command.load_dataset(cfg))
     metrics = content["evaluation"]
     return Result(cfg.workdir, content["steps"], metrics[read_scores(content)[0].name], metrics, content)
 

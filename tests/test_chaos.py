@@ -7,6 +7,7 @@ import struct
 import sys
 import threading
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,10 +148,18 @@ def test_what_threads_say_of_a_checkpoint_that_failed_is_not_shown(tmp_path, mon
     told = []
     monkeypatch.setattr(sys, "__unraisablehook__", told.append)
     monkeypatch.setattr(sys, "unraisablehook", None)
-    with contextlib.closing(checkpoint.open_manager(tmp_path)):
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        before = warnings.filters[:]
+        with contextlib.closing(checkpoint.open_manager(tmp_path)):
+            assert sys.unraisablehook is None and warnings.filters == before  # the command alone hides them
+        command.hide_orbax_threads()
         for error in (RuntimeError("Event loop is closed"), ValueError("something else")):
             sys.unraisablehook(SimpleNamespace(exc_value=error))
+        for text in ("coroutine 'save' was never awaited", "another"):
+            warnings.warn(text, RuntimeWarning, stacklevel=1)
     assert [str(one.exc_value) for one in told] == ["something else"]
+    assert [str(one.message) for one in shown if one.category is RuntimeWarning] == ["another"]
 
 
 def test_a_checkpoint_that_orbax_waited_for_in_vain_is_named():

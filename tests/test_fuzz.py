@@ -167,25 +167,6 @@ def test_processes_that_cannot_be(asked, words):
     refused(words, rendezvous.check_config, rendezvous.RendezvousConfig(*asked, 1))
 
 
-def test_processes_that_do_not_come_and_those_that_do_not_agree():
-    first = rendezvous.RendezvousConfig("localhost:48765", 3, 0, False, 1)
-    refused(["not there within 1 s: process 1, 2 of 3"], rendezvous.join_processes, first)
-    refused(["expected process 0 to answer there within 1 s"], rendezvous.join_processes, first._replace(process_id=1))
-    for other, said in (
-        (first._replace(process_id=1, num_processes=2), "process 1 has --processes=2, process 0 has 3"),
-        (first._replace(process_id=1), "process 2 of 3"),
-    ):
-        code = f"rendezvous.call_coordinator(rendezvous.{other._replace(timeout_seconds=20)!r}, 1e9)"
-        at_work = subprocess.Popen(
-            [sys.executable, "-c", f"from mlm.launch import rendezvous; {code}"],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        refused([said], rendezvous.wait_for_peers, first._replace(timeout_seconds=8), time.monotonic() + 8)
-        assert said in at_work.communicate(timeout=30)[1]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "sweep", "evaluate"])
 def test_ctrl_c_at_any_moment_of_the_start_is_one_line(name, folder):

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -27,10 +28,10 @@ ROOT = Path(__file__).parents[1]
 STAND_IN = """
 import json, os, signal, sys, time
 from pathlib import Path
-from mlm.launch import supervisor
+from mlm.launch import child_process
 from mlm.training.run import heartbeat
 
-supervisor.supervise()
+child_process.attach_to_parent()
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(1) or (folder / f"told-{me}").touch())
 folder, plan, me = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[-1][-1]
@@ -54,7 +55,7 @@ for step in range(max([0, *(int(path.name) for path in (folder / "checkpoints").
             while not told:
                 time.sleep(0.03)
         elif does in ("over", "exit"):
-            print(f"error: {more[1]}", file=sys.stderr, flush=True)
+            heartbeat.send_end(heartbeat.ERROR, more[0], f"error: {more[1]}")
             sys.exit(more[0])
         else:
             os.kill(os.getpid(), getattr(signal, does))
@@ -69,6 +70,7 @@ for step in range(max([0, *(int(path.name) for path in (folder / "checkpoints").
 def watched(tmp_path, monkeypatch, capfd):
     """Watches two stand-ins that do what a plan says: by process, for each start a step and what happens there."""
     monkeypatch.setattr(local_processes, "EXIT_SECONDS", 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "stand_in.py").write_text(STAND_IN)
 
@@ -86,13 +88,13 @@ def starts(folder):
 
 def test_one_is_killed_and_all_start_again(watched, tmp_path):
     code, said, begun = watched(p0=[[6, "exit", 1, "process 1 of this run ended"]], p1=[[6, "SIGKILL"]])
-    kept = f"{tmp_path}/run-process-1.txt"
     assert (code, begun) == (0, [2, 2])
-    assert said == [
-        f"process 1 was ended by SIGKILL at step 6 (output of the other processes: {kept}): restarting all "
-        "processes from step 4 (restart 1 of at most 3)"
-    ]
-    assert Path(kept).read_text() == "process 1 here\n"
+    found = re.fullmatch(
+        r"process 1 ended at step 6: killed by SIGKILL \(log: (\S+)\): restarting all processes from step 4 "
+        r"\(restart 1 of at most 3\)",
+        "\n".join(said),
+    )
+    assert found and Path(found[1]).read_text() == "process 1 here\n"
 
 
 def test_one_hangs_and_all_start_again(watched):
@@ -106,9 +108,12 @@ def test_one_hangs_and_all_start_again(watched):
 
 
 def test_restarts_end_where_they_come_no_further_and_count_afresh_where_they_do(watched):
-    code, said, begun = watched(1, p1=[[2, "SIGKILL"], [6, "SIGKILL"], [10, "SIGKILL"], [9, "exit", 1, "a fault"]])
+    missed = [9, "exit", 1, "another process of this run ended, or this one failed (it is gone)"]
+    faults = [[2, "SIGKILL"], [6, "SIGKILL"], [10, "SIGKILL"], [9, "exit", 1, "a fault"]]
+    code, said, begun = watched(1, p0=[*[[0, ""]] * 3, missed], p1=faults)
     assert (code, begun) == (1, [4, 4])
     assert [line[-24:] for line in said[:3]] == ["(restart 1 of at most 1)"] * 3
+    assert all("process 1 ended" in line for line in said)  # which caused it each time
     assert (
         re.fullmatch(
             r"error: process 1 ended at step 9: a fault .*; no progress after --restarts = 1 restarts; "
@@ -138,6 +143,15 @@ def test_told_to_stop_it_tells_all_and_ends_as_they_end(watched, tmp_path, numbe
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"4", "5"}
 
 
+def test_sigterm_may_come_several_times_but_ctrl_c_after_it_ends_all_at_once():
+    with local_processes.StopSignal() as stop:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
 def test_told_before_there_is_anything_to_save_it_ends_all_at_once(watched, tmp_path):
     def tell():
         while starts(tmp_path) != [1, 1]:
@@ -159,7 +173,7 @@ def test_killed_it_leaves_none_behind(tmp_path):
     parent = subprocess.Popen(
         [sys.executable, "-c", call],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         stdout=subprocess.DEVNULL,
     )
     while starts(tmp_path) != [1, 1] or not (tmp_path / "run" / "checkpoints" / "4").exists():
@@ -229,7 +243,7 @@ def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if
     run = subprocess.Popen(
         [sys.executable, "-m", "mlm", "train", *words, "--local_processes=2", "--expect_devices=2"],
         cwd=ROOT,
-        env=environment(),
+        env=environment(TMPDIR=str(tmp_path)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -248,7 +262,7 @@ def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if
     assert run.wait() == 128 + signal.SIGTERM, said
     assert "2 processes, 1 device here, 2 in all (cpu)\n" in said
     assert re.search(
-        r"^process 1 was ended by SIGKILL at step \d+ \(.*\): restarting all processes from step \d+ "
+        r"^process 1 ended at step \d+: killed by SIGKILL \(.*\): restarting all processes from step \d+ "
         r"\(restart 1 ",
         said,
         re.MULTILINE,

@@ -59,7 +59,7 @@ class Pair:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
-                    env=os.environ | FASTER | variables,
+                    env=os.environ | FASTER | {"TMPDIR": str(place)} | variables,
                 )
             )
 
@@ -140,7 +140,27 @@ def test_one_is_killed_as_they_train(tmp_path, number):
     code, lines = ends[1 - number]
     assert ends[number] == (-signal.SIGKILL, []) and code == 1
     assert re.fullmatch(
-        rf"error: (process {number}|another process) of this run ended; restart all processes to "
-        "continue",
+        r"error: another process of this run ended(, or this one failed \(.*\))?; restart all processes to continue"
+        r" \(log: \S+\)",
         "\n".join(lines),
+    )
+
+
+def test_one_that_waits_in_vain(tmp_path):
+    port = local_processes.find_free_port()
+    alone = [
+        sys.executable,
+        "-m",
+        "mlm",
+        "train",
+        f"--coordinator=localhost:{port}",
+        "--processes=2",
+        "--join_timeout=1",
+    ]
+    done = subprocess.run(alone, cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        rf"error: --coordinator = 'localhost:{port}': expected all 2 processes to join within 1 s \(--join_timeout\) "
+        r"\(log: \S+\)\n",
+        done.stderr,
     )

@@ -1,33 +1,36 @@
 """What a process of several knows of itself and of the others, without starting any."""
 
-import socket
-import sys
-import threading
+import json
+import os
+import tempfile
 
+import jax
 import pytest
 
 from mlm.base import errors
-from mlm.launch import consistency, rendezvous, supervisor
+from mlm.cli import command, train
+from mlm.launch import consistency, local_processes, rendezvous
+from mlm.training.step import parallel
+
+ASKED = rendezvous.RendezvousConfig("a:1", 3, 0, False, 300)
 
 
-def test_a_process_knows_which_it_is_however_its_flags_are_written():
-    want = {"coordinator": "a:1", "num_processes": 2, "process_id": 1, "distributed": False}
-    assert (
-        consistency.parse_process_flags(["--coordinator=a:1", "--processes=2", "-process=1", "--config.data.path=x=y"])
-        == want
-    )
-    assert (
-        consistency.parse_process_flags(
-            ["--coordinator", "a:1", "--config", "b.py", "--processes", "2", "--process", "1"]
-        )
-        == want
-    )
-    assert consistency.parse_process_flags(["--distributed", "--config=b.py"]) == {
-        "coordinator": "",
-        "num_processes": 1,
-        "process_id": 0,
-        "distributed": True,
-    }
+def test_a_process_knows_which_it_is_whatever_is_wrong_with_its_other_words():
+    words = [
+        "mask.raet=1",
+        "--coordinator",
+        "a:1",
+        "--config",
+        "b.py",
+        "--processes=2",
+        "--nonsense",
+        "--process",
+        "1",
+        "--config.x",
+    ]
+    flags, _ = train.make_early_parser().parse_known_args(words)
+    assert (flags.coordinator, flags.processes, flags.process, flags.distributed) == ("a:1", 2, 1, False)
+    assert train.make_early_parser().parse_known_args(["--distributed", "x"])[0].distributed
 
 
 def test_hosts_have_paths_of_their_own_and_all_else_in_common():
@@ -38,30 +41,102 @@ def test_hosts_have_paths_of_their_own_and_all_else_in_common():
     assert hosts == [{"config.seed": 3}] * 2
 
 
-def test_bad_input_is_never_taken_for_the_end_of_another_process(monkeypatch):
-    monkeypatch.setattr(consistency, "has_joined", lambda: True)
-    monkeypatch.setattr(consistency, "read_peer_end", lambda: None)
-    error = errors.ConfigError("config.data.path = 'connections/*.txt': no file matches")
-    assert consistency.find_peer_failure(error) is None
-    assert consistency.find_peer_failure(RuntimeError("Gloo AllReduce failed: connection reset by peer"))
+@pytest.fixture
+def others(monkeypatch):
+    """Two other processes, which have joined and report what a test puts here: a failure or none, and facts."""
+    reports, sent = [], []
+    monkeypatch.setattr(rendezvous, "has_joined", lambda: True)
+    monkeypatch.setattr(parallel, "gather_texts", lambda text: sent.append(text) or [text, *map(json.dumps, reports)])
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: sent.append("end"))
+    return reports, sent
 
 
-def test_a_process_that_is_started_again_takes_its_place(monkeypatch):
-    asked, there = rendezvous.RendezvousConfig("a:1", 3, 0, False, 5), {}
+def agree(asked=ASKED, error=None, **found):
+    with consistency.agreement(asked) as facts:
+        facts |= found
+        if error:
+            raise error
 
-    def call():
-        ours, theirs = socket.socketpair()
-        theirs.sendall(f"{rendezvous.HELLO} 1 3\n".encode())
-        return ours, theirs
 
-    first, gone = call()
-    assert rendezvous.read_greeting(first, asked, there) == ""
-    gone.close()
-    again, lives = call()
-    assert rendezvous.read_greeting(again, asked, there) == "" and there == {1: again}
-    other, _ = call()
-    assert rendezvous.read_greeting(other, asked, there) == "two processes have --process=1"
-    lives.close()
+def test_processes_that_agree_go_on_and_those_that_differ_end_together(others):
+    reports, sent = others
+    reports[:] = [[None, {"a": 1, "b": [2]}]] * 2
+    agree(a=1, b=(2,))
+    assert sent.pop() != "end"
+    reports[1] = [None, {"a": 1, "b": [3]}]
+    with pytest.raises(errors.ConfigError, match=r"differ: b is \[2\] on process 0 and \[3\] on process 2$"):
+        agree(a=1, b=(2,))
+    assert sent[-1] == "end"
+
+
+def test_what_fails_on_one_process_ends_all_each_with_the_exit_code_and_the_line(others):
+    reports, sent = others
+    reports[:] = [[None, {}], [[2, "config.a = 1: expected 2"], {}]]
+    with pytest.raises(errors.ConfigError, match=r"^process 2 of this run ended: config.a = 1: expected 2$"):
+        agree(a=1)
+    reports[1] = [[1, "PermissionError: no"], {}]
+    with pytest.raises(ConnectionAbortedError) as aborted:
+        agree(a=1)
+    line = "process 2 of this run ended: PermissionError: no"
+    assert command.describe_machine_failure(aborted.value) == (1, f"error: {line}")
+    with pytest.raises(OSError, match="here"):  # its own error, whatever the others say
+        agree(error=OSError("here"))
+    assert json.loads(sent[-2]) == [[1, "OSError: here"], {}] and sent[-1] == "end"
+
+
+def test_one_that_failed_before_it_joined_joins_to_tell_the_others_but_does_not_wait_long(others, monkeypatch):
+    reports, sent = others
+    joined = []
+    monkeypatch.setattr(rendezvous, "has_joined", lambda: False)
+    monkeypatch.setattr(rendezvous, "join_processes", lambda config: joined.append(config.timeout_seconds))
+    reports[:] = [[None, {}]] * 2
+    with pytest.raises(errors.ConfigError, match=r"^wrong$"):
+        agree(error=errors.ConfigError("wrong"))
+    assert joined == [60] and json.loads(sent[-2]) == [[2, "wrong"], {}]
+    agree(ASKED._replace(coordinator=""))
+    assert joined == [60]  # a single process tells nobody
+
+
+def test_processes_with_unlike_devices_end_before_they_exchange_anything(others, monkeypatch):
+    _, sent = others
+    monkeypatch.setattr(rendezvous, "has_joined", lambda: False)
+    monkeypatch.setattr(rendezvous, "join_processes", lambda config: None)
+    monkeypatch.setattr(parallel, "describe_devices_by_process", lambda: [{"number": 1}, {"number": 2}])
+    with pytest.raises(errors.ConfigError, match=r"differ: number is 1 on process 0 and 2 on process 1$"):
+        agree()
+    assert sent == ["end"]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "line"),
+    [
+        ("os.abort()", 1, "error: another ended (log: LOG)"),
+        ("heartbeat.send_end(heartbeat.ERROR, 2, 'error: mine'), os.abort()", 2, "error: mine (log: LOG)"),
+        ("os.kill(os.getpid(), 9)", 1, "error: killed by SIGKILL (log: LOG)"),
+        ("sys.exit(143)", 143, ""),
+        ("sys.exit(0)", 0, ""),
+    ],
+)
+def test_a_process_ends_in_one_line_and_what_native_code_prints_is_in_its_log(
+    monkeypatch, capfd, tmp_path, end, code, line
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    lines = [
+        "import os, sys",
+        "from mlm.launch import child_process",
+        "from mlm.training.run import heartbeat",
+        "child_process.attach_to_parent()",
+        "os.write(2, b'F1122 native.cc:1] a page')",
+        "print('a line', file=sys.stderr)",
+        "heartbeat.send_end(heartbeat.LAST_WORDS, 1, 'another ended')",
+        end,
+    ]
+    assert local_processes.run_on_host(["-c", "\n".join(lines)]) == code
+    logs = [*tmp_path.iterdir()]
+    assert [path.read_text() for path in logs] == (["F1122 native.cc:1] a page"] if line else [])
+    said = line.replace("LOG", str(logs[0])) if logs else line
+    assert capfd.readouterr().err.splitlines() == ["a line", *([said] if said else [])]
 
 
 def test_the_code_of_a_process_is_known_by_every_file_and_where_it_lies(monkeypatch, tmp_path):
@@ -75,29 +150,18 @@ def test_the_code_of_a_process_is_known_by_every_file_and_where_it_lies(monkeypa
     assert len(set(known)) == 4
 
 
-def test_what_native_code_logs_is_told_from_what_we_say():
-    told = """E1122 08:49:46.213 12 coordination_service_agent.cc:1] Polling failed
-Additional GRPC error information from remote target coordination_service while calling /xla.Poll:
-:{"created":"@1","grpc_status":14}
-:UNKNOWN:Error received from peer""".splitlines()
-    assert all(supervisor.NATIVE.match(line) for line in told)
-    for line in ("error: process 0 of this run ended", "I1122 08:49:46.2 12 pack.py:9] packed", "run: step 3/9"):
-        assert not supervisor.NATIVE.match(line)
-
-
-def test_one_that_waited_in_vain_does_not_wait_again_to_say_so(monkeypatch):
-    monkeypatch.setattr(rendezvous, "attempted", threading.Event())
-    monkeypatch.setattr(sys, "argv", ["run", "--coordinator=localhost:9", "--processes=2", "--process=1"])
-    joined = []
-    monkeypatch.setattr(
-        rendezvous,
-        "call_coordinator",
-        lambda config, deadline: joined.append(config.process_id) or exec("raise OSError"),
+def test_an_unforeseen_error_of_one_process_among_several_names_the_two_causes_that_it_can_have(monkeypatch):
+    assert command.describe_crash(KeyError("a")) == "error: KeyError: 'a'"
+    monkeypatch.setattr(rendezvous, "has_joined", lambda: True)
+    assert command.describe_crash(ValueError("Gloo failed")) == (
+        "error: another process of this run ended, or this one failed (ValueError: Gloo failed); restart all processes "
+        "to continue"
     )
-    consistency.report_failure(2, "a field is wrong")
-    assert joined == [1]  # to tell the others
-    consistency.report_failure(2, "nobody came")
-    assert joined == [1]
+
+
+def test_a_single_process_that_could_be_several_exchanges_texts_with_itself():
+    assert parallel.gather_texts("ä and more") == ["ä and more"]
+    assert parallel.describe_devices_by_process() == [{"local_devices": 4, "device": "cpu"}]
 
 
 def test_fewer_devices_than_were_meant_end_a_run_in_a_line_with_both_numbers(capsys):

@@ -301,7 +301,7 @@ def test_the_code_is_copied_once_and_as_it_was(sweep, go, tools, tmp_path, monke
     go(max_running=1)
     assert len(list((sweep.root / "code").iterdir())) == 2
     (tmp_path / "experiment.py").write_text(EXPERIMENT)
-    (folder / "mlm" / "launch" / "supervisor.py").write_text("changed")
+    (folder / "mlm" / "launch" / "rendezvous.py").write_text("changed")
     with pytest.raises(errors.ConfigError, match="expected an unchanged copy"):
         go(max_running=1)
 

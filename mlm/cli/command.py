@@ -9,11 +9,14 @@ import re
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from mlm.base import buckets, config, errors, fields, user_code
 from mlm.cli import process_environment
+from mlm.launch import rendezvous
+from mlm.training.run import heartbeat
 
 RESOURCE_ERRORS = {  # words of a library's error when the machine has no more -> the line that we print
     "No space left on device": "the disk is full; the same command continues when there is room",
@@ -190,30 +193,36 @@ def configure_logs(*, has_progress: bool) -> None:
     logging.getLogger().handlers = [handler]
 
 
-def run_main(main: Callable[[], None], report_failure: Callable[[int, str], None] = lambda code, line: None) -> None:
+def hide_orbax_threads() -> None:
+    """Hides errors of threads after a failed save or restore: they use an event loop that orbax has closed."""
+
+    def report_others(unraisable):
+        if str(unraisable.exc_value) != "Event loop is closed":
+            sys.__unraisablehook__(unraisable)
+
+    sys.unraisablehook = report_others
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+
+
+def run_main(main: Callable[[], None]) -> None:
     """Calls main and ends the process on an error, with one line on stderr.
 
     Exit codes: 2 for bad input; 1 if the machine or a bucket fails; 128 + signal after a signal; 141, without a line,
     if stdout is closed.
-
-    Args:
-        main: The command.
-        report_failure: Receives the exit code and the line of an error before the process ends.
     """
     try:
         main()
         sys.stdout.flush()
     except errors.ConfigError as error:
-        exit_with_line(2, f"error: {error}", report_failure)
+        exit_with_line(2, f"error: {error}")
     except KeyboardInterrupt:
         exit_with_line(128 + signal.SIGINT, "stopped")
     except Exception as error:
         failure = describe_machine_failure(error)
         if failure is None:
-            traceback.print_exc()
-            report_failure(1, f"{type(error).__name__}: {errors.first_line(error)}")
-            sys.exit(1)
-        exit_with_line(*failure, report_failure)
+            traceback.print_exc(file=sys.__stderr__)  # in a process of several, that is its log
+            failure = 1, describe_crash(error) if heartbeat.connect_to_parent() else ""
+        exit_with_line(*failure)
     finally:
         signal.signal(signal.SIGINT, process_environment.exit_at_once)
 
@@ -241,15 +250,24 @@ def describe_machine_failure(error: Exception) -> tuple[int, str] | None:
     return None
 
 
-def exit_with_line(code: int, line: str, report_failure: Callable[[int, str], None] = lambda code, line: None) -> None:
+def describe_crash(error: Exception) -> str:
+    """The line for an error that nobody expects. In a run of several processes it may follow from another's end."""
+    line = f"{type(error).__name__}: {errors.first_line(error)}"
+    if rendezvous.has_joined():
+        return f"error: {rendezvous.PEER_END}, or this one failed ({line}); restart all processes to continue"
+    return f"error: {line}"
+
+
+def exit_with_line(code: int, line: str) -> None:
     """Ends the process with a line on stderr. Output that a closed stdout cannot take is dropped."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if line:
-        print(" ".join(line.split("\n")), file=sys.stderr)
-    report_failure(code, line.removeprefix("error: "))
-    if buckets.RETRY_HINT in line:
-        os._exit(code)  # threads of tensorstore would retry for a quarter of an hour
+    line = " ".join(line.split("\n"))
+    if line and not heartbeat.send_end(heartbeat.ERROR, code, line):
+        print(line, file=sys.stderr)
+    # Threads of tensorstore would retry for a quarter of an hour; JAX would wait as long for the other processes.
+    if buckets.RETRY_HINT in line or rendezvous.has_joined():
+        os._exit(code)
     sys.exit(code)

@@ -3,6 +3,7 @@
 import difflib
 import gc
 import importlib
+import os
 import signal
 import sys
 
@@ -40,17 +41,17 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which process_environment.restart blocks
     words = sys.argv[1:]
     if words and words[0] in COMMANDS and not {"-h", "--help"} & {*words}:
-        process_environment.restart_process(process_environment.choose_settings(words))
+        os.environ |= process_environment.compilation_cache_settings() | os.environ
+        if "--no-tune_malloc" not in words:
+            process_environment.restart_process(process_environment.ALLOCATOR)
     gc.set_threshold(2**17)  # imports and traces stay alive: a collection every 700 objects would cost 0.3 s
     from mlm.cli import command  # after the restart, which drops all imports
 
     if words[:1] == ["train"]:
-        from mlm.launch import consistency, supervisor
+        from mlm.launch import child_process
 
-        supervisor.supervise()
-        command.run_main(lambda: run_command(words), consistency.report_failure)
-    else:
-        command.run_main(lambda: run_command(words))
+        child_process.attach_to_parent()
+    command.run_main(lambda: run_command(words))
 
 
 def run_command(words: list[str]) -> None:
@@ -72,6 +73,7 @@ def run_command(words: list[str]) -> None:
     from mlm.cli import command
 
     command.configure_logs(has_progress=words[0] in ("train", "finetune"))
+    command.hide_orbax_threads()
     importlib.import_module(f"mlm.cli.{COMMANDS[words[0]][0]}").main(words)
 
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from collections.abc import Sequence
 
 from mlm.base import machine
 
@@ -19,11 +18,6 @@ ALLOCATOR = {
 }
 
 
-def choose_settings(words: Sequence[str]) -> dict[str, str]:
-    """The variables for a command line; without those of malloc if it has --no-tune_malloc."""
-    return compilation_cache_settings() | ({} if "--no-tune_malloc" in words else ALLOCATOR)
-
-
 def compilation_cache_settings() -> dict[str, str]:
     """JAX keeps compiled programs in a folder of the user, so that only the first start of a program compiles it."""
     folder = machine.cache_folder("compiled")
@@ -31,7 +25,10 @@ def compilation_cache_settings() -> dict[str, str]:
 
 
 def restart_process(settings: dict[str, str]) -> None:
-    """Starts the same command again in this process if the environment lacks one of the settings."""
+    """Starts the same command again in this process if the environment lacks one of the settings.
+
+    glibc reads its variables only when a process starts.
+    """
     if not settings.keys() <= os.environ.keys():
         sys.stdout.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until mlm/cli/entry.py handles it

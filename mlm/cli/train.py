@@ -3,8 +3,10 @@
 import signal
 import sys
 
+from mlm.base import errors, fields
 from mlm.cli import command, config_help
 from mlm.launch import consistency, local_processes, rendezvous
+from mlm.training.run import heartbeat
 
 DESCRIPTION = """Train the model of a config, or continue its run from the last checkpoint.
 
@@ -20,16 +22,45 @@ restarts both from the last checkpoint if one dies or hangs.
 """
 
 
-def make_parser() -> command.CommandParser:
-    """The command's flags."""
-    parser = command.CommandParser(prog="mlm train", description=DESCRIPTION)
-    count = command.Number(int, 0, 2**20)
-    parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
+COUNT = command.Number(int, 0, 2**20)
+
+
+def make_early_parser() -> command.CommandParser:
+    """The flags that are read before the others: what to do at all, and which of several processes this is."""
+    parser = command.CommandParser(prog="mlm train", add_help=False)
     parser.add_argument(
         "--print_config",
         action="store_true",
         help="print the value of each config field and where it comes from, and train nothing",
     )
+    group = parser.add_argument_group("several processes")
+    group.add_argument(
+        "--distributed", action="store_true", help="join the processes of the cluster, as jax.distributed detects them"
+    )
+    group.add_argument("--coordinator", default="", metavar="HOST:PORT", help="address of process 0")
+    group.add_argument(
+        "--processes", type=command.Number(int, 1, 2**20), default=1, help="with --coordinator: number of processes"
+    )
+    group.add_argument("--process", type=COUNT, default=0, help="with --coordinator: number of this process, from 0")
+    group.add_argument(
+        "--join_timeout",
+        type=command.Number(int, 1, 86_400),
+        default=300,
+        help="seconds to wait for the other processes at the start (300)",
+    )
+    group.add_argument(
+        "--local_processes",
+        type=command.Number(int, 0, 2**10),
+        default=0,
+        help="start this many processes on this host; 0: one, this one",
+    )
+    return parser
+
+
+def make_parser() -> command.CommandParser:
+    """The command's flags."""
+    parser = command.CommandParser(prog="mlm train", description=DESCRIPTION, parents=[make_early_parser()])
+    parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
     parser.add_argument(
         "--extend_to",
         type=command.Number(int, 1, 2**31 - 1),
@@ -42,37 +73,17 @@ def make_parser() -> command.CommandParser:
         action="store_false",
         help="do not tune malloc (tuned, it is faster and never returns memory to the system)",
     )
-    group = parser.add_argument_group("several processes")
-    group.add_argument(
-        "--distributed", action="store_true", help="join the processes of the cluster, as jax.distributed detects them"
-    )
-    group.add_argument("--coordinator", default="", metavar="HOST:PORT", help="address of process 0")
-    group.add_argument(
-        "--processes", type=command.Number(int, 1, 2**20), default=1, help="with --coordinator: number of processes"
-    )
-    group.add_argument("--process", type=count, default=0, help="with --coordinator: number of this process, from 0")
-    group.add_argument(
-        "--join_timeout",
-        type=command.Number(int, 1, 86_400),
-        default=300,
-        help="seconds to wait for the other processes at the start (300)",
-    )
+    group = parser.add_argument_group("checks and restarts of several processes")
     group.add_argument(
         "--expect_processes",
-        type=count,
+        type=COUNT,
         default=0,
         help="stop before compilation unless this many processes join; 0: no check",
     )
-    group.add_argument("--expect_devices", type=count, default=0, help="the same for devices, over all processes")
-    group.add_argument(
-        "--local_processes",
-        type=command.Number(int, 0, 2**10),
-        default=0,
-        help="start this many processes on this host; 0: one, this one",
-    )
+    group.add_argument("--expect_devices", type=COUNT, default=0, help="the same for devices, over all processes")
     group.add_argument(
         "--restarts",
-        type=count,
+        type=COUNT,
         default=3,
         help="with --local_processes: maximum number of restarts without progress (3)",
     )
@@ -87,48 +98,68 @@ def make_parser() -> command.CommandParser:
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    from mlm.base import errors, fields
+    # These flags alone first: a process tells the others what is wrong with its other words.
+    flags, _ = make_early_parser().parse_known_args(words[1:])
+    processes = rendezvous.RendezvousConfig(
+        flags.coordinator, flags.processes, flags.process, flags.distributed, flags.join_timeout
+    )
+    if flags.print_config:
+        print_config(parse_words(words)[1])
+        return
+    is_child = heartbeat.connect_to_parent() is not None
+    if not is_child:
+        rendezvous.check_config(processes)
+        if processes.is_multiprocess:
+            errors.require(
+                not flags.local_processes,
+                "--local_processes",
+                flags.local_processes,
+                "neither --coordinator nor --distributed with it",
+            )
+            sys.exit(local_processes.run_on_host(sys.orig_argv[1:]))
+    with consistency.agreement(processes) as facts:
+        args, layers = parse_words(words)
+        if args.local_processes and not is_child:
+            launch_locally(args, layers)
+        cfg = resolve_config(args, layers, facts)
+    train(cfg, args, processes)
 
+
+def parse_words(words: list[str]):
+    """The flags, the config flags and the base config of a command line."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
     layers = config_flags.load_layers()
     if args.extend_to:
         layers.append(fields.Layer(f"--extend_to={args.extend_to}", {"train.steps": args.extend_to}))
-    if args.print_config:
-        from mlm.training.run import initialization, resolution
-
-        resolved = initialization.resolve_layers(layers)
-        resolution.check(resolved.config)
-        config_help.print_origins(resolved.config, resolved.origins)
-    elif args.local_processes:
-        errors.require(
-            not (args.coordinator or args.distributed),
-            "--local_processes",
-            args.local_processes,
-            "neither --coordinator nor --distributed with it",
-        )
-        workdir = {**fields.DEFAULT, **layers[0].values, **config_flags.overrides}["workdir"]
-        launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, workdir)
-        local_processes.check_gpus(launch)
-        # Without JAX: devices belong to the first process that touches them.
-        sys.exit(local_processes.run_processes(launch, sys.orig_argv[1:]))
-    else:
-        train(layers, args)
+    return args, layers
 
 
-def train(layers, args) -> None:
-    """Trains in this process."""
-    from mlm.base import errors, fields
-    from mlm.base.estimates import read_scores
-    from mlm.training.run import heartbeat, initialization, log, resolution, spikes
-    from mlm.training.run.preemption import RunStopped
-    from mlm.training.step import parallel
+def print_config(layers) -> None:
+    """Prints the value of each field and where it comes from."""
+    from mlm.training.run import initialization, resolution
+
+    resolved = initialization.resolve_layers(layers)
+    resolution.check(resolved.config)
+    config_help.print_origins(resolved.config, resolved.origins)
+
+
+def launch_locally(args, layers) -> None:
+    """Runs this command in several processes on this host, and ends as they end."""
+    settings = dict(fields.DEFAULT)
+    for layer in layers:
+        settings |= layer.values
+    launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, settings["workdir"])
+    local_processes.check_gpus(launch)
+    # Without JAX: devices belong to the first process that touches them.
+    sys.exit(local_processes.run_processes(launch, sys.orig_argv[1:]))
+
+
+def resolve_config(args, layers, facts: dict):
+    """The resolved config; adds to `facts` what must be equal in all processes of the run."""
+    from mlm.training.run import initialization, resolution
 
     command.raise_on_interrupt()
-    config = rendezvous.RendezvousConfig(
-        args.coordinator, args.processes, args.process, args.distributed, args.join_timeout
-    )
-    rendezvous.check_config(config)
     errors.require(
         not (args.extend_to and (args.coordinator or args.distributed)),
         "--extend_to",
@@ -137,58 +168,67 @@ def train(layers, args) -> None:
     )
     cfg = initialization.resolve_layers(layers).config
     resolution.check(cfg)
-    if args.coordinator:
-        print(
-            f"process {args.process} of {args.processes} waits at {args.coordinator} for the others, for up to "
-            f"{args.join_timeout} s (--join_timeout)",
-            flush=True,
-        )
-    rendezvous.join_processes(config)
-    with consistency.exit_with_peers():
-        consistency.require_agreement(
-            "config", consistency.shared_fields(fields.flatten(cfg)) | consistency.code_versions()
-        )
-        consistency.require_agreement("devices", parallel.describe_local_devices())
+    facts |= {"--processes": args.processes} | consistency.shared_fields(fields.flatten(cfg))
+    facts |= consistency.code_versions()
+    return cfg
+
+
+def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
+    """Trains in this process."""
+    import jax
+
+    from mlm.base.estimates import read_scores
+    from mlm.training.run import directory, log, spikes
+    from mlm.training.run.preemption import RunStopped
+
+    with consistency.agreement(processes) as facts:
         consistency.check_devices(args.expect_processes, args.expect_devices)
-        try:
-            result = run_training(cfg, extend=bool(args.extend_to))
-        except RunStopped as stop:
-            print(stop)
-            sys.exit(128 + stop.signal)
-        except spikes.DivergenceError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            heartbeat.send_heartbeat(heartbeat.FATAL, 0)
-            sys.exit(1)
+        packed = load_dataset(cfg)
+        content = "a result" if directory.result_file(cfg.workdir).exists() else "none"
+        facts |= packed.manifest["inputs"] | {f"what {cfg.workdir} holds": content}
+    try:
+        result = run_training(cfg, packed, extend=bool(args.extend_to))
+    except RunStopped as stop:
+        print(stop)
+        sys.exit(128 + stop.signal)
+    except spikes.DivergenceError as error:
+        heartbeat.send_heartbeat(heartbeat.FATAL, 0)
+        jax.distributed.shutdown()  # waits for the others, which diverge at the same step
+        command.exit_with_line(1, f"error: {error}")
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
 
 
-def run_training(cfg, *, extend: bool = False) -> dict:
+def load_dataset(cfg):
+    """The packed rows of a resolved config. Raises ConfigError if it cannot be trained here, or not be evaluated."""
+    from mlm.data.rows import pack
+    from mlm.evaluation import evaluation_tasks
+    from mlm.training.run import loop
+
+    loop.check(cfg)
+    evaluation_tasks.list_due_cases(cfg)  # before training: raises for an evaluation that cannot run after it
+    return pack.load_dataset(cfg)
+
+
+def run_training(cfg, packed, *, extend: bool = False) -> dict:
     """Trains the model of a resolved config, or continues its run, and runs the evaluations that the config names.
 
     Args:
         cfg: the resolved config.
+        packed: its rows.
         extend: trains a finished run on, to the steps of the config.
 
     Returns:
         The run's result.
 
     Raises:
-        ConfigError: the config cannot be trained here, or the directory holds another run.
+        ConfigError: the directory holds another run.
         DivergenceError, RunStopped: as loop.train.
     """
-    from mlm.base import errors
-    from mlm.data.rows import pack
     from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import directory, loop
+    from mlm.training.run import loop
     from mlm.training.run.preemption import RunStopped
     from mlm.training.step import optim, parallel
 
-    loop.check(cfg)
-    evaluation_tasks.list_due_cases(cfg)  # before training: raises for an evaluation that cannot run after it
-    packed = pack.load_dataset(cfg)
-    consistency.require_agreement("rows", packed.manifest["inputs"])
-    result = "a result" if directory.result_file(cfg.workdir).exists() else "none"
-    consistency.require_agreement("end", {f"what {cfg.workdir} holds": result})
     if extend:
         cfg = loop.extend_run(cfg, packed)
         warmup = optim.count_warmup_steps(cfg.optim, cfg.train.steps)

@@ -1,161 +1,149 @@
-"""One of several processes of a run on this host: its share of the devices, its heartbeats, and its output."""
+"""One process of a run and the parent that started it: its share of the devices, its heartbeats, and how it ends.
+
+The parent prints the one line with which a process ends. XLA ends a process whose peers are gone by abort(), with a
+page of C++, which goes to the process's log.
+"""
 
 import contextlib
 import glob
 import importlib.util
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
-from mlm.launch import supervisor
+from mlm.launch import rendezvous
 from mlm.training.run import heartbeat
 
 HANG_FACTORS = {heartbeat.STEP: 1, heartbeat.PAUSE: 10}  # multiples of --hang_after, by the last heartbeat's state
-OUTPUT_TIMEOUT = 8  # seconds to read the rest of the output of a process that has ended
-MAX_OUTPUT_LINES = 1000  # stored of each process except the first, for the case of a failure
+LOG_VARIABLE = "MLM_PROCESS_LOG"  # the environment variable with the path of a child's log
+
+
+def attach_to_parent() -> None:
+    """In a child: ends this process when its parent ends, and sends what native code prints to the log."""
+    if connection := heartbeat.connect_to_parent():
+        threading.Thread(target=exit_with_parent, args=(connection,), daemon=True).start()
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+        os.dup2(os.open(os.environ[LOG_VARIABLE], os.O_WRONLY | os.O_APPEND), 2)
+
+
+def exit_with_parent(connection: socket.socket) -> None:
+    """Ends this process when the parent's end of the connection closes; the parent never sends."""
+    with contextlib.suppress(OSError):
+        connection.recv(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class ChildProcess:
-    """Starts the process, and ends it when the context ends. Shows the first process's output, stores the others'."""
+    """Starts Python as a child that ends when this process does, and ends it when the context ends."""
 
-    def __init__(self, process_id: int, num_processes: int, arguments: Sequence[str], port: int, lifeline: int):
-        """Starts nothing yet.
+    def __init__(
+        self, arguments: Sequence[str], process_id: int = 0, environment: Mapping[str, str] = MappingProxyType({})
+    ):
+        """Starts the process. Its log takes what native code prints, and all output of any but the first process.
 
         Args:
-            arguments: those of `python` for the run, without the program's name.
-            port: the coordinator's.
-            lifeline: see supervisor.start_python.
+            arguments: those of `python`, without the program's name.
+            process_id: its number among the processes of this host.
+            environment: variables to set.
         """
-        self.process_id, self.state, self.step, self.has_trained, self.is_final = process_id, "", 0, False, False
-        self.last_heartbeat, self.output = time.monotonic(), deque(maxlen=MAX_OUTPUT_LINES)
-        self.error, self.fatal = b"", b""
-        arguments = [*arguments, "--local_processes=0"]
-        if num_processes > 1:
-            arguments += [f"--coordinator=127.0.0.1:{port}", f"--processes={num_processes}", f"--process={process_id}"]
-        read_end, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        with bind_cores(process_id, num_processes):
-            self.popen = supervisor.start_python(
-                arguments,
-                lifeline,
-                {heartbeat.PIPE_VARIABLE: str(write_end)} | gpu_environment(process_id, num_processes),
-                pass_fds=[write_end],
+        self.process_id, self.state, self.step = process_id, "", 0
+        self.has_trained = self.is_final = self.keeps_log = False
+        self.last_heartbeat, self.unread = time.monotonic(), b""
+        self.error: tuple[int, str] | None = None  # exit code and line
+        self.last_words = (1, "")
+        self.connection, child_end = socket.socketpair()
+        self.connection.setblocking(False)
+        log, path = tempfile.mkstemp(prefix=f"mlm-process-{process_id}-", suffix=".txt")
+        self.log = Path(path)
+        variables = {heartbeat.CONNECTION_VARIABLE: str(child_end.fileno()), LOG_VARIABLE: path}
+        with child_end, os.fdopen(log, "ab") as output:
+            self.popen = subprocess.Popen(
+                [sys.executable, *arguments],
+                pass_fds=[child_end.fileno()],
+                env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **environment, **variables},
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if process_id else None,
-                stderr=subprocess.PIPE,
-                process_group=0,
-            )  # a terminal's Ctrl-C reaches the parent alone
-        os.close(write_end)
-        self.threads = [
-            threading.Thread(target=target, args=(source,), daemon=True)
-            for target, source in (
-                (self.read_heartbeats, os.fdopen(read_end)),
-                (self.read_stderr, self.popen.stderr),
-                (self.read_stdout, self.popen.stdout or ()),
+                stdout=output if process_id else None,
+                stderr=output if process_id else None,
+                process_group=0,  # a terminal's Ctrl-C reaches the parent alone
             )
-        ]
-        for thread in self.threads:
-            thread.start()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *failure):
         self.end()
+        self.connection.close()
+        if not self.keeps_log:
+            self.log.unlink()
 
     @property
     def exit_code(self) -> int | None:
         """None while the process lives."""
         return self.popen.poll()
 
-    def read_heartbeats(self, pipe: Iterable[str]) -> None:
-        """Notes the state and step of each heartbeat line, and when it arrived, until the pipe is closed."""
-        for line in pipe:
-            self.last_heartbeat = time.monotonic()
-            self.state, step = line.split()
-            self.step = max(self.step, int(step))
-            self.has_trained |= self.state == heartbeat.STEP
-            self.is_final |= self.state == heartbeat.FATAL
-
-    def read_stderr(self, stderr: Iterable[bytes]) -> None:
-        """Handles the lines of its stderr until the end; what native code printed as it aborted becomes `fatal`."""
-        self.fatal = supervisor.forward_stderr(stderr, self.handle_line)
-
-    def read_stdout(self, stdout: Iterable[bytes]) -> None:
-        """Handles the lines of its stdout until the end."""
-        for line in stdout:
-            self.handle_line(line)
-
-    def handle_line(self, line: bytes) -> None:
-        """Shows a line of the first process and stores one of any other.
-
-        An error line is not shown but noted as `error`; the last one counts.
-        """
-        if line.startswith(b"error: "):
-            self.error = line  # not shown yet: it may only be a consequence of how another process ended
-        if self.process_id:
-            self.output.append(line)
-        elif line is not self.error:
-            write_stderr(line)
+    def read_messages(self) -> None:
+        """Notes what the process has sent until now."""
+        with contextlib.suppress(OSError):  # there is nothing more to read yet
+            while data := self.connection.recv(2**16):
+                self.unread += data
+        *lines, self.unread = self.unread.split(b"\n")
+        for line in lines:
+            kind, _, value = line.decode().partition(" ")
+            if kind == heartbeat.ERROR:
+                self.error = tuple(json.loads(value))
+            elif kind == heartbeat.LAST_WORDS:
+                self.last_words = tuple(json.loads(value))
+            else:
+                self.last_heartbeat, self.state, self.step = time.monotonic(), kind, max(self.step, int(value))
+                self.has_trained |= kind == heartbeat.STEP
+                self.is_final |= kind == heartbeat.FATAL
 
     def is_hung(self, seconds: float) -> bool:
         """Whether it lives and has sent no heartbeat for so long, times the factor of its state."""
-        factor = HANG_FACTORS.get(self.state)
-        return (
-            self.exit_code is None and factor is not None and time.monotonic() - self.last_heartbeat > seconds * factor
-        )
+        limit = seconds * HANG_FACTORS.get(self.state, float("inf"))
+        return self.exit_code is None and time.monotonic() - self.last_heartbeat > limit
 
     def can_save(self) -> bool:
         """Whether it lives and has training state to save when it is stopped."""
         return self.exit_code is None and self.has_trained and self.state in HANG_FACTORS
 
     def end(self) -> None:
-        """Kills it if it lives, and reads the rest of its output."""
+        """Kills it if it lives, and reads what it sent last."""
         self.popen.kill()
         self.popen.wait()
-        for thread in self.threads:
-            thread.join(OUTPUT_TIMEOUT)  # with a limit: a process that it started could still hold its pipes
+        self.read_messages()
 
-    def describe_hang(self, seconds: float) -> str:
-        """Returns a line about a hang at its last step; seconds: `--hang_after`."""
-        return (
-            f"process {self.process_id} hangs at step {self.step:,}: no heartbeat for {seconds} s or more "
-            "(--hang_after)"
-        )
+    def describe_end(self) -> tuple[int, str]:
+        """The exit code that counts of a process that has ended, and why it ended; "": it did what it should."""
+        exit_code = self.popen.returncode
+        if self.error:
+            return self.error[0], self.error[1].removeprefix("error: ")
+        if exit_code == -signal.SIGABRT and self.last_words[1]:
+            return self.last_words
+        if exit_code < 0:
+            return 1, f"killed by {signal.Signals(-exit_code).name}"
+        return exit_code, f"exit code {exit_code}" if exit_code == 1 else ""
 
-    def describe_end(self) -> str:
-        """How it ended, in a few words."""
-        assert self.exit_code is not None
-        if self.exit_code < 0:
-            name = f"process {self.process_id}"
-            return f"{supervisor.describe_signal_end(self.exit_code, self.fatal, name)} at step {self.step:,}"
-        message = self.error.decode("utf-8", "replace").strip().removeprefix("error: ")
-        return f"process {self.process_id} ended at step {self.step:,}: {message or f'exit code {self.exit_code}'}"
-
-    def show_error(self) -> None:
-        """Shows the error with which it ended, if any."""
-        write_stderr(self.error)
-
-    def save_output(self, workdir: str) -> str:
-        """Writes its stored output next to the run. Returns the path; "" if there is no output or writing fails."""
-        with contextlib.suppress(OSError):
-            if self.output:
-                path = Path(f"{workdir}-process-{self.process_id}.txt")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(b"".join(self.output) + self.fatal)
-                return str(path)
-        return ""
+    def misses_peer(self) -> bool:
+        """Whether it ended as a process ends whose peers are gone."""
+        return self.popen.returncode == -signal.SIGABRT or self.describe_end()[1].startswith(rendezvous.PEER_END)
 
 
-def write_stderr(line: bytes) -> None:
-    """Writes a child's line to this process's stderr at once."""
-    sys.stderr.buffer.write(line)
-    sys.stderr.flush()
+def describe_logs(children: Sequence[ChildProcess]) -> str:
+    """The paths of the logs that hold something, in brackets, for a message; those files stay."""
+    named = [child for child in children if child.log.stat().st_size]
+    for child in named:
+        child.keeps_log = True
+    return f" (log: {', '.join(str(child.log) for child in named)})" if named else ""
 
 
 def list_gpus() -> list[str]:

@@ -4,10 +4,11 @@ A process hangs if it makes no step for --hang_after seconds, or for ten times a
 saves (mlm/training/run/heartbeat.py). Before it prepares its first step and after its last one, while it packs examples
 and evaluates the model, it never counts as hung. What a restart would meet again, such as a wrong field or a loss that
 is not finite, ends the run.
+
+The process of a run on several hosts has a parent here as well, which restarts nothing.
 """
 
 import contextlib
-import os
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mlm.base import errors
-from mlm.launch.child_process import ChildProcess, list_gpus
+from mlm.launch.child_process import ChildProcess, bind_cores, describe_logs, gpu_environment, list_gpus
 
 POLL_SECONDS = 0.2  # between two looks at the processes
 EXIT_SECONDS = 8  # in which the other processes end, once one has ended with a message
@@ -31,14 +32,6 @@ class LocalLaunch(NamedTuple):
     workdir: str
 
 
-class LaunchEnd(NamedTuple):
-    """How the processes of one start ended."""
-
-    exit_code: int
-    restart_reason: str = ""  # "": no restart
-    step: int = 0  # the last that they reached
-
-
 def check_gpus(launch: LocalLaunch) -> None:
     """Raises ConfigError if the GPUs of this host do not divide among the processes."""
     count = len(list_gpus())
@@ -50,112 +43,128 @@ def check_gpus(launch: LocalLaunch) -> None:
     )
 
 
+def run_on_host(arguments: Sequence[str]) -> int:
+    """Runs Python with these arguments, one process of a run on several hosts, to the end; returns its exit code."""
+    with StopSignal() as stop, ChildProcess(arguments) as child:
+        watch([child], float("inf"), stop)
+        if stop.signal:
+            return finish_stopped([child], stop.signal)
+        child.end()
+        exit_code, reason = child.describe_end()
+        if reason:
+            print_line(f"error: {reason}{describe_logs([child])}")
+        return exit_code
+
+
 def run_processes(launch: LocalLaunch, arguments: Sequence[str]) -> int:
     """Runs Python with these arguments, those of the run, in all processes to the end; returns the exit code."""
     attempts = last_step = 0
     with StopSignal() as stop:
         while True:
-            end = run_once(launch, arguments, stop)
-            if not end.restart_reason:
-                return end.exit_code
-            attempts = 1 if end.step > last_step else attempts + 1
-            last_step = max(last_step, end.step)
+            with contextlib.ExitStack() as stack:
+                port = find_free_port()  # a new one for each start
+                children = [
+                    stack.enter_context(start_process(launch, i, arguments, port)) for i in range(launch.num_processes)
+                ]
+                hung = watch(children, launch.hang_after, stop)
+                if stop.signal:
+                    return finish_stopped(children, stop.signal)
+                exit_code, reason = finish(children, hung, launch.hang_after)
+            if not reason:
+                return exit_code
+            step = max(child.step for child in children)
+            attempts = 1 if step > last_step else attempts + 1
+            last_step = max(last_step, step)
             if attempts > launch.max_restarts:
                 print_line(
-                    f"error: {end.restart_reason}; no progress after --restarts = {launch.max_restarts} "
-                    "restarts; the same command continues"
+                    f"error: {reason}; no progress after --restarts = {launch.max_restarts} restarts; the same command "
+                    "continues"
                 )
-                return end.exit_code
+                return exit_code
             print_line(
-                f"{end.restart_reason}: restarting all processes from step {newest_step(launch.workdir):,} "
+                f"{reason}: restarting all processes from step {newest_step(launch.workdir):,} "
                 f"(restart {attempts} of at most {launch.max_restarts})"
             )
 
 
-def run_once(launch: LocalLaunch, arguments: Sequence[str], stop: "StopSignal") -> LaunchEnd:
-    """Starts all processes, which continue from the newest checkpoint, and returns when they have ended."""
-    with contextlib.ExitStack() as stack:
-        read_end, write_end = os.pipe()
-        stack.callback(os.close, write_end)
-        with contextlib.closing(os.fdopen(read_end)):
-            port = find_free_port()
-            children = [
-                stack.enter_context(ChildProcess(i, launch.num_processes, arguments, port, read_end))
-                for i in range(launch.num_processes)
-            ]
-        signal_sent, last_poll = False, time.monotonic()
-        while any(child.exit_code is None for child in children):
-            time.sleep(POLL_SECONDS)
-            now = time.monotonic()
-            if now - last_poll > EXIT_SECONDS:  # this process was suspended for a while, and read no heartbeats
-                for child in children:
-                    child.last_heartbeat = now
-            last_poll = now
-            hung = [child for child in children if child.is_hung(launch.hang_after)]
-            if stop.signal:
-                if hung or not any(child.can_save() for child in children):
-                    break
-                if not signal_sent:
-                    signal_sent = True
-                    for child in children:
-                        child.popen.send_signal(signal.SIGTERM)
-            elif hung:
-                longest = min(hung, key=lambda child: child.last_heartbeat)
-                return finish_for_restart(children, launch, longest.describe_hang(launch.hang_after))
-            elif any(child.exit_code for child in children):
-                break
-        return finish_stopped(children, stop.signal) if stop.signal else finish_ended(children, launch)
+def start_process(launch: LocalLaunch, process_id: int, arguments: Sequence[str], port: int) -> ChildProcess:
+    """Starts one of the processes with its share of the devices; port: process 0's, for the others to join."""
+    count = launch.num_processes
+    if count > 1:
+        arguments = [*arguments, f"--coordinator=127.0.0.1:{port}", f"--processes={count}", f"--process={process_id}"]
+    with bind_cores(process_id, count):
+        return ChildProcess(arguments, process_id, gpu_environment(process_id, count))
 
 
-def finish_stopped(children: Sequence[ChildProcess], signal_number: int) -> LaunchEnd:
-    """The end of processes that a signal stopped; those that still live have nothing to save."""
-    exit_code = children[0].exit_code
-    children[0].show_error()
-    if exit_code in (None, -signal.SIGTERM):
-        print_line("stopped; the same command continues")
-    if exit_code is None or exit_code < 0 or exit_code == 128 + signal.SIGTERM:
-        return LaunchEnd(128 + signal_number)
-    return LaunchEnd(exit_code)
+def watch(children: Sequence[ChildProcess], hang_after: float, stop: "StopSignal") -> ChildProcess | None:
+    """Waits until all processes have ended, one has failed or hangs, or a signal has stopped them.
 
-
-def finish_ended(children: Sequence[ChildProcess], launch: LocalLaunch) -> LaunchEnd:
-    """The end of processes that nobody stopped; those that still live are killed."""
-    deadline = time.monotonic() + EXIT_SECONDS
-    while (
-        all((child.exit_code or 0) >= 0 for child in children)
-        and any(child.exit_code is None for child in children)
-        and time.monotonic() < deadline
-    ):
+    A signal is passed on to the processes if one has something to save, and then they end by themselves. Returns the
+    process that hangs, if one does.
+    """
+    signal_sent, last_poll = False, time.monotonic()
+    while any(child.exit_code is None for child in children):
         time.sleep(POLL_SECONDS)
+        now = time.monotonic()
+        for child in children:
+            child.read_messages()
+            if now - last_poll > EXIT_SECONDS:  # this process was suspended for a while, and perhaps they were, too
+                child.last_heartbeat = now
+        last_poll = now
+        hung = [child for child in children if child.is_hung(hang_after)]
+        if stop.signal:
+            if hung or not any(child.can_save() for child in children):
+                return None
+            if not signal_sent:
+                signal_sent = True
+                for child in children:
+                    child.popen.send_signal(signal.SIGTERM)
+        elif hung:
+            return min(hung, key=lambda child: child.last_heartbeat)
+        elif any(child.exit_code for child in children):
+            return None
+    return None
+
+
+def finish_stopped(children: Sequence[ChildProcess], signal_number: int) -> int:
+    """Ends processes that a signal stopped; those that still live have nothing to save. Returns the exit code."""
+    exit_code = children[0].exit_code
+    for child in children:
+        child.end()
+    if children[0].error:
+        print_line(f"error: {children[0].describe_end()[1]}")
+    elif exit_code is None or exit_code < 0:
+        print_line("stopped; the same command continues")
+    return 128 + signal_number if exit_code is None or exit_code < 0 or exit_code == 128 + signal.SIGTERM else exit_code
+
+
+def finish(children: Sequence[ChildProcess], hung: ChildProcess | None, hang_after: float) -> tuple[int, str]:
+    """Ends processes that no signal stopped. Returns the exit code, and a reason to restart; "": none."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    codes = [child.exit_code for child in children]
+    while not hung and None in codes and all((code or 0) >= 0 for code in codes) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        codes = [child.exit_code for child in children]
     failed = [child for child in children if child.exit_code]
     for child in children:
         child.end()
-    exit_code = next(
-        (child.exit_code for child in failed if child.exit_code is not None and child.exit_code > 1),
-        1 if any(child.is_final for child in failed) else 0,
-    )
-    if exit_code or not failed:
-        next((child for child in children if child.error), children[0]).show_error()
-        return LaunchEnd(exit_code)
-    # A process that a signal ended is the cause: a process whose peers are gone ends by an abort or an exit code.
-    cause = min(failed, key=lambda child: ((child.exit_code or 0) > 0, child.exit_code == -signal.SIGABRT))
-    return finish_for_restart(children, launch, cause.describe_end())
-
-
-def finish_for_restart(children: Sequence[ChildProcess], launch: LocalLaunch, reason: str) -> LaunchEnd:
-    """Ends processes that are to be restarted; saves the output of all except the first."""
-    for child in children:
-        child.end()
-    paths = [path for child in children if (path := child.save_output(launch.workdir))]
-    return LaunchEnd(
-        1,
-        reason + (f" (output of the other processes: {', '.join(paths)})" if paths else ""),
-        max(child.step for child in children),
-    )
+    if hung:
+        reason = f"hangs at step {hung.step:,}: no heartbeat for {hang_after} s or more (--hang_after)"
+        return 1, f"process {hung.process_id} {reason}{describe_logs(children)}"
+    final = [child.describe_end() for child in failed if child.is_final or child.describe_end()[0] > 1]
+    if final or not failed:
+        exit_code, line = final[0] if final else (0, "")
+        if line:
+            print_line(f"error: {line}")
+        return exit_code, ""
+    # The cause is a process that a signal ended, or that has an error of its own: its peers end because they miss it.
+    cause = min(failed, key=lambda child: (child.misses_peer(), child.popen.returncode > 0))
+    reason = f"ended at step {cause.step:,}: {cause.describe_end()[1]}"
+    return 1, f"process {cause.process_id} {reason}{describe_logs(children)}"
 
 
 class StopSignal:
-    """Notes SIGTERM and SIGINT in a context. A second signal ends this process at once, and its children with it."""
+    """Notes SIGTERM and SIGINT in a context. Ctrl-C after it ends this process at once, and its children with it."""
 
     def __enter__(self):
         self.signal = None
@@ -163,9 +172,9 @@ class StopSignal:
         return self
 
     def note(self, number, frame):
-        """Handles the first signal: stores its number in `signal` and restores the previous handlers."""
-        self.signal = number
-        self.__exit__()
+        """Stores the first signal's number. More SIGTERMs change nothing: a cluster may send several."""
+        self.signal = self.signal or number
+        signal.signal(signal.SIGINT, self.handlers[signal.SIGINT])
 
     def __exit__(self, *failure):
         for number, handler in self.handlers.items():

@@ -16,7 +16,7 @@ from tests.chaos.phases import PhaseObserver
 from tests.chaos.processes import CommandSession, HangError
 from tests.chaos.workspace import BAD, EQUAL, NAMED, TrialResult, Workspace, find_error_line
 
-DETECTION_SECONDS = 240  # within which a host must notice that the other is lost
+DETECTION_SECONDS = 60  # within which a host must notice that the other is lost
 HANG_SECONDS = 10  # --hang_after
 
 

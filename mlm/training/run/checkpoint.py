@@ -4,9 +4,7 @@ import contextlib
 import errno
 import hashlib
 import json
-import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,8 +38,6 @@ def open_manager(
 
     exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
     """
-    sys.unraisablehook = _report_unraisable
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
     policies = ocp.checkpoint_managers
     policy = policies.AnyPreservationPolicy(
         [
@@ -256,12 +252,6 @@ def _make_error(name: str, error: Exception) -> Exception:
     if message := buckets.describe_error(error):
         return buckets.BucketError(f"{name}: {message}")
     return files.DamagedFile(f"{name} is damaged: {files.describe_error(error)}")
-
-
-def _report_unraisable(unraisable) -> None:
-    """Ignores one error: after a failed save or restore, tensorstore's threads use an event loop that orbax closed."""
-    if str(unraisable.exc_value) != "Event loop is closed":
-        sys.__unraisablehook__(unraisable)
 
 
 def _make_restore_target(program, hparams):

@@ -104,9 +104,18 @@ def describe_devices() -> dict[str, Any]:
     return {"device": jax.devices()[0].device_kind, "devices": jax.device_count(), "processes": jax.process_count()}
 
 
-def describe_local_devices() -> dict[str, Any]:
-    """This process's own devices, which must be alike on all processes of a run."""
-    return {"local_devices": jax.local_device_count(), "device": jax.devices()[0].device_kind}
+def describe_devices_by_process() -> list[dict[str, Any]]:
+    """The devices of each process, which must be alike on all processes of a run."""
+    processes = [[d for d in jax.devices() if d.process_index == i] for i in range(jax.process_count())]
+    return [{"local_devices": len(devices), "device": devices[0].device_kind} for devices in processes]
+
+
+def gather_texts(text: str) -> list[str]:
+    """The texts of all processes, in order, on every process."""
+    data = np.frombuffer(text.encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array([len(data)])).reshape(-1)
+    padded = multihost_utils.process_allgather(np.pad(data, (0, sizes.max() - len(data)))).reshape(len(sizes), -1)
+    return [row[:size].tobytes().decode() for row, size in zip(padded, sizes, strict=True)]
 
 
 def use_cpu_backend():
