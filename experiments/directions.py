@@ -39,10 +39,10 @@ from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
 
 DIRECTIONS = [
-    {"name": "both", "objective": "mlm", "model.context": "bidirectional"},
-    {"name": "masked-left", "objective": "mlm", "model.context": "causal"},
-    {"name": "left", "objective": "causal", "model.context": "causal"},
-    {"name": "apart", "objective": "causal", "model.context": "two_stack"},
+    {"name": "both", "objective": "mlm", "model.directionality": "bidirectional"},
+    {"name": "masked-left", "objective": "mlm", "model.directionality": "causal"},
+    {"name": "left", "objective": "causal", "model.directionality": "causal"},
+    {"name": "apart", "objective": "causal", "model.directionality": "two_stack"},
 ]
 LABELS = {
     ("mlm", "bidirectional"): "masked, both sides",
@@ -98,7 +98,7 @@ def sweep(scale: str) -> dict[str, dict]:
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    direction = config["objective"], config["model.context"]
+    direction = config["objective"], config["model.directionality"]
     paper = (
         evaluation_columns.build_paper_cells(NAMES, PAPER[direction])
         if config["model.size"] == "base" and direction in PAPER

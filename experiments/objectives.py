@@ -71,7 +71,7 @@ OBJECTIVES = {
         make_hybrid("hybrid", causal_fraction=0.0625),
         {"name": "diffusion", "objective": "diffusion"},
         {"name": "replaced_token_detection", "objective": "replaced_token_detection", "mask.rate": 0.3},
-        {"name": "apart", "objective": "causal", "model.context": "two_stack"},
+        {"name": "apart", "objective": "causal", "model.directionality": "two_stack"},
         {"name": "denoising", "objective": "denoising", "mask.rate": 0.3},
     )
 }
@@ -171,7 +171,7 @@ def sweep(scale: str) -> dict[str, dict]:
 def format_objective(config: dict) -> str:
     """What a run was trained to tell."""
     label = LABELS[config["objective"]].format(rate=config.get("mask.rate", 0.0))
-    label += ", both sides apart" if config["model.context"] == "two_stack" else ""
+    label += ", both sides apart" if config["model.directionality"] == "two_stack" else ""
     if config["objective"] == "hybrid":
         first, share = config["hybrid.causal_first_fraction"], config["hybrid.causal_fraction"]
         label += f"; {share:.3g} of the rows causal" if share else ""

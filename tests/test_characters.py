@@ -132,4 +132,4 @@ def test_nanogpt_s_recipe_is_its_own():
         1,
     )
     assert optim.warmup_fraction * cfg.train.steps == 100 and optim.weight_decay == 0.1
-    assert cfg.model.context == "causal" and cfg.data.validation_fraction == 0.1
+    assert cfg.model.directionality == "causal" and cfg.data.validation_fraction == 0.1

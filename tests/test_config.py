@@ -88,7 +88,7 @@ def checked(changes):
                 ("num_topics", 9),
                 ("num_names", 25),
                 ("zipf_exponent", -1.0),
-                ("word_order", 1.5),
+                ("word_order_prob", 1.5),
                 ("agreement_prob", -0.1),
                 ("modifier_prob", 1.0),
                 ("modifier_continue_prob", 1.0),

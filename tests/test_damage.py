@@ -265,7 +265,7 @@ def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
     del saved["format"]
     files.write_json_with_digest(path, saved)
     before = {file: file.read_bytes() for file in Path(cfg.workdir).rglob("*") if file.is_file()}
-    message = rf"^{cfg.workdir} was made by an earlier version of mlm \(run format 1, this one reads 2\): use [^\n]*$"
+    message = rf"^{cfg.workdir} was made by an earlier version of mlm \(run format 1, this one reads 3\): use [^\n]*$"
     readers = [lambda: loop.train(cfg)]
     if name == "config.json":
         readers += [
@@ -285,6 +285,6 @@ def test_a_checkpoint_of_an_earlier_version_is_refused(runs, monkeypatch):
     cfg = copy(runs, "half", "earlier-checkpoint")
     for name in ("config.json", "provenance.json"):
         Path(cfg.workdir, name).unlink()
-    monkeypatch.setattr(fields, "RUN_FORMAT", 3)
-    with pytest.raises(errors.ConfigError, match=r"checkpoint 4 was made by an earlier version of mlm \(run format 2"):
+    monkeypatch.setattr(fields, "RUN_FORMAT", 4)
+    with pytest.raises(errors.ConfigError, match=r"checkpoint 4 was made by an earlier version of mlm \(run format 3"):
         loop.train(cfg)

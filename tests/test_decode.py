@@ -22,10 +22,10 @@ CASES = (
                 "model__lm_head": "linear",
                 "model__embed_norm": False,
             },
-            {"model__positions": "sinusoidal", "model__activation": "gelu_tanh", "model__context": "two_stack"},
+            {"model__positions": "sinusoidal", "model__activation": "gelu_tanh", "model__directionality": "two_stack"},
         )
     ]
-    + [(*member, {"model__context": "mixed"}) for member in FAMILY_CELLS if member[1] not in ("elman", "gru")]
+    + [(*member, {"model__directionality": "mixed"}) for member in FAMILY_CELLS if member[1] not in ("elman", "gru")]
 )
 
 
@@ -61,7 +61,7 @@ def test_token_by_token_a_model_says_what_it_says_of_whole_rows(family, cell, ch
     cfg = small_config(family, cell, **{"objective": "causal", "pack__seq_len": 16} | changes)
     model, params, _ = build(cfg)
     ids_BxL = rows()
-    left_B = np.ones(len(ids_BxL), bool) if cfg.model.context == "mixed" else None
+    left_B = np.ones(len(ids_BxL), bool) if cfg.model.directionality == "mixed" else None
     h_BxLxD = jax.jit(lambda text: model.encode(params, text, left_B=left_B)[0])(masked_queries.make_tokens(ids_BxL))
     full_BxLxV = np.asarray(jax.jit(model.logits)(params, h_BxLxD))
     found = jax.jit(lambda ids_BxL, read_B: one_by_one(model, params, ids_BxL, read_B))

@@ -161,7 +161,7 @@ def test_the_same_task_has_one_column_whatever_is_set_and_a_name_for_each_varian
     )
     parts = evaluation_tasks.list_due_cases(copy(learning_rates=(1e-2,), variants=variants))
     assert len({part.inputs["task_sha256"] for part in parts}) == 1 and len({part.name for part in parts}) == 5
-    left = fields.override(copy(learning_rates=(1e-2,)), {"objective": "causal", "model.context": "causal"})
+    left = fields.override(copy(learning_rates=(1e-2,)), {"objective": "causal", "model.directionality": "causal"})
     assert (
         finetuning_recipe.plan_config(left, finetuning_recipe.list_trials(left)[0]).finetune.pooling == "last"
     )  # the first state sees nothing

@@ -116,7 +116,7 @@ def test_similarities_are_the_correlations_of_cosines(run):
     (cell,) = (column.name for column in columns.values() if column.name.endswith("_mean"))
     assert evaluation_columns.build_cells([kept], columns)[cell] == "undefined: all cosines are equal"
     assert embeddings.compute_correlations(np.arange(3.0), np.ones(3))["undefined"] == "all similarities are equal"
-    left = run._replace(cfg=fields.override(run.cfg, {"model.context": "causal"}))
+    left = run._replace(cfg=fields.override(run.cfg, {"model.directionality": "causal"}))
     assert embeddings.evaluate_similarity(left, part, lambda: None)["layers"][-1].keys() == {
         "mean"
     }  # [CLS] has seen nothing

@@ -139,7 +139,7 @@ def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
 
 def test_what_an_objective_does_not_ask_cannot_be_asked_of_its_runs(run):
     cfg, _ = run
-    causal = fields.override(cfg, {"objective": "causal", "model.context": "causal"})
+    causal = fields.override(cfg, {"objective": "causal", "model.directionality": "causal"})
     loaded = trained_run.load(cfg.workdir, {})._replace(cfg=causal)
     with pytest.raises(
         errors.ConfigError, match=r"does not support the evaluation pseudo_likelihood: config.objective is causal"

@@ -81,7 +81,7 @@ def test_a_member_is_the_same_by_either_path(family, cell):
 
 
 def test_recurrence_in_one_direction():
-    cfg = small_config("rnn", "gru", model__context="causal", model__num_layers=1, model__rnn_unroll=3)
+    cfg = small_config("rnn", "gru", model__directionality="causal", model__num_layers=1, model__rnn_unroll=3)
     ((((_, gradient), (_, plain_gradient)), _),) = by_either_path(cfg, "float32")
     near(gradient, plain_gradient, 1e-5)
 

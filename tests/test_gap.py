@@ -219,7 +219,7 @@ def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
 
 def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
     cfg, rows, language = data
-    cfg = fields.override(cfg, {"objective": "causal", "model.context": "causal"})
+    cfg = fields.override(cfg, {"objective": "causal", "model.directionality": "causal"})
     words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
     known = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, cfg.data.language.max_words)
     logits_NxLxV = np.full((*words_NxL.shape, rows.dataset_info.vocab_size), -1e9, np.float32)

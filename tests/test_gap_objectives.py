@@ -113,7 +113,7 @@ def judged(cfg, rows, made, logits_WxNxLxV):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.objective}-{case.sees}")
 def test_the_optimum_has_no_gap_and_a_worse_model_one_that_its_parts_add_up_to(data, case):
     cfg, rows, language = data
-    cfg = fields.override(cfg, {"objective": case.objective, "model.context": case.sees})
+    cfg = fields.override(cfg, {"objective": case.objective, "model.directionality": case.sees})
     ways = {"two_stack": ("left", "right"), "bidirectional": ("both",), "mixed": ("row",), "causal": ("left",)}[
         case.sees
     ]

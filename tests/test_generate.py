@@ -140,7 +140,7 @@ def test_masks_are_filled_left_to_right_or_the_surest_first(masked, by, at_once)
 
 @pytest.mark.parametrize(("objective", "sees"), [("mlm", "causal"), ("mlm", "mixed"), ("diffusion", "mixed")])
 def test_what_is_told_at_its_own_place_is_filled_whatever_the_model_sees(objective, sees):
-    model = opened("feedforward", "window", objective, model__context=sees)
+    model = opened("feedforward", "window", objective, model__directionality=sees)
     (found,) = model.generate("w3 [MASK] w4 [MASK]")
     row = [CLS, *model.tokenizer.encode("w3"), MASK, *model.tokenizer.encode("w4"), MASK, SEP]
     assert found.text == model.tokenizer.decode(filled(model, row, "confidence", 1)[1:-1]) and found.num_tokens == 2

@@ -175,9 +175,9 @@ def refused(said, *args, **changes):
 
 def test_what_no_head_can_read_or_score_is_refused():
     refused(
-        r"^config.finetune.pooling = 'first': expected last or mean, since config.model.context is causal$",
+        r"^config.finetune.pooling = 'first': expected last or mean, since config.model.directionality is causal$",
         "classification",
-        model__context="causal",
+        model__directionality="causal",
         finetune__pooling="first",
     )
     refused(
@@ -194,7 +194,7 @@ def test_what_no_head_can_read_or_score_is_refused():
     with pytest.raises(errors.ConfigError, match="expected accuracy, since 'NOUN' is no tag of entities"):
         OBJECTIVES["tagging"].build(cfg, of_words)
     assert OBJECTIVES["tagging"].build(made("tagging"), of_words).scores[0].name == "accuracy"
-    assert resolution.derive_fields(made("tagging")).model.context == "bidirectional"
+    assert resolution.derive_fields(made("tagging")).model.directionality == "bidirectional"
 
 
 def test_the_first_score_is_the_first_that_is_asked_for():

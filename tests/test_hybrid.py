@@ -215,8 +215,8 @@ def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, t
             r"^config.mask.masks_per_example = 2: expected 1, since config.objective is hybrid",
         ),
         (
-            {"model__context": "bidirectional"},
-            r"^config.model.context = 'bidirectional': expected mixed, since config.objective is hybrid",
+            {"model__directionality": "bidirectional"},
+            r"^config.model.directionality = 'bidirectional': expected mixed, since config.objective is hybrid",
         ),
     ],
 )

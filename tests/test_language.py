@@ -55,7 +55,7 @@ def test_documents_stream(monkeypatch):
 
 
 def test_probabilities_are_probabilities():
-    hmm = build_grammar(Language(word_order=0.8, agreement_prob=0.9)).hmm
+    hmm = build_grammar(Language(word_order_prob=0.8, agreement_prob=0.9)).hmm
     np.testing.assert_allclose(hmm.trans_SxS.sum(1), 1)
     np.testing.assert_allclose(hmm.class_SxC.sum(1), 1)
     for one_class in np.unique(hmm.class_W):
@@ -130,7 +130,7 @@ def test_strengths_of_modifiers_and_attractors():
 
 
 def test_without_order_neighbours_tell_nothing_of_class():
-    grammar = build_grammar(Language(word_order=0.0))
+    grammar = build_grammar(Language(word_order_prob=0.0))
     words_NxL = sample_documents(grammar.hmm, 126, 0, 0, 300)
     class_NxL = np.where(words_NxL >= 0, grammar.hmm.class_W[words_NxL], -1)
     noun, determiner = (grammar.hmm.class_W[grammar.words.index(word)] for word in ("horse", "the"))

@@ -166,8 +166,8 @@ def test_a_question_has_one_answer_and_says_no_more():
 
 
 def test_sentences_of_no_one_reading_have_no_subject():
-    with pytest.raises(errors.ConfigError, match=r"config.data.language.word_order = 0.9: expected 1, since"):
-        TASKS["subject"].generate_examples(Language(word_order=0.9), "train", 1)
+    with pytest.raises(errors.ConfigError, match=r"config.data.language.word_order_prob = 0.9: expected 1, since"):
+        TASKS["subject"].generate_examples(Language(word_order_prob=0.9), "train", 1)
 
 
 def test_a_language_that_leaves_nothing_to_ask_is_refused(monkeypatch):

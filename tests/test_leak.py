@@ -87,7 +87,7 @@ def test_no_member_beats_the_floor(cache, objective, family, cell):
 
 
 def test_a_model_that_sees_both_sides_apart_does_not_beat_the_floor(cache):
-    result = trained(cache, "rnn", "gru", objective="causal", model__context="two_stack")
+    result = trained(cache, "rnn", "gru", objective="causal", model__directionality="two_stack")
     assert not leaks(result) and result["loss"] < result["unigram_loss"] - 0.05, result
 
 

@@ -156,7 +156,7 @@ def test_attention_is_the_listing_s_with_the_scale_that_it_forgets():
 def test_heads_are_attentions_of_their_own_side_by_side():
     """concat(head_1, ..., head_H) W_O, each head with its part of what Q, K and V are projected to."""
     model = config.Model(
-        width=12, num_heads=3, attention_dropout=0.0, positions="learned", context="bidirectional", init_std=0.1
+        width=12, num_heads=3, attention_dropout=0.0, positions="learned", directionality="bidirectional", init_std=0.1
     )
     module, x_LxD = attention.Attention(model), normal(4, 12)
     params = jax.tree.map(

@@ -114,9 +114,12 @@ def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
         errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config"
     ):
         resolution.resolve(fields.override(small_config(), {"eval.context_range": True}))
-    assert context_range.get_unsupported_reason(small_config()) == "config.model.context is bidirectional, not causal"
-    masked = {"objective": "mlm", "model.context": "causal"}
-    reason = context_range.get_unsupported_reason(small_config(objective="mlm", model__context="causal"))
+    assert (
+        context_range.get_unsupported_reason(small_config())
+        == "config.model.directionality is bidirectional, not causal"
+    )
+    masked = {"objective": "mlm", "model.directionality": "causal"}
+    reason = context_range.get_unsupported_reason(small_config(objective="mlm", model__directionality="causal"))
     assert reason.startswith("config.objective is mlm")
     with pytest.raises(
         errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config\.o"

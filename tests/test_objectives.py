@@ -201,12 +201,12 @@ def test_objectives_on_labelled_rows_are_held_to_the_same(objective):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_what_it_cannot_use_is_refused(objective):
-    sees = OBJECTIVES[objective].contexts
+    sees = OBJECTIVES[objective].directionalities
     for way in {"bidirectional", "causal", "two_stack", "mixed"} - {*sees}:
-        cfg = small_config(objective=objective, model__context=way, data__corpus="docstrings")
-        with pytest.raises(errors.ConfigError, match=rf"config.model.context = '{way}': expected {sees[0]}"):
+        cfg = small_config(objective=objective, model__directionality=way, data__corpus="docstrings")
+        with pytest.raises(errors.ConfigError, match=rf"config.model.directionality = '{way}': expected {sees[0]}"):
             resolution.check(cfg)
-    assert small_config(objective=objective).model.context == sees[0]
+    assert small_config(objective=objective).model.directionality == sees[0]
 
 
 def short(cache, workdir, objective, family, cell, **changes):

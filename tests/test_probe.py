@@ -96,6 +96,6 @@ def test_a_row_that_cannot_be_parsed_is_named():
     grammar = build_grammar(Language())
     with pytest.raises(ValueError, match="row 1, place 3: 0 readings"):
         probes.parse_states(grammar, rows(grammar, "Anna trots .", "Anna trot ."))
-    loose = build_grammar(Language(word_order=0.9))
-    with pytest.raises(ValueError, match=r"language\.word_order = 1"):
+    loose = build_grammar(Language(word_order_prob=0.9))
+    with pytest.raises(ValueError, match=r"language\.word_order_prob = 1"):
         probes.parse_states(loose, sample_documents(loose.hmm, 126, 0, 0, 4))

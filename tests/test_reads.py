@@ -28,7 +28,7 @@ ALWAYS = {  # read by every run
     "model.size",
     "model.num_layers",
     "model.width",
-    "model.context",
+    "model.directionality",
     "model.dropout",
     "model.init_std",
     "model.norm_eps",

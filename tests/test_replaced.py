@@ -188,13 +188,13 @@ def test_a_run_learns_to_tell_and_no_token_can_be_asked_of_it(tmp_path):
             r"^config.mask.masks_per_example = 2: expected 1, since config.objective is replaced_token_detection",
         ),
         (
-            {"model__context": "causal"},
-            r"^config.model.context = 'causal': expected mixed or bidirectional, "
+            {"model__directionality": "causal"},
+            r"^config.model.directionality = 'causal': expected mixed or bidirectional, "
             r"since config.objective is replaced_token_detection",
         ),
         (
-            {"model__family": "feedforward", "model__context": "bidirectional"},
-            r"^config.model.context = 'bidirectional': expected mixed, since a",
+            {"model__family": "feedforward", "model__directionality": "bidirectional"},
+            r"^config.model.directionality = 'bidirectional': expected mixed, since a",
         ),
     ],
 )

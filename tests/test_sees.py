@@ -1,4 +1,4 @@
-"""What each state of a model may know of its row, by model.context: both sides, the left, two stacks, or mixed."""
+"""What each state of a model may know of its row, by model.directionality: both sides, the left, two stacks, or mixed."""
 
 import functools
 
@@ -36,7 +36,7 @@ def may_see(way, family, segments_L, window):
 @members
 def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family, cell, sees):
     """By its gradients: across segments, of padding, of past and future, of the token itself, through all layers."""
-    cfg, rows = small_config(family, cell, model__context=sees, model__scan_unroll=1), batch()
+    cfg, rows = small_config(family, cell, model__directionality=sees, model__scan_unroll=1), batch()
     model, params, _ = build(cfg)
     left = {"left_B": np.array([True, False, True])} if sees == "mixed" else {}
     none_BxLxD = np.zeros((*rows.text.ids_BxL.shape, model.width), np.float32)
@@ -67,7 +67,7 @@ def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family
 
 @pytest.mark.parametrize(("family", "cell"), FAMILIES)
 def test_what_sees_by_row_gives_each_row_the_states_that_it_has_among_its_like(family, cell):
-    cfg, rows = small_config(family, cell, model__context="mixed"), batch()
+    cfg, rows = small_config(family, cell, model__directionality="mixed"), batch()
     model, params, _ = build(cfg)
     states = jax.jit(lambda left_B: model.encode(params, rows.text, left_B=left_B)[0])
     mixed = states(np.array([True, False, True]))
@@ -80,8 +80,8 @@ def test_what_sees_by_row_gives_each_row_the_states_that_it_has_among_its_like(f
 @pytest.mark.parametrize(("family", "cell"), FAMILIES)
 def test_what_sees_both_sides_apart_is_two_that_see_the_left_of_one_row_and_of_the_turned_one(family, cell):
     """They share embeddings and output layer; layers and attention have the ways side by side."""
-    model, params, _ = build(small_config(family, cell, model__context="two_stack"))
-    left, _, _ = build(small_config(family, cell, model__context="causal"))
+    model, params, _ = build(small_config(family, cell, model__directionality="two_stack"))
+    left, _, _ = build(small_config(family, cell, model__directionality="causal"))
     text, shared = batch().text, {name: params[name] for name in {*params} - {"left", "right"}}
     for way, turn, found in zip(model.directions, (1, -1), model.encode(params, text), strict=True):
         (alone,) = left.encode(shared | {"body": params[way]}, jax.tree.map(lambda x, turn=turn: x[:, ::turn], text))
@@ -102,7 +102,7 @@ def test_causal_of_both_sides_apart_is_the_sum_of_two_that_read_the_row_and_the_
     rows, found = batch(), {}
     turned = rows._replace(text=jax.tree.map(lambda x: x[:, ::-1], rows.text))
     for sees in ("two_stack", "causal"):
-        cfg = small_config("rnn", "gru", objective="causal", model__context=sees)
+        cfg = small_config("rnn", "gru", objective="causal", model__directionality=sees)
         model, params, _ = build(cfg)
         loss = jax.jit(
             functools.partial(

@@ -183,7 +183,7 @@ REFUSED = {
     "longer rows": ({"pack.seq_len": 64}, r"^config.pack.seq_len = 64: expected .*32"),
     "left alone": (
         {"objective": "causal"},
-        r"^config.model.context = 'bidirectional': expected causal or two_stack, since",
+        r"^config.model.directionality = 'bidirectional': expected causal or two_stack, since",
     ),
 }
 

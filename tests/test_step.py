@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
 LAYER = {"model__num_layers": 1}
 OWN = {
-    "causal": {"model__context": "causal"},  # what an objective asks for where it is not small_config's
+    "causal": {"model__directionality": "causal"},  # what an objective asks for where it is not small_config's
     "denoising": {"family": "encoder_decoder", "model__num_heads": 2},
 }
 

@@ -170,8 +170,8 @@ def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path
     ("changes", "said"),
     [
         (
-            {"data.language.word_order": 0.5},
-            r"language\.word_order = 0\.5: expected 1, since config\.data\.corpus is parallel",
+            {"data.language.word_order_prob": 0.5},
+            r"language\.word_order_prob = 0\.5: expected 1, since config\.data\.corpus is parallel",
         ),
         ({"data.language.max_words": 60}, r"language\.max_words = 60: expected 8 <= value <= 46"),
         (

@@ -20,7 +20,7 @@ class Layer(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(model.width, eps=1e-6)
         self.cell = CELLS[model.cell](
-            model.width, model.rnn_dim, batch_first=True, bidirectional=model.context == "bidirectional"
+            model.width, model.rnn_dim, batch_first=True, bidirectional=model.directionality == "bidirectional"
         )
         self.out = nn.Linear(model.rnn_dim * (1 + self.cell.bidirectional), model.width)
         self.dropout = nn.Dropout(model.dropout)
@@ -75,7 +75,7 @@ def count_second_biases(cfg: config.Config) -> int:
     """Parameters that only PyTorch has: a second bias in each gate, which is redundant except in the GRU."""
     model = cfg.model
     gates = {"elman": 1, "gru": 0, "lstm": 4}[model.cell]
-    return model.num_layers * (1 + (model.context == "bidirectional")) * gates * model.rnn_dim
+    return model.num_layers * (1 + (model.directionality == "bidirectional")) * gates * model.rnn_dim
 
 
 def load_params(net: Network, params) -> None:

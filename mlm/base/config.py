@@ -42,7 +42,7 @@ class Language:
     num_topics: int = field(8, "number of topics; each document has one")
     num_names: int = field(24, "number of names; each document has one of them as its protagonist")
     zipf_exponent: float = field(1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform")
-    word_order: float = field(
+    word_order_prob: float = field(
         1.0, "probability that a word has the class that its position requires; 0: word order carries no information"
     )
     agreement_prob: float = field(1.0, "probability that a verb agrees with its subject in number")
@@ -273,7 +273,7 @@ class Model:
     rnn_dim: int = field(0, "rnn: recurrent units of each direction; 0: from model.size")
     num_heads: int = field(0, "transformer: number of attention heads; 0: from model.size")
     window: int = field(0, "feedforward: number of neighbors that a layer reads on each side; 0: from model.size")
-    context: str = field(
+    directionality: str = field(
         "",
         "which tokens a state sees: bidirectional (all) | causal (itself and those before it) | two_stack (one stack "
         "reads left to right, one right to left, as ELMo) | mixed (bidirectional or causal, by example); empty: what "

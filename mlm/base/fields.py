@@ -15,7 +15,7 @@ from mlm.base.rng_versions import RNG_VERSIONS
 
 # Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
 FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-RUN_FORMAT = 2  # version of a run's files: raise it when this version no longer reads older files
+RUN_FORMAT = 3  # version of a run's files: raise it when this version no longer reads older files
 
 
 def flatten(config: Any, prefix: str = "", *, results_only: bool = False) -> dict[str, Any]:

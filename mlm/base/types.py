@@ -89,8 +89,8 @@ class TrainState(NamedTuple):
     opt_state: Any
 
 
-class Context(enum.StrEnum):
-    """Which tokens of its example a model reads for a token's state: the values of config.model.context."""
+class Directionality(enum.StrEnum):
+    """Which tokens of its example a model reads for a token's state: the values of config.model.directionality."""
 
     BIDIRECTIONAL = "bidirectional"  # all
     CAUSAL = "causal"  # the token and those before it
@@ -366,7 +366,7 @@ class ObjectiveSpec:
     Attributes:
         build: (config, dataset) -> the objective; where there is an auxiliary model, it is the third argument.
         predictions_per_token: predictions of a step per token of the batch, mean over the run.
-        contexts: contexts that it can use; the default is the first.
+        directionalities: those that it can use; the default is the first.
         visibility: visibility of its first loss.
         train_hparams: NumPy scalars of training.
         eval_hparams: NumPy scalars of evaluation.
@@ -382,7 +382,7 @@ class ObjectiveSpec:
     build: Callable[..., Objective]
     check: CheckFn
     predictions_per_token: Callable[[config.Config], float]
-    contexts: tuple[Context, ...]
+    directionalities: tuple[Directionality, ...]
     visibility: Visibility
     train_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
     eval_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}

@@ -31,8 +31,8 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     """Why a run of this config has no such evaluation; empty if it has one."""
     if models.reads_source(cfg):
         return f"config.model.family is {cfg.model.family}, which reads a source"
-    if cfg.model.context != "causal":
-        return f"config.model.context is {cfg.model.context}, not causal"
+    if cfg.model.directionality != "causal":
+        return f"config.model.directionality is {cfg.model.directionality}, not causal"
     if objectives.get_visibility(cfg) == types.Visibility.CAUSAL:
         return ""
     return f"config.objective is {cfg.objective}, which does not predict next tokens"

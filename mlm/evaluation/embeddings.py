@@ -120,7 +120,7 @@ def evaluate_similarity(run: TrainedRun, case: EvaluationCase, progress: ReportP
         return compute_correlations(compute_cosines(h_SxD[first_P], h_SxD[second_P]), similarity_P)
 
     poolings = {"cls": sentence_embeddings.cls_SxKxD, "mean": sentence_embeddings.mean_SxKxD}
-    if run.cfg.model.context in ("causal", "two_stack"):
+    if run.cfg.model.directionality in ("causal", "two_stack"):
         del poolings["cls"]  # [CLS] comes first, so that it has seen no other token
     return {
         "pairs": len(pairs),

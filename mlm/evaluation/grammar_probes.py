@@ -37,7 +37,7 @@ def get_unsupported_reason(cfg: config.Config) -> str:
 
 def list_probes(cfg: config.Config) -> list[str]:
     """The probes of a language. Where the word order is random, a sentence has no one reading, hence no agreement."""
-    return ["recall", "agreement"] if cfg.data.language.word_order == 1 else ["recall"]
+    return ["recall", "agreement"] if cfg.data.language.word_order_prob == 1 else ["recall"]
 
 
 def make_inputs(cfg: config.Config) -> dict:

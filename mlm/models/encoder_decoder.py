@@ -34,7 +34,7 @@ class EncoderDecoder(nn.Module):
     vocab_size: int
 
     def setup(self):
-        """Declares the parts; the GRU has no positions, and the encoder is bidirectional whatever model.context is."""
+        """Declares the parts; the GRU has no positions, and the encoder is always bidirectional."""
         model = self.model
         embed = lambda num_entries: nn.Embed(  # in float32, as lm.EncoderLM's
             num_entries,
@@ -45,7 +45,7 @@ class EncoderDecoder(nn.Module):
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
-        self.encoder = ENCODERS[model.cell](dataclasses.replace(model, context="bidirectional"))
+        self.encoder = ENCODERS[model.cell](dataclasses.replace(model, directionality="bidirectional"))
         self.decoder = DECODERS[model.cell](model)
         self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
@@ -153,9 +153,9 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that an encoder-decoder cannot use."""
     errors.require(
-        cfg.model.context == types.Context.CAUSAL,
-        "config.model.context",
-        cfg.model.context,
+        cfg.model.directionality == types.Directionality.CAUSAL,
+        "config.model.directionality",
+        cfg.model.directionality,
         "causal, since config.model.family is encoder_decoder",
     )
     (rnn if cfg.model.cell == "gru" else transformer).check(cfg)

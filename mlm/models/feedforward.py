@@ -60,7 +60,7 @@ class FeedforwardEncoder(nn.Module):
         """Returns h_BxLxD; left_B: the examples of a "mixed" model whose right side is zero."""
         model = self.model
         embeddings, same = zip(
-            *gather_neighbors(x_BxLxD, segments_BxL, model.window, model.context, left_B), strict=True
+            *gather_neighbors(x_BxLxD, segments_BxL, model.window, model.directionality, left_B), strict=True
         )
         if self.model.cell == "window":
             context = jnp.concatenate(embeddings, -1)

@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, types
-from mlm.base.types import Context, Direction
+from mlm.base.types import Direction, Directionality
 from mlm.models import incremental, platform_kernels
 from mlm.models.layers import apply_activation, dense, dropout, fold_in, initializer, norm
 
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {
-    Context.BIDIRECTIONAL: (Direction.BIDIRECTIONAL,),
-    Context.CAUSAL: (Direction.LEFT,),
-    Context.TWO_STACK: (Direction.LEFT, Direction.RIGHT),
-    Context.MIXED: (Direction.MIXED,),
-}  # what each state of a token has seen, by config.model.context
+    Directionality.BIDIRECTIONAL: (Direction.BIDIRECTIONAL,),
+    Directionality.CAUSAL: (Direction.LEFT,),
+    Directionality.TWO_STACK: (Direction.LEFT, Direction.RIGHT),
+    Directionality.MIXED: (Direction.MIXED,),
+}  # what each state of a token has seen, by config.model.directionality
 
 
 def sinusoids(length: int, width: int):
@@ -32,19 +32,19 @@ class EncoderLM(nn.Module):
 
     The output layer's table is that of the embeddings, or with model.tie_embeddings off its own ("output").
 
-    With model.context = "two_stack" two encoders, each of which sees one side in all its layers, share the embeddings
-    and the output layer (ELMo, Peters et al. 2018, section 3.1). The encoder of the right side reads the reversed
-    sequence.
+    With model.directionality = "two_stack" two encoders, each of which sees one side in all its layers, share the
+    embeddings and the output layer (ELMo, Peters et al. 2018, section 3.1). The encoder of the right side reads the
+    reversed sequence.
     """
 
     model: config.Model
     vocab_size: int
-    encoder: Any  # a module class of (x_BxLxD, segments_BxL, left_B, key_B) -> h_BxLxD, whose model.context is
+    encoder: Any  # a module class of (x_BxLxD, segments_BxL, left_B, key_B) -> h_BxLxD, whose model.directionality is
     # bidirectional, causal or mixed
     positions: str  # none | learned | sinusoidal
 
     def setup(self):
-        """Declares embeddings, encoders (two if model.context is two_stack) and the output layer."""
+        """Declares embeddings, encoders (two if model.directionality is two_stack) and the output layer."""
         model = self.model
         # In float32, as are the sums of their gradients: [MASK] alone adds up thousands of rows a step.
         embed = lambda num_entries: nn.Embed(num_entries, model.width, embedding_init=initializer(model))
@@ -55,8 +55,8 @@ class EncoderLM(nn.Module):
             self.type = embed(model.type_vocab_size)
         if model.embed_norm:
             self.embed_norm = norm(model, "embed_norm")
-        if model.context == Context.TWO_STACK:
-            causal = dataclasses.replace(model, context="causal")
+        if model.directionality == Directionality.TWO_STACK:
+            causal = dataclasses.replace(model, directionality="causal")
             self.left, self.right = (self.encoder(causal, name=side) for side in encoder_names(model))
         else:
             self.body = self.encoder(model, name="body")
@@ -84,12 +84,12 @@ class EncoderLM(nn.Module):
         return dropout(x_BxLxD, fold_in(key_B, 0), self.model.dropout)
 
     def encode(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
-        """A tuple of h_BxLxD, one for each of DIRECTIONS[model.context]."""
+        """A tuple of h_BxLxD, one for each of DIRECTIONS[model.directionality]."""
         x_BxLxD = self.embed(text, key_B)
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
         self.sow("intermediates", "embeddings", x_BxLxD)
-        if self.model.context != Context.TWO_STACK:
+        if self.model.directionality != Directionality.TWO_STACK:
             return (self.body(x_BxLxD, text.segments_BxL, left_B, key_B),)
         right_BxLxD = self.right(
             x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold_in(key_B, self.model.num_layers + 1)
@@ -117,7 +117,7 @@ class EncoderLM(nn.Module):
 
 def encoder_names(model: config.Model) -> tuple[str, ...]:
     """The names of the encoders among the parameters, one for each direction."""
-    return ("left", "right") if model.context == Context.TWO_STACK else ("body",)
+    return ("left", "right") if model.directionality == Directionality.TWO_STACK else ("body",)
 
 
 def build(
@@ -152,7 +152,7 @@ def build(
 
     def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "an encoder reads no source"
-        assert left_B is None or model.context == Context.MIXED, "left_B needs the context mixed"
+        assert left_B is None or model.directionality == Directionality.MIXED, "left_B needs the context mixed"
         return apply_encode(params, text, key_B, shift_BxLxD, left_B)
 
     def encode_with_intermediates(params, text, key_B) -> Any:
@@ -166,7 +166,7 @@ def build(
         states, intermediates, stacks = encode_with_intermediates(params, text, key_B)
         (embeddings_BxLxD,) = intermediates["embeddings"]
         directions = []
-        for direction, h_BxLxD, stack in zip(DIRECTIONS[model.context], states, stacks, strict=True):
+        for direction, h_BxLxD, stack in zip(DIRECTIONS[model.directionality], states, stacks, strict=True):
             (outputs_KxBxLxD,) = stack["after"]
             outputs_KxBxLxD = outputs_KxBxLxD[:, :, ::-1] if direction == Direction.RIGHT else outputs_KxBxLxD
             directions.append(jnp.concatenate([embeddings_BxLxD[None], outputs_KxBxLxD[:-1], h_BxLxD[None]]))
@@ -175,7 +175,7 @@ def build(
     def attention(params, text):
         _, _, stacks = encode_with_intermediates(params, text, None)
         directions = []
-        for direction, stack in zip(DIRECTIONS[model.context], stacks, strict=True):
+        for direction, stack in zip(DIRECTIONS[model.directionality], stacks, strict=True):
             (weights_KxBxHxLxL,) = stack["layer"]["attention"]["weights"]
             directions.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
         return jnp.concatenate(directions, 2)
@@ -198,9 +198,9 @@ def build(
         h_BxD, states = decoder.step(model, params[encoder_names(model)[0]], x_BxD, position_B, cache["states"])
         return logits(params, h_BxD), {"length_1xB": cache["length_1xB"] + 1, "states": states}
 
-    can_decode = decoder is not None and model.context != Context.BIDIRECTIONAL
+    can_decode = decoder is not None and model.directionality != Directionality.BIDIRECTIONAL
     return types.Model(
-        directions=DIRECTIONS[model.context],
+        directions=DIRECTIONS[model.directionality],
         width=model.width,
         init=init,
         encode=encode,

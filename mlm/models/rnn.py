@@ -93,7 +93,7 @@ class RecurrentLayer(nn.Module):
         y_LxBxD = jnp.swapaxes(layers.norm(model, "norm")(x_BxLxD), 0, 1)
         orthogonal = nn.initializers.orthogonal()
         kernels, biases, inputs, same = [], [], [], []
-        for name in ("forward", "backward")[: 1 if model.context == "causal" else 2]:
+        for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
             step = -1 if name == "backward" else 1
             segments_LxB = segments_BxL.T[::step]
             inputs.append(

@@ -37,7 +37,7 @@ class TransformerEncoder(nn.Module):
         """Returns h_BxLxD; left_B: the examples of a "mixed" model that see the left side only."""
         visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
         causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
-        if self.model.context == "causal":
+        if self.model.directionality == "causal":
             visible_Bx1xLxL &= causal_LxL
         elif left_B is not None:
             visible_Bx1xLxL &= causal_LxL | ~left_B[:, None, None, None]

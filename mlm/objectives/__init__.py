@@ -49,20 +49,20 @@ FIELD_CONDITIONS = [
 
 def _derive_context(cfg):
     errors.require_one_of("config.objective", cfg.objective, list(OBJECTIVES))
-    return OBJECTIVES[cfg.objective].contexts[0].value
+    return OBJECTIVES[cfg.objective].directionalities[0].value
 
 
 def _derive_pooling(cfg):
-    if cfg.model.context != "bidirectional":
+    if cfg.model.directionality != "bidirectional":
         return "last"
     return "first" if cfg.model.family == "transformer" else "mean"
 
 
 DERIVED_FIELDS = (
-    DerivedField("model.context", ("objective",), _derive_context),
+    DerivedField("model.directionality", ("objective",), _derive_context),
     DerivedField(
         "finetune.pooling",
-        ("objective", "model.context", "model.family"),
+        ("objective", "model.directionality", "model.family"),
         _derive_pooling,
         applies=lambda cfg: "finetune.pooling" in OBJECTIVES[cfg.objective].conditional_fields,
     ),
@@ -70,19 +70,19 @@ DERIVED_FIELDS = (
 )
 
 
-def find_token_objective(context: str) -> str:
-    """The name of the first objective that predicts tokens and whose default is this config.model.context."""
+def find_token_objective(directionality: str) -> str:
+    """The name of the first objective that predicts tokens and whose default is this config.model.directionality."""
     return next(
         name
         for name, spec in OBJECTIVES.items()
-        if spec.visibility is not types.Visibility.FULL and spec.contexts[0] == context
+        if spec.visibility is not types.Visibility.FULL and spec.directionalities[0] == directionality
     )
 
 
 def get_visibility(cfg: config.Config) -> types.Visibility:
     """Which tokens of its example the model may see when evaluation predicts a token."""
     visibility = OBJECTIVES[cfg.objective].visibility
-    two_stack = visibility is types.Visibility.CAUSAL and cfg.model.context == types.Context.TWO_STACK
+    two_stack = visibility is types.Visibility.CAUSAL and cfg.model.directionality == types.Directionality.TWO_STACK
     return types.Visibility.TWO_STACK if two_stack else visibility
 
 
@@ -108,12 +108,12 @@ def estimate_predictions_per_token(cfg: config.Config) -> float:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
-    contexts = OBJECTIVES[cfg.objective].contexts
-    errors.require_one_of("config.model.context", cfg.model.context, list(types.Context))
+    allowed = OBJECTIVES[cfg.objective].directionalities
+    errors.require_one_of("config.model.directionality", cfg.model.directionality, list(types.Directionality))
     errors.require(
-        cfg.model.context in contexts,
-        "config.model.context",
-        cfg.model.context,
-        f"{' or '.join(contexts)}, since config.objective is {cfg.objective}",
+        cfg.model.directionality in allowed,
+        "config.model.directionality",
+        cfg.model.directionality,
+        f"{' or '.join(allowed)}, since config.objective is {cfg.objective}",
     )
     OBJECTIVES[cfg.objective].check(cfg)

@@ -19,7 +19,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
     The backward stack predicts all but the last, the first token included.
     """
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
-    never_predicted = (PAD, MASK) if cfg.model.context == types.Context.TWO_STACK else (PAD, CLS, MASK)
+    never_predicted = (PAD, MASK) if cfg.model.directionality == types.Directionality.TWO_STACK else (PAD, CLS, MASK)
     log_unigram_V = token_prediction.compute_log_unigram(
         unigram_V, ~np.isin(np.arange(len(unigram_V)), never_predicted)
     )
@@ -67,14 +67,14 @@ def compute_eval_mask(text: types.Tokens, key_B, hparams):
 
 def count_predictions_per_token(cfg: config.Config) -> float:
     """One, or two where the model has two stacks."""
-    return 2.0 if cfg.model.context == types.Context.TWO_STACK else 1.0
+    return 2.0 if cfg.model.directionality == types.Directionality.TWO_STACK else 1.0
 
 
 SPEC = types.ObjectiveSpec(
     build,
     check=lambda cfg: None,
     predictions_per_token=count_predictions_per_token,
-    contexts=(types.Context.CAUSAL, types.Context.TWO_STACK),
+    directionalities=(types.Directionality.CAUSAL, types.Directionality.TWO_STACK),
     visibility=types.Visibility.CAUSAL,
     conditional_fields=("eval.context_range", "eval.ngram_order", "optim.label_smoothing"),
 )

@@ -106,7 +106,7 @@ SPEC = types.ObjectiveSpec(
     build,
     check,
     predictions_per_token=lambda cfg: 1.0,
-    contexts=(types.Context.CAUSAL,),
+    directionalities=(types.Directionality.CAUSAL,),
     visibility=types.Visibility.UNMASKED_OR_LEFT,
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,

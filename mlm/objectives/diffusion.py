@@ -75,7 +75,7 @@ SPEC = types.ObjectiveSpec(
     build,
     check=lambda cfg: None,
     predictions_per_token=lambda cfg: 0.5,
-    contexts=mlm.SPEC.contexts,
+    directionalities=mlm.SPEC.directionalities,
     visibility=types.Visibility.UNMASKED,
     train_hparams=make_hparams,
     eval_hparams=make_hparams,

@@ -148,7 +148,7 @@ SPEC = types.ObjectiveSpec(
     build,
     check,
     predictions_per_token=lambda cfg: 1.0,
-    contexts=heads.CONTEXTS,
+    directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
     conditional_fields=("finetune.max_layer", "data.labelled.scores"),
 )

@@ -73,7 +73,7 @@ SPEC = types.ObjectiveSpec(
     build,
     check,
     predictions_per_token=lambda cfg: 1 / cfg.pack.seq_len,
-    contexts=heads.CONTEXTS,
+    directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
     conditional_fields=("finetune.layer_features", "data.labelled.scores"),
 )

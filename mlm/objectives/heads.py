@@ -7,28 +7,28 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.base.types import Context, Pooling
+from mlm.base.types import Directionality, Pooling
 from mlm.objectives import features
 
 POOLINGS: dict[str, tuple[Pooling, ...]] = {
-    Context.BIDIRECTIONAL: tuple(Pooling),
-    Context.MIXED: tuple(Pooling),  # by config.model.context
-    Context.CAUSAL: (Pooling.LAST, Pooling.MEAN),
-    Context.TWO_STACK: (Pooling.LAST, Pooling.MEAN),
+    Directionality.BIDIRECTIONAL: tuple(Pooling),
+    Directionality.MIXED: tuple(Pooling),  # by config.model.directionality
+    Directionality.CAUSAL: (Pooling.LAST, Pooling.MEAN),
+    Directionality.TWO_STACK: (Pooling.LAST, Pooling.MEAN),
 }
-CONTEXTS = tuple(map(Context, POOLINGS))
+DIRECTIONALITIES = tuple(map(Directionality, POOLINGS))
 DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.pooling does not see a whole example, and as `features.check` does."""
-    pooling, context = cfg.finetune.pooling, cfg.model.context
+    pooling, context = cfg.finetune.pooling, cfg.model.directionality
     errors.require_one_of("config.finetune.pooling", pooling, list(Pooling))
     errors.require(
         pooling in POOLINGS[context],
         "config.finetune.pooling",
         pooling,
-        f"{' or '.join(POOLINGS[context])}, since config.model.context is {context}",
+        f"{' or '.join(POOLINGS[context])}, since config.model.directionality is {context}",
     )
     features.check(cfg)
 

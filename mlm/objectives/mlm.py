@@ -103,7 +103,7 @@ SPEC = types.ObjectiveSpec(
     build,
     masking.check,
     predictions_per_token=lambda cfg: masking.estimate_predict_rate(cfg.mask),
-    contexts=(types.Context.BIDIRECTIONAL, types.Context.CAUSAL, types.Context.MIXED),
+    directionalities=(types.Directionality.BIDIRECTIONAL, types.Directionality.CAUSAL, types.Directionality.MIXED),
     visibility=types.Visibility.UNMASKED,
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,

@@ -46,7 +46,7 @@ def check(cfg: config.Config) -> None:
 SPEC = types.ObjectiveSpec(
     build,
     check,
-    contexts=heads.CONTEXTS,
+    directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
     predictions_per_token=lambda cfg: 1 / (cfg.pack.seq_len * (cfg.data.labelled.choice_columns.count(",") + 1)),
     conditional_fields=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"),

@@ -56,4 +56,4 @@ def check(cfg: config.Config) -> None:
     )
 
 
-SPEC = dataclasses.replace(mlm.SPEC, build=build, check=check, contexts=(types.Context.BIDIRECTIONAL,))
+SPEC = dataclasses.replace(mlm.SPEC, build=build, check=check, directionalities=(types.Directionality.BIDIRECTIONAL,))

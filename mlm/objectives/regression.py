@@ -69,7 +69,7 @@ SPEC = types.ObjectiveSpec(
     build,
     check,
     predictions_per_token=lambda cfg: 1 / cfg.pack.seq_len,
-    contexts=heads.CONTEXTS,
+    directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
     conditional_fields=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"),
 )

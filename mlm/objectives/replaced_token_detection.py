@@ -159,8 +159,8 @@ def check(cfg: config.Config) -> None:
     """
     masking.check(cfg)
     errors.require(
-        (cfg.model.family, cfg.model.context) != ("feedforward", "bidirectional"),
-        "config.model.context",
+        (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional"),
+        "config.model.directionality",
         "bidirectional",
         "mixed, since a bidirectional feedforward net does not see the token itself",
     )
@@ -186,7 +186,7 @@ SPEC = types.ObjectiveSpec(
     build,
     check,
     predictions_per_token=lambda cfg: 1.0,
-    contexts=(types.Context.MIXED, types.Context.BIDIRECTIONAL),
+    directionalities=(types.Directionality.MIXED, types.Directionality.BIDIRECTIONAL),
     visibility=types.Visibility.CORRUPTED,
     auxiliary_model=build_generator_config,
     train_hparams=make_train_hparams,

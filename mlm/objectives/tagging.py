@@ -106,7 +106,7 @@ SPEC = types.ObjectiveSpec(
     build,
     check,
     predictions_per_token=lambda cfg: 1.0,
-    contexts=heads.CONTEXTS,
+    directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
     conditional_fields=("finetune.layer_features", "finetune.head", "data.labelled.scores"),
 )

@@ -93,7 +93,7 @@ def check(language: Language) -> None:
         errors.require_number(f"{name}.{field}", getattr(language, field), 0, 100)
     errors.require_number(f"{name}.num_topics", language.num_topics, 1, len(TOPICS))
     errors.require_number(f"{name}.num_names", language.num_names, 1, len(NAMES.split()))
-    for field in ("word_order", "agreement_prob", "attractor_prob", "recall_prob"):
+    for field in ("word_order_prob", "agreement_prob", "attractor_prob", "recall_prob"):
         errors.require_number(f"{name}.{field}", getattr(language, field), 0, 1)
     for field in ("modifier_prob", "modifier_continue_prob", "protagonist_prob"):
         errors.require_number(f"{name}.{field}", getattr(language, field), 0, 1, high_open=True)
@@ -243,7 +243,9 @@ def build_grammar(language: Language) -> Grammar:
     end = index[State("stop", "", "")]
     often_S = np.linalg.matrix_power((trans_SxS + np.eye(len(states))) / 2, 4096)[end]
     often_S[end] = 0
-    mixed_SxC = language.word_order * class_SxC + (1 - language.word_order) * (often_S @ class_SxC / often_S.sum())
+    mixed_SxC = language.word_order_prob * class_SxC + (1 - language.word_order_prob) * (
+        often_S @ class_SxC / often_S.sum()
+    )
     mixed_SxC[end] = class_SxC[end]
     hmm = HMM(
         np.array(end),

@@ -62,7 +62,7 @@ def parse_states(grammar: Grammar, words_NxL: np.ndarray) -> np.ndarray:
             row = np.nonzero(valid_N & (readings_N != 1))[0][0]
             raise ValueError(
                 f"row {row}, place {column}: {readings_N[row]} readings, expected 1: a row that the "
-                "language wrote with language.word_order = 1"
+                "language wrote with language.word_order_prob = 1"
             )
         states_NxL[valid_N, column] = here_NxS.argmax(1)[valid_N]
         allowed_NxS = np.where(valid_N[:, None], onward_SxS.T[here_NxS.argmax(1)], allowed_NxS)

@@ -81,9 +81,9 @@ def generate_examples(language: Language, split: str, count: int | None = None) 
     language that leaves nothing to ask, or puts words out of order, as a sentence then has more than one reading.
     """
     require(
-        language.word_order == 1,
-        "config.data.language.word_order",
-        language.word_order,
+        language.word_order_prob == 1,
+        "config.data.language.word_order_prob",
+        language.word_order_prob,
         "1, since config.data.task is language/subject",
     )
     first, grammar = get_first_document(TASK_NUMBER, split), build_grammar(language)

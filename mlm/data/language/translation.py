@@ -75,9 +75,9 @@ def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
     name = "config.data.language"
     errors.require(
-        language.word_order == 1,
-        f"{name}.word_order",
-        language.word_order,
+        language.word_order_prob == 1,
+        f"{name}.word_order_prob",
+        language.word_order_prob,
         "1, since config.data.corpus is parallel: sentences are turned round by their grammar",
     )
     errors.require_number(

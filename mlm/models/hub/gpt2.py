@@ -37,7 +37,7 @@ REQUIRED_SETTINGS = {
 MODEL_FIELDS: dict[str, Any] = {
     "norm_placement": "pre",
     "positions": "learned",
-    "context": "causal",
+    "directionality": "causal",
     "embed_norm": False,
     "lm_head": "linear",
     "type_vocab_size": 0,

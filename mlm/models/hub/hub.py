@@ -153,7 +153,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, has_lm_head: 
 
     Raises ConfigError if no class of transformers can read the model.
     """
-    module = gpt2 if has_lm_head and model.context == "causal" else settings
+    module = gpt2 if has_lm_head and model.directionality == "causal" else settings
     return module.build_config_json(model, order_V)
 
 

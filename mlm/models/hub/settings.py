@@ -117,7 +117,7 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
         norm_placement=architecture.norm_placement,
         norm_eps=eps,
         positions="learned",
-        context="bidirectional",
+        directionality="bidirectional",
         max_positions=num_positions - first,
         type_vocab_size=type_vocab_size,
         activation=activation,
@@ -142,7 +142,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
     for field, expected in (
         ("family", "transformer"),
         ("positions", "learned"),
-        ("context", "bidirectional"),
+        ("directionality", "bidirectional"),
         ("embed_norm", True),
         ("lm_head", "bert"),
     ):

@@ -87,7 +87,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
         config.Config(workdir=str(folder), model=pretrained.model),
         {
             "pack.seq_len": pretrained.model.max_positions,
-            "objective": objectives.find_token_objective(pretrained.model.context),
+            "objective": objectives.find_token_objective(pretrained.model.directionality),
         },
     )
     head = pretrained.label_head

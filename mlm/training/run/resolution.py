@@ -32,7 +32,7 @@ DERIVED_FIELDS = (
     *tasks.DERIVED_FIELDS,  # data.labelled, objective
     *pack.DERIVED_FIELDS,  # data.language.max_words, tokenizer, pack
     *models.DERIVED_FIELDS,  # model.cell, sizes
-    *objectives.DERIVED_FIELDS,  # model.context, mask
+    *objectives.DERIVED_FIELDS,  # model.directionality, mask
     *default_recipe.DERIVED_FIELDS,  # model.positions, init_std, dropout; optim.learning_rate
 )
 

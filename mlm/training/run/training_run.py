@@ -95,7 +95,8 @@ class TrainingRun:
                 seed=cfg.seed,
                 batch_size=cfg.train.batch_size,
                 start_step=first,
-                cut=cut and cfg.model.context != "two_stack",  # its right stack reads padding first: masks depend on it
+                cut=cut
+                and cfg.model.directionality != "two_stack",  # its right stack reads padding first: masks depend on it
                 grouped=cfg.train.group_by_length,
                 **parallel.get_process_position(),
             ),
