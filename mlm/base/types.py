@@ -82,7 +82,7 @@ class TracedHparams(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """All that an update reads and writes besides its batch."""
+    """All that an update reads and writes besides its batch. params: {"model": ..., "objective": its head's}."""
 
     step: Array  # int32, updates made
     params: Params

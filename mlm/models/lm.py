@@ -152,7 +152,7 @@ def build(
 
     def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "an encoder reads no source"
-        assert left_B is None or model.directionality == Directionality.MIXED, "left_B needs the context mixed"
+        assert left_B is None or model.directionality == Directionality.MIXED, "left_B needs model.directionality mixed"
         return apply_encode(params, text, key_B, shift_BxLxD, left_B)
 
     def encode_with_intermediates(params, text, key_B) -> Any:

@@ -47,7 +47,7 @@ FIELD_CONDITIONS = [
 ]
 
 
-def _derive_context(cfg):
+def _derive_directionality(cfg):
     errors.require_one_of("config.objective", cfg.objective, list(OBJECTIVES))
     return OBJECTIVES[cfg.objective].directionalities[0].value
 
@@ -59,7 +59,7 @@ def _derive_pooling(cfg):
 
 
 DERIVED_FIELDS = (
-    DerivedField("model.directionality", ("objective",), _derive_context),
+    DerivedField("model.directionality", ("objective",), _derive_directionality),
     DerivedField(
         "finetune.pooling",
         ("objective", "model.directionality", "model.family"),

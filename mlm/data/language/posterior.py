@@ -229,9 +229,9 @@ def compute_window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.nda
 def compute_bag_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
     """As window_posterior, but without the order of the neighbours: which words (or masks) they are and how often.
 
-    Exact up to a window of INNER. In a larger one it knows which words are the INNER nearest on each side, which the
-    next INNER to the left, to the right, and so on. It then sees more than a bag does, and its loss is a bound from
-    below on every bag's.
+    Exact up to a window of BAG_SIZE. In a larger one it knows which words are the BAG_SIZE nearest on each side, which
+    the next BAG_SIZE to the left, to the right, and so on. It then sees more than a bag does, and its loss is a bound
+    from below on every bag's.
     """
     return _compute_local_posterior(_infer_bags, BAG_BATCH, hmm, words_NxL, masked_NxL, window)
 

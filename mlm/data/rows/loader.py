@@ -1,7 +1,7 @@
 """Batches of packed rows: the batch of a training step is a pure function of the seed and the step.
 
-Rows that bring USED are cut to the longest of their batch, of the global one, and may be grouped by length, so that
-little of it is padding.
+Rows with the column NUM_TOKENS are cut to the longest of their global batch, and may be grouped by length, so that
+little of a batch is padding.
 """
 
 import functools
@@ -13,7 +13,7 @@ import numpy as np
 
 from mlm.base import errors, types
 
-Columns = Mapping[str, np.ndarray]  # a split of pack.Packed, by column
+Columns = Mapping[str, np.ndarray]  # a split of columns.PackedDataset, by column
 TOKEN_COLUMNS = ("ids", "segments", "positions", "types")
 SOURCE_PREFIX = "source_"  # before these, in the names of columns that hold the source beside a row
 NUM_TOKENS = "used"  # the column of how many tokens each stretch of a row holds, NxE: all of E stretches are as long
@@ -36,8 +36,9 @@ def iterate_train_batches(
 
     Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
     takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. split_index_B
-    is its number in the split, epoch_B the number of its permutation. grouped: of rows that bring USED those of GROUP
-    batches, and of one epoch, are sorted by length and dealt out again, and the batches shuffled. cut: whether a batch
+    is its number in the split, epoch_B the number of its permutation. grouped: rows with the column
+    NUM_TOKENS are sorted by length within GROUP_BATCHES batches of one epoch and dealt out again, and these batches are
+    shuffled. cut: whether a batch
     is as long as its longest example, not as all examples. Raises ConfigError where processes does not divide
     batch_size.
     """
@@ -117,7 +118,7 @@ def list_bucket_lengths(longest: int) -> list[int]:
 
 
 def find_bucket_length(rows: Columns, rows_B: np.ndarray) -> int | None:
-    """Tokens to which each array of these examples is cut: one of `lengths`, as each is compiled; None: no cut."""
+    """Tokens to which these examples are cut: one of `list_bucket_lengths`, since each is compiled; None: no cut."""
     if NUM_TOKENS not in rows:
         return None
     used = rows[NUM_TOKENS][rows_B].max()

@@ -85,7 +85,7 @@ def smooth_counts(found: Sequence[NgramCounts], order: int) -> NgramModel:
 def estimate_discounts(count_G: np.ndarray) -> tuple[float, ...]:
     """The discount of counts of 1, of 2, and of 3 or more (Chen & Goodman 1999, equation 26).
 
-    FALLBACK where counts of 1, 2 or 3 are lacking, or would lose less than nothing.
+    FALLBACK_DISCOUNTS where counts of 1, 2 or 3 are lacking, or would lose less than nothing.
     """
     one, two, three, four = (np.count_nonzero(count_G == times) for times in range(1, 5))
     if not (one and two and three):

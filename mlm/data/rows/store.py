@@ -30,11 +30,17 @@ def get_or_make_folder(
 ) -> tuple[Path, dict[str, Any]]:
     """The folder under cache that follows from inputs, and its manifest; filled by make(folder) where there is none.
 
-    Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there (fetch.py). noun
-    begins the folder's name. make writes files into the (empty) folder and returns what else the manifest should say. A
-    folder appears under its name only when it is complete. Processes that need it at the same time make it once. Files
-    whose name begins with one of parts are compared with the SHA-256 in the manifest; where one differs or is gone, a
-    warning says so and the folder is made again.
+    Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there
+    (bucket_cache.py). A folder appears under its name only when it is complete. Processes that need it at the same time
+    make it once.
+
+    Args:
+        cache: the folder, or bucket, of all such folders.
+        prefix: begins the folder's name.
+        inputs: what the content follows from.
+        make: writes files into the empty folder, and returns what else the manifest should say.
+        verified_prefixes: files whose name begins with one of them are compared with the SHA-256 in the manifest. If
+            one differs or is gone, a warning says so and the folder is made again.
     """
     inputs = json.loads(json.dumps(inputs))
     name = f"{prefix}-{files.json_sha256(inputs)[:16]}"

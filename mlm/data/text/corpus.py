@@ -106,8 +106,8 @@ def read_documents(data: config.Data, split: str) -> Iterator[str]:
 def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterable[str]:
     """The sentences of a text: cut at line ends and after full stops, exclamation and question marks.
 
-    One longer than MAX_SENTENCE is cut into pieces, at a space where there is one; `long` counts them; without it, a
-    warning names each.
+    One longer than MAX_SENTENCE_LENGTH is cut into pieces, at a space where there is one. `long` counts them; without
+    it, a warning names each.
     """
     if not SPACE_AFTER_STOP.search(text) and (text.isascii() or not EAST_ASIAN_STOP.search(text)):
         parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
@@ -332,7 +332,7 @@ def open_language(data: config.Data) -> Corpus:
 
 
 def open_parallel(data: config.Data) -> Corpus:
-    """The lines of both sides of aligned text, of which rows/aligned.py makes rows of its own."""
+    """The lines of both sides of aligned text, of which rows/parallel_text.py makes rows of its own."""
 
     def lines(split):
         return lambda: two_sided.read_both_sides(data, split)

@@ -118,7 +118,7 @@ def file_digest(path: str) -> bytes:
 
 
 def read_documents(paths: list[str], boundary: Boundary) -> Generator[str, None, bool]:
-    """The documents of the files, stripped, never empty; memory holds one document of at most MAX_DOCUMENT characters.
+    """The documents of the files, stripped, never empty; memory holds one of at most MAX_DOCUMENT_LENGTH characters.
 
     Returns, at the end, whether a line started a document. Bytes that are not UTF-8 become U+FFFD; they, empty files
     and documents cut for their length are counted in a warning. Raises errors.ConfigError for a file that cannot be
@@ -189,8 +189,8 @@ def _split_documents(blocks, boundary, path, long, started):
 
 
 def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
-    """Pairs (byte offset, text) of complete lines; of one, or of a piece of one longer than PIECE, where the bytes
-    about there are not all that they should be.
+    """Pairs (byte offset, text) of complete lines; of one, or of a piece of one longer than LINE_PIECE_BYTES, where the
+    bytes about there are not all that they should be.
     """
     offset, rest, limit = 0, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:

@@ -142,7 +142,7 @@ class SweepRunner:
             group = self.choose_points(available, member.last_program, others)
             group_program = self.programs[group[0].workdir]
             count, reason = choose_vmap_runs(member.platform, group[0])
-            if self.vmap_runs and group[0].parallel.mode != "fsdp":
+            if self.vmap_runs and group[0].parallel.mode == "data_parallel":
                 count, reason = self.vmap_runs, "--vmap_runs"
             if group_program not in self.announced_programs and len(group) > 1:
                 self.announced_programs.add(group_program)

@@ -34,7 +34,7 @@ class Snapshot(NamedTuple):
 def open_manager(
     workdir: Path | str, *steps: int, keep_period: int = 0, exclusive: bool = True
 ) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory: it keeps the newest, those of `steps`, and the newest multiples of `every`.
+    """The checkpoints of a run directory: it keeps the newest, those of `steps`, and multiples of keep_period.
 
     exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
     """

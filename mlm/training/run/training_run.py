@@ -22,7 +22,7 @@ def open_run(
 
     Args:
         spike: goes back to before this spike.
-        cut: as in loader.train_batches. If False, all batches have the same shape.
+        cut: as in loader.iterate_train_batches. If False, all batches have the same shape.
     """
     program = programs.build_program(cfg, packed.dataset_info)
     with contextlib.closing(

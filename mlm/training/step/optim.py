@@ -145,7 +145,8 @@ def scale_by_leaf(multipliers: types.Params) -> optax.GradientTransformation:
 def average_checkpoints(
     inner: optax.GradientTransformation, count: int, interval: int, steps: int
 ) -> optax.GradientTransformation:
-    """`inner`, but the last of `steps` updates moves to the mean of the last `count` checkpoints, `every` steps apart.
+    """`inner`, but the last of `steps` updates moves to the mean of the last `count` checkpoints, `interval` steps
+    apart.
 
     Averaged checkpoints: Vaswani et al. 2017, section 6.1. The mean is part of the state, so a run that is killed and
     continued ends with the same.

@@ -1,4 +1,4 @@
-"""How the per-device step runs on many devices. No other file names devices or the processes they belong to."""
+"""How the per-device step runs on many devices. Training and evaluation ask JAX for devices here alone."""
 
 # JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -219,9 +219,9 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None = N
             return build_data_parallel(train_step, devices).jit_per_example(function, *fixed)
 
         def call_on_shards(params: types.Params, batch: types.Batch, hparams: types.TracedHparams):
-            strategy = fsdp.FSDP(mesh, params)
+            sharding_strategy = fsdp.FSDP(mesh, params)
             in_specs = fsdp.make_partition_specs(params, mesh.size), jax.P("data"), jax.P()
-            call = lambda shards, *values: function(*fixed, strategy.gather_params(shards), *values)
+            call = lambda shards, *values: function(*fixed, sharding_strategy.gather_params(shards), *values)
             return fsdp.shard_map(call, mesh, in_specs, jax.P("data"))(params, batch, hparams)
 
         compiled = jax.jit(call_on_shards)

@@ -122,7 +122,7 @@ def decompose_floor(cfg: config.Config, program_: program.Program, packed: pack.
 
 
 def _cache_floors(
-    cfg: config.Config, program_: program.Program, packed: pack.PackedDataset, noun: str, save: Callable[..., Any]
+    cfg: config.Config, program_: program.Program, packed: pack.PackedDataset, prefix: str, save: Callable[..., Any]
 ):
     """The cached folder that save(folder, compute) fills; compute: (a function of a FloorSpec) -> its value."""
     mask_NxL = compute_eval_mask(cfg, program_, packed)
@@ -144,7 +144,7 @@ def _cache_floors(
         "window": floors.WINDOW,
         "mask": hashlib.sha256(np.packbits(mask_NxL, axis=1).tobytes()).hexdigest(),
     }
-    return store.get_or_make_folder(cfg.data.cache_dir, noun, inputs, make)[0]
+    return store.get_or_make_folder(cfg.data.cache_dir, prefix, inputs, make)[0]
 
 
 def compute_eval_mask(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> np.ndarray:

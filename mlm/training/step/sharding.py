@@ -18,7 +18,11 @@ class ShardingStrategy(Protocol):
     """Which part of the parameters and gradients each device holds. All devices lie along the axis "data"."""
 
     def map_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of (params, trainable_params, step, batch, hparams), run by each device on its part of them."""
+        """A function of (params, trainable_params, step, batch, hparams), run by each device on its part of them.
+
+        Where the whole step runs inside jax.shard_map or jax.pmap (Replicated) that is the function itself. FSDP enters
+        jax.shard_map here, for the gradients alone; its optimizer runs outside, on sharded arrays.
+        """
         ...
 
     def gather_params(self, params: types.Params) -> Any:
