@@ -7,7 +7,7 @@ Paper      No paper has this table at matched size: it is this project's own. Th
 Run        mlm sweep run experiments/architectures.py --scale=laptop --workers=2
            (--budget=flops matches training FLOPs besides parameters)
 Scales     quick: four models, one seed, for a first look. trials: four learning rates and two batch sizes for each
-           architecture, three seeds; recipes.BEST comes from it. laptop: all six, two sizes, three seeds. These three
+           architecture, three seeds: recipes.TUNED_FIELDS. laptop: all six, two sizes, three seeds. These three
            train on the same 32,000 examples once, at a masking rate of 30%; trials has micro size alone, so that tiny
            is not tuned. paper: all six at base size, three seeds, BERT's batch size, English Wikipedia, for an
            accelerator; all have BERT's learning rate, tuned for none of them.
@@ -58,7 +58,7 @@ NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 1_600  # taken in by a run, and between tw
 # 4e-3 x 32                                      .552             .239             .156             .378
 # 8e-3 x 32                                      .545             .223             .394             .529
 # 1.6e-2 x 32                                    .581             .602             .524             .833
-# recipes.BEST has the lowest mean of those with three seeds; what has seed 0 alone was behind the same seed of it. The
+# recipes.TUNED_FIELDS has the lowest mean of those with three seeds; what has seed 0 alone was behind their seed 0. The
 # plateau, until a tenth of the way was made, was 1,600 rows for window, bag, elman, 1,600 or 3,200 for the gru, 3,200
 # or 4,800 for the lstm, 3,200 to 6,400 for the Transformer. The LSTM's seed 2 is what one seed may hide: a fair search
 # is still to come.

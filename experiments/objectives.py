@@ -101,7 +101,7 @@ BASE_FIELDS = (
 
 
 def select_tuned(models: dict[str, dict], num_examples: int) -> list[dict]:
-    """Members as recipes.BEST has them, for so many rows."""
+    """Members as recipes.TUNED_FIELDS has them, for so many rows."""
     return [
         {"name": name}
         | ARCHITECTURE_FIELDS[name]

@@ -81,7 +81,7 @@ def test_training_corrupts_as_the_mask_says_and_drops_out():
         ),
         (
             {"objective": "mlm", "model.family": "encoder_decoder"},
-            r"config\.model\.context = 'bidirectional': expected causal",
+            r"config\.model\.directionality = 'bidirectional': expected causal",
         ),
         (
             {"data.parallel_path": "a", "objective": "causal"},

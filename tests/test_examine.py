@@ -132,7 +132,7 @@ def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
 
 
 def test_words_out_of_order_leave_agreement_out():
-    due = evaluation_tasks.list_due_cases(drawn_config("cache", data__language__word_order=0.9))
+    due = evaluation_tasks.list_due_cases(drawn_config("cache", data__language__word_order_prob=0.9))
     assert [(part.task, part.name) for part in due] == [("grammar_probes", "recall"), ("loss_decomposition", "parts")]
 
 

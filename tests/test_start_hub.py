@@ -230,7 +230,7 @@ def tuned(place, texts, tmp_path, **more):
 @pytest.mark.parametrize(("name", "between"), [("bert", 1), ("roberta", 2)])
 def test_pairs_are_packed_as_theirs_are(made, texts, tmp_path, name, between):
     cfg, packed = tuned(made[name], texts, tmp_path)
-    assert cfg.optim.learning_rate == finetuning_recipe.LEARNING_RATES_BY_SIZE["micro"][1] and cfg.model.dropout == 0.1
+    assert cfg.optim.learning_rate == finetuning_recipe.LEARNING_RATES_BY_WIDTH[128][1] and cfg.model.dropout == 0.1
     row = packed.train["ids"][0]
     first = int(np.argmax(row == SEP))
     assert list(row[first : first + between + 1] == SEP) == [True] * between + [False]

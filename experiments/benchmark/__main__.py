@@ -74,7 +74,7 @@ def main() -> None:
     from mlm.base import files
     from mlm.report import table
 
-    command.filter_library_logs()
+    command.configure_logs(has_progress=False)
     folder.mkdir(parents=True, exist_ok=True)
     description = machine.describe_machine()
     files.write_json(folder / "machine.json", description)

@@ -309,15 +309,15 @@ class Model:
     max_positions: int = field(512, "transformer: longest sequence, in tokens")
     type_vocab_size: int = field(2, "number of token types (segment embeddings); 0: none")
     dropout: float = field(
-        -1.0, "dropout rate of embeddings and of each sublayer's output; -1: 0 up to width 128, else 0.1"
+        -1.0,
+        "dropout rate of embeddings and of each sublayer's output; -1: 0 up to width 128, but 0.1 above it and for "
+        "encoder_decoder",
     )
-    attention_dropout: float = field(
-        -1.0, "transformer: dropout rate of the attention weights; -1: 0 up to width 128, else 0.1"
-    )
+    attention_dropout: float = field(-1.0, "transformer: dropout rate of the attention weights; -1: as for dropout")
     init_std: float = field(
         -1.0,
         "standard deviation of the initial weights (truncated normal); 0: 1/sqrt(fan_in) of each matrix; -1: 0.08 up "
-        "to width 128, else 0.02",
+        "to width 128, but 0.02 above it and for encoder_decoder",
     )
     dtype: str = field(
         "float32",
@@ -396,8 +396,8 @@ class Finetune:
     pooling: str = field(
         "",
         "how an example becomes one vector: first (first token's state through a pooler, as BERT's [CLS]) | last (last "
-        "token's state) | mean (mean over tokens); empty: first for a bidirectional Transformer, mean for other "
-        "bidirectional models, else last",
+        "token's state) | mean (mean over tokens); empty: last where a state sees one side alone, else "
+        "first for a Transformer, and mean",
     )
     layer_features: str = field(
         "last",

@@ -236,6 +236,8 @@ def describe_machine_failure(error: Exception) -> tuple[int, str] | None:
     """Exit code and line of an error that the machine caused; None for any other error."""
     if isinstance(error, BrokenPipeError):
         return 128 + signal.SIGPIPE, ""
+    if isinstance(error, ConnectionAbortedError):  # another process of the run ended: consistency.agreement names it
+        return 1, f"error: {error.strerror or error}"
     for words, line in RESOURCE_ERRORS.items():
         if words in str(error):
             path_note = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""

@@ -38,7 +38,7 @@ COMMANDS = {  # name -> (module of mlm.cli, help)
 def main() -> None:
     """Runs the subcommand of the command line, then ends the process."""
     signal.signal(signal.SIGINT, process_environment.exit_at_once)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which process_environment.restart blocks
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which process_environment.restart_process blocks
     words = sys.argv[1:]
     if words and words[0] in COMMANDS and not {"-h", "--help"} & {*words}:
         os.environ |= process_environment.compilation_cache_settings() | os.environ

@@ -34,6 +34,7 @@ mlm sweep VERB --help lists a verb's flags.
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
 BUDGETS = ("steps", "predictions", "flops", "seconds")
+REPORT_PACKAGES = ("jinja2", "vl_convert")
 CLUSTERS = ("slurm", "tpu", "kubernetes")
 WHOLE_SWEEP = ("table", "report", "cancel")  # verbs that select no points
 
@@ -241,18 +242,28 @@ def format_training_flags(args) -> list[str]:
 
 
 def load_results(configs) -> list[dict]:
-    """The results of the finished points. Prints damaged runs, and runs of another sweep, to stderr."""
+    """The results of the finished points, each with the fields that it does not read as "unread".
+
+    Prints damaged runs, and runs of another sweep, to stderr.
+    """
+    from mlm.base import conditional_fields
     from mlm.launch.sweep import sweep_state
+    from mlm.training.run import resolution
 
     results, faults = sweep_state.load_results(configs)
     for line in (*faults, sweep_state.describe_unmatched_runs(configs)):
         if line:
             print(line, file=sys.stderr)
+    for result in results:
+        result["unread"] = sorted(conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, result["config"]))
     return results
 
 
-def print_table(experiment, root: Path, configs) -> None:
-    """Prints and writes the table and the figures of the finished points."""
+def print_table(experiment, root: Path, configs, *, has_report: bool = False) -> None:
+    """Prints and writes the table and the figures of the finished points.
+
+    has_report: writes the page too, where the extra `report` is installed.
+    """
     from mlm.base import extras, user_code
     from mlm.report import table
     from mlm.report.pages import sweep as page
@@ -269,17 +280,24 @@ def print_table(experiment, root: Path, configs) -> None:
             f"\n{table.to_markdown(report.rows, report.columns)}\n\nwritten in {root}: table.md, .csv, .tex; "
             f"claims.md; {figures}"
         )
+        if has_report and all(map(extras.is_installed, REPORT_PACKAGES)):
+            print(f"report: {page.write_page(root, experiment, report, results, len(configs))}")
+
+
+def keep_accelerators_free() -> None:
+    """Keeps this process from touching an accelerator, which workers and running jobs need."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
 
 
 def print_plan(configs, args) -> None:
     """Prints what each point needs, as soon as it is known."""
-    import jax
-
     from mlm.base import errors
     from mlm.launch.cluster.accelerators import ACCELERATORS
     from mlm.launch.sweep import local_timing, plan
 
-    jax.config.update("jax_platforms", "cpu")  # keeps accelerators free for running jobs
+    keep_accelerators_free()
     points, local = {Path(cfg.workdir).name: cfg for cfg in configs}, args.device == "local"
     if local:
         errors.require(
@@ -320,9 +338,9 @@ def print_plan(configs, args) -> None:
 
 def run_points(experiment, root: Path, configs, args) -> None:
     """Trains the points that are not done, then prints the table. Exits with 1 if a point failed."""
-    from mlm.base import extras
     from mlm.launch.sweep import runner, sweep_state, table_rehearsal
 
+    keep_accelerators_free()
     if not args.points:
         table_rehearsal.check_table(experiment, configs)
     with sweep_state.SweepDisplay(configs) as display:
@@ -337,9 +355,7 @@ def run_points(experiment, root: Path, configs, args) -> None:
     failures = [f"{workdir}: {error}" for workdir, error in sweep_runner.failures.items()]
     try:
         if not args.points:
-            print_table(experiment, root, configs)
-            if extras.is_installed("jinja2"):
-                write_report(experiment, root, configs)
+            print_table(experiment, root, configs, has_report=True)
     finally:
         if failures:
             title = f"{len(failures)} failed; the same command tries again:"
@@ -354,6 +370,7 @@ def submit_points(experiment, root: Path, configs, config_flags: command.ConfigF
     from mlm.launch.sweep import table_rehearsal
 
     errors.require(args.cluster is not None, "--cluster", "", f"one of {', '.join(CLUSTERS)}")
+    keep_accelerators_free()
     if not args.points:
         table_rehearsal.check_table(experiment, configs)
     options = submit.SubmitOptions(
@@ -391,7 +408,7 @@ def main(words: Sequence[str]) -> None:
         make_parser().parse_words([verb])
     errors.require_one_of("verb", verb, list(VERBS))
     args = make_parser(verb).parse_words(others[1:])
-    for package in ("jinja2", "vl_convert") if args.verb == "report" else ():
+    for package in REPORT_PACKAGES if args.verb == "report" else ():
         extras.import_extra(package, "report", "mlm sweep report")
     experiment = load_experiment(args.experiment)
     try:
@@ -430,13 +447,10 @@ def list_points(configs, args) -> None:
 
 def write_report(experiment, root: Path, configs) -> None:
     """Writes the page, the tables and the figures of the points that are done."""
-    from mlm.base import conditional_fields, user_code
+    from mlm.base import user_code
     from mlm.report.pages import sweep as page
-    from mlm.training.run import resolution
 
     results = load_results(configs)
-    for result in results:
-        result["unread"] = sorted(conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, result["config"]))
     with user_code.report_errors("experiment", experiment.__file__):
         path = page.write_report(root, experiment, results, len(configs))
     print(f"{len(results)} of {len(configs)} points are done; written: {path}, figures/ and table.*")

@@ -11,7 +11,9 @@ SMALL = {
     "model.init_std": 0.08,
     "data.language.train_documents": 80_000,
 }
-# What it says of fields that one architecture alone reads, to be added for that one: SMALL | OWN["lstm"].
+# What it says of fields that one architecture alone reads, to be added for that one:
+# SMALL | ARCHITECTURE_FIELDS["lstm"]. The numbers are those of the default recipe of small models
+# (mlm/training/run/default_recipe.py), stated for sweeps over sizes.
 GATES = {"model.chrono_init": 128}
 ARCHITECTURE_FIELDS = {
     "window": {},
@@ -37,7 +39,7 @@ TUNED_FIELDS = {
 
 
 def set_training_length(num_examples: int, eval_interval: int, fields: dict) -> dict:
-    """The fields `own`, with as many steps as take in `rows` rows, and an evaluation after each `every` of them."""
+    """The fields, with as many steps as read num_examples examples, and an evaluation after each eval_interval."""
     batch_size = fields["train.batch_size"]
     return fields | {"train.steps": num_examples // batch_size, "train.eval_every": eval_interval // batch_size}
 

@@ -316,7 +316,7 @@ class LanguageModel:
                 list of words. Or a list of any of these.
 
         Returns:
-            A Prediction for each text; of a tagger a list with one for each word within the first `length` tokens.
+            A Prediction for each text; of a tagger a list with one for each word.
 
         Raises:
             ConfigError: the model was fine-tuned for neither classification, regression nor tagging.

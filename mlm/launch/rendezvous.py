@@ -38,8 +38,8 @@ def has_joined() -> bool:
 def check_config(config: RendezvousConfig) -> None:
     """Raises ConfigError for options with which no run could start, without waiting for another process."""
     if not config.coordinator:
-        if (config.num_processes, config.process_id) != (1, 0):
-            raise errors.ConfigError("--processes and --process need --coordinator=HOST:PORT, the address of process 0")
+        for flag, value, default in (("--processes", config.num_processes, 1), ("--process", config.process_id, 0)):
+            errors.require(value == default, flag, value, "no such flag without --coordinator=HOST:PORT")
         return
     errors.require(
         not config.distributed,

@@ -84,6 +84,12 @@ DERIVED_FIELDS = (
 )
 
 
+def reads_field(cfg: config.Config, field: str) -> bool:
+    """Whether the model reads a field of config.model that not every family reads."""
+    spec = MODELS[cfg.model.family]
+    return field in spec.conditional_fields or cfg.model.cell in spec.cell_fields.get(field, ())
+
+
 def reads_source(cfg: config.Config) -> bool:
     """Whether the model reads a source text beside each example."""
     return MODELS[cfg.model.family].reads_source
@@ -92,16 +98,17 @@ def reads_source(cfg: config.Config) -> bool:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model, name = cfg.model, "config.model"
+    if reads_field(cfg, "positions"):
+        errors.require_one_of(f"{name}.positions", model.positions, ("learned", "sinusoidal", "rotary"))
     for field, names in (
         ("norm_placement", ("pre", "post")),
-        ("positions", ("learned", "sinusoidal", "rotary")),
         ("activation", ("gelu", "gelu_tanh", "relu")),
         ("lm_head_activation", ("gelu", "gelu_tanh", "relu")),
         ("lm_head", ("bert", "linear")),
         ("dtype", ("float32", "bfloat16")),
     ):
         errors.require_one_of(f"{name}.{field}", getattr(model, field), names)
-    for field in ("dropout", "attention_dropout"):
+    for field in ("dropout", *(["attention_dropout"] if reads_field(cfg, "attention_dropout") else [])):
         errors.require_number(f"{name}.{field}", getattr(model, field), 0, 1, high_open=True)
     hidden_dim = "rnn_dim" if "rnn_dim" in SIZES[model.cell or model.family][model.size] else "mlp_dim"
     for field in ("num_layers", "width", hidden_dim, "max_positions"):

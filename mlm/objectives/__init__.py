@@ -53,7 +53,7 @@ def _derive_directionality(cfg):
 
 
 def _derive_pooling(cfg):
-    if cfg.model.directionality != "bidirectional":
+    if cfg.model.directionality in (types.Directionality.CAUSAL, types.Directionality.TWO_STACK):
         return "last"
     return "first" if cfg.model.family == "transformer" else "mean"
 

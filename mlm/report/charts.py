@@ -4,6 +4,7 @@ The titles of axes give the units. A chart's name is the name of its files. The 
 titles, and whether higher is better.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -330,18 +331,20 @@ def build_interval_charts(
             chart_rows = [
                 (row_label(row, columns), to_estimate(row[column.name]), row.get(f"{column.name}_paper"))
                 for row in rows
-                if row.get(column.name) is not None and not isinstance(row[column.name], str)
+                if is_drawable(row.get(column.name))
             ]
-            charts.append(
-                IntervalChart(
-                    column.name,
-                    column.title,
-                    column.format,
-                    chart_rows,
-                    column.name in scores and scores[column.name].share,
-                )
-            )
+            if chart_rows:
+                is_share = column.name in scores and scores[column.name].share
+                charts.append(IntervalChart(column.name, column.title, column.format, chart_rows, is_share))
     return charts
+
+
+def is_drawable(value) -> bool:
+    """Whether a cell of a table is an estimate with finite numbers."""
+    if value is None or isinstance(value, str):
+        return False
+    estimate = to_estimate(value)
+    return all(number is None or math.isfinite(number) for number in (estimate.mean, estimate.low, estimate.high))
 
 
 def row_label(row: dict, columns: Sequence[Column]) -> str:

@@ -12,7 +12,7 @@ from mlm.base.estimates import read_scores
 from mlm.report.series import EXCESS
 
 # Config fields that determine the examples and masks.
-EVALUATION_FIELDS = re.compile(r"(data|tokenizer|pack)\.|eval\.(?!mask_rates)|objective|model\.context")
+EVALUATION_FIELDS = re.compile(r"(data|tokenizer|pack)\.|eval\.(?!mask_rates)|objective|model\.directionality")
 FLOOR = "loss minus excess loss"
 
 

@@ -17,7 +17,7 @@ from mlm.report.pages import serve
 from mlm.serve import http_server, panels
 
 MAX_LINES, MAX_CHARACTERS = 2000, 300_000  # of --file: the states of all its words are stored
-MAX_WAITING = 16  # requests at once: one is computed, the others wait
+MAX_WAITING = 16  # requests that wait while one is computed
 WAIT_SECONDS = 60.0  # that a request waits for those before it
 # The page takes its script and style from this server alone; the attention page contains its own, and has no access to
 # this server.

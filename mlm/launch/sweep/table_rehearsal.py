@@ -53,7 +53,7 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
             raise errors.ConfigError(f"{error} (in the table of made-up results, before anything is trained)") from None
         return
     errors.require(
-        isinstance(table, tuple) and len(table) == 2,
+        isinstance(table, tuple | list) and len(table) == 2,
         f"experiment {path}: what table(results) returns",
         table,
         "the rows and the columns",

@@ -75,6 +75,7 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
         **MODEL_FIELDS,
         **sizes,
         max_positions=settings.get_integer(where, config_json, "n_positions", 1),
+        init_std=settings.get_fraction(where, config_json, "initializer_range", 0.02),
         **dropout,
     )
     return model, settings.get_integer(where, config_json, "vocab_size", 1), 0

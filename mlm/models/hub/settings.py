@@ -123,6 +123,7 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
         activation=activation,
         lm_head_activation=activation if architecture.lm_head is BERT_LM_HEAD else "gelu",
         tie_embeddings=is_tied(where, config_json),
+        init_std=get_fraction(where, config_json, "initializer_range", 0.02),
         **sizes,
         **dropout,
     )

@@ -75,6 +75,11 @@ def write_report(root: Path, experiment, results: Sequence[dict], num_points: in
     num_points: of the sweep. Without results the page holds only the experiment's question.
     """
     findings = write_files(root, experiment, results) if results else Findings([], [], [], [], "", [])
+    return write_page(root, experiment, findings, results, num_points)
+
+
+def write_page(root: Path, experiment, findings: Findings, results: Sequence[dict], num_points: int) -> Path:
+    """Writes root/report.html and returns its path."""
     write_text(root / "report.html", render_page(root.name, experiment, findings, results, num_points))
     return root / "report.html"
 

@@ -10,7 +10,7 @@ from mlm.base import config
 from mlm.base.derived_fields import DerivedField
 
 SMALL_WIDTH = 128
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 1e-3  # also of a small model that goes on from a trained one
 SMALL_LEARNING_RATES = {"gru": 8e-3}  # by cell; 4e-3 for the others
 MEMORY = 128  # longest memory, in tokens, of a small gated cell's initial gates
 
@@ -20,19 +20,33 @@ def _is_small(cfg: config.Config) -> bool:
 
 
 def _derive_learning_rate(cfg):
-    return SMALL_LEARNING_RATES.get(cfg.model.cell, 4e-3) if _is_small(cfg) else LEARNING_RATE
+    if cfg.init.run or cfg.init.hub or not _is_small(cfg):
+        return LEARNING_RATE
+    return SMALL_LEARNING_RATES.get(cfg.model.cell, 4e-3)
 
 
 SIZE = ("model.width", "model.family")
+MEMBER = ("model.family", "model.cell")
 DERIVED_FIELDS = (
-    DerivedField("model.positions", ("model.family",), lambda cfg: "learned" if models.reads_source(cfg) else "rotary"),
+    DerivedField(
+        "model.positions",
+        MEMBER,
+        lambda cfg: "learned" if models.reads_source(cfg) else "rotary",
+        applies=lambda cfg: models.reads_field(cfg, "positions"),
+    ),
     DerivedField("model.init_std", SIZE, lambda cfg: 0.08 if _is_small(cfg) else 0.02),
     DerivedField("model.dropout", SIZE, lambda cfg: 0.0 if _is_small(cfg) else 0.1),
-    DerivedField("model.attention_dropout", SIZE, lambda cfg: 0.0 if _is_small(cfg) else 0.1),
+    DerivedField(
+        "model.attention_dropout",
+        (*MEMBER, "model.width"),
+        lambda cfg: 0.0 if _is_small(cfg) else 0.1,
+        applies=lambda cfg: models.reads_field(cfg, "attention_dropout"),
+    ),
     DerivedField(
         "model.chrono_init",
-        (*SIZE, "model.cell"),
-        lambda cfg: MEMORY if _is_small(cfg) and cfg.model.cell in ("gru", "lstm") else 0,
+        (*MEMBER, "model.width"),
+        lambda cfg: MEMORY if _is_small(cfg) else 0,
+        applies=lambda cfg: models.reads_field(cfg, "chrono_init"),
     ),
-    DerivedField("optim.learning_rate", (*SIZE, "model.cell"), _derive_learning_rate),
+    DerivedField("optim.learning_rate", (*SIZE, "model.cell", "init.run", "init.hub"), _derive_learning_rate),
 )

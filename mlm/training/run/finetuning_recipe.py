@@ -13,11 +13,12 @@ from mlm.training.run import downstream, initialization, resolution
 # As in Devlin et al. 2019, appendix A.3, with the 6% warm-up of Liu et al. 2019: a few epochs (they choose among 2, 3
 # and 4) at the best of three learning rates. Their rates are for models of a hundred million parameters; the smallest
 # models need larger ones.
+# Attention keeps the run's own dropout.
 RECIPE = {"optim.schedule": "linear", "optim.warmup_fraction": 0.06, "optim.b2": 0.999, "model.dropout": 0.1}
 EPOCHS, BATCH_SIZE = 3.0, 32
 SEED_STRIDE = 1000  # between the seeds of two pretrained runs' fine-tunings: no two fine-tunings share a seed
 LEARNING_RATES = (2e-5, 3e-5, 5e-5)
-LEARNING_RATES_BY_SIZE = {"micro": (5e-4, 1e-3, 2e-3), "tiny": (5e-4, 1e-3, 2e-3), "mini": (3e-4, 5e-4, 1e-3)}
+LEARNING_RATES_BY_WIDTH = {128: (5e-4, 1e-3, 2e-3), 256: (3e-4, 5e-4, 1e-3)}  # up to this width
 # Most examples of a task fit.
 SEQ_LENS = {
     "topic": 32,
@@ -48,9 +49,9 @@ class Trial(NamedTuple):
     seed: int  # 0, 1, ...
 
 
-def get_learning_rates(size: str) -> tuple[float, ...]:
-    """The learning rates to choose from for a model size of mlm/models/sizes.py."""
-    return LEARNING_RATES_BY_SIZE.get(size, LEARNING_RATES)
+def get_learning_rates(width: int) -> tuple[float, ...]:
+    """The learning rates to choose from for a model of this width."""
+    return next((rates for limit, rates in LEARNING_RATES_BY_WIDTH.items() if width <= limit), LEARNING_RATES)
 
 
 def list_trials(cfg: config.Config) -> list[Trial]:
@@ -63,7 +64,7 @@ def list_trials(cfg: config.Config) -> list[Trial]:
             downstream.parse_variants(cfg),
             settings.batch_sizes,
             settings.epochs,
-            settings.learning_rates or get_learning_rates(cfg.model.size),
+            settings.learning_rates or get_learning_rates(cfg.model.width),
             range(settings.seeds),
         )
     ]
@@ -163,7 +164,7 @@ def _stack_layers(base, inherited, overrides) -> list[fields.Layer]:
     """The layers of a fine-tuning's config; inherited: the fields of the run it starts from."""
     recipe = RECIPE | {
         "train.batch_size": BATCH_SIZE,
-        "optim.learning_rate": get_learning_rates(inherited["model.size"])[1],
+        "optim.learning_rate": get_learning_rates(inherited["model.width"])[1],
     }
     seq_len = inherited["pack.seq_len"]
     recipe |= {"pack.seq_len": min(seq_len, SEQ_LENS.get(overrides["data.task"]) or seq_len)}

@@ -22,7 +22,16 @@ SOURCES = ("init.run", "init.hub")
 # Fields of a model that may differ from its source's: they say how it is trained and computed.
 TRAINING_FIELDS = tuple(
     f"model.{name}"
-    for name in ("dropout", "attention_dropout", "init_std", "dtype", "scan_unroll", "rnn_unroll", "remat")
+    for name in (
+        "dropout",
+        "attention_dropout",
+        "init_std",
+        "chrono_init",
+        "dtype",
+        "scan_unroll",
+        "rnn_unroll",
+        "remat",
+    )
 )
 
 

@@ -1,5 +1,6 @@
 """The metrics of a run, from the devices to metrics.jsonl, the trackers and the terminal."""
 
+import contextlib
 import statistics
 import time
 from collections import Counter
@@ -188,7 +189,8 @@ class MetricsWriter:
 
     def close(self, status: trackers.RunStatus = trackers.RunStatus.FAILED) -> None:
         """Closes the file, and the trackers with the run's status; uploads what a bucket lacks of them."""
-        self.lines.close()
-        for tracker in self.trackers:
-            tracker.close(status)
-        self.folder.close()
+        with contextlib.ExitStack() as stack:  # each is closed even if another fails
+            stack.callback(self.folder.close)
+            for tracker in self.trackers:
+                stack.callback(tracker.close, status)
+            stack.callback(self.lines.close)

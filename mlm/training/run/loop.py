@@ -164,6 +164,8 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict 
                 except DivergenceError as diverged:
                     outcomes[runs[m].cfg.workdir] = diverged
             if stop and step < num_steps:
+                for run in runs:
+                    run.log.status = trackers.RunStatus.STOPPED
                 saved = f"saved in {runs[0].cfg.workdir}" if len(runs) == 1 else f"{len(runs)} runs saved"
                 raise RunStopped(
                     f"stopped at step {step:,} of {num_steps:,}, {saved}; the same command continues", preemption.signal

@@ -16,10 +16,6 @@ CHECK_FRACTION = 0.1  # share of the steps after which the check is made
 WINDOW_FRACTION = 0.05  # share of the steps over whose losses the check takes the mean
 MIN_STEPS = 50  # before the check: no recipe has left the unigram's loss sooner
 MARGIN = 0.1  # nats below the unigram loss that count as having left it
-ADVICE = (
-    "another optim.learning_rate, a longer optim.warmup_fraction, model.init_std=0.08, or (transformer) "
-    "model.positions=rotary"
-)
 
 
 def compute_unigram_entropy(dataset: types.DatasetInfo) -> float:
@@ -29,15 +25,27 @@ def compute_unigram_entropy(dataset: types.DatasetInfo) -> float:
     return float(-(share_V * np.log(share_V)).sum())
 
 
+def list_advice(cfg: config.Config) -> str:
+    """What may help a model to leave the plateau, as text; names no setting that the config has."""
+    advice = ["another optim.learning_rate", "a longer optim.warmup_fraction"]
+    if cfg.model.init_std < 0.05:
+        advice.append("model.init_std=0.08")
+    if cfg.model.family == "transformer" and cfg.model.positions != "rotary":
+        advice.append("model.positions=rotary")
+    return ", or ".join([", ".join(advice[:-1]), advice[-1]])
+
+
 class PlateauWarning(Hook):
     """After a tenth of the steps, says in one line if the training loss has not left the unigram's.
+
+    Runs of fewer than 10 * MIN_STEPS steps have no such line.
 
     A model of text begins there: it learns how frequent each token is, then how tokens depend on each other. A recipe
     that does not suit the model leaves it there for most of the run.
     """
 
     def __init__(self, cfg: config.Config, objective: types.Objective, dataset: types.DatasetInfo, log: Log):
-        self.log = log
+        self.log, self.advice = log, list_advice(cfg)
         self.check_step = math.ceil(cfg.train.steps * CHECK_FRACTION)
         self.window = math.ceil(cfg.train.steps * WINDOW_FRACTION)
         self.sums = collections.deque(maxlen=self.window)  # (nats, predictions) of each step
@@ -60,5 +68,5 @@ class PlateauWarning(Hook):
             if loss > self.unigram_loss - MARGIN:
                 self.log.write_message(
                     f"step {step:,}: the training loss, {loss:.2f}, is no better than that of token frequencies, "
-                    f"{self.unigram_loss:.2f}. If it stays so, try {ADVICE}"
+                    f"{self.unigram_loss:.2f}. If it stays so, try {self.advice}"
                 )

@@ -62,6 +62,6 @@ class Progress:
             print(f"{self.title}: {text}", flush=True)
 
     def close(self) -> None:
-        """Removes the bar."""
+        """Ends the bar."""
         if self.bar is not None:
             self.bar.close()
