@@ -128,6 +128,7 @@ def test_a_single_document_says_what_would_make_two_splits(tmp_path):
 
 def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
     caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")  # a command that ran in this process may have raised it
     words = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
     (tmp_path / "a.txt").write_text("\n\n".join(" ".join(some) for some in itertools.product(words, repeat=3)))
     for size, told in ((8, True), (13, False)):

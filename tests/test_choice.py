@@ -167,7 +167,10 @@ def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
             "config.data.labelled.choice_columns = .*: nothing reads it, since "
             "config.objective is 'classification', not multiple_choice",
         ),
-        ({"model.directionality": "causal"}, "config.finetune.pooling = 'first': expected last or mean"),
+        (
+            {"model.directionality": "causal", "finetune.pooling": "first"},
+            "config.finetune.pooling = 'first': expected last or mean",
+        ),
     ):
         refused(
             words,

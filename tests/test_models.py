@@ -259,10 +259,9 @@ def counts(vocab_size, **changes):
 
 def test_bert_base_and_xlm_r_large_have_their_published_size():
     # BertForMaskedLM, bert-base-uncased: 109,514,298. XLM-RoBERTa large (514 positions, one segment type): 560,142,482.
-    bert = counts(30_522, model__size="base", model__norm_placement="post")
-    xlm_r = counts(
-        250_002, model__size="large", model__norm_placement="post", model__max_positions=514, model__type_vocab_size=1
-    )
+    theirs = {"model__norm_placement": "post", "model__positions": "learned"}
+    bert = counts(30_522, model__size="base", **theirs)
+    xlm_r = counts(250_002, model__size="large", model__max_positions=514, model__type_vocab_size=1, **theirs)
     assert bert["parameters"] == 109_514_298
     assert xlm_r["parameters"] == 560_142_482
 

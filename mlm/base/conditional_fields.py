@@ -1,5 +1,6 @@
 """Config fields that only some configs read, as data: each package declares the conditions of its own fields."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -22,7 +23,12 @@ class FieldCondition(NamedTuple):
 
     def select_fields(self, names: Iterable[str]) -> list[str]:
         """Those of the full `names` that the condition is about."""
-        return [name for name in names if any(name == field or name.startswith(f"{field}.") for field in self.fields)]
+        return _match_fields(self.fields, tuple(names))
+
+
+@functools.cache  # the names are those of the config: a sweep asks thousands of times
+def _match_fields(fields: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if any(name == field or name.startswith(f"{field}.") for field in fields)]
 
 
 def find_unread_fields(conditions: Iterable[FieldCondition], flat: Mapping[str, Any]) -> dict[str, str]:

@@ -55,7 +55,8 @@ def list_cases(cfg: config.Config) -> list[EvaluationCase]:
                 trial_cfg,
                 {
                     name: finetuning_recipe.RECIPE.get(name, fields.DEFAULT[name])
-                    for name in finetuning_recipe.make_overrides(cfg, trial)
+                    # How an example becomes a vector follows from the model, which the digest leaves out.
+                    for name in (*finetuning_recipe.make_overrides(cfg, trial), "finetune.pooling")
                 },
             )
             encoding = PREPROCESSORS[trial_cfg.objective].format
