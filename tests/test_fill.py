@@ -191,7 +191,7 @@ def test_sentences_are_those_that_the_expression_ends():
 
 def test_memory_does_not_grow_with_the_text(tmp_path):
     peaks = []
-    for count in (1500, 6000):
+    for count in (3000, 9000):
         draw = random.Random(0)
         path = tmp_path / f"{count}.txt"
         path.write_text("\n\n".join(" ".join(f"w{draw.randrange(10**6)}" for _ in range(80)) for _ in range(count)))
