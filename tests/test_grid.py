@@ -1,11 +1,15 @@
 """Points are combined without one setting another's field, and a sweep's names are its own."""
 
+import contextlib
 import doctest
 
 import pytest
 
+from mlm.base import config, errors, fields
 from mlm.base.errors import ConfigError
 from mlm.experiment import grid
+from mlm.launch.sweep import sweep_points
+from mlm.report import series
 
 WIDTHS = grid.make_axis("model.width", 8, 16, name="w{}")
 SEEDS = grid.make_axis("seed", 0, 1)
@@ -38,3 +42,28 @@ def test_two_parts_that_disagree_are_refused_and_two_that_agree_are_not():
 def test_a_point_without_a_name_of_its_own_is_refused(points):
     with pytest.raises(ConfigError, match="expected a unique name"):
         grid.name_points(points)
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ({"a-seed0": {"seed": 0}, "a-seed1": {"seed": 1}, "b-seed0": {"mask.rate": 0.4}}, ""),
+        (
+            {"a-seed0": {}, "a-seed1": {"seed": 1, "mask.rate": 0.4}},
+            "points a-seed0 and a-seed1: .* differ in mask.rate",
+        ),
+        ({"a-s0": {"seed": 0}, "a-s1": {"seed": 1}}, "points a-s0 and a-s1: expected names that end in -seedN"),
+        ({"seed0-a": {"seed": 0}, "seed1-a": {"seed": 1}}, "points seed0-a and seed1-a: expected names that end"),
+    ],
+)
+def test_a_row_is_one_recipe_and_a_recipe_one_row(points, words):
+    configs = {name: fields.override(config.Config(), changes) for name, changes in points.items()}
+    with pytest.raises(errors.ConfigError, match=words) if words else contextlib.nullcontext():
+        sweep_points.check_groups(configs, series.group_name)
+
+
+@pytest.mark.parametrize(("name", "near"), [("optim.lr", "optim.learning_rate"), ("model.hidden_size", "model.width")])
+def test_the_hint_for_another_library_s_name_is_ours(name, near):
+    assert fields.ALIASES.keys().isdisjoint(fields.DEFAULT) and set(fields.ALIASES.values()) <= set(fields.DEFAULT)
+    with pytest.raises(errors.ConfigError, match=f"did you mean config.{near}"):
+        fields.check_name(name)

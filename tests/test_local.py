@@ -143,7 +143,9 @@ def test_told_to_stop_it_tells_all_and_ends_as_they_end(watched, tmp_path, numbe
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"4", "5"}
 
 
-def test_sigterm_may_come_several_times_but_ctrl_c_after_it_ends_all_at_once():
+def test_sigterm_may_come_several_times_but_ctrl_c_after_it_ends_all_at_once(request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores SIGINT
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with local_processes.StopSignal() as stop:
         for _ in range(2):
             signal.raise_signal(signal.SIGTERM)

@@ -34,6 +34,20 @@ def flatten(config: Any, prefix: str = "", *, results_only: bool = False) -> dic
 
 
 DEFAULT = flatten(Config())
+ALIASES = {  # what other libraries call fields: for the hint of an error alone
+    "lr": "optim.learning_rate",
+    "bs": "train.batch_size",
+    "batch_size": "train.batch_size",
+    "max_steps": "train.steps",
+    "hidden_size": "model.width",
+    "d_model": "model.width",
+    "dim": "model.width",
+    "intermediate_size": "model.mlp_dim",
+    "num_hidden_layers": "model.num_layers",
+    "num_attention_heads": "model.num_heads",
+    "max_length": "pack.seq_len",
+    "hidden_dropout_prob": "model.dropout",
+}
 
 
 class Layer(NamedTuple):
@@ -55,8 +69,12 @@ def check_name(name: str) -> None:
         require(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
         leaf = name.rpartition(".")[2]
         near = (
-            difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-            or [full for full in names if full.rpartition(".")[2] == leaf][:1]
+            [ALIASES[leaf]]
+            if leaf in ALIASES
+            else (
+                difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+                or [full for full in names if full.rpartition(".")[2] == leaf][:1]
+            )
         )
         hint = f"; did you mean config.{near[0]}?" if near else ""
         raise ConfigError(f"config.{' '.join(name.split())}: no such field{hint}")

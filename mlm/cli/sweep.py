@@ -172,10 +172,10 @@ def load_experiment(path: str):
         folder = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
         names = sorted(str(file) for file in folder.glob("*.py"))
         matches = difflib.get_close_matches(path, names, n=1)
-        hint = (
-            f"did you mean {matches[0]}?" if matches else f"{folder} has {', '.join(Path(name).stem for name in names)}"
-        )
-        raise errors.ConfigError(f"experiment = {path!r}: no such file; {hint}")
+        hint = f"; did you mean {matches[0]}?" if matches else ""
+        if names and not matches:
+            hint = f"; {folder} has {', '.join(Path(name).stem for name in names)}"
+        raise errors.ConfigError(f"experiment = {path!r}: no such file{hint}")
     module = user_code.load_module("experiment", path, ("SCALES", "sweep", "table"))
     for name, is_valid, expected in (
         (
@@ -194,6 +194,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     """The sweep's folder and the resolved config of each point. The command line overrides the experiment."""
     from mlm.base import buckets, errors, fields, files, user_code
     from mlm.launch.sweep import sweep_points
+    from mlm.report import series
     from mlm.training.run import directory
 
     errors.require_one_of("--scale", args.scale, list(experiment.SCALES))
@@ -211,7 +212,9 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
         )
     with user_code.report_errors("experiment", experiment.__file__):
         sweep = experiment.sweep(args.scale)
-    resolved = list(sweep_points.resolve_points(config_flags.load_base(), sweep, overrides).values())
+    points = sweep_points.resolve_points(config_flags.load_base(), sweep, overrides)
+    sweep_points.check_groups(points, getattr(experiment, "group", series.group_name))
+    resolved = list(points.values())
     if not is_step_budget:
         from mlm.launch.sweep import budget
 

@@ -2,7 +2,7 @@
 
 import difflib
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,35 @@ def resolve_points(
     for field, reason in unread_by_all.items():
         raise ConfigError(f"config.{field} = {overrides[field]!r}: no point reads it, since {reason}; leave it out")
     return configs
+
+
+def check_groups(configs: Mapping[str, config.Config], group: Callable[[dict], str]) -> None:
+    """Raises ConfigError unless the points of a group, a row of the table, differ in their seed alone, and only they.
+
+    Args:
+        configs: resolved configs by the names of their points.
+        group: the name of a result's group, as `series.group_name` gives it from the name of the point.
+    """
+    flat_configs = {name: {**fields.flatten(cfg), "workdir": ""} for name, cfg in configs.items()}
+    first_points: dict[str, str] = {}  # of each group
+    recipes: dict[str, tuple[str, str]] = {}  # config without the seed -> its first point, and that point's group
+    for name, flat in flat_configs.items():
+        group_name = group({"config": flat | {"workdir": f"{name}-000000"}})
+        first = first_points.setdefault(group_name, name)
+        differences = [
+            field for field, value in flat.items() if field != "seed" and value != flat_configs[first][field]
+        ]
+        if differences:
+            raise ConfigError(
+                f"points {first} and {name}: expected one recipe with two seeds, since their names differ in -seedN "
+                f"alone; they differ in {', '.join(differences)}"
+            )
+        twin, twin_group = recipes.setdefault(repr({**flat, "seed": 0}), (name, group_name))
+        if twin_group != group_name:
+            raise ConfigError(
+                f"points {twin} and {name}: expected names that end in -seedN and are else the same, since they are "
+                "one recipe with two seeds"
+            )
 
 
 def point_name(cfg: config.Config) -> str:
