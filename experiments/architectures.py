@@ -7,10 +7,10 @@ Paper      No paper has this table at matched size: it is this project's own. Th
 Run        mlm sweep run experiments/architectures.py --scale=laptop --workers=2
            (--budget=flops matches training FLOPs besides parameters)
 Scales     quick: four models, one seed, for a first look. trials: four learning rates and two batch sizes for each
-           architecture, three seeds: recipes.TUNED_FIELDS. laptop: all six, two sizes, three seeds. These three
-           train on the same 32,000 examples once, at a masking rate of 30%; trials has micro size alone, so that tiny
-           is not tuned. paper: all six at base size, three seeds, BERT's batch size, English Wikipedia, for an
-           accelerator; all have BERT's learning rate, tuned for none of them.
+           architecture, three seeds: recipes.TUNED_FIELDS. laptop: all six, two sizes, three seeds. These three train
+           on the same 32,000 examples once, at a masking rate of 30%; trials has micro size alone, so that tiny is not
+           tuned. paper: all six at base size, three seeds, BERT's batch size, English Wikipedia, for an accelerator;
+           all have BERT's learning rate, tuned for none of them.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 144 points, two hours. laptop: 36 points, an hour.
            Both with --workers=2, estimated from the time per example.
 Data       The built-in language, whose floor (Bayes-optimal loss) is known, except at scale paper. Your own text:
