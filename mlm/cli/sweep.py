@@ -213,7 +213,9 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     with user_code.report_errors("experiment", experiment.__file__):
         sweep = experiment.sweep(args.scale)
     points = sweep_points.resolve_points(config_flags.load_base(), sweep, overrides)
-    sweep_points.check_groups(points, getattr(experiment, "group", series.group_name))
+    warning = sweep_points.check_groups(points, getattr(experiment, "group", series.group_name))
+    if warning and args.verb in ("run", "submit", "table", "report"):
+        print(f"warning: {warning}", file=sys.stderr)
     resolved = list(points.values())
     if not is_step_budget:
         from mlm.launch.sweep import budget

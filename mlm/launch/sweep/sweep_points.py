@@ -38,8 +38,10 @@ def resolve_points(
     return configs
 
 
-def check_groups(configs: Mapping[str, config.Config], group: Callable[[dict], str]) -> None:
-    """Raises ConfigError unless the points of a group, a row of the table, differ in their seed alone, and only they.
+def check_groups(configs: Mapping[str, config.Config], group: Callable[[dict], str]) -> str:
+    """Raises ConfigError unless the points of a group, a row of the table, differ in their seed alone.
+
+    Returns a line about points of different groups that differ in their seed alone, "" if there are none.
 
     Args:
         configs: resolved configs by the names of their points.
@@ -61,10 +63,11 @@ def check_groups(configs: Mapping[str, config.Config], group: Callable[[dict], s
             )
         twin, twin_group = recipes.setdefault(repr({**flat, "seed": 0}), (name, group_name))
         if twin_group != group_name:
-            raise ConfigError(
-                f"points {twin} and {name}: expected names that end in -seedN and are else the same, since they are "
-                "one recipe with two seeds"
+            return (
+                f"points {twin} and {name} are one recipe with two seeds, but two rows of the table: let their names "
+                "be the same but for -seedN at the end"
             )
+    return ""
 
 
 def point_name(cfg: config.Config) -> str:
