@@ -51,7 +51,7 @@ VOLUME = record(
     "name",
     name=NAME,
     persistentVolumeClaim=record("claimName", claimName=NAME),
-    emptyDir=record(medium=one("", "Memory")),
+    emptyDir=record(medium=one("", "Memory"), sizeLimit=TEXT),
 )
 CONTAINER = record(
     "name image",
@@ -62,11 +62,15 @@ CONTAINER = record(
     args=several(TEXT),
     env=several(record("name value", name=TEXT, value=TEXT)),
     ports=several(record("containerPort", containerPort={"type": "integer", "maximum": 65535})),
-    resources=record(limits=record(**{"nvidia.com/gpu": COUNT, "google.com/tpu": COUNT})),
+    resources=record(
+        requests=record(cpu=TEXT, memory=TEXT), limits=record(**{"nvidia.com/gpu": COUNT, "google.com/tpu": COUNT})
+    ),
     volumeMounts=several(record("name mountPath", name=NAME, mountPath=TEXT)),
 )
 POD = record(
     "containers",
+    hostNetwork=FLAG,
+    dnsPolicy=one("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
     restartPolicy=one("Never", "OnFailure"),
     terminationGracePeriodSeconds=COUNT,
     nodeSelector=LABELS,
@@ -142,6 +146,10 @@ JOBS = {
             "mount=/mnt/lab",
             "tolerate=nvidia.com/gpu",
             "selector=cloud.google.com/gke-accelerator=nvidia-h200-141gb",
+            "cpu=96",
+            "memory=1.5Ti",
+            "shm=64Gi",
+            "env=NCCL_DEBUG=INFO,WANDB_MODE=offline",
         ),
     },
     "none": {"accelerator": "", "after": (PAST,)},
@@ -177,6 +185,66 @@ def test_a_manifest_is_one_that_the_documentation_would_accept(name):
         pod = part["template"]["spec"]["template"]["spec"]
         volumes = {volume["name"] for volume in pod.get("volumes", [])}
         assert {mount["name"] for mount in pod["containers"][0].get("volumeMounts", [])} == volumes
+
+
+def close(schema: dict) -> dict:
+    """A schema of a custom resource as one that accepts no fields that it does not name, as the server says of them."""
+    if "x-kubernetes-int-or-string" in schema:
+        return {"type": ["integer", "string"]}
+    closed = dict(schema)
+    if "properties" in schema:
+        closed["properties"] = {name: close(part) for name, part in schema["properties"].items()}
+        closed["additionalProperties"] = False
+    if isinstance(schema.get("additionalProperties"), dict):
+        closed["additionalProperties"] = close(schema["additionalProperties"])
+    if "items" in schema:
+        closed["items"] = close(schema["items"])
+    return closed
+
+
+@pytest.mark.skipif("MLM_JOBSET_CRD" not in os.environ, reason="MLM_JOBSET_CRD=FILE: JobSet's CustomResourceDefinition")
+@pytest.mark.parametrize("name", JOBS)
+def test_a_manifest_is_one_of_jobset_s_own_schema(name):
+    (version,) = yaml.safe_load(Path(os.environ["MLM_JOBSET_CRD"]).read_text())["spec"]["versions"]
+    schema = close(version["schema"]["openAPIV3Schema"])
+    schema["properties"]["metadata"] = {}  # of all resources; the CRD leaves it open
+    for each in documents(job(**JOBS[name])):
+        assert each["apiVersion"] == f"jobset.x-k8s.io/{version['name']}"
+        jsonschema.Draft202012Validator(schema).validate(each)
+
+
+def pod_of(jobset: dict) -> dict:
+    return jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+
+
+def test_a_pod_has_the_resources_and_the_environment_that_are_asked_for():
+    each = documents(job(**JOBS["gpu"]))[0]
+    assert container(each)["resources"] == {
+        "requests": {"cpu": "96", "memory": "1.5Ti"},
+        "limits": {"nvidia.com/gpu": 8},
+    }
+    env = {one["name"]: one["value"] for one in container(each)["env"]}
+    assert env["NCCL_DEBUG"] == "INFO" and env["WANDB_MODE"] == "offline" and env["PYTHONSAFEPATH"] == "1"
+    (shared,) = (volume["emptyDir"] for volume in pod_of(each)["volumes"] if volume["name"] == "shared")
+    assert shared == {"medium": "Memory", "sizeLimit": "64Gi"}
+    assert pod_of(each)["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h200-141gb"}
+    assert pod_of(each)["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    table = jobs.choose_table_options(kubernetes.CLUSTER, job(**JOBS["gpu"]).options)
+    assert not table["cpu"] and not table["memory"] and table["env"]
+
+
+def test_pods_of_tpus_use_their_host_s_network():
+    for name in JOBS:
+        pod = pod_of(documents(job(**JOBS[name]))[0])
+        found = pod.get("hostNetwork"), pod.get("dnsPolicy")
+        assert found == ((True, "ClusterFirstWithHostNet") if name in ("tpu", "host") else (None, None))
+
+
+def test_only_the_flag_is_replaced_by_the_address_of_process_0():
+    gpu = job(accelerator="H200-8", num_hosts=2, count=1)
+    words = (*gpu.commands[0], "--config.workdir=gs://lab/--distributed/a")
+    script = container(documents(gpu._replace(commands=(words,)))[0])["args"][0]
+    assert "--config.workdir=gs://lab/--distributed/a\n" in script and script.count("--process=") == 1
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -329,7 +397,20 @@ def jobset(cloud, name, **status) -> dict:
         ({"runs_folder": "runs/a"}, "--config.workdir = 'runs/a': expected gs://..., or --option=claim=NAME"),
         ({"asked": ("claim=lab",)}, "--option=mount = ''"),
         ({"asked": ("claim=lab", "mount=/mnt/other")}, "expected a folder in /mnt/other"),
+        (
+            {"asked": ("claim=lab", "mount=/mnt/lab"), "runs_folder": "/mnt/lab/../../etc"},
+            "expected a folder in /mnt/lab, which the pods see",
+        ),
+        ({"asked": ("claim=lab", "mount=/mnt/lab/..")}, "--option=mount = '/mnt/lab/..'"),
         ({"asked": ("restarts=-1",)}, "--option=restarts"),
+        ({"asked": ("restarts=\uff13",)}, "--option=restarts = '\uff13'"),
+        ({"asked": ("cpu=0",)}, "--option=cpu = '0': expected a quantity"),
+        ({"asked": ("memory=64GB",)}, "--option=memory = '64GB': expected a quantity"),
+        ({"asked": ("shm=\uff11Gi",)}, "--option=shm"),
+        ({"asked": ("env=A",)}, "--option=env = 'A': expected NAME=VALUE"),
+        ({"asked": ("env=1A=b",)}, "--option=env = '1A'"),
+        ({"asked": ("env=PYTHONPATH=b",)}, "--option=env = 'PYTHONPATH': expected a name other than PYTHONPATH"),
+        ({"data_paths": (("--config.data.path", "/data/a"),)}, "--config.data.path = '/data/a': expected gs://"),
         ({"asked": ("selector=a",)}, "--option=selector = 'a': expected NAME=VALUE"),
         ({"asked": ("image=a b",)}, "each name once"),
         ({"max_running": 1, "count": 2000}, "--max_running = 1: expected more"),

@@ -108,6 +108,69 @@ def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, cap
     assert train.count("--points=") == 2 and "'--points=width8-seed0,width8-seed1'" not in train
     assert "--points=width8-seed0,width8-seed1 ;;" in train and "--points=width16-seed0,width16-seed1 ;;" in train
     assert " report " in table and "gpus" not in table and "--points" not in table
+    assert not any(word in table for word in ("partition", "--mem", "--qos", "cpus-per-task"))  # they are of the GPUs
+    name = re.search("--job-name=(.*)", train)[1]
+    assert f"sbatch --parsable '{sweep.root}/jobs/{name}/job.sh'\n" in told
+    assert f"sbatch --parsable --dependency=afterany:ID_OF_{name} '{sweep.root}/jobs/{name}-table/job.sh'\n" in told
+
+
+def test_the_table_s_job_has_a_partition_of_its_own_or_that_of_runs_without_gpu(sweep, go, capsys):
+    site = ("partition=gpu", "sbatch=--gres=gpu:1")
+    go(dry_run=True, accelerator="H200", options=(*site, "table_partition=cpu", "table_sbatch=--mem=2G"))
+    table = capsys.readouterr().out.rpartition("==> ")[2]
+    assert "#SBATCH --partition=cpu\n#SBATCH --mem=2G\n" in table and "gpu" not in table
+    go(dry_run=True, options=("partition=batch",))
+    assert "#SBATCH --partition=batch\n" in capsys.readouterr().out.rpartition("==> ")[2]
+
+
+def test_a_dry_run_names_the_jobs_in_the_queue_that_a_job_waits_for(sweep, go, tools, capsys):
+    go(sweep._replace(configs=sweep.configs[:2]), max_running=1)
+    queued(tools, sweep, "0|RUNNING")
+    capsys.readouterr()
+    go(dry_run=True, max_running=1)
+    assert re.search(r"\nsbatch --parsable --dependency=afterany:4711:ID_OF_mlm-\S+ ", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "asked", "fields_", "said"),
+    [
+        (
+            "tpu",
+            ("zone=a",),
+            {"data.path": "a.txt, gs://b/c.txt"},
+            r"data.path = 'a.txt': expected gs://.*option=files",
+        ),
+        ("tpu", ("zone=a", "files=texts"), {"data.path": "texts/../a.txt"}, r"data.path = 'texts/../a.txt'"),
+        ("slurm", (), {"tokenizer.path": "/tmp/run"}, r"tokenizer.path = '/tmp/run': expected a path on a disk that"),
+        ("kubernetes", ("image=a",), {"data.parallel_path": "text"}, r"parallel_path = 'text': .*option=data=FOLDER"),
+        (
+            "kubernetes",
+            ("image=a", "claim=a", "mount=/mnt"),
+            {"init.run": "/home/r"},
+            r"init.run = '/home/r': .*in /mnt ",
+        ),
+    ],
+)
+def test_data_that_a_cluster_cannot_see_is_named_before_anything_is_submitted(
+    sweep, go, monkeypatch, cluster, asked, fields_, said
+):
+    monkeypatch.setattr(submit, "is_reachable", lambda root: False)
+    monkeypatch.setattr(code_snapshot, "make_snapshot", lambda *_: code_snapshot.CodeSnapshot(Path("/mnt/code/a"), {}))
+    (Path("texts")).mkdir()
+    root = Path("/mnt/lab/runs") if "claim=a" in asked else files.make_path("gs://lab")
+    configs = [fields.override(cfg, fields_) for cfg in sweep.configs]
+    with pytest.raises(errors.ConfigError, match=said):
+        go(sweep._replace(root=root, configs=configs), cluster, dry_run=True, options=asked)
+
+
+def test_data_that_a_cluster_sees_is_accepted(sweep):
+    told = {
+        "data.path": "a.txt,gs://b/c",
+        "init.hub": "hf:a/b",
+        "data.labelled.format": "tfds",
+        "data.task_path": "glue",
+    }
+    assert submit.find_data_paths([fields.override(sweep.configs[0], told)]) == (("--config.data.path", "a.txt"),)
 
 
 def test_a_dry_run_is_shown_where_a_bucket_is_out_of_reach(sweep, go, monkeypatch, capsys):
@@ -241,7 +304,9 @@ def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
         ({"hours": 0.0}, "--hours = 0.0: expected 0.05 <= value"),
         ({"hours": float("nan")}, "--hours = nan: expected 0.05 <= value"),
         ({"options": ("partitoin=gpu",)}, "--option = 'partitoin': .*did you mean 'partition'"),
-        ({"options": ("cpus=many",)}, "--option=cpus = 'many': expected a number of cores"),
+        ({"options": ("cpus=many",)}, "--option=cpus = 'many': expected a whole number of at least 1"),
+        ({"options": ("cpus=\uff18",)}, "--option=cpus = '\uff18': expected a whole number"),
+        ({"options": ("table_sbatch=rm",)}, "--option=table_sbatch = 'rm': expected options of sbatch"),
         ({"options": ("sbatch=rm -rf",)}, "--option=sbatch = 'rm -rf': expected options of sbatch"),
     ],
     ids=lambda given: str(given)[:30],

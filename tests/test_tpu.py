@@ -203,6 +203,11 @@ def test_the_sizes_of_slices_are_those_of_their_topologies():
                 chips *= int(side)
             assert chips == kind.num_chips and kind.num_chips % kind.num_hosts == 0, name
             assert kind.num_chips // kind.num_hosts in (1, 4, 8), name
+    kinds = accelerators.ACCELERATORS
+    assert (kinds["v5e-8"].tpu.topology, kinds["v5e-8"].num_hosts, kinds["v5e-8"].num_chips) == ("2x4", 1, 8)
+    ironwood = kinds["tpu7x-128"]  # by TensorCores, each of which is a device of JAX
+    assert (ironwood.tpu.topology, ironwood.num_hosts, ironwood.num_chips) == ("4x4x4", 16, 64)
+    assert ironwood.num_devices == 128 and kinds["v5p-128"].num_devices == 64
 
 
 def test_the_copied_code_is_what_a_host_needs(tmp_path):
@@ -216,6 +221,8 @@ def test_the_copied_code_is_what_a_host_needs(tmp_path):
     [
         ({"accelerator": "v5p-65"}, "did you mean 'v5p-64'?"),
         ({"accelerator": "H200"}, "--accelerator = 'H200': expected one of v4-8,"),
+        ({"accelerator": "tpu7x-8"}, "--accelerator = 'tpu7x-8': expected one of v4-8,"),  # GKE alone orders it
+        ({"asked": ("restarts=\uff13",)}, "--option=restarts = '\uff13'"),
         ({"num_hosts": 3}, "--hosts = 3: expected 2, the hosts of a v4-16"),
         ({"runs_folder": "runs/a"}, "--config.workdir = 'runs/a': expected gs://"),
         ({"asked": ("capacity=spto",)}, "did you mean 'spot'?"),

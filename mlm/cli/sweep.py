@@ -326,7 +326,7 @@ def print_plan(configs, args) -> None:
         accelerator = ACCELERATORS[args.device]
         options = plan.PlanOptions(accelerator, args.devices, args.utilisation, args.compile)
         note = (
-            f"On {args.devices} x {args.device} (chips: {args.devices * accelerator.num_chips}, each "
+            f"On {args.devices} x {args.device} (devices: {args.devices * accelerator.num_devices}, each "
             f"{accelerator.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {accelerator.memory / 1e9:.0f} GB; "
             f"{accelerator.source}), at {args.utilisation:.0%} of that peak"
         )

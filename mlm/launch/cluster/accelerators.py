@@ -7,7 +7,7 @@ class TpuSlice(NamedTuple):
     """A TPU slice by Google Cloud's names."""
 
     accelerator_type: str  # gcloud's --accelerator-type
-    runtime_version: str  # gcloud's --runtime-version
+    runtime_version: str  # gcloud's --runtime-version; "": only GKE orders it
     gke_accelerator: str  # GKE's label cloud.google.com/gke-tpu-accelerator
     topology: str  # of its chips
 
@@ -15,12 +15,18 @@ class TpuSlice(NamedTuple):
 class Accelerator(NamedTuple):
     """An accelerator as one orders it: one chip, a host of chips, or several hosts."""
 
-    flops: float  # per second and chip, dense bfloat16
-    memory: float  # bytes per chip
+    flops: float  # per second and device, dense bfloat16
+    memory: float  # bytes per device
     num_chips: int
     source: str
     num_hosts: int = 1  # each with the same number of chips
     tpu: TpuSlice | None = None
+    devices_per_chip: int = 1  # devices as JAX counts them
+
+    @property
+    def num_devices(self) -> int:
+        """Devices as JAX counts them, on all hosts."""
+        return self.num_chips * self.devices_per_chip
 
 
 TPU = "cloud.google.com/tpu/docs"
@@ -38,16 +44,17 @@ SQUARE_TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x
 
 
 def make_cube_slices(
-    name: str, chip: tuple[float, float], gke_accelerator: str, runtime_version: str
+    name: str, device: tuple[float, float], gke_accelerator: str, runtime_version: str, devices_per_chip: int = 1
 ) -> dict[str, Accelerator]:
     """Slices, by name, of a TPU that is named by its TensorCores: two per chip, four chips per host."""
     return {
         f"{name}-{2 * num_chips}": Accelerator(
-            *chip,
+            *device,
             num_chips,
             f"{TPU}/{name}: {2 * num_chips} TensorCores, two a chip",
             num_chips // 4,
             TpuSlice(f"{name}-{2 * num_chips}", runtime_version, gke_accelerator, topology),
+            devices_per_chip,
         )
         for num_chips, topology in CUBE_TOPOLOGIES.items()
     }
@@ -76,4 +83,5 @@ ACCELERATORS = {
     **make_square_slices("v5e", (197e12, 16e9), "tpu-v5-lite-podslice", "v2-alpha-tpuv5-lite", "v5litepod"),
     **make_cube_slices("v5p", (459e12, 95e9), "tpu-v5p-slice", "v2-alpha-tpuv5"),
     **make_square_slices("v6e", (918e12, 32e9), "tpu-v6e-slice", "v2-alpha-tpuv6e", "v6e"),
+    **make_cube_slices("tpu7x", (2307e12 / 2, 192 * 2**30 / 2), "tpu7x", "", devices_per_chip=2),
 }

@@ -29,6 +29,7 @@ class Job(NamedTuple):
     after: tuple[Path, ...] = ()  # files of jobs that must have ended before, successfully or not
     runs_folder: str = ""  # holds the runs of the commands: a path on all hosts, or gs://...
     options: Mapping[str, str] = NO_OPTIONS  # values of all Cluster.options, by name
+    data_paths: tuple[tuple[str, str], ...] = ()  # (field, file or folder here that the commands read)
 
 
 class ClusterOption(NamedTuple):
@@ -53,7 +54,10 @@ class Cluster(NamedTuple):
     query_states: Callable[[Sequence[Path]], dict[Path, dict[int, str]]]
     # {path: {index of a command: "queued" | "running"}}; without commands that have ended
     cancel_jobs: Callable[[Sequence[Path]], None]  # runs get SIGTERM, and save; ignores jobs that have ended
+    format_submission: Callable[[Job, Path], str]  # the shell line of `submit_job`
     options: Mapping[str, ClusterOption] = NO_OPTIONS
+    table_options: Mapping[str, str] = NO_OPTIONS
+    # {option: the one whose value it has in the job of the table, which needs no accelerator; "": its default}
 
 
 def job_environment(job: Job) -> dict[str, str]:
@@ -87,6 +91,26 @@ def check_job(job: Job) -> None:
     errors.require_number("--hours", job.hours, 0.05, 24 * 365)
     for path in (job.folder, job.code_folder, job.submit_folder):
         errors.require(str(path).isprintable(), "a job's folder", str(path), "a path that can be printed")
+
+
+def check_count(job: Job, name: str, low: int) -> None:
+    """Raises ConfigError unless an option is a whole number, in ASCII digits, of at least `low`."""
+    text = job.options[name]
+    errors.require(
+        text.isascii() and text.isdecimal() and int(text) >= low,
+        f"--option={name}",
+        text,
+        f"a whole number of at least {low}",
+    )
+
+
+def choose_table_options(cluster: Cluster, values: Mapping[str, str]) -> dict[str, str]:
+    """The options of the job that makes the table of runs on an accelerator."""
+    changes = {
+        name: values[other] if other else cluster.options[name].default or ""
+        for name, other in cluster.table_options.items()
+    }
+    return {**values, **changes}
 
 
 def parse_options(known: Mapping[str, ClusterOption], words: Sequence[str]) -> dict[str, str]:

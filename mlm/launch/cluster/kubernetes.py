@@ -7,6 +7,8 @@ Manual: jobset.sigs.k8s.io/docs, cloud.google.com/kubernetes-engine/docs/how-to/
 """
 
 import json
+import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -59,8 +61,15 @@ OPTIONS = {
         "labels of the nodes, such as cloud.google.com/gke-accelerator=nvidia-h200-141gb,...", ""
     ),
     "tolerate": ClusterOption("taints of the nodes that the pods tolerate, such as nvidia.com/gpu,NAME", ""),
+    "cpu": ClusterOption("cores that each pod asks for, such as 8 or 500m", ""),
+    "memory": ClusterOption("memory that each pod asks for, such as 64Gi", ""),
+    "shm": ClusterOption("the most that the processes of a pod with GPUs share in memory, such as 16Gi", ""),
+    "env": ClusterOption("environment variables of the commands, as NAME=VALUE,NAME=VALUE", ""),
+    "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets", ""),
     "restarts": ClusterOption("how often a failed command is restarted; a preempted one always is", "3"),
 }
+TABLE_OPTIONS = {"cpu": "", "memory": ""}
+QUANTITY = re.compile(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?(m|k|[MGTPE]|[KMGTPE]i)?")  # of resources
 
 
 def check_tools() -> None:
@@ -80,18 +89,26 @@ def check_job(job: Job) -> None:
             value,
             "text without spaces and quotes",
         )
-    errors.require(options["restarts"].isdecimal(), "--option=restarts", options["restarts"], "a whole number")
-    parse_labels(options["selector"])
+    jobs.check_count(job, "restarts", 0)
+    for name in ("cpu", "memory", "shm"):
+        errors.require(
+            not options[name] or QUANTITY.fullmatch(options[name]) is not None,
+            f"--option={name}",
+            options[name],
+            "a quantity of Kubernetes, such as 8 or 500m for cpu, and 64Gi for memory",
+        )
+    parse_pairs("selector", options["selector"])
+    for name in parse_pairs("env", options["env"]):
+        is_free = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and name not in jobs.job_environment(job)
+        errors.require(is_free, "--option=env", name, f"a name other than {', '.join(jobs.job_environment(job))}")
     in_bucket = job.runs_folder.startswith("gs://")
     if options["claim"]:
         mount = Path(options["mount"])
-        errors.require(mount.is_absolute(), "--option=mount", options["mount"], "an absolute path, with claim")
+        is_plain = mount.is_absolute() and ".." not in mount.parts
+        errors.require(is_plain, "--option=mount", options["mount"], "an absolute path without .., with claim")
         for path in (job.code_folder, *([] if in_bucket else [job.submit_folder / job.runs_folder])):
             errors.require(
-                path.is_relative_to(mount),
-                "--config.workdir",
-                job.runs_folder,
-                f"a folder in {mount}, which the pods see",
+                is_within(path, mount), "--config.workdir", job.runs_folder, f"a folder in {mount}, which the pods see"
             )
     else:
         errors.require(
@@ -100,6 +117,15 @@ def check_job(job: Job) -> None:
             job.runs_folder,
             "gs://..., or --option=claim=NAME: pods see no "
             "disk of this machine, and their own disks are deleted with them",
+        )
+    visible = [name for name in ([options["mount"]] if options["claim"] else []) + options["data"].split(",") if name]
+    start_folder = job.submit_folder if options["claim"] else working_dir(job)
+    for field, path in job.data_paths:
+        errors.require(
+            any(is_within(start_folder / path, start_folder / folder) for folder in visible),
+            field,
+            path,
+            f"gs://..., or a path in {' or '.join([*visible, '--option=data=FOLDER,...'])}, which the pods see",
         )
     if job.accelerator:
         errors.require_one_of("--accelerator", job.accelerator, list(ACCELERATORS))
@@ -125,17 +151,22 @@ def check_job(job: Job) -> None:
     )
 
 
+def is_within(path: Path, folder: Path | str) -> bool:
+    """Whether a path leads into a folder, even if it contains `..`."""
+    return Path(os.path.normpath(path)).is_relative_to(folder)
+
+
 def assign_commands(job: Job) -> list[range]:
     """The indices of each JobSet's commands."""
     num_sets = len(job.commands) if job.options["queue"] else min(job.max_running, len(job.commands))
     return [range(first, len(job.commands), num_sets) for first in range(num_sets)]
 
 
-def parse_labels(labels: str) -> dict[str, str]:
-    """The node labels of NAME=VALUE,NAME=VALUE."""
-    parts = [word.partition("=") for word in labels.split(",") if word]
+def parse_pairs(option: str, text: str) -> dict[str, str]:
+    """The values by name of an option's NAME=VALUE,NAME=VALUE."""
+    parts = [word.partition("=") for word in text.split(",") if word]
     errors.require(
-        all(name and equals for name, equals, _ in parts), "--option=selector", labels, "NAME=VALUE,NAME=VALUE"
+        all(name and equals for name, equals, _ in parts), f"--option={option}", text, "NAME=VALUE,NAME=VALUE"
     )
     return {name: value for name, _, value in parts}
 
@@ -231,35 +262,35 @@ def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
         if tpu
         else {}
     )
-    nodes |= parse_labels(options["selector"]) if accelerator else {}
+    nodes |= parse_pairs("selector", options["selector"]) if accelerator else {}
     volumes, mounts = [], []
     if options["claim"]:
         volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options["claim"]}})
         mounts.append({"name": "runs", "mountPath": options["mount"]})
     if accelerator and not tpu:
-        volumes.append({"name": "shared", "emptyDir": {"medium": "Memory"}})  # NCCL between the GPUs of a host
+        limit = {"sizeLimit": options["shm"]} if options["shm"] else {}
+        volumes.append({"name": "shared", "emptyDir": {"medium": "Memory"} | limit})  # NCCL between the GPUs of a host
         mounts.append({"name": "shared", "mountPath": "/dev/shm"})
     resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
+    limits = {resource: accelerator.num_chips // accelerator.num_hosts} if accelerator else {}
+    requests = {name: options[name] for name in ("cpu", "memory") if options[name]}
+    resources = {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
+    env = (jobs.job_environment(job) if options["claim"] else {}) | parse_pairs("env", options["env"])
     container = {
         "name": "run",
         "image": options["image"],
         "workingDir": str(working_dir(job)),
         "command": ["/bin/bash", "-c"],
         "args": [render_script(job, indices, coordinator)],
-        **(
-            {"env": [{"name": name, "value": value} for name, value in jobs.job_environment(job).items()]}
-            if options["claim"]
-            else {}
-        ),
+        **({"env": [{"name": name, "value": value} for name, value in env.items()]} if env else {}),
         **({"ports": [{"containerPort": 8471}, {"containerPort": 8080}]} if tpu else {}),  # libtpu's; MEGASCALE's
-        **(
-            {"resources": {"limits": {resource: accelerator.num_chips // accelerator.num_hosts}}} if accelerator else {}
-        ),
+        **({"resources": resources} if resources else {}),
         **({"volumeMounts": mounts} if mounts else {}),
     }
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if tpu else {}),  # fast between slices
         **({"nodeSelector": nodes} if nodes else {}),
         **(
             {"tolerations": [{"key": key, "operator": "Exists"} for key in options["tolerate"].split(",")]}
@@ -289,20 +320,28 @@ def render_script(job: Job, indices: Sequence[int], coordinator: str) -> str:
     if needs_coordinator:
         lines.append(f"until getent hosts {coordinator}; do sleep 2; done\n")
     for index in indices:
-        line = f"run {jobs.format_command(commands[index], ' ' * 4)}"
+        words = commands[index]
+        if needs_coordinator and "--distributed" in words:
+            position = words.index("--distributed")
+            parts = (
+                jobs.format_command(words[:position], " " * 4),
+                f"--coordinator={coordinator}:{PORT + index % PORTS}",
+                f"--processes={job.num_hosts}",
+                "--process=$JOB_COMPLETION_INDEX",
+                jobs.format_command(words[position + 1 :], " " * 4),
+            )
+            line = "run " + " \\\n    ".join(filter(None, parts))
+        else:
+            line = f"run {jobs.format_command(words, ' ' * 4)}"
         if job.options["claim"] and job.folder.is_relative_to(job.options["mount"]):
             line += f" \\\n    >>{shlex.quote(str(jobs.log_path(job.folder / FILE, index)))} 2>&1"
-        processes = (
-            f"--coordinator={coordinator}:{PORT + index % PORTS} \\\n    --processes={job.num_hosts} \\\n    "
-            "--process=$JOB_COMPLETION_INDEX"
-        )
-        lines.append((line.replace("--distributed", processes) if needs_coordinator else line) + "\n")
+        lines.append(line + "\n")
     return "".join([*lines, 'exit "$code"\n'])
 
 
 def submit_job(job: Job, path: Path) -> str:
     """Queues the JobSets. A job that comes after others is queued suspended; a process on this machine resumes it."""
-    call_kubectl("apply", "--server-side", f"--filename={path}")
+    call_kubectl(*make_apply_words(path)[1:])
     names = [path.parent.name for path in job.after]
     if names:
         with path.with_name("resume.log").open("ab") as log:
@@ -315,6 +354,11 @@ def submit_job(job: Job, path: Path) -> str:
                 start_new_session=True,
             )
     return f"JobSets of {LABEL}={job.name} in {job.options['namespace']}"
+
+
+def make_apply_words(path: Path) -> list[str]:
+    """The words of the call that queues a job's file."""
+    return ["kubectl", "apply", "--server-side", f"--filename={path}"]
 
 
 def call_kubectl(*words: str) -> str:
@@ -363,4 +407,21 @@ def cancel_jobs(paths: Sequence[Path]) -> None:
         call_kubectl("delete", "jobsets", *job_selector(path), "--cascade=foreground", "--wait=false")
 
 
-CLUSTER = Cluster(FILE, check_tools, check_job, render_manifest, submit_job, query_states, cancel_jobs, OPTIONS)
+def format_submission(job: Job, path: Path) -> str:
+    """The line that queues the JobSets."""
+    names = ", ".join(other.parent.name for other in job.after)
+    return shlex.join(make_apply_words(path)) + (f"  # suspended until these have ended: {names}" if names else "")
+
+
+CLUSTER = Cluster(
+    FILE,
+    check_tools,
+    check_job,
+    render_manifest,
+    submit_job,
+    query_states,
+    cancel_jobs,
+    format_submission,
+    OPTIONS,
+    TABLE_OPTIONS,
+)

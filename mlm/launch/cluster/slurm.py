@@ -4,6 +4,7 @@ Manual: slurm.schedmd.com/sbatch.html, job_array.html, preempt.html.
 """
 
 import math
+import os
 import re
 import shlex
 import shutil
@@ -76,7 +77,11 @@ OPTIONS = {
     "account": ClusterOption("the account that is charged, if not SLURM's default", ""),
     "cpus": ClusterOption("cores of each host for a command, if not SLURM's default", ""),
     "sbatch": ClusterOption("more options of sbatch, such as '--qos=long --mem=64G'", ""),
+    "table_partition": ClusterOption("the partition of the table's job, which needs no GPU, if not the default", ""),
+    "table_sbatch": ClusterOption("more options of sbatch for the table's job of runs on GPUs", ""),
 }
+TABLE_OPTIONS = {"partition": "table_partition", "sbatch": "table_sbatch", "cpus": ""}
+PRIVATE_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # of each host
 
 PYTHONPATH_SUFFIX = '"${PYTHONPATH:+:$PYTHONPATH}"'  # the user's own modules
 # A process that has saved and ends first is no reason to kill the others, whom JAX tells; srun does not inherit cores.
@@ -93,20 +98,29 @@ def check_job(job: Job) -> None:
     errors.require(
         len(job.commands) <= MAX_ARRAY_SIZE, "jobs", len(job.commands), f"at most {MAX_ARRAY_SIZE:,} of one array"
     )
-    cpus = job.options["cpus"]
-    errors.require(not cpus or (cpus.isdecimal() and int(cpus) > 0), "--option=cpus", cpus, "a number of cores")
+    if job.options["cpus"]:
+        jobs.check_count(job, "cpus", 1)
     for name, value in job.options.items():
         errors.require(value.isprintable(), f"--option={name}", value, "text in one line")
-    try:
-        words = shlex.split(job.options["sbatch"])
-    except ValueError as error:
-        words = [str(error)]
-    errors.require(
-        all(word.startswith("-") for word in words),
-        "--option=sbatch",
-        job.options["sbatch"],
-        "options of sbatch, each as --name=value",
-    )
+    for name in ("sbatch", "table_sbatch"):
+        try:
+            words = shlex.split(job.options[name])
+        except ValueError as error:
+            words = [str(error)]
+        errors.require(
+            all(word.startswith("-") for word in words),
+            f"--option={name}",
+            job.options[name],
+            "options of sbatch, each as --name=value",
+        )
+    for field, path in job.data_paths:
+        absolute = os.path.normpath(job.submit_folder / path)
+        errors.require(
+            not any(Path(absolute).is_relative_to(folder) for folder in PRIVATE_FOLDERS),
+            field,
+            path,
+            f"a path on a disk that all hosts share; each host has its own {', '.join(PRIVATE_FOLDERS)}",
+        )
 
 
 def render_script(job: Job) -> str:
@@ -174,11 +188,20 @@ def call_slurm(*words: str) -> str:
 
 def submit_job(job: Job, path: Path) -> str:
     """Submits the job after those that it waits for; returns its name in words."""
-    after = find_job_ids(job.after)
-    output = call_slurm(
-        "sbatch", "--parsable", *([f"--dependency=afterany:{':'.join(after)}"] if after else []), str(path)
-    )
+    output = call_slurm(*make_sbatch_words(find_job_ids(job.after), path))
     return f"SLURM job {output.strip().partition(';')[0]}"
+
+
+def make_sbatch_words(after: Sequence[str], path: Path) -> list[str]:
+    """The words of the call that queues a job's file, after the jobs with these ids."""
+    return ["sbatch", "--parsable", *([f"--dependency=afterany:{':'.join(after)}"] if after else []), str(path)]
+
+
+def format_submission(job: Job, path: Path) -> str:
+    """The line that queues a job's file. SLURM gives the ids of jobs whose files are not written yet."""
+    unwritten = [f"ID_OF_{other.parent.name}" for other in job.after if not other.exists()]
+    after = find_job_ids([other for other in job.after if other.exists()])
+    return shlex.join(make_sbatch_words([*after, *unwritten], path))
 
 
 def find_job_ids(paths: Sequence[Path]) -> list[str]:
@@ -215,4 +238,15 @@ def cancel_jobs(paths: Sequence[Path]) -> None:
             call_slurm("scancel", "--quiet", *flags, *job_ids)
 
 
-CLUSTER = Cluster("job.sh", check_tools, check_job, render_script, submit_job, query_states, cancel_jobs, OPTIONS)
+CLUSTER = Cluster(
+    "job.sh",
+    check_tools,
+    check_job,
+    render_script,
+    submit_job,
+    query_states,
+    cancel_jobs,
+    format_submission,
+    OPTIONS,
+    TABLE_OPTIONS,
+)

@@ -6,6 +6,7 @@ on this machine, in the background.
 Manual: cloud.google.com/tpu/docs/queued-resources, cloud.google.com/sdk/gcloud/reference/compute/tpus.
 """
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -60,7 +61,7 @@ def check_job(job: Job) -> None:
     jobs.check_job(job)
     options = job.options
     errors.require_one_of("--option=capacity", options["capacity"], list(CAPACITY))
-    errors.require(options["restarts"].isdecimal(), "--option=restarts", options["restarts"], "a whole number")
+    jobs.check_count(job, "restarts", 0)
     for name in OPTIONS:
         errors.require(options[name].isprintable(), f"--option={name}", options[name], "text in one line")
     for name in ("create", "ssh"):
@@ -74,9 +75,19 @@ def check_job(job: Job) -> None:
         job.runs_folder,
         "gs://BUCKET/FOLDER: a TPU's hosts do not see this machine's disks, and their own disks are deleted with them",
     )
+    for field, path in job.data_paths:
+        is_copied = any(Path(os.path.normpath(path)).is_relative_to(name) for name in split_names(options["files"]))
+        errors.require(
+            is_copied,
+            field,
+            path,
+            "gs://..., or a relative path that --option=files copies to the hosts, which do not see this disk",
+        )
     if job.accelerator:
         errors.require_one_of(
-            "--accelerator", job.accelerator, [name for name, accelerator in ACCELERATORS.items() if accelerator.tpu]
+            "--accelerator",
+            job.accelerator,
+            [name for name, accelerator in ACCELERATORS.items() if accelerator.tpu and accelerator.tpu.runtime_version],
         )
         num_hosts = ACCELERATORS[job.accelerator].num_hosts
         errors.require(
@@ -191,4 +202,11 @@ def call_script(path: Path, command: str) -> str:
     return done.stdout
 
 
-CLUSTER = Cluster(FILE, check_tools, check_job, render_script, submit_job, query_states, cancel_jobs, OPTIONS)
+def format_submission(job: Job, path: Path) -> str:
+    """The line that starts the script in the background."""
+    return shlex.join(["bash", str(path)]) + " &"
+
+
+CLUSTER = Cluster(
+    FILE, check_tools, check_job, render_script, submit_job, query_states, cancel_jobs, format_submission, OPTIONS
+)

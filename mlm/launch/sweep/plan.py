@@ -75,7 +75,7 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
     be planned says why.
     """
     totals: dict[str, float] = dict.fromkeys(("tokens", "flops", "hours"), 0.0)
-    num_devices = options.count * options.accelerator.num_chips
+    num_devices = options.count * options.accelerator.num_devices
     with contextlib.ExitStack() as stack:
         if options.exact and 1 < num_devices <= MAX_SIMULATED_DEVICES:
             options = options._replace(compile_mesh=stack.enter_context(simulate_devices(num_devices)))
@@ -110,7 +110,7 @@ def compile_step(arguments: tuple[config.Config, int]) -> cost.StepCost:
 
 def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Iterator[str]:
     """The plan as lines of a Markdown table, each as soon as it is known."""
-    several = options.count * options.accelerator.num_chips > 1
+    several = options.count * options.accelerator.num_devices > 1
     shown = {
         "memory_fsdp": several,
         "memory_fsdp_remat": several,
@@ -152,7 +152,7 @@ def format_hours(hours: float | None) -> str | None:
 def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     """A row of the plan. Tokens include padding; train.steps = 0 means an unknown number of steps."""
     vocab_size = find_vocab_size(cfg)
-    num_devices = options.count * options.accelerator.num_chips
+    num_devices = options.count * options.accelerator.num_devices
     flops = cost.count_step_flops(cfg, vocab_size)
     steps, batch_size = cfg.train.steps or None, cfg.train.batch_size
     seconds, description = (

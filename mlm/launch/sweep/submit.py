@@ -19,6 +19,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
+PATH_FIELDS = (
+    *GLOB_FIELDS,
+    "data.task_path",
+    "data.parallel_path",
+    "data.tfds_dir",
+    "tokenizer.path",
+    "init.run",
+    "init.hub",
+    "downstream.path",
+    "eval.sts",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class SubmitOptions:
@@ -84,6 +97,22 @@ def format_config_flag(name: str, value) -> str:
     return f"--config.{name}={text}"
 
 
+def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
+    """(field, path): the files and folders outside buckets that runs read, each once."""
+    from mlm.base import buckets, fields
+
+    found = {}
+    for cfg in configs:
+        values = fields.flatten(cfg)
+        for name in PATH_FIELDS:
+            is_dataset = name == "data.task_path" and cfg.data.labelled.format == "tfds"
+            paths = values[name].split(",") if name in GLOB_FIELDS else [values[name]]
+            for path in () if is_dataset else filter(None, map(str.strip, paths)):
+                if not buckets.is_bucket_path(path) and not path.startswith("hf:"):
+                    found[f"--config.{name}", path] = None
+    return tuple(found)
+
+
 def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points: Sequence = ()) -> tuple[str, ...]:
     """A command for the same sweep as the submitted one; points: those that it selects, if not all."""
     from mlm.launch.sweep import sweep_points
@@ -142,7 +171,7 @@ def make_expectation_flags(options: SubmitOptions) -> list[str]:
     num_hosts = count_hosts(options)
     flags = [f"--expect_processes={num_hosts}"]
     if accelerator := ACCELERATORS.get(options.accelerator):
-        flags.append(f"--expect_devices={accelerator.num_chips * num_hosts // accelerator.num_hosts}")
+        flags.append(f"--expect_devices={accelerator.num_devices * num_hosts // accelerator.num_hosts}")
     return flags
 
 
@@ -168,7 +197,10 @@ def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
     user_files = (sweep.experiment_path, *([strip_argument(sweep.config_path)] if sweep.config_path else []))
     snapshot = code_snapshot.make_snapshot(sweep.root, user_files)
     if options.dry_run:
-        for job, _ in make_jobs(sweep, snapshot, options):
+        planned = [job for job, _ in make_jobs(sweep, snapshot, options)]
+        for job in planned:
+            print(cluster.format_submission(job, job.folder / cluster.filename))
+        for job in planned:
             print(f"\n==> {job.folder / cluster.filename} <==\n{cluster.render_script(job)}", end="")
         return
     cluster.check_tools()
@@ -187,7 +219,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
     """The jobs to submit now, each with the names of the points' folders of each of its commands."""
     from mlm.base import files
     from mlm.launch.cluster import registry
-    from mlm.launch.cluster.job import Job, parse_options
+    from mlm.launch.cluster.job import Job, choose_table_options, parse_options
     from mlm.launch.sweep import code_snapshot, job_registry
 
     cluster, submitted = registry.CLUSTERS[options.cluster], job_registry.read_jobs(sweep.root)
@@ -230,6 +262,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         (),
         str(sweep.root),
         parse_options(cluster.options, options.options),
+        find_data_paths(remaining),
     )
     table_name = f"{name}-table"
     table_job = train_job._replace(
@@ -240,6 +273,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         folder=folder / table_name,
         hours=min(1.0, options.hours),
         max_running=1,
+        options=choose_table_options(cluster, train_job.options) if options.accelerator else train_job.options,
         # Earlier table jobs too: two at once would write the same files.
         after=(*([train_job.folder / cluster.filename] if remaining else []), *(Path(job.file) for job in earlier)),
     )
