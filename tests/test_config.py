@@ -232,3 +232,14 @@ def test_a_config_never_changes():
     other = fields.override(cfg, {"train.steps": 5, "data.language.seed": 1})
     assert (other.train.steps, other.data.language.seed) == (5, 1) and other != cfg
     assert fields.flatten(cfg) == before and hash(cfg) == key == hash(config.Config())
+
+
+@pytest.mark.parametrize(
+    ("workdir", "ready"),
+    [("runs/a", "workdir=runs/a-2"), ("runs/a-2/", "workdir=runs/a-3"), ("runs/a b", "'workdir=runs/a b-2'")],
+)
+def test_a_directory_of_another_run_is_refused_with_a_ready_setting(workdir, ready):
+    cfg = config.Config(workdir=workdir)
+    saved = fields.build_identity(dataclasses.replace(cfg, seed=3), {})
+    with pytest.raises(errors.ConfigError, match=f"config.seed = 0, there 3; .*, such as {ready}$"):
+        fields.check_config(cfg, saved, workdir)

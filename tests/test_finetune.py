@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+import re
 import signal
 
 import jax
@@ -11,6 +12,8 @@ import pytest
 from small import PLAIN, batch, drawn_config, make_dataset_info, small_config
 
 from mlm.base import config, errors, fields
+from mlm.base.estimates import Score
+from mlm.cli import finetune as command
 from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import (
@@ -300,3 +303,16 @@ def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
             finetuning_recipe.resolve(config.Config(), pretrained[0], {"data.task": "topic"}, epochs=epochs)
     with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
         finetuning_recipe.resolve(config.Config(), f"{pretrained[0]}s", pretrained[1])
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "majority", "said"),
+    [(0.6, 0.5, ""), (0.5, 0.5, "no better than the majority class: .* 0.5.*, there 0.5"), (-0.1, None, "than chance")],
+)
+def test_a_score_that_is_no_better_than_without_a_model_is_a_line(accuracy, majority, said):
+    loss = Score("loss", "held-out loss", ("nats", "weight"), better=-1, format=".3f")
+    score = Score("accuracy", "held-out accuracy", ("correct", "weight"), better=1, format=".3f")
+    reference = score._replace(name="majority_accuracy", better=0, reference="majority class", reference_for="accuracy")
+    evaluation = {"loss": 1.0, "accuracy": accuracy, "majority_accuracy": majority}
+    line = command.describe_weak_score([loss, score, *([reference] if majority is not None else [])], evaluation)
+    assert bool(line) == bool(said) and re.search(said, line) and "\n" not in line

@@ -244,7 +244,7 @@ def test_the_command_offers_it_and_does_it(made):
 
     refused = run()
     assert refused.returncode == 2, refused.stderr
-    assert "config.train.steps = 12, there 8; choose another config.workdir, or --extend_to" in refused.stderr
+    assert "config.train.steps = 12, there 8; choose another config.workdir, such as workdir=" in refused.stderr
     assert refused.stderr.splitlines()[-1].startswith("error: ") and "Traceback" not in refused.stderr
     several = run("--extend_to=12", "--distributed")
     assert several.returncode == 2 and "--extend_to = 12: expected a single process" in several.stderr

@@ -248,6 +248,24 @@ def test_masks_and_ranks_are_numbered_from_one(models):
     assert [(one["mask"], one["rank"]) for one in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
+def test_what_the_model_does_not_read_is_one_line_with_the_counts(models, caplog):
+    model = models["words"]
+    texts = ["zzz qqq .", "the sky is green .", " ".join(["apple"] * 50), "the zzz is [MASK] ."]
+    said = "of 4 texts the model reads only a part: "
+    truncated = f"1 truncated to {model.length} tokens, the length of its training sequences"
+    unknown = "with words that its vocabulary does not have ([UNK])"
+    for call, given, expected in (
+        (model.encode, texts, f"{said}{truncated}; 2 {unknown}"),
+        (model.logits, texts, f"{said}{truncated}; 2 {unknown}"),
+        (model.fill_mask, texts[3:] * 4, f"{said}4 {unknown}"),
+        (model.pseudo_log_likelihood, texts[:2] * 2, f"{said}2 {unknown}"),
+        (model.encode, texts[1:2], ""),
+    ):
+        caplog.clear()
+        call(given)
+        assert [record.getMessage() for record in caplog.records] == ([expected] if expected else [])
+
+
 def test_scores_hide_each_token_alone(models):
     model, text = models["wordpiece"], "the apple is red ."
     ids = batching.encode_text(model.tokenizer, text)
@@ -263,7 +281,7 @@ def test_scores_hide_each_token_alone(models):
 
 
 @pytest.mark.parametrize("objective", ["classification", "tagging"])
-def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
+def test_predictions_are_those_of_the_dev_split(runs, texts, objective, caplog):
     labelled = {
         "train": "train.tsv",
         "dev": "dev.tsv",
@@ -297,6 +315,11 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective):
     assert cfg.workdir == f"{run}/tasks/{objective}"
     loop.train(cfg, packed)
     model = mlm.load(cfg.workdir)
+    caplog.clear()
+    long = [("the zzz .", "sky " * 20), ("the sky .", "a")] if objective == "classification" else ["sky " * 50, "sky"]
+    model.predict(long)
+    parts = "1 truncated to 24 tokens, the length of its training sequences; 1 with words" if len(long[0]) == 2 else ""
+    assert [parts in record.getMessage() for record in caplog.records] == ([True] if parts else [])
     run = trained_run.load(cfg.workdir, {})
     columns = evaluation.evaluate_split(run.cfg, run.program, run.state, packed)
     told = list(predictions.iterate_records(run.cfg, packed, "validation", columns))

@@ -14,6 +14,7 @@ from jax._src import xla_bridge
 from small import small_config
 
 from mlm.base import config, fields
+from mlm.cli import sweep
 from mlm.launch.cluster import accelerators
 from mlm.launch.sweep import local_timing, plan, subprocess_worker
 from mlm.objectives import masking
@@ -285,3 +286,13 @@ def test_the_count_is_above_the_usual_estimate_by_as_much_as_it_says(size, vocab
     predictions = 8 * masking.count_slots(cfg.mask.rate, 128)
     estimate = 6 * weights * tokens + 12 * layers * 128 * width * tokens + 6 * (width + vocab) * width * predictions
     assert 1 < cost.count_step_flops(cfg, vocab) / estimate < 1 + above
+
+
+def test_a_plan_says_first_which_device_it_assumes_unless_one_is_named(capsys, monkeypatch):
+    monkeypatch.setattr(sweep, "keep_accelerators_free", lambda: None)
+    for flags, first in (
+        (["--devices=2"], "This plan is for 2 x H200; --device=local measures"),
+        (["--device=A100"], "|"),
+    ):
+        sweep.print_plan([], sweep.make_parser("plan").parse_words(["a.py", *flags]))
+        assert capsys.readouterr().out.startswith(first)

@@ -175,3 +175,13 @@ def test_fewer_devices_than_were_meant_end_a_run_in_a_line_with_both_numbers(cap
     ):
         with pytest.raises(errors.ConfigError, match=f"^{said}: 1 process, 4 devices here, 4 in all .cpu.$"):
             consistency.check_devices(*expected)
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "bound"), [("127.0.0.1:45", "127.0.0.1:45"), ("[::1]:45", "[::1]:45"), ("10.0.0.1:45", None)]
+)
+def test_the_coordinator_of_a_local_run_listens_on_this_machine_alone(monkeypatch, coordinator, bound):
+    given = {}
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **arguments: given.update(arguments))
+    rendezvous.join_processes(rendezvous.RendezvousConfig(coordinator, 2, 0, False, 1))
+    assert given["coordinator_address"] == coordinator and given.get("coordinator_bind_address") == bound

@@ -196,3 +196,35 @@ def test_a_bound_over_all_masks_is_not_held_against_the_floor_of_those_that_were
     by_name = {row["model"]: row for row in found}
     assert by_name["exact bound"]["loss"] == 2.2 and "excess_loss" not in by_name["exact bound"]
     assert by_name["Bayes optimum"]["excess_loss"] == 0 and by_name["unigram"]["excess_loss"] == 3.0
+
+
+def masked(group, realised, **changes):
+    """A run that masked this share of its tokens, and was to mask 15%."""
+    return on(group, 0, 3.0, mask__rate=0.15, **changes) | {"realised_rate": realised}
+
+
+def test_realised_masking_rates_are_shown_where_one_is_not_what_was_asked_for():
+    found, columns, said = made([masked("token", 0.1502), masked("word", 0.1436), masked("span", 0.1429)])
+    titles = [column.title for column in columns]
+    assert titles.index("masking rate, realised") == titles.index("masking rate, asked for") + 1
+    assert [(row["asked_rate"], row["realised_rate"].mean) for row in found[:3]] == [
+        (0.15, 0.1502),
+        (0.15, 0.1436),
+        (0.15, 0.1429),
+    ]
+    assert "Compare runs at equal realised rates" in said
+    half = {"mask__schedule": "linear", "mask__final_rate": 0.45}
+    _, columns, _ = made([masked("token", 0.1512), masked("word", 0.3, **half), on("causal", 0, 3.0)])
+    assert not {"asked_rate", "realised_rate"} & {column.name for column in columns}
+
+
+def test_a_misspelt_column_is_a_line_with_the_nearest_name(caplog):
+    summary.warn_once.cache_clear()
+    columns = [*OWN, table.Column("accurcy", "accuracy", ".2f"), table.Column("papre", "paper")]
+    for _ in range(2):
+        _, kept = summary.build_table([on("one", 0, 3.0)], columns, lambda seeds: about(seeds) | {"paper": 1.0})
+    assert "accurcy" not in {column.name for column in kept}
+    assert [record.getMessage() for record in caplog.records] == [
+        "table: no row has a value for the column 'accurcy'; did you mean 'accuracy'?",
+        "table: no row has a value for the column 'papre'; did you mean 'paper'?",
+    ]

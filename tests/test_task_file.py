@@ -123,6 +123,15 @@ def test_a_file_that_is_not_there_is_named_with_the_nearest_that_is(folder):
         task_file.read_task_file("--task", str(folder / "review.toml"))
 
 
+def test_data_in_place_of_a_task_file_is_a_line_that_says_what_one_is(folder):
+    with pytest.raises(errors.ConfigError) as raised:
+        task_file.read_task_file("--task", str(folder / "pairs.csv"))
+    assert re.search(
+        r"--task = '.*pairs.csv': expected a task file: a text such as pairs.toml .*label", str(raised.value)
+    )
+    assert "\n" not in str(raised.value)
+
+
 def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder):
     path = folder / "reviews.toml"
     task = prompts.read_task(str(path))

@@ -16,6 +16,7 @@ import pytest
 from small import environment, small_config
 
 from mlm.base import errors, fields, files
+from mlm.data.text import warnings_
 from mlm.training.run import directory, evaluations, log, loop, preemption, resolution, spikes, trackers, vmapped_runs
 from mlm.training.step import program
 
@@ -355,3 +356,34 @@ def test_trackers_are_no_part_of_a_run_s_identity(folder):
     assert fields.fingerprint(one) == fields.fingerprint(other)
     assert program.canonicalize_config(one) == program.canonicalize_config(other)
     assert fields.DEFAULT["train.trackers"] == "tensorboard"
+
+
+@pytest.mark.parametrize(("viewer", "lines"), [(False, 0), (True, 1)])
+def test_without_tensorboardx_a_line_comes_once_and_only_where_tensorboard_is(
+    tmp_path, monkeypatch, caplog, viewer, lines
+):
+    warnings_.warn_once.cache_clear()
+    monkeypatch.setattr(trackers.extras, "is_installed", lambda package: package == "tensorboard" and viewer)
+    for number in range(2):
+        run = trackers.TrackedRun(small_config(workdir=str(tmp_path / str(number))), 0, tmp_path / "events", None)
+        trackers.TensorboardTracker(run).close(trackers.RunStatus.FINISHED)
+    assert len(caplog.records) == lines and all("mlm[tensorboard]" in one.getMessage() for one in caplog.records)
+
+
+def test_a_tracker_that_cannot_be_opened_leaves_none_open(tmp_path, monkeypatch):
+    closed = []
+
+    class First:
+        run_id = None
+
+        def __init__(self, run):
+            self.close = closed.append
+
+    def refuse(run):
+        raise errors.ConfigError("no")
+
+    monkeypatch.setattr(trackers, "TRACKERS", {"tensorboard": First, "mlflow": refuse})
+    cfg = small_config(train__trackers="tensorboard,mlflow", workdir=str(tmp_path / "run"))
+    with pytest.raises(errors.ConfigError, match="no"):
+        trackers.open_trackers(cfg, 0, tmp_path, [])
+    assert closed == [trackers.RunStatus.FAILED]

@@ -115,7 +115,7 @@ def test_its_metadata_are_those_of_the_project(wheel):
 def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
     assert "mlm COMMAND" in call("mlm", "--help").stdout
     done = call("mlm", "train", *(f"{name}={value}" for name, value in TINY.items()), "workdir=runs/a")
-    assert 'TensorBoard events, which need the package tensorboardX: pip install "mlm[tensorboard]"' in done.stderr
+    assert "TensorBoard" not in done.stderr  # the extra is not installed, and nothing that would show its files
     assert (call.work / "runs" / "a" / "result.json").exists()
     assert len(call("mlm", "fill", "runs/a", "the [MASK] calls the old box .").stdout.splitlines()) > 2
 

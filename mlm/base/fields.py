@@ -6,6 +6,8 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
+import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -184,6 +186,14 @@ def describe_rng_change(saved: Mapping[str, Any]) -> str:
     )
 
 
+def suggest_workdir(cfg: Config) -> str:
+    """What to add to the command line so that a run goes to a directory of its own."""
+    path = cfg.workdir.rstrip("/")
+    numbered = re.fullmatch(r"(.+)-([0-9]{1,3})", path)
+    name = f"{numbered[1]}-{int(numbered[2]) + 1}" if numbered else f"{path}-2"
+    return f"choose another config.workdir, such as {shlex.quote(f'workdir={name}')}"
+
+
 def check_config(cfg: Config, saved: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError, which names the differences, unless the config of the saved identity gives the same result.
 
@@ -198,7 +208,7 @@ def check_config(cfg: Config, saved: Mapping[str, Any], where: str) -> None:
         f"config.{name} = {value!r}, there {stored[name]!r}" for name, value in current.items() if stored[name] != value
     ]
     if differences:
-        raise ConfigError(f"{where} belongs to another config: {'; '.join(differences)}; choose another config.workdir")
+        raise ConfigError(f"{where} belongs to another config: {'; '.join(differences)}; {suggest_workdir(cfg)}")
 
 
 def check_identity(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
@@ -207,11 +217,11 @@ def check_identity(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any
     rng_change = describe_rng_change(saved)
     if rng_change:
         raise ConfigError(
-            f"{where} was made by another version with other random draws ({rng_change}): choose another "
-            "config.workdir, or remove the folder to train again"
+            f"{where} was made by another version with other random draws ({rng_change}): {suggest_workdir(cfg)}, or "
+            "remove the folder to train again"
         )
     changed = [name for name in data if saved["data"].get(name) != data[name]]
     if changed:
         raise ConfigError(
-            f"{where} was trained on other data: {', '.join(changed)} changed since; choose another config.workdir"
+            f"{where} was trained on other data: {', '.join(changed)} changed since; {suggest_workdir(cfg)}"
         )

@@ -74,6 +74,22 @@ def main(words: list[str]) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
+    if line := describe_weak_score(read_scores(result), result["evaluation"]):
+        print(line)
     if "test" in predictions:
         scores = [score for score in read_scores(result) if score.name in predictions["test"]]
         print(f"test: {log.format_evaluation(predictions['test'], scores)}")
+
+
+def describe_weak_score(scores, evaluation) -> str:
+    """A line for a score that selects models and is no better than that of the majority class; "": it is better."""
+    score = next(score for score in scores if score.better > 0)
+    majority = next((other for other in scores if other.reference_for == score.name), None)
+    baseline = evaluation[majority.name] if majority else 0.0  # of correlations and F1
+    if evaluation[score.name] > baseline:
+        return ""
+    return (
+        f"no better than {'the majority class' if majority else 'chance'}: {score.title} "
+        f"{evaluation[score.name]:{score.format}}, there {baseline:{score.format}}: the model learned nothing of the "
+        "task; try more --epochs, another optim.learning_rate, or finetune.pooling=mean"
+    )

@@ -33,6 +33,7 @@ mlm sweep VERB --help lists a verb's flags.
 """
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
+PLANNED_DEVICE = "H200"  # unless --device names another
 BUDGETS = ("steps", "predictions", "flops", "seconds")
 REPORT_PACKAGES = ("jinja2", "vl_convert")
 CLUSTERS = ("slurm", "tpu", "kubernetes")
@@ -101,9 +102,8 @@ def add_plan_flags(parser: command.CommandParser) -> None:
     """The flags of a plan."""
     parser.add_argument(
         "--device",
-        default="H200",
-        help="kind of device: a name of mlm/launch/cluster/accelerators.py, or local to measure a few steps of each "
-        "program on this machine (H200)",
+        help=f"kind of device: a name of mlm/launch/cluster/accelerators.py, or local to measure a few steps of each "
+        f"program on this machine ({PLANNED_DEVICE})",
     )
     parser.add_argument("--devices", type=command.Number(int, 1, 2**20), default=1, help="number of devices (1)")
     parser.add_argument(
@@ -303,6 +303,10 @@ def print_plan(configs, args) -> None:
     from mlm.launch.sweep import local_timing, plan
 
     keep_accelerators_free()
+    if args.device is None:
+        args.device = PLANNED_DEVICE
+        line = f"This plan is for {args.devices} x {PLANNED_DEVICE}; --device=local measures this machine instead."
+        print(f"{line}\n", flush=True)
     points, local = {Path(cfg.workdir).name: cfg for cfg in configs}, args.device == "local"
     if local:
         errors.require(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
+from absl import logging
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
@@ -69,8 +70,11 @@ def encode_truncated(
     tokenizer: Tokenizer, texts: Sequence[str], max_len: int, allow_mask: bool = False
 ) -> list[list[int]]:
     """`encode_text` of each text, truncated to `max_len` tokens. Raises ConfigError where that would lose a [MASK]."""
-    sequences = []
-    for text, ids in zip(texts, encode_texts(tokenizer, texts, allow_mask), strict=True):
+    sequences, encoded = [], encode_texts(tokenizer, texts, allow_mask)
+    warn_of_losses(
+        sum(len(ids) > max_len for ids in encoded), sum(UNK in ids for ids in encoded), len(encoded), max_len
+    )
+    for text, ids in zip(texts, encoded, strict=True):
         sequences.append(truncate_ids(ids, max_len))
         errors.require(
             sequences[-1].count(MASK) == ids.count(MASK),
@@ -79,6 +83,16 @@ def encode_truncated(
             f"its {MASK_TOKEN} among the first {max_len - 2} tokens, the length of the model's training sequences",
         )
     return sequences
+
+
+def warn_of_losses(num_truncated: int, num_unknown: int, num_texts: int, max_len: int) -> None:
+    """Logs one line for texts of which the model reads only a part: truncated, or with words that it does not know."""
+    parts = [
+        f"{num_truncated:,} truncated to {max_len} tokens, the length of its training sequences" * bool(num_truncated),
+        f"{num_unknown:,} with words that its vocabulary does not have ([UNK])" * bool(num_unknown),
+    ]
+    if any(parts):
+        logging.warning("of %s texts the model reads only a part: %s", f"{num_texts:,}", "; ".join(filter(None, parts)))
 
 
 def choose_batch_size(length: int) -> int:

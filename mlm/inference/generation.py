@@ -228,6 +228,7 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
             f"fewer than {max_length - 1 + is_stream} tokens, so that there is room behind it",
         )
         sequences.append(ids)
+    batching.warn_of_losses(0, sum(UNK in ids for ids in sequences), len(texts), max_length)  # a long one is refused
     return sequences
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mlm import models, objectives
 from mlm.base import config, errors, types
-from mlm.base.special import MASK
+from mlm.base.special import MASK, UNK
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching, export, forward_passes, generation, masked_queries, prediction, pseudo_likelihood
@@ -280,6 +280,8 @@ class LanguageModel:
         texts, is_single = _listed(text)
         predict = forward_passes.compile_predictor(masked_queries.compute_target_log_prob, self)
         queries = pseudo_likelihood.build_queries(self.tokenizer, texts, self.length)
+        num_unknown = sum(UNK in ids for ids in self.tokenizer.encode_batch(texts))
+        batching.warn_of_losses(0, num_unknown, len(texts), self.length)  # a long text is split
         with show_progress(len(queries.sequence_I), "token") as advance:
 
             def score(batch):

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
+from mlm.base.special import UNK
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import tasks
 from mlm.data.tasks.examples import Example
-from mlm.inference import forward_passes, masked_queries
+from mlm.inference import batching, forward_passes, masked_queries
 
 PREDICTABLE_OBJECTIVES = ("classification", "regression", "tagging")
 
@@ -44,6 +45,12 @@ def predict_labels(model, text) -> Any:
     encode = PREPROCESSORS[objective].encode
     by_example = list(encode(examples, model.tokenizer, model.config, model.dataset_info.classes))
     sequences = [sequence for example_sequences in by_example for sequence in example_sequences]
+    batching.warn_of_losses(
+        sum(any(sequence.num_truncated for sequence in part) for part in by_example),
+        sum(any(UNK in sequence.ids for sequence in part) for part in by_example),
+        len(by_example),
+        model.config.pack.seq_len,
+    )
     predictions: list = [None] * len(sequences)
     predict_batch = forward_passes.compile_pass(compute_predictions, model.model, model.objective)
     for indices, ids_BxL in forward_passes.iterate_batches(model, [sequence.ids for sequence in sequences]):

@@ -8,6 +8,7 @@ from mlm.base import errors
 from mlm.training.run import heartbeat
 
 HEARTBEAT_TIMEOUT = 20  # seconds without a heartbeat after which JAX takes a process for dead, and aborts the others
+LOOPBACK_HOSTS = ("127.0.0.1", "[::1]")
 PEER_END = "another process of this run ended"
 
 
@@ -82,6 +83,8 @@ def join_processes(config: RendezvousConfig) -> None:
             "num_processes": config.num_processes,
             "process_id": config.process_id,
         }
+        if config.coordinator.rpartition(":")[0] in LOOPBACK_HOSTS:  # else it listens to all networks
+            arguments["coordinator_bind_address"] = config.coordinator
         expected = f"--coordinator = {config.coordinator!r}: expected all {config.num_processes} processes to join"
         print(
             f"process {config.process_id} of {config.num_processes} waits at {config.coordinator} for the others, for "

@@ -3,8 +3,12 @@
 A run is a dict as in report/series.py, which also says its scores and their titles.
 """
 
+import difflib
+import functools
 import math
 from collections.abc import Callable, Sequence
+
+from absl import logging
 
 from mlm.base.estimates import Score, estimate_mean
 from mlm.report import evaluation_columns, evaluation_sets, series
@@ -17,6 +21,17 @@ COST_COLUMNS = (
     Column("predictions", "predictions", ".3g"),
 )
 EVALUATION_SET = "evaluation_set"
+RATE_COLUMNS = (
+    Column("asked_rate", "masking rate, asked for", ".4f"),
+    Column(
+        "realised_rate",
+        "masking rate, realised",
+        ".4f",
+        note="The masking rates differ by more than 1%: whole words and spans that would exceed the rate are left out, "
+        "and short examples have few tokens to round to. Compare runs at equal realised rates.",
+    ),
+)
+MIN_RATE_DIFFERENCE = 0.01  # of the rate that was asked for
 LEAK_COLUMN = Column(
     "leaks",
     "below the floor",
@@ -35,7 +50,8 @@ def build_table(
 
     The columns: the leading columns; runs below their floor; the evaluation set, if there are several; costs; scores;
     evaluations of the trained models (mlm/cli/evaluate.py); the trailing columns; and the primary score at each of
-    config.eval.mask_rates. Columns without any value are left out.
+    config.eval.mask_rates. Between costs and scores: the masking rates, if a realised one differs from the one asked
+    for. Columns without any value are left out; a warning names those that seem misspelt.
 
     Args:
         results: runs.
@@ -46,14 +62,21 @@ def build_table(
     primary = series.select_primary_score(results)
     sets = evaluation_sets.group_runs(results)
     evaluations = evaluation_columns.build_columns(results)
+    groups = list(series.group_runs(results).values())
+    described = [describe_group(seeds) for seeds in groups]
     rows = [
-        describe_group(seeds)
+        cells
         | leak_cell(seeds)
         | build_group_cells(seeds, primary)
         | evaluation_columns.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
-        for seeds in series.group_runs(results).values()
+        for cells, seeds in zip(described, groups, strict=True)
     ]
+    own_columns = (*leading_columns, *trailing_columns)
+    warn_of_missing_columns(own_columns, described, rows)
+    has_own_rates = bool({column.name for column in own_columns} & {column.name for column in RATE_COLUMNS})
+    if not has_own_rates:
+        rows = add_masking_rates(rows, groups)
     for evaluation_set in sets:
         rows += [
             row | evaluation_set_cell(evaluation_set.runs, sets)
@@ -65,6 +88,7 @@ def build_table(
         LEAK_COLUMN,
         Column(EVALUATION_SET, "evaluation set", note=evaluation_sets.format_note(sets)),
         *COST_COLUMNS,
+        *(() if has_own_rates else RATE_COLUMNS),
         *build_score_columns(results),
         *evaluations.values(),
         *trailing_columns,
@@ -74,6 +98,48 @@ def build_table(
         ),
     )
     return rows, [column for column in columns if any(column.name in row for row in rows)]
+
+
+def warn_of_missing_columns(columns: Sequence[Column], described: Sequence[dict], rows: Sequence[dict]) -> None:
+    """Warns of an experiment's columns that no row has a value for, where a misspelt name is the likely reason."""
+    names = {column.name for column in columns}
+    unshown = {name for cells in described for name in cells} - names
+    known = {name for row in rows for name in row}
+    for column in columns:
+        near = difflib.get_close_matches(column.name, sorted(unshown), n=1) or difflib.get_close_matches(
+            column.name, sorted(known - names), n=1, cutoff=0.8
+        )
+        if column.name not in known and near:
+            warn_once(f"table: no row has a value for the column {column.name!r}; did you mean {near[0]!r}?")
+
+
+@functools.cache  # a sweep makes its table more than once
+def warn_once(message: str) -> None:
+    """Logs a warning, once in a process."""
+    logging.warning("%s", message)
+
+
+def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) -> list[dict]:
+    """The rows of groups with the masking rates of their training, if one realised rate is not what was asked for."""
+    rates = [
+        {
+            "asked_rate": compute_asked_rate(seeds[0]["config"]),
+            "realised_rate": estimate_mean(result["realised_rate"] for result in seeds),
+        }
+        if all(result["config"].get("objective") == "mlm" and "realised_rate" in result for result in seeds)
+        else {}
+        for seeds in groups
+    ]
+    differences = [abs(cells["realised_rate"].mean / cells["asked_rate"] - 1) for cells in rates if cells]
+    if max(differences, default=0.0) <= MIN_RATE_DIFFERENCE:
+        return list(rows)
+    return [row | cells for row, cells in zip(rows, rates, strict=True)]
+
+
+def compute_asked_rate(config: dict) -> float:
+    """The masking rate that a config asks for: the mean over training, which is halfway for every schedule."""
+    rate = config["mask.rate"]
+    return rate if config["mask.schedule"] == "constant" else (rate + config["mask.final_rate"]) / 2
 
 
 def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[evaluation_sets.EvaluationSet]) -> dict:

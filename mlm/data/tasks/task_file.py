@@ -118,6 +118,11 @@ def _read_toml(flag, path) -> dict:
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
     except tomllib.TOMLDecodeError as error:
+        if file.suffix != SUFFIX:
+            raise errors.ConfigError(
+                f"{flag} = {path!r}: expected a task file: a text such as {file.stem}{SUFFIX} that describes the data "
+                f'(format = "csv", train = "{file.name}", dev = "...", text_column = "...", label_column = "...")'
+            ) from None
         raise errors.ConfigError(f"{path}: expected TOML: {errors.first_line(error)}") from None
 
 

@@ -18,6 +18,7 @@ from absl import logging
 
 from mlm.base import config, errors, extras, fields, files
 from mlm.base.storage import get_storage
+from mlm.data.text import warnings_
 from mlm.training.run import directory
 
 DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
@@ -58,7 +59,7 @@ class TrackedRun(NamedTuple):
 
 
 class TensorboardTracker:
-    """Writes TensorBoard's events to a folder; without the package tensorboardX it warns and writes nothing.
+    """Writes TensorBoard's events to a folder; without the package tensorboardX it writes nothing.
 
     It does not use tensorboardX's SummaryWriter: when the disk is full, that one's thread ends, and training waits for
     it forever. TensorBoard no longer shows the earlier events of the steps after start_step.
@@ -69,7 +70,8 @@ class TensorboardTracker:
     def __init__(self, run: TrackedRun):
         self.file = None
         if not extras.is_installed("tensorboardX"):
-            logging.warning("no TensorBoard events, which need %s", extras.format_hint("tensorboardX", "tensorboard"))
+            if extras.is_installed("tensorboard"):  # else nobody looks at them
+                warnings_.warn_once(f"no TensorBoard: it needs {extras.format_hint('tensorboardX', 'tensorboard')}")
             return
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
@@ -237,7 +239,7 @@ def check(cfg: config.Config) -> None:
 def check_installed(cfg: config.Config) -> None:
     """Raises ConfigError if a tracker's package is missing, or the tracker cannot work with the run's directory.
 
-    TensorBoard, the default, only warns when it is opened.
+    TensorBoard, the default, is never missed here.
     """
     names = parse_names(cfg)
     if "wandb" in names:
@@ -276,7 +278,12 @@ def open_trackers(
     new_states = dict(states)
     for name in parse_names(cfg):
         state = states.get(name, {"run_id": None, "last_steps": {}})
-        tracker = TRACKERS[name](TrackedRun(cfg, start_step, events_folder, state["run_id"]))
+        try:
+            tracker = TRACKERS[name](TrackedRun(cfg, start_step, events_folder, state["run_id"]))
+        except BaseException:
+            for opened in trackers:
+                opened.close(RunStatus.FAILED)
+            raise
         if tracker.run_id is None:
             trackers.append(tracker)
             continue
