@@ -73,7 +73,7 @@ def describe_set(runs: Sequence[dict], sets: Sequence[Sequence[dict]]) -> str:
     """The numbers of examples and predictions, and the config fields in which the sets differ."""
     counts = [
         f"{runs[0]['evaluation'][name]:,} {title}"
-        for name, title in (("rows", "examples"), ("predictions", "predictions"))
+        for name, title in (("rows", "sequences"), ("predictions", "predictions"))
         if name in runs[0]["evaluation"]
     ]
     differences = []

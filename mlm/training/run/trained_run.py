@@ -53,7 +53,8 @@ def load(
 
     Args:
         settings: fields, by dotted name, that override the run's. Only fields that cannot change a result.
-        packed: the run's data, if it is loaded already. The program is then the same as in training.
+        packed: the run's data, if it is loaded already. The program is then the same as in training. Without it, the
+            objective has no scores of the majority class, whose counts are in the data; the run's result has them.
         exclusive: False if other processes may read or train the run meanwhile.
 
     Raises:
