@@ -56,7 +56,9 @@ def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
     ]
     assert [row["below_unigram"].mean for row in found[:3]] == pytest.approx([2.0, 2.1, 2.1])
     assert "evaluation set" in [column.title for column in columns]
-    said = "A: 500 sequences, 9,000 predictions, pack.seq_len 128; B: 500 sequences, 9,000 predictions, pack.seq_len 64."
+    said = (
+        "A: 500 sequences, 9,000 predictions, pack.seq_len 128; B: 500 sequences, 9,000 predictions, pack.seq_len 64."
+    )
     assert said in table.to_markdown(found, columns)
 
 
