@@ -185,3 +185,14 @@ def test_the_coordinator_of_a_local_run_listens_on_this_machine_alone(monkeypatc
     monkeypatch.setattr(jax.distributed, "initialize", lambda **arguments: given.update(arguments))
     rendezvous.join_processes(rendezvous.RendezvousConfig(coordinator, 2, 0, False, 1))
     assert given["coordinator_address"] == coordinator and given.get("coordinator_bind_address") == bound
+
+
+def test_a_port_that_another_process_took_is_no_bad_input_but_a_reason_to_start_again(monkeypatch):
+    def refuse(**arguments):
+        raise RuntimeError("UNKNOWN: Failed to start RPC server")
+
+    monkeypatch.setattr(jax.distributed, "initialize", refuse)
+    with pytest.raises(OSError) as raised:
+        rendezvous.join_processes(rendezvous.RendezvousConfig("127.0.0.1:45", 2, 0, False, 1))
+    line = "error: the address is in use: 127.0.0.1:45"
+    assert command.describe_machine_failure(raised.value) == (1, line)  # of code 2 alone no start follows

@@ -1,5 +1,6 @@
 """How a process joins the others of its run, through JAX's coordination service."""
 
+import errno
 import socket
 import sys
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from mlm.training.run import heartbeat
 
 HEARTBEAT_TIMEOUT = 20  # seconds without a heartbeat after which JAX takes a process for dead, and aborts the others
 LOOPBACK_HOSTS = ("127.0.0.1", "[::1]")
+NO_SERVER = "Failed to start RPC server"  # JAX's words where process 0 cannot listen at its address
 PEER_END = "another process of this run ended"
 
 
@@ -70,7 +72,7 @@ def check_config(config: RendezvousConfig) -> None:
 
 
 def join_processes(config: RendezvousConfig) -> None:
-    """Joins the other processes, if the run has any. Raises ConfigError if JAX cannot.
+    """Joins the other processes, if the run has any. Raises ConfigError if JAX cannot, OSError if the port is taken.
 
     Where JAX aborts this process, because the others do not come in time or because one of them ends later, its parent
     says so in a line.
@@ -105,5 +107,7 @@ def join_processes(config: RendezvousConfig) -> None:
             **arguments, initialization_timeout=config.timeout_seconds, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT
         )
     except (RuntimeError, ValueError) as error:
+        if config.coordinator and NO_SERVER in str(error):  # no bad input: the parent of a local run tries another port
+            raise OSError(errno.EADDRINUSE, "the address is in use", config.coordinator) from None
         raise errors.ConfigError(f"{expected} ({errors.first_line(error)[:150]})") from None
     heartbeat.send_end(heartbeat.LAST_WORDS, 1, f"{PEER_END}; restart all processes to continue")
