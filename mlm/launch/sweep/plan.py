@@ -20,7 +20,7 @@ from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
-from mlm.training.step import cost, fsdp, program
+from mlm.training.step import cost, fsdp, parallel, program
 
 USABLE_MEMORY = 0.9  # share of a device's memory; the runtime and the collectives need the rest
 ESTIMATE_ERROR = 1.25  # factor by which an estimate of memory may be wrong, either way
@@ -247,7 +247,7 @@ def estimate_memory(cfg: config.Config, vocab_size: int, num_devices: int = 1) -
     float32, for steps that take gigabytes; a third too little for rematerialized recurrent layers.
     """
     state = cost.make_abstract_state(cfg, vocab_size)
-    num_shards = num_devices if cfg.parallel.mode == "fsdp" else 1
+    num_shards = num_devices if parallel.MODES[cfg.parallel.mode].shards_params else 1
     local = fsdp.compute_shard_shapes(state, num_shards)
     objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))[1]
     num_parts = cfg.train.grad_accum_steps * objective.masks_per_example

@@ -14,7 +14,7 @@ from mlm.launch.sweep import worker
 from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt
 from mlm.launch.sweep.sweep_state import SweepDisplay, read_state
 from mlm.training.run import directory
-from mlm.training.step import program
+from mlm.training.step import parallel, program
 
 MAX_VMAP_RUNS = 16  # points that are vmapped together
 SATURATING_FLOPS = 1e12  # of a step: from here one model is assumed to keep an accelerator busy (not yet measured)
@@ -28,7 +28,7 @@ def choose_vmap_runs(platform: str, cfg: config.Config) -> tuple[int, str]:
     """
     if platform == "cpu":
         return 1, "one keeps a CPU busy (16 took 43 s one after the other, 57 s vmapped)"
-    if cfg.parallel.mode != "data_parallel":
+    if not parallel.MODES[cfg.parallel.mode].vmaps_runs:
         return 1, f"config.parallel.mode is {cfg.parallel.mode}"
     flops = 6 * 12 * cfg.model.num_layers * cfg.model.width**2 * cfg.train.batch_size * cfg.pack.seq_len
     count = max(1, min(MAX_VMAP_RUNS, int(SATURATING_FLOPS / flops)))
@@ -142,7 +142,7 @@ class SweepRunner:
             group = self.choose_points(available, member.last_program, others)
             group_program = self.programs[group[0].workdir]
             count, reason = choose_vmap_runs(member.platform, group[0])
-            if self.vmap_runs and group[0].parallel.mode == "data_parallel":
+            if self.vmap_runs and parallel.MODES[group[0].parallel.mode].vmaps_runs:
                 count, reason = self.vmap_runs, "--vmap_runs"
             if group_program not in self.announced_programs and len(group) > 1:
                 self.announced_programs.add(group_program)

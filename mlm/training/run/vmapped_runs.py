@@ -35,10 +35,11 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | spikes.Divergenc
             f"a run that shares its program with that of {configs[0].workdir}",
         )
     errors.require(
-        configs[0].parallel.mode == "data_parallel" and not parallel.is_multiprocess(),
+        parallel.MODES[configs[0].parallel.mode].vmaps_runs and not parallel.is_multiprocess(),
         "config.parallel.mode",
         configs[0].parallel.mode,
-        "data_parallel, in one process, for runs that are trained together",
+        f"{', '.join(name for name, mode in parallel.MODES.items() if mode.vmaps_runs)}, in one process, for runs that "
+        "are trained together",
     )
     configs = [directory.resolve_kernels(cfg) for cfg in configs]
     packed, outcomes = pack.load_dataset(configs[0]), {}

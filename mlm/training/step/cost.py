@@ -106,14 +106,11 @@ def compile_step(cfg: config.Config, vocab_size: int, *, single_device: bool = F
     cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": "reference"})  # those kernels are this CPU's
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
-    is_fsdp = cfg.parallel.mode == "fsdp" and not single_device
-    build_strategy = (
-        parallel.build_single_device if single_device else parallel.MODES["fsdp" if is_fsdp else "data_parallel"]
-    )
-    strategy = build_strategy(train_step)
+    mode = parallel.MODES["data_parallel" if single_device else cfg.parallel.mode]
+    strategy = parallel.build_single_device(train_step) if single_device else mode.build(train_step)
     state, batch = make_abstract_state(cfg, vocab_size), types.abstract_batch(cfg.train.batch_size, dataset_info)
     lowered = strategy.train_step.lower(
-        strategy.make_restore_target(state) if is_fsdp else state, batch, program.make_train_hparams(cfg)
+        strategy.make_restore_target(state) if mode.shards_params else state, batch, program.make_train_hparams(cfg)
     )
     # How well the machine code is optimized does not change the planned memory.
     compiled = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
@@ -172,7 +169,7 @@ def compute_min_memory(cfg: config.Config) -> int:
 
 
 def _divide_over_devices(cfg: config.Config, size: int):
-    return size // parallel.describe_devices()["devices"] if cfg.parallel.mode == "fsdp" else size
+    return size // parallel.describe_devices()["devices"] if parallel.MODES[cfg.parallel.mode].shards_params else size
 
 
 def estimate_max_memory(cfg: config.Config) -> int:

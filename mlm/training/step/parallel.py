@@ -275,4 +275,16 @@ def gather_to_host(tree: Any):
     return multihost_utils.process_allgather(tree, tiled=True)
 
 
-MODES = {"data_parallel": build_data_parallel, "pmap": build_pmap, "fsdp": build_fsdp}
+class ParallelMode(NamedTuple):
+    """A value of config.parallel.mode, and what the other packages need to know of it."""
+
+    build: Callable[..., ParallelStrategy]  # (train_step, devices)
+    shards_params: bool = False  # each device holds a part of the parameters
+    vmaps_runs: bool = False  # runs of one program can be vmapped
+
+
+MODES = {
+    "data_parallel": ParallelMode(build_data_parallel, vmaps_runs=True),
+    "pmap": ParallelMode(build_pmap),
+    "fsdp": ParallelMode(build_fsdp, shards_params=True),
+}

@@ -103,6 +103,6 @@ def clear_tokenizer_path(cfg: config.Config) -> config.Config:
 def _build_cached(cfg: config.Config, dataset_info: types.DatasetInfo, devices: tuple[Any, ...] | None) -> Program:
     model, objective = build_model_and_objective(cfg, dataset_info)
     train_step = functools.partial(update.train_step, cfg, model, objective)
-    strategy = parallel.MODES[cfg.parallel.mode](train_step, devices)
+    strategy = parallel.MODES[cfg.parallel.mode].build(train_step, devices)
     init_state = strategy.jit_init(functools.partial(update.init_state, cfg, model, objective))
     return Program(model, objective, init_state, train_step, strategy)
