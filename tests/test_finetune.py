@@ -170,7 +170,18 @@ def pretrained(tmp_path_factory):
 def made(pretrained, name, **changes):
     run, common = pretrained
     given = common | {"workdir": f"{run}-{name}"} | {key.replace("__", "."): value for key, value in changes.items()}
-    return finetuning_recipe.resolve(config.Config(), run, given)
+    return finetuning_recipe.resolve(run, given)
+
+
+def test_a_fine_tuning_knows_where_each_value_comes_from(pretrained):
+    run, common = pretrained
+    command_line = {name: value for name, value in common.items() if name not in ("data.task", "train.steps")}
+    layers = [fields.Layer("task.toml", {"data.task": "topic"}), fields.Layer("command line", command_line)]
+    resolved, packed = finetuning_recipe.resolve_layers([], run, layers, epochs=2)
+    assert {resolved.origins[name] for name in command_line} == {"command line"}
+    origins = {name: resolved.origins[name] for name in ("data.task", "model.width", "optim.b2", "train.steps")}
+    assert list(origins.values()) == ["task.toml", run, "fine-tuning recipe", "epochs = 2"]
+    assert resolved.config.train.steps == 2 * len(packed.train["ids"]) // 8
 
 
 @pytest.fixture(scope="module")
@@ -300,9 +311,9 @@ def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
             made(pretrained, "bad", **changes)
     for epochs in (math.nan, math.inf):
         with pytest.raises(errors.ConfigError, match=r"--epochs = (nan|inf): expected a finite"):
-            finetuning_recipe.resolve(config.Config(), pretrained[0], {"data.task": "topic"}, epochs=epochs)
+            finetuning_recipe.resolve(pretrained[0], {"data.task": "topic"}, epochs=epochs)
     with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
-        finetuning_recipe.resolve(config.Config(), f"{pretrained[0]}s", pretrained[1])
+        finetuning_recipe.resolve(f"{pretrained[0]}s", pretrained[1])
 
 
 @pytest.mark.parametrize(

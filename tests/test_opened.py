@@ -311,7 +311,7 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective, caplog):
     file.write_text("".join(f'{key} = "{value}"\n' for key, value in labelled.items()))
     name, task_fields, *_ = task_file.read_task_file("--task", str(file))
     file.unlink()  # the run has recorded what it said
-    cfg, packed = finetuning_recipe.resolve(config.Config(), run, given | task_fields, name=name)
+    cfg, packed = finetuning_recipe.resolve(run, given | task_fields, name=name)
     assert cfg.workdir == f"{run}/tasks/{objective}"
     loop.train(cfg, packed)
     model = mlm.load(cfg.workdir)

@@ -222,9 +222,7 @@ def test_sweeps_have_starts_as_points(made, texts):
 
 
 def tuned(place, texts, tmp_path, **more):
-    return finetuning_recipe.resolve(
-        config.Config(), str(place), on_pairs(texts, workdir=str(tmp_path / "tuned"), **more)
-    )
+    return finetuning_recipe.resolve(str(place), on_pairs(texts, workdir=str(tmp_path / "tuned"), **more))
 
 
 @pytest.mark.parametrize(("name", "between"), [("bert", 1), ("roberta", 2)])
@@ -267,11 +265,11 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, 
 def test_fine_tuned_from_a_folder_it_predicts_without_it(made, texts, tmp_path, monkeypatch):
     shutil.copytree(made["roberta"], tmp_path / "theirs")
     monkeypatch.chdir(tmp_path)
-    cfg, packed = finetuning_recipe.resolve(config.Config(), "theirs", on_pairs(texts))
+    cfg, packed = finetuning_recipe.resolve("theirs", on_pairs(texts))
     assert cfg.workdir == "runs/theirs/tasks/own"  # nothing is written into a folder of theirs
     loop.train(cfg, packed)
     shutil.rmtree("theirs")
-    again, _ = finetuning_recipe.resolve(config.Config(), "theirs", on_pairs(texts))
+    again, _ = finetuning_recipe.resolve("theirs", on_pairs(texts))
     assert (fields.fingerprint(again), again.workdir) == (fields.fingerprint(cfg), cfg.workdir)
     found = mlm.load(cfg.workdir).predict([("the apple", "is red"), ("the sky", "is big")])
     assert {one.label for one in found} <= {"n", "y"}

@@ -57,7 +57,7 @@ def test_a_task_file_says_what_flags_say(folder):
     said = {f"data.labelled.{name}": value for name, value in flags.items()} | {"data.labelled.labels": "bad,good"}
     said |= {"data.corpus": "task", "data.task": "own", "data.task_path": str(folder / "files")}
     cfg = fill_derived_fields(tasks.DERIVED_FIELDS, fields.override(config.Config(), said))
-    assert found.name == "reviews" and found.resolve() == cfg and cfg.objective == "classification"
+    assert found.name == "reviews" and tasks.resolve_task(found.fields) == cfg and cfg.objective == "classification"
     assert len(list(splits.open_task(cfg).splits["train"]())) == 80
 
 
@@ -68,14 +68,17 @@ def test_a_fine_tuning_records_the_file_and_the_command_line_overrides_it(folder
     def resolve(base, run, overrides, **options):
         raise Resolved(overrides, options)
 
-    monkeypatch.setattr(finetuning_recipe, "resolve", resolve)
+    monkeypatch.setattr(finetuning_recipe, "resolve_layers", resolve)
     before = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(Resolved) as caught:
             finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.labelled.text_column=1"])
-        overrides, options = caught.value.args
+        (from_file, from_command_line), options = caught.value.args
         file = task_file.read_task_file("--task", str(folder / "reviews.toml"))
-        assert overrides == file.fields | {"data.labelled.text_column": "1"} and options["name"] == "reviews"
+        assert (from_file.origin, from_file.values) == (str(folder / "reviews.toml"), file.fields)
+        assert (
+            from_command_line == ("command line", {"data.labelled.text_column": "1"}) and options["name"] == "reviews"
+        )
         with pytest.raises(errors.ConfigError, match=r"^--task = .*reviews.toml': expected no data.task beside it$"):
             finetune.main(["finetune", "run", f"--task={folder / 'reviews.toml'}", "data.task=sst2"])
     finally:

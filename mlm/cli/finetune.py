@@ -2,7 +2,7 @@
 
 import sys
 
-from mlm.cli import command
+from mlm.cli import command, config_help
 
 DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
 
@@ -30,6 +30,11 @@ def make_parser() -> command.CommandParser:
         help='TOML file that describes the task: format = "csv", path = "FOLDER", train = "train.csv", '
         'dev = "dev.csv", text_column = "text", label_column = "label", and so on; instead of data.task',
     )
+    parser.add_argument(
+        "--print_config",
+        action="store_true",
+        help="print the value of each config field and where it comes from, and train nothing",
+    )
     parser.add_argument("--epochs", type=command.Number(float, 0.0), help="number of epochs, instead of train.steps")
     parser.add_argument(
         "--from_scratch",
@@ -43,7 +48,7 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
-    from mlm.base import errors
+    from mlm.base import errors, fields
     from mlm.base.estimates import read_scores
     from mlm.data.tasks import task_file
     from mlm.evaluation import evaluation_tasks
@@ -51,19 +56,19 @@ def main(words: list[str]) -> None:
     from mlm.training.run.preemption import RunStopped
 
     command.raise_on_interrupt()
-    name, overrides = "", config_flags.overrides
+    *base, command_line = config_flags.load_layers()
+    name, overrides = "", [command_line]
     if args.task:
-        errors.require("data.task" not in overrides, "--task", args.task, "no data.task beside it")
+        errors.require("data.task" not in command_line.values, "--task", args.task, "no data.task beside it")
         name, task_fields, *_ = task_file.read_task_file("--task", args.task)
-        overrides = task_fields | overrides
-    cfg, packed = finetuning_recipe.resolve(
-        config_flags.load_base(),
-        args.model.rstrip("/"),
-        overrides,
-        from_scratch=args.from_scratch,
-        epochs=args.epochs,
-        name=name,
+        overrides = [fields.Layer(args.task, task_fields), command_line]
+    resolved, packed = finetuning_recipe.resolve_layers(
+        base, args.model.rstrip("/"), overrides, from_scratch=args.from_scratch, epochs=args.epochs, name=name
     )
+    if args.print_config:
+        config_help.print_origins(resolved.config, resolved.origins)
+        return
+    cfg = resolved.config
     try:
         result = loop.train(cfg, packed)
         predictions = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]

@@ -13,7 +13,6 @@ import numpy as np
 
 from mlm import models
 from mlm.base import config, errors, fields, types
-from mlm.base.derived_fields import fill_derived_fields
 from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
 from mlm.data.rows import loader
@@ -61,9 +60,7 @@ def list_similarity_cases(field: str, path: str) -> list[EvaluationCase]:
         errors.require(
             Path(path).expanduser().is_dir(), field, path, f"the folder of {STS_TASK}'s files, or a task file (.toml)"
         )
-    cfg = fill_derived_fields(
-        tasks.DERIVED_FIELDS, fields.override(config.Config(), {"data.corpus": "task", **settings})
-    )
+    cfg = tasks.resolve_task(settings)
     cfg = fields.override(cfg, {"data.labelled.train": ""})
     labelled = cfg.data.labelled
     for key, value, is_right, expected in (

@@ -99,7 +99,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """
     trial = finetuning_recipe.Trial(*(case.inputs[name] for name in finetuning_recipe.Trial._fields))
     overrides = finetuning_recipe.make_overrides(run.cfg, trial)
-    cfg, packed = finetuning_recipe.resolve(config.Config(), run.cfg.workdir, overrides, epochs=trial.epochs)
+    cfg, packed = finetuning_recipe.resolve(run.cfg.workdir, overrides, epochs=trial.epochs)
     digest = files.json_sha256([fields.fingerprint(cfg), packed.manifest["inputs"]])
     name = f"{format_task_name(trial)}-{case.name.rpartition('/')[2]}-{digest[:6]}"
     cfg = fields.override(

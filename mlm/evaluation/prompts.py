@@ -15,8 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm import objectives
-from mlm.base import config, errors, fields, types
-from mlm.base.derived_fields import fill_derived_fields
+from mlm.base import errors, types
 from mlm.base.estimates import Score, compute_score
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, tasks
@@ -93,9 +92,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         settings = {"data.task": name, "data.task_path": folder}
         if default.verbalizers:
             settings["data.labelled.labels"] = ",".join(default.verbalizers)
-    cfg = fill_derived_fields(
-        tasks.DERIVED_FIELDS, fields.override(config.Config(), {"data.corpus": "task", **settings})
-    )
+    cfg = tasks.resolve_task(settings)
     errors.require(
         cfg.objective == "classification", f"{file}: objective", cfg.objective, "classification, since it is prompted"
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import conditional_fields, config, errors, fields
-from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.tasks import examples, splits, tasks
 
 SUFFIX = ".toml"
@@ -35,11 +34,6 @@ class TaskFile(NamedTuple):
     fields: dict[str, Any]  # of the config, by dotted name
     pattern: str  # of the prompt; empty: none
     verbalizers: dict[str, str]  # a word for each label; {}: none
-
-    def resolve(self) -> config.Config:
-        """Returns the defaults with the file's fields and those that follow from them."""
-        cfg = fields.override(config.Config(), {"data.corpus": "task", **self.fields})
-        return fill_derived_fields(tasks.DERIVED_FIELDS, cfg)
 
 
 def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "dev")) -> TaskFile:
@@ -94,7 +88,7 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
 
 
 def _check(task_file, required):
-    cfg = task_file.resolve()
+    cfg = tasks.resolve_task(task_file.fields)
     fields.check_values(cfg)
     tasks.check_labelled(cfg, required)
     unread = conditional_fields.find_unread_fields(tasks.FIELD_CONDITIONS, fields.flatten(cfg))

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mlm.base import config, errors
+from mlm.base import config, errors, fields
 from mlm.base.conditional_fields import FieldCondition
-from mlm.base.derived_fields import DerivedField
+from mlm.base.derived_fields import DerivedField, fill_derived_fields
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
 
@@ -345,6 +345,11 @@ DERIVED_FIELDS = (
         _is_task,
     ),
 )
+
+
+def resolve_task(settings: Mapping[str, Any]) -> config.Config:
+    """The defaults with a task's fields (dotted name -> value) and those that follow from them."""
+    return fill_derived_fields(DERIVED_FIELDS, fields.override(config.Config(), {"data.corpus": "task", **settings}))
 
 
 def check(cfg: config.Config) -> None:

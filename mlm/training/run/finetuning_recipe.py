@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
@@ -92,7 +92,9 @@ def plan_config(cfg: config.Config, trial: Trial) -> config.Config:
     Raises ConfigError if the run cannot be fine-tuned so.
     """
     inherited = initialization.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
-    resolved = resolution.resolve_layers(_stack_layers(config.Config(), inherited, make_overrides(cfg, trial))).config
+    overrides = fields.Layer("config.downstream", make_overrides(cfg, trial))
+    layers = [fields.Layer(cfg.workdir, inherited), make_recipe(inherited, trial.task), overrides]
+    resolved = resolution.resolve_layers(layers).config
     resolution.check(resolved)
     return resolved
 
@@ -108,21 +110,27 @@ def check(cfg: config.Config) -> None:
             raise errors.ConfigError(f"config.downstream, {trial.task}: {error}") from None
 
 
-def resolve(
-    base: config.Config,
+def resolve(run: str, overrides: Mapping[str, Any], **options: Any) -> tuple[config.Config, pack.PackedDataset]:
+    """The config and the data of `resolve_layers`; overrides: fields by dotted name, data.task among them."""
+    resolved, packed = resolve_layers([], run, [fields.Layer("override", overrides)], **options)
+    return resolved.config, packed
+
+
+def resolve_layers(
+    base: Sequence[fields.Layer],
     run: str,
-    overrides: Mapping[str, Any],
+    overrides: Sequence[fields.Layer],
     *,
     from_scratch: bool = False,
     epochs: float | None = None,
     name: str = "",
-) -> tuple[config.Config, pack.PackedDataset]:
+) -> tuple[resolution.ResolvedConfig, pack.PackedDataset]:
     """The resolved and checked config of a fine-tuning of a run, or of a Hugging Face folder, and its data.
 
     Args:
-        base: the config that all others override.
+        base: the layers that all others override.
         run: the directory of the run, or a Hugging Face folder. Its fields override base.
-        overrides: fields by dotted name, data.task among them. They override the recipe, which overrides the run.
+        overrides: layers that set data.task, and more. They override the recipe, which overrides the run.
         from_scratch: initialize the parameters instead of loading the run's.
         epochs: replaces train.steps.
         name: names the run's directory; empty: data.task does.
@@ -130,42 +138,41 @@ def resolve(
     Raises:
         ConfigError: the run cannot be fine-tuned so.
     """
+    changes = {field: value for layer in overrides for field, value in layer.values.items()}
+    task = changes.get("data.task", "")
+    errors.require(bool(task), "config.data.task", task, "the task to fine-tune for: data.task=NAME, or --task=FILE")
     errors.require(
-        bool(overrides.get("data.task")),
-        "config.data.task",
-        overrides.get("data.task", ""),
-        "the task to fine-tune for: data.task=NAME, or --task=FILE",
-    )
-    errors.require(
-        epochs is None or "train.steps" not in overrides,
+        epochs is None or "train.steps" not in changes,
         "--epochs",
         epochs,
         "no --epochs, since config.train.steps is set",
     )
     errors.require(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
-    name = (name or overrides["data.task"]) + ("-from_scratch" if from_scratch else "")
-    workdir = {"workdir": str(initialization.choose_finetuning_folder(run, name))}
-    source_cfg = fields.override(base, {**workdir, **overrides})
+    folder = initialization.choose_finetuning_folder(run, (name or task) + ("-from_scratch" if from_scratch else ""))
+    workdir = fields.Layer("run and task", {"workdir": str(folder)})
+    source_cfg = config.Config()
+    for layer in (*base, workdir, *overrides):
+        source_cfg = fields.override(source_cfg, layer.values)
     inherited = initialization.read_source_fields(run, source_cfg, from_scratch=from_scratch)
-    layers = _stack_layers(base, inherited | workdir, overrides)
+    layers = [*base, fields.Layer(run, inherited), workdir, make_recipe(inherited, task), *overrides]
     cfg = resolution.resolve_layers(layers).config
     if not from_scratch:
         initialization.check_inherited_fields(cfg, inherited)
     resolution.check(cfg)
     packed = pack.load_dataset(cfg)
-    if "train.steps" not in overrides:
-        num_examples = len(packed.train["ids"]) * (EPOCHS if epochs is None else epochs)
-        steps = {"train.steps": max(1, math.ceil(num_examples / cfg.train.batch_size))}
-        cfg = resolution.resolve_layers([*layers, fields.Layer("epochs", steps)]).config
-    return cfg, packed
+    if "train.steps" not in changes:
+        epochs = EPOCHS if epochs is None else epochs
+        steps = max(1, math.ceil(len(packed.train["ids"]) * epochs / cfg.train.batch_size))
+        layers.append(fields.Layer(f"epochs = {epochs:g}", {"train.steps": steps}))
+    return resolution.resolve_layers(layers), packed
 
 
-def _stack_layers(base, inherited, overrides) -> list[fields.Layer]:
-    """The layers of a fine-tuning's config; inherited: the fields of the run it starts from."""
-    recipe = RECIPE | {
+def make_recipe(inherited: Mapping[str, Any], task: str) -> fields.Layer:
+    """The recipe for a task; inherited: the fields of the run that the fine-tuning starts from."""
+    seq_len = inherited["pack.seq_len"]
+    changes = {
         "train.batch_size": BATCH_SIZE,
         "optim.learning_rate": get_learning_rates(inherited["model.width"])[1],
+        "pack.seq_len": min(seq_len, SEQ_LENS.get(task) or seq_len),
     }
-    seq_len = inherited["pack.seq_len"]
-    recipe |= {"pack.seq_len": min(seq_len, SEQ_LENS.get(overrides["data.task"]) or seq_len)}
-    return resolution.make_layers(base, inherited, recipe, overrides)
+    return fields.Layer("fine-tuning recipe", RECIPE | changes)
