@@ -300,7 +300,7 @@ def print_plan(configs, args) -> None:
     """Prints what each point needs, as soon as it is known."""
     from mlm.base import errors
     from mlm.launch.cluster.accelerators import ACCELERATORS
-    from mlm.launch.sweep import local_timing, plan
+    from mlm.launch.sweep import local_timing, plan, target_compiler
 
     keep_accelerators_free()
     if args.device is None:
@@ -328,7 +328,11 @@ def print_plan(configs, args) -> None:
     else:
         errors.require_one_of("--device", args.device, [*ACCELERATORS, "local"])
         accelerator = ACCELERATORS[args.device]
-        options = plan.PlanOptions(accelerator, args.devices, args.utilisation, args.compile)
+        target = target_compiler.make_target(args.device, accelerator, args.devices) if args.compile else None
+        if target and not target_compiler.is_installed(target):
+            print(f"note: compiled for simulated devices of a CPU; pip install 'mlm[{target.extra}]' compiles for them")
+            target = None
+        options = plan.PlanOptions(accelerator, args.devices, args.utilisation, args.compile, target)
         note = (
             f"On {args.devices} x {args.device} (devices: {args.devices * accelerator.num_devices}, each "
             f"{accelerator.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {accelerator.memory / 1e9:.0f} GB; "
@@ -338,7 +342,10 @@ def print_plan(configs, args) -> None:
         for line in plan.format_plan(points, options):
             print(line, flush=True)
     memory_note = "as compiled" if args.compile else "estimated to within a quarter (--compile compiles each step)"
-    print(f"\n{note}; a step fits if it needs at most {plan.USABLE_MEMORY:.0%} of the memory, {memory_note}.")
+    limit = f"{plan.USABLE_MEMORY:.0%} of the memory"
+    if not local and options.target:
+        limit = f"{options.target.memory / 1e9:.1f} GB, what {options.target.module} lets a program have"
+    print(f"\n{note}; a step fits if it needs at most {limit}, {memory_note}.")
     if any(cfg.downstream.tasks for cfg in configs):
         print("Fine-tunings (config.downstream) are not counted.")
     if not local and any(cfg.model.dtype != "bfloat16" for cfg in configs):

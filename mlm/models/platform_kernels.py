@@ -21,9 +21,12 @@ FASTER_KERNELS = {
 }
 
 
-def resolve_kernels(kernels: str) -> str:
-    """The names of the kernels in one order; `auto` stands for those that are faster on this process's platform."""
-    names = FASTER_KERNELS.get(jax.default_backend(), ()) if kernels == "auto" else kernels.split(",")
+def resolve_kernels(kernels: str, platform: str = "") -> str:
+    """The names of the kernels in one order; `auto` stands for those that are faster on a platform, by JAX's name.
+
+    platform: empty: this process's.
+    """
+    names = FASTER_KERNELS.get(platform or jax.default_backend(), ()) if kernels == "auto" else kernels.split(",")
     return ",".join(name for name in KERNELS if name in names) or REFERENCE
 
 

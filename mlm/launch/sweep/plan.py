@@ -1,8 +1,8 @@
 """What a run would cost, without training it or allocating its arrays: parameters, FLOPs, memory, hours on a device.
 
 Nothing here uses an accelerator. Memory is estimated, or it is what XLA plans for the real step at its real size, on
-abstract inputs, for as many simulated devices, compiled on the machine that makes the plan. A CPU's plan is larger than
-an accelerator's, as its kernels compute bfloat16 in float32.
+abstract inputs: by the compiler of the devices themselves where it is installed (target_compiler.py), else for as many
+simulated devices by the CPU's, whose plan is larger, as its kernels compute bfloat16 in float32.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.launch.cluster.accelerators import Accelerator
-from mlm.launch.sweep import subprocess_worker
+from mlm.launch.sweep import subprocess_worker, target_compiler
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
 from mlm.training.step import cost, fsdp, parallel, program
@@ -59,6 +59,7 @@ class PlanOptions(NamedTuple):
     count: int = 1  # of the accelerator
     utilisation: float = 0.4  # of the dense peak
     exact: bool = False  # take memory from the compiler's plan instead of an estimate
+    target: target_compiler.Target | None = None  # exact: whose compiler plans; None: the CPU's
     compile_mesh: Callable[[config.Config, int], cost.StepCost] | None = None
     # (canonical config, vocabulary size) -> cost on all devices
     measure_step: Callable[[config.Config, int, float | None], tuple[float, str]] | None = None
@@ -77,7 +78,9 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
     totals: dict[str, float] = dict.fromkeys(("tokens", "flops", "hours"), 0.0)
     num_devices = options.count * options.accelerator.num_devices
     with contextlib.ExitStack() as stack:
-        if options.exact and 1 < num_devices <= MAX_SIMULATED_DEVICES:
+        if options.exact and options.target:
+            options = options._replace(compile_mesh=stack.enter_context(target_compiler.open_compiler(options.target)))
+        elif options.exact and 1 < num_devices <= MAX_SIMULATED_DEVICES:
             options = options._replace(compile_mesh=stack.enter_context(simulate_devices(num_devices)))
         row: dict[str, Any]
         for name, cfg in points.items():
@@ -212,7 +215,8 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
         for variant, changes in STEP_VARIANTS.items()
         if num_devices > 1 or changes["parallel.mode"] == "data_parallel"
     }
-    memory, limit, factor = costs[chosen].memory, options.accelerator.memory * USABLE_MEMORY, error_factor(chosen)
+    memory, factor = costs[chosen].memory, error_factor(chosen)
+    limit = options.target.memory if options.target else options.accelerator.memory * USABLE_MEMORY
     row |= {variant: step_cost.memory / 1e9 for variant, step_cost in costs.items()} | {
         "memory": memory / 1e9,
         "communicated": ", ".join(

@@ -12,6 +12,8 @@ _COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{$")  # the first line of
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.+?) ([\w\-]+)\((.*)")
 _CALLED_COMPUTATIONS = re.compile(r"=\{?((?:%[\w.\-]+(?:, )?)+)")  # attributes that name computations
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CONDITION = re.compile(r"condition=%([\w.\-]+)")
+_BOUND = re.compile(r" = s32\[\]\S* constant\((\d+)\)")  # in a condition, of a loop that counts from 0
 _ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
 
 
@@ -51,16 +53,26 @@ def count_bytes(text: str) -> dict[str, int]:
             for computations in _CALLED_COMPUTATIONS.findall(arguments):
                 for name in re.findall(r"%([\w.\-]+)", computations):
                     called_bytes += count(name) if name in bodies else collections.Counter()
-            trip_count = _TRIP_COUNT.search(arguments) if operation == "while" else None
-            if operation == "while" and called_bytes and trip_count is None:
+            iterations = _count_iterations(arguments, bodies) if operation == "while" else 1
+            if called_bytes and iterations is None:
                 raise ValueError(
                     f"the loop {result} moves data between devices, and its number of iterations is unknown"
                 )
-            iterations = int(trip_count[1] if trip_count else 1)
-            total += collections.Counter({kind: number * iterations for kind, number in called_bytes.items()})
+            total += collections.Counter({kind: number * (iterations or 0) for kind, number in called_bytes.items()})
         return total
 
     return {kind: count(entry)[kind] for kind in COLLECTIVES}
+
+
+def _count_iterations(arguments: str, bodies: dict[str, list[str]]) -> int | None:
+    """How often a loop runs, if its text says so: the compiler of TPUs says it in the loop's condition alone."""
+    if trip_count := _TRIP_COUNT.search(arguments):
+        return int(trip_count[1])
+    condition = _CONDITION.search(arguments)
+    lines = bodies.get(condition[1], []) if condition else []
+    bounds = [int(bound[1]) for bound in map(_BOUND.search, lines) if bound]
+    is_counter = any("compare(" in line and "direction=LT" in line for line in lines)
+    return bounds[0] if is_counter and len(bounds) == 1 else None
 
 
 def compute_type_bytes(type_: str) -> int:

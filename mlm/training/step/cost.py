@@ -4,12 +4,13 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
+from mlm.models import platform_kernels
 from mlm.training.step import collectives, parallel, program, update
 
 
@@ -101,19 +102,27 @@ def measure_step_memory(cfg: config.Config, vocab_size: int) -> float:
 
 
 @functools.cache
-def compile_step(cfg: config.Config, vocab_size: int, *, single_device: bool = False) -> StepCost:
-    """Compiles a step of a canonical config on all devices or on one, with layers rolled; allocates no array."""
-    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": "reference"})  # those kernels are this CPU's
+def compile_step(
+    cfg: config.Config, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
+) -> StepCost:
+    """Compiles a step of a canonical config, with layers rolled; allocates no array.
+
+    It is compiled for one device here (single_device), for the given ones, which need not be here, or for all. Kernels
+    of this machine's CPU would not be those of the devices that it stands for: devices that are given have their own.
+    """
+    platform = devices[0].platform if devices else ""
+    kernels = platform_kernels.resolve_kernels(cfg.model.kernels, platform) if devices else platform_kernels.REFERENCE
+    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": kernels})
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
     mode = parallel.MODES["data_parallel" if single_device else cfg.parallel.mode]
-    strategy = parallel.build_single_device(train_step) if single_device else mode.build(train_step)
+    strategy = parallel.build_single_device(train_step) if single_device else mode.build(train_step, devices)
     state, batch = make_abstract_state(cfg, vocab_size), types.abstract_batch(cfg.train.batch_size, dataset_info)
     lowered = strategy.train_step.lower(
         strategy.make_restore_target(state) if mode.shards_params else state, batch, program.make_train_hparams(cfg)
     )
-    # How well the machine code is optimized does not change the planned memory.
-    compiled = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})
+    # How well the machine code of a CPU is optimized does not change the planned memory.
+    compiled = lowered.compile(None if devices else {"xla_backend_optimization_level": 0})
     memory = compiled.memory_analysis()
     return StepCost(
         memory.argument_size_in_bytes

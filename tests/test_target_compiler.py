@@ -1,0 +1,92 @@
+"""Plans by the compilers of devices that are not here: what is compiled for, and what it says."""
+
+import re
+
+import pytest
+from small import small_config
+
+from mlm.base import errors
+from mlm.launch.cluster.accelerators import ACCELERATORS
+from mlm.launch.sweep import plan, target_compiler
+from mlm.training.step import collectives, program
+
+pytestmark = pytest.mark.slow
+# The loop of a program for TPUs: only its condition says how often it runs.
+TPU_LOOP = """
+%condition (p: (s32[], f32[8])) -> pred[] {
+  %bound = s32[]{:T(128)} constant(12), metadata={}
+  %p = (s32[]{:T(128)}, f32[8]{0:T(256)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %bound), direction=LT
+}
+
+%body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %p = (s32[]{:T(128)}, f32[8]{0:T(256)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  %x = f32[8]{0:T(256)} get-tuple-element(%p), index=1
+  %sum = f32[8]{0:T(256)S(1)} all-reduce(%x), to_apply=%add
+  ROOT %out = (s32[]{:T(128)}, f32[8]{0:T(256)}) tuple(%i, %sum)
+}
+
+ENTRY %main (x: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %x = (s32[]{:T(128)}, f32[8]{0:T(256)}) parameter(0)
+  ROOT %loop = (s32[]{:T(128)}, f32[8]{0:T(256)}) while(%x), condition=%condition, body=%body
+}
+"""
+
+
+def make_target(name, count=1):
+    return target_compiler.make_target(name, ACCELERATORS[name], count)
+
+
+def needs(name):
+    target = make_target(name)
+    reason = f"needs {target.module}: pip install 'mlm[{target.extra}]'"
+    return pytest.mark.skipif(not target_compiler.is_installed(target), reason=reason)
+
+
+def test_a_loop_of_a_tpu_program_counts_as_often_as_its_condition_says():
+    assert collectives.count_bytes(TPU_LOOP)["all-reduce"] == 12 * 8 * 4
+    with pytest.raises(ValueError, match="number of iterations is unknown"):
+        collectives.count_bytes(TPU_LOOP.replace("direction=LT", "direction=NE"))
+
+
+def test_topologies_have_one_device_a_chip_and_the_hosts_that_one_orders():
+    assert make_target("v5e-16")[:3] == ("tpu", "v5e:4x4", ())
+    assert make_target("v5e-8")[1:3] == ("v5e:2x4", (("chips_per_host_bounds", (2, 4, 1)),))
+    assert make_target("v5e-1")[1:3] == ("v5e:1x1", (("chips_per_host_bounds", (1, 1, 1)),))
+    assert make_target("v4-8")[1:3] == ("v4:2x2x1", (("chip_config_name", "megacore"),))
+    assert make_target("H100-8", 4).topology == "1x4x8" and make_target("H200", 3).topology == "1x1x3"
+    with pytest.raises(errors.ConfigError, match=r"^--devices = 2: expected 1: "):
+        make_target("v5e-16", 2)
+    generations = {name.partition("-")[0] for name, kind in ACCELERATORS.items() if kind.tpu}
+    assert generations <= target_compiler.TPU_MEMORY.keys()
+
+
+def test_what_a_program_needs_is_read_from_the_compilers_error():
+    message = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 23.45G of 15.75G hbm."
+    assert target_compiler.read_needed_memory(message) == 23.45 * 2**30
+    assert target_compiler.read_needed_memory("RESOURCE_EXHAUSTED") == float("inf")
+
+
+def plan_point(name, cfg):
+    options = plan.PlanOptions(ACCELERATORS[name], exact=True, target=make_target(name))
+    with target_compiler.open_compiler(options.target) as compile_mesh:
+        return plan.plan_point("a", cfg, options._replace(compile_mesh=compile_mesh))
+
+
+@needs("v5e-4")
+def test_libtpu_plans_what_fits_and_what_does_not():
+    changes = {"tokenizer__vocab_size": 500, "data__path": "t.txt", "train__batch_size": 64, "model__dtype": "bfloat16"}
+    row = plan_point("v5e-4", small_config("transformer", model__num_layers=1, **changes))
+    assert row["fits"] == "yes" and row["memory_plain"] > 0
+    gradients = 4 * row["parameters"] / 1e9
+    all_reduced = float(re.search(r"all-reduce ([\d.e+-]+)", row["communicated"])[1])
+    assert gradients <= all_reduced < 1.1 * gradients
+
+
+@needs("H100-8")
+def test_the_compiler_of_gpus_plans_too():
+    cfg = small_config("transformer", model__num_layers=1, train__batch_size=64, tokenizer__vocab_size=500)
+    with target_compiler.open_compiler(make_target("H100-8")) as compile_mesh:
+        assert compile_mesh(program.canonicalize_config(cfg), 500).memory > 0
