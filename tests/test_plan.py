@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
         accelerators.ACCELERATORS, "small", accelerators.Accelerator(1e12, 0.4 * whole / plan.USABLE_MEMORY, 1, "")
     )
     said = point(member(), "small", 1)["fits"]
-    told = re.match(r"no: train.grad_accum_steps = (\d+) would .*, or --devices=(\d+)$", said)
+    told = re.match(r"no: train.grad_accum_steps = (\d+) would .*, or --count=(\d+)$", said)
     accumulate, devices = map(int, told.groups())
     assert point(member(train__grad_accum_steps=accumulate), "small", 1)["fits"] == "yes"
     assert point(member(train__grad_accum_steps=accumulate // 2), "small", 1)["fits"] != "yes"
@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
     monkeypatch.setitem(
         accelerators.ACCELERATORS, "four", accelerators.Accelerator(1e12, 0.15 * whole / plan.USABLE_MEMORY, 4, "")
     )
-    devices = int(re.search(r"--devices=(\d+)$", point(member(), "four", 1)["fits"])[1])
+    devices = int(re.search(r"--count=(\d+)$", point(member(), "four", 1)["fits"])[1])
     assert point(member(), "four", devices)["fits"] == "yes"
 
 
@@ -291,8 +291,8 @@ def test_the_count_is_above_the_usual_estimate_by_as_much_as_it_says(size, vocab
 def test_a_plan_says_first_which_device_it_assumes_unless_one_is_named(capsys, monkeypatch):
     monkeypatch.setattr(sweep, "keep_accelerators_free", lambda: None)
     for flags, first in (
-        (["--devices=2"], "This plan is for 2 x H200; --device=local measures"),
-        (["--device=A100"], "|"),
+        (["--count=2"], "This plan is for 2 x H200; --accelerator=local measures"),
+        (["--accelerator=A100"], "|"),
     ):
         sweep.print_plan([], sweep.make_parser("plan").parse_words(["a.py", *flags]))
         assert capsys.readouterr().out.startswith(first)

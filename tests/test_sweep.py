@@ -70,10 +70,10 @@ def sweep(tmp_path_factory):
 
 def test_a_plan_says_what_points_cost_and_trains_nothing(sweep):
     runs, call = sweep
-    code, out, _ = call("plan", "--device=v4-8", "--devices=2")
+    code, out, _ = call("plan", "--accelerator=v4-8", "--count=2")
     assert code == 0 and "On 2 x v4-8 (devices: 8, each 275 TFLOP/s" in out and "| 2 points" in out
     assert not runs.exists()
-    code, _, errors = call("plan", "--device=v4-9")
+    code, _, errors = call("plan", "--accelerator=v4-9")
     assert code == 2 and "did you mean 'v4-8'?" in errors.splitlines()[-1]
 
 

@@ -6,7 +6,7 @@ import pytest
 from small import small_config
 
 from mlm.base import errors
-from mlm.launch.cluster.accelerators import ACCELERATORS
+from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator
 from mlm.launch.sweep import plan, target_compiler
 from mlm.training.step import collectives, program
 
@@ -57,7 +57,7 @@ def test_topologies_have_one_device_a_chip_and_the_hosts_that_one_orders():
     assert make_target("v5e-1")[1:3] == ("v5e:1x1", (("chips_per_host_bounds", (1, 1, 1)),))
     assert make_target("v4-8")[1:3] == ("v4:2x2x1", (("chip_config_name", "megacore"),))
     assert make_target("H100-8", 4).topology == "1x4x8" and make_target("H200", 3).topology == "1x1x3"
-    with pytest.raises(errors.ConfigError, match=r"^--devices = 2: expected 1: "):
+    with pytest.raises(errors.ConfigError, match=r"^--count = 2: expected 1: "):
         make_target("v5e-16", 2)
     generations = {name.partition("-")[0] for name, kind in ACCELERATORS.items() if kind.tpu}
     assert generations <= target_compiler.TPU_MEMORY.keys()
@@ -90,3 +90,24 @@ def test_the_compiler_of_gpus_plans_too():
     cfg = small_config("transformer", model__num_layers=1, train__batch_size=64, tokenizer__vocab_size=500)
     with target_compiler.open_compiler(make_target("H100-8")) as compile_mesh:
         assert compile_mesh(program.canonicalize_config(cfg), 500).memory > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("v5e-16", "v5e-16"),
+        ("v5e:4x4", "v5e-16"),
+        ("v5e:16", "v5e-16"),
+        ("v5p:4x4x4", "v5p-128"),
+        ("v4:2x2x1", "v4-8"),
+        ("h100", "H100"),
+        ("H100:8", "H100-8"),
+    ],
+)
+def test_an_accelerator_is_found_by_its_topology_or_count(text, name):
+    assert find_accelerator("--accelerator", text) == name
+
+
+def test_an_accelerator_that_does_not_exist_is_named_with_the_nearest():
+    with pytest.raises(errors.ConfigError, match=r"^--accelerator = 'v5p-129': .*did you mean 'v5p-12.'"):
+        find_accelerator("--accelerator", "v5p-129")

@@ -33,7 +33,7 @@ mlm sweep VERB --help lists a verb's flags.
 """
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
-PLANNED_DEVICE = "H200"  # unless --device names another
+PLANNED_ACCELERATOR = "H200"  # unless --accelerator names another
 BUDGETS = ("steps", "predictions", "flops", "seconds")
 REPORT_PACKAGES = ("jinja2", "vl_convert")
 CLUSTERS = ("slurm", "tpu", "kubernetes")
@@ -101,11 +101,13 @@ def add_malloc_flag(parser: command.CommandParser) -> None:
 def add_plan_flags(parser: command.CommandParser) -> None:
     """The flags of a plan."""
     parser.add_argument(
-        "--device",
-        help=f"kind of device: a name of mlm/launch/cluster/accelerators.py, or local to measure a few steps of each "
-        f"program on this machine ({PLANNED_DEVICE})",
+        "--accelerator",
+        help=f"a name of mlm/launch/cluster/accelerators.py; NAME:TOPOLOGY, such as v5p:4x4x4; NAME:COUNT, such as "
+        f"H100:8; or local, to measure a few steps of each program on this machine ({PLANNED_ACCELERATOR})",
     )
-    parser.add_argument("--devices", type=command.Number(int, 1, 2**20), default=1, help="number of devices (1)")
+    parser.add_argument(
+        "--count", type=command.Number(int, 1, 2**20), default=1, help="how many of them: GPUs, or hosts of GPUs (1)"
+    )
     parser.add_argument(
         "--utilisation",
         type=command.Number(float, 0.01, 1),
@@ -115,7 +117,8 @@ def add_plan_flags(parser: command.CommandParser) -> None:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile each program (3 to 20 s each) for its exact memory, instead of an estimate",
+        help="compile each program for its exact memory, instead of an estimate: by the compiler of TPUs (pip install "
+        "'mlm[tpu]', a minute or more each) or of GPUs ('mlm[gpu-plan]'), else for simulated devices of a CPU",
     )
 
 
@@ -299,21 +302,20 @@ def keep_accelerators_free() -> None:
 def print_plan(configs, args) -> None:
     """Prints what each point needs, as soon as it is known."""
     from mlm.base import errors
-    from mlm.launch.cluster.accelerators import ACCELERATORS
+    from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator
     from mlm.launch.sweep import local_timing, plan, target_compiler
 
     keep_accelerators_free()
-    if args.device is None:
-        args.device = PLANNED_DEVICE
-        line = f"This plan is for {args.devices} x {PLANNED_DEVICE}; --device=local measures this machine instead."
+    if args.accelerator is None:
+        args.accelerator = PLANNED_ACCELERATOR
+        line = (
+            f"This plan is for {args.count} x {PLANNED_ACCELERATOR}; --accelerator=local measures this machine instead."
+        )
         print(f"{line}\n", flush=True)
-    points, local = {Path(cfg.workdir).name: cfg for cfg in configs}, args.device == "local"
+    points, local = {Path(cfg.workdir).name: cfg for cfg in configs}, args.accelerator == "local"
     if local:
         errors.require(
-            args.devices == 1,
-            "--devices",
-            args.devices,
-            "1 with --device=local, which uses the devices of this machine",
+            args.count == 1, "--count", args.count, "1 with --accelerator=local, which uses the devices of this machine"
         )
         timing = local_timing.LocalMachine({cfg.model.dtype for cfg in configs}, args.utilisation)
         accelerator, machine = timing.accelerator(), timing.machine
@@ -326,15 +328,15 @@ def print_plan(configs, args) -> None:
             f"{accelerator.memory / 1e9:.1f} GB), steps as measured, valid if nothing else runs"
         )
     else:
-        errors.require_one_of("--device", args.device, [*ACCELERATORS, "local"])
-        accelerator = ACCELERATORS[args.device]
-        target = target_compiler.make_target(args.device, accelerator, args.devices) if args.compile else None
+        args.accelerator = find_accelerator("--accelerator", args.accelerator, ["local"])
+        accelerator = ACCELERATORS[args.accelerator]
+        target = target_compiler.make_target(args.accelerator, accelerator, args.count) if args.compile else None
         if target and not target_compiler.is_installed(target):
             print(f"note: compiled for simulated devices of a CPU; pip install 'mlm[{target.extra}]' compiles for them")
             target = None
-        options = plan.PlanOptions(accelerator, args.devices, args.utilisation, args.compile, target)
+        options = plan.PlanOptions(accelerator, args.count, args.utilisation, args.compile, target)
         note = (
-            f"On {args.devices} x {args.device} (devices: {args.devices * accelerator.num_devices}, each "
+            f"On {args.count} x {args.accelerator} (devices: {args.count * accelerator.num_devices}, each "
             f"{accelerator.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {accelerator.memory / 1e9:.0f} GB; "
             f"{accelerator.source}), at {args.utilisation:.0%} of that peak"
         )

@@ -1,6 +1,9 @@
 """Accelerators by the names under which one orders them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from mlm.base import errors
 
 
 class TpuSlice(NamedTuple):
@@ -85,3 +88,24 @@ ACCELERATORS = {
     **make_square_slices("v6e", (918e12, 32e9), "tpu-v6e-slice", "v2-alpha-tpuv6e", "v6e"),
     **make_cube_slices("tpu7x", (2307e12 / 2, 192 * 2**30 / 2), "tpu7x", "", devices_per_chip=2),
 }
+
+
+def find_accelerator(field: str, text: str, others: Sequence[str] = ()) -> str:
+    """The name in ACCELERATORS of a text: that name in any case, or the generation with a topology or a count.
+
+    Args:
+        field: the setting, for the error.
+        text: such as v5e-16, v5p:4x4x4, v5e:16 or h100:8; the number after a TPU's colon counts its chips.
+        others: further names, for the error.
+
+    Raises:
+        ConfigError: no accelerator has such a name; it names the nearest.
+    """
+    generation, _, size = text.lower().partition(":")
+    for name, accelerator in ACCELERATORS.items():
+        prefix = name.partition("-")[0].lower()
+        sizes = {str(accelerator.num_chips), *([accelerator.tpu.topology] if accelerator.tpu else [])}
+        if text.lower() == name.lower() or (prefix == generation and size in sizes):
+            return name
+    errors.require_one_of(field, text, [*ACCELERATORS, *others])
+    return text

@@ -341,7 +341,7 @@ def _suggest_remedy(cfg, num_examples, chosen, max_memory, limit, count, compute
             addition = f" with {describe_changes(variant)}" if variant != chosen else ""
             remedies.append(f"train.grad_accum_steps = {accum_steps}{addition} would ({memory / 1e9:.1f} GB)")
             if variant == chosen:
-                remedies.append(f"--devices={-(-count * accum_steps // cfg.train.grad_accum_steps)}")
+                remedies.append(f"--count={-(-count * accum_steps // cfg.train.grad_accum_steps)}")
             break
     if remedies:
         return f"no: {', or '.join(remedies)}"

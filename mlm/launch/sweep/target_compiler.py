@@ -63,14 +63,14 @@ def make_target(name: str, accelerator: Accelerator, count: int) -> Target:
         options = (("topology", topology), ("target_config", describe_gpu(generation, accelerator)))
         memory = accelerator.memory * GPU_MEMORY_SHARE
         return Target("cuda", topology, options, memory, "jax_plugins.xla_cuda13", "gpu-plan")
-    errors.require(count == 1, "--devices", count, "1: a plan compiles for one slice of a TPU")
+    errors.require(count == 1, "--count", count, "1: a plan compiles for one slice of a TPU")
     topology, options = accelerator.tpu.topology, ()
     if generation == "v4":
         options = (("chip_config_name", "megacore"),)  # one device a chip
     elif accelerator.num_hosts == 1 and topology not in ("2x2", "2x2x1"):
         sizes = [int(size) for size in topology.split("x")]
         options = (("chips_per_host_bounds", (*sizes, *[1] * (3 - len(sizes)))),)
-    return Target("tpu", f"{generation}:{topology}", options, TPU_MEMORY[generation], "libtpu", "tpu-plan")
+    return Target("tpu", f"{generation}:{topology}", options, TPU_MEMORY[generation], "libtpu", "tpu")
 
 
 def is_installed(target: Target) -> bool:
