@@ -28,19 +28,20 @@ class Result:
     content: Mapping[str, Any] = dataclasses.field(repr=False)
 
 
-def load(path: str | os.PathLike) -> LanguageModel:
+def load(path: str | os.PathLike, *, step: int | None = None) -> LanguageModel:
     """Loads a trained model.
 
     Args:
         path: a run's directory (its newest checkpoint is read, also while it trains), a Hugging Face folder (BERT,
             RoBERTa, XLM-R, GPT-2, or one that `save_pretrained` wrote), or hf:ORG/NAME, which is downloaded.
+        step: of a run: one of its milestones (config.train.milestones), or a checkpoint that is still there.
 
     Raises:
         mlm.base.errors.ConfigError: there is no model.
     """
     from mlm.inference import pretrained_io
 
-    return pretrained_io.load_model(str(path))
+    return pretrained_io.load_model(str(path), step)
 
 
 def train(config: Config | Mapping[str, Any]) -> Result:
@@ -76,17 +77,19 @@ def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[s
             sts="FOLDER", anisotropy=True or prompt="sst2". None: pseudo-log-likelihood of the held-out sentences.
 
     Returns:
-        {"evaluations": {evaluation: {case: result}}, "summary": {evaluation: its scores}} of this call.
+        {"evaluations": {evaluation: {case: result}}, "summary": {evaluation: its scores}} of this call; with
+        milestones=True one of these for each milestone of the run, by its step.
 
     Raises:
         mlm.base.errors.ConfigError: no such run or option, or the model does not support an evaluation.
     """
     from mlm.cli import evaluate as command
 
-    run = model.config.workdir if isinstance(model, LanguageModel) else str(model)
+    is_loaded = isinstance(model, LanguageModel)
+    run, step = (model.config.workdir, model.milestone) if is_loaded else (str(model), None)
     flags = [
         f"--{name}" if value is True else f"--{name}={','.join(value) if isinstance(value, list | tuple) else value}"
         for name, value in options.items()
         if value is not False
     ]
-    return command.evaluate_run(run, command.make_parser().parse_words([run, *flags]), {})
+    return command.evaluate_run(run, command.make_parser().parse_words([run, *flags]), {}, step)

@@ -13,7 +13,7 @@ from small import drawn_config
 
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.training.run import directory, extension, loop, preemption, trained_run
+from mlm.training.run import checkpoint, directory, extension, loop, preemption, trained_run
 from mlm.training.step import optim
 
 SHORT, LONG = 8, 12
@@ -31,6 +31,7 @@ def made(tmp_path_factory):
             "train__batch_size": 8,
             "train__checkpoint_every": 3,
             "train__log_every": 4,
+            "train__milestones": "2,7",
             "eval__batch_size": 8,
             "optim__schedule": schedule,
             "optim__warmup_fraction": 0.3,
@@ -58,6 +59,10 @@ def ended(cfg) -> dict:
     return {
         "step": run.step,
         "params": jax.tree.map(np.asarray, run.state.params),
+        "milestones": {
+            step: jax.tree.map(np.asarray, trained_run.load(cfg.workdir, {}, step=step).state.params)
+            for step in checkpoint.list_milestones(cfg.workdir)
+        },
         **{
             name: found[name]
             for name in ("fingerprint", "steps", "evaluation", "tokens", "predictions", "flops", "held_out")

@@ -450,6 +450,12 @@ class Train:
     spike_max_rewinds: int = field(10, "number of rewinds after which the next spike ends the run")
     eval_every: int = setting(0, "steps between evaluations; 0: only at the end")
     checkpoint_every: int = setting(500, "steps between checkpoints")
+    milestones: str = setting(
+        "",
+        "moments at which the parameters are kept for good, beside the newest two checkpoints: log:24 (so many, evenly "
+        "spaced in the logarithm of the step) | steps (100,1000) | words read, repetitions counted (500kw,1Mw) | "
+        "babylm (1, 2, ... 10, 20, ... 100, 200, ... million words); empty: none",
+    )
     log_every: int = setting(50, "steps between log lines")
     trackers: str = setting(
         "tensorboard",

@@ -12,6 +12,7 @@ DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held
     mlm evaluate runs/a --prompt=sst2 --task_path=FOLDER [--few_shot]
     mlm evaluate runs/a --prompt=reviews.toml --sts=pairs.toml
     mlm evaluate runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
+    mlm evaluate runs/a --milestones --blimp=FOLDER
 
 Results are written to evaluations.json in each run's directory, which the sweep's table reads. A second call computes
 only what is missing. NAME=VALUE sets a field that cannot change a result, such as eval.batch_size or data.cache_dir.
@@ -24,6 +25,11 @@ def make_parser() -> command.CommandParser:
     at_least_0 = command.Number(int, 0)
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help="directories of runs; a directory without a trained model is skipped"
+    )
+    parser.add_argument(
+        "--milestones",
+        action="store_true",
+        help="evaluate the model at each milestone of its training (train.milestones), in place of the newest",
     )
     group = parser.add_argument_group("pseudo-log-likelihood")
     group.add_argument(
@@ -360,14 +366,54 @@ def read_suite(args):
     return blimp.read_suite(args.blimp, args.paradigms, args.max_pairs, args.suite) if args.blimp else None
 
 
-def evaluate_run(workdir: str, args, overrides) -> dict:
-    """Evaluates a run as the arguments say and stores the results; returns {"evaluations", "summary"}."""
+def evaluate_run(workdir: str, args, overrides, step: int | None = None) -> dict:
+    """Evaluates a run as the arguments say and stores the results; returns {"evaluations", "summary"}.
+
+    step: of the milestone to evaluate; None: the newest checkpoint. With --milestones the result of each, by step.
+    """
+    from mlm.base import errors
     from mlm.evaluation import evaluation_tasks
     from mlm.training.run import trained_run
 
     suite, common = read_suite(args), list_common_cases(args)
-    run = trained_run.load(workdir, overrides)
+    if args.milestones:
+        errors.require(step is None, "milestones", True, f"a run: this model was loaded from its step {step}")
+        return evaluate_milestones(workdir, args, overrides, suite, common)
+    run = trained_run.load(workdir, overrides, step=step)
     return evaluation_tasks.evaluate(run, list_run_cases(run, args, suite, common))
+
+
+def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> dict[int, dict]:
+    """Evaluates the models at all milestones of a run; returns what `evaluate_run` does, by step.
+
+    Raises ConfigError if the run has none.
+    """
+    from mlm.base import errors
+    from mlm.evaluation import evaluation_tasks
+    from mlm.training.run import checkpoint, trained_run
+
+    trained_run.read_identity(workdir)
+    steps, cases, by_step = checkpoint.list_milestones(workdir), None, {}
+    if not steps:
+        raise errors.ConfigError(
+            f"run {workdir!r}, --milestones: it has none; train one with train.milestones=log:24, or evaluate without "
+            "--milestones"
+        )
+    for step in steps:
+        run = trained_run.load(workdir, overrides, step=step)
+        cases = list_run_cases(run, args, suite, common) if cases is None else cases
+        by_step[step] = evaluation_tasks.evaluate(run, cases)
+    return by_step
+
+
+def print_milestones(workdir: str, by_step: dict[int, dict]) -> None:
+    """Prints the evaluations of a run at its milestones, a row for each."""
+    from mlm.report import milestone_curves, table
+
+    print(
+        "\n"
+        + table.to_markdown(*milestone_curves.build_table([{"config": {"workdir": workdir}, "milestones": by_step}]))
+    )
 
 
 def main(words: list[str]) -> None:
@@ -384,14 +430,20 @@ def main(words: list[str]) -> None:
     workdirs, failed = select_runs(args.runs), []
     for workdir in workdirs:
         try:
-            run = trained_run.load(workdir, config_flags.overrides)
-            print_evaluations(evaluation_tasks.evaluate(run, list_run_cases(run, args, suite, common)))
+            if args.milestones:
+                by_step = evaluate_milestones(workdir, args, config_flags.overrides, suite, common)
+                print_milestones(workdir, by_step)
+                written = f"milestone_evaluations/ ({len(by_step)} milestones)"
+            else:
+                run = trained_run.load(workdir, config_flags.overrides)
+                print_evaluations(evaluation_tasks.evaluate(run, list_run_cases(run, args, suite, common)))
+                written = f"evaluations.json (step {run.step:,})"
         except errors.ConfigError as error:
             if len(workdirs) == 1:
                 raise
             failed.append(workdir)
             print(f"not evaluated: {workdir}: {error}", file=sys.stderr, flush=True)
         else:
-            print(f"\nwritten: {workdir}/evaluations.json (step {run.step:,})")
+            print(f"\nwritten: {workdir}/{written}")
     if failed:
         raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be evaluated: {', '.join(failed)}")

@@ -285,8 +285,15 @@ def print_table(experiment, root: Path, configs, *, has_report: bool = False) ->
         if not extras.is_installed("vl_convert"):
             figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
         print(
-            f"\n{table.to_markdown(report.rows, report.columns)}\n\nwritten in {root}: table.md, .csv, .tex; "
-            f"claims.md; {figures}"
+            f"\n{table.to_markdown(report.rows, report.columns)}\n\n"
+            + (
+                f"{table.to_markdown(report.milestone_rows, report.milestone_columns)}\n\n"
+                if report.milestone_rows
+                else ""
+            )
+            + f"written in {root}: table.md, .csv, .tex; claims.md; "
+            + ("milestones.md; " if report.milestone_rows else "")
+            + figures
         )
         if has_report and all(map(extras.is_installed, REPORT_PACKAGES)):
             print(f"report: {page.write_page(root, experiment, report, results, len(configs))}")

@@ -141,7 +141,7 @@ def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequen
     contents = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "evaluations": {}, "summary": {}}
     stored = {}
     with directory.recover_damaged():
-        stored = directory.read_evaluations(run.cfg.workdir)
+        stored = directory.read_evaluations(run.cfg.workdir, run.milestone)
     if all(stored.get(name) == contents[name] for name in ("fingerprint", "step")):
         contents = stored
     pending = select_pending(contents, cases)
@@ -166,7 +166,7 @@ def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequen
             if summary := task.summarize(task_results):
                 contents["summary"][case.task] = summary
             if parallel.is_primary():
-                directory.write_evaluations(run.cfg.workdir, contents)
+                directory.write_evaluations(run.cfg.workdir, contents, run.milestone)
     finally:
         if bar is not None:
             bar.close()

@@ -98,6 +98,7 @@ class LanguageModel:
         batch_size: texts of that length in a batch; a batch of shorter ones holds more.
         has_lm_head: whether the model has an output layer over the vocabulary.
         source: the Hugging Face folder that it was read from; None for a run.
+        milestone: the step that it was loaded by; None: the newest checkpoint of a run.
     """
 
     config: config.Config
@@ -110,6 +111,7 @@ class LanguageModel:
     batch_size: int = 32
     has_lm_head: bool = True
     source: hub.HubModel | None = None
+    milestone: int | None = None
 
     def __repr__(self) -> str:
         fields = self.config.model

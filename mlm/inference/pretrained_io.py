@@ -20,14 +20,16 @@ from mlm.training.step import program
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model on huggingface.co
 
 
-def load_model(folder: str) -> LanguageModel:
-    """Loads the newest checkpoint of a run, a Hugging Face folder, or hf:ORG/NAME, which is downloaded.
+def load_model(folder: str, step: int | None = None) -> LanguageModel:
+    """Loads a checkpoint or milestone of a run, a Hugging Face folder, or hf:ORG/NAME, which is downloaded.
 
-    Raises ConfigError where there is none.
+    step: of the run; None: its newest checkpoint. Raises ConfigError where there is none.
     """
-    if not folders.is_pretrained_folder(folder):
+    is_folder = folders.is_pretrained_folder(folder)
+    errors.require(step is None or not is_folder, "step", step, f"none, since {folder} is no run")
+    if not is_folder:
         try:
-            return load_run(folder)
+            return load_run(folder, step)
         except errors.ConfigError as error:
             if Path(folder).exists() or not HUB_NAME.fullmatch(folder):
                 raise
@@ -76,12 +78,12 @@ def _build_model_and_objective(cfg, dataset_info):
 _build_cached = functools.lru_cache(maxsize=8)(program.build_model_and_objective)
 
 
-def load_run(folder: str) -> LanguageModel:
-    """The model of the newest checkpoint in a run's directory, also while it trains.
+def load_run(folder: str, step: int | None = None) -> LanguageModel:
+    """The model of a run's directory, also while it trains: of the newest checkpoint, or of a step that was kept.
 
-    Raises ConfigError if there is no run, or no checkpoint yet.
+    Raises ConfigError if there is no run, or no such checkpoint.
     """
-    run = trained_run.load(folder, {}, exclusive=False)
+    run = trained_run.load(folder, {}, exclusive=False, step=step)
     params = run.program.strategy.get_state(run.state).params
     tokenizer = (
         words.recognize_mask_token(run.tokenizer) if run.cfg.data.task in tasks.LANGUAGE_TASKS else run.tokenizer
@@ -96,4 +98,5 @@ def load_run(folder: str) -> LanguageModel:
         run.dataset_info,
         run.cfg.pack.seq_len,
         batching.choose_batch_size(run.cfg.pack.seq_len),
+        milestone=run.milestone,
     )

@@ -37,6 +37,7 @@ class LineChart(NamedTuple):
     share: bool = False  # whether values lie between 0 and 1, also where their bounds do not
     axes: Sequence[Axis] = ()  # for a curve of training: all x axes, the chart's first; references are then constant
     # and have no x
+    log_x: bool = False  # whether the x axis is logarithmic
 
     @property
     def name(self) -> str:

@@ -66,9 +66,10 @@ def has_classes(chart: charts.LineChart) -> bool:
     return isinstance(chart.series[0].x[0], str)
 
 
-def make_scale(padding: int) -> dict:
-    """A scale of numbers; padding: pixels that are free at each end."""
-    return {"type": "quantitative", "scale": {"zero": False, "nice": False, "padding": padding}}
+def make_scale(padding: int, log: bool = False) -> dict:
+    """A scale of numbers; padding: pixels that are free at each end; log: it is logarithmic."""
+    scale = {"type": "log"} if log else {"zero": False}
+    return {"type": "quantitative", "scale": scale | {"nice": False, "padding": padding}}
 
 
 def make_layer(name: str, mark: dict, encoding: dict, *filters: str) -> dict:
@@ -91,7 +92,7 @@ def build_lines(chart: charts.LineChart, styles: dict[str, Style]) -> dict:
     index = f"indexof({json.dumps([line.name for line in chart.series])}, datum.series)"
     is_model, is_read = f"{index} >= 0", "datum.x === at"
     color, shape, dash = encode_styles(styles)
-    x, y = make_scale(8 if chart.band else 20), make_scale(8)
+    x, y = make_scale(8 if chart.band else 20, chart.log_x), make_scale(8)
     x["axis"] = {"grid": False, "tickCount": 8, **NUMBERS}
     if has_classes(chart):
         x = {"type": "ordinal", "sort": None, "axis": {"labelAngle": 0}}

@@ -19,7 +19,18 @@ class Drawing {
     [this.axis] = this.chart.axes;  // none: rows, not lines
     this.log = { x: false, y: false };
     if (this.axis) this.listen();
+    this.select(this.chart);
+  }
+
+  select(chart) {
+    this.chart = chart;
+    if (this.axis) this.setLog("x", chart.log_x);
     this.draw();
+  }
+
+  setLog(axis, isLog) {
+    this.log[axis] = isLog;
+    this.figure.querySelector(`.log[data-axis=${axis}]`).ariaPressed = isLog;
   }
 
   listen() {
@@ -31,13 +42,12 @@ class Drawing {
     plot.addEventListener("keydown", event => this.press(event));
     const [chart, axis] = [".chart-select", ".axis-select"].map(name => figure.querySelector(name));
     for (const select of [chart, axis]) select?.addEventListener("change", () => {
-      this.chart = this.charts[chart?.value || 0];
-      this.axis = this.chart.axes[axis?.value || 0] || this.chart.axes[0];
-      this.draw();
+      const selected = this.charts[chart?.value || 0];
+      this.axis = selected.axes[axis?.value || 0] || selected.axes[0];
+      this.select(selected);
     });
     for (const button of figure.querySelectorAll(".log")) button.addEventListener("click", () => {
-      this.log[button.dataset.axis] = !this.log[button.dataset.axis];
-      button.ariaPressed = this.log[button.dataset.axis];
+      this.setLog(button.dataset.axis, !this.log[button.dataset.axis]);
       this.draw();
     });
   }

@@ -56,7 +56,8 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
     axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [])]
     files = stems.get(chart.name, chart.name)
     return {
-        "spec": specs.build_lines(chart, styles) | size,
+        "spec": specs.build_lines(chart._replace(log_x=False), styles) | size,  # the page's script makes it so
+        "log_x": chart.log_x,
         "files": files,
         "title": chart.y,
         "y": chart.y_name,

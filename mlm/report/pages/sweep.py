@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from mlm.base import config, extras, fields
 from mlm.base.files import write_text
-from mlm.report import charts, compare, figures, series, table
+from mlm.report import charts, compare, figures, milestone_curves, series, table
 from mlm.report.pages import docstring, drawings, run_provenance, table_blocks, template
 from mlm.report.table import Column
 
@@ -41,6 +41,8 @@ class Findings(NamedTuple):
     claim_columns: Sequence[Column]
     claim_note: str
     charts: list
+    milestone_rows: Sequence[dict] = ()  # evaluations over training
+    milestone_columns: Sequence[Column] = ()
 
 
 def collect_findings(experiment, results: Sequence[dict]) -> Findings:
@@ -55,14 +57,19 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
         f"{score.title[0].upper()}{score.title[1:]} of the first group minus the second: "
         f"{'negative' if score.better < 0 else 'positive'} if the first is better."
     )
-    return Findings(rows, columns, claims, claim_columns, note, charts.build_charts(results, rows, columns, group))
+    drawn = [*charts.build_charts(results, rows, columns, group), *milestone_curves.build_charts(results, group)]
+    return Findings(rows, columns, claims, claim_columns, note, drawn, *milestone_curves.build_table(results, group))
 
 
 def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
-    """Writes root/table.*, root/claims.* and, with vl-convert, root/figures/*; returns their content."""
+    """Writes root/table.*, root/claims.*, root/milestones.* if a run was evaluated at some and, with vl-convert,
+    root/figures/*; returns their content.
+    """
     findings = collect_findings(experiment, results)
     table.write_table(root, findings.rows, findings.columns)
     table.write_table(root, findings.claims, findings.claim_columns, "claims")
+    if findings.milestone_rows:
+        table.write_table(root, findings.milestone_rows, findings.milestone_columns, "milestones")
     styles = charts.assign_styles(findings.charts)
     for chart in findings.charts if extras.is_installed("vl_convert") else ():
         figures.draw_chart(root / "figures", chart, styles)
@@ -105,6 +112,7 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         provenance=provenance,
         table=table_blocks.build_blocks(findings.rows, findings.columns),
         claims=table_blocks.build_blocks(findings.claims, findings.claim_columns),
+        milestones=table_blocks.build_blocks(findings.milestone_rows, findings.milestone_columns),
         runs=build_score_blocks(results, different),
         costs=build_cost_blocks(results, provenance),
         drawings=drawings.collect_drawings(findings.charts, styles),

@@ -5,7 +5,7 @@ import errno
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +48,19 @@ def open_manager(
     )
     options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
     return ocp.CheckpointManager(_find_folder(workdir), options=options)
+
+
+def open_milestones(workdir: Path | str, *, exclusive: bool = True) -> ocp.CheckpointManager:
+    """The parameters of a run directory at its milestones: none is ever removed. exclusive: as in `open_manager`."""
+    options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=exclusive)
+    return ocp.CheckpointManager(
+        get_storage(workdir).make_absolute(directory.milestone_folder(workdir)), options=options
+    )
+
+
+def list_milestones(workdir: Path | str) -> list[int]:
+    """The steps of a run's milestones, in order."""
+    return sorted(ocp.utils.checkpoint_steps(get_storage(workdir).make_absolute(directory.milestone_folder(workdir))))
 
 
 def _find_folder(workdir):
@@ -97,6 +110,36 @@ def restore_newest(
         raise files.DamagedFile(
             f"{damaged}; {removal}start the run again: it continues from an intact checkpoint"
         ) from None
+
+
+def restore_step(
+    workdir: Path | str,
+    step: int,
+    cfg: config.Config,
+    data: dict,
+    program: Program,
+    hparams: types.TracedHparams,
+    *,
+    exclusive: bool = True,
+) -> tuple[Snapshot, str]:
+    """The milestone of a step, or the checkpoint if that is still there, and the digest of what was saved.
+
+    exclusive: as in `open_manager`. Raises as `restore` does, and ConfigError if there is neither.
+    """
+    milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
+    available = sorted({*milestones, *steps})
+    if step not in available:
+        nearest = min(available, key=lambda other: abs(other - step), default=None)
+        raise errors.ConfigError(
+            f"run {str(workdir)!r}, step = {step!r}: expected a step that was kept: "
+            f"{', '.join(map(str, available)) or 'none yet'}"
+            + (f"; did you mean {nearest}?" if nearest is not None else "")
+        )
+    target = _make_restore_target(program, hparams)
+    is_milestone = step in milestones
+    with contextlib.closing((open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive)) as saved:
+        snapshot = restore(saved, step, cfg, data, target._replace(opt_state=()) if is_milestone else target)
+        return snapshot, _read_origin(saved, step)["state"]
 
 
 def read_newest_digest(workdir: Path | str) -> str:
@@ -206,6 +249,43 @@ class Checkpoint(Hook):
             save(self.checkpoints, self.cfg, self.data, snapshot)
         if stop and step != self.cfg.train.steps:
             self.checkpoints.wait_until_finished()
+
+
+class MilestoneCheckpoint(Hook):
+    """The hook that keeps the parameters at milestones, without the optimizer's state.
+
+    It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has every milestone
+    before it. One that comes again after a restart is written again.
+
+    Args:
+        data, get_totals: as in `Checkpoint`.
+        steps: of the milestones.
+    """
+
+    def __init__(
+        self,
+        cfg: config.Config,
+        data: dict,
+        program: Program,
+        milestones: ocp.CheckpointManager,
+        steps: Collection[int],
+        get_totals: Callable[[], Mapping[str, Any]],
+    ):
+        self.cfg, self.data, self.program, self.milestones, self.steps = cfg, data, program, milestones, steps
+        self.get_totals = get_totals
+
+    def is_due(self, step: int) -> bool:
+        """Whether a milestone follows a step."""
+        return step in self.steps
+
+    def on_pause(self, step: int, state, stop: bool) -> None:
+        """Saves, if that is due."""
+        if self.is_due(step):
+            if step in self.milestones.all_steps():
+                self.milestones.delete(step)
+            params_alone = self.program.strategy.snapshot_state(state._replace(opt_state=()))
+            save(self.milestones, self.cfg, self.data, Snapshot(params_alone, self.get_totals()))
+            self.milestones.wait_until_finished()
 
 
 def restore(

@@ -2,10 +2,11 @@
 
 config.json: the resolved config and the identity of the data; tokenizer/; provenance.json: a record of each start;
 metrics.jsonl: the log; tensorboard/, wandb/ and mlruns/: the same, by tracker; trackers.json: the run's ids there;
-checkpoints/; held_out.npz: the columns of the last evaluation, by held-out example; result.json: written last;
-evaluations.json: the evaluations of the trained model; predictions-dev.jsonl and -test: the predictions of a fine-tuned
-model; error.txt: how a point of a sweep failed; tasks/: its fine-tunings. The results that a run had before it was
-extended are kept: held_out-1000.npz, evaluations-1000.json, result-1000.json.
+checkpoints/; milestones/: the parameters at config.train.milestones; milestone_evaluations/: a file like
+evaluations.json for each of them; held_out.npz: the columns of the last evaluation, by held-out example; result.json:
+written last; evaluations.json: the evaluations of the trained model; predictions-dev.jsonl and -test: the predictions
+of a fine-tuned model; error.txt: how a point of a sweep failed; tasks/: its fine-tunings. The results that a run had
+before it was extended are kept: held_out-1000.npz, evaluations-1000.json, result-1000.json.
 
 Each file has a digest, its own or in another file: what is read is what was written, else files.DamagedFile is raised.
 """
@@ -15,6 +16,7 @@ import functools
 import hashlib
 import io
 import json
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,6 +40,11 @@ CHECKPOINT_SCHEMES = ("gs",)  # of the buckets on which orbax can keep checkpoin
 def checkpoint_folder(workdir: Path | str) -> Path:
     """The folder of the checkpoints."""
     return files.make_path(workdir, "checkpoints")
+
+
+def milestone_folder(workdir: Path | str) -> Path:
+    """The folder of the parameters at milestones."""
+    return files.make_path(workdir, "milestones")
 
 
 def metrics_file(workdir: Path | str) -> Path:
@@ -90,9 +97,29 @@ def read_result(workdir: Path | str) -> dict | None:
     return _check_format(workdir, files.read_json_with_digest(result_file(workdir)))
 
 
-def read_evaluations(workdir: Path | str) -> dict:
-    """The evaluations of a run's model, with its "fingerprint" and "step" at that time; {} if there are none."""
-    return files.read_json_with_digest(files.make_path(workdir, "evaluations.json")) or {}
+def read_evaluations(workdir: Path | str, milestone: int | None = None) -> dict:
+    """The evaluations of a run's model, with its "fingerprint" and "step" at that time; {} if there are none.
+
+    milestone: of the model at this step; None: of the newest checkpoint's.
+    """
+    return files.read_json_with_digest(_evaluations_file(workdir, milestone)) or {}
+
+
+def _evaluations_file(workdir, milestone):
+    if milestone is None:
+        return files.make_path(workdir, "evaluations.json")
+    return files.make_path(workdir, "milestone_evaluations", f"{milestone}.json")
+
+
+def read_milestone_evaluations(workdir: Path | str, result: dict) -> dict[int, dict]:
+    """The evaluations of a finished run at its milestones, by step in order: "evaluations" and "summary"."""
+    folder, by_step = files.make_path(workdir, "milestone_evaluations"), {}
+    steps = [int(name[:-5]) for name in get_storage(workdir).list(folder) if re.fullmatch(r"[0-9]+\.json", name)]
+    for step in sorted(steps):
+        contents = read_evaluations(workdir, step)
+        if contents.get("fingerprint") == result["fingerprint"]:
+            by_step[step] = {name: contents[name] for name in ("evaluations", "summary")}
+    return by_step
 
 
 def read_trackers(workdir: Path | str) -> dict:
@@ -152,7 +179,8 @@ def _read_verified(path: Path, sha256: str) -> bytes:
 def read_finished_run(workdir: Path | str) -> dict | None:
     """A finished run as reports read it, or None: its result, with the directory that it is in now.
 
-    It also has "evaluations" and "summary": its evaluations at that step; "history": the records of metrics.jsonl;
+    It also has "evaluations" and "summary": its evaluations at that step; "milestones": the same by
+    step, of each milestone; "history": the records of metrics.jsonl;
     "held_out": columns; "provenance": the records of its starts, the last with the time when the run "ended".
     """
     result = read_result(workdir)
@@ -165,6 +193,7 @@ def read_finished_run(workdir: Path | str) -> dict | None:
         "provenance": read_provenance(workdir),
         "evaluations": evaluations["evaluations"] if is_current else {},
         "summary": evaluations["summary"] if is_current else {},
+        "milestones": read_milestone_evaluations(workdir, result),
         "history": read_history(workdir, result),
         "held_out": read_held_out(workdir, result),
     }
@@ -285,9 +314,9 @@ def write_result(workdir: Path, result: dict, columns: Columns) -> None:
     files.write_json_with_digest(result_file(workdir), {**result, "held_out": digest})
 
 
-def write_evaluations(workdir: Path | str, evaluations: dict) -> None:
-    """Writes the evaluations of the trained model."""
-    files.write_json_with_digest(files.make_path(workdir, "evaluations.json"), evaluations)
+def write_evaluations(workdir: Path | str, evaluations: dict, milestone: int | None = None) -> None:
+    """Writes the evaluations of the trained model, or of the model at a milestone."""
+    files.write_json_with_digest(_evaluations_file(workdir, milestone), evaluations)
 
 
 def write_trackers(workdir: Path | str, trackers: dict) -> None:

@@ -12,7 +12,7 @@ from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
-from mlm.training.run import default_recipe, downstream, spikes, trackers
+from mlm.training.run import default_recipe, downstream, milestones, spikes, trackers
 from mlm.training.step import ngrams, optim, parallel, trainable
 
 FIELD_CONDITIONS = (
@@ -130,6 +130,7 @@ def check(cfg: Config) -> None:
     for name in ("steps", "batch_size", "grad_accum_steps", "checkpoint_every", "log_every"):
         errors.require_at_least(1, f"config.train.{name}", getattr(cfg.train, name))
     errors.require_at_least(0, "config.train.eval_every", cfg.train.eval_every)
+    milestones.check(cfg)
     spikes.check(cfg)
     trackers.check(cfg)
     errors.require(

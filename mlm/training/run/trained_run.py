@@ -13,7 +13,7 @@ from mlm.training.step import parallel, program
 
 
 class TrainedRun(NamedTuple):
-    """A run with its newest checkpoint on the devices."""
+    """A run with its newest checkpoint, or with a milestone's parameters, on the devices."""
 
     cfg: config.Config
     step: int
@@ -23,6 +23,7 @@ class TrainedRun(NamedTuple):
     digest: str  # of the full state, as its checkpoint has it
     dataset_info: types.DatasetInfo  # the dataset that it was built for
     cached_data: pack.PackedDataset | None = None
+    milestone: int | None = None  # the step, if it was loaded by its step; None: the newest checkpoint
 
     def load_data(self) -> pack.PackedDataset:
         """The data of the run, prepared again unless cached. Raises ConfigError if it changed since the training."""
@@ -47,7 +48,12 @@ def read_identity(workdir: str) -> dict:
 
 
 def load(
-    workdir: str, settings: Mapping[str, Any], packed: pack.PackedDataset | None = None, *, exclusive: bool = True
+    workdir: str,
+    settings: Mapping[str, Any],
+    packed: pack.PackedDataset | None = None,
+    *,
+    exclusive: bool = True,
+    step: int | None = None,
 ) -> TrainedRun:
     """Loads the run in a directory.
 
@@ -56,9 +62,10 @@ def load(
         packed: the run's data, if it is loaded already. The program is then the same as in training. Without it, the
             objective has no scores of the majority class, whose counts are in the data; the run's result has them.
         exclusive: False if other processes may read or train the run meanwhile.
+        step: of a milestone, or of a checkpoint that is still there; None: the newest checkpoint.
 
     Raises:
-        ConfigError: there is no run or no checkpoint, or a process is training there.
+        ConfigError: there is no run, or no checkpoint or milestone of the step, or a process is training there.
         DamagedFile: a file of the run is damaged.
     """
     saved = read_identity(workdir)
@@ -86,13 +93,19 @@ def load(
     with contextlib.ExitStack() as stack:
         if exclusive and parallel.is_primary():  # opening checkpoints removes unfinished ones, which may be a trainer's
             stack.enter_context(directory.acquire_run(cfg))
-        manager = checkpoint.open_manager(workdir, exclusive=exclusive)
-        checkpoints = stack.enter_context(contextlib.closing(manager))
-        newest = checkpoint.restore_newest(
-            checkpoints, cfg, saved["data"], run_program, program.make_train_hparams(cfg)
-        )
-        digest = checkpoint.read_newest_digest(workdir)
-    if newest is None:
+        hparams = program.make_train_hparams(cfg)
+        if step is None:
+            manager = checkpoint.open_manager(workdir, exclusive=exclusive)
+            checkpoints = stack.enter_context(contextlib.closing(manager))
+            snapshot = checkpoint.restore_newest(checkpoints, cfg, saved["data"], run_program, hparams)
+            digest = checkpoint.read_newest_digest(workdir)
+        else:
+            snapshot, digest = checkpoint.restore_step(
+                workdir, step, cfg, saved["data"], run_program, hparams, exclusive=exclusive
+            )
+    if snapshot is None:
         raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
-    state = run_program.strategy.put_state(newest.state._replace(opt_state=()))
-    return TrainedRun(cfg, int(newest.state.step), tokenizer, run_program, state, digest, dataset_info, packed)
+    state = run_program.strategy.put_state(snapshot.state._replace(opt_state=()))
+    return TrainedRun(
+        cfg, int(snapshot.state.step), tokenizer, run_program, state, digest, dataset_info, packed, milestone=step
+    )

@@ -1,12 +1,14 @@
 """A run without its steps: its files, its batches, its hooks and its result."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import jax
 
 from mlm.base import config, fields, files
 from mlm.data.rows import loader, pack
 from mlm.models import lm
-from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, plateau, spikes
+from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, milestones, plateau, spikes
 from mlm.training.run.evaluations import Evaluate
 from mlm.training.run.log import Log
 from mlm.training.run.trackers import RunStatus
@@ -25,15 +27,22 @@ def open_run(
         cut: as in loader.iterate_train_batches. If False, all batches have the same shape.
     """
     program = programs.build_program(cfg, packed.dataset_info)
-    with contextlib.closing(
-        checkpoint.open_manager(
-            cfg.workdir, extension.count_stable_steps(cfg), keep_period=spikes.get_rewind_interval(cfg)
-        )
-    ) as checkpoints:
-        migrate_extended(cfg, checkpoints)
-        for step in checkpoints.all_steps() if spike else ():
-            if spike is not None and step > spike.back_to:
-                checkpoints.delete(step)
+    with (
+        contextlib.closing(
+            checkpoint.open_manager(
+                cfg.workdir, extension.count_stable_steps(cfg), keep_period=spikes.get_rewind_interval(cfg)
+            )
+        ) as checkpoints,
+        contextlib.ExitStack() as stack,
+    ):
+        managers = [checkpoints]
+        if cfg.train.milestones or checkpoint.list_milestones(cfg.workdir):
+            managers.append(stack.enter_context(contextlib.closing(checkpoint.open_milestones(cfg.workdir))))
+        migrate_extended(cfg, managers)
+        for manager in managers if spike else ():
+            for step in manager.all_steps():
+                if spike is not None and step > spike.back_to:
+                    manager.delete(step)
         saved = checkpoint.restore_or_init(
             checkpoints, cfg, packed.manifest["inputs"], program, programs.make_train_hparams(cfg)
         )
@@ -41,22 +50,26 @@ def open_run(
             saved = saved._replace(totals={**saved.totals, "spikes": spike.spikes})
         if saved.state.step == 0:
             saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
-        with contextlib.closing(TrainingRun(cfg, packed, program, checkpoints, saved, cut)) as run:
+        with contextlib.closing(TrainingRun(cfg, packed, program, managers, saved, cut)) as run:
             if spike:
                 run.log.write_message(str(spike))
             yield run, saved.state
 
 
-def migrate_extended(cfg: config.Config, checkpoints) -> None:
-    """Archives the results, and deletes the checkpoints, that an extended run does not share with the shorter one."""
+def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
+    """Archives the results, and deletes the checkpoints and milestones, that an extended run does not share.
+
+    managers: orbax's, of the checkpoints and, if there are any, of the milestones.
+    """
     saved = None
     with directory.recover_damaged():
         saved = directory.read_identity(cfg.workdir)
     if "original" in (saved or {}):
         if parallel.is_primary() and (steps := directory.find_superseded(cfg, saved)):
             directory.archive_results(cfg, steps)
-        for step in checkpoint.find_superseded(checkpoints, cfg):
-            checkpoints.delete(step)
+        for manager in managers:
+            for step in checkpoint.find_superseded(manager, cfg):
+                manager.delete(step)
 
 
 class TrainingRun:
@@ -67,27 +80,30 @@ class TrainingRun:
         cfg: config.Config,
         packed: pack.PackedDataset,
         program: programs.Program,
-        checkpoints,
+        managers: Sequence,
         saved: checkpoint.Snapshot,
         cut: bool,
     ):
-        self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, checkpoints
+        self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, managers[0]
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
         if parallel.is_primary():
             directory.record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals)
-        self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, checkpoints, self.log)
+        self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, self.checkpoints, self.log)
         self.evaluate = Evaluate(cfg, program, packed, self.log)
-        # An evaluation precedes its checkpoint, so that a run continued from that lacks none.
+
+        def get_totals():
+            return self.log.totals | self.spike_guard.get_totals()
+
+        # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
         self.hooks = [
             self.spike_guard,
             self.log,
             plateau.PlateauWarning(cfg, program.objective, packed.dataset_info, self.log),
             self.evaluate,
-            checkpoint.Checkpoint(
-                cfg, self.data_identity, program, checkpoints, lambda: self.log.totals | self.spike_guard.get_totals()
-            ),
+            *self.make_milestone_hooks(managers, get_totals),
+            checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, get_totals),
         ]
         self.batches = self.spike_guard.iterate_batches(
             lambda first: loader.iterate_train_batches(
@@ -103,6 +119,21 @@ class TrainingRun:
             self.start_step,
         )
         self.get_pending: Callable | None = None  # waits for the metrics of the step before
+
+    def make_milestone_hooks(self, managers: Sequence, get_totals: Callable) -> list[checkpoint.MilestoneCheckpoint]:
+        """The hook that keeps milestones, if the config has any; says how many there will be, and how large."""
+        cfg, program = self.cfg, self.program
+        if not cfg.train.milestones:
+            return []
+        steps = milestones.list_steps(cfg, self.packed)
+        params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
+        megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) / 1e6
+        self.log.write_message(
+            f"{len(steps)} milestones"
+            + (f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else "")
+            + f": {megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
+        )
+        return [checkpoint.MilestoneCheckpoint(cfg, self.data_identity, program, managers[1], steps, get_totals)]
 
     def run_hooks(self, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
         """Runs the hooks after a step has started; get_metrics() and get_state() wait for it. stop: the run stops."""

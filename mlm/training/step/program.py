@@ -32,6 +32,7 @@ UNCOMPILED_FIELDS = (
     "train.spike_max_rewinds",
     "train.eval_every",
     "train.checkpoint_every",
+    "train.milestones",
     "train.log_every",
     "train.trackers",
     "downstream.tasks",

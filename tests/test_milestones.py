@@ -1,0 +1,246 @@
+"""Milestones: a run keeps its parameters at moments of its training, and every evaluation is a curve over them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small import drawn_config
+
+import mlm
+from mlm.base import errors, fields, files
+from mlm.base.special import NUM_SPECIAL, UNK
+from mlm.cli import evaluate
+from mlm.data.rows import pack
+from mlm.report import charts, figures, milestone_curves, specs
+from mlm.training.run import checkpoint, directory, loop, milestones, preemption, spikes, trained_run, training_run
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def make_config(tmp_path_factory):
+    """Makes the config of a run of a few steps with milestones, on shared data."""
+    folder = tmp_path_factory.mktemp("milestones")
+
+    def make(name, **changes):
+        base = {
+            "train__steps": STEPS,
+            "train__batch_size": 8,
+            "train__checkpoint_every": 3,
+            "train__log_every": 4,
+            "train__milestones": "1,4,7",
+            "eval__batch_size": 8,
+            "optim__schedule": "wsd",
+            "optim__decay_fraction": 0.5,
+            "model__num_layers": 1,
+        }
+        return drawn_config(folder / "cache", workdir=str(folder / name), **base | changes)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def run(make_config):
+    """A run that nothing interrupted."""
+    cfg = make_config("run")
+    return cfg, loop.train(cfg)
+
+
+def read_params(workdir, step=None):
+    return jax.tree.map(np.asarray, trained_run.load(workdir, {}, step=step).state.params)
+
+
+def assert_equal(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def stop_at(cfg, step):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
+        with pytest.raises(preemption.RunStopped):
+            loop.train(cfg)
+
+
+def test_a_milestone_holds_the_parameters_of_its_step_alone_and_changes_no_result(run, make_config):
+    cfg, result = run
+    assert checkpoint.list_milestones(cfg.workdir) == [1, 4, 7]
+    plain = make_config("plain", train__milestones="")
+    assert fields.fingerprint(plain) == fields.fingerprint(cfg)
+    stop_at(plain, 4)
+    assert not directory.milestone_folder(plain.workdir).exists()
+    assert_equal(read_params(cfg.workdir, 4), read_params(plain.workdir))
+    assert loop.train(plain)["evaluation"] == result["evaluation"]
+    assert_equal(read_params(cfg.workdir), read_params(plain.workdir))
+    sizes = [
+        sum(path.stat().st_size for path in folder.rglob("*"))
+        for folder in (
+            directory.milestone_folder(cfg.workdir) / "7",
+            directory.checkpoint_folder(cfg.workdir) / str(STEPS),
+        )
+    ]
+    assert sizes[0] < 0.6 * sizes[1]  # parameters, without Adam's two moments
+
+
+@pytest.mark.parametrize("kill", ["before the milestone", "between it and the checkpoint"])
+def test_a_killed_run_has_the_same_milestones(run, make_config, monkeypatch, kill):
+    """Step 6 has a checkpoint, step 7 none: the milestone of step 7 is written again. Step 3 has both."""
+    cfg = make_config(kill.replace(" ", "-"), train__milestones="1,3,4,7")
+    save = checkpoint.save
+
+    def killed_save(manager, saved_cfg, data, snapshot):
+        step, is_milestone = int(snapshot.state.step), manager.directory.name == "milestones"
+        if step == 3 and is_milestone == (kill == "before the milestone"):
+            raise KeyboardInterrupt
+        save(manager, saved_cfg, data, snapshot)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", killed_save)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(cfg)
+    stop_at(cfg, 5)
+    loop.train(cfg)
+    assert checkpoint.list_milestones(cfg.workdir) == [1, 3, 4, 7]
+    for step in (1, 4, 7):
+        assert_equal(read_params(cfg.workdir, step), read_params(run[0].workdir, step))
+
+
+def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_share(run, make_config):
+    """Those that it keeps and those that it comes to are compared with the longer run's in test_longer.py."""
+    short, _ = run
+    cfg = make_config("extended", train__steps=12)
+    shutil.copytree(short.workdir, cfg.workdir)
+    packed = pack.load_dataset(cfg)
+    with training_run.open_run(loop.extend_run(cfg, packed), packed):
+        assert checkpoint.list_milestones(cfg.workdir) == [1, 4]
+
+
+def test_a_run_that_goes_back_leaves_no_milestone_behind(run, make_config):
+    short, _ = run
+    cfg = make_config("back")
+    shutil.copytree(short.workdir, cfg.workdir)
+    spike = spikes.LossSpike("a spike", [{"back_to": 3}])
+    with training_run.open_run(cfg, pack.load_dataset(cfg), spike):
+        assert checkpoint.list_milestones(cfg.workdir) == [1]
+
+
+def test_words_are_those_that_the_run_has_read(run):
+    cfg, _ = run
+    packed = pack.load_dataset(cfg)
+    ids, starts_V = packed.train["ids"], packed.tokenizer.starts_word_V
+    words = sum(int(id_ == UNK or (id_ >= NUM_SPECIAL and starts_V[id_])) for id_ in ids.ravel())
+    assert milestones.count_words(packed) == words
+    cfg = fields.override(cfg, {"train.milestones": "1kw,2kw,90Mw", "train.steps": 100})
+    per_step = words / len(ids) * 8
+    first, second = milestones.list_steps(cfg, packed)
+    for step, count in ((first, 1000), (second, 2000)):
+        assert (step - 1) * per_step < count <= step * per_step
+
+
+def test_log_milestones_are_even_in_the_logarithm_and_end_with_the_run(run):
+    cfg, packed = run[0], pack.load_dataset(run[0])
+    cfg = fields.override(cfg, {"train.milestones": "log:24", "train.steps": 10**6})
+    steps = milestones.list_steps(cfg, packed)
+    assert len(steps) == 24 and steps[-1] == 10**6
+    np.testing.assert_allclose(np.diff(np.log(steps)), np.log(10**6) / 24, atol=0.35)
+    short = fields.override(cfg, {"train.steps": 5})
+    assert milestones.list_steps(short, packed) == [1, 2, 3, 4, 5]
+
+
+def test_babylm_asks_for_millions_then_tens_then_hundreds_of_millions():
+    words = [count // 10**6 for count in milestones.parse("babylm").words]
+    assert words == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100)]
+
+
+@pytest.mark.parametrize(
+    ("value", "changes", "expected"),
+    [
+        ("log:0", {}, "log:24"),
+        ("log", {}, "log:24"),
+        ("1Mv", {}, "500kw"),
+        ("0", {}, "steps such as"),
+        ("9", {}, "steps up to config.train.steps = 8"),
+        ("1kw", {"data__corpus": "text", "data__path": "x", "tokenizer__kind": "characters"}, "words are counted"),
+    ],
+)
+def test_impossible_milestones_are_one_line(make_config, value, changes, expected):
+    with pytest.raises(errors.ConfigError, match=f"config.train.milestones = '{value}': expected .*{expected}"):
+        milestones.check(
+            fields.override(
+                make_config("never"),
+                {"train.milestones": value, **{name.replace("__", "."): text for name, text in changes.items()}},
+            )
+        )
+
+
+def test_every_evaluation_is_a_curve_over_training(run, monkeypatch, capsys):
+    cfg, _ = run
+    evaluate.main(["evaluate", cfg.workdir, "--milestones", "--max_sentences=4"])
+    out = capsys.readouterr().out
+    finished = directory.read_finished_run(cfg.workdir)
+    assert finished["evaluations"] == {} or "pseudo_likelihood" not in finished["evaluations"]
+    rows, columns = milestone_curves.build_table([finished])
+    assert [row["step"] for row in rows] == [1, 4, 7] and columns[-1].title in out
+    for row in rows:
+        model = mlm.load(cfg.workdir, step=row["step"])
+        again = mlm.evaluate(model, max_sentences=4)["evaluations"]["pseudo_likelihood"]["all"]
+        assert again["pll_word_l2r"]["word_perplexity"] == row["pseudo_perplexity"].mean
+    assert len({row["pseudo_perplexity"].mean for row in rows}) == 3
+    (chart,) = milestone_curves.build_charts([finished])
+    assert chart.series[0].x == [1, 4, 7]
+    assert [value.mean for value in chart.series[0].y] == [row["pseudo_perplexity"].mean for row in rows]
+    assert specs.build_lines(chart, charts.assign_styles([chart]))["encoding"]["x"]["scale"]["type"] == "log"
+    assert json.loads(figures.build_figure(chart, charts.assign_styles([chart])))
+
+    def fail(*_):
+        raise AssertionError("evaluated twice")
+
+    monkeypatch.setattr("mlm.evaluation.sentence_scores.evaluate", fail)
+    again = mlm.evaluate(cfg.workdir, milestones=True, max_sentences=4)
+    assert list(again) == [1, 4, 7]
+
+
+def test_seeds_of_a_group_share_a_curve_where_all_have_a_value(run):
+    finished = directory.read_finished_run(run[0].workdir)
+    value = {"sha256": "a", "sentences": 1}
+
+    def copy(name, values):
+        results = {
+            step: {
+                "evaluations": {
+                    "pseudo_likelihood": {
+                        "all": value | {"pll_word_l2r": {"word_perplexity": number, "word_perplexity_se": 0.0}}
+                    }
+                },
+                "summary": {},
+            }
+            for step, number in values.items()
+        }
+        return finished | {"config": finished["config"] | {"workdir": name}, "milestones": results}
+
+    (chart,) = milestone_curves.build_charts([copy("a-seed0", {1: 9.0, 4: 6.0}), copy("a-seed1", {1: 7.0})])
+    assert chart.series == [("a", [1], [(8.0, 7.0, 9.0)])]
+
+
+def test_a_step_that_was_not_kept_and_a_run_without_milestones_are_one_line(run, make_config):
+    with pytest.raises(
+        errors.ConfigError, match=r"step = 3: expected a step that was kept: 1, 4, .*7, 8; did you mean 4"
+    ):
+        mlm.load(run[0].workdir, step=3)
+    plain = Path(make_config("plain").workdir)
+    with pytest.raises(errors.ConfigError, match=r"train one with train\.milestones=log:24"):
+        mlm.evaluate(plain, milestones=True, max_sentences=4)
+    with pytest.raises(errors.ConfigError, match="this model was loaded from its step 4"):
+        mlm.evaluate(mlm.load(run[0].workdir, step=4), milestones=True)
+
+
+def test_a_damaged_milestone_is_named(run, make_config):
+    copy = Path(make_config("damaged").workdir)
+    shutil.copytree(run[0].workdir, copy)
+    for path in (copy / "milestones" / "4" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(files.DamagedFile, match="checkpoint 4 is damaged"):
+        mlm.load(copy, step=4)
