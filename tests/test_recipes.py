@@ -11,9 +11,11 @@ from small import FAMILY_CELLS, VOCAB, batch, make_dataset_info, small_config, w
 
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
+from mlm.cli import recipes as recipe_command
+from mlm.cli import train
 from mlm.data.rows import pack
 from mlm.data.rows import segment_pairs as next_segments
-from mlm.experiment import recipes
+from mlm.experiment import paper_recipes, recipes
 from mlm.models import MODELS, layers, platform_kernels
 from mlm.objectives import masking
 from mlm.training.run import resolution
@@ -29,6 +31,39 @@ def test_a_recipe_is_a_run(name):
     assert cfg.mask.random_token_from == ("uniform" if name in ("BERT", "WETTIG") else "unigram")
     if name == "BERT":
         assert (cfg.model.norm_eps, cfg.mask.mask_unk, cfg.pack.short_seq_prob) == (1e-12, True, 0.1)
+
+
+@pytest.mark.parametrize("name", paper_recipes.RECIPES)
+def test_a_papers_recipe_is_a_layer_that_the_command_line_overrides(name, tmp_path):
+    (tmp_path / "a.txt").write_text("a b c")
+    _, layers = train.parse_words(["train", f"--recipe={name}", f"data.path={tmp_path}/*.txt", "train.steps=7"])
+    resolved = resolution.resolve_layers(layers)
+    resolution.check(resolved.config)
+    flat, recipe = fields.flatten(resolved.config), paper_recipes.RECIPES[name].fields
+    assert flat["train.steps"] == 7 and resolved.origins["train.steps"] == "command line"
+    for field in recipe.keys() - {"train.steps"}:
+        assert flat[field] == recipe[field] and resolved.origins[field] == f"--recipe={name}"
+
+
+def test_a_file_overrides_a_papers_recipe_which_brings_no_text(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("import mlm\n\n\ndef get_config():\n    return mlm.Config(seed=3)\n")
+    (tmp_path / "a.txt").write_text("a b c")
+    words = ["train", "--recipe=roberta", f"--config={file}", f"data.path={tmp_path}/*.txt"]
+    cfg = resolution.resolve_layers(train.parse_words(words)[1]).config
+    assert (cfg.seed, cfg.optim.learning_rate) == (3, 7e-4)
+    with pytest.raises(errors.ConfigError, match="--recipe = 'bert': expected your text beside it"):
+        train.parse_words(["train", "--recipe=bert"])
+    with pytest.raises(errors.ConfigError, match="did you mean 'roberta'"):
+        train.parse_words(["train", "--recipe=robert"])
+
+
+def test_the_recipes_are_listed_with_their_sources_and_fields(capsys):
+    recipe_command.main(["recipes"])
+    out = capsys.readouterr().out
+    assert all(f"{name} " in out and recipe.source in out for name, recipe in paper_recipes.RECIPES.items())
+    recipe_command.main(["recipes", "bert"])
+    assert "optim.learning_rate = 0.0001" in capsys.readouterr().out
 
 
 def test_runs_of_any_batch_take_in_the_same_rows():

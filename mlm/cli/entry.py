@@ -31,6 +31,7 @@ COMMANDS = {  # name -> (module of mlm.cli, help)
     "convert": ("convert", "convert the pickled weights of a Hugging Face folder to safetensors"),
     "floor": ("floor", "print exact probabilities of the built-in language"),
     "config": ("config_help", "list the config fields"),
+    "recipes": ("recipes", "list the papers' recipes, of which mlm train --recipe takes one"),
     "completion": ("completion", "print a script of tab completion for bash or zsh"),
 }
 

@@ -5,6 +5,7 @@ import sys
 
 from mlm.base import errors, fields
 from mlm.cli import command, config_help
+from mlm.experiment.paper_recipes import RECIPES
 from mlm.launch import consistency, local_processes, rendezvous
 from mlm.training.run import heartbeat
 
@@ -12,6 +13,7 @@ DESCRIPTION = """Train the model of a config, or continue its run from the last 
 
     mlm train mask.rate=0.4 train.steps=100 workdir=runs/a
     mlm train --config=configs/base.py --config.mask.rate=0.4 --config.workdir=runs/a
+    mlm train --recipe=bert model.size=small data.path='texts/*.txt' workdir=runs/a
 
 NAME=VALUE and --config.NAME=VALUE set config fields; `mlm config` lists them. init.run=runs/b starts from the
 parameters and vocabulary of another run, init.hub=FOLDER from those of a Hugging Face folder.
@@ -61,6 +63,13 @@ def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm train", description=DESCRIPTION, parents=[make_early_parser()])
     parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
+    parser.add_argument(
+        "--recipe",
+        choices=[*RECIPES],
+        metavar="NAME",
+        help="a paper's recipe on your text: " + " | ".join(RECIPES) + "; --config and the fields of the command line "
+        "override it (mlm recipes lists them)",
+    )
     parser.add_argument(
         "--extend_to",
         type=command.Number(int, 1, 2**31 - 1),
@@ -130,6 +139,15 @@ def parse_words(words: list[str]):
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
     layers = config_flags.load_layers()
+    if args.recipe:
+        layers.insert(0, fields.Layer(f"--recipe={args.recipe}", RECIPES[args.recipe].fields))
+        corpora = ("data.path", "data.corpus", "data.tfds_name", "data.parallel_path", "data.task")
+        errors.require(
+            any(name in layer.values for layer in layers for name in corpora),
+            "--recipe",
+            args.recipe,
+            "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none",
+        )
     if args.extend_to:
         layers.append(fields.Layer(f"--extend_to={args.extend_to}", {"train.steps": args.extend_to}))
     return args, layers

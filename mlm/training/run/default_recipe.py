@@ -6,13 +6,11 @@ steps. Larger widths have BERT's initialization and dropout (Devlin et al. 2019,
 """
 
 from mlm import models
-from mlm.base import config
+from mlm.base import config, recipe_constants
 from mlm.base.derived_fields import DerivedField
 
 SMALL_WIDTH = 128
 LEARNING_RATE = 1e-3  # also of a small model that goes on from a trained one
-SMALL_LEARNING_RATES = {"gru": 8e-3}  # by cell; 4e-3 for the others
-MEMORY = 128  # longest memory, in tokens, of a small gated cell's initial gates
 
 
 def _is_small(cfg: config.Config) -> bool:
@@ -22,7 +20,11 @@ def _is_small(cfg: config.Config) -> bool:
 def _derive_learning_rate(cfg):
     if cfg.init.run or cfg.init.hub or not _is_small(cfg):
         return LEARNING_RATE
-    return SMALL_LEARNING_RATES.get(cfg.model.cell, 4e-3)
+    return recipe_constants.SMALL_LEARNING_RATES.get(cfg.model.cell, recipe_constants.SMALL_LEARNING_RATE)
+
+
+def _derive_dropout(cfg):
+    return recipe_constants.SMALL_DROPOUT if _is_small(cfg) else recipe_constants.BERT_DROPOUT
 
 
 SIZE = ("model.width", "model.family")
@@ -31,21 +33,25 @@ DERIVED_FIELDS = (
     DerivedField(
         "model.positions",
         MEMBER,
-        lambda cfg: "learned" if models.reads_source(cfg) else "rotary",
+        lambda cfg: "learned" if models.reads_source(cfg) else recipe_constants.SMALL_POSITIONS,
         applies=lambda cfg: models.reads_field(cfg, "positions"),
     ),
-    DerivedField("model.init_std", SIZE, lambda cfg: 0.08 if _is_small(cfg) else 0.02),
-    DerivedField("model.dropout", SIZE, lambda cfg: 0.0 if _is_small(cfg) else 0.1),
+    DerivedField(
+        "model.init_std",
+        SIZE,
+        lambda cfg: recipe_constants.SMALL_INIT_STD if _is_small(cfg) else recipe_constants.BERT_INIT_STD,
+    ),
+    DerivedField("model.dropout", SIZE, _derive_dropout),
     DerivedField(
         "model.attention_dropout",
         (*MEMBER, "model.width"),
-        lambda cfg: 0.0 if _is_small(cfg) else 0.1,
+        _derive_dropout,
         applies=lambda cfg: models.reads_field(cfg, "attention_dropout"),
     ),
     DerivedField(
         "model.chrono_init",
         (*MEMBER, "model.width"),
-        lambda cfg: MEMORY if _is_small(cfg) else 0,
+        lambda cfg: recipe_constants.GATE_MEMORY if _is_small(cfg) else 0,
         applies=lambda cfg: models.reads_field(cfg, "chrono_init"),
     ),
     DerivedField("optim.learning_rate", (*SIZE, "model.cell", "init.run", "init.hub"), _derive_learning_rate),

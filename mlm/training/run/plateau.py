@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mlm.base import config, types
+from mlm.base import config, recipe_constants, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.training.run.hook import Hook
 from mlm.training.run.log import Log
@@ -29,9 +29,9 @@ def list_advice(cfg: config.Config) -> str:
     """What may help a model to leave the plateau, as text; names no setting that the config has."""
     advice = ["another optim.learning_rate", "a longer optim.warmup_fraction"]
     if cfg.model.init_std < 0.05:
-        advice.append("model.init_std=0.08")
-    if cfg.model.family == "transformer" and cfg.model.positions != "rotary":
-        advice.append("model.positions=rotary")
+        advice.append(f"model.init_std={recipe_constants.SMALL_INIT_STD}")
+    if cfg.model.family == "transformer" and cfg.model.positions != recipe_constants.SMALL_POSITIONS:
+        advice.append(f"model.positions={recipe_constants.SMALL_POSITIONS}")
     return ", or ".join([", ".join(advice[:-1]), advice[-1]])
 
 
