@@ -1,5 +1,6 @@
 """Hooks of a run: what reaches them, and when."""
 
+import json
 import types
 
 import numpy as np
@@ -112,14 +113,23 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, warns):
     share_V = np.arange(5, 50) / np.arange(5, 50).sum()  # entries 0 to 4 are special
     loss = -(share_V * np.log(share_V)).sum() + excess
     hook = plateau.PlateauWarning(
-        cfg, small_program(cfg).objective, dataset, types.SimpleNamespace(write_message=lines.append)
+        cfg, small_program(cfg).objective, dataset, types.SimpleNamespace(write_message=lines.append), {}
     )
     for step in range(1, steps + 1):
-        sums = types.SimpleNamespace(loss_B={"mlm": loss * 7}, weight_B={"mlm": 7})
+        if step in (80, 150):  # the run is killed here, and continued from its checkpoint
+            hook = plateau.PlateauWarning(
+                cfg, small_program(cfg).objective, dataset, hook.log, json.loads(json.dumps(hook.get_totals()))
+            )
+        sums = types.SimpleNamespace(loss_B={"mlm": (loss + 0.01 * (step - 75.5)) * 7}, weight_B={"mlm": 7})
         hook.on_metrics(step, {"sums": sums}, False)
     assert len(lines) == warns
     if warns:
         assert f"step {steps // 10}: the training loss, {loss:.2f}," in lines[0]
+        assert hook.summarize()["plateau"]["step"] == steps // 10
+        assert hook.summarize()["plateau"]["loss"] == pytest.approx(loss)
+        assert hook.summarize().items() <= hook.get_totals().items()
+    else:
+        assert hook.summarize() == {}
 
 
 def test_the_time_left_counts_from_the_end_of_the_first_step(capsys, monkeypatch):

@@ -230,3 +230,11 @@ def test_a_misspelt_column_is_a_line_with_the_nearest_name(caplog):
         "table: no row has a value for the column 'accurcy'; did you mean 'accuracy'?",
         "table: no row has a value for the column 'papre'; did you mean 'paper'?",
     ]
+
+
+def test_the_table_names_runs_on_the_unigram_s_plateau():
+    slow = on("one", 1, 3.0) | {"plateau": {"step": 100, "loss": 6.514, "unigram_loss": 6.5}}
+    rows, _, notes = made([on("one", 0, 3.0), slow, on("two", 0, 3.1)])
+    assert rows[0][summary.PLATEAU_COLUMN.name] == "seed 1: 6.51 at step 100"
+    assert summary.PLATEAU_COLUMN.name not in rows[1] and summary.PLATEAU_COLUMN.note in notes
+    assert summary.PLATEAU_COLUMN not in made([on("one", 0, 3.0)])[1]

@@ -38,6 +38,12 @@ LEAK_COLUMN = Column(
     note="Below the floor by more than 3 standard errors over examples, which no model can be: "
     "something leaks, and the model has seen its targets.",
 )
+PLATEAU_COLUMN = Column(
+    "unigram_plateau",
+    "on the unigram's plateau",
+    note="On the unigram's plateau: after a tenth of the steps the training loss was no better than that of token "
+    "frequencies. Another learning rate, a longer warm-up or larger initial weights may leave it sooner.",
+)
 
 
 def build_table(
@@ -48,10 +54,10 @@ def build_table(
 ) -> tuple[list[dict], list[Column]]:
     """The table (rows, columns): a row per group, then the references (unigram baseline, floor) of each evaluation set.
 
-    The columns: the leading columns; runs below their floor; the evaluation set, if there are several; costs; scores;
-    evaluations of the trained models (mlm/cli/evaluate.py); the trailing columns; and the primary score at each of
-    config.eval.mask_rates. Between costs and scores: the masking rates, if a realised one differs from the one asked
-    for. Columns without any value are left out; a warning names those that seem misspelt.
+    The columns: the leading columns; runs below their floor; runs on the unigram's plateau; the evaluation set, if
+    there are several; costs; scores; evaluations of the trained models (mlm/cli/evaluate.py); the trailing columns; and
+    the primary score at each of config.eval.mask_rates. Between costs and scores: the masking rates, if a realised one
+    differs from the one asked for. Columns without any value are left out; a warning names those that seem misspelt.
 
     Args:
         results: runs.
@@ -67,6 +73,7 @@ def build_table(
     rows = [
         cells
         | leak_cell(seeds)
+        | plateau_cell(seeds)
         | build_group_cells(seeds, primary)
         | evaluation_columns.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
@@ -86,6 +93,7 @@ def build_table(
     columns = (
         *leading_columns,
         LEAK_COLUMN,
+        PLATEAU_COLUMN,
         Column(EVALUATION_SET, "evaluation set", note=evaluation_sets.format_note(sets)),
         *COST_COLUMNS,
         *(() if has_own_rates else RATE_COLUMNS),
@@ -161,6 +169,16 @@ def leak_cell(seeds: Sequence[dict]) -> dict:
         for score in series.find_leaks(result)
     ]
     return {LEAK_COLUMN.name: "; ".join(leaks)} if leaks else {}
+
+
+def plateau_cell(seeds: Sequence[dict]) -> dict:
+    """The cell of a group with runs that were on the unigram's plateau: their seeds, losses and steps."""
+    plateaus = [
+        f"seed {result['config'].get('seed')}: {plateau['loss']:.2f} at step {plateau['step']:,}"
+        for result in seeds
+        if (plateau := result.get("plateau"))
+    ]
+    return {PLATEAU_COLUMN.name: "; ".join(plateaus)} if plateaus else {}
 
 
 def select_model_scores(results: Sequence[dict]) -> list[Score]:

@@ -1,6 +1,5 @@
 """The hook that says when a model learns no more than token frequencies."""
 
-import collections
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -38,35 +37,52 @@ def list_advice(cfg: config.Config) -> str:
 class PlateauWarning(Hook):
     """After a tenth of the steps, says in one line if the training loss has not left the unigram's.
 
-    Runs of fewer than 10 * MIN_STEPS steps have no such line.
+    Runs of fewer than 10 * MIN_STEPS steps have no such line. The run's result keeps what it says, and so do the
+    totals of its checkpoints, with the sums so far: a run that is killed and continued says the same.
 
     A model of text begins there: it learns how frequent each token is, then how tokens depend on each other. A recipe
     that does not suit the model leaves it there for most of the run.
     """
 
-    def __init__(self, cfg: config.Config, objective: types.Objective, dataset: types.DatasetInfo, log: Log):
+    def __init__(
+        self,
+        cfg: config.Config,
+        objective: types.Objective,
+        dataset: types.DatasetInfo,
+        log: Log,
+        totals: Mapping[str, Any],
+    ):
         self.log, self.advice = log, list_advice(cfg)
         self.check_step = math.ceil(cfg.train.steps * CHECK_FRACTION)
         self.window = math.ceil(cfg.train.steps * WINDOW_FRACTION)
-        self.sums = collections.deque(maxlen=self.window)  # (nats, predictions) of each step
+        self.sums: list[float] = totals.get("plateau_sums", [0.0, 0.0])  # nats, predictions
+        self.found: dict[str, float] | None = totals.get("plateau")
         first = objective.scores[0]
         has_unigram = any(
             score.reference == "unigram" and score.reference_for == first.name for score in objective.scores
         )
-        self.term = first.columns[0].removesuffix("_nats") if has_unigram else ""
+        self.term = first.columns[0].removesuffix("_nats") if has_unigram and self.check_step >= MIN_STEPS else ""
         self.unigram_loss = compute_unigram_entropy(dataset) if has_unigram else 0.0
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
-        """Keeps the losses of the steps before the check, and makes the check."""
-        if not self.term or step > self.check_step or self.check_step < MIN_STEPS:
+        """Adds the losses of the steps before the check, and makes the check."""
+        if not self.term or not self.check_step - self.window < step <= self.check_step:
             return
         sums = metrics["sums"]
-        self.sums.append((float(sums.loss_B[self.term]), float(sums.weight_B[self.term])))
-        if step == self.check_step and len(self.sums) == self.window:
-            nats, predictions = np.sum(self.sums, axis=0)
-            loss = nats / max(predictions, 1)
+        self.sums = [self.sums[0] + float(sums.loss_B[self.term]), self.sums[1] + float(sums.weight_B[self.term])]
+        if step == self.check_step:
+            loss = self.sums[0] / max(self.sums[1], 1)
             if loss > self.unigram_loss - MARGIN:
+                self.found = {"step": step, "loss": loss, "unigram_loss": self.unigram_loss}
                 self.log.write_message(
                     f"step {step:,}: the training loss, {loss:.2f}, is no better than that of token frequencies, "
                     f"{self.unigram_loss:.2f}. If it stays so, try {self.advice}"
                 )
+
+    def get_totals(self) -> dict[str, Any]:
+        """What a checkpoint saves: the sums so far, and what the check found."""
+        return ({"plateau_sums": self.sums} if any(self.sums) else {}) | self.summarize()
+
+    def summarize(self) -> dict[str, Any]:
+        """What the result keeps: {} unless the check found a plateau."""
+        return {"plateau": self.found} if self.found else {}

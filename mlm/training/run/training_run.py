@@ -91,16 +91,17 @@ class TrainingRun:
             directory.record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals)
         self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, self.checkpoints, self.log)
+        self.plateau = plateau.PlateauWarning(cfg, program.objective, packed.dataset_info, self.log, saved.totals)
         self.evaluate = Evaluate(cfg, program, packed, self.log)
 
         def get_totals():
-            return self.log.totals | self.spike_guard.get_totals()
+            return self.log.totals | self.spike_guard.get_totals() | self.plateau.get_totals()
 
         # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
         self.hooks = [
             self.spike_guard,
             self.log,
-            plateau.PlateauWarning(cfg, program.objective, packed.dataset_info, self.log),
+            self.plateau,
             self.evaluate,
             *self.make_milestone_hooks(managers, get_totals),
             checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, get_totals),
@@ -170,6 +171,7 @@ class TrainingRun:
             "scores": [score._asdict() for score in self.evaluate.scores],
             **self.log.summarize(),
             **self.spike_guard.summarize(),
+            **self.plateau.summarize(),
         }
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
