@@ -48,6 +48,7 @@ DISTRIBUTIONS = {  # of modules that are not called as the package that installs
     "mlflow": "mlflow-skinny",
     "orbax": "orbax-checkpoint",
     "tensorflow_datasets": "tensorflow-datasets",
+    "sklearn": "scikit-learn",
     "vl_convert": "vl-convert-python",
     "yaml": "PyYAML",
 }

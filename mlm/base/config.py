@@ -488,6 +488,11 @@ class Eval:
         "at the end, measure how much context a causal model uses: gradients and recall of names by distance, time "
         "by sequence length",
     )
+    baseline: str = setting(
+        "",
+        "classification: a classifier without a network whose score on dev stands beside the fine-tuned one: tfidf "
+        "(TF-IDF with logistic regression; the extra baseline); empty: none",
+    )
     sts: str = setting(
         "",
         "folder of STS-B's files, or task file (.toml) of pairs with their similarity, to measure sentence similarity "

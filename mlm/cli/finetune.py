@@ -51,7 +51,7 @@ def main(words: list[str]) -> None:
     from mlm.base import errors, fields
     from mlm.base.estimates import read_scores
     from mlm.data.tasks import task_file
-    from mlm.evaluation import evaluation_tasks
+    from mlm.evaluation import evaluation_tasks, text_baseline
     from mlm.training.run import finetuning_recipe, log, loop, spikes
     from mlm.training.run.preemption import RunStopped
 
@@ -69,17 +69,21 @@ def main(words: list[str]) -> None:
         config_help.print_origins(resolved.config, resolved.origins)
         return
     cfg = resolved.config
+    evaluation_tasks.list_due_cases(cfg)  # before training: raises for an evaluation that cannot run after it
     try:
         result = loop.train(cfg, packed)
-        predictions = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
+        evaluations = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]
     except RunStopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
     except spikes.DivergenceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    predictions, first = evaluations["predictions"], read_scores(result)[0]
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
     if line := describe_weak_score(read_scores(result), result["evaluation"]):
+        print(line)
+    if line := text_baseline.describe(first, result["evaluation"][first.name], evaluations, cfg.data.task):
         print(line)
     if "test" in predictions:
         scores = [score for score in read_scores(result) if score.name in predictions["test"]]

@@ -15,6 +15,7 @@ from mlm.evaluation import (
     predictions,
     prompts,
     sentence_scores,
+    text_baseline,
     translation_scores,
 )
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask
@@ -27,6 +28,7 @@ EVALUATION_TASKS = {
     "pseudo_likelihood": EvaluationTask(
         sentence_scores.get_unsupported_reason, sentence_scores.evaluate, sentence_scores.count_units
     ),
+    "text_baseline": EvaluationTask(text_baseline.get_unsupported_reason, text_baseline.evaluate),
     "predictions": EvaluationTask(predictions.get_unsupported_reason, predictions.evaluate),
     "anisotropy": EvaluationTask(embeddings.get_unsupported_reason, embeddings.evaluate_anisotropy),
     "context_range": EvaluationTask(context_range.get_unsupported_reason, context_range.evaluate),
@@ -78,7 +80,8 @@ def _list_due_cases(cfg):
     if cfg.eval.sts:
         cases += embeddings.list_similarity_cases("config.eval.sts", cfg.eval.sts)
     beams = tuple(map(int, cfg.eval.beams))
-    return cases + translation_scores.list_due_cases(cfg, beams) + finetuned_tasks.list_cases(cfg)
+    cases += translation_scores.list_due_cases(cfg, beams) + text_baseline.list_cases(cfg)
+    return cases + finetuned_tasks.list_cases(cfg)
 
 
 def list_missing_cases(cfg: config.Config) -> list[EvaluationCase]:

@@ -45,6 +45,7 @@ class EvaluationValue(NamedTuple):
     values: tuple[float, ...] = ()  # over fine-tuning seeds, whose mean is `value`
     references: tuple[tuple[str, float], ...] = ()  # values that need no model, by name
     undefined: str = ""  # why it is undefined
+    below: str = ""  # the run, where its value is below that of a classifier without a network
 
 
 def iterate_evaluations(result: dict) -> Iterator[tuple[EvaluationKey, EvaluationValue]]:
@@ -101,15 +102,22 @@ def read_finetuned_task(result: dict, task: dict) -> tuple[EvaluationKey, Evalua
     if "unscored" in task:
         description += f"; {format_count(task['unscored'], 'label')} not scored"
     run = Path(result["config"]["workdir"]).name
+    mean, references = sum(task["values"]) / len(seeds), dict(task["references"])
+    baseline = result["evaluations"].get("text_baseline", {}).get(task["task"], {})
+    below = ""
+    if score.name in baseline.get("scores", {}):
+        references[baseline["title"]] = value = baseline["scores"][score.name]
+        below = run if score.better * (mean - value) < 0 else ""
     return (
         EvaluationKey(name, title, task["sha256"], form, bounds),
         EvaluationValue(
-            factor * sum(task["values"]) / len(seeds),
+            factor * mean,
             factor * task["error"] if "error" in task else None,
             f"{description}; {task['note']}" if task["note"] else description,
             tuple(f"{run} s{seed}" for seed in task["failed"]),
             tuple(factor * value for value in task["values"]),
-            tuple((name, factor * value) for name, value in task["references"].items()),
+            tuple((name, factor * value) for name, value in references.items()),
+            below=below,
         ),
     )
 
@@ -215,7 +223,7 @@ def build_columns(results: Sequence[dict]) -> dict[EvaluationKey, Column]:
             f"{key.column}_{digits}" if is_ambiguous else key.column,
             title,
             key.format,
-            f"{title}: {values[-1].description}{describe_failures(values)}.",
+            f"{title}: {values[-1].description}{describe_failures(values)}{describe_below(values)}.",
         )
     return columns
 
@@ -230,6 +238,12 @@ def describe_failures(values: Sequence[EvaluationValue]) -> str:
         if failed
         else ""
     )
+
+
+def describe_below(values: Sequence[EvaluationValue]) -> str:
+    """Which runs are below a classifier without a network; empty if none is."""
+    below = [value.below for value in values if value.below]
+    return f"; below TF-IDF with logistic regression: {', '.join(below)}" if below else ""
 
 
 def build_cells(seeds: Sequence[dict], columns: dict[EvaluationKey, Column]) -> dict:

@@ -26,6 +26,7 @@ UNCOMPILED_FIELDS = (
     "eval.ngram_order",
     "eval.context_range",
     "eval.beams",
+    "eval.baseline",
     "train.group_by_length",
     "train.spike_threshold",
     "train.spike_rewind_steps",
