@@ -109,5 +109,5 @@ def test_an_accelerator_is_found_by_its_topology_or_count(text, name):
 
 
 def test_an_accelerator_that_does_not_exist_is_named_with_the_nearest():
-    with pytest.raises(errors.ConfigError, match=r"^--accelerator = 'v5p-129': .*did you mean 'v5p-12.'"):
+    with pytest.raises(errors.ConfigError, match=r"^--accelerator = 'v5p-129': .*did you mean 'v5p-512'"):
         find_accelerator("--accelerator", "v5p-129")
