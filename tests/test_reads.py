@@ -31,7 +31,13 @@ ALWAYS = {  # read by every run
     "model.directionality",
     "model.dropout",
     "model.init_std",
+    "model.norm",
+    "model.norm_placement",
     "model.norm_eps",
+    "model.bias",
+    "model.layer_scale",
+    "model.embedding_dim",
+    "model.depth_scaled_init",
     "model.dtype",
     "model.scan_unroll",
     "model.remat",
@@ -96,9 +102,11 @@ CHOICES += [PAIRS, PAIRS | {"data.parallel_path": "a"}]
 def other(name):
     """A value of the field that is not its default."""
     named = {
-        "model.norm_placement": "post",
         "model.activation": "relu",
         "model.positions": "sinusoidal",
+        "model.rope_theta": 500.0,
+        "model.local_rope_theta": 500.0,
+        "model.local_window": 4,
         "model.chrono_init": 3,
         "model.attention_dropout": 0.3,
         "model.lm_head_activation": "relu",

@@ -269,7 +269,16 @@ class Model:
         0, "number of layers; encoder_decoder: of encoder and decoder each (a gru decoder has one). 0: from model.size"
     )
     width: int = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size")
-    mlp_dim: int = field(0, "transformer, feedforward: units of the MLP; 0: from model.size")
+    embedding_dim: int = field(
+        0,
+        "width of the embeddings and of the output layer's table, with projections to model.width and back (ALBERT, "
+        "Lan et al. 2020; ELECTRA); 0: model.width",
+    )
+    mlp_dim: int = field(
+        0,
+        "transformer, feedforward: units of the MLP, of a gated activation those of each half; 0: from model.size, of "
+        "a gated activation two thirds of it",
+    )
     rnn_dim: int = field(0, "rnn: recurrent units of each direction; 0: from model.size")
     num_heads: int = field(0, "transformer: number of attention heads; 0: from model.size")
     window: int = field(0, "feedforward: number of neighbors that a layer reads on each side; 0: from model.size")
@@ -284,11 +293,37 @@ class Model:
         "gru, lstm: gates are initialized to remember for 1 to this many tokens (Tallec & Ollivier 2018); 0: the "
         "usual initialization; -1: by width (mlm/training/run/default_recipe.py)",
     )
-    norm_placement: str = field("pre", "transformer: layer norm pre (before each sublayer) | post (after it, as BERT)")
-    norm_eps: float = field(1e-6, "epsilon of the layer norms, added to the variance")
-    embed_norm: bool = field(True, "apply a layer norm to the embeddings, as BERT does")
+    norm: str = field("layernorm", "every norm: layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)")
+    norm_placement: str = field(
+        "pre",
+        "norms pre (before each sublayer, and after the last layer) | post (after each residual connection, as BERT) | "
+        "sandwich (as pre, and after each sublayer; Ding et al. 2021, Gemma 2)",
+    )
+    norm_eps: float = field(1e-6, "epsilon of the norms, added to the variance")
+    first_norm: bool = field(
+        True,
+        "transformer, rnn: the first layer's first sublayer has a norm before it; false: the embeddings' norm serves "
+        "(ModernBERT, Warner et al. 2024)",
+    )
+    embed_norm: bool = field(True, "apply a norm to the embeddings, as BERT does")
+    bias: str = field(
+        "all",
+        "what has biases: all | norms (norms, and dense layers before and after the layers; none in attention, MLP and "
+        "recurrence) | output (one for each entry of the vocabulary alone, as ModernBERT) | none",
+    )
     activation: str = field(
-        "gelu", "activation of the MLP: gelu | gelu_tanh (tanh approximation, as GPT-2) | relu; not for rnn"
+        "gelu",
+        "activation of the MLP: gelu | gelu_tanh (tanh approximation, as GPT-2) | relu | relu2 (squared; So et al. "
+        "2021) | geglu | swiglu (gated: a third matrix; Shazeer 2020); not for rnn",
+    )
+    layer_scale: float = field(
+        0.0, "initial value of a learned factor of each entry of a sublayer's output (Touvron et al. 2021); 0: none"
+    )
+    qk_norm: bool = field(
+        False, "transformer: a norm over each head's queries and keys (Henry et al. 2020; Dehghani et al. 2023)"
+    )
+    attention_gate: bool = field(
+        False, "transformer: a sigmoid of the attention's input multiplies each head's output (Qiu et al. 2025)"
     )
     lm_head: str = field(
         "bert",
@@ -303,8 +338,21 @@ class Model:
     )
     positions: str = field(
         "",
-        "transformer: position encoding: learned | sinusoidal | rotary; empty: rotary, or learned where the model "
-        "reads a source",
+        "transformer: position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | "
+        "relative (learned biases of 32 buckets, Raffel et al. 2020); empty: rotary, or learned where the model reads "
+        "a source",
+    )
+    rope_theta: float = field(10_000.0, "rotary: base of the angles (Su et al. 2021)")
+    local_window: int = field(
+        0,
+        "transformer: window of local attention, in tokens, half of it on each side of a token (Beltagy et al. 2020); "
+        "0: all layers see all tokens; ModernBERT: 128",
+    )
+    global_every: int = field(
+        3, "local_window: every so many layers, from the first on, one sees all tokens (ModernBERT: 3); 0: none does"
+    )
+    local_rope_theta: float = field(
+        0.0, "local_window: rope_theta of the layers with local attention; 0: as the others'"
     )
     max_positions: int = field(512, "transformer: longest sequence, in tokens")
     type_vocab_size: int = field(2, "number of token types (segment embeddings); 0: none")
@@ -318,6 +366,10 @@ class Model:
         -1.0,
         "standard deviation of the initial weights (truncated normal); 0: 1/sqrt(fan_in) of each matrix; -1: 0.08 up "
         "to width 128, but 0.02 above it and for encoder_decoder",
+    )
+    depth_scaled_init: bool = field(
+        False,
+        "the last matrix of each sublayer starts with init_std / sqrt(2 * num_layers) (Megatron, Shoeybi et al. 2019)",
     )
     dtype: str = field(
         "float32",

@@ -3,7 +3,7 @@
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
-from mlm.models import encoder_decoder, feedforward, platform_kernels, rnn, transformer
+from mlm.models import encoder_decoder, feedforward, layers, platform_kernels, positions, rnn, transformer
 from mlm.models.sizes import SIZES
 
 MODELS = {
@@ -52,7 +52,15 @@ FIELD_CONDITIONS.append(
         tuple(name for name, spec in MODELS.items() if not spec.reads_source),
     )
 )
-FIELD_CONDITIONS.append(FieldCondition(("model.lm_head_activation",), "model.lm_head", ("bert",)))
+# What excludes what among the fields of config.model.
+FIELD_CONDITIONS += [
+    FieldCondition(("model.lm_head_activation",), "model.lm_head", ("bert",)),
+    FieldCondition(("model.first_norm",), "model.norm_placement", ("pre", "sandwich")),
+    FieldCondition(("model.first_norm",), "model.embed_norm", (True,)),
+    FieldCondition(("model.chrono_init",), "model.bias", ("all",)),
+    FieldCondition(("model.rope_theta", "model.local_rope_theta"), "model.positions", ("rotary",)),
+    FieldCondition(("model.global_every", "model.local_rope_theta"), "model.local_window", excluded_values=(0,)),
+]
 
 
 def _derive_cell(cfg):
@@ -71,15 +79,19 @@ def _look_up_size(model: config.Model) -> dict[str, int]:
     return sizes[model.size]
 
 
+def _derive_mlp_dim(cfg):
+    """The size's; a gated MLP has three matrices in place of two, so that two thirds have as many parameters."""
+    mlp_dim = _look_up_size(cfg.model).get("mlp_dim", 0)
+    return round(mlp_dim / 12) * 8 if cfg.model.activation in layers.GATES else mlp_dim
+
+
+_SIZE_FIELDS = ("model.size", "model.family", "model.cell")
 DERIVED_FIELDS = (
     DerivedField("model.cell", ("model.family",), _derive_cell),
+    DerivedField("model.mlp_dim", (*_SIZE_FIELDS, "model.activation"), _derive_mlp_dim),
     *(
-        DerivedField(
-            f"model.{name}",
-            ("model.size", "model.family", "model.cell"),
-            lambda cfg, name=name: _look_up_size(cfg.model).get(name, 0),
-        )
-        for name in dict.fromkeys(name for sizes in SIZES.values() for name in sizes["tiny"])
+        DerivedField(f"model.{name}", _SIZE_FIELDS, lambda cfg, name=name: _look_up_size(cfg.model).get(name, 0))
+        for name in dict.fromkeys(name for sizes in SIZES.values() for name in sizes["tiny"] if name != "mlp_dim")
     ),
 )
 
@@ -99,10 +111,12 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model, name = cfg.model, "config.model"
     if reads_field(cfg, "positions"):
-        errors.require_one_of(f"{name}.positions", model.positions, ("learned", "sinusoidal", "rotary"))
+        errors.require_one_of(f"{name}.positions", model.positions, positions.NAMES)
     for field, names in (
-        ("norm_placement", ("pre", "post")),
-        ("activation", ("gelu", "gelu_tanh", "relu")),
+        ("norm", ("layernorm", "rmsnorm")),
+        ("norm_placement", ("pre", "post", "sandwich")),
+        ("bias", ("all", "norms", "output", "none")),
+        ("activation", ("gelu", "gelu_tanh", "relu", "relu2", *layers.GATES)),
         ("lm_head_activation", ("gelu", "gelu_tanh", "relu")),
         ("lm_head", ("bert", "linear")),
         ("dtype", ("float32", "bfloat16")),
@@ -115,7 +129,9 @@ def check(cfg: config.Config) -> None:
         errors.require_at_least(1, f"{name}.{field}", getattr(model, field))
     errors.require_number(f"{name}.scan_unroll", model.scan_unroll, 0, model.num_layers)
     errors.require_at_least(0, f"{name}.type_vocab_size", model.type_vocab_size)
+    errors.require_at_least(0, f"{name}.embedding_dim", model.embedding_dim)
     errors.require_number(f"{name}.init_std", model.init_std, 0, 100)
+    errors.require_number(f"{name}.layer_scale", model.layer_scale, 0, 100)
     errors.require_number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
     platform_kernels.check(model.kernels)
     if cfg.pack.mode == "segment_pair":

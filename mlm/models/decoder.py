@@ -3,53 +3,45 @@
 Letters in array names: S tokens of the source, R slots of the cache, H heads of d entries.
 """
 
-from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import layers
-from mlm.models.attention import Attention, CrossAttention
-
-SUBLAYERS = ("attention", "cross", "mlp")  # of a layer, in order
+from mlm.models import attention, layers, positions
 
 
-def apply_sublayers(model: config.Model, sublayers: Mapping[str, Callable], get_norm: Callable, x_BxLxD, key_B):
-    """Applies the sublayers of a layer in order, with residual connections and layer norms.
-
-    Args:
-        model: the config.
-        sublayers: (x_BxLxD) -> out_BxLxD, by the names of SUBLAYERS.
-        get_norm: (name) -> the layer norm of that name, a function.
-        x_BxLxD: the input.
-        key_B: random keys of the dropout, or None.
-    """
-    for site, name in enumerate(SUBLAYERS, 2):
-        norm = get_norm(f"{name}_norm")
-        out_BxLxD = sublayers[name](norm(x_BxLxD) if model.norm_placement == "pre" else x_BxLxD)
-        x_BxLxD += layers.dropout(out_BxLxD, layers.fold_in(key_B, site), model.dropout)
-        x_BxLxD = x_BxLxD if model.norm_placement == "pre" else norm(x_BxLxD)
-    return x_BxLxD
-
-
-class DecoderLayer(nn.Module):
+class DecoderLayer(layers.ResidualLayer):
     """Causal self-attention, attention to the source, and an MLP."""
 
-    model: config.Model
-
     @nn.compact
-    def __call__(self, x_BxLxD, shared, key_B):
-        """Returns x_BxLxD; shared: (visible_Bx1xLxL of the target, source_BxSxD, visible_Bx1xLxS of the source)."""
-        visible_Bx1xLxL, source_BxSxD, visible_Bx1xLxS = shared
-        attention, cross = Attention(self.model, name="attention"), CrossAttention(self.model, name="cross")
-        sublayers = {
-            "attention": lambda x: attention(x, visible_Bx1xLxL, layers.fold_in(key_B, 0)),
-            "cross": lambda x: cross(x, source_BxSxD, visible_Bx1xLxS, layers.fold_in(key_B, 1)),
-            "mlp": layers.MLP(self.model, name="mlp"),
-        }
-        return apply_sublayers(self.model, sublayers, lambda name: layers.norm(self.model, name), x_BxLxD, key_B)
+    def __call__(self, x_BxLxD, number, shared, key_B, attend=attention.attend, source=None):
+        """Returns x_BxLxD.
+
+        Args:
+            x_BxLxD: the input.
+            number: of the layer, from 1.
+            shared: (context of the target, source_BxSxD, visible_Bx1xLxS of the source).
+            key_B: random keys of the dropout, or None.
+            attend: as in `attention.Attention`.
+            source: the keys and values of the source, if they are computed already.
+        """
+        context, source_BxSxD, visible_Bx1xLxS = shared
+        self_attention = attention.Attention(self.model, name="attention")
+        cross = attention.CrossAttention(self.model, name="cross")
+        keys = [layers.fold_in(key_B, site) for site in range(5)]
+
+        def attend_to_source(x_BxLxD):
+            k_BxSxHxd, v_BxSxHxd = source or cross.project_source(source_BxSxD)
+            return cross(x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, keys[1])
+
+        x_BxLxD = self.add(
+            "attention", lambda x_BxLxD: self_attention(x_BxLxD, number, context, keys[0], attend), x_BxLxD, keys[2]
+        )
+        x_BxLxD = self.add("cross", attend_to_source, x_BxLxD, keys[3])
+        return self.add("mlp", layers.MLP(self.model, name="mlp"), x_BxLxD, keys[4])
 
 
 class TransformerDecoder(nn.Module):
@@ -62,9 +54,10 @@ class TransformerDecoder(nn.Module):
         """Returns h_BxLxD; a token sees its own segment up to itself. Post-norm layers get no final norm."""
         causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
         visible_BxLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :]) & causal_LxL
-        shared = visible_BxLxL[:, None], source_BxSxD, visible_BxLxS[:, None]
+        context = positions.make_context(self.model, visible_BxLxL[:, None], positions.declare_bias_table(self))
+        shared = context, source_BxSxD, visible_BxLxS[:, None]
         h_BxLxD = layers.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
-        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm_placement == "pre" else h_BxLxD
+        return layers.final_norm(self.model, h_BxLxD)
 
 
 def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:
@@ -75,7 +68,7 @@ def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: 
     """
     empty = jnp.zeros((1, len(source_BxSxD), max_len, model.num_heads, model.width // model.num_heads), model.dtype)
     source = [
-        CrossAttention(model).bind({"params": layer_params["cross"]}).project_source(source_BxSxD)
+        attention.CrossAttention(model).bind({"params": layer_params["cross"]}).project_source(source_BxSxD)
         for layer_params in _split_layers(model, params)
     ]
     return {
@@ -89,39 +82,25 @@ def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> 
     """(h_BxD of the next token of each sequence, at position_B, and the updated cache)."""
     batch_B, max_len = jnp.arange(len(position_B)), cache["self"][0][0].shape[2]
     visible_Bx1x1xR = (jnp.arange(max_len) <= position_B[:, None])[:, None, None]
-    visible_Bx1x1xS = cache["visible"][0][:, None, None]
+    context = positions.make_context(model, visible_Bx1x1xR, params.get("relative_bias"), position_B[:, None])
+    shared = context, None, cache["visible"][0][:, None, None]
     new_cache = []
 
-    def build_sublayers(layer_params, layer_cache, source):
-        self_attention, cross_attention = (
-            module(model).bind({"params": layer_params[name]})
-            for name, module in (("attention", Attention), ("cross", CrossAttention))
-        )
-
-        def attend(x_Bx1xD):
-            q_Bx1xHxd, *new = self_attention.project_heads(x_Bx1xD, position_B[:, None])
-            new_cache.append(
-                tuple(
-                    old.at[0, batch_B, position_B].set(x[:, 0].astype(old.dtype))
-                    for old, x in zip(layer_cache, new, strict=True)
-                )
+    def attend(module, q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd, *masks):
+        new_cache.append(
+            tuple(
+                old.at[0, batch_B, position_B].set(x[:, 0].astype(old.dtype))
+                for old, x in zip(cache["self"][len(new_cache)], (k_Bx1xHxd, v_Bx1xHxd), strict=True)
             )
-            keys, values = (x[0] for x in new_cache[-1])
-            return self_attention.attend(q_Bx1xHxd, keys, values, visible_Bx1x1xR, None)
+        )
+        return attention.attend(module, q_Bx1xHxd, *(x[0] for x in new_cache[-1]), *masks)
 
-        return {
-            "attention": attend,
-            "mlp": layers.MLP(model).bind({"params": layer_params["mlp"]}),
-            "cross": lambda x_Bx1xD: cross_attention.attend(x_Bx1xD, source[0][0], source[1][0], visible_Bx1x1xS, None),
-        }
-
-    x_Bx1xD = x_BxD[:, None]
-    for layer_params, *cached in zip(_split_layers(model, params), cache["self"], cache["source"], strict=True):
-        get_norm = lambda name, of=layer_params: layers.norm(model, name).bind({"params": of[name]})
-        x_Bx1xD = apply_sublayers(model, build_sublayers(layer_params, *cached), get_norm, x_Bx1xD, None)
-    if model.norm_placement == "pre":
-        x_Bx1xD = layers.norm(model, "norm").bind({"params": params["norm"]})(x_Bx1xD)
-    return x_Bx1xD[:, 0], cache | {"self": new_cache}
+    h_Bx1xD: Any = x_BxD[:, None]
+    for number, (layer_params, source) in enumerate(zip(_split_layers(model, params), cache["source"], strict=True), 1):
+        source = tuple(x[0] for x in source)
+        h_Bx1xD = DecoderLayer(model).apply({"params": layer_params}, h_Bx1xD, number, shared, None, attend, source)
+    h_Bx1xD = layers.apply_final_norm(model, params, h_Bx1xD)
+    return h_Bx1xD[:, 0], cache | {"self": new_cache}
 
 
 def _split_layers(model, params):

@@ -38,8 +38,8 @@ class EncoderDecoder(nn.Module):
         model = self.model
         embed = lambda num_entries: nn.Embed(  # in float32, as lm.EncoderLM's
             num_entries,
-            model.width,
-            embedding_init=nn.initializers.truncated_normal(model.init_std or model.width**-0.5),
+            layers.embedding_dim(model),
+            embedding_init=nn.initializers.truncated_normal(model.init_std or layers.embedding_dim(model) ** -0.5),
         )
         self.positions = "none" if model.cell == "gru" else model.positions
         self.token = embed(self.vocab_size)
@@ -47,19 +47,24 @@ class EncoderDecoder(nn.Module):
             self.position = embed(model.max_positions)
         self.encoder = ENCODERS[model.cell](dataclasses.replace(model, directionality="bidirectional"))
         self.decoder = DECODERS[model.cell](model)
-        self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
+        if layers.embedding_dim(model) != model.width:
+            self.embed_projection = layers.dense(model, model.width, bias_in=layers.OUTSIDE_BIAS)
+            self.transform = layers.dense(model, layers.embedding_dim(model), bias_in=layers.OUTSIDE_BIAS)
+        if model.bias != "none":
+            self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
 
     def embed(self, ids, positions, key_B):
-        """Embeddings, scaled by sqrt(width) as in section 3.4, except with learned positions."""
+        """Embeddings, scaled by the root of their width as in section 3.4, except with learned positions."""
         x = self.token(ids)
         if self.positions == "learned":
             x += self.position(positions)
         else:
-            x *= self.model.width**0.5
+            x *= x.shape[-1] ** 0.5
         if self.positions == "sinusoidal":
-            x += sinusoids(self.model.max_positions, self.model.width).astype(x.dtype)[positions]
+            x += sinusoids(self.model.max_positions, x.shape[-1]).astype(x.dtype)[positions]
         x = x.astype(platform_kernels.activation_dtype(self.model))
-        return layers.dropout(x, key_B, self.model.dropout)
+        x = layers.dropout(x, key_B, self.model.dropout)
+        return x if x.shape[-1] == self.model.width else self.embed_projection(x)
 
     def encode_source(self, source: types.Tokens, key_B):
         """source_BxSxD, the states of the source's tokens."""
@@ -81,8 +86,11 @@ class EncoderDecoder(nn.Module):
 
     def lm_head(self, h):
         """(h, table_VxD, bias_V): the logits are h @ table.T + bias."""
+        if layers.embedding_dim(self.model) != self.model.width:
+            h = self.transform(h)
         h = h.astype(self.model.dtype)
-        return h, self.token.embedding.astype(h.dtype), self.bias
+        bias_V = self.bias if self.model.bias != "none" else jnp.zeros(self.vocab_size)
+        return h, self.token.embedding.astype(h.dtype), bias_V
 
     def logits(self, h):
         """Returns logits_...xV in float32 for states h_...xD."""
@@ -167,7 +175,7 @@ SPEC = types.ModelSpec(
     ("transformer", "gru"),
     reads_source=True,
     cell_fields={
-        **dict.fromkeys(transformer.SPEC.conditional_fields, ("transformer",)),
+        **{name: ("transformer",) for name in transformer.SPEC.conditional_fields if name != "first_norm"},
         "rnn_dim": ("gru",),
         "rnn_unroll": ("gru",),
         "chrono_init": ("gru",),

@@ -38,16 +38,13 @@ def gather_neighbors(x_BxLxD, segments_BxL, window: int, context: str, left_B=No
     return pairs
 
 
-class FeedforwardLayer(nn.Module):
-    """A layer over one position's vector: a norm, an MLP and a residual connection."""
-
-    model: config.Model
+class FeedforwardLayer(layers.ResidualLayer):
+    """A layer over one position's vector: an MLP with norms and a residual connection."""
 
     @nn.compact
-    def __call__(self, x_BxLxD, shared, key_B):
-        """Returns x_BxLxD plus its update; `shared` is unused, and the layer mixes no positions."""
-        y_BxLxD = layers.MLP(self.model, name="mlp")(layers.norm(self.model, "norm")(x_BxLxD))
-        return x_BxLxD + layers.dropout(y_BxLxD, key_B, self.model.dropout)
+    def __call__(self, x_BxLxD, number, shared, key_B):
+        """Returns x_BxLxD plus its update; `number` and `shared` are unused, and the layer mixes no positions."""
+        return self.add("", layers.MLP(self.model, name="mlp"), x_BxLxD, key_B)
 
 
 class FeedforwardEncoder(nn.Module):
@@ -68,12 +65,12 @@ class FeedforwardEncoder(nn.Module):
             context = sum(embeddings) / jnp.maximum(sum(same), 1)[..., None].astype(x_BxLxD.dtype)
         h_BxLxD = layers.dense(self.model, self.model.width, "context")(context)
         h_BxLxD = layers.Stack(self.model, FeedforwardLayer, name="stack")(h_BxLxD, None, key_B)
-        return layers.norm(self.model, "norm")(h_BxLxD)
+        return layers.final_norm(self.model, h_BxLxD)
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
     """The pure functions of the model over a vocabulary of this size."""
-    return lm.build(model, vocab_size, FeedforwardEncoder, incremental.WINDOW_DECODER)
+    return lm.build(model, vocab_size, FeedforwardEncoder, incremental.build_window_decoder(FeedforwardLayer))
 
 
 def check(cfg: config.Config) -> None:

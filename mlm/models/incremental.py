@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import layers
-from mlm.models.attention import rotate
+from mlm.models import layers, positions
 from mlm.models.recurrence import matmul_float32
 
 
@@ -30,12 +29,8 @@ def _split_layers(model: config.Model, body):
     return [jax.tree.map(lambda leaf, k=k: barrier(leaf[k]), stacked) for k in range(model.num_layers)]
 
 
-def _apply_norm(model, params, x) -> Any:
-    return layers.norm(model, "norm").apply({"params": params}, x)
-
-
 def _apply_dense(model, params, x) -> Any:
-    return layers.dense(model, params["kernel"].shape[1], "dense").apply({"params": params}, x)
+    return layers.dense(model, params["kernel"].shape[1]).apply({"params": params}, x)
 
 
 def _pad_inputs(x, params):
@@ -43,92 +38,75 @@ def _pad_inputs(x, params):
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, params["kernel"].shape[0] - x.shape[-1])])
 
 
-def _apply_mlp(model, params, x) -> Any:
-    return layers.MLP(model).apply({"params": params}, x)
+def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
+    """The decoder of a Transformer; its cache holds the keys and values of each layer.
+
+    layer_class: a module of (x_BxLxD, number, context, key_B, attend) -> x_BxLxD.
+    """
+
+    def run_layers(model, body, x_BxLxD, context, attend):
+        for number, params in enumerate(_split_layers(model, body), 1):
+            x_BxLxD = layer_class(model).apply({"params": params}, x_BxLxD, number, context, None, attend)
+        return x_BxLxD
+
+    def prefill(model, body, x_BxLxD, length_B, max_len):
+        """Later tokens overwrite the keys and values of padding before any query sees them."""
+        B, L, _ = x_BxLxD.shape
+        position_BxL = jnp.broadcast_to(jnp.arange(L), (B, L))
+        keys, values = [], []
+
+        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxL, key_B, bias_BxHxLxL):
+            q, k, v = (x.astype(model.dtype).swapaxes(1, 2) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd))
+            for cached, x_BxHxLxd in ((keys, k), (values, v)):
+                cached.append(jnp.pad(x_BxHxLxd, ((0, 0), (0, 0), (0, max_len - L), (0, 0)))[None])
+            return _attend(q, k, v, visible_Bx1xLxL, bias_BxHxLxL)
+
+        visible_1x1xLxL = jnp.tri(L, dtype=bool)[None, None]
+        context = positions.make_context(model, visible_1x1xLxL, body.get("relative_bias"), position_BxL)
+        run_layers(model, body, x_BxLxD, context, attend)
+        return {"keys": keys, "values": values}
+
+    def decode(model, body, x_BxD, position_B, cache):
+        batch_B = jnp.arange(len(x_BxD))
+        keys, values = [], []
+
+        def attend(module, q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd, visible_Bx1x1xS, key_B, bias_BxHx1xS):
+            q, *new = (x.astype(model.dtype).swapaxes(1, 2) for x in (q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd))
+            layer = len(keys)
+            for cached, name, x_BxHx1xd in zip((keys, values), ("keys", "values"), new, strict=True):
+                cached.append(cache[name][layer].at[0, batch_B, :, position_B].set(x_BxHx1xd[:, :, 0]))
+            return _attend(q, keys[-1][0], values[-1][0], visible_Bx1x1xS, bias_BxHx1xS)
+
+        visible_BxS = jnp.arange(cache["keys"][0].shape[3]) <= position_B[:, None]
+        table_KxH = body.get("relative_bias")
+        context = positions.make_context(model, visible_BxS[:, None, None], table_KxH, position_B[:, None])
+        h_Bx1xD = run_layers(model, body, x_BxD[:, None], context, attend)
+        return layers.apply_final_norm(model, body, h_Bx1xD)[:, 0], {"keys": keys, "values": values}
+
+    return IncrementalDecoder(prefill, decode)
 
 
-def _transformer_layer(model, params, x_BxLxD, attend):
-    """A TransformerLayer in evaluation; attend: (qkv_BxLx3D) -> out_BxLxD."""
-
-    def attention(x):
-        qkv_BxLx3D = _apply_dense(model, params["attention"]["qkv"], x)
-        return _apply_dense(model, params["attention"]["out"], attend(qkv_BxLx3D))
-
-    if model.norm_placement == "pre":
-        x_BxLxD += attention(_apply_norm(model, params["attention_norm"], x_BxLxD))
-        return x_BxLxD + _apply_mlp(model, params["mlp"], _apply_norm(model, params["mlp_norm"], x_BxLxD))
-    x_BxLxD = _apply_norm(model, params["attention_norm"], x_BxLxD + attention(x_BxLxD))
-    return _apply_norm(model, params["mlp_norm"], x_BxLxD + _apply_mlp(model, params["mlp"], x_BxLxD))
+def _attend(q_BxHxLxd, k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS):
+    """out_BxLxHxd, as in attention.attend."""
+    scores_BxHxLxS = jnp.einsum("bhld,bhsd->bhls", q_BxHxLxd, k_BxHxSxd, preferred_element_type=jnp.float32)
+    scores_BxHxLxS = scores_BxHxLxS / q_BxHxLxd.shape[-1] ** 0.5
+    scores_BxHxLxS = scores_BxHxLxS if bias_BxHxLxS is None else scores_BxHxLxS + bias_BxHxLxS
+    weights_BxHxLxS = jax.nn.softmax(jnp.where(visible_Bx1xLxS, scores_BxHxLxS, -1e9)).astype(v_BxHxSxd.dtype)
+    return jnp.einsum("bhls,bhsd->bhld", weights_BxHxLxS, v_BxHxSxd).swapaxes(1, 2)
 
 
-def _split_heads(model, qkv_BxLx3D, position_BxL):
-    """q, k and v, each BxHxLxd."""
-    B, L, width = qkv_BxLx3D.shape
-    qkv_BxLx3xHxd = qkv_BxLx3D.reshape(B, L, 3, model.num_heads, width // 3 // model.num_heads)
-    q, k, v = (qkv_BxLx3xHxd[:, :, i] for i in range(3))
-    if model.positions == "rotary":
-        q, k = rotate(q, position_BxL), rotate(k, position_BxL)
-    return (x.astype(model.dtype).swapaxes(1, 2) for x in (q, k, v))
-
-
-def _attend(q_BxHxLxd, k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS):
-    """out_BxLxD, as in attention.attend."""
-    B, H, L, d = q_BxHxLxd.shape
-    scores = jnp.einsum("bhld,bhsd->bhls", q_BxHxLxd, k_BxHxSxd, preferred_element_type=jnp.float32) / d**0.5
-    weights_BxHxLxS = jax.nn.softmax(jnp.where(visible_Bx1xLxS, scores, -1e9)).astype(v_BxHxSxd.dtype)
-    return jnp.einsum("bhls,bhsd->bhld", weights_BxHxLxS, v_BxHxSxd).swapaxes(1, 2).reshape(B, L, H * d)
-
-
-def _prefill_attention(model, body, x_BxLxD, length_B, max_len):
-    """The keys and values of each layer; later tokens overwrite those of padding before any query sees them."""
-    B, L, _ = x_BxLxD.shape
-    position_BxL = jnp.broadcast_to(jnp.arange(L), (B, L))
-    keys, values = [], []
-
-    def attend(qkv_BxLx3D):
-        q, k, v = _split_heads(model, qkv_BxLx3D, position_BxL)
-        for cached, x_BxHxLxd in ((keys, k), (values, v)):
-            cached.append(jnp.pad(x_BxHxLxd, ((0, 0), (0, 0), (0, max_len - L), (0, 0)))[None])
-        return _attend(q, k, v, jnp.tri(L, dtype=bool))
-
-    for params in _split_layers(model, body):
-        x_BxLxD = _transformer_layer(model, params, x_BxLxD, attend)
-    return {"keys": keys, "values": values}
-
-
-def _decode_attention(model, body, x_BxD, position_B, cache):
-    batch_B = jnp.arange(len(x_BxD))
-    keys, values = [], []
-
-    def attend(qkv_Bx1x3D):
-        q, *new = _split_heads(model, qkv_Bx1x3D, position_B[:, None])
-        layer = len(keys)
-        for cached, name, x_BxHx1xd in zip((keys, values), ("keys", "values"), new, strict=True):
-            cached.append(cache[name][layer].at[0, batch_B, :, position_B].set(x_BxHx1xd[:, :, 0]))
-        visible_BxS = jnp.arange(keys[-1].shape[3]) <= position_B[:, None]
-        return _attend(q, keys[-1][0], values[-1][0], visible_BxS[:, None, None])
-
-    h_Bx1xD = x_BxD[:, None]
-    for params in _split_layers(model, body):
-        h_Bx1xD = _transformer_layer(model, params, h_Bx1xD, attend)
-    h_BxD = _apply_norm(model, body["norm"], h_Bx1xD)[:, 0] if model.norm_placement == "pre" else h_Bx1xD[:, 0]
-    return h_BxD, {"keys": keys, "values": values}
-
-
-ATTENTION_DECODER = IncrementalDecoder(_prefill_attention, _decode_attention)
-
-
-def build_recurrent_decoder(step: Callable, carries: int) -> IncrementalDecoder:
+def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int) -> IncrementalDecoder:
     """The decoder of an RNN.
 
     Args:
+        layer_class: a module of (x_BxLxD, number, shared, key_B, recur) -> x_BxLxD.
         step: of the cell, (input_BxG, recurrent_BxG, carry) -> carry, a tuple of arrays BxH.
         carries: how many arrays a carry has.
     """
 
-    def run_layer(model, params, x_BxLxD, carry, is_token_BxL):
-        """(output of the layer, carry after the last token)."""
-        input_BxLxG = _apply_dense(model, params["forward_input"], _apply_norm(model, params["norm"], x_BxLxD))
+    def recur(model, params, x_BxLxD, carry, is_token_BxL):
+        """(output of the recurrence, carry after the last token)."""
+        input_BxLxG = _apply_dense(model, params["forward_input"], x_BxLxD)
         kernel_HxG, bias_G = params["forward_kernel"].astype(model.dtype), params.get("forward_bias", 0)
 
         def read_token(carry, inputs):
@@ -139,14 +117,19 @@ def build_recurrent_decoder(step: Callable, carries: int) -> IncrementalDecoder:
 
         carry, h_LxBxH = jax.lax.scan(read_token, carry, (input_BxLxG.swapaxes(0, 1), is_token_BxL.T))
         h_BxLxH = _pad_inputs(h_LxBxH.swapaxes(0, 1).astype(x_BxLxD.dtype), params["out"])
-        return x_BxLxD + _apply_dense(model, params["out"], h_BxLxH), carry
+        return _apply_dense(model, params["out"], h_BxLxH), carry
 
     def run_layers(model, body, x_BxLxD, cache, is_token_BxL):
         new_cache = []
-        for params, carry in zip(_split_layers(model, body), cache, strict=True):
-            x_BxLxD, carry = run_layer(model, params, x_BxLxD, tuple(x[0] for x in carry), is_token_BxL)
-            new_cache.append(tuple(x[None] for x in carry))
-        return _apply_norm(model, body["norm"], x_BxLxD), new_cache
+        for number, (params, carry) in enumerate(zip(_split_layers(model, body), cache, strict=True), 1):
+
+            def recur_further(x_BxLxD, params=params, carry=carry):
+                out_BxLxD, new_carry = recur(model, params, x_BxLxD, tuple(x[0] for x in carry), is_token_BxL)
+                new_cache.append(tuple(x[None] for x in new_carry))
+                return out_BxLxD
+
+            x_BxLxD = layer_class(model).apply({"params": params}, x_BxLxD, number, None, None, recur_further)
+        return layers.apply_final_norm(model, body, x_BxLxD), new_cache
 
     def prefill(model, body, x_BxLxD, length_B, max_len):
         B, L, _ = x_BxLxD.shape
@@ -160,23 +143,27 @@ def build_recurrent_decoder(step: Callable, carries: int) -> IncrementalDecoder:
     return IncrementalDecoder(prefill, decode)
 
 
-def _prefill_window(model, body, x_BxLxD, length_B, max_len):
-    """The embeddings of the last W - 1 tokens, the newest last; zero if there are fewer."""
-    position_WxB = length_B - jnp.arange(model.window - 1, 0, -1)[:, None]
-    last_WxBxD = jnp.take_along_axis(x_BxLxD.swapaxes(0, 1), jnp.maximum(position_WxB, 0)[..., None], 0)
-    return jnp.where(position_WxB[..., None] >= 0, last_WxBxD, 0)
+def build_window_decoder(layer_class: Callable) -> IncrementalDecoder:
+    """The decoder of a feedforward net; its cache holds the embeddings of the last W - 1 tokens, the newest last.
 
+    layer_class: a module of (x_BxD, number, shared, key_B) -> x_BxD.
+    """
 
-def _decode_window(model, body, x_BxD, position_B, cache):
-    last_WxBxD = jnp.concatenate([cache, x_BxD[None]])
-    if model.cell == "window":
-        context_BxE = last_WxBxD.swapaxes(0, 1).reshape(len(x_BxD), -1)
-    else:
-        context_BxE = last_WxBxD.sum(0) / jnp.minimum(position_B + 1, model.window)[:, None].astype(x_BxD.dtype)
-    h_BxD = _apply_dense(model, body["context"], _pad_inputs(context_BxE, body["context"]))
-    for params in _split_layers(model, body):
-        h_BxD += _apply_mlp(model, params["mlp"], _apply_norm(model, params["norm"], h_BxD))
-    return _apply_norm(model, body["norm"], h_BxD), last_WxBxD[1:]
+    def prefill(model, body, x_BxLxD, length_B, max_len):
+        """The embeddings are zero if there are fewer tokens."""
+        position_WxB = length_B - jnp.arange(model.window - 1, 0, -1)[:, None]
+        last_WxBxD = jnp.take_along_axis(x_BxLxD.swapaxes(0, 1), jnp.maximum(position_WxB, 0)[..., None], 0)
+        return jnp.where(position_WxB[..., None] >= 0, last_WxBxD, 0)
 
+    def decode(model, body, x_BxD, position_B, cache):
+        last_WxBxD = jnp.concatenate([cache, x_BxD[None]])
+        if model.cell == "window":
+            context_BxE = last_WxBxD.swapaxes(0, 1).reshape(len(x_BxD), -1)
+        else:
+            context_BxE = last_WxBxD.sum(0) / jnp.minimum(position_B + 1, model.window)[:, None].astype(x_BxD.dtype)
+        h_BxD = _apply_dense(model, body["context"], _pad_inputs(context_BxE, body["context"]))
+        for number, params in enumerate(_split_layers(model, body), 1):
+            h_BxD = layer_class(model).apply({"params": params}, h_BxD, number, None, None)
+        return layers.apply_final_norm(model, body, h_BxD), last_WxBxD[1:]
 
-WINDOW_DECODER = IncrementalDecoder(_prefill_window, _decode_window)
+    return IncrementalDecoder(prefill, decode)

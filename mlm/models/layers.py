@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -12,6 +13,20 @@ from mlm.base import config
 from mlm.models import platform_kernels
 
 MIN_LAST_AXIS = 2**12  # dropout numbers entries as if the last axis had at least this size
+ACTIVATIONS: dict[str, Callable] = {
+    "gelu": functools.partial(nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(nn.gelu, approximate=True),
+    "relu": nn.relu,
+    "relu2": lambda x: nn.relu(x) ** 2,
+    "silu": nn.silu,
+}
+GATES = {"geglu": "gelu", "swiglu": "silu"}  # the activation of one half, which multiplies the other
+OUTSIDE_BIAS = ("all", "norms")  # values of model.bias with which norms and layers outside the encoder have a bias
+
+
+def embedding_dim(model: config.Model) -> int:
+    """The width of the embeddings and of the output layer's table."""
+    return model.embedding_dim or model.width
 
 
 def fold_in(key_B, number):
@@ -54,15 +69,35 @@ def dropout(x_BxLxD, key_B, rate: float):
     return jnp.where(keep_BxLxD, x_BxLxD / (1 - rate), 0).astype(x_BxLxD.dtype)
 
 
-def initializer(model: config.Model):
-    """The initializer of weights: truncated normal of model.init_std (BERT: 0.02), or variance scaling if that is 0."""
+def initializer(model: config.Model, scale: float = 1.0):
+    """The initializer of weights: truncated normal of model.init_std (BERT: 0.02), or variance scaling if that is 0.
+
+    scale: a factor of the standard deviation.
+    """
     if model.init_std:
-        return nn.initializers.truncated_normal(model.init_std)
-    return nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+        return nn.initializers.truncated_normal(model.init_std * scale)
+    return nn.initializers.variance_scaling(scale**2, "fan_in", "truncated_normal")
 
 
-def dense(model: config.Model, features: int, name: str, bias_init=nn.initializers.zeros) -> nn.Dense:
-    """A dense layer whose product has the kernel `matmul` if the model uses that."""
+def dense(
+    model: config.Model,
+    features: int,
+    name: str | None = None,
+    bias_init=nn.initializers.zeros,
+    *,
+    scale: float = 1.0,
+    bias_in: tuple[str, ...] = ("all",),
+) -> nn.Dense:
+    """A dense layer whose product has the kernel `matmul` if the model uses that.
+
+    Args:
+        model: the config.
+        features: the width of its output.
+        name: of its parameters.
+        bias_init: the initializer of its bias.
+        scale: a factor of the standard deviation of the initial weights.
+        bias_in: the values of model.bias with which it has a bias.
+    """
     dot_general = (
         functools.partial(platform_kernels.dot_general, jnp.dtype(model.dtype))
         if platform_kernels.uses_kernel(model, "matmul")
@@ -70,29 +105,56 @@ def dense(model: config.Model, features: int, name: str, bias_init=nn.initialize
     )
     return nn.Dense(
         features,
+        use_bias=model.bias in bias_in,
         dtype=platform_kernels.activation_dtype(model),
-        kernel_init=initializer(model),
+        kernel_init=initializer(model, scale),
         bias_init=bias_init,
         name=name,
         dot_general=dot_general,
     )
 
 
-def norm(model: config.Model, name: str) -> nn.LayerNorm:
-    """A LayerNorm with the model's epsilon."""
-    return nn.LayerNorm(epsilon=model.norm_eps, dtype=platform_kernels.activation_dtype(model), name=name)
+def residual_dense(model: config.Model, name: str | None = None) -> nn.Dense:
+    """The last dense layer of a sublayer, whose output is added to the states."""
+    return dense(model, model.width, name, scale=(2 * model.num_layers) ** -0.5 if model.depth_scaled_init else 1.0)
+
+
+def norm(model: config.Model, name: str | None = None) -> nn.LayerNorm | nn.RMSNorm:
+    """The norm that model.norm names, with the model's epsilon."""
+    settings: dict[str, Any] = {
+        "epsilon": model.norm_eps,
+        "dtype": platform_kernels.activation_dtype(model),
+        "name": name,
+    }
+    if model.norm == "rmsnorm":
+        return nn.RMSNorm(**settings)
+    return nn.LayerNorm(use_bias=model.bias in OUTSIDE_BIAS, **settings)
+
+
+def final_norm(model: config.Model, h_BxLxD):
+    """The states after the last layer, with a norm unless each layer ends with one."""
+    return h_BxLxD if model.norm_placement == "post" else norm(model, "norm")(h_BxLxD)
+
+
+def apply_final_norm(model: config.Model, params, h_BxLxD) -> Any:
+    """`final_norm` with the parameters of a stack."""
+    if model.norm_placement == "post":
+        return h_BxLxD
+    return norm(model, "norm").apply({"params": params["norm"]}, h_BxLxD)
 
 
 def activate(model: config.Model, x):
-    """Applies model.activation."""
-    if model.activation == "gelu" and platform_kernels.uses_kernel(model, "gelu"):
+    """Applies model.activation; a gated one (Shazeer 2020, arXiv 2002.05202) halves the last axis."""
+    if model.activation in GATES:
+        gate, x = jnp.split(x, 2, -1)
+        return _activate(model, GATES[model.activation], gate) * x
+    return _activate(model, model.activation, x)
+
+
+def _activate(model: config.Model, name: str, x):
+    if name == "gelu" and platform_kernels.uses_kernel(model, "gelu"):
         return platform_kernels.gelu(x)
-    return apply_activation(model.activation, x)
-
-
-def apply_activation(name: str, x):
-    """gelu, gelu_tanh or relu by the plain formula."""
-    return nn.relu(x) if name == "relu" else nn.gelu(x, approximate=name == "gelu_tanh")
+    return ACTIVATIONS[name](x)
 
 
 class MLP(nn.Module):
@@ -102,9 +164,56 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD):
-        """Returns an array of the shape of x_BxLxD; H, the width between the layers, is model.mlp_dim."""
-        hidden_BxLxH = activate(self.model, dense(self.model, self.model.mlp_dim, "up")(x_BxLxD))
-        return dense(self.model, self.model.width, "down")(hidden_BxLxH)
+        """Returns an array of the shape of x_BxLxD; H, the width of what is activated, is model.mlp_dim."""
+        num_halves = 2 if self.model.activation in GATES else 1
+        hidden_BxLxH = activate(self.model, dense(self.model, num_halves * self.model.mlp_dim, "up")(x_BxLxD))
+        return residual_dense(self.model, "down")(hidden_BxLxH)
+
+
+class LayerScale(nn.Module):
+    """A learned factor of each entry of a sublayer's output (Touvron et al. 2021, arXiv 2103.17239, equation 4)."""
+
+    initial: float
+
+    @nn.compact
+    def __call__(self, x_BxLxD):
+        """Returns an array of the shape of x_BxLxD."""
+        scale_D = self.param("scale", nn.initializers.constant(self.initial), x_BxLxD.shape[-1:])
+        return x_BxLxD * scale_D.astype(x_BxLxD.dtype)
+
+
+class ResidualLayer(nn.Module):
+    """A layer whose sublayers stand between norms and residual connections."""
+
+    model: config.Model
+
+    def add(self, name: str, sublayer: Callable, x_BxLxD, key_B, *, skip_norm=False):
+        """x_BxLxD plus the output of a sublayer; model.norm_placement says where the norms are.
+
+        Args:
+            name: of the sublayer, which begins the names of its norms; "" in a layer with one sublayer.
+            sublayer: (x_BxLxD) -> out_BxLxD.
+            x_BxLxD: the input.
+            key_B: random keys of the dropout, or None.
+            skip_norm: whether the sublayer reads x_BxLxD itself; may be traced.
+        """
+        model, prefix = self.model, f"{name}_" if name else ""
+        sublayer_norm = norm(model, f"{prefix}norm")
+        y_BxLxD = x_BxLxD
+        if model.norm_placement != "post":
+            y_BxLxD = sublayer_norm(x_BxLxD)
+            y_BxLxD = y_BxLxD if skip_norm is False else jnp.where(skip_norm, x_BxLxD, y_BxLxD)
+        y_BxLxD = sublayer(y_BxLxD)
+        if model.norm_placement == "sandwich":
+            y_BxLxD = norm(model, f"{prefix}post_norm")(y_BxLxD)
+        if model.layer_scale:
+            y_BxLxD = LayerScale(model.layer_scale, name=f"{prefix}layer_scale")(y_BxLxD)
+        x_BxLxD = x_BxLxD + dropout(y_BxLxD, key_B, model.dropout)
+        return sublayer_norm(x_BxLxD) if model.norm_placement == "post" else x_BxLxD
+
+    def skips_norm(self, number):
+        """Whether the first sublayer of layer `number` reads its input without a norm; False if no layer does."""
+        return False if self.model.first_norm else number == 1
 
 
 class ScanStep(nn.Module):
@@ -114,9 +223,9 @@ class ScanStep(nn.Module):
     layer: Any
 
     @nn.compact
-    def __call__(self, x_BxLxD, index, shared, key_B):
+    def __call__(self, x_BxLxD, number, shared, key_B):
         """Returns the layer's output, and nothing for the scan to stack."""
-        x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, shared, fold_in(key_B, index))
+        x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, number, shared, fold_in(key_B, number))
         self.sow("intermediates", "after", x_BxLxD)
         return x_BxLxD, None
 
@@ -124,10 +233,11 @@ class ScanStep(nn.Module):
 class Stack(nn.Module):
     """model.num_layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
 
-    layer: a module of (x_BxLxD, shared, key_B) -> x_BxLxD; `shared` is the same for every layer. The output of each
-    layer is sown in the collection "intermediates". With model.remat the forward pass stores only the input of each
-    layer, and the backward pass recomputes the rest (Chen et al. 2016, arXiv 1604.06174). A parameter with a method
-    `gather` is a device's shard: each layer gathers its own (mlm/training/step/fsdp.py).
+    layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
+    same for every layer. The output of each layer is sown in the collection "intermediates". With model.remat the
+    forward pass stores only the input of each layer, and the backward pass recomputes the rest (Chen et al. 2016, arXiv
+    1604.06174). A parameter with a method `gather` is a device's shard: each layer gathers its own
+    (mlm/training/step/fsdp.py).
     """
 
     model: config.Model
@@ -135,7 +245,7 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, shared, key_B):
-        """Returns the last layer's x_BxLxD, without a final norm; each layer folds its index into key_B."""
+        """Returns the last layer's x_BxLxD, without a final norm; each layer folds its number into key_B."""
         num_layers, step, layer = self.model.num_layers, ScanStep, self.layer
         unroll = self.model.scan_unroll or num_layers
         if any(map(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard))):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from mlm.base import config, types
 from mlm.base.types import Direction, Directionality
 from mlm.models import incremental, platform_kernels
-from mlm.models.layers import apply_activation, dense, dropout, fold_in, initializer, norm
+from mlm.models.layers import ACTIVATIONS, OUTSIDE_BIAS, dense, dropout, embedding_dim, fold_in, initializer, norm
 
 DIRECTIONS: dict[str, tuple[Direction, ...]] = {
     Directionality.BIDIRECTIONAL: (Direction.BIDIRECTIONAL,),
@@ -30,7 +30,9 @@ def sinusoids(length: int, width: int):
 class EncoderLM(nn.Module):
     """Embeddings, an encoder and an output layer (BERT's, or linear; see model.lm_head).
 
-    The output layer's table is that of the embeddings, or with model.tie_embeddings off its own ("output").
+    With model.embedding_dim, embeddings of that width are projected to the encoder's, and states back (ALBERT, Lan et
+    al. 2020, arXiv 1909.11942, section 3.1). The output layer's table is that of the embeddings, or with
+    model.tie_embeddings off its own ("output").
 
     With model.directionality = "two_stack" two encoders, each of which sees one side in all its layers, share the
     embeddings and the output layer (ELMo, Peters et al. 2018, section 3.1). The encoder of the right side reads the
@@ -47,22 +49,26 @@ class EncoderLM(nn.Module):
         """Declares embeddings, encoders (two if model.directionality is two_stack) and the output layer."""
         model = self.model
         # In float32, as are the sums of their gradients: [MASK] alone adds up thousands of rows a step.
-        embed = lambda num_entries: nn.Embed(num_entries, model.width, embedding_init=initializer(model))
+        embed = lambda num_entries: nn.Embed(num_entries, embedding_dim(model), embedding_init=initializer(model))
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
         if model.type_vocab_size:
             self.type = embed(model.type_vocab_size)
         if model.embed_norm:
-            self.embed_norm = norm(model, "embed_norm")
+            self.embed_norm = norm(model)
+        if embedding_dim(model) != model.width:
+            self.embed_projection = dense(model, model.width, bias_in=OUTSIDE_BIAS)
         if model.directionality == Directionality.TWO_STACK:
             causal = dataclasses.replace(model, directionality="causal")
             self.left, self.right = (self.encoder(causal, name=side) for side in encoder_names(model))
         else:
             self.body = self.encoder(model, name="body")
+        if model.lm_head == "bert" or embedding_dim(model) != model.width:
+            self.transform = dense(model, embedding_dim(model), bias_in=OUTSIDE_BIAS)
         if model.lm_head == "bert":
-            self.transform = dense(model, model.width, "transform")
-            self.transform_norm = norm(model, "transform_norm")
+            self.transform_norm = norm(model)
+        if model.lm_head == "bert" and model.bias != "none":
             self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
         if not model.tie_embeddings:
             self.output = embed(self.vocab_size)
@@ -74,14 +80,16 @@ class EncoderLM(nn.Module):
             x_BxLxD += self.position(text.positions_BxL)
         elif self.positions == "sinusoidal":
             # Embeddings are scaled up to the positions' size (Vaswani et al. 2017, section 3.4).
-            sinusoids_PxD = sinusoids(self.model.max_positions, self.model.width).astype(x_BxLxD.dtype)
-            x_BxLxD = x_BxLxD * self.model.width**0.5 + sinusoids_PxD[text.positions_BxL]
+            width = x_BxLxD.shape[-1]
+            sinusoids_PxD = sinusoids(self.model.max_positions, width).astype(x_BxLxD.dtype)
+            x_BxLxD = x_BxLxD * width**0.5 + sinusoids_PxD[text.positions_BxL]
         if self.model.type_vocab_size:
             x_BxLxD += self.type(text.types_BxL)
         if self.model.embed_norm:
             x_BxLxD = self.embed_norm(x_BxLxD)
         x_BxLxD = x_BxLxD.astype(platform_kernels.activation_dtype(self.model))
-        return dropout(x_BxLxD, fold_in(key_B, 0), self.model.dropout)
+        x_BxLxD = dropout(x_BxLxD, fold_in(key_B, 0), self.model.dropout)
+        return x_BxLxD if embedding_dim(self.model) == self.model.width else self.embed_projection(x_BxLxD)
 
     def encode(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
         """A tuple of h_BxLxD, one for each of DIRECTIONS[model.directionality]."""
@@ -98,10 +106,12 @@ class EncoderLM(nn.Module):
 
     def lm_head(self, h):
         """(h, table_VxD, bias_V): the logits are h @ table.T + bias."""
-        bias_V = jnp.zeros(self.vocab_size)
         if self.model.lm_head == "bert":
-            h = apply_activation(self.model.lm_head_activation, self.transform(h))
-            h, bias_V = self.transform_norm(h), self.bias
+            h = self.transform_norm(ACTIVATIONS[self.model.lm_head_activation](self.transform(h)))
+        elif embedding_dim(self.model) != self.model.width:
+            h = self.transform(h)
+        has_bias = self.model.lm_head == "bert" and self.model.bias != "none"
+        bias_V = self.bias if has_bias else jnp.zeros(self.vocab_size)
         h, table = h.astype(self.model.dtype), self.token if self.model.tie_embeddings else self.output
         return h, table.embedding.astype(h.dtype), bias_V
 

@@ -79,18 +79,28 @@ def scan_cell(cell: RecurrentCell, kernel_HxG, bias_G, input_LxBxG, same_LxB, un
     return h_LxBxH
 
 
-class RecurrentLayer(nn.Module):
-    """A recurrent layer with a norm and a residual connection."""
-
-    model: config.Model
+class RecurrentLayer(layers.ResidualLayer):
+    """A recurrent layer with norms and a residual connection."""
 
     @nn.compact
-    def __call__(self, x_BxLxD, shared, key_B):
-        """Returns x_BxLxD; shared: (segments_BxL, left_B: the examples whose backward states are zero, or None)."""
+    def __call__(self, x_BxLxD, number, shared, key_B, recur=None):
+        """Returns x_BxLxD.
+
+        Args:
+            x_BxLxD: the input.
+            number: of the layer, from 1.
+            shared: (segments_BxL, left_B: the examples whose backward states are zero, or None).
+            key_B: random keys of the dropout, or None.
+            recur: what computes the recurrence in place of the method `recur`.
+        """
+        sublayer = recur or (lambda y_BxLxD: self.recur(y_BxLxD, *shared))
+        return self.add("", sublayer, x_BxLxD, key_B, skip_norm=self.skips_norm(number))
+
+    def recur(self, y_BxLxD, segments_BxL, left_B):
+        """out_BxLxD of the recurrence, in one direction or both."""
         model, cell = self.model, CELLS[self.model.cell]
-        segments_BxL, left_B = shared
         rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
-        y_LxBxD = jnp.swapaxes(layers.norm(model, "norm")(x_BxLxD), 0, 1)
+        y_LxBxD = jnp.swapaxes(y_BxLxD, 0, 1)
         orthogonal = nn.initializers.orthogonal()
         kernels, biases, inputs, same = [], [], [], []
         for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
@@ -109,7 +119,7 @@ class RecurrentLayer(nn.Module):
             # In the other cells the recurrent product is added to the input, which has a bias.
             bias_G = (
                 self.param(f"{name}_bias", nn.initializers.zeros, (gate_dim,))
-                if model.cell == "gru"
+                if model.cell == "gru" and model.bias == "all"
                 else jnp.zeros(gate_dim)
             )
             kernels.append(kernel_HxG.astype(model.dtype))
@@ -126,8 +136,7 @@ class RecurrentLayer(nn.Module):
         if left_B is not None:
             backward = [jnp.where(left_B[:, None], 0, h_LxBxH) for h_LxBxH in backward]
         h_LxBxH = jnp.concatenate([forward_LxBxH, *backward], -1)
-        out_BxLxD = jnp.swapaxes(layers.dense(model, model.width, "out")(h_LxBxH), 0, 1)
-        return x_BxLxD + layers.dropout(out_BxLxD, key_B, model.dropout)
+        return jnp.swapaxes(layers.residual_dense(model, "out")(h_LxBxH), 0, 1)
 
 
 class RecurrentEncoder(nn.Module):
@@ -139,13 +148,14 @@ class RecurrentEncoder(nn.Module):
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         """Returns h_BxLxD after a final norm; left_B: the examples without a backward state, None for none."""
         h_BxLxD = layers.Stack(self.model, RecurrentLayer, name="stack")(x_BxLxD, (segments_BxL, left_B), key_B)
-        return layers.norm(self.model, "norm")(h_BxLxD)
+        return layers.final_norm(self.model, h_BxLxD)
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
     """The pure functions of the model over a vocabulary of this size."""
     cell = CELLS[model.cell]
-    return lm.build(model, vocab_size, RecurrentEncoder, incremental.build_recurrent_decoder(cell.step, cell.carries))
+    decoder = incremental.build_recurrent_decoder(RecurrentLayer, cell.step, cell.carries)
+    return lm.build(model, vocab_size, RecurrentEncoder, decoder)
 
 
 def check(cfg: config.Config) -> None:
@@ -163,6 +173,6 @@ SPEC = types.ModelSpec(
     build,
     check,
     ("lstm", "gru", "elman"),
-    conditional_fields=("rnn_dim", "rnn_unroll"),
+    conditional_fields=("rnn_dim", "rnn_unroll", "first_norm"),
     cell_fields={"chrono_init": ("lstm", "gru")},
 )

@@ -36,7 +36,8 @@ class RecurrentDecoder(nn.Module):
         self.kernel = self.param(
             "kernel", lambda key: jnp.concatenate([orthogonal(k, (H, H)) for k in jax.random.split(key, 3)], 1)
         )
-        self.bias = self.param("bias", nn.initializers.zeros, (G,))
+        has_bias = model.bias == "all"
+        self.bias = self.param("bias", nn.initializers.zeros, (G,)) if has_bias else jnp.zeros(G)
 
     def project_source(self, source_BxSxD, visible_BxLxS):
         """(keys_BxSxH, start_BxLxH); start: the state before a sequence that begins at the token.

@@ -1,30 +1,27 @@
-"""The Transformer (Vaswani et al. 2017) as BERT and GPT use it, layer norm before or after each sub-layer."""
+"""The Transformer (Vaswani et al. 2017) as BERT, GPT and ModernBERT use it; config.model names its blocks."""
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import incremental, layers, lm
-from mlm.models.attention import Attention
+from mlm.models import attention, incremental, layers, lm, positions
 
 
-class TransformerLayer(nn.Module):
-    """A Transformer layer: attention and an MLP, each with a norm and a residual connection."""
-
-    model: config.Model
+class TransformerLayer(layers.ResidualLayer):
+    """A Transformer layer: attention and an MLP, each with norms and a residual connection."""
 
     @nn.compact
-    def __call__(self, x_BxLxD, visible_Bx1xLxL, key_B):
-        """Returns x_BxLxD; key_B None: no dropout. model.norm_placement: whether norms precede the sub-layers."""
-        model = self.model
-        attention, mlp = Attention(model, name="attention"), layers.MLP(model, name="mlp")
-        attention_norm, mlp_norm = layers.norm(model, "attention_norm"), layers.norm(model, "mlp_norm")
-        drop = lambda x, site: layers.dropout(x, layers.fold_in(key_B, site), model.dropout)
-        if model.norm_placement == "pre":
-            x_BxLxD += drop(attention(attention_norm(x_BxLxD), visible_Bx1xLxL, layers.fold_in(key_B, 0)), 1)
-            return x_BxLxD + drop(mlp(mlp_norm(x_BxLxD)), 2)
-        x_BxLxD = attention_norm(x_BxLxD + drop(attention(x_BxLxD, visible_Bx1xLxL, layers.fold_in(key_B, 0)), 1))
-        return mlp_norm(x_BxLxD + drop(mlp(x_BxLxD), 2))
+    def __call__(self, x_BxLxD, number, context: positions.AttentionContext, key_B, attend=attention.attend):
+        """Returns x_BxLxD; the arguments are those of `attention.Attention`."""
+        self_attention, mlp = attention.Attention(self.model, name="attention"), layers.MLP(self.model, name="mlp")
+        x_BxLxD = self.add(
+            "attention",
+            lambda x_BxLxD: self_attention(x_BxLxD, number, context, layers.fold_in(key_B, 0), attend),
+            x_BxLxD,
+            layers.fold_in(key_B, 1),
+            skip_norm=self.skips_norm(number),
+        )
+        return self.add("mlp", mlp, x_BxLxD, layers.fold_in(key_B, 2))
 
 
 class TransformerEncoder(nn.Module):
@@ -41,8 +38,9 @@ class TransformerEncoder(nn.Module):
             visible_Bx1xLxL &= causal_LxL
         elif left_B is not None:
             visible_Bx1xLxL &= causal_LxL | ~left_B[:, None, None, None]
-        h_BxLxD = layers.Stack(self.model, TransformerLayer, name="stack")(x_BxLxD, visible_Bx1xLxL, key_B)
-        return layers.norm(self.model, "norm")(h_BxLxD) if self.model.norm_placement == "pre" else h_BxLxD
+        context = positions.make_context(self.model, visible_Bx1xLxL, positions.declare_bias_table(self))
+        h_BxLxD = layers.Stack(self.model, TransformerLayer, name="stack")(x_BxLxD, context, key_B)
+        return layers.final_norm(self.model, h_BxLxD)
 
 
 def check(cfg: config.Config) -> None:
@@ -62,6 +60,20 @@ def check(cfg: config.Config) -> None:
             model.num_heads,
             "heads of an even width, since config.model.positions is rotary",
         )
+    errors.require_number("config.model.rope_theta", model.rope_theta, 1, 1e12)
+    errors.require(
+        model.local_rope_theta == 0 or 1 <= model.local_rope_theta <= 1e12,
+        "config.model.local_rope_theta",
+        model.local_rope_theta,
+        "0, or 1 to 1e12",
+    )
+    errors.require(
+        model.local_window >= 0 and model.local_window % 2 == 0,
+        "config.model.local_window",
+        model.local_window,
+        "0, or an even number of tokens, half of them on each side",
+    )
+    errors.require_at_least(0, "config.model.global_every", model.global_every)
     errors.require(
         cfg.pack.seq_len <= model.max_positions,
         "config.pack.seq_len",
@@ -72,9 +84,8 @@ def check(cfg: config.Config) -> None:
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
     """The pure functions of the model over a vocabulary of this size."""
-    return lm.build(
-        model, vocab_size, TransformerEncoder, incremental.ATTENTION_DECODER, model.positions, has_attention=True
-    )
+    decoder = incremental.build_attention_decoder(TransformerLayer)
+    return lm.build(model, vocab_size, TransformerEncoder, decoder, model.positions, has_attention=True)
 
 
 SPEC = types.ModelSpec(
@@ -83,10 +94,16 @@ SPEC = types.ModelSpec(
     conditional_fields=(
         "mlp_dim",
         "num_heads",
-        "norm_placement",
         "activation",
         "positions",
         "max_positions",
         "attention_dropout",
+        "qk_norm",
+        "attention_gate",
+        "rope_theta",
+        "local_window",
+        "global_every",
+        "local_rope_theta",
+        "first_norm",
     ),
 )

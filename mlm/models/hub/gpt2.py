@@ -88,6 +88,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         errors.require(
             value == expected, f"config.model.{field}", value, f"{expected}, which transformers' GPT-2 needs"
         )
+    settings.require_default_blocks(model, "gpt2")
     return {
         "architectures": [ARCHITECTURES["gpt2"].model_class],
         "model_type": "gpt2",

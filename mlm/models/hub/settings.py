@@ -18,6 +18,17 @@ DROPOUT_FIELDS = {"dropout": "hidden_dropout_prob", "attention_dropout": "attent
 # config.model.activation by the name in a config.json; of two names for one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 ACTIVATION_NAMES = {activation: name for name, activation in reversed(ACTIVATIONS.items())}
+# Fields of config.model that choose a block; every class but ModernBERT's has their defaults.
+BLOCK_FIELDS = (
+    "norm",
+    "first_norm",
+    "bias",
+    "layer_scale",
+    "qk_norm",
+    "attention_gate",
+    "local_window",
+    "embedding_dim",
+)
 REQUIRED_SETTINGS = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -130,6 +141,16 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     return model, get_integer(where, config_json, "vocab_size", 1), first
 
 
+def require_default_blocks(model: config.Model, model_type: str) -> None:
+    """Raises ConfigError for a block that the class of a model_type lacks."""
+    for field in BLOCK_FIELDS:
+        value, expected = getattr(model, field), getattr(config.Model(), field)
+        errors.require(
+            value == expected, f"config.model.{field}", value, f"{expected!r}, which transformers' {model_type} needs"
+        )
+    errors.require_one_of("config.model.activation", model.activation, list(ACTIVATION_NAMES))
+
+
 def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     """The config.json of a model of ours; a model with one token type is a RoBERTa.
 
@@ -149,9 +170,11 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
     ):
         value = getattr(model, field)
         errors.require(value == expected, f"config.model.{field}", value, f"{expected}, which transformers needs")
+    errors.require_one_of("config.model.norm_placement", model.norm_placement, ("pre", "post"))
     name = (
         "roberta-prelayernorm" if model.norm_placement == "pre" else "roberta" if model.type_vocab_size == 1 else "bert"
     )
+    require_default_blocks(model, name)
     architecture, pad = ARCHITECTURES[name], int(order_V[PAD])
     head = model.activation if architecture.lm_head is BERT_LM_HEAD else "gelu"
     errors.require(

@@ -50,9 +50,9 @@ DERIVED_FIELDS = (
     ),
     DerivedField(
         "model.chrono_init",
-        (*MEMBER, "model.width"),
+        (*MEMBER, "model.width", "model.bias"),
         lambda cfg: recipe_constants.GATE_MEMORY if _is_small(cfg) else 0,
-        applies=lambda cfg: models.reads_field(cfg, "chrono_init"),
+        applies=lambda cfg: models.reads_field(cfg, "chrono_init") and cfg.model.bias == "all",
     ),
     DerivedField("optim.learning_rate", (*SIZE, "model.cell", "init.run", "init.hub"), _derive_learning_rate),
 )

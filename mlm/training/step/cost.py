@@ -163,9 +163,9 @@ def compute_min_memory(cfg: config.Config) -> int:
     if weights_memory > parallel.device_memory():
         return weights_memory
 
-    def count_params(**shape: int):  # linear in layers and window, so that no large model is traced
+    def count_params(vocab_size: int = 6, **shape: int):  # linear in layers, window and vocabulary
         changes = {f"model.{name}": value for name, value in shape.items()} | {"model.scan_unroll": 1}
-        state = make_abstract_state(program.canonicalize_config(fields.override(cfg, changes)), 6)
+        state = make_abstract_state(program.canonicalize_config(fields.override(cfg, changes)), vocab_size)
         return sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
     window = min(model.window, 1)
@@ -173,7 +173,7 @@ def compute_min_memory(cfg: config.Config) -> int:
     total = one_layer + (model.num_layers - 1) * (count_params(num_layers=2, window=window) - one_layer)
     if model.window > 1:
         total += (model.window - 1) * (count_params(num_layers=1, window=2) - one_layer)
-    total += max(cfg.tokenizer.vocab_size - 6, 0) * (model.width + 1)
+    total += max(cfg.tokenizer.vocab_size - 6, 0) * (count_params(7, num_layers=1, window=window) - one_layer)
     return _divide_over_devices(cfg, 16 * total) + compute_activation_memory(cfg)
 
 
@@ -184,8 +184,9 @@ def _divide_over_devices(cfg: config.Config, size: int):
 def estimate_max_memory(cfg: config.Config) -> int:
     """More than `compute_min_memory` for any architecture, without tracing one."""
     model = cfg.model
-    tables = (cfg.tokenizer.vocab_size + model.max_positions + 10) * (model.width + 1)
-    layer = (model.width + max(model.mlp_dim, model.rnn_dim)) ** 2 * max(model.window, 1)
+    width = max(model.width, model.embedding_dim)
+    tables = (cfg.tokenizer.vocab_size + model.max_positions + 10) * (width + 1)
+    layer = (width + max(model.mlp_dim, model.rnn_dim)) ** 2 * max(model.window, 1)
     return 16 * (tables + 16 * (model.num_layers + 1) * layer) + compute_activation_memory(cfg)
 
 

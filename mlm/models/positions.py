@@ -1,0 +1,116 @@
+"""Positions inside self-attention: rotary embeddings, position biases, and windows of the nearest tokens."""
+
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm.base import config
+from mlm.models import layers
+
+NAMES = ("learned", "sinusoidal", "rotary", "alibi", "relative")  # values of model.positions
+NUM_BUCKETS = 32  # of relative positions, half of them on each side
+MAX_DISTANCE = 128  # tokens that are further apart share the last bucket
+
+
+class AttentionContext(NamedTuple):
+    """What self-attention reads beside the states: made once, the same for all layers.
+
+    S keys may be more than the L queries, since keys may come from a cache.
+    """
+
+    visible_Bx1xLxS: jax.Array  # the keys that a query sees in a global layer
+    local_Bx1xLxS: jax.Array | None = None  # in a local layer; None: no layer is local
+    bias_BxHxLxS: jax.Array | None = None  # added to the scores
+    position_BxL: jax.Array | None = None  # of the queries and the new keys in their sequences; None: from 0
+
+
+def declare_bias_table(module: nn.Module):
+    """The biases of a stack with model.positions = relative, by bucket and head; None for other positions."""
+    if module.model.positions != "relative":
+        return None
+    shape = NUM_BUCKETS, module.model.num_heads
+    return module.param("relative_bias", layers.initializer(module.model), shape)
+
+
+def make_context(model: config.Model, visible_Bx1xLxS, table_KxH=None, query_BxL=None) -> AttentionContext:
+    """The context of a stack's self-attention; a key's position is its index.
+
+    Args:
+        model: the config.
+        visible_Bx1xLxS: the keys that a query may see.
+        table_KxH: of `declare_bias_table`.
+        query_BxL: the position of each query; None: its index.
+    """
+    L, S = visible_Bx1xLxS.shape[2:]
+    context = AttentionContext(visible_Bx1xLxS, position_BxL=query_BxL)
+    # Otherwise the compiled program needs no distances.
+    if not model.local_window and model.positions not in ("alibi", "relative"):
+        return context
+    query_BxL = jnp.arange(L)[None] if query_BxL is None else query_BxL
+    distance_BxLxS = jnp.arange(S) - query_BxL[:, :, None]
+    if model.local_window:
+        is_near_BxLxS = abs(distance_BxLxS) <= model.local_window // 2
+        context = context._replace(local_Bx1xLxS=visible_Bx1xLxS & is_near_BxLxS[:, None])
+    if model.positions == "alibi":
+        context = context._replace(bias_BxHxLxS=compute_alibi(model.num_heads, distance_BxLxS))
+    if table_KxH is not None:
+        context = context._replace(bias_BxHxLxS=jnp.moveaxis(table_KxH[compute_buckets(distance_BxLxS)], -1, 1))
+    return context
+
+
+def is_local(model: config.Model, number):
+    """Whether layer `number`, counted from 1, sees the nearest tokens alone; may be traced."""
+    return (number - 1) % model.global_every != 0 if model.global_every else True
+
+
+def select_visible(model: config.Model, context: AttentionContext, number) -> jax.Array:
+    """The keys that each query sees in layer `number`."""
+    if context.local_Bx1xLxS is None:
+        return context.visible_Bx1xLxS
+    return jnp.where(is_local(model, number), context.local_Bx1xLxS, context.visible_Bx1xLxS)
+
+
+def select_rope_theta(model: config.Model, number):
+    """The base of the rotary angles of layer `number`."""
+    if not (model.local_window and model.local_rope_theta):
+        return model.rope_theta
+    return jnp.where(is_local(model, number), model.local_rope_theta, model.rope_theta)
+
+
+def rotate(x_BxLxHxd, position_BxL, theta):
+    """Rotary position embeddings (RoPE, Su et al. 2021, section 3.2.2); positions count from 0 if None."""
+    half = x_BxLxHxd.shape[-1] // 2
+    position_BxL = jnp.arange(x_BxLxHxd.shape[1])[None] if position_BxL is None else position_BxL
+    angle_BxLx1xh = position_BxL[..., None, None] / theta ** (jnp.arange(half) / half)
+    sin, cos = jnp.sin(angle_BxLx1xh).astype(x_BxLxHxd.dtype), jnp.cos(angle_BxLx1xh).astype(x_BxLxHxd.dtype)
+    first, second = x_BxLxHxd[..., :half], x_BxLxHxd[..., half:]
+    return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+def compute_alibi(num_heads: int, distance_BxLxS):
+    """Attention with linear biases (Press et al. 2022, arXiv 2108.12409), the same on both sides.
+
+    The slopes of a power of two of heads are 2^(-8/n), 2^(-16/n), ...; further heads get the slopes between those of
+    twice as many heads, as in the paper's code.
+    """
+    n = 2 ** int(math.log2(num_heads))
+    slope_H = 2.0 ** np.concatenate([-8 / n * np.arange(1, n + 1), -4 / n * np.arange(1, 2 * n, 2)])[:num_heads]
+    return -jnp.asarray(slope_H, jnp.float32)[:, None, None] * abs(distance_BxLxS)[:, None]
+
+
+def compute_buckets(distance_BxLxS):
+    """The number of the bucket of each distance (T5, Raffel et al. 2020, arXiv 1910.10683, section 2.1).
+
+    Each side has half of the buckets. Half of these are for one distance each, from 0 on; the others grow with the
+    logarithm of the distance up to MAX_DISTANCE.
+    """
+    side, exact = NUM_BUCKETS // 2, NUM_BUCKETS // 4
+    size_BxLxS = abs(distance_BxLxS)
+    scale = (side - exact) / math.log(MAX_DISTANCE / exact)
+    log_BxLxS = exact + (jnp.log(jnp.maximum(size_BxLxS, exact) / exact) * scale).astype(jnp.int32)
+    bucket_BxLxS = jnp.where(size_BxLxS < exact, size_BxLxS, jnp.minimum(log_BxLxS, side - 1))
+    return bucket_BxLxS + side * (distance_BxLxS > 0)
