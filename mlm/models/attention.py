@@ -44,10 +44,9 @@ class AttentionBlock(nn.Module):
         self.out = layers.residual_dense(self.model)
 
     def split_heads(self, x_BxLxE, num_parts: int):
-        """num_parts arrays BxLxHxd of the parts of the last axis."""
+        """x_BxLxPxHxd: the heads of each of P parts of the last axis."""
         num_heads, head_dim = self.model.num_heads, self.model.width // self.model.num_heads
-        x_BxLxPxHxd = x_BxLxE.reshape(*x_BxLxE.shape[:2], num_parts, num_heads, head_dim)
-        return [part.squeeze(2) for part in jnp.split(x_BxLxPxHxd, num_parts, 2)]
+        return x_BxLxE.reshape(*x_BxLxE.shape[:2], num_parts, num_heads, head_dim)
 
     def normalize_queries(self, q_BxLxHxd):
         """The queries after a norm over each head (Henry et al. 2020; Dehghani et al. 2023, arXiv 2302.05442)."""
@@ -82,7 +81,7 @@ class Attention(AttentionBlock):
             key_B: random keys of the dropout of attention weights, None in evaluation.
             attend: a function as `attend`, which may take keys and values from a cache.
         """
-        q, k, v = self.split_heads(self.qkv(x_BxLxD), 3)
+        q, k, v = (part.squeeze(2) for part in jnp.split(self.split_heads(self.qkv(x_BxLxD), 3), 3, 2))
         q, k = self.normalize_queries(q), self.normalize_keys(k)
         if self.model.positions == "rotary":
             theta = positions.select_rope_theta(self.model, number)
@@ -105,13 +104,12 @@ class CrossAttention(AttentionBlock):
 
     def project_source(self, source_BxSxD):
         """k and v of the source, each BxSxHxd."""
-        k, v = self.split_heads(self.source(source_BxSxD), 2)
-        return self.normalize_keys(k), v
+        kv_BxSx2xHxd = self.split_heads(self.source(source_BxSxD), 2)
+        return self.normalize_keys(kv_BxSx2xHxd[:, :, 0]), kv_BxSx2xHxd[:, :, 1]
 
     def __call__(self, x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B):
         """Returns out_BxLxD; S keys and values come from `project_source`."""
-        (q_BxLxHxd,) = self.split_heads(self.query(x_BxLxD), 1)
-        q_BxLxHxd = self.normalize_queries(q_BxLxHxd)
+        q_BxLxHxd = self.normalize_queries(self.split_heads(self.query(x_BxLxD), 1)[:, :, 0])
         out_BxLxHxd = attend(self, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B)
         is_seeing_BxLx1x1 = visible_Bx1xLxS.any(-1).swapaxes(1, 2)[..., None]
         return self.project_out(x_BxLxD, jnp.where(is_seeing_BxLx1x1, out_BxLxHxd, 0))
