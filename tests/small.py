@@ -30,6 +30,70 @@ SOURCED = [
 ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", "replaced_token_detection", *LABELLED, *SOURCED})
 ABOVE_STATES = ("hybrid", "diffusion")  # objectives of which all that is their own is done above a model's states
 ONE_EACH = list({family: (family, cell) for family, cell in reversed(FAMILY_CELLS)}.values())  # a member of each family
+# Members with blocks that are not the default, each block in one of them: (family, cell, changes).
+VARIANTS = {
+    "modern_bert": (
+        "transformer",
+        "",
+        {
+            "model__positions": "rotary",
+            "model__rope_theta": 1000.0,
+            "model__local_rope_theta": 50.0,
+            "model__local_window": 4,
+            "model__global_every": 2,
+            "model__first_norm": False,
+            "model__activation": "geglu",
+            "model__bias": "output",
+        },
+    ),
+    "sandwich": (
+        "transformer",
+        "",
+        {
+            "model__positions": "relative",
+            "model__norm": "rmsnorm",
+            "model__norm_placement": "sandwich",
+            "model__activation": "swiglu",
+            "model__qk_norm": True,
+            "model__attention_gate": True,
+            "model__layer_scale": 0.5,
+            "model__embedding_dim": 8,
+            "model__lm_head": "linear",
+            "model__bias": "norms",
+        },
+    ),
+    "alibi": (
+        "transformer",
+        "",
+        {
+            "model__positions": "alibi",
+            "model__norm_placement": "post",
+            "model__activation": "relu2",
+            "model__local_window": 6,
+            "model__global_every": 0,
+            "model__depth_scaled_init": True,
+            "model__embedding_dim": 8,
+            "model__bias": "none",
+        },
+    ),
+    "lstm": (
+        "rnn",
+        "lstm",
+        {
+            "model__norm": "rmsnorm",
+            "model__norm_placement": "sandwich",
+            "model__first_norm": False,
+            "model__layer_scale": 0.5,
+            "model__bias": "none",
+        },
+    ),
+    "gru": ("rnn", "gru", {"model__norm_placement": "post", "model__bias": "output", "model__embedding_dim": 8}),
+    "window": (
+        "feedforward",
+        "window",
+        {"model__norm_placement": "sandwich", "model__activation": "swiglu", "model__bias": "norms"},
+    ),
+}
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VOCAB, build, small_config
+from small import FAMILY_CELLS, VARIANTS, VOCAB, build, small_config
 
 from mlm.inference import masked_queries
 
@@ -25,6 +25,7 @@ CASES = (
             {"model__positions": "sinusoidal", "model__activation": "gelu_tanh", "model__directionality": "two_stack"},
         )
     ]
+    + list(VARIANTS.values())
     + [(*member, {"model__directionality": "mixed"}) for member in FAMILY_CELLS if member[1] not in ("elman", "gru")]
 )
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, batch, make_dataset_info, small_config
+from small import PLAIN, VARIANTS, VOCAB, batch, make_dataset_info, small_config
 
 from mlm.base import types
 from mlm.models import MODELS
@@ -91,15 +91,21 @@ def test_pairs_side_by_side_are_pairs_alone(cell):
             np.testing.assert_allclose(apart[segment - 1, : len(places)], together[row, places], atol=2e-5)
 
 
-@pytest.mark.parametrize(("cell", "norm"), [("transformer", "pre"), ("transformer", "post"), ("gru", "pre")])
-def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, norm):
-    """Behind prompts of three lengths, one of them empty, and beside sources of two; rotary positions."""
-    changes = {
-        "model__num_layers": 2,
-        "model__norm_placement": norm,
-        "model__positions": "rotary" if norm == "pre" else "sinusoidal",
-    }
-    model, params, logits = built(config_of(cell, **changes))
+@pytest.mark.parametrize(
+    ("cell", "changes"),
+    [
+        ("transformer", {"model__positions": "rotary"}),
+        ("transformer", {"model__positions": "sinusoidal", "model__norm_placement": "post"}),
+        ("transformer", VARIANTS["modern_bert"][2]),
+        ("transformer", VARIANTS["sandwich"][2]),
+        ("gru", {}),
+        ("gru", VARIANTS["gru"][2]),
+    ],
+    ids=str,
+)
+def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, changes):
+    """Behind prompts of three lengths, one of them empty, and beside sources of two."""
+    model, params, logits = built(config_of(cell, **{"model__num_layers": 2} | changes))
     source = batch(3, 12, seed=2, pad=0).text
     source = source._replace(
         segments_BxL=np.array([[1] * 12, [1] * 7 + [0] * 5, [1] * 12], np.int32),

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VOCAB, batch, build, make_dataset_info, small_config, with_text
+from small import FAMILY_CELLS, VARIANTS, VOCAB, batch, build, make_dataset_info, small_config, with_text
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
@@ -18,6 +18,12 @@ from mlm.training.step import program, update
 
 members = pytest.mark.parametrize(
     ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, m)) for m in FAMILY_CELLS]
+)
+# The members, and those with other blocks than the default's.
+variants = pytest.mark.parametrize(
+    ("family", "cell", "changes"),
+    [(*member, {}) for member in FAMILY_CELLS] + list(VARIANTS.values()),
+    ids=["-".join(filter(None, m)) for m in FAMILY_CELLS] + [f"{name} variant" for name in VARIANTS],
 )
 
 
@@ -65,9 +71,9 @@ def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     np.testing.assert_array_equal(np.asarray(before["logits"])[used], np.asarray(after["logits"])[used])
 
 
-@members
-def test_nothing_is_seen_across_segments_or_of_padding(family, cell):
-    cfg, rows = small_config(family, cell), batch()
+@variants
+def test_nothing_is_seen_across_segments_or_of_padding(family, cell, changes):
+    cfg, rows = small_config(family, cell, **changes), batch()
     before = logits(cfg, rows)
     for segment in (0, 1, 2):
         changed = rows.text.segments_BxL == segment
@@ -75,9 +81,9 @@ def test_nothing_is_seen_across_segments_or_of_padding(family, cell):
         np.testing.assert_array_equal(after[~changed], before[~changed])
 
 
-@members
-def test_every_token_sees_the_others_of_its_segment(family, cell):
-    cfg, rows = small_config(family, cell), batch()
+@variants
+def test_every_token_sees_the_others_of_its_segment(family, cell, changes):
+    cfg, rows = small_config(family, cell, **changes), batch()
     before = logits(cfg, rows)
     for place in range(1, 4):
         changed = np.zeros_like(rows.text.segments_BxL, bool)
@@ -87,9 +93,9 @@ def test_every_token_sees_the_others_of_its_segment(family, cell):
         assert (np.abs(after - before)[:, place + 1].max(-1) > 1e-4).all()
 
 
-@members
-def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell):
-    cfg, rows = small_config(family, cell), batch()
+@variants
+def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell, changes):
+    cfg, rows = small_config(family, cell, **changes), batch()
     together = logits(cfg, rows)
     alone = [logits(cfg, jax.tree.map(lambda x, i=i: x[i : i + 1], rows)) for i in range(3)]
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-5, atol=1e-5)
@@ -107,10 +113,10 @@ def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     assert np.abs(together - encode(rows, keys[::-1])).max() > 0.1
 
 
-@members
-def test_rolled_and_unrolled_layers_agree(family, cell):
+@variants
+def test_rolled_and_unrolled_layers_agree(family, cell, changes):
     rows = batch()
-    values = [logits(small_config(family, cell, model__scan_unroll=unroll), rows) for unroll in (0, 1)]
+    values = [logits(small_config(family, cell, **changes, model__scan_unroll=unroll), rows) for unroll in (0, 1)]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-5, atol=1e-5)
 
 
@@ -273,3 +279,12 @@ def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
     ours = counts(1000, model__family=family, model__cell=cell, model__size=size)["non_embedding"]
     theirs = counts(1000, model__size=size)["non_embedding"]
     assert abs(ours / theirs - 1) < 0.03
+
+
+@pytest.mark.parametrize("size", SIZES["transformer"])
+@pytest.mark.parametrize(("family", "cell"), [("transformer", ""), ("feedforward", "window"), ("feedforward", "bag")])
+def test_a_gated_mlp_has_as_many_parameters_within_three_percent(family, cell, size):
+    member = {"model__family": family, "model__cell": cell, "model__size": size}
+    ours, theirs = (counts(1000, **member, model__activation=name)["non_embedding"] for name in ("swiglu", "gelu"))
+    assert abs(ours / theirs - 1) < 0.03
+    assert resolution.resolve(config.Config(model=config.Model(size=size, activation="geglu"))).model.mlp_dim % 8 == 0

@@ -58,7 +58,8 @@ def make_context(model: config.Model, visible_Bx1xLxS, table_KxH=None, query_BxL
     if model.positions == "alibi":
         context = context._replace(bias_BxHxLxS=compute_alibi(model.num_heads, distance_BxLxS))
     if table_KxH is not None:
-        context = context._replace(bias_BxHxLxS=jnp.moveaxis(table_KxH[compute_buckets(distance_BxLxS)], -1, 1))
+        bias_BxLxSxH = jnp.take(table_KxH, compute_buckets(distance_BxLxS), axis=0)
+        context = context._replace(bias_BxHxLxS=jnp.moveaxis(bias_BxLxSxH, -1, 1))
     return context
 
 
