@@ -28,7 +28,9 @@ def attend(kernels, dtype):
         sow=lambda *_: None,
         is_mutable_collection=lambda _: False,
     )
-    return lambda qkv, visible: attention.attend(module, *qkv, visible, None).astype(jnp.float32)
+    return lambda qkv, visible: (
+        attention.attend(module, *qkv, visible, None).astype(jnp.float32).reshape(*qkv[0].shape[:2], H * D)
+    )
 
 
 def compute_gradients(function, qkv, visible):

@@ -12,7 +12,7 @@ import pytest
 from small import PLAIN, batch, make_dataset_info, small_config, with_text
 
 from mlm.base import config, estimates, types
-from mlm.models import attention, feedforward, layers, lm, recurrence, rnn
+from mlm.models import attention, feedforward, layers, lm, positions, recurrence, rnn
 from mlm.objectives import OBJECTIVES, heads
 from mlm.objectives.cross_entropy import cross_entropy
 
@@ -130,7 +130,8 @@ def attend(q_LxD, k_SxD, v_SxD, heads=1, model=None):
         model=model or config.Model(attention_dropout=0.0), sow=lambda *_: None, is_mutable_collection=lambda _: False
     )
     q, k, v = (jnp.asarray(x)[None].reshape(1, len(x), heads, -1) for x in (q_LxD, k_SxD, v_SxD))
-    return np.asarray(attention.attend(module, q, k, v, jnp.ones((1, 1, len(q_LxD), len(k_SxD)), bool), None))[0]
+    out_1xLxHxd = attention.attend(module, q, k, v, jnp.ones((1, 1, len(q_LxD), len(k_SxD)), bool), None)
+    return np.asarray(out_1xLxHxd).reshape(len(q_LxD), -1)
 
 
 def test_scores_of_112_and_96_become_weights_of_0_88_and_0_12():
@@ -159,14 +160,13 @@ def test_heads_are_attentions_of_their_own_side_by_side():
         width=12, num_heads=3, attention_dropout=0.0, positions="learned", directionality="bidirectional", init_std=0.1
     )
     module, x_LxD = attention.Attention(model), normal(4, 12)
-    params = jax.tree.map(
-        lambda x: normal(*x.shape),
-        jax.eval_shape(module.init, jax.random.key(0), x_LxD[None], np.ones((1, 1, 4, 4), bool), None)["params"],
-    )
+    inputs = x_LxD[None], 1, positions.AttentionContext(jnp.ones((1, 1, 4, 4), bool)), None
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), *inputs))["params"]
+    params = jax.tree.map(lambda x: normal(*x.shape), shapes)
     q, k, v = np.split(x_LxD @ params["qkv"]["kernel"] + params["qkv"]["bias"], 3, -1)
     each = [attend(q[:, i : i + 4], k[:, i : i + 4], v[:, i : i + 4]) for i in (0, 4, 8)]
     by_hand_LxD = np.concatenate(each, -1) @ params["out"]["kernel"] + params["out"]["bias"]
-    found_1xLxD = module.apply({"params": params}, x_LxD[None], np.ones((1, 1, 4, 4), bool), None)
+    found_1xLxD = module.apply({"params": params}, *inputs)
     np.testing.assert_allclose(found_1xLxD[0], by_hand_LxD, rtol=1e-4, atol=1e-4)
 
 

@@ -26,6 +26,7 @@ TRAINING_FIELDS = tuple(
         "dropout",
         "attention_dropout",
         "init_std",
+        "depth_scaled_init",
         "chrono_init",
         "dtype",
         "scan_unroll",
