@@ -25,6 +25,6 @@ def fill_derived_fields(derived_fields: Iterable[DerivedField], cfg: Config) -> 
     for row in derived_fields:
         if row.applies(cfg):
             value = row.derive(cfg)
-            if operator.attrgetter(row.field)(cfg) == fields.DEFAULT[row.field]:
+            if value != operator.attrgetter(row.field)(cfg) == fields.DEFAULT[row.field]:
                 cfg = fields.override(cfg, {row.field: value})
     return cfg

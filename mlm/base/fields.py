@@ -4,8 +4,10 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
+import operator
 import re
 import shlex
 from collections.abc import Mapping
@@ -26,13 +28,18 @@ def flatten(config: Any, prefix: str = "", *, results_only: bool = False) -> dic
     results_only: without the fields that cannot change a result.
     """
     flat: dict[str, Any] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            flat |= flatten(value, f"{prefix}{field.name}.", results_only=results_only)
-        elif not results_only or field.metadata.get("affects_result", True):
-            flat[prefix + field.name] = value
+    for name, affects_result in _list_fields(type(config)):
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(type(value)):
+            flat |= flatten(value, f"{prefix}{name}.", results_only=results_only)
+        elif affects_result or not results_only:
+            flat[prefix + name] = value
     return flat
+
+
+@functools.cache  # one call of a sweep lists the fields of some hundred thousand sections
+def _list_fields(section: type) -> list[tuple[str, bool]]:
+    return [(field.name, field.metadata.get("affects_result", True)) for field in dataclasses.fields(section)]
 
 
 DEFAULT = flatten(Config())
@@ -66,8 +73,8 @@ def find_changes(config: Config) -> dict[str, Any]:
 
 def check_name(name: str) -> None:
     """Raises ConfigError, which suggests the closest name, unless name is the dotted name of a field of Config."""
-    names = list(DEFAULT)
-    if name not in names:
+    if type(name) is not str or name not in DEFAULT:
+        names = list(DEFAULT)
         require(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
         leaf = name.rpartition(".")[2]
         near = (
@@ -87,23 +94,31 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
 
     Raises ConfigError for an unknown name or a value of another type than the field's.
     """
-    changed: Any = config
+    replaced: dict[str, Any] = {}
     for name, value in changes.items():
         check_name(name)
-        *parents, leaf = name.split(".")
-        owners: list[Any] = [changed]
-        for parent in parents:
-            owners.append(getattr(owners[-1], parent))
-        kind = type(getattr(owners[-1], leaf))
+        kind = type(operator.attrgetter(name)(config))
         if kind is float:
             value = _int_to_float(value)
         elif kind is tuple and type(value) is tuple and int not in map(type, DEFAULT[name]):
             value = tuple(map(_int_to_float, value))
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
-        for field, owner in zip((leaf, *reversed(parents)), reversed(owners), strict=True):
-            value = dataclasses.replace(owner, **{field: value})
-        changed = value
-    return changed
+        replaced[name] = value
+    return _replace(config, replaced)
+
+
+def _replace(section: Any, values: Mapping[str, Any]) -> Any:
+    """A copy of a section with values by dotted name; a section below it is copied once, however many it has."""
+    leaves: dict[str, Any] = {}
+    below: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        head, _, rest = name.partition(".")
+        if rest:
+            below.setdefault(head, {})[rest] = value
+        else:
+            leaves[head] = value
+    sections = {head: _replace(getattr(section, head), inner) for head, inner in below.items()}
+    return dataclasses.replace(section, **leaves, **sections)
 
 
 def _int_to_float(value: Any) -> Any:
