@@ -1,12 +1,13 @@
 """A sweep goes on past a point that fails, skips what is done, and makes its table from what there is."""
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from small import environment
+
+from mlm.base import errors
+from mlm.cli import entry
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +24,10 @@ def sweep(scale):
 '''
 
 
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sweep")
+@pytest.fixture
+def sweep(tmp_path, monkeypatch, capsys):
+    """The folder of the runs, and the command in this process, whose workers are processes of their own."""
+    folder = tmp_path
     (folder / "texts.txt").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(400)))
     (folder / "experiment.py").write_text(EXPERIMENT)
     fields = {
@@ -46,24 +48,18 @@ def sweep(tmp_path_factory):
     }
 
     def call(verb, *more):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "mlm",
-                "sweep",
-                verb,
-                str(folder / "experiment.py"),
-                *(f"--config.{name}={value}" for name, value in fields.items()),
-                *more,
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment(),
-        )
-        return done.returncode, done.stdout, done.stderr
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setenv("XLA_FLAGS", environment()["XLA_FLAGS"])  # of workers
+        words = [verb, str(folder / "experiment.py"), *(f"--config.{name}={value}" for name, value in fields.items())]
+        code, refused = 0, ""
+        try:
+            entry.run_command(["sweep", *words, *more])
+        except SystemExit as end:
+            code = end.code
+        except errors.ConfigError as error:
+            code, refused = 2, str(error)
+        out, err = capsys.readouterr()
+        return code, out, err + refused
 
     return folder / "runs", call
 
@@ -73,21 +69,21 @@ def test_a_plan_says_what_points_cost_and_trains_nothing(sweep):
     code, out, _ = call("plan", "--accelerator=v4-8", "--count=2")
     assert code == 0 and "On 2 x v4-8 (devices: 8, each 275 TFLOP/s" in out and "| 2 points" in out
     assert not runs.exists()
-    code, _, errors = call("plan", "--accelerator=v4-9")
-    assert code == 2 and "did you mean 'v4-8'?" in errors.splitlines()[-1]
+    code, _, err = call("plan", "--accelerator=v4-9")
+    assert code == 2 and "did you mean 'v4-8'?" in err.splitlines()[-1]
 
 
 def test_a_failed_point_stops_no_other_and_is_tried_again(sweep):
     runs, call = sweep
     code, out, _ = call("list")
     assert code == 0 and out.count("not started") == 2
-    code, out, errors = call("run")
+    code, out, err = call("run")
     assert code == 1 and "1 of 2 points are done" in out
-    assert "DivergenceError: step 1" in errors.splitlines()[-1] and "bad-" in errors.splitlines()[-1]
+    assert "DivergenceError: step 1" in err.splitlines()[-1] and "bad-" in err.splitlines()[-1]
     assert "failed at step 0 of 6: DivergenceError: step 1" in call("list")[1]
     (good,) = runs.glob("good-*")
     before = (good / "result.json").stat().st_mtime_ns
-    code, out, errors = call("run")
+    code, out, err = call("run")
     assert code == 1 and "bad-" in out and "good-" not in out.split("points are done")[0]
     assert (good / "result.json").stat().st_mtime_ns == before
     code, out, _ = call("table")
