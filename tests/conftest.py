@@ -10,6 +10,7 @@ from mlm.cli import process_environment
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda: for tests/test_cudnn_attention.py
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {quickly.FLAGS}"
 os.environ |= process_environment.compilation_cache_settings() | dict(os.environ)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process that a test starts compiles all of mlm's source
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no program is asked which line its parts come from
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # what one process compiles in no time, others do not
 
@@ -23,6 +24,30 @@ def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
     kinds.train_tokenizer(config.Tokenizer("words", 0), [" ".join(f"w{i}" for i in range(40))]).save(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def estimated_flops():
+    """The runs of this process write an estimate of their FLOPs, since a count traces each program a second time.
+
+    Counts themselves, and plans and budgets made of them, are XLA's here too; so is that of a run in a process of its
+    own (tests/test_run.py).
+    """
+    import types
+
+    import jax
+
+    from mlm.training.run import training_run
+    from mlm.training.step import cost, program
+
+    def estimate_step_flops(cfg, vocab_size):
+        params = cost.make_abstract_state(program.canonicalize_config(cfg), vocab_size).params["model"]
+        return 6.0 * cfg.train.batch_size * cfg.pack.seq_len * sum(leaf.size for leaf in jax.tree.leaves(params))
+
+    estimates = types.SimpleNamespace(**vars(cost) | {"count_step_flops": estimate_step_flops})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_run, "cost", estimates)
+        yield
 
 
 def pytest_collection_modifyitems(items):

@@ -17,6 +17,7 @@ from small import environment
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
 from mlm.training.run import checkpoint, directory, log, loop, provenance, resolution, spikes
+from mlm.training.step import cost
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +104,11 @@ def undisturbed(base, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("run") / "undisturbed"
     finish(start(base, workdir))
     return *final(workdir), workdir
+
+
+def test_a_result_has_the_compiler_s_count_of_flops(base, undisturbed):
+    result = json.loads((undisturbed[2] / "result.json").read_text())
+    assert result["flops"] == STEPS * cost.count_step_flops(resolved(base, undisturbed[2]), result["vocab_size"]) > 0
 
 
 def wait_for(workdir, process, step):

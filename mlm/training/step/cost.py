@@ -45,6 +45,8 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
         "model.kernels": "reference",  # the same on every device
         "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2,
         "train.steps": 1,
+        "train.grad_accum_steps": 1,  # runs that differ in it, or in the next, share a count
+        "parallel.mode": "data_parallel",
     }
     canonical = program.canonicalize_config(fields.override(cfg, changes))
     return _count_lowered_flops(program.clear_tokenizer_path(canonical), vocab_size)
