@@ -4,4 +4,4 @@
 # Under ten minutes on two CPU cores. Arguments go to mlm sweep run.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" report
-exec .venv/bin/python -m mlm sweep run experiments/architectures.py --scale=quick "$@"
+exec .venv/bin/python -m mlm sweep run experiments/architectures.py --scale=quick --workers=2 "$@"

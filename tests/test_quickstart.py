@@ -33,7 +33,7 @@ def project(tmp_path):
 
 def call(project, **environment):
     return subprocess.run(
-        ["bash", str(project / "launch" / "quickstart.sh"), "--workers=2", "--config.seed=a b"],
+        ["bash", str(project / "launch" / "quickstart.sh"), "--workers=1", "--config.seed=a b"],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -42,7 +42,7 @@ def call(project, **environment):
 
 
 def test_the_quickstart_trains_with_its_flags_and_ends_as_the_sweep_does(project):
-    flags = "experiments/architectures.py --scale=quick --workers=2 --config.seed=a b"
+    flags = "experiments/architectures.py --scale=quick --workers=2 --workers=1 --config.seed=a b"
     for code in (0, 1, 130):
         assert call(project, FAILS=str(code)).returncode == code
     assert (project / "calls").read_text().splitlines() == [f"-m mlm sweep run {flags}"] * 3
