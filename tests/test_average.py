@@ -23,7 +23,7 @@ class Knobs:
 
 def run(steps, **fields):
     """The parameters after each update, and the states, of gradients that follow from the number."""
-    update = optim.build_adamw(config.Optim(**fields), steps, Knobs)
+    update = optim.build_transformation(config.Optim(**fields), steps, Knobs)
     params, state = PARAMS, update.init(PARAMS)
 
     @jax.jit

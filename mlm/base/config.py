@@ -392,9 +392,18 @@ class Model:
 
 @section
 class Optim:
-    """The optimizer (AdamW) and its schedule."""
+    """The optimizer and its schedule."""
 
-    learning_rate: float = field(0.0, "peak learning rate; 0: by family and width (mlm/training/run/default_recipe.py)")
+    optimizer: str = field(
+        "adamw",
+        "adamw | stable_adamw (AdamW with Adafactor's clipping of updates) | lamb | lion | adafactor | muon (for the "
+        "matrices of the layers; AdamW for the rest)",
+    )
+    learning_rate: float = field(
+        0.0,
+        "peak learning rate; 0: by family and width, for AdamW (mlm/training/run/default_recipe.py). lion needs a "
+        "third to a tenth of AdamW's; adafactor's is relative to the size of each tensor, such as 1e-2",
+    )
     schedule: str = field(
         "linear",
         "learning rate after linear warmup: linear | cosine | wsd (constant, then a decay at the end) | constant | "
@@ -402,11 +411,26 @@ class Optim:
     )
     warmup_fraction: float = field(0.06, "share of the steps with warmup")
     decay_fraction: float = field(0.1, "wsd: share of the steps, at the end, in which the learning rate decays")
+    decay_shape: str = field(
+        "linear", "wsd: the decay: linear | one_minus_sqrt (1 minus the root of the share of it that is over)"
+    )
     final_lr_fraction: float = field(0.0, "learning rate at the last step, as a fraction of the peak")
-    b1: float = field(0.9, "AdamW: beta1, decay of the first moment")
-    b2: float = field(0.98, "AdamW: beta2, decay of the second moment")
-    eps: float = field(1e-6, "AdamW: epsilon, added to the root of the second moment")
-    weight_decay: float = field(0.01, "AdamW: weight decay; biases and layer norms have none")
+    b1: float = field(
+        0.9, "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW for the other parameters"
+    )
+    b2: float = field(
+        0.98,
+        "beta2, decay of the second moment; lion: of its momentum (Chen et al. 2023: 0.99); muon: of AdamW for the "
+        "other parameters",
+    )
+    eps: float = field(1e-6, "epsilon, added to the root of the second moment (You et al. 2020, lamb: 1e-6)")
+    muon_momentum: float = field(0.95, "muon: decay of the momentum that it orthogonalizes")
+    weight_decay: float = field(0.01, "weight decay, times the learning rate, of the parameters in decay_groups")
+    decay_groups: str = field(
+        "matrices,embeddings",
+        "parameters that have weight decay, separated by commas: matrices | embeddings | vectors (biases and norms); "
+        "BERT's and RoBERTa's code: all but vectors",
+    )
     clip_norm: float = field(1.0, "gradients are clipped to this global norm; 0: no clipping")
     label_smoothing: float = field(
         0.0,
@@ -419,6 +443,11 @@ class Optim:
         "last step",
     )
     average_every: int = field(100, "steps between two averaged checkpoints")
+    ema_decay: float = field(
+        0.0,
+        "decay, per step, of an exponential moving average of the parameters, which evaluations, checkpoints and "
+        "fine-tunings read (GPT-BERT: 0.999); 0: none",
+    )
 
 
 @section

@@ -12,6 +12,7 @@ from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
 from mlm.training.step import collectives, parallel, program, update
+from mlm.training.step.optimizers import OPTIMIZERS
 
 
 def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
@@ -157,11 +158,11 @@ def check_memory(cfg: config.Config) -> None:
 def compute_min_memory(cfg: config.Config) -> int:
     """The bytes that a device needs for a run at the least, whatever the compiler does.
 
-    Its share of the parameters, their gradients and Adam's two moments, and `compute_activation_memory`.
+    Its share of the parameters, their gradients and the optimizer's moments, and `compute_activation_memory`.
     """
-    model = cfg.model
+    model, weight_size = cfg.model, _count_weight_bytes(cfg)
     weights = 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)  # whatever the architecture
-    weights_memory = _divide_over_devices(cfg, 16 * weights)
+    weights_memory = _divide_over_devices(cfg, weight_size * weights)
     if weights_memory > parallel.device_memory():
         return weights_memory
 
@@ -176,7 +177,11 @@ def compute_min_memory(cfg: config.Config) -> int:
     if model.window > 1:
         total += (model.window - 1) * (count_params(num_layers=1, window=2) - one_layer)
     total += max(cfg.tokenizer.vocab_size - 6, 0) * (count_params(7, num_layers=1, window=window) - one_layer)
-    return _divide_over_devices(cfg, 16 * total) + compute_activation_memory(cfg)
+    return _divide_over_devices(cfg, weight_size * total) + compute_activation_memory(cfg)
+
+
+def _count_weight_bytes(cfg: config.Config):
+    return 4 * (2 + OPTIMIZERS[cfg.optim.optimizer].num_moments)
 
 
 def _divide_over_devices(cfg: config.Config, size: int):
@@ -189,7 +194,7 @@ def estimate_max_memory(cfg: config.Config) -> int:
     width = max(model.width, model.embedding_dim)
     tables = (cfg.tokenizer.vocab_size + model.max_positions + 10) * (width + 1)
     layer = (width + max(model.mlp_dim, model.rnn_dim)) ** 2 * max(model.window, 1)
-    return 16 * (tables + 16 * (model.num_layers + 1) * layer) + compute_activation_memory(cfg)
+    return _count_weight_bytes(cfg) * (tables + 16 * (model.num_layers + 1) * layer) + compute_activation_memory(cfg)
 
 
 def compute_activation_memory(cfg: config.Config) -> int:

@@ -1,10 +1,12 @@
-"""The optimizer: AdamW with BERT's decay mask, clipping, and the schedules, as one optax transformation."""
+"""The update of a run as one optax transformation: clipping, the optimizer, weight decay, schedule and averages."""
 
 # JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import enum
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +15,8 @@ import optax
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import FieldCondition
+from mlm.training.step.optimizers import OPTIMIZERS
+from mlm.training.step.parameter_groups import ParameterGroup, find_group
 
 
 class Schedule(enum.StrEnum):
@@ -25,10 +29,25 @@ class Schedule(enum.StrEnum):
     INVERSE_SQRT = "inverse_sqrt"
 
 
+class DecayShape(enum.StrEnum):
+    """How schedule wsd decays: the values of config.optim.decay_shape."""
+
+    LINEAR = "linear"
+    ONE_MINUS_SQRT = "one_minus_sqrt"
+
+
 # The same after the warm-up, however many steps there are.
 EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
 FIELD_CONDITIONS = (
-    FieldCondition(("optim.decay_fraction",), "optim.schedule", (Schedule.WSD,)),
+    *(
+        FieldCondition(
+            (f"optim.{field}",),
+            "optim.optimizer",
+            tuple(name for name, spec in OPTIMIZERS.items() if field in spec.fields),
+        )
+        for field in sorted({field for spec in OPTIMIZERS.values() for field in spec.fields})
+    ),
+    FieldCondition(("optim.decay_fraction", "optim.decay_shape"), "optim.schedule", (Schedule.WSD,)),
     FieldCondition(
         ("optim.final_lr_fraction",), "optim.schedule", excluded_values=(Schedule.CONSTANT, Schedule.INVERSE_SQRT)
     ),
@@ -44,13 +63,25 @@ class AverageState(NamedTuple):
     mean: types.Params  # of the parameters averaged so far
 
 
+class EmaState(NamedTuple):
+    """State of `average_updates`; the order of the fields is that in checkpoints."""
+
+    count: jax.Array  # int32, updates made  # pyright: ignore[reportIncompatibleMethodOverride]
+    inner: Any
+    params: types.Params  # those that the gradients are taken at; before the first update, the state's own
+
+
 def check(optim: config.Optim, steps: int) -> None:
     """Raises ConfigError for a config.optim that no run of this many steps could use."""
     name = "config.optim"
+    errors.require_one_of(f"{name}.optimizer", optim.optimizer, list(OPTIMIZERS))
     errors.require_one_of(f"{name}.schedule", optim.schedule, list(Schedule))
+    errors.require_one_of(f"{name}.decay_shape", optim.decay_shape, list(DecayShape))
+    for group in split_decay_groups(optim):
+        errors.require_one_of(f"{name}.decay_groups", group, list(ParameterGroup))
     for field in ("final_lr_fraction", "warmup_fraction", "decay_fraction"):
         errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1)
-    for field in ("b1", "b2", "label_smoothing"):
+    for field in ("b1", "b2", "muon_momentum", "ema_decay", "label_smoothing"):
         errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
     for field in ("weight_decay", "clip_norm"):
         errors.require_at_least(0, f"{name}.{field}", getattr(optim, field))
@@ -59,6 +90,12 @@ def check(optim: config.Optim, steps: int) -> None:
     if optim.schedule == Schedule.WSD:
         parts = optim.warmup_fraction + optim.decay_fraction
         errors.require(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
+    errors.require(
+        not (optim.ema_decay and optim.average_checkpoints),
+        f"{name}.ema_decay",
+        optim.ema_decay,
+        f"0, since {name}.average_checkpoints averages the parameters already",
+    )
     errors.require_at_least(0, f"{name}.average_checkpoints", optim.average_checkpoints)
     errors.require_at_least(1, f"{name}.average_every", optim.average_every)
     max_count = (steps - 1) // optim.average_every + 1
@@ -93,35 +130,40 @@ def build_schedule(optim: config.Optim, steps: int) -> Callable[[types.Array], j
     It rises linearly during the warm-up to 1, then falls so that it would be final_lr_fraction at step `steps`, one
     after the last. "wsd" stays at the peak until the last decay_fraction of the steps, "constant" to the end.
     "inverse_sqrt" falls with the square root of the update's number, counted from 1 (Vaswani et al. 2017, section 5.3);
-    the last step of the warm-up is at the peak.
+    the last step of the warm-up is at the peak. The decay of "wsd" is linear, or 1 - sqrt(the share of it that is over)
+    (Hägele et al. 2024, arXiv 2405.18392, section 4).
     """
     num_warmup = count_warmup_steps(optim, steps)
     num_decay = max(steps - num_warmup, 1)
+    num_final = round(optim.decay_fraction * steps)  # steps of the decay of wsd
     final = optim.final_lr_fraction
+
+    def decay_by_sqrt(step: Any) -> jax.Array:
+        share = jnp.clip((step - (num_decay - num_final)) / max(num_final, 1), 0, 1)
+        return 1 - (1 - final) * jnp.sqrt(share)
+
     decay_schedules: dict[str, Callable[[Any], Any]] = {
         Schedule.CONSTANT: optax.constant_schedule(1.0),
         Schedule.INVERSE_SQRT: lambda step: jnp.sqrt(max(num_warmup, 1) / (jnp.maximum(step, 0) + num_warmup + 1)),
         Schedule.LINEAR: optax.linear_schedule(1.0, final, num_decay),
         Schedule.COSINE: optax.cosine_decay_schedule(1.0, num_decay, final),
-        Schedule.WSD: optax.linear_schedule(
-            1.0,
-            final,
-            max(round(optim.decay_fraction * steps), 1),
-            transition_begin=num_decay - round(optim.decay_fraction * steps),
-        ),
+        Schedule.WSD: optax.linear_schedule(1.0, final, max(num_final, 1), transition_begin=num_decay - num_final)
+        if optim.decay_shape == DecayShape.LINEAR
+        else decay_by_sqrt,
     }
     decay_schedule = decay_schedules[optim.schedule]
     # The first update is made at 1/num_warmup of the peak, not at 0, which would waste it.
     return lambda step: jnp.where(step < num_warmup, (step + 1) / max(num_warmup, 1), decay_schedule(step - num_warmup))
 
 
-def make_decay_mask(params: types.Params) -> types.Params:
-    """BERT's weight decay mask: true for weights, false for biases and layer norms."""
+def split_decay_groups(optim: config.Optim) -> list[str]:
+    """The names in config.optim.decay_groups."""
+    return [name.strip() for name in optim.decay_groups.split(",") if name.strip()]
 
-    def is_decayed(path: tuple[Any, ...], _: Any) -> bool:
-        return "bias" not in path[-1].key and path[-1].key != "scale"
 
-    return jax.tree_util.tree_map_with_path(is_decayed, params)
+def make_decay_mask(groups: Sequence[str], params: types.Params) -> types.Params:
+    """The weight decay mask: true for the parameters of these groups."""
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: find_group(path, leaf) in groups, params)
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
@@ -173,23 +215,68 @@ def average_checkpoints(
     return optax.GradientTransformation(init, update)
 
 
-def build_adamw(
-    optim: config.Optim, steps: int, hparams: types.TracedHparams, multipliers: types.Params | None = None
-) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019); its peak learning rate and weight decay may be traced.
+def average_updates(inner: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+    """`inner`, whose parameters the state keeps apart, while the updated parameters are their exponential average.
 
-    multipliers: of the learning rate of each leaf; None: none.
+    So all that reads the parameters of a state reads the average: evaluation, checkpoints, what is fine-tuned. The mean
+    after t updates has the weights of Adam's corrected moments (Kingma & Ba 2015, section 3): (1 - decay) decay^(t - i)
+    / (1 - decay^t) for the parameters after update i, and none for the initial ones.
+    """
+
+    def init(params: types.Params) -> EmaState:
+        return EmaState(jnp.int32(0), inner.init(params), jax.tree.map(jnp.copy, params))
+
+    def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, EmaState]:
+        raw_params = get_gradient_point(state, params)
+        updates, inner_state = inner.update(updates, state.inner, raw_params)
+        raw_params, number = optax.apply_updates(raw_params, updates), state.count + 1
+        share = (decay - 1) / jnp.expm1(number * math.log(decay))  # exact where decay is close to 1
+        moves = jax.tree.map(lambda raw, mean: share * (raw - mean), raw_params, params)
+        return moves, EmaState(number, inner_state, raw_params)
+
+    return optax.GradientTransformation(init, update)
+
+
+def get_gradient_point(opt_state: Any, params: types.Params) -> types.Params:
+    """The parameters at which the next gradient is taken: with an exponential average, not the averaged ones.
+
+    params: the trainable ones of the train state. Before the first update they count: a run may start from others than
+    the random ones that the optimizer was initialized with.
+    """
+    if not isinstance(opt_state, EmaState):
+        return params
+    return jax.tree.map(lambda new, raw: jnp.where(opt_state.count == 0, new, raw), params, opt_state.params)
+
+
+def build_transformation(
+    optim: config.Optim,
+    steps: int,
+    hparams: types.TracedHparams,
+    multipliers: types.Params | None = None,
+    *,
+    cell: str = "",
+) -> optax.GradientTransformation:
+    """The optimizer of config.optim; its peak learning rate and weight decay may be traced.
+
+    Args:
+        optim: the config.
+        steps: of the run.
+        hparams: the traced values.
+        multipliers: of the learning rate of each leaf; None: none.
+        cell: config.model.cell.
     """
     schedule = build_schedule(optim, steps)
-    adamw = optax.chain(
+    decay = optax.add_decayed_weights(
+        hparams.weight_decay, functools.partial(make_decay_mask, split_decay_groups(optim))
+    )
+    optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
-        optax.scale_by_adam(optim.b1, optim.b2, optim.eps),
-        optax.add_decayed_weights(hparams.weight_decay, make_decay_mask),
+        *OPTIMIZERS[optim.optimizer].build(optim, decay, cell),
         *((scale_by_leaf(multipliers),) if multipliers is not None else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
     )
-    return (
-        average_checkpoints(adamw, optim.average_checkpoints, optim.average_every, steps)
-        if optim.average_checkpoints
-        else adamw
-    )
+    if optim.ema_decay:
+        return average_updates(optimizer, optim.ema_decay)
+    if optim.average_checkpoints:
+        return average_checkpoints(optimizer, optim.average_checkpoints, optim.average_every, steps)
+    return optimizer

@@ -54,7 +54,7 @@ def build_optimizer(
     multipliers = None
     if cfg.finetune.layerwise_lr_decay < 1:
         multipliers = trainable.compute_lr_multipliers(trainable_params, cfg.finetune, cfg.model.num_layers)
-    return optim.build_adamw(cfg.optim, cfg.train.steps, hparams, multipliers)
+    return optim.build_transformation(cfg.optim, cfg.train.steps, hparams, multipliers, cell=cfg.model.cell)
 
 
 def train_step(
@@ -71,8 +71,9 @@ def train_step(
     freeze_rule = make_freeze_rule(cfg, objective)
     trainable_params = trainable.select_trainable(state.params, freeze_rule)
     local_gradients = functools.partial(compute_gradients, cfg, model, objective, sharding)
+    gradient_point = optim.get_gradient_point(state.opt_state, trainable_params)
     grads, sums, weight = sharding.map_devices(local_gradients)(
-        state.params, trainable_params, state.step, batch, hparams
+        state.params, gradient_point, state.step, batch, hparams
     )
 
     optimizer = build_optimizer(cfg, trainable_params, hparams)

@@ -1,0 +1,196 @@
+"""The optimizers: from gradients to the direction of an update, which the learning rate then scales.
+
+To add one: write a function that builds its optax transformations, and add a row to OPTIMIZERS. Parameters of all
+layers lie in one array. What an optimizer computes for each tensor, it must compute for each layer of it: `per_tensor`
+does so with any optax transformation.
+"""
+
+# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from mlm.base import config, types
+from mlm.training.step import parameter_groups
+
+# The usual root mean square of AdamW's updates. Muon's have it too, so that one learning rate and one weight decay
+# serve both (Liu et al. 2025, arXiv 2502.16982, section 2.2).
+MUON_UPDATE_RMS = 0.2
+MUON_AXES = optax.contrib.MuonDimensionNumbers(-3, -1)  # inputs and outputs of a leaf with its projections apart
+Transformations = tuple[optax.GradientTransformation, ...]
+
+
+class BuildOptimizerFn(Protocol):
+    """The optimizer of a config."""
+
+    def __call__(self, optim: config.Optim, decay: optax.GradientTransformation, cell: str, /) -> Transformations:
+        """Transformations from clipped gradients to the direction of the update, before the learning rate.
+
+        Args:
+            optim: the config.
+            decay: adds the weight decay of the groups that have it.
+            cell: config.model.cell, whose gates may share a matrix.
+        """
+        ...
+
+
+class OptimizerSpec(NamedTuple):
+    """A row of OPTIMIZERS."""
+
+    build: BuildOptimizerFn
+    fields: tuple[str, ...]  # of config.optim that not every optimizer reads
+    num_moments: int  # full copies of the parameters that its state holds at the least
+
+
+def build_adamw(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+    """AdamW (Loshchilov & Hutter 2019)."""
+    return optax.scale_by_adam(optim.b1, optim.b2, optim.eps), decay
+
+
+def build_stable_adamw(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+    """StableAdamW: AdamW whose updates, decay included, are clipped as Adafactor's (Wortsman et al. 2023, 2304.13013).
+
+    Algorithm 2 there: the step of a tensor is divided by the root mean square of g / sqrt(v), where that is above 1. It
+    is large where the second moment has not followed the gradient yet.
+    """
+    adam: Any = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
+
+    def init(params: types.Params) -> Any:
+        return adam.init(params), decay.init(params)
+
+    def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
+        directions, adam_state = adam.update(updates, state[0], params)
+        directions, decay_state = decay.update(directions, state[1], params)
+        second_moments = optax.tree.bias_correction(adam_state.nu, optim.b2, adam_state.count)
+
+        def clip(direction: jax.Array, grad: jax.Array, second_moment: jax.Array) -> jax.Array:
+            rms = jnp.sqrt(jnp.mean(grad**2 / jnp.maximum(second_moment, optim.eps**2)))
+            return direction / jnp.maximum(1, rms)
+
+        return _map_tensors(clip, directions, updates, second_moments), (adam_state, decay_state)
+
+    return (optax.GradientTransformation(init, update),)
+
+
+def build_lamb(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+    """LAMB (You et al. 2020, arXiv 1904.00962): AdamW's update of each tensor, scaled to the tensor's norm.
+
+    Biases and norms are not scaled, as in the authors' code for BERT: a bias that starts at 0 would stay there.
+    """
+
+    def make_mask(params: types.Params) -> types.Params:
+        vectors = parameter_groups.ParameterGroup.VECTORS
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: parameter_groups.find_group(path, leaf) is not vectors, params
+        )
+
+    adam = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
+    return adam, decay, optax.masked(per_tensor(optax.scale_by_trust_ratio()), make_mask)
+
+
+def build_lion(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+    """Lion (Chen et al. 2023, arXiv 2302.06675)."""
+    return optax.scale_by_lion(optim.b1, optim.b2), decay
+
+
+def build_adafactor(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+    """Adafactor (Shazeer & Stern 2018, arXiv 1804.04235) with its own decay of the second moment, 1 - t^-0.8.
+
+    The learning rate is relative to the root mean square of each tensor. Every matrix is factored.
+    """
+    adafactor = optax.chain(
+        optax.scale_by_factored_rms(min_dim_size_to_factor=1),
+        optax.clip_by_block_rms(1.0),
+        optax.scale_by_param_block_rms(),
+    )
+    return per_tensor(adafactor), decay
+
+
+def build_muon(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+    """Muon (Jordan et al. 2024) for the model's matrices, AdamW for embeddings, heads, norms and biases.
+
+    Each layer's q, k and v, and each gate of a recurrent cell, is orthogonalized for itself. Updates have the root mean
+    square of AdamW's.
+    """
+
+    def label(params: types.Params) -> types.Params:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: "muon" if parameter_groups.is_hidden_matrix(path, leaf) else "adamw", params
+        )
+
+    def list_axes(tree: types.Params) -> types.Params:
+        return jax.tree.map(lambda _: MUON_AXES, tree)
+
+    def scale(updates: types.Params, _: Any) -> types.Params:
+        # An orthogonal matrix has the root mean square 1 / sqrt(the larger of its sizes).
+        return jax.tree.map(lambda x: x * (MUON_UPDATE_RMS * max(x.shape[-3], x.shape[-1]) ** 0.5), updates)
+
+    muon = optax.chain(
+        optax.contrib.scale_by_muon(beta=optim.muon_momentum, weight_dimension_numbers=list_axes),
+        optax.stateless(scale),
+    )
+    adamw = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
+    return optax.partition({"muon": split_projections(muon, cell), "adamw": adamw}, label), decay
+
+
+OPTIMIZERS = {
+    "adamw": OptimizerSpec(build_adamw, ("b1", "b2", "eps"), 2),
+    "stable_adamw": OptimizerSpec(build_stable_adamw, ("b1", "b2", "eps"), 2),
+    "lamb": OptimizerSpec(build_lamb, ("b1", "b2", "eps"), 2),
+    "lion": OptimizerSpec(build_lion, ("b1", "b2"), 1),
+    "adafactor": OptimizerSpec(build_adafactor, (), 0),
+    "muon": OptimizerSpec(build_muon, ("b1", "b2", "eps", "muon_momentum"), 1),
+}
+
+
+def _vmap_tensors(function: Callable[..., Any], path: tuple[Any, ...], leaf: types.Array) -> Callable[..., Any]:
+    """The function of one tensor, mapped over the axes of a leaf that number tensors."""
+    num_axes = parameter_groups.count_batch_axes(path, leaf)
+    return functools.reduce(lambda mapped, _: jax.vmap(mapped), range(num_axes), function)
+
+
+def _map_tensors(function: Callable[..., Any], tree: types.Params, *trees: types.Params) -> types.Params:
+    """The tree of what the function of one tensor returns."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf, *leaves: _vmap_tensors(function, path, leaf)(leaf, *leaves), tree, *trees
+    )
+
+
+def per_tensor(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`inner` on each tensor alone: each layer of a stacked leaf is one. Its state is a state for each leaf."""
+
+    def init(params: types.Params) -> Any:
+        return _map_tensors(inner.init, params)
+
+    def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
+        leaves, treedef = jax.tree_util.tree_flatten_with_path(updates)
+        states, param_leaves = treedef.flatten_up_to(state), treedef.flatten_up_to(params)
+        pairs = [
+            _vmap_tensors(inner.update, path, leaf)(leaf, leaf_state, param)
+            for (path, leaf), leaf_state, param in zip(leaves, states, param_leaves, strict=True)
+        ]
+        new_updates, new_states = ([pair[i] for pair in pairs] for i in range(2))
+        return treedef.unflatten(new_updates), treedef.unflatten(new_states)
+
+    return optax.GradientTransformation(init, update)
+
+
+def split_projections(inner: optax.GradientTransformation, cell: str) -> optax.GradientTransformation:
+    """`inner` on matrices ... x inputs x projections x outputs, with what one leaf holds side by side apart."""
+
+    def split(tree: types.Params) -> types.Params:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x: x.reshape(*x.shape[:-1], parameter_groups.count_projections(path, cell), -1), tree
+        )
+
+    def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
+        new_updates, state = inner.update(split(updates), state, split(params))
+        return jax.tree.map(lambda new, old: new.reshape(old.shape), new_updates, updates), state
+
+    return optax.GradientTransformation(lambda params: inner.init(split(params)), update)

@@ -1,0 +1,273 @@
+"""Each optimizer on stacked layers and fused projections is what it is on each matrix alone; its state is kept."""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small import ONE_EACH, build, small_config
+
+from mlm.base import config, errors, types
+from mlm.training.run import checkpoint
+from mlm.training.step import optim, parameter_groups, trainable
+from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec
+from mlm.training.step.parameter_groups import ParameterGroup
+
+LAYERS, STEPS, RATE, DECAY = 5, 3, 0.02, 0.1  # more layers than a matrix has rows
+SHAPES = {
+    "model": {
+        "token": {"embedding": (7, 4)},
+        "transform": {"kernel": (4, 4)},
+        "body": {
+            "norm": {"scale": (4,)},
+            "stack": {
+                "layers": {
+                    "attention": {"qkv": {"kernel": (LAYERS, 4, 12), "bias": (LAYERS, 12)}},
+                    "up": {"kernel": (LAYERS, 4, 6)},
+                    "gate": (LAYERS,),
+                }
+            },
+        },
+    },
+    "objective": {"label": {"kernel": (4, 2)}},
+}
+
+
+class Hparams:
+    learning_rate, weight_decay = RATE, DECAY
+
+
+def draw(number, shapes=SHAPES):
+    """A tree of these shapes; some entries of later trees are much larger, where second moments lag."""
+    rng = np.random.default_rng(number)
+    return jax.tree.map(
+        lambda shape: rng.normal(size=shape).astype(np.float32) * (1 + 9 * (number == STEPS)),
+        shapes,
+        is_leaf=lambda x: isinstance(x, tuple),
+    )
+
+
+def transformation(name, hparams=Hparams, **changes):
+    fields = {"schedule": "constant", "warmup_fraction": 0.0, "clip_norm": 0.0, "decay_groups": "matrices"} | changes
+    return optim.build_transformation(config.Optim(optimizer=name, **fields), STEPS, hparams)
+
+
+def train(optimizer, params, number=STEPS, draw=draw):
+    """The parameters and the state after some updates."""
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for step in range(1, number + 1):
+        updates, state = update(draw(step), state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+def tensors(tree):
+    """Each layer's own arrays, and of q, k and v each its own, by path and numbers."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        names = [key.key for key in path]
+        for layer in range(LAYERS) if "layers" in names else [None]:
+            part = np.asarray(leaf if layer is None else leaf[layer])
+            pieces = np.split(part, 3, -1) if names[-2:] == ["qkv", "kernel"] else [part]
+            found |= {(*names, layer, i): piece for i, piece in enumerate(pieces)}
+    return found
+
+
+def join(pieces, fused):
+    """q, k and v again one matrix, for the optimizers to which it is one."""
+    if not fused:
+        return pieces
+    groups = {}
+    for key, piece in pieces.items():
+        groups.setdefault((*key[:-1], 0), []).append(piece)
+    return {key: np.concatenate(parts, -1) if len(parts) > 1 else parts[0] for key, parts in groups.items()}
+
+
+def train_stable(params, grads, decay):
+    """StableAdamW, algorithm 2 of Wortsman et al. 2023, with the corrected betas of Adafactor, in numpy."""
+    first, second = np.zeros_like(params), np.zeros_like(params)
+    for t, grad in enumerate(grads, 1):
+        b1, b2 = (b * (1 - b ** (t - 1)) / (1 - b**t) for b in (0.9, 0.98))
+        first, second = b1 * first + (1 - b1) * grad, b2 * second + (1 - b2) * grad**2
+        rms = np.sqrt(np.mean(grad**2 / np.maximum(second, 1e-12)))
+        rate = RATE / max(1, rms)
+        params = params - rate * decay * params - rate * first / (np.sqrt(second) + 1e-6)
+    return params, rms
+
+
+def reference(name, key, decay):
+    """optax's own optimizer of one tensor."""
+    adamw = optax.adamw(RATE, 0.9, 0.98, 1e-6, weight_decay=decay)
+    is_hidden = key[-3] == "kernel" and key[0] == "model"
+    return {
+        "adamw": adamw,
+        "lion": optax.lion(RATE, 0.9, 0.98, weight_decay=decay),
+        "lamb": optax.lamb(RATE, 0.9, 0.98, 1e-6, weight_decay=decay) if key[-3] in ("kernel", "embedding") else adamw,
+        "adafactor": optax.adafactor(RATE, min_dim_size_to_factor=1, weight_decay_rate=RATE * decay),
+        "muon": optax.contrib.muon(RATE, beta=0.95, weight_decay=decay, consistent_rms=0.2) if is_hidden else adamw,
+    }[name]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_tensor_is_trained_as_it_would_be_alone(name):
+    trained, _ = train(transformation(name), draw(0))
+    whole = [join(tensors(tree), name != "muon") for tree in (trained, *map(draw, range(STEPS + 1)))]
+    clipped = 0
+    for key, found in whole[0].items():
+        start, *grads = (tree[key] for tree in whole[1:])
+        decay = DECAY if key[-3] == "kernel" else 0.0
+        if name == "stable_adamw":
+            wanted, rms = train_stable(start.astype(np.float64), grads, decay)
+            clipped += rms > 1
+        else:
+            wanted = train(reference(name, key, decay), start, draw=lambda number, grads=grads: grads[number - 1])[0]
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6, err_msg=str(key))
+    assert name != "stable_adamw" or clipped > 1
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_last_layers_alone_are_trained_as_among_all(name):
+    """A fine-tuning of some layers hands the optimizer a slice of each leaf."""
+    cut = lambda tree: jax.tree_util.tree_map_with_path(
+        lambda path, x: x[3:] if "layers" in parameter_groups.get_names(path) else x, tree
+    )
+    some, _ = train(transformation(name), cut(draw(0)), draw=lambda number: cut(draw(number)))
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+        some,
+        cut(train(transformation(name), draw(0))[0]),
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_runs_of_several_rates_and_decays_share_one_program(name):
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, None))
+    def step(hparams, params):
+        optimizer = transformation(name, hparams, ema_decay=0.9)
+        return optimizer.update(draw(1), optimizer.init(params), params)[0]
+
+    both = types.TracedHparams(np.zeros(2), np.array([RATE, 2 * RATE]), np.array([DECAY, 0.0]), {})
+    select = lambda tree, number: jax.tree.map(lambda x: x[number], tree)
+    found = step(both, draw(0))
+    for number in range(2):
+        one = transformation(name, select(both, number), ema_decay=0.9)
+        wanted = one.update(draw(1), one.init(draw(0)), draw(0))[0]
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
+        jax.tree.map(close, select(found, number), wanted)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_checkpoint_holds_the_whole_state(name, tmp_path):
+    """What follows from a state is a function of it, so a killed run goes on with the same bits."""
+    params, opt_state = train(transformation(name, ema_decay=0.9), draw(0))
+    state = jax.tree.map(np.asarray, types.TrainState(jnp.int32(STEPS), params, opt_state))
+    cfg = small_config(workdir=str(tmp_path))
+    with contextlib.closing(checkpoint.open_manager(tmp_path)) as checkpoints:
+        checkpoint.save(checkpoints, cfg, {}, checkpoint.Snapshot(state, {}))
+        checkpoints.wait_until_finished()
+        target = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), state)
+        found = checkpoint.restore(checkpoints, STEPS, cfg, {}, target).state
+    assert sum(x.size for x in jax.tree.leaves(opt_state.inner)) > OPTIMIZERS[name].num_moments * 100
+    jax.tree.map(np.testing.assert_array_equal, found, state)
+
+
+def test_the_average_is_that_of_the_parameters_after_each_update_and_they_train_as_without_it():
+    """The run starts from other parameters than those that the optimizer was initialized with."""
+    optimizer = transformation("adamw", ema_decay=0.9)
+    state, params = optimizer.init(draw(5)), draw(0)
+    plain, plain_state = draw(0), transformation("adamw").init(draw(0))
+    history = []
+    for number in range(1, 4):
+        updates, state = optimizer.update(draw(number), state, params)
+        params = optax.apply_updates(params, updates)
+        updates, plain_state = transformation("adamw").update(draw(number), plain_state, plain)
+        plain = optax.apply_updates(plain, updates)
+        history.append(plain)
+        jax.tree.map(np.testing.assert_array_equal, optim.get_gradient_point(state, params), plain)
+        shares = 0.1 * 0.9 ** np.arange(number)[::-1] / (1 - 0.9**number)
+        mean = jax.tree.map(lambda *moments, shares=shares: sum(map(np.multiply, shares, moments)), *history)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), params, mean)
+
+
+@pytest.mark.parametrize(
+    ("family", "cell"), [*ONE_EACH, ("rnn", "gru"), ("encoder_decoder", "transformer"), ("encoder_decoder", "gru")]
+)
+def test_every_parameter_has_its_group_and_what_shares_a_matrix_is_known(family, cell):
+    objective = {"objective": "denoising"} if family == "encoder_decoder" else {}
+    cfg = small_config(family, cell, **objective)
+    _, params, _ = build(cfg)
+    groups = {group: [] for group in ParameterGroup}
+    for path, leaf in jax.tree_util.tree_leaves_with_path({"model": params}):
+        groups[parameter_groups.find_group(path, leaf)].append(names := parameter_groups.get_names(path))
+        num_projections = parameter_groups.count_projections(path, cfg.model.cell)
+        if num_projections > 1:  # each is as wide as the units that it makes
+            width = cfg.model.width if {"qkv", "source"} & {*names} else cfg.model.rnn_dim or cfg.model.mlp_dim
+            assert leaf.shape[-1] == num_projections * width, names
+    assert {names[-1] for names in groups[ParameterGroup.EMBEDDINGS]} == {"embedding"}
+    assert all("bias" in names[-1] or names[-1] == "scale" for names in groups[ParameterGroup.VECTORS])
+    fused = {names[-2] for names in groups[ParameterGroup.MATRICES] if names[-2] in ("qkv", "source")}
+    assert fused == {"transformer": {"qkv"}, "encoder_decoder": {"qkv", "source"} if cell != "gru" else set()}.get(
+        family, set()
+    )
+
+
+def test_new_parameters_have_a_group_by_their_shape():
+    layers = ("model", "body", "stack", "layers", "layer")
+    for names, shape, group, axes in (
+        ((*layers, "layer_scale"), (3, 8), ParameterGroup.VECTORS, 1),
+        ((*layers, "attention", "q_norm", "scale"), (3, 4), ParameterGroup.VECTORS, 1),
+        ((*layers, "attention", "gate"), (3,), ParameterGroup.VECTORS, 1),
+        ((*layers, "attention", "relative_bias"), (3, 32, 4), ParameterGroup.VECTORS, 1),
+        ((*layers, "attention", "relative", "embedding"), (3, 32, 4), ParameterGroup.EMBEDDINGS, 1),
+        ((*layers, "mlp", "gate", "kernel"), (3, 8, 12), ParameterGroup.MATRICES, 1),
+        (("model", "embed_projection", "kernel"), (4, 8), ParameterGroup.MATRICES, 0),
+        (("objective", "mix", "logits"), (4,), ParameterGroup.MATRICES, 0),
+    ):
+        path = tuple(jax.tree_util.DictKey(name) for name in names)
+        leaf = jax.ShapeDtypeStruct(shape, np.float32)
+        assert parameter_groups.find_group(path, leaf) is group, names
+        assert parameter_groups.count_batch_axes(path, leaf) == axes, names
+        assert parameter_groups.is_hidden_matrix(path, leaf) == (names[-1] == "kernel"), names
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"optimizer": "adam"}, "optimizer = 'adam': expected one of adamw"),
+        ({"decay_groups": "matrices,biases"}, "decay_groups = 'biases': expected one of matr"),
+        ({"ema_decay": 1.0}, "ema_decay = 1.0: expected"),
+        ({"ema_decay": 0.9, "average_checkpoints": 2}, "ema_decay = 0.9: expected 0, since config.optim.average_ch"),
+        ({"schedule": "wsd", "decay_shape": "sqrt"}, "decay_shape = 'sqrt': expected one of linear"),
+    ],
+)
+def test_what_no_run_could_use_is_refused(changes, said):
+    with pytest.raises(errors.ConfigError, match=rf"^config\.optim\.{said}"):
+        optim.check(config.Optim(learning_rate=1e-3, **changes), 1000)
+
+
+def test_a_row_of_the_table_is_all_that_an_optimizer_needs(monkeypatch):
+    def build_sgd(optim, decay, cell):
+        return (optax.trace(optim.b1), decay)
+
+    monkeypatch.setitem(OPTIMIZERS, "sgd", OptimizerSpec(build_sgd, ("b1",), 1))
+    optim.check(config.Optim(optimizer="sgd", learning_rate=1e-3), 1000)
+    found = train(transformation("sgd"), draw(0))[0]
+    wanted = train(optax.sgd(RATE, 0.9), draw(0))[0]
+    np.testing.assert_allclose(found["model"]["token"]["embedding"], wanted["model"]["token"]["embedding"], rtol=1e-5)
+
+
+def test_only_what_is_trained_is_averaged():
+    """Frozen leaves have no average; the merged parameters hold them as they were."""
+    rule = lambda path: None if parameter_groups.get_names(path)[1] == "token" else 0
+    params = draw(0)
+    part = trainable.select_trainable(params, rule)
+    optimizer = transformation("muon", ema_decay=0.5)
+    updates, state = optimizer.update(trainable.select_trainable(draw(1), rule), optimizer.init(part), part)
+    assert "token" not in state.params["model"]
+    merged = trainable.merge_params(params, optax.apply_updates(part, updates), rule)
+    np.testing.assert_array_equal(merged["model"]["token"]["embedding"], params["model"]["token"]["embedding"])
