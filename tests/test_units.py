@@ -29,7 +29,7 @@ def rows():
 
 
 @functools.cache
-def masked(kind, rate=0.5, predict=0.0):
+def masked(kind, rate=0.5, predict=0.0, slots=SLOTS, mask_unk=False):
     unit = None if kind == "token" else masking_units.MaskingUnit(kind == "span", STARTS_V)
     corrupt = functools.partial(
         masking.corrupt_tokens,
@@ -37,8 +37,9 @@ def masked(kind, rate=0.5, predict=0.0):
         mask_token_prob=1.0,
         random_token_prob=0.0,
         predict_rate=predict,
-        num_slots=SLOTS,
+        num_slots=slots,
         cdf_V=np.ones(1),
+        mask_unk=mask_unk,
         unit=unit,
     )
     return jax.device_get(jax.jit(corrupt)(KEYS, rows()))
@@ -75,6 +76,16 @@ def test_words_are_chosen_whole_and_never_more_tokens_than_the_rate_says(kind):
         left = size_W[(inside_W == 0) & (size_W > 0)]
         assert chosen_L.sum() <= budget < chosen_L.sum() + left.max()
     assert 0.9 < found.num_corrupted_B.sum() / budget_B.sum() < 1
+
+
+@pytest.mark.parametrize("kind", ["token", "word", "span"])
+def test_cls_sep_and_padding_are_never_masked(kind):
+    """Not even at a rate of all that may be masked, with [UNK] among it."""
+    found = masked(kind, rate=0.9999, slots=LENGTH, mask_unk=True)
+    special_BxL = np.isin(rows(), (0, CLS, SEP))
+    chosen_BxL = chosen(found)
+    assert not chosen_BxL[special_BxL].any() and chosen_BxL[rows() == UNK].mean() > 0.9
+    np.testing.assert_array_equal(found.ids_BxL[special_BxL], rows()[special_BxL])
 
 
 def test_what_begins_no_word_behind_a_special_token_is_masked_like_any_other():

@@ -437,6 +437,16 @@ class Optim:
         "causal, denoising: share of a target's probability that training spreads uniformly over the vocabulary; "
         "evaluation uses none",
     )
+    z_loss: float = field(
+        0.0,
+        "weight of the squared log-sum-exp of the logits, which training adds to each prediction's loss (PaLM, "
+        "GPT-BERT: 1e-4); evaluation uses none",
+    )
+    loss_reduction: str = field(
+        "token",
+        "training loss: token (mean over the predictions of the batch) | sequence (mean over each example's "
+        "predictions, then over examples)",
+    )
     average_checkpoints: int = field(
         0,
         "the final parameters are the mean of this many checkpoints, the last of them at the end; 0: those of the "
@@ -522,6 +532,12 @@ class Train:
         True, "tasks: sort the examples of eight batches by length, so that batches have little padding"
     )
     grad_accum_steps: int = field(1, "gradient accumulation: number of microbatches that a batch is split into")
+    batch_warmup_fraction: float = field(
+        0.0,
+        "share of the steps, at the start, in which the batch grows linearly to batch_size, by whole microbatches of "
+        "grad_accum_steps; a step skips the other examples of its batch. 0: none",
+    )
+    initial_batch_fraction: float = field(0.25, "batch-size warm-up: share of batch_size that the first step uses")
     spike_threshold: float = field(
         0.0,
         "a loss above this many times its running mean, or not finite, is a spike: the run goes back by up to "

@@ -33,7 +33,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         ]
         h_BxKxD, target_BxK = (jnp.concatenate(parts, 1) for parts in zip(*pairs, strict=True))
         weight_BxK = jnp.tile(compute_eval_mask(text, key_B, hparams)[:, 1:].astype(jnp.float32), len(pairs))
-        compute_loss = token_prediction.select_token_loss(train, cfg.optim.label_smoothing)
+        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
         nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, target_BxK)
         sums = {
             "correct": (correct_BxK * weight_BxK).sum(-1),
@@ -76,5 +76,5 @@ SPEC = types.ObjectiveSpec(
     predictions_per_token=count_predictions_per_token,
     directionalities=(types.Directionality.CAUSAL, types.Directionality.TWO_STACK),
     visibility=types.Visibility.CAUSAL,
-    conditional_fields=("eval.context_range", "eval.ngram_order", "optim.label_smoothing"),
+    conditional_fields=("eval.context_range", "eval.ngram_order", "optim.label_smoothing", "optim.z_loss"),
 )

@@ -20,7 +20,7 @@ def _forward(h_NxD, table_VxD, bias_V, target_N):
     exp_NxV = jnp.exp(logits_NxV - max_N[:, None])
     sum_N = exp_NxV.sum(1)
     # The target's logit comes from a product of its own: gathering it would keep the logits beside their exponentials.
-    label_N = (h_NxD.astype(jnp.float32) * table_VxD[target_N].astype(jnp.float32)).sum(1) + bias_V[target_N]
+    label_N = compute_logit(h_NxD, table_VxD, bias_V, target_N)
     correct_N = jnp.take_along_axis(exp_NxV, target_N[:, None], axis=1)[:, 0] >= 1
     residuals = (exp_NxV.astype(h_NxD.dtype), sum_N, h_NxD, table_VxD, target_N)
     return (jnp.log(sum_N) + max_N - label_N, correct_N), residuals
@@ -51,3 +51,8 @@ def compute_logit_margin(h_NxD, table_VxD, bias_V, target_N):
     f32 = jnp.float32
     difference_NxD = table_VxD[target_N].astype(f32) - table_VxD.astype(f32).mean(0)
     return (h_NxD.astype(f32) * difference_NxD).sum(1) + bias_V[target_N] - bias_V.mean()
+
+
+def compute_logit(h_NxD, table_VxD, bias_V, target_N):
+    """logit_N of the targets. With the nats of `cross_entropy` it gives the log-sum-exp of the logits."""
+    return (h_NxD.astype(jnp.float32) * table_VxD[target_N].astype(jnp.float32)).sum(1) + bias_V[target_N]

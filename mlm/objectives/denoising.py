@@ -57,7 +57,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         target_BxK = text.ids_BxL[:, 1:]
         weight_BxK = causal.compute_eval_mask(text, key_B, hparams)[:, 1:].astype(jnp.float32)
         masked_BxK = weight_BxK * (masked.ids_BxL[:, 1:] == MASK)
-        compute_loss = token_prediction.select_token_loss(train, cfg.optim.label_smoothing)
+        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
         nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxLxD[:, :-1], target_BxK)
         counts = {
             "eligible": masked.num_eligible_B,
@@ -111,6 +111,6 @@ SPEC = types.ObjectiveSpec(
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
     traced_fields=masking.TRACED_FIELDS,
-    conditional_fields=("mask", "eval.mask_rate", "optim.label_smoothing"),
+    conditional_fields=("mask", "eval.mask_rate", "optim.label_smoothing", "optim.z_loss"),
     makes_source=True,
 )

@@ -39,7 +39,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         (h_BxLxD,) = model.encode(
             params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
         )
-        compute_loss = token_prediction.compute_token_loss_fast if train else token_prediction.compute_token_loss
+        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
         nats_BxL, correct_BxL = compute_loss(params["model"], model, h_BxLxD, text.ids_BxL)
         eligible_B, masked_B = (
             count_B.astype(jnp.float32) for count_B in (masked.num_eligible_B, masked.num_corrupted_B)
@@ -79,5 +79,6 @@ SPEC = types.ObjectiveSpec(
     visibility=types.Visibility.UNMASKED,
     train_hparams=make_hparams,
     eval_hparams=make_hparams,
+    conditional_fields=("optim.z_loss",),
     loss_visibility={"loss": types.Visibility.BOUND},
 )

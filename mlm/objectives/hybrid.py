@@ -94,7 +94,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         (h_BxLxD,) = model.encode(
             params["model"], text._replace(ids_BxL=input_BxL), batch.source, key_B=dropout_key_B, left_B=causal_B
         )
-        nats_BxL, correct_BxL = token_prediction.compute_token_loss_fast(
+        nats_BxL, correct_BxL = token_prediction.select_token_loss(train, cfg.optim)(
             params["model"], model, take_previous_states(text, h_BxLxD), text.ids_BxL
         )
         weight_BxL = {

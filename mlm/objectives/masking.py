@@ -315,7 +315,7 @@ def corrupt_tokens(
 
         # The eligible tokens in their random order, of which this mask takes those from its start on.
         order_L = draws.order_L if unit is None else masking_units.sample_unit_order(unit, key, ids_L, draws.order_L)
-        order_L = jnp.where(eligible_L, order_L, -1.0)
+        order_L = jnp.where(eligible_L, order_L, -2.0)  # below [UNK], which units put at -1
         _, ordered = jax.lax.top_k(order_L, min(num_masks * num_slots + (unit is not None), len(order_L)))
         if unit is not None:
             count = masking_units.round_down_to_words(unit, ids_L, ordered, num_eligible, count)

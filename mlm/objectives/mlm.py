@@ -77,7 +77,7 @@ def build_forward(cfg: config.Config, dataset: types.DatasetInfo) -> Callable:
             params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
         )
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        compute_loss = token_prediction.compute_token_loss_fast if train else token_prediction.compute_token_loss
+        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
         nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, masked.targets_BxK)
 
         def sum_predicted(x_BxK):
@@ -108,5 +108,5 @@ SPEC = types.ObjectiveSpec(
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
     traced_fields=masking.TRACED_FIELDS,
-    conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates"),
+    conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates", "optim.z_loss"),
 )

@@ -100,7 +100,11 @@ def build(cfg: config.Config, dataset: types.DatasetInfo, generator: types.Model
             head["generator"], jnp.take_along_axis(generator_h_BxLxD, masked.positions_BxK[..., None], axis=1)
         )
         label_BxK = jnp.take_along_axis(logits_BxKxV, masked.targets_BxK[..., None], axis=-1)[..., 0]
-        nats_BxK = (jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK) * masked.weights_BxK
+        log_sum_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1)
+        nats_BxK = log_sum_BxK - label_BxK
+        if train and cfg.optim.z_loss:
+            nats_BxK += cfg.optim.z_loss * log_sum_BxK**2
+        nats_BxK *= masked.weights_BxK
         correct_BxK = (logits_BxKxV.argmax(-1) == masked.targets_BxK) * masked.weights_BxK
 
         input_BxL = insert_samples(sample_key_B, text.ids_BxL, masked, logits_BxKxV)
@@ -192,5 +196,5 @@ SPEC = types.ObjectiveSpec(
     train_hparams=make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
     traced_fields=(*masking.TRACED_FIELDS, "replaced_token_detection.discriminator_weight"),
-    conditional_fields=("mask", "eval.mask_rate", "replaced_token_detection"),
+    conditional_fields=("mask", "eval.mask_rate", "optim.z_loss", "replaced_token_detection"),
 )

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlm.base import config
 from mlm.base.estimates import Score
-from mlm.objectives.cross_entropy import compute_logit_margin, cross_entropy
+from mlm.objectives.cross_entropy import compute_logit, compute_logit_margin, cross_entropy
 
 
 def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
@@ -28,28 +29,41 @@ def compute_token_loss(params, model, h_BxKxD, target_BxK):
     return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
 
 
-def compute_token_loss_fast(params, model, h_BxKxD, target_BxK, smoothing: float = 0.0):
+def compute_token_loss_fast(params, model, h_BxKxD, target_BxK, smoothing: float = 0.0, z_loss: float = 0.0):
     """`compute_token_loss`, where ties count as correct: that saves a pass over the logits.
 
-    smoothing: share of a target's probability that is spread evenly over the vocabulary, itself included (Szegedy et
-    al. 2016, section 7).
+    Args:
+        params: of the model.
+        model: has the output layer.
+        h_BxKxD: states.
+        target_BxK: the token that each state predicts.
+        smoothing: share of a target's probability that is spread evenly over the vocabulary, itself included (Szegedy
+            et al. 2016, section 7).
+        z_loss: weight of the squared log-sum-exp of the logits, which is added (Chowdhery et al. 2022, section 5).
     """
     if model.lm_head is not None:
         h_BxKxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD)
         h_NxD, target_N = h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), target_BxK.reshape(-1)
-        nats_N, correct_N = cross_entropy(h_NxD, table_VxD, bias_V, target_N)
+        cross_entropy_N, correct_N = cross_entropy(h_NxD, table_VxD, bias_V, target_N)
+        nats_N = cross_entropy_N
         if smoothing:
             nats_N += smoothing * compute_logit_margin(h_NxD, table_VxD, bias_V, target_N)
+        if z_loss:
+            nats_N += z_loss * (cross_entropy_N + compute_logit(h_NxD, table_VxD, bias_V, target_N)) ** 2
         return nats_N.reshape(target_BxK.shape), correct_N.reshape(target_BxK.shape)
     logits_BxKxV = model.logits(params, h_BxKxD)
     label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
     smooth_BxK = label_BxK + smoothing * (logits_BxKxV.mean(-1) - label_BxK) if smoothing else label_BxK
-    return jax.nn.logsumexp(logits_BxKxV, axis=-1) - smooth_BxK, label_BxK >= logits_BxKxV.max(-1)
+    log_sum_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1)
+    nats_BxK = log_sum_BxK - smooth_BxK
+    return nats_BxK + z_loss * log_sum_BxK**2 if z_loss else nats_BxK, label_BxK >= logits_BxKxV.max(-1)
 
 
-def select_token_loss(train: bool, smoothing: float) -> Callable:
-    """The fast loss with label smoothing in training, the exact one without smoothing in evaluation."""
-    return functools.partial(compute_token_loss_fast, smoothing=smoothing) if train else compute_token_loss
+def select_token_loss(train: bool, optim: config.Optim) -> Callable:
+    """The fast loss with what config.optim adds to it in training, the exact one without that in evaluation."""
+    if not train:
+        return compute_token_loss
+    return functools.partial(compute_token_loss_fast, smoothing=optim.label_smoothing, z_loss=optim.z_loss)
 
 
 def compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:

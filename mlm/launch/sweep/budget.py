@@ -17,9 +17,10 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
 from mlm.launch.sweep import plan, subprocess_worker
-from mlm.training.step import cost, program
+from mlm.training.step import batch_warmup, cost, program
 
 WARMUP_STEPS, TIMED_STEPS = 3, 15
+FULL_BATCH = {"train.batch_warmup_fraction": 0.0}  # in which steps are timed; those of a warm-up take a share of it
 UNKNOWN_STEPS = 0  # train.steps of a point whose step was not measured yet
 
 
@@ -50,7 +51,10 @@ def count_predictions(points, folder, measure) -> list[float]:
     """Predictions of a step, averaged over the run: a share of the maskable tokens, counted if examples differ."""
     differ = len({(cfg.data, cfg.tokenizer, cfg.pack) for cfg in points}) > 1
     return [
-        cfg.train.batch_size * objectives.estimate_predictions_per_token(cfg) * (count_tokens(cfg) if differ else 1)
+        cfg.train.batch_size
+        * batch_warmup.compute_mean_fraction(cfg.train)
+        * objectives.estimate_predictions_per_token(cfg)
+        * (count_tokens(cfg) if differ else 1)
         for cfg in points
     ]
 
@@ -91,7 +95,9 @@ def measure_seconds(points, folder, measure) -> list[float | None]:
             for key, seconds in zip(new, measured, strict=True):
                 step_times[key] = seconds
                 files.write_json_with_digest(path, step_times)
-    return [step_times.get(program_key(cfg)) for cfg in points]
+    times = [step_times.get(program_key(cfg)) for cfg in points]
+    fractions = [batch_warmup.compute_mean_fraction(cfg.train) for cfg in points]
+    return [seconds and seconds * fraction for seconds, fraction in zip(times, fractions, strict=True)]
 
 
 def read_step_times(path: Path) -> dict[str, float]:
@@ -106,13 +112,14 @@ def read_step_times(path: Path) -> dict[str, float]:
 
 
 def program_key(cfg: config.Config) -> str:
-    """Identifies all that a step's time depends on."""
-    canonical = program.canonicalize_config(fields.override(cfg, {"train.steps": 1}))
+    """Identifies all that the time of a step with a full batch depends on."""
+    canonical = program.canonicalize_config(fields.override(cfg, {"train.steps": 1} | FULL_BATCH))
     return f"{fields.fingerprint(canonical)}-{canonical.mask.max_rate:g}"
 
 
 def time_step(cfg: config.Config) -> float:
     """The median seconds of a step with its input, on all of this process's devices, with the kernels of a run."""
+    cfg = fields.override(cfg, FULL_BATCH)
     rows = pack.load_dataset(cfg)
     built, hparams = program.build_program(cfg, rows.dataset_info), program.make_train_hparams(cfg)
     state, times = built.strategy.put_state(jax.device_get(built.init_state(hparams))), []

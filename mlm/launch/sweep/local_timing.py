@@ -18,7 +18,7 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import plan, subprocess_worker
-from mlm.training.step import parallel, program
+from mlm.training.step import batch_warmup, parallel, program
 
 MAX_MATRIX_SIZE = 8192  # of the matrices that are multiplied to measure the peak
 WARMUP_STEPS = 1
@@ -58,10 +58,13 @@ class LocalMachine:
 
     def measure_step(self, cfg: config.Config, vocab_size: int, flops: float | None) -> tuple[float, str]:
         """Seconds of a step of so many FLOPs, and a description of how they were found."""
-        canonical = program.canonicalize_config(fields.override(cfg, {"train.steps": 1}))
+        fraction = batch_warmup.compute_mean_fraction(cfg.train)
+        full_batch = fields.override(cfg, {"train.steps": 1, "train.batch_warmup_fraction": 0.0})
+        canonical = program.canonicalize_config(full_batch)
         if canonical not in self.step_times:
-            self.step_times[canonical] = self._measure(canonical, vocab_size, flops)
-        return self.step_times[canonical]
+            self.step_times[canonical] = self._measure(canonical, vocab_size, flops and flops / fraction)
+        seconds, description = self.step_times[canonical]
+        return seconds * fraction, description
 
     def _measure(self, cfg, vocab_size, flops) -> tuple[float, str]:
         batch_size, peak = cfg.train.batch_size, self.machine.flops[cfg.model.dtype] * self.machine.num_devices

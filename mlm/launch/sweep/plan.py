@@ -20,7 +20,7 @@ from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker, target_compiler
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
-from mlm.training.step import cost, fsdp, parallel, program
+from mlm.training.step import batch_warmup, cost, fsdp, parallel, program
 
 USABLE_MEMORY = 0.9  # share of a device's memory; the runtime and the collectives need the rest
 ESTIMATE_ERROR = 1.25  # factor by which an estimate of memory may be wrong, either way
@@ -171,7 +171,7 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     row = {
         "point": name,
         **lm.count_parameters(abstract_state.params["model"]),
-        "tokens": steps and float(steps * batch_size * cfg.pack.seq_len),
+        "tokens": steps and steps * batch_size * batch_warmup.compute_mean_fraction(cfg.train) * cfg.pack.seq_len,
         "flops": flops and steps and flops * steps,
         "hours": seconds and steps and seconds * steps / 3600,
         "step_seconds": seconds,

@@ -11,8 +11,12 @@ from mlm.base import config, errors, fields
 from mlm.training.step import optim
 
 EXTENDABLE_FIELDS = STEPS, WARMUP = "train.steps", "optim.warmup_fraction"  # that an extension changes
-# Field values with which the objective does not depend on the fraction of the steps that are done.
-STEP_INDEPENDENT_VALUES = {"mask.schedule": ("constant",), "hybrid.causal_first_fraction": (0.0, 1.0)}
+# Field values with which a step does not depend on the fraction of the steps that are done.
+STEP_INDEPENDENT_VALUES = {
+    "mask.schedule": ("constant",),
+    "hybrid.causal_first_fraction": (0.0, 1.0),
+    "train.batch_warmup_fraction": (0.0,),
+}
 
 
 def count_stable_steps(cfg: config.Config) -> int:

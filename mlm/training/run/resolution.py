@@ -13,7 +13,7 @@ from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
 from mlm.training.run import default_recipe, downstream, milestones, spikes, trackers
-from mlm.training.step import ngrams, optim, parallel, trainable
+from mlm.training.step import batch_warmup, ngrams, optim, parallel, trainable
 
 FIELD_CONDITIONS = (
     *corpus.FIELD_CONDITIONS,
@@ -21,6 +21,7 @@ FIELD_CONDITIONS = (
     *models.FIELD_CONDITIONS,
     *objectives.FIELD_CONDITIONS,
     *optim.FIELD_CONDITIONS,
+    *batch_warmup.FIELD_CONDITIONS,
     *trainable.FIELD_CONDITIONS,
     *downstream.FIELD_CONDITIONS,
     *spikes.FIELD_CONDITIONS,
@@ -131,6 +132,7 @@ def check(cfg: Config) -> None:
         errors.require_at_least(1, f"config.train.{name}", getattr(cfg.train, name))
     errors.require_at_least(0, "config.train.eval_every", cfg.train.eval_every)
     milestones.check(cfg)
+    batch_warmup.check(cfg.train)
     spikes.check(cfg)
     trackers.check(cfg)
     errors.require(

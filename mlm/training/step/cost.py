@@ -11,14 +11,14 @@ import jax
 from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.step import collectives, parallel, program, update
+from mlm.training.step import batch_warmup, collectives, parallel, program, update
 from mlm.training.step.optimizers import OPTIMIZERS
 
 
 def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
     """Floating-point operations of one update (forward and backward pass) over the whole batch; None: XLA gives none.
 
-    The count is for the run's own masking rate, averaged over its schedule, not for its max_rate. It includes what the
+    The count is for the run's own masking rate and batch size, averaged over their schedules. It includes what the
     usual estimate (Kaplan et al. 2020, section 2.1) leaves out, such as norms and softmax: it is 5 to 12% above it at
     width 64 (size micro), up to 5% at 128 and up to 3% from 256 on. By that estimate a Transformer with N weights in
     its layers takes 6 N D for D tokens; its attention takes 12 L W per layer and token in an example of L tokens at
@@ -32,7 +32,8 @@ def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
     if flops_1 is None or flops_2 is None:
         return None
     num_bodies = 2 + cfg.pack.seq_len % 2  # where two do not divide the loop evenly, the remainder stands outside it
-    return flops_1 + (cfg.pack.seq_len - 1) * (flops_2 - flops_1) / (num_bodies - 1)
+    flops = flops_1 + (cfg.pack.seq_len - 1) * (flops_2 - flops_1) / (num_bodies - 1)
+    return flops * batch_warmup.compute_mean_fraction(cfg.train)
 
 
 def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int) -> float | None:
@@ -48,6 +49,7 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
         "train.steps": 1,
         "train.grad_accum_steps": 1,  # runs that differ in it, or in the next, share a count
         "parallel.mode": "data_parallel",
+        "train.batch_warmup_fraction": 0.0,
     }
     canonical = program.canonicalize_config(fields.override(cfg, changes))
     return _count_lowered_flops(program.clear_tokenizer_path(canonical), vocab_size)
@@ -76,6 +78,7 @@ def make_abstract_state(cfg: config.Config, vocab_size: int) -> types.TrainState
         "train.steps": 1,
         "train.batch_size": 1,
         "train.grad_accum_steps": 1,
+        "train.batch_warmup_fraction": 0.0,
         "parallel.mode": "data_parallel",
         "model.remat": False,
         "model.kernels": "reference",

@@ -36,6 +36,13 @@ class DecayShape(enum.StrEnum):
     ONE_MINUS_SQRT = "one_minus_sqrt"
 
 
+class LossReduction(enum.StrEnum):
+    """What the training loss is a mean over: the values of config.optim.loss_reduction."""
+
+    TOKEN = "token"
+    SEQUENCE = "sequence"
+
+
 # The same after the warm-up, however many steps there are.
 EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
 FIELD_CONDITIONS = (
@@ -76,6 +83,7 @@ def check(optim: config.Optim, steps: int) -> None:
     name = "config.optim"
     errors.require_one_of(f"{name}.optimizer", optim.optimizer, list(OPTIMIZERS))
     errors.require_one_of(f"{name}.schedule", optim.schedule, list(Schedule))
+    errors.require_one_of(f"{name}.loss_reduction", optim.loss_reduction, list(LossReduction))
     errors.require_one_of(f"{name}.decay_shape", optim.decay_shape, list(DecayShape))
     for group in split_decay_groups(optim):
         errors.require_one_of(f"{name}.decay_groups", group, list(ParameterGroup))
@@ -83,7 +91,7 @@ def check(optim: config.Optim, steps: int) -> None:
         errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1)
     for field in ("b1", "b2", "muon_momentum", "ema_decay", "label_smoothing"):
         errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
-    for field in ("weight_decay", "clip_norm"):
+    for field in ("weight_decay", "clip_norm", "z_loss"):
         errors.require_at_least(0, f"{name}.{field}", getattr(optim, field))
     for field in ("learning_rate", "eps"):
         errors.require(getattr(optim, field) > 0, f"{name}.{field}", getattr(optim, field), "more than 0")

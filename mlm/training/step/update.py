@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import config, types
-from mlm.training.step import optim, trainable
+from mlm.training.step import batch_warmup, optim, trainable
 from mlm.training.step.sharding import ShardingStrategy
 
 Sums = dict[str, jax.Array]  # by term of the loss
@@ -72,15 +72,13 @@ def train_step(
     trainable_params = trainable.select_trainable(state.params, freeze_rule)
     local_gradients = functools.partial(compute_gradients, cfg, model, objective, sharding)
     gradient_point = optim.get_gradient_point(state.opt_state, trainable_params)
-    grads, sums, weight = sharding.map_devices(local_gradients)(
-        state.params, gradient_point, state.step, batch, hparams
-    )
+    grads, sums, loss = sharding.map_devices(local_gradients)(state.params, gradient_point, state.step, batch, hparams)
 
     optimizer = build_optimizer(cfg, trainable_params, hparams)
     updates, opt_state = optimizer.update(grads, state.opt_state, trainable_params)
     params = trainable.merge_params(state.params, optax.apply_updates(trainable_params, updates), freeze_rule)
     metrics = {
-        "loss": compute_weighted_loss(objective, hparams, sums.loss_B, weight),
+        "loss": compute_weighted_loss(objective, hparams, *loss),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
         "learning_rate": hparams.learning_rate * optim.build_schedule(cfg.optim, cfg.train.steps)(state.step),
@@ -99,47 +97,74 @@ def compute_gradients(
     step: types.Array,
     batch: types.Batch,
     hparams: types.TracedHparams,
-) -> tuple[types.Params, types.LossSums, dict[str, jax.Array]]:
-    """Gradients with respect to the trainable parameters, the loss sums, and the weights of the loss terms.
+) -> tuple[types.Params, types.LossSums, tuple[Sums, Sums]]:
+    """Gradients with respect to the trainable parameters, the loss sums, and the loss: sums and weights of its terms.
 
     One device's part of the work: it holds these examples and parameters. The results are those of the global batch.
     """
     freeze_rule, num_masks = make_freeze_rule(cfg, objective), objective.masks_per_example
+    num_parts, has_warmup = cfg.train.grad_accum_steps, cfg.train.batch_warmup_fraction > 0
     key_B = make_example_keys(hparams.seed, step, batch.index_B)
 
-    def sum_losses(
+    def compute_losses(
         trainable_params: types.Params, batch: types.Batch, key_B: jax.Array, mask_index: Any
     ) -> types.LossSums:
         full_params = sharding.gather_params(trainable.merge_params(params, trainable_params, freeze_rule))
-        per_example = objective.loss(full_params, model, batch, key_B, hparams, train=True, mask_index=mask_index)
-        return jax.tree.map(jnp.sum, per_example)
+        return objective.loss(full_params, model, batch, key_B, hparams, train=True, mask_index=mask_index)
 
     # The weights are counts of predictions. The compiler drops all of these calls but the sampling of masks.
-    weights = [sum_losses(trainable_params, batch, key_B, mask_index).weight_B for mask_index in range(num_masks)]
-    weight = sharding.all_reduce(jax.tree.map(lambda *terms: sum(terms), *weights))
+    weights = [compute_losses(trainable_params, batch, key_B, mask_index).weight_B for mask_index in range(num_masks)]
+    weight_B = jax.tree.map(lambda *terms: sum(terms), *weights)
+    if has_warmup:
+        is_used_B = batch_warmup.flag_used(cfg.train, step, len(batch.index_B))
+        weight_B = jax.tree.map(lambda x_B: jnp.where(is_used_B, x_B, 0), weight_B)
+    scale_B = None
+    if cfg.optim.loss_reduction == optim.LossReduction.SEQUENCE:
+        scale_B = jax.tree.map(lambda x_B: jnp.where(x_B > 0, 1 / jnp.maximum(x_B, 1e-9), 0), weight_B)
+        weight_B = jax.tree.map(lambda x_B: (x_B > 0).astype(jnp.float32), weight_B)
+    weight = sharding.all_reduce(jax.tree.map(jnp.sum, weight_B))
 
     @functools.partial(jax.grad, has_aux=True)
     def gradient_fn(
-        trainable_params: types.Params, batch: types.Batch, key_B: jax.Array, mask_index: Any
-    ) -> tuple[jax.Array, types.LossSums]:
-        sums = sum_losses(trainable_params, batch, key_B, mask_index)
-        return compute_weighted_loss(objective, hparams, sums.loss_B, weight), sums
+        trainable_params: types.Params, batch: types.Batch, key_B: jax.Array, scale_B: Sums | None, mask_index: Any
+    ) -> tuple[jax.Array, tuple[types.LossSums, Sums]]:
+        per_example = compute_losses(trainable_params, batch, key_B, mask_index)
+        sums = jax.tree.map(jnp.sum, per_example)
+        loss = sums.loss_B
+        if scale_B is not None:
+            loss = jax.tree.map(lambda loss_B, scale_B: (loss_B * scale_B).sum(), per_example.loss_B, scale_B)
+        return compute_weighted_loss(objective, hparams, loss, weight), (sums, loss)
 
-    def add_microbatch(
-        grads: types.Params, number: jax.Array
-    ) -> tuple[types.Params, types.LossSums]:  # each microbatch, under each of its masks
-        microbatch, key_B = jax.tree.map(lambda x: x[number // num_masks], microbatches)
-        new_grads, sums = gradient_fn(trainable_params, microbatch, key_B, number % num_masks)
-        return jax.tree.map(jnp.add, grads, new_grads), sums
+    def compute_microbatch(microbatches: Any, number: Any) -> tuple[types.Params, tuple[types.LossSums, Sums]]:
+        examples = jax.tree.map(lambda x: x[number // num_masks], microbatches)
+        return gradient_fn(trainable_params, *examples, number % num_masks)
 
-    if cfg.train.grad_accum_steps * num_masks == 1:
-        grads, sums = gradient_fn(trainable_params, batch, key_B, 0)
+    examples = batch, key_B, scale_B
+    if num_parts * num_masks == 1:
+        grads, sums = gradient_fn(trainable_params, *examples, 0)
+    elif has_warmup:
+        microbatches = batch_warmup.split_batch(cfg.train, step, examples)
+        zeros = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: compute_microbatch(microbatches, 0))
+        )
+        grads, sums = jax.lax.fori_loop(
+            0,
+            num_masks * batch_warmup.count_microbatches(cfg.train, step),
+            lambda number, total: jax.tree.map(jnp.add, total, compute_microbatch(microbatches, number)),
+            zeros,
+        )
     else:
-        microbatches = jax.tree.map(lambda x: x.reshape(cfg.train.grad_accum_steps, -1, *x.shape[1:]), (batch, key_B))
+        microbatches = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), examples)
+
+        def add_microbatch(grads: types.Params, number: jax.Array) -> tuple[types.Params, Any]:
+            new_grads, sums = compute_microbatch(microbatches, number)
+            return jax.tree.map(jnp.add, grads, new_grads), sums
+
         zeros = jax.tree.map(jnp.zeros_like, trainable_params)
-        grads, sums = jax.lax.scan(add_microbatch, zeros, jnp.arange(cfg.train.grad_accum_steps * num_masks))
+        grads, sums = jax.lax.scan(add_microbatch, zeros, jnp.arange(num_parts * num_masks))
         sums = jax.tree.map(lambda x: x.sum(0), sums)
-    return sharding.reduce_gradients(grads), sharding.all_reduce(sums), weight
+    sums, loss = sharding.all_reduce(sums)
+    return sharding.reduce_gradients(grads), sums, (loss, weight)
 
 
 def compute_weighted_loss(objective: types.Objective, hparams: types.TracedHparams, loss: Sums, weight: Sums) -> Any:

@@ -1,0 +1,64 @@
+"""Batch-size warm-up: the first steps use some of their microbatches, and spare the compute of the others.
+
+Which examples those are does not depend on the number of devices: microbatch m has the examples whose index in the
+global batch is m modulo the number of microbatches. Steps begin with different ones, so that what an objective does by
+an example's index, such as the causal examples of hybrid, has its usual share over the steps.
+"""
+
+# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm.base import config, errors, types
+from mlm.base.conditional_fields import FieldCondition
+
+FIELD_CONDITIONS = (
+    FieldCondition(("train.initial_batch_fraction",), "train.batch_warmup_fraction", excluded_values=(0.0,)),
+)
+
+
+def check(train: config.Train) -> None:
+    """Raises ConfigError for a batch-size warm-up that no run could use."""
+    name = "config.train"
+    errors.require_number(f"{name}.batch_warmup_fraction", train.batch_warmup_fraction, 0, 1)
+    errors.require_number(f"{name}.initial_batch_fraction", train.initial_batch_fraction, 0, 1, low_open=True)
+    errors.require(
+        not train.batch_warmup_fraction or train.grad_accum_steps > 1,
+        f"{name}.batch_warmup_fraction",
+        train.batch_warmup_fraction,
+        f"0, or {name}.grad_accum_steps above 1: a smaller batch has fewer microbatches",
+    )
+
+
+def count_microbatches(train: config.Train, step: Any) -> jax.Array:
+    """How many of the microbatches a step uses: at least one, and all from the end of the warm-up on."""
+    num_warmup = max(round(train.batch_warmup_fraction * train.steps), 1)
+    fraction = train.initial_batch_fraction + (1 - train.initial_batch_fraction) * step / num_warmup
+    count = jnp.floor(train.grad_accum_steps * fraction + 1e-4)  # float32 may fall just below an integer
+    return jnp.clip(count, 1, train.grad_accum_steps).astype(jnp.int32)
+
+
+def compute_mean_fraction(train: config.Train) -> float:
+    """The share of a full batch that a step uses, mean over the run."""
+    if not train.batch_warmup_fraction:
+        return 1.0
+    return float(np.mean(count_microbatches(train, np.arange(train.steps)))) / train.grad_accum_steps
+
+
+def split_batch(train: config.Train, step: types.Array, tree: Any) -> Any:
+    """Arrays of examples with a leading axis of microbatches; the step uses the first of them."""
+    num_parts = train.grad_accum_steps
+    return jax.tree.map(
+        lambda x: jnp.roll(x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1), -(step % num_parts), 0), tree
+    )
+
+
+def flag_used(train: config.Train, step: types.Array, batch_size: int) -> jax.Array:
+    """is_used_B: whether the step uses each example of the batch of a device."""
+    part_B = (jnp.arange(batch_size) - step) % train.grad_accum_steps
+    return part_B < count_microbatches(train, step)

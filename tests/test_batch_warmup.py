@@ -1,0 +1,116 @@
+"""Smaller batches at the start, and losses by token or by example: a step is that of the examples it uses."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import PLAIN, make_dataset_info, small_config, state_of
+from test_step import uneven
+
+from mlm.base import config, errors
+from mlm.training.run import extension, resolution
+from mlm.training.step import batch_warmup, program, sharding, update
+
+PARTS = 4
+WARMUP = {
+    "train__steps": 8,
+    "train__batch_size": 8,
+    "train__grad_accum_steps": PARTS,
+    "train__batch_warmup_fraction": 0.5,
+    "train__initial_batch_fraction": 0.25,
+}
+NUM_USED = {0: 1, 2: 2, 3: 3, 4: 4, 7: 4}  # microbatches, by step: a quarter at first, all from half of the steps on
+TINY = {"family": "feedforward", "cell": "bag", "model__num_layers": 1, "mask__rate": 0.3, "optim__clip_norm": 0.0}
+
+
+def test_batches_grow_by_whole_microbatches():
+    cfg = small_config(**WARMUP)
+    assert {step: int(batch_warmup.count_microbatches(cfg.train, step)) for step in NUM_USED} == NUM_USED
+    counts = [int(batch_warmup.count_microbatches(cfg.train, step)) for step in range(8)]
+    assert counts == [1, 1, 2, 3, 4, 4, 4, 4]
+    assert batch_warmup.compute_mean_fraction(cfg.train) == sum(counts) / 32
+    assert batch_warmup.compute_mean_fraction(config.Train()) == 1
+
+
+@functools.cache
+def brute_force(cfg):
+    """A compiled (params, used_B, step) -> the loss of the examples used, by its formula, with its sums and gradient."""
+    built, rows, hparams = (
+        program.build_program(cfg, make_dataset_info(cfg)),
+        uneven(8),
+        program.make_train_hparams(cfg),
+    )
+
+    def loss_fn(params, used_B, step):
+        keys = update.make_example_keys(hparams.seed, step, rows.index_B)
+        parts = [
+            built.objective.loss(params, built.model, rows, keys, hparams, train=True, mask_index=mask)
+            for mask in range(built.objective.masks_per_example)
+        ]
+        nats_B, weight_B, tokens_B = (
+            sum(map(get, parts)) * used_B
+            for get in (lambda x: x.loss_B["mlm"], lambda x: x.weight_B["mlm"], lambda x: x.sums_B["tokens"])
+        )
+        losses = {
+            "token": nats_B.sum() / weight_B.sum(),
+            "sequence": (nats_B / jnp.maximum(weight_B, 1)).sum() / (weight_B > 0).sum(),
+        }
+        return losses[cfg.optim.loss_reduction], (losses, (nats_B.sum(), weight_B.sum(), tokens_B.sum()))
+
+    return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+
+
+@pytest.mark.parametrize("reduction", ["token", "sequence"])
+def test_a_step_is_that_of_the_examples_it_uses_on_any_number_of_devices(reduction):
+    """With the mean by example also under two masks of each, of which some have no token."""
+    two_masks = {"mask__predict_rate": 0.5} if reduction == "sequence" else {}
+    cfg = small_config(**TINY, **WARMUP, **PLAIN, **two_masks, optim__loss_reduction=reduction)
+    built = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:2])
+    hparams = program.make_train_hparams(cfg)
+    state = state_of(built.init_state.eval_shape(hparams))
+    for step, num_used in NUM_USED.items():
+        used_B = ((np.arange(8) - step) % PARTS < num_used).astype(np.float32)
+        (loss, (losses, wanted)), grads = brute_force(cfg)(state.params, used_B, step)
+        found, metrics = built.strategy.train_step(
+            built.strategy.put_state(state._replace(step=np.int32(step))), built.strategy.put_batch(uneven(8)), hparams
+        )
+        np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
+        sums = metrics["sums"]
+        counts = (sums.loss_B["mlm"], sums.weight_B["mlm"], sums.sums_B["tokens"])
+        np.testing.assert_allclose(counts, wanted, rtol=1e-5)
+        assert num_used < PARTS or abs(losses["token"] - losses["sequence"]) > 1e-3
+        moments = found.opt_state[1].mu["model"]  # of the first update
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7)
+        jax.tree.map(close, moments, jax.tree.map(lambda x: (1 - cfg.optim.b1) * x, grads["model"]))
+
+
+def test_the_other_microbatches_are_not_computed():
+    """The model's products stand in a loop whose number of turns is computed; a fixed number would be a scan."""
+    cfg = small_config(**TINY, **WARMUP, **PLAIN)
+    built = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1])
+    hparams = program.make_train_hparams(cfg)
+    state = built.init_state.eval_shape(hparams)
+    traced = jax.make_jaxpr(functools.partial(built.train_step, sharding.Replicated(1)))(state, uneven(8), hparams)
+    loops = [equation for equation in traced.eqns if equation.primitive.name == "while"]
+    assert any("dot_general" in str(loop.params["body_jaxpr"]) for loop in loops)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train__grad_accum_steps": 1}, "batch_warmup_fraction = 0.5: expected 0, or config.train.grad_accum_steps"),
+        ({"train__batch_warmup_fraction": 1.5}, "batch_warmup_fraction = 1.5: expected"),
+        ({"train__initial_batch_fraction": 0.0}, "initial_batch_fraction = 0.0: expected"),
+    ],
+)
+def test_what_no_run_could_use_is_refused(changes, said):
+    with pytest.raises(errors.ConfigError, match=rf"^config\.train\.{said}"):
+        resolution.check(small_config(**WARMUP | changes))
+
+
+def test_no_longer_run_shares_the_steps_of_a_warm_up():
+    schedule = {"optim__schedule": "constant", "train__steps": 8}
+    assert extension.count_stable_steps(small_config(**schedule)) == 8
+    assert extension.count_stable_steps(small_config(**WARMUP | schedule)) == 0
