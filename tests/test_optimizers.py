@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small import ONE_EACH, build, small_config
+from small import ONE_EACH, build, drawn_config, small_config
 
 from mlm.base import config, errors, types
-from mlm.training.run import checkpoint
-from mlm.training.step import optim, parameter_groups, trainable
+from mlm.data.rows import pack
+from mlm.training.run import checkpoint, loop, preemption, trained_run
+from mlm.training.step import batch_warmup, evaluation, optim, parameter_groups, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec
 from mlm.training.step.parameter_groups import ParameterGroup
 
@@ -176,6 +177,39 @@ def test_a_checkpoint_holds_the_whole_state(name, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, found, state)
 
 
+@pytest.mark.slow
+def test_a_run_that_is_stopped_ends_with_the_same_bits_and_evaluates_the_average(tmp_path, monkeypatch):
+    """Muon, an average of parameters and growing batches in one run."""
+    changes = {
+        "model__num_layers": 1,
+        "optim__optimizer": "muon",
+        "optim__ema_decay": 0.9,
+        "train__steps": 6,
+        "train__batch_size": 16,
+        "train__grad_accum_steps": 4,
+        "train__batch_warmup_fraction": 0.7,
+        "eval__batch_size": 8,
+        "pack__seq_len": 16,
+    }
+    cfgs = [
+        drawn_config(tmp_path / "cache", "feedforward", "bag", workdir=str(tmp_path / name), **changes)
+        for name in ("whole", "stopped")
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, step: step == 3)
+        with pytest.raises(preemption.RunStopped):
+            loop.train(cfgs[1])
+    results = [loop.train(cfg) for cfg in cfgs]
+    assert results[0]["evaluation"] == results[1]["evaluation"] and results[0]["tokens"] == results[1]["tokens"]
+    whole, stopped = (trained_run.load(cfg.workdir, {}) for cfg in cfgs)
+    assert whole.digest == stopped.digest
+    packed = pack.load_dataset(cfgs[0])
+    columns = evaluation.evaluate_split(cfgs[0], whole.program, whole.state, packed)
+    loss = columns["mlm_nats"].sum() / columns["mlm_weight"].sum()
+    np.testing.assert_allclose(results[0]["evaluation"]["loss"], loss, rtol=1e-6)
+    assert results[0]["tokens"] < 6 * 16 * 16 * batch_warmup.compute_mean_fraction(cfgs[0].train) + 1
+
+
 def test_the_average_is_that_of_the_parameters_after_each_update_and_they_train_as_without_it():
     """The run starts from other parameters than those that the optimizer was initialized with."""
     optimizer = transformation("adamw", ema_decay=0.9)
@@ -201,12 +235,13 @@ def test_every_parameter_has_its_group_and_what_shares_a_matrix_is_known(family,
     objective = {"objective": "denoising"} if family == "encoder_decoder" else {}
     cfg = small_config(family, cell, **objective)
     _, params, _ = build(cfg)
-    groups = {group: [] for group in ParameterGroup}
+    groups, gates = {group: [] for group in ParameterGroup}, {"gru": 3, "lstm": 4}.get(cfg.model.cell, 1)
     for path, leaf in jax.tree_util.tree_leaves_with_path({"model": params}):
         groups[parameter_groups.find_group(path, leaf)].append(names := parameter_groups.get_names(path))
         num_projections = parameter_groups.count_projections(path, cfg.model.cell)
-        if num_projections > 1:  # each is as wide as the units that it makes
-            width = cfg.model.width if {"qkv", "source"} & {*names} else cfg.model.rnn_dim or cfg.model.mlp_dim
+        is_gated = cfg.model.rnn_dim and leaf.shape[-1] == gates * cfg.model.rnn_dim  # no other layer is as wide
+        if "bias" not in names[-1] and (is_gated or num_projections > 1):
+            width = cfg.model.width if {"qkv", "source"} & {*names} else cfg.model.rnn_dim
             assert leaf.shape[-1] == num_projections * width, names
     assert {names[-1] for names in groups[ParameterGroup.EMBEDDINGS]} == {"embedding"}
     assert all("bias" in names[-1] or names[-1] == "scale" for names in groups[ParameterGroup.VECTORS])
