@@ -238,7 +238,7 @@ def test_every_parameter_has_its_group_and_what_shares_a_matrix_is_known(family,
     groups, gates = {group: [] for group in ParameterGroup}, {"gru": 3, "lstm": 4}.get(cfg.model.cell, 1)
     for path, leaf in jax.tree_util.tree_leaves_with_path({"model": params}):
         groups[parameter_groups.find_group(path, leaf)].append(names := parameter_groups.get_names(path))
-        num_projections = parameter_groups.count_projections(path, cfg.model.cell)
+        num_projections = parameter_groups.count_projections(path, cfg.model)
         is_gated = cfg.model.rnn_dim and leaf.shape[-1] == gates * cfg.model.rnn_dim  # no other layer is as wide
         if "bias" not in names[-1] and (is_gated or num_projections > 1):
             width = cfg.model.width if {"qkv", "source"} & {*names} else cfg.model.rnn_dim
@@ -286,7 +286,7 @@ def test_what_no_run_could_use_is_refused(changes, said):
 
 
 def test_a_row_of_the_table_is_all_that_an_optimizer_needs(monkeypatch):
-    def build_sgd(optim, decay, cell):
+    def build_sgd(optim, decay, model):
         return (optax.trace(optim.b1), decay)
 
     monkeypatch.setitem(OPTIMIZERS, "sgd", OptimizerSpec(build_sgd, ("b1",), 1))

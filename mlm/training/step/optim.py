@@ -262,7 +262,7 @@ def build_transformation(
     hparams: types.TracedHparams,
     multipliers: types.Params | None = None,
     *,
-    cell: str = "",
+    model: config.Model | None = None,
 ) -> optax.GradientTransformation:
     """The optimizer of config.optim; its peak learning rate and weight decay may be traced.
 
@@ -271,7 +271,7 @@ def build_transformation(
         steps: of the run.
         hparams: the traced values.
         multipliers: of the learning rate of each leaf; None: none.
-        cell: config.model.cell.
+        model: config.model; None: the default one.
     """
     schedule = build_schedule(optim, steps)
     decay = optax.add_decayed_weights(
@@ -279,7 +279,7 @@ def build_transformation(
     )
     optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
-        *OPTIMIZERS[optim.optimizer].build(optim, decay, cell),
+        *OPTIMIZERS[optim.optimizer].build(optim, decay, model or config.Model()),
         *((scale_by_leaf(multipliers),) if multipliers is not None else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
     )

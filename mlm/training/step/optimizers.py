@@ -29,13 +29,15 @@ Transformations = tuple[optax.GradientTransformation, ...]
 class BuildOptimizerFn(Protocol):
     """The optimizer of a config."""
 
-    def __call__(self, optim: config.Optim, decay: optax.GradientTransformation, cell: str, /) -> Transformations:
+    def __call__(
+        self, optim: config.Optim, decay: optax.GradientTransformation, model: config.Model, /
+    ) -> Transformations:
         """Transformations from clipped gradients to the direction of the update, before the learning rate.
 
         Args:
             optim: the config.
             decay: adds the weight decay of the groups that have it.
-            cell: config.model.cell, whose gates may share a matrix.
+            model: the config of the model, whose projections may share a matrix.
         """
         ...
 
@@ -48,12 +50,14 @@ class OptimizerSpec(NamedTuple):
     num_moments: int  # full copies of the parameters that its state holds at the least
 
 
-def build_adamw(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+def build_adamw(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
     """AdamW (Loshchilov & Hutter 2019)."""
     return optax.scale_by_adam(optim.b1, optim.b2, optim.eps), decay
 
 
-def build_stable_adamw(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+def build_stable_adamw(
+    optim: config.Optim, decay: optax.GradientTransformation, model: config.Model
+) -> Transformations:
     """StableAdamW: AdamW whose updates, decay included, are clipped as Adafactor's (Wortsman et al. 2023, 2304.13013).
 
     Algorithm 2 there: the step of a tensor is divided by the root mean square of g / sqrt(v), where that is above 1. It
@@ -78,7 +82,7 @@ def build_stable_adamw(optim: config.Optim, decay: optax.GradientTransformation,
     return (optax.GradientTransformation(init, update),)
 
 
-def build_lamb(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+def build_lamb(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
     """LAMB (You et al. 2020, arXiv 1904.00962): AdamW's update of each tensor, scaled to the tensor's norm.
 
     Biases and norms are not scaled, as in the authors' code for BERT: a bias that starts at 0 would stay there.
@@ -94,12 +98,12 @@ def build_lamb(optim: config.Optim, decay: optax.GradientTransformation, cell: s
     return adam, decay, optax.masked(per_tensor(optax.scale_by_trust_ratio()), make_mask)
 
 
-def build_lion(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+def build_lion(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
     """Lion (Chen et al. 2023, arXiv 2302.06675)."""
     return optax.scale_by_lion(optim.b1, optim.b2), decay
 
 
-def build_adafactor(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+def build_adafactor(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
     """Adafactor (Shazeer & Stern 2018, arXiv 1804.04235) with its own decay of the second moment, 1 - t^-0.8.
 
     The learning rate is relative to the root mean square of each tensor. Every matrix is factored.
@@ -112,7 +116,7 @@ def build_adafactor(optim: config.Optim, decay: optax.GradientTransformation, ce
     return per_tensor(adafactor), decay
 
 
-def build_muon(optim: config.Optim, decay: optax.GradientTransformation, cell: str) -> Transformations:
+def build_muon(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
     """Muon (Jordan et al. 2024) for the model's matrices, AdamW for embeddings, heads, norms and biases.
 
     Each layer's q, k and v, and each gate of a recurrent cell, is orthogonalized for itself. Updates have the root mean
@@ -136,7 +140,7 @@ def build_muon(optim: config.Optim, decay: optax.GradientTransformation, cell: s
         optax.stateless(scale),
     )
     adamw = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
-    return optax.partition({"muon": split_projections(muon, cell), "adamw": adamw}, label), decay
+    return optax.partition({"muon": split_projections(muon, model), "adamw": adamw}, label), decay
 
 
 OPTIMIZERS = {
@@ -181,12 +185,12 @@ def per_tensor(inner: optax.GradientTransformation) -> optax.GradientTransformat
     return optax.GradientTransformation(init, update)
 
 
-def split_projections(inner: optax.GradientTransformation, cell: str) -> optax.GradientTransformation:
+def split_projections(inner: optax.GradientTransformation, model: config.Model) -> optax.GradientTransformation:
     """`inner` on matrices ... x inputs x projections x outputs, with what one leaf holds side by side apart."""
 
     def split(tree: types.Params) -> types.Params:
         return jax.tree_util.tree_map_with_path(
-            lambda path, x: x.reshape(*x.shape[:-1], parameter_groups.count_projections(path, cell), -1), tree
+            lambda path, x: x.reshape(*x.shape[:-1], parameter_groups.count_projections(path, model), -1), tree
         )
 
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:

@@ -3,7 +3,7 @@
 import enum
 from typing import Any
 
-from mlm.base import types
+from mlm.base import config, types
 from mlm.training.step import fsdp
 
 
@@ -63,8 +63,8 @@ def is_hidden_matrix(path: tuple[Any, ...], leaf: types.Array) -> bool:
     return is_matrix and (names[0] != "objective" or AUXILIARY_MODEL in names)
 
 
-def count_projections(path: tuple[Any, ...], cell: str) -> int:
+def count_projections(path: tuple[Any, ...], model: config.Model) -> int:
     """How many matrices stand side by side along the last axis of a leaf: q, k and v, or the gates of a cell."""
     names = get_names(path)
     layer = names[-2] if names[-1] == "kernel" else names[-1]
-    return FUSED_LAYERS.get(layer, GATES.get(cell, 1) if layer in GATED_LAYERS else 1)
+    return FUSED_LAYERS.get(layer, GATES.get(model.cell, 1) if layer in GATED_LAYERS else 1)

@@ -54,7 +54,7 @@ def build_optimizer(
     multipliers = None
     if cfg.finetune.layerwise_lr_decay < 1:
         multipliers = trainable.compute_lr_multipliers(trainable_params, cfg.finetune, cfg.model.num_layers)
-    return optim.build_transformation(cfg.optim, cfg.train.steps, hparams, multipliers, cell=cfg.model.cell)
+    return optim.build_transformation(cfg.optim, cfg.train.steps, hparams, multipliers, model=cfg.model)
 
 
 def train_step(
