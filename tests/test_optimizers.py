@@ -12,6 +12,7 @@ from small import ONE_EACH, build, drawn_config, small_config
 
 from mlm.base import config, errors, types
 from mlm.data.rows import pack
+from mlm.models import layers
 from mlm.training.run import checkpoint, loop, preemption, trained_run
 from mlm.training.step import batch_warmup, evaluation, optim, parameter_groups, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec
@@ -128,6 +129,22 @@ def test_each_tensor_is_trained_as_it_would_be_alone(name):
             wanted = train(reference(name, key, decay), start, draw=lambda number, grads=grads: grads[number - 1])[0]
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6, err_msg=str(key))
     assert name != "stable_adamw" or clipped > 1
+
+
+def test_muon_orthogonalizes_the_halves_of_a_gated_mlp_apart():
+    def train_up(activation, **kernels):
+        params = {"model": {"layers": {name: {"kernel": kernel_KxDxH} for name, kernel_KxDxH in kernels.items()}}}
+        model = config.Model(activation=activation)
+        optimizer = optim.build_transformation(config.Optim(optimizer="muon"), STEPS, Hparams, model=model)
+        updates, _ = optimizer.update(params, optimizer.init(params), params)
+        return [updates["model"]["layers"][name]["kernel"] for name in kernels]
+
+    gate, value = (np.random.default_rng(seed).normal(size=(LAYERS, 4, 6)).astype(np.float32) for seed in range(2))
+    whole = np.concatenate([gate, value], -1)
+    for activation in layers.GATES:
+        (found,) = train_up(activation, up=whole)
+        np.testing.assert_allclose(found, np.concatenate(train_up("gelu", up=gate, other=value), -1), rtol=1e-4)
+        assert np.abs(found - train_up("gelu", up=whole)[0]).max() > 1e-4
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

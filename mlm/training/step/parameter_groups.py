@@ -16,6 +16,7 @@ class ParameterGroup(enum.StrEnum):
 
 
 FUSED_LAYERS = {"qkv": 3, "source": 2}  # layers that make several projections with one matrix -> how many
+GATED_ACTIVATIONS = ("geglu", "swiglu")  # of an MLP, whose layer "up" makes a gate and what it multiplies
 GATES = {"gru": 3, "lstm": 4}  # of a recurrent cell
 GATED_LAYERS = (  # layers that compute all gates of a recurrent cell with one matrix
     "forward_input",
@@ -64,7 +65,9 @@ def is_hidden_matrix(path: tuple[Any, ...], leaf: types.Array) -> bool:
 
 
 def count_projections(path: tuple[Any, ...], model: config.Model) -> int:
-    """How many matrices stand side by side along the last axis of a leaf: q, k and v, or the gates of a cell."""
+    """How many matrices stand side by side along the last axis of a leaf: q, k and v, or the gates of a cell or MLP."""
     names = get_names(path)
     layer = names[-2] if names[-1] == "kernel" else names[-1]
+    if layer == "up" and model.activation in GATED_ACTIVATIONS:
+        return 2
     return FUSED_LAYERS.get(layer, GATES.get(model.cell, 1) if layer in GATED_LAYERS else 1)
