@@ -17,7 +17,7 @@ class Layer(nn.Module):
     model: config.Model
 
     @nn.compact
-    def __call__(self, x_BxLxD, shared, key_B):
+    def __call__(self, x_BxLxD, number, shared, key_B):
         model = self.model
 
         def direction(name):
