@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From nothing to the first table, figures and report: installs the project, trains four models on the built-in
-# language, says how far each is from the best possible, and where its report is. A second call skips what is done.
+# language, two at a time, says how far each is from the best possible, and where its report is. A second call skips what
+# is done.
 # Under ten minutes on two CPU cores. Arguments go to mlm sweep run.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" report

@@ -275,14 +275,24 @@ def estimate_memory(cfg: config.Config, vocab_size: int, num_devices: int = 1) -
     )
 
 
-@functools.cache
 def list_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) -> list[int]:
     """Bytes of each array that a part of a step's forward pass saves on a device for the backward pass."""
-    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": "reference"})
+    changes = {
+        "model.scan_unroll": 1,
+        "model.kernels": "reference",
+        "train.batch_size": cfg.train.batch_size // cfg.train.grad_accum_steps,
+        "train.grad_accum_steps": 1,
+        "parallel.mode": "data_parallel",  # what a device holds of the layers follows from num_shards alone
+    }
+    return _trace_residual_bytes(fields.override(cfg, changes), vocab_size, num_shards)
+
+
+@functools.cache
+def _trace_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) -> list[int]:
     about = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, about)
     params, hparams = cost.make_abstract_state(cfg, vocab_size).params, program.make_train_hparams(cfg)
-    num_examples = cfg.train.batch_size // cfg.train.grad_accum_steps
+    num_examples = cfg.train.batch_size
 
     strategy = fsdp.FSDP(jax.sharding.AbstractMesh((num_shards,), ("data",)), params)
 
