@@ -292,7 +292,7 @@ def test_ours_is_theirs(case, tmp_path):
         ),
         (
             {"model__positions": "rotary"},
-            "config.model.positions = 'rotary': expected learned, which transformers needs",
+            "config.model.first_norm = True: expected False, which transformers' ModernBERT needs",
         ),
         ({"objective": "causal"}, "config.model.embed_norm = True: expected False, which transformers' GPT-2 needs"),
     ],

@@ -38,9 +38,9 @@ def read_label_head(
     Raises:
         ConfigError: our objectives cannot represent the head, or a tensor is missing or of another shape.
     """
-    model_class = get_model_class(config_json)
-    if not model_class.endswith((SEQUENCE_CLASS, TOKEN_CLASS)):
+    if not has_label_head(config_json):
         return None
+    model_class = get_model_class(config_json)
     architecture, width = ARCHITECTURES[config_json["model_type"]], config_json["hidden_size"]
     classes = _read_classes(where, config_json)
     objective = "tagging"
@@ -67,6 +67,11 @@ def read_label_head(
             layer[leaf] = np.ascontiguousarray(x.T)
         params |= {path: layer} if path else layer
     return LabelHead(objective, () if objective == "regression" else classes, params)
+
+
+def has_label_head(config_json: Mapping[str, Any]) -> bool:
+    """Whether the class that a config.json names has a head for labels, in place of the output layer."""
+    return get_model_class(config_json).endswith((SEQUENCE_CLASS, TOKEN_CLASS))
 
 
 def get_model_class(config_json: Mapping[str, Any]) -> str:

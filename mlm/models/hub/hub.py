@@ -13,10 +13,11 @@ import numpy as np
 from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.models import transformer
-from mlm.models.hub import bert, gpt2, heads, settings, tensors
+from mlm.models.hub import bert, gpt2, heads, modern_bert, settings, tensors
 
 # The module with the tensor names of each model_type.
-MAPPING_MODULES = {**dict.fromkeys(bert.ARCHITECTURES, bert), **dict.fromkeys(gpt2.ARCHITECTURES, gpt2)}
+MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert) for name in module.ARCHITECTURES}
+CONFIG_MODULES = {bert: settings}  # where another module than that of the tensor names reads and builds config.json
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
 
@@ -64,18 +65,19 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     )
     with tensors.open_tensors(folder) as file:
         names = _canonical_names(tensors_path, file.keys(), module, architecture, is_tied=model.tie_embeddings)
+        shapes = _param_shapes(model, vocab_size)
         map_tensors = functools.partial(module.map_tensors, architecture, is_tied=model.tie_embeddings)
         outside_layers = {mapping.path: mapping for mapping in map_tensors(0)}
         has_lm_head = not any(mapping.lm_head for mapping in outside_layers.values()) or any(
             mapping.lm_head and mapping.name in names for mapping in outside_layers.values()
         )
+        has_lm_head = has_lm_head and not heads.has_label_head(config_json)
         mappings = []
         for mapping in map_tensors(model.num_layers):
-            if has_lm_head or not mapping.lm_head:
+            if mapping.path in shapes and (has_lm_head or not mapping.lm_head):
                 is_present = mapping.name in names  # the first missing tensor ends a config.json of a billion layers
                 errors.require(is_present, f"{tensors_path}: tensors", len(names), f"{mapping.name} among them")
                 mappings.append(mapping)
-        shapes = _param_shapes(model, vocab_size)
         for mapping in mappings:
             shape = _tensor_shape(mapping, shapes, first_position)
             tensors.check_tensor(tensors_path, file, names[mapping.name], shape)
@@ -95,8 +97,9 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
             f"the embeddings of the vocabulary, or tie_word_embeddings: false in {settings.CONFIG_FILE}",
         )
     label_head = heads.read_label_head(where, config_json, tensors_path, unused)
-    name = outside_layers["position", "embedding"].name
-    unused[name], mapped[name] = np.split(mapped[name], [first_position])
+    if ("position", "embedding") in outside_layers:
+        name = outside_layers["position", "embedding"].name
+        unused[name], mapped[name] = np.split(mapped[name], [first_position])
     params = _build_params(mappings, mapped, shapes, order_V)
     return HubModel(model, params, config_json, unused, has_lm_head, label_head)
 
@@ -126,7 +129,7 @@ def export_tensors(
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
     is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.SIZE_FIELDS["num_layers"]]
     for mapping in module.map_tensors(architecture, num_layers, is_tied=is_tied):
-        if mapping.lm_head and not has_lm_head:
+        if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
         x = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
@@ -153,7 +156,11 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, has_lm_head: 
 
     Raises ConfigError if no class of transformers can read the model.
     """
-    module = gpt2 if has_lm_head and model.directionality == "causal" else settings
+    module = settings
+    if has_lm_head and model.directionality == "causal":
+        module = gpt2
+    elif model.family == "transformer" and model.positions == "rotary":
+        module = modern_bert
     return module.build_config_json(model, order_V)
 
 
@@ -169,8 +176,12 @@ def _get_mapping(config_json):
 
 
 def _read_model(where, config_json):
-    module = gpt2 if str(config_json.get("model_type")) in gpt2.ARCHITECTURES else settings
-    return module.read_model(where, config_json)
+    model_type: Any = config_json.get("model_type")
+    names = list(MAPPING_MODULES)
+    errors.require(isinstance(model_type, str), f"{where}: model_type", model_type, f"one of {', '.join(names)}")
+    errors.require_one_of(f"{where}: model_type", model_type, names)
+    module = MAPPING_MODULES[model_type]
+    return CONFIG_MODULES.get(module, module).read_model(where, config_json)
 
 
 def compute_digest(folder: Path | str) -> str:
@@ -261,7 +272,9 @@ def _tensor_shape(mapping, shapes, first_position) -> tuple[int, ...]:
 
 def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
     """Our parameters; each tensor leaves `mapped` once it is copied, to save memory."""
-    leaves: dict[tuple[str, ...], np.ndarray] = {path: np.zeros(shape, np.float32) for path, shape in shapes.items()}
+    leaves: dict[tuple[str, ...], np.ndarray] = {  # a norm that no tensor has keeps its initial scale
+        path: np.full(shape, path[-1] == "scale", np.float32) for path, shape in shapes.items()
+    }
     for mapping in mappings:
         x = mapped.pop(mapping.name)
         if mapping.path in VOCABULARY_PARAMS:

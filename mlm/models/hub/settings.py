@@ -72,6 +72,13 @@ def get_activation(where: str, config_json: Mapping, name: str, default: str) ->
     return ACTIVATIONS[value]
 
 
+def require_heads(where: str, width: int, num_heads: int) -> None:
+    """Raises ConfigError unless the heads of attention divide the width."""
+    errors.require(
+        width % num_heads == 0, f"{where}: num_attention_heads", num_heads, f"a divisor of hidden_size = {width}"
+    )
+
+
 def is_tied(where: str, config_json: Mapping) -> bool:
     """Whether the output layer's table is that of the embeddings."""
     value: Any = config_json.get("tie_word_embeddings", True)
@@ -92,22 +99,12 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     Raises:
         ConfigError: our models cannot represent it.
     """
-    model_type: Any = config_json.get("model_type")
-    errors.require(
-        isinstance(model_type, str), f"{where}: model_type", model_type, f"one of {', '.join(ARCHITECTURES)}"
-    )
-    errors.require_one_of(f"{where}: model_type", model_type, list(ARCHITECTURES))
-    architecture = ARCHITECTURES[model_type]
+    architecture = ARCHITECTURES[config_json["model_type"]]
     for name, expected in REQUIRED_SETTINGS.items():
         value = config_json.get(name, expected)
         errors.require(value == expected, f"{where}: {name}", value, f"{expected!r}")
     sizes: dict[str, Any] = {field: get_integer(where, config_json, name, 1) for field, name in SIZE_FIELDS.items()}
-    errors.require(
-        sizes["width"] % sizes["num_heads"] == 0,
-        f"{where}: num_attention_heads",
-        sizes["num_heads"],
-        f"a divisor of hidden_size = {sizes['width']}",
-    )
+    require_heads(where, sizes["width"], sizes["num_heads"])
     first = get_integer(where, config_json, "pad_token_id", 0, 1) + 1 if architecture.positions_after_pad else 0
     num_positions = get_integer(where, config_json, "max_position_embeddings", 1)
     errors.require(

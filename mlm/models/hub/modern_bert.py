@@ -1,0 +1,229 @@
+"""The config.json and the tensor names of ModernBERT (Warner et al. 2024), mapped to our config fields and parameters.
+
+One matrix holds query, key and value, and one both halves of the gated MLP, in our order. The first layer's attention
+has no norm.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mlm.base import config, errors
+from mlm.base.special import CLS, PAD, SEP
+from mlm.models.hub import settings
+from mlm.models.hub.bert import LEAVES, HubArchitecture, TensorMapping
+
+EMBEDDINGS = {"embeddings.tok_embeddings": "token", "embeddings.norm": "embed_norm"}
+LAYER_PARAMS = {
+    "attn_norm": "attention_norm",
+    "attn.Wqkv": "attention.qkv",
+    "attn.Wo": "attention.out",
+    "mlp_norm": "mlp_norm",
+    "mlp.Wi": "mlp.up",
+    "mlp.Wo": "mlp.down",
+}
+LM_HEAD = {"head.dense": "transform", "head.norm": "transform_norm"}
+LABEL_HEAD = {"head.dense": "pool", "head.norm": "pool_norm", "classifier": "label"}
+ARCHITECTURES = {
+    "modernbert": HubArchitecture(
+        "model", "ModernBertForMaskedLM", "pre", LAYER_PARAMS, LM_HEAD, "decoder.bias", False, LABEL_HEAD
+    )
+}
+DECODERS = ("decoder.weight",)  # a copy of the tied table
+BUFFERS = ("_inv_freq",)
+SIZE_FIELDS = {
+    "num_layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "mlp_dim": "intermediate_size",
+    "num_heads": "num_attention_heads",
+}
+DROPOUT_FIELDS = {"dropout": "embedding_dropout", "attention_dropout": "attention_dropout"}
+ACTIVATIONS = {"gelu": "geglu", "silu": "swiglu"}  # config.model.activation, by hidden_activation
+# config.model.bias by (norm_bias, classifier_bias, attention_bias, mlp_bias, decoder_bias).
+BIAS_FIELDS = ("norm_bias", "classifier_bias", "attention_bias", "mlp_bias", "decoder_bias")
+BIASES = {
+    (False, False, False, False, True): "output",
+    (True, True, True, True, True): "all",
+    (True, True, False, False, True): "norms",
+    (False, False, False, False, False): "none",
+}
+GLOBAL, LOCAL = "full_attention", "sliding_attention"  # of layer_types and rope_parameters
+# (The name in rope_parameters, that of older files, the default of transformers) by our field.
+ROPE_FIELDS = {
+    "rope_theta": (GLOBAL, "global_rope_theta", 160_000.0),
+    "local_rope_theta": (LOCAL, "local_rope_theta", 10_000.0),
+}
+DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 0}
+DEFAULT_GLOBAL_EVERY = 3
+MODEL_FIELDS: dict[str, Any] = {
+    "family": "transformer",
+    "directionality": "bidirectional",
+    "positions": "rotary",
+    "norm": "layernorm",
+    "norm_placement": "pre",
+    "first_norm": False,
+    "embed_norm": True,
+    "type_vocab_size": 0,
+    "layer_scale": 0.0,
+    "qk_norm": False,
+    "attention_gate": False,
+    "embedding_dim": 0,
+    "lm_head": "bert",
+}  # of every ModernBERT
+
+
+def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
+    """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
+    sizes: dict[str, Any] = {
+        field: settings.get_integer(where, config_json, name, 1) for field, name in SIZE_FIELDS.items()
+    }
+    settings.require_heads(where, sizes["width"], sizes["num_heads"])
+    eps = settings.get_fraction(where, config_json, "norm_eps", 1e-5)
+    errors.require(eps > 0, f"{where}: norm_eps", eps, "0 < value < 1")
+    activation: Any = config_json.get("hidden_activation", "gelu")
+    errors.require(
+        isinstance(activation, str), f"{where}: hidden_activation", activation, f"one of {', '.join(ACTIVATIONS)}"
+    )
+    errors.require_one_of(f"{where}: hidden_activation", activation, list(ACTIVATIONS))
+    dropout: dict[str, Any] = {
+        field: settings.get_fraction(where, config_json, name, 0.0) for field, name in DROPOUT_FIELDS.items()
+    }
+    model = config.Model(
+        **MODEL_FIELDS,
+        **sizes,
+        **dropout,
+        **_read_attention(where, config_json, sizes["num_layers"]),
+        bias=_read_bias(where, config_json),
+        norm_eps=eps,
+        activation=ACTIVATIONS[activation],
+        lm_head_activation=settings.get_activation(where, config_json, "classifier_activation", "gelu"),
+        tie_embeddings=settings.is_tied(where, config_json),
+        max_positions=settings.get_integer(where, config_json, "max_position_embeddings", 1, 8192),
+        init_std=settings.get_fraction(where, config_json, "initializer_range", 0.02),
+        depth_scaled_init=True,
+    )
+    return model, settings.get_integer(where, config_json, "vocab_size", 1), 0
+
+
+def _read_bias(where, config_json) -> str:
+    """config.model.bias of a config.json."""
+    values = tuple(config_json.get(name, name == "decoder_bias") for name in BIAS_FIELDS)
+    expected = " or ".join(str(list(map(int, biases))) for biases in BIASES)
+    errors.require(values in BIASES, f"{where}: {', '.join(BIAS_FIELDS)}", list(values), expected)
+    return BIASES[values]
+
+
+def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
+    """The fields of config.model on local attention and rotary embeddings."""
+    attention: dict[str, Any] = {field: _read_theta(where, config_json, *names) for field, names in ROPE_FIELDS.items()}
+    every = settings.get_integer(where, config_json, "global_attn_every_n_layers", 1, DEFAULT_GLOBAL_EVERY)
+    layer_types: Any = config_json.get("layer_types") or _make_layer_types(every, num_layers)
+    errors.require(
+        isinstance(layer_types, list) and len(layer_types) == num_layers,
+        f"{where}: layer_types",
+        layer_types,
+        f"one for each of {num_layers} layers",
+    )
+    if layer_types == [GLOBAL] * num_layers:
+        return {"rope_theta": attention["rope_theta"], "local_window": 0}
+    window = settings.get_integer(where, config_json, "local_attention", 2, 128)
+    errors.require(window % 2 == 0, f"{where}: local_attention", window, "an even number")
+    counts = (every, 0, *range(2, num_layers + 1))
+    found = [count for count in counts if layer_types == _make_layer_types(count, num_layers)]
+    errors.require(
+        bool(found), f"{where}: layer_types", layer_types, f"{GLOBAL} for every n-th layer from the first on"
+    )
+    return attention | {"local_window": window, "global_every": found[0]}
+
+
+def _make_layer_types(every: int, num_layers: int) -> list[str]:
+    """The value of layer_types; every: config.model.global_every."""
+    return [GLOBAL if every and layer % every == 0 else LOCAL for layer in range(num_layers)]
+
+
+def _read_theta(where, config_json, name, older_name, default) -> float:
+    """The base of the rotary angles; name: global or local layers in rope_parameters."""
+    rope: Any = config_json.get("rope_parameters") or {}
+    errors.require(isinstance(rope, dict), f"{where}: rope_parameters", rope, f"{GLOBAL} and {LOCAL}")
+    entry = rope.get(name) or {}
+    is_default = isinstance(entry, dict) and {**entry, "rope_theta": 0} in ({"rope_theta": 0}, DEFAULT_ROPE)
+    errors.require(is_default, f"{where}: rope_parameters", rope, "rope_type default, and rope_theta alone beside it")
+    scaling = config_json.get("rope_scaling")
+    errors.require(not scaling, f"{where}: rope_scaling", scaling, "none")
+    theta = entry.get("rope_theta", config_json.get(older_name, default))
+    errors.require(type(theta) in (int, float), f"{where}: {older_name}", theta, "a number")
+    errors.require_number(f"{where}: {older_name}", theta, 1, 1e12)
+    return float(theta)
+
+
+def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
+    """The config.json of a model of ours; raises ConfigError if the model is not a ModernBERT."""
+    for field, expected in MODEL_FIELDS.items():
+        value = getattr(model, field)
+        if (field, value) != ("embedding_dim", model.width):
+            errors.require(
+                value == expected, f"config.model.{field}", value, f"{expected}, which transformers' ModernBERT needs"
+            )
+    for field, names in (("activation", [*ACTIVATIONS.values()]), ("lm_head_activation", [*settings.ACTIVATION_NAMES])):
+        errors.require_one_of(f"config.model.{field}", getattr(model, field), names)
+    local_theta = model.local_rope_theta or model.rope_theta
+    biases = next(biases for biases, bias in BIASES.items() if bias == model.bias)
+    global_every = model.global_every if model.local_window else 1
+    return {
+        "architectures": [ARCHITECTURES["modernbert"].model_class],
+        "model_type": "modernbert",
+        "vocab_size": len(order_V),
+        **{name: getattr(model, field) for field, name in (SIZE_FIELDS | DROPOUT_FIELDS).items()},
+        "mlp_dropout": model.dropout,
+        "max_position_embeddings": model.max_positions,
+        "norm_eps": model.norm_eps,
+        "initializer_range": model.init_std or 0.02,
+        "hidden_activation": next(name for name, ours in ACTIVATIONS.items() if ours == model.activation),
+        "classifier_activation": settings.ACTIVATION_NAMES[model.lm_head_activation],
+        **dict(zip(BIAS_FIELDS, biases, strict=True)),
+        "layer_types": _make_layer_types(global_every, model.num_layers),
+        "local_attention": model.local_window or 128,
+        "rope_parameters": {
+            GLOBAL: {"rope_type": "default", "rope_theta": model.rope_theta},
+            LOCAL: {"rope_type": "default", "rope_theta": local_theta},
+        },
+        # What versions of transformers before 5 read.
+        **({"global_attn_every_n_layers": global_every} if global_every else {}),
+        "global_rope_theta": model.rope_theta,
+        "local_rope_theta": local_theta,
+        "tie_word_embeddings": model.tie_embeddings,
+        "dtype": "float32",
+        "pad_token_id": int(order_V[PAD]),
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), int(order_V[CLS])),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), int(order_V[SEP])),
+    }
+
+
+def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:
+    """All tensors of a model with num_layers layers and all biases; is_tied: the output layer's table is the input's."""
+    for name, path in EMBEDDINGS.items():
+        yield from _map_leaves(f"{architecture.prefix}.{name}", path)
+    for layer in range(num_layers):
+        for name, path in architecture.layer_params.items():
+            if layer or name != "attn_norm":
+                module = f"{architecture.prefix}.layers.{layer}.{name}"
+                yield from _map_leaves(module, f"body.stack.layers.layer.{path}", layer=layer)
+    yield from _map_leaves(f"{architecture.prefix}.final_norm", "body.norm")
+    for name, path in architecture.lm_head.items():
+        yield from _map_leaves(name, path, lm_head=True)
+    if not is_tied:
+        yield TensorMapping("decoder.weight", ("output", "embedding"), lm_head=True)
+    yield TensorMapping(architecture.lm_head_bias, ("bias",), lm_head=True)
+
+
+def _map_leaves(name, path, **fields) -> Iterator[TensorMapping]:
+    module = "table" if path == "token" else "norm" if path.endswith("norm") else "dense"
+    for tensor, leaf in LEAVES[module].items():
+        yield TensorMapping(f"{name}.{tensor}", (*path.split("."), leaf), **fields, transposed=leaf == "kernel")
+
+
+def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = True) -> str:
+    """The name that ModernBertForMaskedLM saves: files of an encoder lack the prefix."""
+    return f"{architecture.prefix}.{name}" if re.match(r"(embeddings|layers|final_norm)\.", name) else name
