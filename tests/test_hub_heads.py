@@ -74,7 +74,7 @@ def told_by(model, params, batch):
     h_BxLxD, head = features.read_features(model.config, params, model.model, batch, None), params["objective"]
     if model.config.objective == "tagging":
         return heads.apply_dense(head, h_BxLxD)
-    return heads.apply_pooled_head(head, h_BxLxD, batch.text, None, pooling="first", dropout_rate=0.0)
+    return heads.apply_pooled_head(model.config, head, h_BxLxD, batch.text, None)
 
 
 @EVERY
@@ -245,17 +245,17 @@ def test_ours_is_theirs(plain, case, tmp_path):
         (
             "classification",
             {"finetune__pooling": "mean"},
-            "config.finetune.pooling = 'mean': expected first, which transformers needs",
+            "config.finetune.pooling = 'mean': expected first, which transformers' bert needs",
         ),
         (
             "tagging",
             {"finetune__layer_features": "mix"},
-            "config.finetune.layer_features = 'mix': expected last, which transformers needs",
+            "config.finetune.layer_features = 'mix': expected last, which transformers' bert needs",
         ),
         (
             "tagging",
             {"finetune__head": "bilstm", "finetune__head_dim": 4},
-            "config.finetune.head = 'bilstm': expected linear, which transformers needs",
+            "config.finetune.head = 'bilstm': expected linear, which transformers' bert needs",
         ),
         (
             "regression",
@@ -277,12 +277,8 @@ def test_what_no_class_of_theirs_is_predicts_from_our_config(objective, changes,
 
 
 def test_a_choice_keeps_its_head(tmp_path):
-    model, folder = (
-        ours("multiple_choice", data__labelled__choice_columns="a,b,c", data__labelled__format="csv"),
-        tmp_path / "out",
-    )
+    changes = {"data__labelled__choice_columns": "a,b,c", "data__labelled__format": "csv"}
+    model, folder = ours("multiple_choice", finetune__pooling="mean", **changes), tmp_path / "out"
     done = model.save_pretrained(str(folder))
-    assert done["note"].startswith(
-        "config.objective = 'multiple_choice': expected classification, regression or tagging"
-    )
+    assert done["note"] == "config.finetune.pooling = 'mean': expected first, which transformers' bert needs"
     jax.tree.map(np.testing.assert_array_equal, mlm.load(folder).params, model.params)

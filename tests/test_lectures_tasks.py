@@ -173,6 +173,7 @@ def test_mean_pooling_is_over_a_text_s_own_tokens():
     real_BxL = np.arange(16) < np.array([3, 16, 7])[:, None]
     text = with_text(rows, segments_BxL=1 * real_BxL).text
     same = {"label": {"kernel": np.eye(4, dtype=np.float32), "bias": np.zeros(4, np.float32)}}
-    pooled_BxD = heads.apply_pooled_head(same, h_BxLxD, text, None, pooling="mean", dropout_rate=0.0)
+    cfg = small_config(objective="classification", finetune__pooling="mean", **PLAIN)
+    pooled_BxD = heads.apply_pooled_head(cfg, same, h_BxLxD, text, None)
     for row, count in enumerate((3, 16, 7)):
         np.testing.assert_allclose(pooled_BxD[row], h_BxLxD[row, :count].mean(0), atol=1e-6)

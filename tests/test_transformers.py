@@ -122,7 +122,7 @@ def logits(cfg, model, head, params, given):
         return multiple_choice.compute_logits(cfg, params, model, given, None, num_choices=theirs.ENDINGS)
     (h_BxLxD,), own = model.encode(params["model"], given.text), params["objective"]
     return (
-        heads.apply_pooled_head(own, h_BxLxD, given.text, None, pooling="first", dropout_rate=0.0)
+        heads.apply_pooled_head(cfg, own, h_BxLxD, given.text, None)
         if head == "classify"
         else (heads.apply_dense(own, h_BxLxD))
     )

@@ -490,6 +490,12 @@ class Finetune:
         "token's state) | mean (mean over tokens); empty: last where a state sees one side alone, else "
         "first for a Transformer, and mean",
     )
+    pooler: str = field(
+        "bert",
+        "layer between that vector and the label's: bert (dense, tanh; pooling first and last) | electra (dense, GELU; "
+        "as bert) | modernbert (dense, model.lm_head_activation, norm; biases as model.bias says; with every pooling, "
+        "and of each token in tagging and extractive_qa)",
+    )
     layer_features: str = field(
         "last",
         "which layers the head reads: last | second_to_last | a layer's number, 0 for the embeddings | concat4 (last "

@@ -10,11 +10,14 @@ from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export
 from mlm.inference import model_card
 from mlm.models.hub import heads, hub
+from mlm.objectives import replaced_token_detection
 
+GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of replaced_token_detection
 EXPORTED_FIELDS = ("objective", "pack.seq_len")
 # Also exported for a fine-tuned model.
 EXPORTED_LABEL_FIELDS = (
     "finetune.pooling",
+    "finetune.pooler",
     "finetune.layer_features",
     "finetune.head",
     "finetune.head_dim",
@@ -33,11 +36,15 @@ def save_pretrained(model, folder: str) -> dict:
     cfg = model.config
     files.check_empty_folder("export", folder)
     params, note = jax.device_get(model.params), ""
+    generator = None  # a second folder, inside the first
     if model.source is not None:
         hf_config, tensors = _export_source(model, params)
     else:
         try:
-            hf_config, tensors = _export_transformers(model, params)
+            if cfg.objective == "replaced_token_detection":
+                (hf_config, tensors), generator = _export_electra(model, params)
+            else:
+                hf_config, tensors = _export_transformers(model, params)
         except errors.ConfigError as error:
             hf_config, tensors = _export_native(model, params)
             note = str(error)
@@ -45,10 +52,13 @@ def save_pretrained(model, folder: str) -> dict:
     if cfg.objective == "tagging" and model.source is None:
         tokenizer_files[vocabulary.TOKENIZER_FILE] = _add_prefix_space(tokenizer_files[vocabulary.TOKENIZER_FILE])
     with files.atomic_folder(folder) as path:
-        for name, text in tokenizer_files.items():
-            files.write_text(path / name, text)
-        files.write_text(path / "README.md", model_card.format_model_card(model, hf_config))
-        hub.write_folder(path, hf_config, tensors)
+        for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):
+            if exported is not None:
+                (path / part).mkdir(exist_ok=True)
+                for name, text in tokenizer_files.items():
+                    files.write_text(path / part / name, text)
+                files.write_text(path / part / "README.md", model_card.format_model_card(model, exported[0]))
+                hub.write_folder(path / part, *exported)
     return {"written": str(folder), "model_type": hf_config["model_type"], "note": note}
 
 
@@ -78,13 +88,35 @@ def _export_transformers(model, params):
     """config.json and tensors of a transformers class. Raises ConfigError, with the reason, where none fits."""
     cfg, order_V = model.config, vocabulary.get_original_ids(model.tokenizer)
     has_labels = objectives.get_visibility(cfg) == types.Visibility.FULL
-    hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels)
+    is_electra = has_labels and cfg.finetune.pooler == "electra"
+    hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, is_electra=is_electra)
     if has_labels:
         hf_config |= heads.build_config_json(cfg, model.dataset_info.classes, hf_config)
     tensors = hub.export_tensors(params["model"], hf_config, order_V, has_lm_head=not has_labels)
     if has_labels:
         tensors |= heads.export_tensors(cfg.objective, params["objective"], hf_config)
     return hf_config, tensors
+
+
+def _export_electra(model, params):
+    """config.json and tensors of ELECTRA's discriminator, and those of its generator.
+
+    Raises ConfigError, with the reason, where one of them is no ELECTRA.
+    """
+    cfg, order_V = model.config, vocabulary.get_original_ids(model.tokenizer)
+    discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | heads.DISCRIMINATOR_FIELDS
+    errors.require(
+        cfg.model.activation == "gelu",
+        "config.model.activation",
+        cfg.model.activation,
+        "gelu, which is also the activation of the discriminator's head",
+    )
+    generator_model = replaced_token_detection.build_generator_config(cfg)
+    generator_config = hub.build_config_json(generator_model, order_V, is_electra=True)
+    tensors = hub.export_tensors(params["model"], discriminator_config, order_V, has_lm_head=False)
+    tensors |= heads.export_tensors(cfg.objective, params["objective"], discriminator_config)
+    generator_tensors = hub.export_tensors(params["objective"]["generator"], generator_config, order_V)
+    return (discriminator_config, tensors), (generator_config, generator_tensors)
 
 
 def _export_native(model, params):

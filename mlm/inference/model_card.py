@@ -13,6 +13,9 @@ PIPELINES = {
     "MaskedLM": "fill-mask",
     "SequenceClassification": "text-classification",
     "TokenClassification": "token-classification",
+    "QuestionAnswering": "question-answering",
+    "MultipleChoice": "multiple-choice",
+    "PreTraining": "",
 }
 
 
@@ -24,7 +27,10 @@ def format_model_card(model, hf_config: dict) -> str:
     suffix = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), None)
     lines = ["---"]
     if is_transformers:
-        lines += ["library_name: transformers", *([f"pipeline_tag: {PIPELINES[suffix]}"] if suffix else [])]
+        lines += [
+            "library_name: transformers",
+            *([f"pipeline_tag: {PIPELINES[suffix]}"] if suffix and PIPELINES[suffix] else []),
+        ]
     lines += [
         "tags:",
         "- mlm",

@@ -17,12 +17,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
 
     def compute_logits(params, model, batch, key_B):
         return heads.apply_pooled_head(
-            params["objective"],
-            features.read_features(cfg, params, model, batch, key_B),
-            batch.text,
-            key_B,
-            pooling=cfg.finetune.pooling,
-            dropout_rate=cfg.model.dropout,
+            cfg, params["objective"], features.read_features(cfg, params, model, batch, key_B), batch.text, key_B
         )
 
     return build_classifier(cfg, dataset, "classification", SCORE_NAMES, len(dataset.classes), compute_logits)
@@ -61,7 +56,7 @@ def build_classifier(
 
     def init(key, model):
         width = features.compute_width(cfg, model)
-        return heads.init_pooled_head(key, width, outputs, cfg.finetune.pooling) | features.init_features(cfg)
+        return heads.init_pooled_head(cfg, key, width, outputs) | features.init_features(cfg)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         log_prob_BxC = jax.nn.log_softmax(compute_logits(params, model, batch, key_B if train else None))
@@ -98,5 +93,5 @@ SPEC = types.ObjectiveSpec(
     predictions_per_token=lambda cfg: 1 / cfg.pack.seq_len,
     directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
-    conditional_fields=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"),
+    conditional_fields=("finetune.pooling", "finetune.pooler", "finetune.layer_features", "data.labelled.scores"),
 )

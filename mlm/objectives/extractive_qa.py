@@ -30,11 +30,11 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
     """
 
     def init(key, model):
-        return heads.init_dense(key, features.compute_width(cfg, model), 2) | features.init_features(cfg)
+        return heads.init_word_head(cfg, key, features.compute_width(cfg, model), 2) | features.init_features(cfg)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         h_BxLxD = features.read_features(cfg, params, model, batch, key_B if train else None)
-        logits_Bx2xL = jnp.moveaxis(heads.apply_dense(params["objective"], h_BxLxD), -1, 1)
+        logits_Bx2xL = jnp.moveaxis(heads.apply_word_head(cfg, params["objective"], h_BxLxD, None), -1, 1)
         real_BxL, real_B = batch.text.segments_BxL > 0, heads.flag_real_examples(batch.text)
         log_prob_Bx2xL = jax.nn.log_softmax(jnp.where(real_BxL[:, None], logits_Bx2xL, -1e9))
         target_Bx2 = jnp.stack([batch.labels["start_B"], batch.labels["end_B"]], 1)
@@ -66,6 +66,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for unknown scores and bad features."""
     features.check(cfg)
+    heads.check_pooler(cfg)
     scores.parse_score_names(cfg, SCORE_NAMES)
 
 
@@ -75,5 +76,5 @@ SPEC = types.ObjectiveSpec(
     predictions_per_token=lambda cfg: 1 / cfg.pack.seq_len,
     directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
-    conditional_fields=("finetune.layer_features", "data.labelled.scores"),
+    conditional_fields=("finetune.pooler", "finetune.layer_features", "data.labelled.scores"),
 )

@@ -3,6 +3,9 @@
 Letters in array names: C classes, or other outputs of a dense layer.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -17,6 +20,12 @@ POOLINGS: dict[str, tuple[Pooling, ...]] = {
     Directionality.TWO_STACK: (Pooling.LAST, Pooling.MEAN),
 }
 DIRECTIONALITIES = tuple(map(Directionality, POOLINGS))
+POOLERS = ("bert", "electra", "modernbert")  # values of config.finetune.pooler
+ACTIVATIONS: dict[str, Callable] = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+}  # by config.model.lm_head_activation
 DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 
 
@@ -30,7 +39,13 @@ def check(cfg: config.Config) -> None:
         pooling,
         f"{' or '.join(POOLINGS[context])}, since config.model.directionality is {context}",
     )
+    check_pooler(cfg)
     features.check(cfg)
+
+
+def check_pooler(cfg: config.Config) -> None:
+    """Raises ConfigError for an unknown pooler."""
+    errors.require_one_of("config.finetune.pooler", cfg.finetune.pooler, POOLERS)
 
 
 def init_dense(key, inputs: int, outputs: int) -> types.Params:
@@ -39,8 +54,9 @@ def init_dense(key, inputs: int, outputs: int) -> types.Params:
 
 
 def apply_dense(params: types.Params, x_BxD):
-    """A dense layer: BxD to BxC."""
-    return x_BxD @ params["kernel"] + params["bias"]
+    """A dense layer, with or without a bias: BxD to BxC."""
+    out_BxC = x_BxD @ params["kernel"]
+    return out_BxC + params["bias"] if "bias" in params else out_BxC
 
 
 def apply_dropout(x_BxD, key_B, rate: float):
@@ -53,27 +69,69 @@ def apply_dropout(x_BxD, key_B, rate: float):
     return jnp.where(keep_BxD, x_BxD / (1 - rate), 0)
 
 
-def init_pooled_head(key, width: int, outputs: int, pooling: str) -> types.Params:
+def init_pooled_head(cfg: config.Config, key, width: int, outputs: int) -> types.Params:
     """The parameters of `apply_pooled_head`, with a new pooler."""
     key_pool, key_label = jax.random.split(key)
-    pool = {} if pooling == Pooling.MEAN else {"pool": init_dense(key_pool, width, width)}
+    has_pooler = cfg.finetune.pooling != Pooling.MEAN or cfg.finetune.pooler == "modernbert"
+    pool = init_pooler(cfg, key_pool, width) if has_pooler else {}
     return pool | {"label": init_dense(key_label, width, outputs)}
 
 
-def apply_pooled_head(params: types.Params, h_BxLxD, text: types.Tokens, key_B, *, pooling: str, dropout_rate: float):
+def init_pooler(cfg: config.Config, key, width: int) -> types.Params:
+    """The parameters of `apply_pooler`."""
+    pool = init_dense(key, width, width)
+    if cfg.finetune.pooler != "modernbert":
+        return {"pool": pool}
+    norm = {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
+    biases = ("bias",) if cfg.model.bias in ("all", "norms") else ()
+    select = lambda layer, name: {leaf: layer[leaf] for leaf in (name, *biases)}
+    return {"pool": select(pool, "kernel"), "pool_norm": select(norm, "scale")}
+
+
+def apply_pooler(cfg: config.Config, params: types.Params, x_BxD):
+    """The layer that config.finetune.pooler names: BxD to BxD."""
+    x_BxD = apply_dense(params["pool"], x_BxD)
+    if cfg.finetune.pooler == "bert":
+        return jnp.tanh(x_BxD)
+    if cfg.finetune.pooler == "electra":
+        return ACTIVATIONS["gelu"](x_BxD)
+    x_BxD = ACTIVATIONS[cfg.model.lm_head_activation](x_BxD)
+    norm = params["pool_norm"]
+    x_BxD = jax.nn.standardize(x_BxD, epsilon=cfg.model.norm_eps) * norm["scale"]
+    return x_BxD + norm["bias"] if "bias" in norm else x_BxD
+
+
+def init_word_head(cfg: config.Config, key, width: int, outputs: int) -> types.Params:
+    """The parameters of `apply_word_head`."""
+    if cfg.finetune.pooler != "modernbert":
+        return init_dense(key, width, outputs)
+    key_pool, key_label = jax.random.split(key)
+    return init_pooler(cfg, key_pool, width) | init_dense(key_label, width, outputs)
+
+
+def apply_word_head(cfg: config.Config, params: types.Params, h_BxLxD, key_B):
+    """logits_BxLxC: a dense layer, after dropout, on each token's state; ModernBERT has its pooler between them."""
+    if "pool" in params:
+        h_BxLxD = apply_pooler(cfg, params, h_BxLxD)
+    return apply_dense(params, apply_dropout(h_BxLxD, key_B, cfg.model.dropout))
+
+
+def apply_pooled_head(cfg: config.Config, params: types.Params, h_BxLxD, text: types.Tokens, key_B):
     """logits_BxC: a dense layer, after dropout, on one vector of each example.
 
-    That is a tanh pooler of the first token's state (Devlin et al. 2019, section 4.1) or of the last token's (Radford
-    et al. 2018, section 3.2), or the mean of all tokens' states.
+    That is a pooler of the first token's state (Devlin et al. 2019, section 4.1) or of the last token's (Radford et al.
+    2018, section 3.2), or the mean of all tokens' states, of which ModernBERT alone has a pooler.
     """
-    real_BxL = text.segments_BxL > 0
+    real_BxL, pooling = text.segments_BxL > 0, cfg.finetune.pooling
     if pooling == Pooling.MEAN:
         pooled_BxD = (h_BxLxD * real_BxL[..., None]).sum(1) / jnp.maximum(real_BxL.sum(1), 1)[:, None]
     else:
         place_B = jnp.maximum(real_BxL.sum(1) - 1, 0) if pooling == Pooling.LAST else jnp.zeros(len(h_BxLxD), jnp.int32)
         token_BxD = jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
-        pooled_BxD = jnp.tanh(apply_dense(params["pool"], token_BxD))
-    return apply_dense(params["label"], apply_dropout(pooled_BxD, key_B, dropout_rate))
+        pooled_BxD = token_BxD
+    if pooling != Pooling.MEAN or cfg.finetune.pooler == "modernbert":
+        pooled_BxD = apply_pooler(cfg, params, pooled_BxD)
+    return apply_dense(params["label"], apply_dropout(pooled_BxD, key_B, cfg.model.dropout))
 
 
 def flag_real_examples(text: types.Tokens):

@@ -31,9 +31,7 @@ def compute_logits(
     choice_batch = batch._replace(text=text)
     key_F = None if key_B is None else jax.vmap(lambda key: jax.random.split(key, num_choices))(key_B).reshape(-1)
     h_FxLxD = features.read_features(cfg, params, model, choice_batch, key_F)
-    logits_F = heads.apply_pooled_head(
-        params["objective"], h_FxLxD, text, key_F, pooling=cfg.finetune.pooling, dropout_rate=cfg.model.dropout
-    )[:, 0]
+    logits_F = heads.apply_pooled_head(cfg, params["objective"], h_FxLxD, text, key_F)[:, 0]
     return jnp.where(heads.flag_real_examples(text) > 0, logits_F, -1e9).reshape(-1, num_choices)
 
 
@@ -49,5 +47,5 @@ SPEC = types.ObjectiveSpec(
     directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
     predictions_per_token=lambda cfg: 1 / (cfg.pack.seq_len * (cfg.data.labelled.choice_columns.count(",") + 1)),
-    conditional_fields=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"),
+    conditional_fields=("finetune.pooling", "finetune.pooler", "finetune.layer_features", "data.labelled.scores"),
 )

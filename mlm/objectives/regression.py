@@ -19,19 +19,12 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
 
     def init(key, model):
         width = features.compute_width(cfg, model)
-        return heads.init_pooled_head(key, width, 1, cfg.finetune.pooling) | features.init_features(cfg)
+        return heads.init_pooled_head(cfg, key, width, 1) | features.init_features(cfg)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         key_B = key_B if train else None
         h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
-        predicted_B = heads.apply_pooled_head(
-            params["objective"],
-            h_BxLxD,
-            batch.text,
-            key_B,
-            pooling=cfg.finetune.pooling,
-            dropout_rate=cfg.model.dropout,
-        )[:, 0]
+        predicted_B = heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, batch.text, key_B)[:, 0]
         value_B, real_B = batch.labels["value_B"], heads.flag_real_examples(batch.text)
         sums = {"tokens": heads.count_tokens(batch.text)}
         if not train:
@@ -71,5 +64,5 @@ SPEC = types.ObjectiveSpec(
     predictions_per_token=lambda cfg: 1 / cfg.pack.seq_len,
     directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
-    conditional_fields=("finetune.pooling", "finetune.layer_features", "data.labelled.scores"),
+    conditional_fields=("finetune.pooling", "finetune.pooler", "finetune.layer_features", "data.labelled.scores"),
 )

@@ -43,7 +43,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
     def init(key, model):
         width = features.compute_width(cfg, model)
         if cfg.finetune.head == "linear":
-            return heads.init_dense(key, width, len(classes)) | features.init_features(cfg)
+            return heads.init_word_head(cfg, key, width, len(classes)) | features.init_features(cfg)
         key_label, key_bilstm = jax.random.split(key)
         dense = heads.init_dense(key_label, 2 * cfg.finetune.head_dim, len(classes))
         return (
@@ -57,8 +57,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         h_BxLxD, head = features.read_features(cfg, params, model, batch, key_B), params["objective"]
         if cfg.finetune.head == "bilstm":
             h_BxLxD = bilstm.apply_bilstm(head["below"], h_BxLxD, batch.text.segments_BxL, unroll=cfg.model.rnn_unroll)
-        h_BxLxD = heads.apply_dropout(h_BxLxD, key_B, cfg.model.dropout)
-        log_prob_BxLxC = jax.nn.log_softmax(heads.apply_dense(head, h_BxLxD))
+        log_prob_BxLxC = jax.nn.log_softmax(heads.apply_word_head(cfg, head, h_BxLxD, key_B))
         tag_BxL = jnp.maximum(batch.labels["tag_BxL"], 0)
         real_BxL = batch.text.segments_BxL > 0
         word_BxL = ((batch.labels["tag_BxL"] >= 0) & real_BxL).astype(jnp.float32)
@@ -97,6 +96,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for unknown scores, and for a bad head or bad features."""
     features.check(cfg)
+    heads.check_pooler(cfg)
     errors.require_one_of("config.finetune.head", cfg.finetune.head, HEADS)
     errors.require_at_least(1, "config.finetune.head_dim", cfg.finetune.head_dim)
     scores.parse_score_names(cfg, SCORE_NAMES)
@@ -108,5 +108,5 @@ SPEC = types.ObjectiveSpec(
     predictions_per_token=lambda cfg: 1.0,
     directionalities=heads.DIRECTIONALITIES,
     visibility=types.Visibility.FULL,
-    conditional_fields=("finetune.layer_features", "finetune.head", "data.labelled.scores"),
+    conditional_fields=("finetune.pooler", "finetune.layer_features", "finetune.head", "data.labelled.scores"),
 )

@@ -1,4 +1,4 @@
-"""The tensor names of BERT, RoBERTa and similar models of `transformers`, mapped to our parameters.
+"""The tensor names of BERT, RoBERTa, ELECTRA and similar models of `transformers`, mapped to our parameters.
 
 The names are those that AutoModelForMaskedLM saves. A matrix in a file has shape (outputs, inputs), unlike ours.
 """
@@ -12,6 +12,7 @@ EMBEDDINGS = {
     "embeddings.position_embeddings": "position",
     "embeddings.token_type_embeddings": "type",
     "embeddings.LayerNorm": "embed_norm",
+    "embeddings_project": "embed_projection",
 }
 SIZE_FIELDS = {
     "num_layers": "num_hidden_layers",
@@ -25,9 +26,10 @@ POST_NORM_PARAMS = LAYER_PARAMS | {"attention.output.LayerNorm": "attention_norm
 PRE_NORM_PARAMS = LAYER_PARAMS | {"attention.LayerNorm": "attention_norm", "intermediate.LayerNorm": "mlp_norm"}
 BERT_LM_HEAD = {"cls.predictions.transform.dense": "transform", "cls.predictions.transform.LayerNorm": "transform_norm"}
 ROBERTA_LM_HEAD = {"lm_head.dense": "transform", "lm_head.layer_norm": "transform_norm"}
+ELECTRA_LM_HEAD = {"generator_predictions.dense": "transform", "generator_predictions.LayerNorm": "transform_norm"}
 POOLER = "bert.pooler.dense"
-BERT_LABEL_HEAD = {POOLER: "pool", "classifier": "label"}  # of sequence labels: tensor -> the objective's parameter
-ROBERTA_LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}
+LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of sequence labels: tensor -> parameter
+WORD_HEADS = {"tagging": {"classifier": ""}, "extractive_qa": {"qa_outputs": ""}}
 LEAVES = {
     "table": {"weight": "embedding"},
     "norm": {"weight": "scale", "bias": "bias"},
@@ -45,14 +47,25 @@ class HubArchitecture(NamedTuple):
     layer_params: Mapping[str, str]  # of a layer
     lm_head: Mapping[str, str]  # of the output layer
     lm_head_bias: str  # name of the output layer's bias
+    decoder: str  # of the output layer's table and bias, where they are not those of the embeddings and of the head
     positions_after_pad: bool  # positions start after the padding token's id, as in fairseq; else at 0
-    label_head: Mapping[str, str]  # of the head for sequence labels
+    heads: Mapping[str, Mapping[str, str]]  # of labels: by objective, tensor -> the objective's parameter
+    pooler: str = "bert"  # config.finetune.pooler
 
 
 def _roberta_architecture(prefix, model_class, norm_placement="post", layer_params=POST_NORM_PARAMS):
-    return HubArchitecture(
-        prefix, model_class, norm_placement, layer_params, ROBERTA_LM_HEAD, "lm_head.bias", True, ROBERTA_LABEL_HEAD
-    )
+    heads = make_heads(LABEL_HEAD, {f"{prefix}.pooler.dense": "pool", "classifier": "label"})
+    head = ROBERTA_LM_HEAD, "lm_head.bias", "lm_head.decoder"
+    return HubArchitecture(prefix, model_class, norm_placement, layer_params, *head, True, heads)
+
+
+def make_heads(
+    label_head: Mapping[str, str],
+    choice_head: Mapping[str, str],
+    word_heads: Mapping[str, Mapping[str, str]] = WORD_HEADS,
+) -> dict[str, Mapping[str, str]]:
+    """The heads of an architecture by objective, of which classification and regression share one."""
+    return {**dict.fromkeys(("classification", "regression"), label_head), "multiple_choice": choice_head, **word_heads}
 
 
 ARCHITECTURES = {
@@ -63,16 +76,28 @@ ARCHITECTURES = {
         POST_NORM_PARAMS,
         BERT_LM_HEAD,
         "cls.predictions.bias",
+        "cls.predictions.decoder",
         False,
-        BERT_LABEL_HEAD,
+        make_heads({POOLER: "pool", "classifier": "label"}, {POOLER: "pool", "classifier": "label"}),
     ),
     "roberta": _roberta_architecture("roberta", "RobertaForMaskedLM"),
     "xlm-roberta": _roberta_architecture("roberta", "XLMRobertaForMaskedLM"),
     "roberta-prelayernorm": _roberta_architecture(
         "roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", "pre", PRE_NORM_PARAMS
     ),
+    "electra": HubArchitecture(
+        "electra",
+        "ElectraForMaskedLM",
+        "post",
+        POST_NORM_PARAMS,
+        ELECTRA_LM_HEAD,
+        "generator_lm_head.bias",
+        "generator_lm_head",
+        False,
+        make_heads(LABEL_HEAD, {"sequence_summary.summary": "pool", "classifier": "label"}),
+        "electra",
+    ),
 }
-DECODERS = ("cls.predictions.decoder", "lm_head.decoder")  # copies of the tied table and of the bias
 BUFFERS = ("position_ids", "token_type_ids")  # buffers of older files
 
 
@@ -85,11 +110,6 @@ class TensorMapping(NamedTuple):
     qkv_index: int | None = None  # index in QKV, which are concatenated on the last axis of our parameter
     lm_head: bool = False  # whether it belongs to the output layer
     transposed: bool = False  # whether its outputs come first
-
-
-def get_decoder(architecture: HubArchitecture) -> str:
-    """The name of the output layer's table and bias, where they are not those of the embeddings and of the head."""
-    return f"{architecture.lm_head_bias.removesuffix('.bias')}.decoder"
 
 
 def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:
@@ -109,8 +129,8 @@ def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool
     for name, path in architecture.lm_head.items():
         yield from _map_leaves(name, path, lm_head=True)
     if not is_tied:
-        yield TensorMapping(f"{get_decoder(architecture)}.weight", ("output", "embedding"), lm_head=True)
-    bias = architecture.lm_head_bias if is_tied else f"{get_decoder(architecture)}.bias"
+        yield TensorMapping(f"{architecture.decoder}.weight", ("output", "embedding"), lm_head=True)
+    bias = architecture.lm_head_bias if is_tied else f"{architecture.decoder}.bias"
     yield TensorMapping(bias, ("bias",), lm_head=True)
 
 
@@ -124,6 +144,10 @@ def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = 
     """The name that transformers saves today: older files say gamma and beta, files of an encoder lack the prefix."""
     stem, _, last = name.rpartition(".")
     name = f"{stem}.{LEGACY_LEAVES.get(last, last)}" if stem.endswith("LayerNorm") else name
-    if is_tied and name == f"{get_decoder(architecture)}.bias":
+    if is_tied and name == f"{architecture.decoder}.bias":
         return architecture.lm_head_bias
-    return f"{architecture.prefix}.{name}" if re.match(r"(embeddings|encoder|pooler|LayerNorm)\.", name) else name
+    return (
+        f"{architecture.prefix}.{name}"
+        if re.match(r"(embeddings|embeddings_project|encoder|pooler|LayerNorm)\.", name)
+        else name
+    )

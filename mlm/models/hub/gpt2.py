@@ -23,8 +23,9 @@ LAYER_PARAMS = {
     "ln_1": "attention_norm",
     "ln_2": "mlp_norm",
 }
-ARCHITECTURES = {"gpt2": HubArchitecture("transformer", "GPT2LMHeadModel", "pre", LAYER_PARAMS, {}, "", False, {})}
-DECODERS = ("lm_head",)  # a copy of the tied table
+ARCHITECTURES = {
+    "gpt2": HubArchitecture("transformer", "GPT2LMHeadModel", "pre", LAYER_PARAMS, {}, "", "lm_head", False, {})
+}
 BUFFERS = (".attn.bias", ".attn.masked_bias")
 SIZE_FIELDS = {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"}
 DROPOUT_FIELDS = {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"}
@@ -125,7 +126,7 @@ def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool
             yield from _map_leaves(f"{architecture.prefix}.h.{layer}.{name}", f"body.stack.layers.layer.{path}", layer)
     yield from _map_leaves(f"{architecture.prefix}.ln_f", "body.norm")
     if not is_tied:
-        yield TensorMapping("lm_head.weight", ("output", "embedding"), lm_head=True)
+        yield TensorMapping(f"{architecture.decoder}.weight", ("output", "embedding"), lm_head=True)
 
 
 def _map_leaves(name, path, layer=None) -> Iterator[TensorMapping]:

@@ -9,19 +9,39 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.models.hub.bert import ARCHITECTURES, POOLER, HubArchitecture
+from mlm.models.hub import bert, modern_bert
 
-SEQUENCE_CLASS, TOKEN_CLASS, MASKED_LM_CLASS = "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM"
+ARCHITECTURES = bert.ARCHITECTURES | modern_bert.ARCHITECTURES
+MASKED_LM_CLASS = "ForMaskedLM"
+# The end of the class's name by objective.
+CLASSES = {
+    "classification": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "tagging": "ForTokenClassification",
+    "extractive_qa": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
 PROBLEM_TYPES = {"classification": "single_label_classification", "regression": "regression"}
-TOKEN_LABEL_HEAD = {"classifier": ""}  # tensor -> the objective's parameter, in the head for labels of words
+NUM_ENDS = 2  # logits of a token in extractive_qa: of the start and of the end
+# ELECTRA's discriminator: tensor -> the parameter of replaced_token_detection.
+DISCRIMINATOR_HEAD = {
+    "discriminator_predictions.dense": "hidden",
+    "discriminator_predictions.dense_prediction": "label",
+}
+DISCRIMINATOR_FIELDS = {"architectures": ["ElectraForPreTraining"]}
+OPTIONAL_BIASES = {"pool": "classifier_bias", "pool_norm": "norm_bias"}  # of a ModernBERT, by our parameter
+CHOICES = ("0", "1")  # a file does not say how many endings there are to choose from
+POOLINGS = {"first": "cls", "mean": "mean"}  # classifier_pooling of a ModernBERT, by config.finetune.pooling
 
 
 class LabelHead(NamedTuple):
     """The head of a fine-tuned model."""
 
-    objective: str  # classification | regression | tagging
-    classes: tuple[str, ...]  # empty for a regression
+    objective: str  # one of CLASSES
+    classes: tuple[str, ...]  # empty for a regression and for extractive_qa
     params: types.Params  # of the objective, numpy, float32
+    pooler: str = "bert"  # config.finetune.pooler
+    pooling: str = ""  # config.finetune.pooling; "" of heads for words
 
 
 def read_label_head(
@@ -43,8 +63,8 @@ def read_label_head(
     model_class = get_model_class(config_json)
     architecture, width = ARCHITECTURES[config_json["model_type"]], config_json["hidden_size"]
     classes = _read_classes(where, config_json)
-    objective = "tagging"
-    if model_class.endswith(SEQUENCE_CLASS):
+    objective = next(name for name, end in CLASSES.items() if model_class.endswith(end))
+    if objective in PROBLEM_TYPES:
         default = PROBLEM_TYPES["regression" if len(classes) == 1 else "classification"]
         problem_type = config_json.get("problem_type") or default
         errors.require_one_of(f"{where}: problem_type", problem_type, list(PROBLEM_TYPES.values()))
@@ -55,23 +75,50 @@ def read_label_head(
             len(classes),
             f"one entry, since problem_type is {problem_type}",
         )
+    num_labels = {"extractive_qa": NUM_ENDS, "multiple_choice": 1}.get(objective, len(classes))
+    absent_biases = _list_absent_biases(config_json)
     params: types.Params = {}
-    for module, path in _map_names(architecture, objective).items():
-        outputs = width if path == "pool" else len(classes)
+    for module, path in architecture.heads[objective].items():
+        outputs = width if path.startswith("pool") else num_labels
         layer = {}
-        for tensor, leaf, shape in (("weight", "kernel", (outputs, width)), ("bias", "bias", (outputs,))):
-            name = f"{module}.{tensor}"
+        for tensor, leaf in _get_leaves(path).items():
+            name, shape = f"{module}.{tensor}", (outputs, width) if leaf == "kernel" else (outputs,)
+            if leaf == "bias" and path in absent_biases:
+                continue
             errors.require(name in tensors, f"{tensors_path}: tensors", len(tensors), f"{name} among them")
             x = tensors[name]
             errors.require(x.shape == shape, f"{tensors_path}: {name}, its shape", x.shape, f"{shape}")
             layer[leaf] = np.ascontiguousarray(x.T)
         params |= {path: layer} if path else layer
-    return LabelHead(objective, () if objective == "regression" else classes, params)
+    if objective in ("regression", "extractive_qa"):
+        classes = ()
+    elif objective == "multiple_choice":
+        classes = CHOICES
+    pooling = "" if objective in bert.WORD_HEADS else _read_pooling(where, config_json)
+    return LabelHead(objective, classes, params, architecture.pooler, pooling)
+
+
+def _list_absent_biases(config_json) -> tuple[str, ...]:
+    """The parameters that have no bias: a ModernBERT's pooler may lack those."""
+    names = OPTIONAL_BIASES if ARCHITECTURES[config_json["model_type"]].pooler == "modernbert" else {}
+    return tuple(path for path, name in names.items() if not config_json.get(name, False))
+
+
+def _get_leaves(path: str) -> Mapping[str, str]:
+    return bert.LEAVES["norm" if path.endswith("norm") else "dense"]
+
+
+def _read_pooling(where, config_json) -> str:
+    """config.finetune.pooling."""
+    value: Any = config_json.get("classifier_pooling", "cls")
+    names = list(POOLINGS.values())
+    errors.require(value in names, f"{where}: classifier_pooling", value, " or ".join(names))
+    return next(pooling for pooling, name in POOLINGS.items() if name == value)
 
 
 def has_label_head(config_json: Mapping[str, Any]) -> bool:
     """Whether the class that a config.json names has a head for labels, in place of the output layer."""
-    return get_model_class(config_json).endswith((SEQUENCE_CLASS, TOKEN_CLASS))
+    return get_model_class(config_json).endswith(tuple(CLASSES.values()))
 
 
 def get_model_class(config_json: Mapping[str, Any]) -> str:
@@ -85,7 +132,7 @@ def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
 
     An untrained pooler in RoBERTa's files is ignored, as transformers does.
     """
-    names = [f"{POOLER}.weight", f"{POOLER}.bias"]
+    names = [f"{bert.POOLER}.weight", f"{bert.POOLER}.bias"]
     if not all(name in tensors for name in names):
         return None
     weight, bias = (tensors[name] for name in names)
@@ -104,37 +151,64 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
         ConfigError: no class of transformers has such a head.
     """
     errors.require(
-        cfg.objective in (*PROBLEM_TYPES, "tagging"),
+        cfg.objective in CLASSES,
         "config.objective",
         cfg.objective,
-        "classification, regression or tagging, which transformers has classes for",
+        f"{', '.join(CLASSES)}, which transformers has classes for",
     )
-    is_tagging = cfg.objective == "tagging"
-    for field, expected in (("layer_features", "last"), ("head", "linear") if is_tagging else ("pooling", "first")):
-        value = getattr(cfg.finetune, field)
-        errors.require(value == expected, f"config.finetune.{field}", value, f"{expected}, which transformers needs")
-    prefix = ARCHITECTURES[config_json["model_type"]].model_class.removesuffix(MASKED_LM_CLASS)
+    architecture, model_type = ARCHITECTURES[config_json["model_type"]], config_json["model_type"]
+    expected = {"layer_features": ("last",)}
+    if cfg.objective == "tagging":
+        expected |= {"head": ("linear",)}
+    if cfg.objective not in bert.WORD_HEADS:
+        expected |= {"pooling": tuple(POOLINGS) if architecture.pooler == "modernbert" else ("first",)}
+    if cfg.objective not in bert.WORD_HEADS or "modernbert" in (cfg.finetune.pooler, architecture.pooler):
+        expected |= {"pooler": (architecture.pooler,)}
+    for field, values in expected.items():
+        value, names = getattr(cfg.finetune, field), " or ".join(values)
+        errors.require(
+            value in values, f"config.finetune.{field}", value, f"{names}, which transformers' {model_type} needs"
+        )
+    head_fields: dict[str, Any] = {
+        "architectures": [architecture.model_class.removesuffix(MASKED_LM_CLASS) + CLASSES[cfg.objective]]
+    }
+    if "pooling" in expected and architecture.pooler == "modernbert":
+        head_fields["classifier_pooling"] = POOLINGS[cfg.finetune.pooling]
+    if cfg.objective in PROBLEM_TYPES:
+        head_fields["problem_type"] = PROBLEM_TYPES[cfg.objective]
+    if cfg.objective in ("extractive_qa", "multiple_choice"):
+        return head_fields
     labels = dict(enumerate(classes or ("value",)))
-    problem_type = {} if is_tagging else {"problem_type": PROBLEM_TYPES[cfg.objective]}
-    return {
-        "architectures": [prefix + (TOKEN_CLASS if is_tagging else SEQUENCE_CLASS)],
+    return head_fields | {
         "id2label": {str(number): label for number, label in labels.items()},
         "label2id": {label: number for number, label in labels.items()},
-        **problem_type,
     }
 
 
 def export_tensors(objective: str, params: types.Params, config_json: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The tensors of an objective's parameters; the inverse of `read_label_head`."""
+    """The tensors of an objective's parameters; the inverse of `read_label_head` and `read_discriminator_head`."""
+    heads = ARCHITECTURES[config_json["model_type"]].heads | {"replaced_token_detection": DISCRIMINATOR_HEAD}
     tensors = {}
-    for module, path in _map_names(ARCHITECTURES[config_json["model_type"]], objective).items():
+    for module, path in heads[objective].items():
         layer = params[path] if path else params
-        tensors |= {f"{module}.weight": np.asarray(layer["kernel"]).T, f"{module}.bias": np.asarray(layer["bias"])}
+        tensors |= {
+            f"{module}.{tensor}": np.asarray(layer[leaf]).T
+            for tensor, leaf in _get_leaves(path).items()
+            if leaf in layer
+        }
     return tensors
 
 
-def _map_names(architecture: HubArchitecture, objective: str) -> Mapping[str, str]:
-    return TOKEN_LABEL_HEAD if objective == "tagging" else architecture.label_head
+def read_discriminator_head(tensors: Mapping[str, np.ndarray]) -> types.Params:
+    """The head of ELECTRA's discriminator as parameters of replaced_token_detection; {} if there is none."""
+    if not all(f"{module}.weight" in tensors and f"{module}.bias" in tensors for module in DISCRIMINATOR_HEAD):
+        return {}
+    return {
+        path: {
+            leaf: np.ascontiguousarray(tensors[f"{module}.{tensor}"].T) for tensor, leaf in _get_leaves(path).items()
+        }
+        for module, path in DISCRIMINATOR_HEAD.items()
+    }
 
 
 def _read_classes(where, config_json) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
             if name not in mapped and file.get_slice(name_in_file).get_dtype() in tensors.FLOAT_TYPES
         }
     table_VxD = mapped[outside_layers["token", "embedding"].name]
-    for name in [name for name in unused if name.startswith(module.DECODERS)]:
+    for name in [name for name in unused if name.startswith(f"{architecture.decoder}.")]:
         decoder = unused.pop(name)
         errors.require(
             decoder.ndim != 2 or np.array_equal(decoder, table_VxD),
@@ -141,7 +141,7 @@ def export_tensors(
             x = np.concatenate([exported.get(mapping.name, np.zeros((num_missing, x.shape[1]), x.dtype)), x])
         exported[mapping.name] = x.T if mapping.transposed else x
     if module is bert and not is_tied and has_lm_head:  # transformers 4 reads the bias by this name, 5 by the decoder's
-        exported.setdefault(architecture.lm_head_bias, exported[f"{bert.get_decoder(architecture)}.bias"])
+        exported.setdefault(architecture.lm_head_bias, exported[f"{architecture.decoder}.bias"])
     return exported
 
 
@@ -151,17 +151,25 @@ def read_model_config(folder: Path | str) -> config.Model:
     return _read_model(str(path), settings.read_json(path))[0]
 
 
-def build_config_json(model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True) -> dict[str, Any]:
-    """The config.json of a model of ours; has_lm_head: with an output layer over the vocabulary.
+def build_config_json(
+    model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True, is_electra: bool = False
+) -> dict[str, Any]:
+    """The config.json of a model of ours.
 
-    Raises ConfigError if no class of transformers can read the model.
+    Args:
+        model: our config.
+        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
+        has_lm_head: with an output layer over the vocabulary.
+        is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA.
+
+    Raises:
+        ConfigError: no class of transformers can read the model.
     """
-    module = settings
     if has_lm_head and model.directionality == "causal":
-        module = gpt2
-    elif model.family == "transformer" and model.positions == "rotary":
-        module = modern_bert
-    return module.build_config_json(model, order_V)
+        return gpt2.build_config_json(model, order_V)
+    if model.family == "transformer" and model.positions == "rotary":
+        return modern_bert.build_config_json(model, order_V)
+    return settings.build_config_json(model, order_V, is_electra=is_electra)
 
 
 def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
@@ -250,7 +258,7 @@ def _canonical_names(tensors_path, names_in_file, module, architecture, *, is_ti
             errors.require(is_new, f"{tensors_path}: {name_in_file}", names.get(name), "it once")
             names[name] = name_in_file
     if module is bert and not is_tied and architecture.lm_head_bias in names:  # a file of transformers 4 has no other
-        names.setdefault(f"{bert.get_decoder(architecture)}.bias", names[architecture.lm_head_bias])
+        names.setdefault(f"{architecture.decoder}.bias", names[architecture.lm_head_bias])
     return names
 
 

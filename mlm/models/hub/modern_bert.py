@@ -13,7 +13,7 @@ import numpy as np
 from mlm.base import config, errors
 from mlm.base.special import CLS, PAD, SEP
 from mlm.models.hub import settings
-from mlm.models.hub.bert import LEAVES, HubArchitecture, TensorMapping
+from mlm.models.hub.bert import LEAVES, HubArchitecture, TensorMapping, make_heads
 
 EMBEDDINGS = {"embeddings.tok_embeddings": "token", "embeddings.norm": "embed_norm"}
 LAYER_PARAMS = {
@@ -25,13 +25,23 @@ LAYER_PARAMS = {
     "mlp.Wo": "mlp.down",
 }
 LM_HEAD = {"head.dense": "transform", "head.norm": "transform_norm"}
-LABEL_HEAD = {"head.dense": "pool", "head.norm": "pool_norm", "classifier": "label"}
+POOLER = {"head.dense": "pool", "head.norm": "pool_norm"}
+LABEL_HEAD, WORD_HEAD = POOLER | {"classifier": "label"}, POOLER | {"classifier": ""}
+HEADS = make_heads(LABEL_HEAD, LABEL_HEAD, dict.fromkeys(("tagging", "extractive_qa"), WORD_HEAD))
 ARCHITECTURES = {
     "modernbert": HubArchitecture(
-        "model", "ModernBertForMaskedLM", "pre", LAYER_PARAMS, LM_HEAD, "decoder.bias", False, LABEL_HEAD
+        "model",
+        "ModernBertForMaskedLM",
+        "pre",
+        LAYER_PARAMS,
+        LM_HEAD,
+        "decoder.bias",
+        "decoder",
+        False,
+        HEADS,
+        "modernbert",
     )
 }
-DECODERS = ("decoder.weight",)  # a copy of the tied table
 BUFFERS = ("_inv_freq",)
 SIZE_FIELDS = {
     "num_layers": "num_hidden_layers",
@@ -202,7 +212,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
 
 
 def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:
-    """All tensors of a model with num_layers layers and all biases; is_tied: the output layer's table is the input's."""
+    """All tensors of a model with num_layers layers; is_tied: the output layer's table is that of the embeddings."""
     for name, path in EMBEDDINGS.items():
         yield from _map_leaves(f"{architecture.prefix}.{name}", path)
     for layer in range(num_layers):
@@ -214,7 +224,7 @@ def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool
     for name, path in architecture.lm_head.items():
         yield from _map_leaves(name, path, lm_head=True)
     if not is_tied:
-        yield TensorMapping("decoder.weight", ("output", "embedding"), lm_head=True)
+        yield TensorMapping(f"{architecture.decoder}.weight", ("output", "embedding"), lm_head=True)
     yield TensorMapping(architecture.lm_head_bias, ("bias",), lm_head=True)
 
 

@@ -120,6 +120,9 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     dropout: dict[str, Any] = {
         field: get_fraction(where, config_json, name, 0.1) for field, name in DROPOUT_FIELDS.items()
     }
+    if config_json["model_type"] == "electra":
+        embedding_dim = get_integer(where, config_json, "embedding_size", 1, 128)
+        sizes["embedding_dim"] = 0 if embedding_dim == sizes["width"] else embedding_dim
     model = config.Model(
         family="transformer",
         norm_placement=architecture.norm_placement,
@@ -142,18 +145,21 @@ def require_default_blocks(model: config.Model, model_type: str) -> None:
     """Raises ConfigError for a block that the class of a model_type lacks."""
     for field in BLOCK_FIELDS:
         value, expected = getattr(model, field), getattr(config.Model(), field)
+        if field == "embedding_dim" and (model_type == "electra" or value == model.width):
+            continue
         errors.require(
             value == expected, f"config.model.{field}", value, f"{expected!r}, which transformers' {model_type} needs"
         )
     errors.require_one_of("config.model.activation", model.activation, list(ACTIVATION_NAMES))
 
 
-def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
-    """The config.json of a model of ours; a model with one token type is a RoBERTa.
+def build_config_json(model: config.Model, order_V: np.ndarray, *, is_electra: bool = False) -> dict[str, Any]:
+    """The config.json of a model of ours; one with factorised embeddings is an ELECTRA, with one token type a RoBERTa.
 
     Args:
         model: our config.
         order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
+        is_electra: an ELECTRA in any case.
 
     Raises:
         ConfigError: no class of transformers can read the model.
@@ -167,10 +173,16 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
     ):
         value = getattr(model, field)
         errors.require(value == expected, f"config.model.{field}", value, f"{expected}, which transformers needs")
-    errors.require_one_of("config.model.norm_placement", model.norm_placement, ("pre", "post"))
-    name = (
-        "roberta-prelayernorm" if model.norm_placement == "pre" else "roberta" if model.type_vocab_size == 1 else "bert"
+    is_electra = is_electra or model.embedding_dim not in (0, model.width)
+    errors.require_one_of(
+        "config.model.norm_placement", model.norm_placement, ("post",) if is_electra else ("pre", "post")
     )
+    if is_electra:
+        name = "electra"
+    elif model.norm_placement == "pre":
+        name = "roberta-prelayernorm"
+    else:
+        name = "roberta" if model.type_vocab_size == 1 else "bert"
     require_default_blocks(model, name)
     architecture, pad = ARCHITECTURES[name], int(order_V[PAD])
     head = model.activation if architecture.lm_head is BERT_LM_HEAD else "gelu"
@@ -185,6 +197,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         "model_type": name,
         "vocab_size": len(order_V),
         **{name: getattr(model, field) for field, name in (SIZE_FIELDS | DROPOUT_FIELDS).items()},
+        **({"embedding_size": model.embedding_dim or model.width} if is_electra else {}),
         "max_position_embeddings": model.max_positions + (pad + 1 if architecture.positions_after_pad else 0),
         "type_vocab_size": max(model.type_vocab_size, 1),
         "layer_norm_eps": model.norm_eps,

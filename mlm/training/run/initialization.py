@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from absl import logging
 
 from mlm import objectives
@@ -221,13 +222,21 @@ def _init_from_hub(cfg, state, tokenizer):
         parts.append("its output layer" if source.has_lm_head else "a new output layer")
     state = _replace_model_params(cfg, state, model, source.cfg, source.tokenizer.model == tokenizer.model)
     head = state.params["objective"]
-    if cfg.finetune.pooling == "first" and "pool" in head:
+    if cfg.finetune.pooling == "first" and cfg.finetune.pooler == "bert" and "pool" in head:
         pooler = source.read_pooler()
         if pooler is not None and pooler["kernel"].shape == head["pool"]["kernel"].shape:
             state = state._replace(params=state.params | {"objective": head | {"pool": pooler}})
             parts.append("its pooler")
         else:
             parts.append("a new pooler")
+    if cfg.finetune.pooler == "modernbert" and "pool_norm" in head and source.has_lm_head:
+        pool = {"pool": model["transform"], "pool_norm": model["transform_norm"]}
+        if jax.tree.map(np.shape, pool) == jax.tree.map(np.shape, {name: head[name] for name in pool}):
+            state = state._replace(params=state.params | {"objective": head | pool})
+            parts.append("its output layer's first part as pooler")
+    if cfg.objective == "replaced_token_detection" and (discriminator_head := source.read_discriminator_head()):
+        state = state._replace(params=state.params | {"objective": head | discriminator_head})
+        parts.append("its discriminator's head")
     logging.info("initial parameters: %s: %s", cfg.init.hub, ", ".join(parts))
     return state
 

@@ -30,7 +30,10 @@ DOWNLOADED_FILES = (
     vocabulary.VOCAB_FILE,
     *vocabulary.GPT2_FILES,
 )
-DEFAULT_SCORES = {"regression": "pearson"}  # of a loaded model's objective; accuracy for classes and tags
+DEFAULT_SCORES = {
+    "regression": "pearson",
+    "extractive_qa": "f1",
+}  # of a loaded model's objective; accuracy for classes and tags
 
 
 class PretrainedFolder(NamedTuple):
@@ -42,6 +45,10 @@ class PretrainedFolder(NamedTuple):
     params: types.Params  # "model" and "objective", numpy
     has_lm_head: bool = True  # whether the parameters have an output layer over the vocabulary
     source: hub.HubModel | None = None  # what else it has; None: written with a config of this project
+
+    def read_discriminator_head(self) -> types.Params:
+        """The head of ELECTRA's discriminator; {} if the folder has none."""
+        return heads.read_discriminator_head(self.source.unused_tensors) if self.source is not None else {}
 
     def read_pooler(self) -> types.Params | None:
         """BERT's pooler, if the folder has one."""
@@ -98,8 +105,12 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
                 "objective": head.objective,
                 "data.corpus": "task",
                 "data.labelled.scores": DEFAULT_SCORES.get(head.objective, "accuracy"),
+                "finetune.pooler": head.pooler,
+                "finetune.pooling": head.pooling,
             },
         )
+        if head.objective == "multiple_choice":
+            cfg = fields.override(cfg, {"data.labelled.choice_columns": ",".join(head.classes)})
     cfg = fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
     dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
     params = {"model": pretrained.params, "objective": head.params if head else {}}

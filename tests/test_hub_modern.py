@@ -1,0 +1,250 @@
+"""ModernBERT, ELECTRA, and heads for spans and choices: what theirs say, ours says; ours goes out where it is one.
+
+Against the file that fixtures/hub_modern.py makes; where torch and transformers are installed, it is what they say.
+"""
+
+import functools
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fixtures import hub_modern as theirs
+from hub_folders import folders_of, same_tensors
+from safetensors.numpy import load, save_file
+from small import small_config
+
+import mlm
+from mlm.base import errors, types
+from mlm.data.tokenizers import hub as vocabulary
+from mlm.inference import pretrained_io
+from mlm.models.hub import heads as hub_heads
+from mlm.objectives import features, heads
+from mlm.training.run import pretrained_folder
+
+EVERY = pytest.mark.parametrize("case", theirs.CASES)
+
+
+@functools.cache
+def told() -> dict[str, np.ndarray]:
+    with np.load(theirs.PATH) as file:
+        return dict(file)
+
+
+def write_case(plain, top, case, **settings):
+    """The folder of a case below `top`, its config.json changed; None: without that field."""
+    kind, folder = theirs.CASES[case][0], top / case
+    folder.mkdir(parents=True)
+    for key, content in told().items():
+        if kind == "modernbert" and key.startswith("modernbert/token"):
+            (folder / key.partition("/")[2]).write_bytes(content.tobytes())
+    if kind != "modernbert":
+        for file in plain[theirs.TOKENIZERS[kind]].glob("*token*"):
+            shutil.copy(file, folder)
+    said = json.loads(told()[f"{case}/config.json"].tobytes()) | settings
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
+    shapes = json.loads(told()[f"{case}/shapes"].tobytes())
+    save_file({name: theirs.drawn(name, shape) for name, shape in shapes.items()}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return folders_of(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def made(plain, tmp_path_factory):
+    top = tmp_path_factory.mktemp("modern")
+    return {case: write_case(plain, top, case) for case in theirs.CASES}
+
+
+@pytest.fixture(scope="module")
+def models(made):
+    return {case: mlm.load(folder) for case, folder in made.items()}
+
+
+def make_batch(model, rows) -> types.Batch:
+    """Rows with their numbers, as a batch of ours; order_V: of a tokenizer that numbers entries as theirs."""
+    order_V = vocabulary.get_original_ids(model.tokenizer)
+    real_BxL = jnp.asarray(rows["real"])
+    position_BxL = jnp.broadcast_to(jnp.arange(real_BxL.shape[1]), real_BxL.shape)
+    text = types.Tokens(
+        jnp.asarray(np.argsort(order_V)[rows["ids"]]), real_BxL, position_BxL, jnp.asarray(rows["types"])
+    )
+    return types.Batch(text, {}, jnp.arange(len(real_BxL)))
+
+
+def compute(model, discriminator_head, params, batch):
+    """(states_KxBxLxD or None, logits) of a batch."""
+    objective, head = model.config.objective, params["objective"]
+    if objective == "mlm" and not discriminator_head:
+        h_KxBxLxD = features.encode_all_layers(model.config, params, model.model, batch, None)
+        number_V = np.argsort(vocabulary.get_original_ids(model.tokenizer))
+        return h_KxBxLxD, model.model.logits(params["model"], h_KxBxLxD[-1])[..., number_V]
+    h_BxLxD = features.read_features(model.config, params, model.model, batch, None)
+    if discriminator_head:
+        hidden_BxLxD = jax.nn.gelu(heads.apply_dense(discriminator_head["hidden"], h_BxLxD), approximate=False)
+        return None, heads.apply_dense(discriminator_head["label"], hidden_BxLxD)[..., 0]
+    if objective in ("tagging", "extractive_qa"):
+        return None, heads.apply_word_head(model.config, head, h_BxLxD, None)
+    logits_BxC = heads.apply_pooled_head(model.config, head, h_BxLxD, batch.text, None)
+    return None, logits_BxC[:, 0][None] if objective == "multiple_choice" else logits_BxC
+
+
+def answer(model, rows, discriminator_head=None):
+    """`compute` of rows, and which tokens are real where the logits are those of tokens."""
+    states_and_logits = jax.jit(functools.partial(compute, model, discriminator_head))
+    states, logits = jax.device_get(states_and_logits(model.params, make_batch(model, rows)))
+    asked = rows["real"] > 0 if logits.shape[:2] == rows["real"].shape else np.ones(logits.shape, bool)
+    return states, logits, asked
+
+
+@EVERY
+def test_states_and_logits_are_theirs(made, models, case):
+    rows = {name: told()[f"{theirs.CASES[case][0]}:{name}"] for name in ("ids", "types", "real")}
+    found = pretrained_folder.read_folder(made[case])
+    states, logits, asked = answer(models[case], rows, found.read_discriminator_head())
+    np.testing.assert_allclose(logits[asked], told()[f"{case}:logits"][asked], rtol=0, atol=1e-5)
+    if states is not None:
+        np.testing.assert_allclose(states[:, asked], told()[f"{case}:states"][:, asked], rtol=0, atol=1e-5)
+
+
+@EVERY
+def test_what_was_read_is_written_again_to_the_bit(made, models, case, tmp_path):
+    models[case].save_pretrained(str(tmp_path / "out"))
+    same_tensors(made[case], tmp_path / "out")
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (made[case], tmp_path / "out"))
+    assert before == after
+
+
+def test_the_file_is_what_they_say():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    for name, value in theirs.make().items():
+        if ":" in name:
+            np.testing.assert_allclose(told()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_modernbert_s_special_tokens_stand_behind_its_vocabulary(models):
+    model, rows = models["modernbert"], told()
+    assert model.tokenize([text for text, second in theirs.ROWS if second is None]) == [
+        rows["modernbert:ids"][row][rows["modernbert:real"][row] > 0].tolist() for row in (0, 2)
+    ]
+    assert len(model.vocab) == told()["modernbert:logits"].shape[-1]
+    assert [model.vocab[i] for i in model.tokenize("[MASK]")] == ["[CLS]", "[MASK]", "[SEP]"]
+
+
+BAD = {
+    "a window in the wrong layers": (
+        {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+        "layer_types = .*: expected full_attention for every n-th layer from the first on",
+    ),
+    "layers without a type": (
+        {"layer_types": ["full_attention"]},
+        "layer_types = .*: expected one for each of 3 layers",
+    ),
+    "an odd window": ({"local_attention": 7}, "local_attention = 7: expected an even number"),
+    "scaled positions": (
+        {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
+        "rope_parameters = .*: expected rope_type default",
+    ),
+    "a gate of ReLU": ({"hidden_activation": "relu"}, "hidden_activation = 'relu': expected one of gelu, silu"),
+    "biases in the MLP alone": ({"mlp_bias": True}, r"mlp_bias, decoder_bias = \[False, False, False, True, True\]"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_modernbert_that_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
+    settings, line = BAD[case]
+    folder = write_case(plain, tmp_path, "modernbert", **settings)
+    with pytest.raises(errors.ConfigError, match=line) as refused:
+        mlm.load(folder)
+    assert "\n" not in str(refused.value) and str(folder) in str(refused.value)
+
+
+def test_the_names_of_transformers_4_are_read(plain, models, tmp_path):
+    older = {"global_attn_every_n_layers": 2, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
+    folder = write_case(plain, tmp_path, "modernbert", layer_types=None, rope_parameters=None, **older)
+    assert mlm.load(folder).config.model == models["modernbert"].config.model
+
+
+MODERN = {
+    "model__positions": "rotary",
+    "model__first_norm": False,
+    "model__type_vocab_size": 0,
+    "model__activation": "geglu",
+    "model__bias": "output",
+    "model__norm_placement": "pre",
+    "model__norm_eps": 1e-5,
+    "model__local_window": 4,
+    "model__global_every": 2,
+    "model__rope_theta": 160_000.0,
+    "model__local_rope_theta": 10_000.0,
+}
+
+
+def ours(objective="mlm", **changes):
+    """A small model of ours, with drawn parameters, over a WordPiece vocabulary."""
+    from test_hub_heads import ours as fine_tuned
+
+    if objective in hub_heads.CLASSES:
+        return fine_tuned(objective, **{"model__norm_placement": "pre"} | changes)
+    from test_hub import ours as pretrained
+
+    return pretrained("wordpiece", **changes)
+
+
+def assert_equal_used(path, found, wanted):
+    """Asserts that two leaves are equal, but for the first layer's norm before attention, which no ModernBERT has."""
+    first = any(getattr(key, "key", None) == "attention_norm" for key in path)
+    np.testing.assert_array_equal(found[int(first) :], wanted[int(first) :])
+
+
+@pytest.mark.parametrize(
+    ("objective", "changes"),
+    [
+        ("mlm", {}),
+        ("mlm", {"model__bias": "all", "model__activation": "swiglu", "model__local_window": 0}),
+        ("classification", {"finetune__pooler": "modernbert", "finetune__pooling": "mean"}),
+        ("tagging", {"finetune__pooler": "modernbert"}),
+    ],
+    ids=["local", "biases", "classification", "tagging"],
+)
+def test_ours_is_a_modernbert(objective, changes, tmp_path):
+    model, folder = ours(objective, **MODERN | changes), tmp_path / "out"
+    done = model.save_pretrained(str(folder))
+    assert (done["model_type"], done["note"]) == ("modernbert", "")
+    again = mlm.load(folder)
+    unused = {"transform", "transform_norm", "bias"} if objective != "mlm" else set()
+    found, wanted = (
+        {name: x for name, x in one.params["model"].items() if name not in unused} for one in (again, model)
+    )
+    jax.tree_util.tree_map_with_path(assert_equal_used, found, wanted)
+    jax.tree.map(np.testing.assert_array_equal, again.params["objective"], model.params["objective"])
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    auto = {"classification": "SequenceClassification", "tagging": "TokenClassification"}.get(objective, "MaskedLM")
+    there = getattr(transformers, f"AutoModelFor{auto}").from_pretrained(folder).eval()
+    ids = np.array([model.tokenize("the apple is red . the apple is green")])
+    rows = {"ids": ids, "types": np.zeros_like(ids), "real": np.ones_like(ids)}
+    with torch.no_grad():
+        found = there(torch.from_numpy(ids)).logits.numpy()
+    np.testing.assert_allclose(answer(model, rows)[1], found, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"model__norm": "rmsnorm"}, "config.model.norm = 'rmsnorm': expected layernorm"),
+        ({"model__norm_placement": "sandwich"}, "config.model.norm_placement = 'sandwich': expected pre"),
+        ({"model__first_norm": True}, "config.model.first_norm = True: expected False"),
+        ({"model__type_vocab_size": 2}, "config.model.type_vocab_size = 2: expected 0"),
+        ({"model__qk_norm": True}, "config.model.qk_norm = True: expected False"),
+        ({"model__activation": "gelu"}, "config.model.activation = 'gelu': expected one of geglu, swiglu"),
+    ],
+)
+def test_the_first_field_that_no_modernbert_has_is_named(changes, line, tmp_path):
+    done = ours(**MODERN | changes).save_pretrained(str(tmp_path / "out"))
+    assert done["model_type"] == "mlm" and done["note"].startswith(line) and "\n" not in done["note"]
