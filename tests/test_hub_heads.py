@@ -174,7 +174,7 @@ def ours(objective, vocabulary_of=None, **changes):
     tokenizer = (
         vocabulary.read_tokenizer(vocabulary_of) if vocabulary_of else kinds.KINDS["wordpiece"].build_tokenizer(words)
     )
-    scores = {"regression": "pearson"}.get(objective, "accuracy")
+    scores = {"regression": "pearson", "extractive_qa": "f1"}.get(objective, "accuracy")
     cfg = small_config(
         objective=objective,
         pack__seq_len=hub.PLACES,
@@ -182,7 +182,7 @@ def ours(objective, vocabulary_of=None, **changes):
         data__labelled__scores=scores,
         **changes,
     )
-    classes = () if objective == "regression" else ("O", "B-X", "I-X")
+    classes = () if objective in ("regression", "extractive_qa") else ("O", "B-X", "I-X")
     about = read.make_dataset_info(cfg, tokenizer, classes)
     blank = pretrained_io.build_language_model(cfg, tokenizer, {}, {}, about)
     draw = np.random.default_rng(0)

@@ -14,15 +14,13 @@ import pytest
 from fixtures import hub_modern as theirs
 from hub_folders import folders_of, same_tensors
 from safetensors.numpy import load, save_file
-from small import small_config
 
 import mlm
-from mlm.base import errors, types
+from mlm.base import errors, fields, types
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.inference import pretrained_io
-from mlm.models.hub import heads as hub_heads
 from mlm.objectives import features, heads
-from mlm.training.run import pretrained_folder
+from mlm.training.run import initialization, pretrained_folder
+from mlm.training.step import program
 
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
@@ -190,8 +188,8 @@ def ours(objective="mlm", **changes):
     """A small model of ours, with drawn parameters, over a WordPiece vocabulary."""
     from test_hub_heads import ours as fine_tuned
 
-    if objective in hub_heads.CLASSES:
-        return fine_tuned(objective, **{"model__norm_placement": "pre"} | changes)
+    if objective != "mlm":
+        return fine_tuned(objective, **changes)
     from test_hub import ours as pretrained
 
     return pretrained("wordpiece", **changes)
@@ -248,3 +246,107 @@ def test_ours_is_a_modernbert(objective, changes, tmp_path):
 def test_the_first_field_that_no_modernbert_has_is_named(changes, line, tmp_path):
     done = ours(**MODERN | changes).save_pretrained(str(tmp_path / "out"))
     assert done["model_type"] == "mlm" and done["note"].startswith(line) and "\n" not in done["note"]
+
+
+def test_replaced_token_detection_goes_out_as_a_pair(tmp_path):
+    model, folder = ours("replaced_token_detection", model__embedding_dim=8), tmp_path / "out"
+    assert model.save_pretrained(str(folder)) == {"written": str(folder), "model_type": "electra", "note": ""}
+    discriminator, generator = (pretrained_folder.read_folder(one) for one in (folder, folder / "generator"))
+    own = dict(model.params["objective"])
+    jax.tree.map(np.testing.assert_array_equal, generator.params["model"], own.pop("generator"))
+    jax.tree.map(np.testing.assert_array_equal, discriminator.read_discriminator_head(), own)
+    encoder = model.params["model"].keys() - {"transform", "transform_norm", "bias"}
+    for name in encoder:
+        jax.tree.map(np.testing.assert_array_equal, discriminator.params["model"][name], model.params["model"][name])
+    assert not discriminator.has_lm_head and generator.has_lm_head
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    ids = np.array([model.tokenize("the apple is red .")])
+    rows = {"ids": ids, "types": np.zeros_like(ids), "real": np.ones_like(ids)}
+    there = transformers.ElectraForPreTraining.from_pretrained(folder).eval()
+    with torch.no_grad():
+        found = there(torch.from_numpy(ids)).logits.numpy()
+        generated = transformers.ElectraForMaskedLM.from_pretrained(folder / "generator").eval()(torch.from_numpy(ids))
+    np.testing.assert_allclose(answer(model, rows, own)[1], found, rtol=0, atol=1e-5)
+    wanted = mlm.load(folder / "generator").logits("the apple is red .")
+    np.testing.assert_allclose(generated.logits[0].numpy(), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"model__norm_placement": "pre"}, "config.model.norm_placement = 'pre': expected one of post"),
+        ({"model__activation": "relu"}, "config.model.activation = 'relu': expected gelu"),
+        ({"model__positions": "rotary"}, "config.model.norm_placement = 'post': expected pre"),
+    ],
+)
+def test_a_pair_that_is_no_electra_says_why(changes, line, tmp_path):
+    model = ours("replaced_token_detection", **changes)
+    done = model.save_pretrained(str(tmp_path / "out"))
+    assert done["model_type"] == "mlm" and done["note"].startswith(line) and "\n" not in done["note"]
+    jax.tree.map(np.testing.assert_array_equal, mlm.load(tmp_path / "out").params, model.params)
+
+
+def start_from(folder, **changes):
+    """(the folder, parameters that a run begins with): those that the folder lacks are 7."""
+    source = pretrained_folder.read_folder(folder)
+    changes = {name.replace("__", "."): value for name, value in changes.items()} | {"init.hub": str(folder)}
+    cfg = fields.override(source.cfg, changes)
+    info = pretrained_folder.make_dataset_info(cfg, source.tokenizer, ("bad", "good"))
+    model, objective = program.build_model_and_objective(cfg, info)
+    shapes = jax.eval_shape(
+        lambda key: {"model": model.init(key), "objective": objective.init(key, model)}, jax.random.key(0)
+    )
+    seven = jax.tree.map(lambda x: np.full(x.shape, 7, np.float32), shapes)
+    state = initialization.init_from_source(cfg, types.TrainState(np.int32(0), seven, None), source.tokenizer)
+    return source, state.params
+
+
+def test_fine_tuning_starts_from_a_discriminator_and_detection_from_its_head(made):
+    label = {"objective": "classification", "data__labelled__scores": "accuracy", "finetune__pooling": "first"}
+    source, params = start_from(made["electra-discriminator"], finetune__pooler="electra", **label)
+    for name in ("token", "embed_projection", "body"):
+        jax.tree.map(np.testing.assert_array_equal, params["model"][name], source.params["model"][name])
+    assert all(np.all(x == 7) for x in jax.tree.leaves(params["objective"]))  # ELECTRA has no pooler before
+    source, params = start_from(made["electra-discriminator"], objective="replaced_token_detection")
+    head = source.read_discriminator_head()
+    jax.tree.map(np.testing.assert_array_equal, {name: params["objective"][name] for name in head}, head)
+    source, params = start_from(made["modernbert"], finetune__pooler="modernbert", **label)
+    for name, whose in (("pool", "transform"), ("pool_norm", "transform_norm")):
+        jax.tree.map(np.testing.assert_array_equal, params["objective"][name], source.params["model"][whose])
+
+
+@pytest.mark.parametrize(
+    ("objective", "changes", "name"),
+    [
+        ("extractive_qa", {}, "BertForQuestionAnswering"),
+        (
+            "multiple_choice",
+            {"data__labelled__choice_columns": "a,b", "data__labelled__format": "csv"},
+            "BertForMultipleChoice",
+        ),
+        (
+            "classification",
+            {"finetune__pooler": "electra", "model__embedding_dim": 8},
+            "ElectraForSequenceClassification",
+        ),
+    ],
+    ids=["span", "choice", "electra"],
+)
+def test_ours_with_a_head_is_theirs(objective, changes, name, tmp_path):
+    model, folder = ours(objective, **changes), tmp_path / "out"
+    assert model.save_pretrained(str(folder))["note"] == ""
+    assert json.loads((folder / "config.json").read_text())["architectures"] == [name]
+    again = pretrained_folder.read_folder(folder)
+    jax.tree.map(np.testing.assert_array_equal, again.params["objective"], model.params["objective"])
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    ids = np.array([model.tokenize("the apple is red . the apple"), model.tokenize("the apple is green . the red")])
+    rows = {"ids": ids, "types": np.zeros_like(ids), "real": np.ones_like(ids)}
+    given = torch.from_numpy(ids)
+    with torch.no_grad():
+        there = getattr(transformers, name).from_pretrained(folder).eval()
+        said = there(given[None] if objective == "multiple_choice" else given)
+    if objective == "extractive_qa":
+        found = torch.stack([said.start_logits, said.end_logits], -1).numpy()
+    else:
+        found = said.logits.numpy()
+    np.testing.assert_allclose(answer(model, rows)[1], found, rtol=0, atol=1e-5)

@@ -104,6 +104,8 @@ def _export_electra(model, params):
     Raises ConfigError, with the reason, where one of them is no ELECTRA.
     """
     cfg, order_V = model.config, vocabulary.get_original_ids(model.tokenizer)
+    if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
+        cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
     discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | heads.DISCRIMINATOR_FIELDS
     errors.require(
         cfg.model.activation == "gelu",

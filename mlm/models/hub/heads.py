@@ -187,7 +187,7 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
 
 def export_tensors(objective: str, params: types.Params, config_json: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The tensors of an objective's parameters; the inverse of `read_label_head` and `read_discriminator_head`."""
-    heads = ARCHITECTURES[config_json["model_type"]].heads | {"replaced_token_detection": DISCRIMINATOR_HEAD}
+    heads = {"replaced_token_detection": DISCRIMINATOR_HEAD, **ARCHITECTURES[config_json["model_type"]].heads}
     tensors = {}
     for module, path in heads[objective].items():
         layer = params[path] if path else params
