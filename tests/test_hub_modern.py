@@ -3,6 +3,7 @@
 Against the file that fixtures/hub_modern.py makes; where torch and transformers are installed, it is what they say.
 """
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -12,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fixtures import hub_modern as theirs
-from hub_folders import folders_of, same_tensors
-from safetensors.numpy import load, save_file
+from hub_folders import folders_of, same_tensors, with_tensors
+from safetensors.numpy import save_file
 
 import mlm
 from mlm.base import errors, fields, types
@@ -154,6 +155,18 @@ BAD = {
 }
 
 
+@pytest.mark.parametrize(("case", "prefix"), [("modernbert", "model."), ("electra-generator", "electra.")])
+def test_an_encoder_alone_is_read(plain, models, case, prefix, tmp_path):
+    folder = with_tensors(
+        write_case(plain, tmp_path, case),
+        lambda name, x: [(name.removeprefix(prefix), x)] if name.startswith(prefix) else [],
+    )
+    found = pretrained_folder.read_folder(folder)
+    assert not found.has_lm_head
+    for name in found.params["model"].keys() - {"transform", "transform_norm", "bias"}:
+        jax.tree.map(np.testing.assert_array_equal, found.params["model"][name], models[case].params["model"][name])
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_a_modernbert_that_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     settings, line = BAD[case]
@@ -164,9 +177,10 @@ def test_a_modernbert_that_ours_cannot_be_ends_in_one_line(plain, case, tmp_path
 
 
 def test_the_names_of_transformers_4_are_read(plain, models, tmp_path):
-    older = {"global_attn_every_n_layers": 2, "global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
+    older = {"global_attn_every_n_layers": 2, "global_rope_theta": 20_000.0, "local_rope_theta": 500.0}
     folder = write_case(plain, tmp_path, "modernbert", layer_types=None, rope_parameters=None, **older)
-    assert mlm.load(folder).config.model == models["modernbert"].config.model
+    newer = dataclasses.replace(models["modernbert"].config.model, rope_theta=20_000.0, local_rope_theta=500.0)
+    assert mlm.load(folder).config.model == newer
 
 
 MODERN = {

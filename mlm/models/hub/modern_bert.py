@@ -158,7 +158,7 @@ def _read_theta(where, config_json, name, older_name, default) -> float:
     rope: Any = config_json.get("rope_parameters") or {}
     errors.require(isinstance(rope, dict), f"{where}: rope_parameters", rope, f"{GLOBAL} and {LOCAL}")
     entry = rope.get(name) or {}
-    is_default = isinstance(entry, dict) and {**entry, "rope_theta": 0} in ({"rope_theta": 0}, DEFAULT_ROPE)
+    is_default = isinstance(entry, dict) and DEFAULT_ROPE | entry | {"rope_theta": 0} == DEFAULT_ROPE
     errors.require(is_default, f"{where}: rope_parameters", rope, "rope_type default, and rope_theta alone beside it")
     scaling = config_json.get("rope_scaling")
     errors.require(not scaling, f"{where}: rope_scaling", scaling, "none")
