@@ -151,6 +151,7 @@ BAD = {
         "rope_parameters = .*: expected rope_type default",
     ),
     "a gate of ReLU": ({"hidden_activation": "relu"}, "hidden_activation = 'relu': expected one of gelu, silu"),
+    "a summary by the last token": ({"summary_type": "last"}, "summary_type = 'last': expected 'first'"),
     "biases in the MLP alone": ({"mlp_bias": True}, r"mlp_bias, decoder_bias = \[False, False, False, True, True\]"),
 }
 
@@ -168,9 +169,9 @@ def test_an_encoder_alone_is_read(plain, models, case, prefix, tmp_path):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_modernbert_that_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
+def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     settings, line = BAD[case]
-    folder = write_case(plain, tmp_path, "modernbert", **settings)
+    folder = write_case(plain, tmp_path, "electra-choice" if "summary" in case else "modernbert", **settings)
     with pytest.raises(errors.ConfigError, match=line) as refused:
         mlm.load(folder)
     assert "\n" not in str(refused.value) and str(folder) in str(refused.value)

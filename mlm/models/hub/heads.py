@@ -30,6 +30,8 @@ DISCRIMINATOR_HEAD = {
 }
 DISCRIMINATOR_FIELDS = {"architectures": ["ElectraForPreTraining"]}
 OPTIONAL_BIASES = {"pool": "classifier_bias", "pool_norm": "norm_bias"}  # of a ModernBERT, by our parameter
+# What ElectraForMultipleChoice must have to be our pooler.
+ELECTRA_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 CHOICES = ("0", "1")  # a file does not say how many endings there are to choose from
 POOLINGS = {"first": "cls", "mean": "mean"}  # classifier_pooling of a ModernBERT, by config.finetune.pooling
 
@@ -75,6 +77,10 @@ def read_label_head(
             len(classes),
             f"one entry, since problem_type is {problem_type}",
         )
+    if (architecture.pooler, objective) == ("electra", "multiple_choice"):
+        for name, expected in ELECTRA_SUMMARY.items():
+            value = config_json.get(name, expected)
+            errors.require(value == expected, f"{where}: {name}", value, f"{expected!r}")
     num_labels = {"extractive_qa": NUM_ENDS, "multiple_choice": 1}.get(objective, len(classes))
     absent_biases = _list_absent_biases(config_json)
     params: types.Params = {}

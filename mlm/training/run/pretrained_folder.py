@@ -47,8 +47,10 @@ class PretrainedFolder(NamedTuple):
     source: hub.HubModel | None = None  # what else it has; None: written with a config of this project
 
     def read_discriminator_head(self) -> types.Params:
-        """The head of ELECTRA's discriminator; {} if the folder has none."""
-        return heads.read_discriminator_head(self.source.unused_tensors) if self.source is not None else {}
+        """The head of ELECTRA's discriminator; {} if the folder has none, or one of another activation than ours."""
+        if self.source is None or self.cfg.model.activation != "gelu":
+            return {}
+        return heads.read_discriminator_head(self.source.unused_tensors)
 
     def read_pooler(self) -> types.Params | None:
         """BERT's pooler, if the folder has one."""
