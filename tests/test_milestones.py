@@ -16,6 +16,7 @@ from mlm.cli import evaluate
 from mlm.data.rows import pack
 from mlm.report import charts, figures, milestone_curves, specs
 from mlm.training.run import checkpoint, directory, loop, milestones, preemption, spikes, trained_run, training_run
+from mlm.training.step import batch_warmup
 
 STEPS = 8
 
@@ -137,6 +138,13 @@ def test_words_are_those_that_the_run_has_read(run):
     first, second = milestones.list_steps(cfg, packed)
     for step, count in ((first, 1000), (second, 2000)):
         assert (step - 1) * per_step < count <= step * per_step
+    grown = {"train.batch_warmup_fraction": 1.0, "train.grad_accum_steps": 8, "train.initial_batch_fraction": 0.125}
+    cfg = fields.override(cfg, grown)
+    shares = [int(batch_warmup.count_microbatches(cfg.train, step)) / 8 for step in range(100)]
+    later = milestones.list_steps(cfg, packed)
+    assert later[0] > first and later[1] > second
+    for step, count in zip(later, (1000, 2000), strict=True):
+        assert sum(shares[: step - 1]) * per_step < count <= sum(shares[:step]) * per_step
 
 
 def test_log_milestones_are_even_in_the_logarithm_and_end_with_the_run(run):

@@ -1,6 +1,5 @@
 """The moments of a run at which it keeps its parameters: config.train.milestones."""
 
-import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,6 +9,7 @@ import numpy as np
 from mlm.base import config, errors
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.data.rows.columns import PackedDataset
+from mlm.training.step import batch_warmup
 
 UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so many words each
 # The moments that the BabyLM challenge of 2025 asks for, in millions of words.
@@ -68,8 +68,9 @@ def list_steps(cfg: config.Config, packed: PackedDataset) -> list[int]:
     steps = {*milestones.steps}
     steps |= {round(last ** (number / milestones.log_count)) for number in range(1, milestones.log_count + 1)}
     if milestones.words:
-        words_per_step = cfg.train.batch_size * count_words(packed) / len(packed.train["ids"])
-        steps |= {math.ceil(words / words_per_step) for words in milestones.words}
+        words_per_batch = cfg.train.batch_size * count_words(packed) / len(packed.train["ids"])
+        batches_N = batch_warmup.count_batches_read(cfg.train)
+        steps |= {int(np.searchsorted(batches_N, words / words_per_batch)) + 1 for words in milestones.words}
     return sorted(step for step in steps if step <= last)
 
 

@@ -43,6 +43,14 @@ def count_microbatches(train: config.Train, step: Any) -> jax.Array:
     return jnp.clip(count, 1, train.grad_accum_steps).astype(jnp.int32)
 
 
+def count_batches_read(train: config.Train) -> types.Array:
+    """How many full batches of examples a run has used after each of its steps."""
+    if not train.batch_warmup_fraction:
+        return np.arange(1, train.steps + 1)
+    counts_N = np.asarray(count_microbatches(train, np.arange(train.steps)), np.int64)
+    return np.cumsum(counts_N) / train.grad_accum_steps
+
+
 def compute_mean_fraction(train: config.Train) -> float:
     """The share of a full batch that a step uses, mean over the run."""
     if not train.batch_warmup_fraction:
