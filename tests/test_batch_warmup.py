@@ -11,7 +11,7 @@ from test_step import uneven
 
 from mlm.base import config, errors
 from mlm.training.run import extension, resolution
-from mlm.training.step import batch_warmup, program, sharding, update
+from mlm.training.step import batch_warmup, cost, program, sharding, update
 
 PARTS = 4
 WARMUP = {
@@ -95,6 +95,12 @@ def test_the_other_microbatches_are_not_computed():
     traced = jax.make_jaxpr(functools.partial(built.train_step, sharding.Replicated(1)))(state, uneven(8), hparams)
     loops = [equation for equation in traced.eqns if equation.primitive.name == "while"]
     assert any("dot_general" in str(loop.params["body_jaxpr"]) for loop in loops)
+
+
+def test_a_plan_counts_what_the_devices_of_a_growing_batch_exchange():
+    cfg = small_config(**TINY, **WARMUP | {"train__batch_size": 16}, **PLAIN, parallel__mode="fsdp")
+    moved = cost.compile_step(program.canonicalize_config(cfg), 50).collective_bytes
+    assert moved["all-gather"] > 0 and moved["reduce-scatter"] > 0
 
 
 @pytest.mark.parametrize(

@@ -111,14 +111,16 @@ def measure_step_memory(cfg: config.Config, vocab_size: int) -> float:
 def compile_step(
     cfg: config.Config, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
 ) -> StepCost:
-    """Compiles a step of a canonical config, with layers rolled; allocates no array.
+    """Compiles a step of a canonical config on a full batch, with layers rolled; allocates no array.
 
     It is compiled for one device here (single_device), for the given ones, which need not be here, or for all. Kernels
     of this machine's CPU would not be those of the devices that it stands for: devices that are given have their own.
     """
     platform = devices[0].platform if devices else ""
     kernels = platform_kernels.resolve_kernels(cfg.model.kernels, platform) if devices else platform_kernels.REFERENCE
-    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": kernels})
+    # The loop of a growing batch does not say how often it runs, and so not what it moves between devices.
+    full_batch = {"train.batch_warmup_fraction": 0.0}
+    cfg = fields.override(cfg, {"model.scan_unroll": 1, "model.kernels": kernels} | full_batch)
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
     mode = parallel.MODES["data_parallel" if single_device else cfg.parallel.mode]
