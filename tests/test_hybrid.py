@@ -10,7 +10,7 @@ import pytest
 from small import PLAIN, batch, build, make_dataset_info, small_config
 
 from mlm import objectives
-from mlm.base import errors, types
+from mlm.base import batch_warmup, config, errors, types
 from mlm.base.special import CLS, MASK, SEP
 from mlm.data.tokenizers import kinds
 from mlm.inference import language_model, masked_queries
@@ -87,7 +87,9 @@ def test_a_share_of_the_slots_is_causal_whatever_device_has_them(share):
 def test_the_share_holds_over_batches_of_any_size_and_terms_weigh_as_the_rows_of_each(rows, share):
     knobs, count = program.make_train_hparams(small_config(objective="hybrid", hybrid__causal_fraction=share)), 0
     for step in range(40):
-        said = hybrid.schedule_hparams(knobs, np.float32(step) / np.float32(40), num_steps=40, batch_size=rows)
+        said = hybrid.schedule_hparams(
+            knobs, np.float32(step) / np.float32(40), train=config.Train(steps=40, batch_size=rows)
+        )
         of = said.objective
         left_B = np.asarray(hybrid.select_causal_examples(jnp.arange(rows), of["causal_fraction"], of["causal_carry"]))
         count += left_B.sum()
@@ -151,7 +153,7 @@ def test_all_rows_are_causal_for_the_first_share_of_the_steps():
         mask__final_rate=0.05,
     )
     knobs = program.make_train_hparams(cfg)
-    now = functools.partial(hybrid.schedule_hparams, num_steps=8, batch_size=8)
+    now = functools.partial(hybrid.schedule_hparams, train=config.Train(steps=8, batch_size=8))
     shares = [float(now(knobs, step / np.float32(8)).objective["causal_fraction"]) for step in range(8)]
     assert shares == [1, 1, *[0.125] * 6]
     assert float(now(knobs, 0.5).objective["rate"]) == pytest.approx(0.1)
@@ -161,6 +163,27 @@ def test_all_rows_are_causal_for_the_first_share_of_the_steps():
     assert program.canonicalize_config(cfg) == program.canonicalize_config(
         small_config(objective="hybrid", mask__max_rate=0.15)
     )
+
+
+def test_a_growing_batch_weighs_its_terms_by_the_rows_that_it_uses():
+    """Of 16 rows one is causal; a step that uses four of them has it in one of four steps, where it is a quarter."""
+    cfg = small_config(
+        objective="hybrid",
+        hybrid__causal_fraction=1 / 16,
+        train__steps=16,
+        train__batch_size=16,
+        train__grad_accum_steps=4,
+        train__batch_warmup_fraction=0.75,
+    )
+    schedule = jax.jit(program.build_model_and_objective(cfg, make_dataset_info(cfg))[1].schedule_hparams)
+    knobs, shares = program.make_train_hparams(cfg), []
+    for step in range(16):
+        found = schedule(knobs, np.float32(step) / np.float32(16)).objective
+        causal = hybrid.select_causal_examples(np.arange(16), found["causal_fraction"], found["causal_carry"])
+        used = [row for row in range(16) if (row - step) % 4 < int(batch_warmup.count_microbatches(cfg.train, step))]
+        shares.append(float(found["batch_causal_fraction"]))
+        assert shares[-1] == pytest.approx(np.mean(np.asarray(causal)[used]))
+    assert sum(shares[:4]) == 0.25 and shares[12:] == [0.0625] * 4
 
 
 def test_terms_weigh_as_their_rows_are_many():

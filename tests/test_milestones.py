@@ -10,13 +10,12 @@ import pytest
 from small import drawn_config
 
 import mlm
-from mlm.base import errors, fields, files
+from mlm.base import batch_warmup, errors, fields, files
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import pack
 from mlm.report import charts, figures, milestone_curves, specs
 from mlm.training.run import checkpoint, directory, loop, milestones, preemption, spikes, trained_run, training_run
-from mlm.training.step import batch_warmup
 
 STEPS = 8
 

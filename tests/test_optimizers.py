@@ -10,11 +10,11 @@ import optax
 import pytest
 from small import ONE_EACH, build, drawn_config, small_config
 
-from mlm.base import config, errors, types
+from mlm.base import batch_warmup, config, errors, types
 from mlm.data.rows import pack
 from mlm.models import layers
 from mlm.training.run import checkpoint, loop, preemption, trained_run
-from mlm.training.step import batch_warmup, evaluation, optim, parameter_groups, trainable
+from mlm.training.step import evaluation, optim, parameter_groups, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec
 from mlm.training.step.parameter_groups import ParameterGroup
 

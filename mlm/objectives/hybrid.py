@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, errors, types
+from mlm.base import batch_warmup, config, errors, types
 from mlm.base.estimates import Score
 from mlm.objectives import causal, masking, masking_units, mlm, token_prediction
 
@@ -123,9 +123,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
         scores=SCORES,
         train_scores=TRAIN_SCORES,
         loss_weights=compute_loss_weights,
-        schedule_hparams=functools.partial(
-            schedule_hparams, num_steps=cfg.train.steps, batch_size=cfg.train.batch_size
-        ),
+        schedule_hparams=functools.partial(schedule_hparams, train=cfg.train),
     )
 
 
@@ -134,7 +132,7 @@ def _flag_real_examples(batch: types.Batch):
     return (batch.text.segments_BxL > 0).any(-1).astype(jnp.float32)
 
 
-def select_causal_examples(index_B, fraction, carry=0.0):
+def select_causal_examples(index_B, fraction, carry: types.Array | float = 0.0):
     """causal_B: a fraction of a batch, spread evenly: floor(fraction * n + carry) of the first n are causal."""
     return count_causal_before(index_B + 1, fraction, carry) > count_causal_before(index_B, fraction, carry)
 
@@ -159,18 +157,21 @@ def take_previous_states(text: types.Tokens, h_BxLxD):
     return jnp.where((text.positions_BxL == 0)[..., None], h_BxLxD, jnp.roll(h_BxLxD, 1, axis=1))
 
 
-def schedule_hparams(
-    hparams: types.TracedHparams, progress: jax.Array, *, num_steps: int, batch_size: int
-) -> types.TracedHparams:
+def schedule_hparams(hparams: types.TracedHparams, progress: jax.Array, *, train: config.Train) -> types.TracedHparams:
     """The hyperparameters of a step: the masking rate's, and the causal fraction, 1 for the first share of the steps.
 
     causal_carry: the part of a causal example that earlier batches left over, so that batches of any size keep the
-    fraction; batch_causal_fraction: the fraction of this batch.
+    fraction; batch_causal_fraction: the fraction of this batch, in a batch-size warm-up of the examples that it uses.
     """
+    batch_size = train.batch_size
     values = masking.schedule_rate(hparams, progress).objective
     fraction = jnp.where(progress < values["causal_first_fraction"], 1.0, values["causal_fraction"])
-    carry = jnp.round(progress * num_steps) * (batch_size * fraction % 1) % 1
+    step = jnp.round(progress * train.steps)
+    carry = step * (batch_size * fraction % 1) % 1
     in_batch = (count_causal_before(batch_size, fraction, carry) - count_causal_before(0, fraction, carry)) / batch_size
+    if train.batch_warmup_fraction:
+        is_used_B = batch_warmup.flag_used(train, step.astype(jnp.int32), batch_size)
+        in_batch = select_causal_examples(jnp.arange(batch_size), fraction, carry).mean(where=is_used_B)
     return hparams._replace(
         objective=values | {"causal_fraction": fraction, "causal_carry": carry, "batch_causal_fraction": in_batch}
     )

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 
 from mlm import objectives
-from mlm.base import config, fields, files
+from mlm.base import batch_warmup, config, fields, files
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
 from mlm.launch.sweep import plan, subprocess_worker
-from mlm.training.step import batch_warmup, cost, program
+from mlm.training.step import cost, program
 
 WARMUP_STEPS, TIMED_STEPS = 3, 15
 FULL_BATCH = {"train.batch_warmup_fraction": 0.0}  # in which steps are timed; those of a warm-up take a share of it

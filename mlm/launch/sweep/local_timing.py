@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, fields, types
+from mlm.base import batch_warmup, config, fields, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import plan, subprocess_worker
-from mlm.training.step import batch_warmup, parallel, program
+from mlm.training.step import parallel, program
 
 MAX_MATRIX_SIZE = 8192  # of the matrices that are multiplied to measure the peak
 WARMUP_STEPS = 1

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from mlm.base import config, errors, fields, types
+from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker, target_compiler
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
-from mlm.training.step import batch_warmup, cost, fsdp, parallel, program
+from mlm.training.step import cost, fsdp, parallel, program
 
 USABLE_MEMORY = 0.9  # share of a device's memory; the runtime and the collectives need the rest
 ESTIMATE_ERROR = 1.25  # factor by which an estimate of memory may be wrong, either way

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import config, errors
+from mlm.base import batch_warmup, config, errors
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.data.rows.columns import PackedDataset
-from mlm.training.step import batch_warmup
 
 UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so many words each
 # The moments that the BabyLM challenge of 2025 asks for, in millions of words.

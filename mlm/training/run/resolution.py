@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlm import models, objectives
-from mlm.base import conditional_fields, errors, fields
+from mlm.base import batch_warmup, conditional_fields, errors, fields
 from mlm.base.config import Config
 from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.language import grammar
@@ -13,7 +13,7 @@ from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
 from mlm.training.run import default_recipe, downstream, milestones, spikes, trackers
-from mlm.training.step import batch_warmup, ngrams, optim, parallel, trainable
+from mlm.training.step import ngrams, optim, parallel, trainable
 
 FIELD_CONDITIONS = (
     *corpus.FIELD_CONDITIONS,

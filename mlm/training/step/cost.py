@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from mlm.base import config, errors, fields, types
+from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.step import batch_warmup, collectives, parallel, program, update
+from mlm.training.step import collectives, parallel, program, update
 from mlm.training.step.optimizers import OPTIMIZERS
 
 

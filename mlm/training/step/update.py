@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from mlm.base import config, types
-from mlm.training.step import batch_warmup, optim, trainable
+from mlm.base import batch_warmup, config, types
+from mlm.training.step import optim, trainable
 from mlm.training.step.sharding import ShardingStrategy
 
 Sums = dict[str, jax.Array]  # by term of the loss
