@@ -208,8 +208,8 @@ def masked(group, realised, **changes):
 def test_realised_masking_rates_are_shown_where_one_is_not_what_was_asked_for():
     found, columns, said = made([masked("token", 0.1502), masked("word", 0.1436), masked("span", 0.1429)])
     titles = [column.title for column in columns]
-    assert titles.index("masking rate, realised") == titles.index("masking rate, asked for") + 1
-    assert [(row["asked_rate"], row["realised_rate"].mean) for row in found[:3]] == [
+    assert titles.index("masking rate, realised") == titles.index("masking rate, target") + 1
+    assert [(row["target_rate"], row["realised_rate"].mean) for row in found[:3]] == [
         (0.15, 0.1502),
         (0.15, 0.1436),
         (0.15, 0.1429),
@@ -217,7 +217,7 @@ def test_realised_masking_rates_are_shown_where_one_is_not_what_was_asked_for():
     assert "Compare runs at equal realised rates" in said
     half = {"mask__schedule": "linear", "mask__final_rate": 0.45}
     _, columns, _ = made([masked("token", 0.1512), masked("word", 0.3, **half), on("causal", 0, 3.0)])
-    assert not {"asked_rate", "realised_rate"} & {column.name for column in columns}
+    assert not {"target_rate", "realised_rate"} & {column.name for column in columns}
 
 
 def test_a_misspelt_column_is_a_line_with_the_nearest_name(caplog):

@@ -22,7 +22,7 @@ COST_COLUMNS = (
 )
 EVALUATION_SET = "evaluation_set"
 RATE_COLUMNS = (
-    Column("asked_rate", "masking rate, asked for", ".4f"),
+    Column("target_rate", "masking rate, target", ".4f"),
     Column(
         "realised_rate",
         "masking rate, realised",
@@ -31,7 +31,7 @@ RATE_COLUMNS = (
         "and short examples have few tokens to round to. Compare runs at equal realised rates.",
     ),
 )
-MIN_RATE_DIFFERENCE = 0.01  # of the rate that was asked for
+MIN_RATE_DIFFERENCE = 0.01  # of the target
 LEAK_COLUMN = Column(
     "leaks",
     "below the floor",
@@ -57,7 +57,7 @@ def build_table(
     The columns: the leading columns; runs below their floor; runs on the unigram's plateau; the evaluation set, if
     there are several; costs; scores; evaluations of the trained models (mlm/cli/evaluate.py); the trailing columns; and
     the primary score at each of config.eval.mask_rates. Between costs and scores: the masking rates, if a realised one
-    differs from the one asked for. Columns without any value are left out; a warning names those that seem misspelt.
+    differs from the target. Columns without any value are left out; a warning names those that seem misspelt.
 
     Args:
         results: runs.
@@ -128,24 +128,24 @@ def warn_once(message: str) -> None:
 
 
 def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) -> list[dict]:
-    """The rows of groups with the masking rates of their training, if one realised rate is not what was asked for."""
+    """The rows of groups with the masking rates of their training, if one realised rate is not its target."""
     rates = [
         {
-            "asked_rate": compute_asked_rate(seeds[0]["config"]),
+            "target_rate": compute_target_rate(seeds[0]["config"]),
             "realised_rate": estimate_mean(result["realised_rate"] for result in seeds),
         }
         if all(result["config"].get("objective") == "mlm" and "realised_rate" in result for result in seeds)
         else {}
         for seeds in groups
     ]
-    differences = [abs(cells["realised_rate"].mean / cells["asked_rate"] - 1) for cells in rates if cells]
+    differences = [abs(cells["realised_rate"].mean / cells["target_rate"] - 1) for cells in rates if cells]
     if max(differences, default=0.0) <= MIN_RATE_DIFFERENCE:
         return list(rows)
     return [row | cells for row, cells in zip(rows, rates, strict=True)]
 
 
-def compute_asked_rate(config: dict) -> float:
-    """The masking rate that a config asks for: the mean over training, which is halfway for every schedule."""
+def compute_target_rate(config: dict) -> float:
+    """The masking rate of a config: the mean over training, which is halfway for every schedule."""
     rate = config["mask.rate"]
     return rate if config["mask.schedule"] == "constant" else (rate + config["mask.final_rate"]) / 2
 

@@ -57,8 +57,8 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
         f"{score.title[0].upper()}{score.title[1:]} of the first group minus the second: "
         f"{'negative' if score.better < 0 else 'positive'} if the first is better."
     )
-    drawn = [*charts.build_charts(results, rows, columns, group), *milestone_curves.build_charts(results, group)]
-    return Findings(rows, columns, claims, claim_columns, note, drawn, *milestone_curves.build_table(results, group))
+    plots = [*charts.build_charts(results, rows, columns, group), *milestone_curves.build_charts(results, group)]
+    return Findings(rows, columns, claims, claim_columns, note, plots, *milestone_curves.build_table(results, group))
 
 
 def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
