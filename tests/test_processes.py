@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import tempfile
 
 import jax
@@ -185,6 +186,15 @@ def test_the_coordinator_of_a_local_run_listens_on_this_machine_alone(monkeypatc
     monkeypatch.setattr(jax.distributed, "initialize", lambda **arguments: given.update(arguments))
     rendezvous.join_processes(rendezvous.RendezvousConfig(coordinator, 2, 0, False, 1))
     assert given["coordinator_address"] == coordinator and given.get("coordinator_bind_address") == bound
+
+
+def test_a_port_that_is_in_use_is_named_before_jax_comes_to_it(monkeypatch):
+    monkeypatch.setattr(jax.distributed, "initialize", None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        coordinator = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(OSError) as raised:
+            rendezvous.join_processes(rendezvous.RendezvousConfig(coordinator, 2, 0, False, 1))
+    assert command.describe_machine_failure(raised.value) == (1, f"error: the address is in use: {coordinator}")
 
 
 def test_a_port_that_another_process_took_is_no_bad_input_but_a_reason_to_start_again(monkeypatch):

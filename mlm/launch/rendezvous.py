@@ -99,6 +99,8 @@ def join_processes(config: RendezvousConfig) -> None:
             "--distributed: expected a cluster whose environment describes the processes to JAX, as TPU pods and SLURM "
             "do, else --coordinator=HOST:PORT"
         )
+    if config.coordinator and config.process_id == 0:
+        require_free_port(config.coordinator)
     import jax
 
     heartbeat.send_end(heartbeat.LAST_WORDS, 2, f"{expected} within {config.timeout_seconds} s (--join_timeout)")
@@ -111,3 +113,15 @@ def join_processes(config: RendezvousConfig) -> None:
             raise OSError(errno.EADDRINUSE, "the address is in use", config.coordinator) from None
         raise errors.ConfigError(f"{expected} ({errors.first_line(error)[:150]})") from None
     heartbeat.send_end(heartbeat.LAST_WORDS, 1, f"{PEER_END}; restart all processes to continue")
+
+
+def require_free_port(coordinator: str) -> None:
+    """Raises OSError if process 0 cannot listen at its address: JAX may end by a segmentation fault there."""
+    host, _, port = coordinator.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    address = host.strip("[]") if host in LOOPBACK_HOSTS else ""
+    try:
+        socket.create_server((address, int(port)), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise OSError(errno.EADDRINUSE, "the address is in use", coordinator) from None
