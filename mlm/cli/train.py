@@ -113,7 +113,7 @@ def main(words: list[str]) -> None:
         flags.coordinator, flags.processes, flags.process, flags.distributed, flags.join_timeout
     )
     if flags.print_config:
-        print_config(parse_words(words)[1])
+        print_config(*parse_words(words))
         return
     is_child = heartbeat.connect_to_parent() is not None
     if not is_child:
@@ -153,11 +153,11 @@ def parse_words(words: list[str]):
     return args, layers
 
 
-def print_config(layers) -> None:
+def print_config(args, layers) -> None:
     """Prints the value of each field and where it comes from."""
     from mlm.training.run import initialization, resolution
 
-    resolved = initialization.resolve_layers(layers)
+    resolved = initialization.resolve_layers(layers, 1 + bool(args.recipe))
     resolution.check(resolved.config)
     config_help.print_origins(resolved.config, resolved.origins)
 
@@ -184,7 +184,7 @@ def resolve_config(args, layers, facts: dict):
         args.extend_to,
         "a single process; when it has extended the run, several processes can continue it",
     )
-    cfg = initialization.resolve_layers(layers).config
+    cfg = initialization.resolve_layers(layers, 1 + bool(args.recipe)).config
     resolution.check(cfg)
     facts |= {"--processes": args.processes} | consistency.shared_fields(fields.flatten(cfg))
     facts |= consistency.code_versions()

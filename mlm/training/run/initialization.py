@@ -29,6 +29,8 @@ TRAINING_FIELDS = tuple(
         "init_std",
         "depth_scaled_init",
         "chrono_init",
+        "rope_theta",  # no parameters: ModernBERT raises it for longer rows
+        "local_rope_theta",
         "dtype",
         "scan_unroll",
         "rnn_unroll",
@@ -42,15 +44,15 @@ def resolve(cfg: config.Config, *overrides: Mapping[str, Any]) -> config.Config:
     return resolve_layers(resolution.make_layers(cfg, *overrides)).config
 
 
-def resolve_layers(layers: Sequence[fields.Layer]) -> resolution.ResolvedConfig:
-    """`resolution.resolve_layers`, with the fields that are inherited from a source above the first of the layers.
+def resolve_layers(layers: Sequence[fields.Layer], num_base: int = 1) -> resolution.ResolvedConfig:
+    """`resolution.resolve_layers`, with the fields that are inherited from a source above the first num_base layers.
 
     Raises ConfigError if the source cannot be read, or a layer changes the model.
     """
     inherited_fields = inherit_fields(config.Config(), *(layer.values for layer in layers))
     origin = next((f"{name} = {inherited_fields[name]!r}" for name in SOURCES if inherited_fields.get(name)), "")
     inherited = [fields.Layer(origin, inherited_fields)] if inherited_fields else []
-    resolved = resolution.resolve_layers([*layers[:1], *inherited, *layers[1:]])
+    resolved = resolution.resolve_layers([*layers[:num_base], *inherited, *layers[num_base:]])
     check_inherited_fields(resolved.config, inherited_fields)
     return resolved
 

@@ -4,6 +4,7 @@ import enum
 from typing import Any
 
 from mlm.base import config, types
+from mlm.models import layers
 from mlm.training.step import fsdp
 
 
@@ -16,7 +17,6 @@ class ParameterGroup(enum.StrEnum):
 
 
 FUSED_LAYERS = {"qkv": 3, "source": 2}  # layers that make several projections with one matrix -> how many
-GATED_ACTIVATIONS = ("geglu", "swiglu")  # of an MLP, whose layer "up" makes a gate and what it multiplies
 GATES = {"gru": 3, "lstm": 4}  # of a recurrent cell
 GATED_LAYERS = (  # layers that compute all gates of a recurrent cell with one matrix
     "forward_input",
@@ -68,6 +68,6 @@ def count_projections(path: tuple[Any, ...], model: config.Model) -> int:
     """How many matrices stand side by side along the last axis of a leaf: q, k and v, or the gates of a cell or MLP."""
     names = get_names(path)
     layer = names[-2] if names[-1] == "kernel" else names[-1]
-    if layer == "up" and model.activation in GATED_ACTIVATIONS:
+    if layer == "up" and model.activation in layers.GATES:  # a gate, and what it multiplies
         return 2
     return FUSED_LAYERS.get(layer, GATES.get(model.cell, 1) if layer in GATED_LAYERS else 1)
