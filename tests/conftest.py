@@ -1,11 +1,12 @@
 """Tests run on the CPU, with four simulated devices. Programs that many tests start are compiled once, and quickly."""
 
+import logging
 import os
 
 import pytest
 import quickly
 
-from mlm.cli import process_environment
+from mlm.cli import command, process_environment
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda: for tests/test_cudnn_attention.py
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {quickly.FLAGS}"
@@ -57,3 +58,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         slow[item.path] = slow.get(item.path, 0) + (item.get_closest_marker("slow") is not None)
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.fixture(autouse=True)
+def no_command_s_log():
+    """A command that ran in the test's own process leaves no handler, whose stream ends with the test."""
+    yield
+    root = logging.getLogger()
+    root.handlers = [handler for handler in root.handlers if not isinstance(handler.formatter, command.LogFormatter)]

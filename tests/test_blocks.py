@@ -244,7 +244,9 @@ def test_no_bias_is_left_where_there_should_be_none(family, cell):
 def test_weights_decay_and_norms_scales_and_biases_do_not(family, cell):
     changes = {"layer_scale": 0.1, "qk_norm": True, "attention_gate": True, "positions": "relative", "embedding_dim": 8}
     shapes = paths(family, cell, norm_placement="sandwich", **changes)
-    decays = optim.make_decay_mask({path: {path[-1]: leaf} for path, leaf in shapes.items()})
+    decays = optim.make_decay_mask(
+        optim.split_decay_groups(config.Optim()), {path: {path[-1]: leaf} for path, leaf in shapes.items()}
+    )
     for path, leaf in shapes.items():
         is_vector = leaf.ndim - ("layers" in path) < 2
         assert decays[path][path[-1]] == (not is_vector and path[-1] != "relative_bias"), path
@@ -276,7 +278,6 @@ def test_scaled_by_depth_the_last_matrix_of_a_sublayer_starts_smaller(init_std):
         {"positions": "alibi"},
         {"positions": "relative"},
         {"local_window": 8},
-        {"embedding_dim": 8},
     ],
     ids=str,
 )

@@ -250,15 +250,13 @@ def test_the_command_offers_it_and_does_it(made, capsys):
         assert re.search(why, f"{refused.value} {capsys.readouterr().err}")
 
     refuse(r"config\.train\.steps = 12, there 8; choose another config\.workdir, such as workdir=.*or --extend_to")
-    refuse("--extend_to = 12: expected a single process", "--extend_to=12", "--distributed")
-    done = subprocess.run(
-        [sys.executable, "-m", "mlm", "train", *said, "--extend_to=12"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment(),
-    )
+
+    def run(*more):
+        words = [sys.executable, "-m", "mlm", "train", *said, "--extend_to=12", *more]
+        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment())
+
+    assert "--extend_to = 12: expected a single process" in run("--distributed").stderr
+    done = run()
     assert done.returncode == 0 and "continuing from step 8" in done.stdout, done.stderr
     assert "12 steps, 2 of them warm-up" in done.stdout
     refuse("warmup_fraction = 0.3, there 0.16.*or --extend_to")

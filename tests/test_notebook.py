@@ -42,5 +42,6 @@ def test_every_cell_runs(tmp_path, monkeypatch):
     said = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     assert "('transformer', '', '2 layers of 16', 'mlm')" in said[0][0]["data"]["text/plain"]
     expected = mlm.load(cfg.workdir).fill_mask("the [MASK] calls the old box .", top_k=3)[0]
-    assert said[1][0]["text"] == "".join(f"{one.probability:.3f}  {one.text}\n" for one in expected)
+    printed = [output for output in said[1] if output.get("name") == "stdout"]  # a vocabulary this small lacks words
+    assert printed[0]["text"] == "".join(f"{one.probability:.3f}  {one.text}\n" for one in expected)
     assert all(len(outputs) > 0 for outputs in said) and "image/png" in said[-1][-1]["data"]

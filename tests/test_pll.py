@@ -89,7 +89,7 @@ def test_padding_and_batch_size_change_no_score(family, cell):
 def test_all_devices_give_the_scores_of_one(mode):
     cfg = small_config(**ONE)
     model, params, _ = build(cfg)
-    run = parallel.MODES[mode](lambda total, state, batch, knobs: (state, {}))
+    run = parallel.MODES[mode].build(lambda total, state, batch, knobs: (state, {}))
     state = run.put_state(types.TrainState(jnp.int32(0), {"model": params}, ()))
     together = pseudo_likelihood.score_sentences(
         masked_queries.make_scorer(model, run, state),

@@ -59,6 +59,7 @@ ALWAYS = {  # read by every run
     "train.eval_every",
     "train.checkpoint_every",
     "train.log_every",
+    "train.milestones",
     "train.trackers",
     "train.spike_threshold",
     "init.run",
@@ -68,6 +69,7 @@ ALWAYS = {  # read by every run
     "eval.mask_seed",
     "eval.batch_size",
     "eval.max_examples",
+    "eval.baseline",  # its evaluation refuses other runs
     "parallel.mode",
 }
 # Each choice that takes a reader away, with what else it needs.

@@ -143,10 +143,10 @@ def test_the_step_it_goes_back_to_is_the_same_without_its_checkpoint(folder, tak
     monkeypatch.setattr(
         training_run,
         "migrate_extended",
-        lambda cfg, checkpoints: (
+        lambda cfg, managers: (
             shutil.rmtree(directory.checkpoint_folder(cfg.workdir) / "16", ignore_errors=True),
-            checkpoints.reload(),
-            settle(cfg, checkpoints),
+            managers[0].reload(),
+            settle(cfg, managers),
         ),
     )
     loop.train(cfg)

@@ -30,7 +30,7 @@ CONTRADICTIONS = [
     {"data.corpus": "docstrings", "data.language.num_topics": 2},
     {"pack.isolate_documents": False},
     {"data.corpus": "docstrings", "data.path": "a.txt"},
-    {"model.family": "feedforward", "model.norm_placement": "post"},
+    {"model.family": "feedforward", "model.qk_norm": True},
     {"data.language.modifier_prob": 0.0, "data.language.modifier_continue_prob": 0.2},
     {"model.scan_unroll": 9},
     {"train.batch_size": 3, "train.grad_accum_steps": 2},
