@@ -22,9 +22,8 @@ Columns    Where the floor is known, the table shows the excess loss over it and
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
-from mlm.base.estimates import Estimate, estimate_mean
+from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
@@ -35,7 +34,7 @@ from mlm.experiment.recipes import (
     TUNED_FIELDS,
     set_training_length,
 )
-from mlm.report import evaluation_columns, summary
+from mlm.report import evaluation_columns, excess_loss, summary
 from mlm.report.table import Column
 
 FAMILIES = {
@@ -121,11 +120,6 @@ COLUMNS = (
     Column("tokens", "tokens", ".3g"),
     Column("tokens_per_second", "tokens/s", ",.0f"),
 )
-EXCESS_COLUMNS = (
-    Column("excess_kind", "excess loss: kind of word (nats)", ".3f"),
-    Column("excess_number", "excess loss: its number (nats)", ".3f"),
-    Column("excess_word", "excess loss: word among these (nats)", ".3f"),
-)
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -156,8 +150,8 @@ def describe_row(seeds: Sequence[dict]) -> dict:
         "non_embedding": seeds[0]["non_embedding"],
         "tokens": float(sum(result["tokens"] for result in seeds) / len(seeds)),
         "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
-        **compute_excess_parts(seeds),
-        **measure_plateau(seeds),
+        **excess_loss.compute_parts(seeds),
+        **excess_loss.measure_plateau(seeds),
         **evaluation_columns.probe_accuracies(seeds, "accuracy"),
     }
 
@@ -174,59 +168,10 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """One row a model, size, learning rate and batch, with what its excess loss is made of, how long its plateau was,
     and its answers to the built-in language's probes beside the optimum's."""
-    interval = max(
-        (later - earlier for result in results for (earlier, _), (later, _) in pairwise(list_evaluations(result))),
-        default=0,
-    )
     rows, columns = summary.build_table(
         results,
         COLUMNS,
         describe_row,
-        (
-            *EXCESS_COLUMNS,
-            Column("plateau", f"plateau (rows, seen every {interval:,})", ",.0f"),
-            *evaluation_columns.PROBES,
-        ),
+        (*excess_loss.PARTS, excess_loss.build_plateau_column(results), *evaluation_columns.PROBES),
     )
-    optimum = evaluation_columns.probe_accuracies(results[:1], "optimum")
-    if any("excess_kind" in row for row in rows):
-        optimum |= {column.name: 0.0 for column in EXCESS_COLUMNS}
-    return [
-        row | optimum if row["model"] == "Bayes optimum" and summary.EVALUATION_SET not in row else row for row in rows
-    ], columns
-
-
-def compute_excess_parts(results: Sequence[dict]) -> dict[str, Estimate]:
-    """What the excess loss is made of (mlm/evaluation/loss_decomposition.py), where all runs were evaluated for it."""
-    parts_by_run = [result["evaluations"].get("loss_decomposition", {}).get("parts", {}) for result in results]
-    return {
-        f"excess_{name}": estimate_mean(parts[name]["excess"] for parts in parts_by_run)
-        for name in ("kind", "number", "word")
-        if all(name in parts for parts in parts_by_run)
-    }
-
-
-def measure_plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
-    """How many rows it took until a tenth of the way was made; seed by seed where some run never made it.
-
-    Nothing where the floor is not known, or where there is no evaluation but the last.
-    """
-    lengths, texts = [], []
-    for result in results:
-        evaluation, losses = result["evaluation"], list_evaluations(result)
-        if "floor" not in evaluation or len(losses) < 2:
-            return {}
-        target = 0.9 * evaluation["unigram_loss"] + 0.1 * evaluation["floor"]
-        length = next((num_examples for num_examples, loss in losses if loss <= target), None)
-        lengths.append(length)
-        texts.append(f"> {losses[-1][0]:,}" if length is None else f"{length:,}")
-    return {"plateau": ", ".join(texts) if None in lengths else estimate_mean(lengths)}
-
-
-def list_evaluations(result: dict) -> list[tuple[int, float]]:
-    """Rows taken in so far, and held-out loss, at each evaluation of a run."""
-    return [
-        (record["step"] * result["config"]["train.batch_size"], record["eval_loss"])
-        for record in result["history"]
-        if "eval_loss" in record
-    ]
+    return excess_loss.fill_optimum(rows, results, "model"), columns

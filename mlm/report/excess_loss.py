@@ -1,0 +1,130 @@
+"""Columns about the excess loss: what it is made of, and when a run came how close to the floor.
+
+A run is a dict as in report/series.py.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from mlm.base.estimates import Estimate, estimate_mean
+from mlm.report import evaluation_columns, summary
+from mlm.report.table import Column
+
+PARTS = (
+    Column("excess_kind", "excess loss: kind of word (nats)", ".3f"),
+    Column("excess_number", "excess loss: its number (nats)", ".3f"),
+    Column("excess_word", "excess loss: word among these (nats)", ".3f"),
+)
+PLATEAU_SHARE = 0.1  # of the way from the unigram loss to the floor, after which a run has left the plateau
+
+
+def compute_parts(results: Sequence[dict]) -> dict[str, Estimate]:
+    """What the excess loss is made of (mlm/evaluation/loss_decomposition.py), where all runs were evaluated for it."""
+    parts_by_run = [result["evaluations"].get("loss_decomposition", {}).get("parts", {}) for result in results]
+    return {
+        f"excess_{name}": estimate_mean(parts[name]["excess"] for parts in parts_by_run)
+        for name in ("kind", "number", "word")
+        if all(name in parts for parts in parts_by_run)
+    }
+
+
+def fill_optimum(rows: Sequence[dict], results: Sequence[dict], name_column: str) -> list[dict]:
+    """The rows; that of the Bayes optimum has its accuracy on the probes, and no excess loss of any part."""
+    optimum: dict = evaluation_columns.probe_accuracies(results[:1], "optimum")
+    if any("excess_kind" in row for row in rows):
+        optimum |= {column.name: 0.0 for column in PARTS}
+    return [
+        row | optimum if row[name_column] == "Bayes optimum" and summary.EVALUATION_SET not in row else row
+        for row in rows
+    ]
+
+
+def build_plateau_column(results: Sequence[dict]) -> Column:
+    """The column of `measure_plateau`, whose title has the widest interval between two evaluations, in examples."""
+    interval = max(
+        (
+            (later - earlier) * result["config"]["train.batch_size"]
+            for result in results
+            for (earlier, _), (later, _) in pairwise(list_evaluations(result))
+        ),
+        default=0,
+    )
+    return Column("plateau", f"plateau (rows, seen every {interval:,})", ",.0f")
+
+
+def measure_plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
+    """How many examples it took until PLATEAU_SHARE of the way was made; seed by seed where some run never made it.
+
+    Nothing where the floor is not known, or where there is no evaluation but the last.
+    """
+    if not has_curves(results):
+        return {}
+    steps = []
+    for result in results:
+        evaluation = result["evaluation"]
+        target = (1 - PLATEAU_SHARE) * evaluation["unigram_loss"] + PLATEAU_SHARE * evaluation["floor"]
+        steps.append(find_step(result, target))
+    return {"plateau": summarize(results, steps, [result["config"]["train.batch_size"] for result in results], ",d")}
+
+
+def build_threshold_columns(thresholds: Sequence[float]) -> list[Column]:
+    """The columns of `measure_thresholds`."""
+    return [
+        Column(f"{unit}_{threshold:g}", f"{unit} to {threshold:g} nats above the floor", form)
+        for unit, form in (("steps", ",.0f"), ("seconds", ",.1f"))
+        for threshold in thresholds
+    ]
+
+
+def measure_thresholds(results: Sequence[dict], thresholds: Sequence[float]) -> dict[str, Estimate | str]:
+    """Steps and seconds of training until an evaluation was as close to the floor; seed by seed where one never was.
+
+    Seconds are those of so many steps at the run's own speed, without compilation and evaluations. Nothing where the
+    floor is not known, or where there is no evaluation but the last.
+    """
+    if not has_curves(results):
+        return {}
+    seconds = [compute_step_seconds(result) for result in results]
+    cells: dict[str, Estimate | str] = {}
+    for threshold in thresholds:
+        steps = find_threshold_steps(results, threshold)
+        cells[f"steps_{threshold:g}"] = summarize(results, steps, [1] * len(results), ",d")
+        cells[f"seconds_{threshold:g}"] = summarize(results, steps, seconds, ",.1f")
+    return cells
+
+
+def find_threshold_steps(results: Sequence[dict], threshold: float) -> list[int | None]:
+    """For each run the first evaluated step that was at most `threshold` nats above the floor; None: none was."""
+    return [find_step(result, result["evaluation"]["floor"] + threshold) for result in results]
+
+
+def compute_step_seconds(result: dict) -> float:
+    """The mean seconds of a run's step, without compilation and evaluations."""
+    return result["tokens"] / result["tokens_per_second"] / result["steps"]
+
+
+def has_curves(results: Sequence[dict]) -> bool:
+    """Whether the floor is known, and each run was evaluated before its end."""
+    return all("floor" in result["evaluation"] and len(list_evaluations(result)) > 1 for result in results)
+
+
+def find_step(result: dict, target: float) -> int | None:
+    """The first evaluated step whose held-out loss was at most the target; None: none was."""
+    return next((step for step, loss in list_evaluations(result) if loss <= target), None)
+
+
+def list_evaluations(result: dict) -> list[tuple[int, float]]:
+    """The step and the held-out loss of each evaluation of a run."""
+    return [(record["step"], record["eval_loss"]) for record in result["history"] if "eval_loss" in record]
+
+
+def summarize(
+    results: Sequence[dict], steps: Sequence[int | None], factors: Sequence[float], form: str
+) -> Estimate | str:
+    """The mean of steps times factor over seeds; seed by seed, as text, where a run never came so far."""
+    if None not in steps:
+        return estimate_mean(step * factor for step, factor in zip(steps, factors, strict=True) if step is not None)
+    return ", ".join(
+        f"> {list_evaluations(result)[-1][0] * factor:{form}}" if step is None else f"{step * factor:{form}}"
+        for result, step, factor in zip(results, steps, factors, strict=True)
+    )
