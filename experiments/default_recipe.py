@@ -1,0 +1,133 @@
+"""Which defaults learn? One search for every family and size, on a text of your own.
+
+Question   A newcomer's first training must leave the unigram's loss with no flag. The defaults of learning rate,
+           initial weights, warm-up and dropout (mlm/training/run/default_recipe.py) are to be the best of one small
+           search, the same for the Transformer, the LSTM and the GRU at micro and tiny size.
+Grid       Learning rate x init_std x warm-up x dropout (GRID): each combination once at scale trials; at scale laptop
+           the centre, and the centre with each other value, one at a time. Positions, gates, masks, batch, packing and
+           tokenizer are the defaults.
+Rule       Written before the runs. For each family and size the combination with the lowest held-out loss is the
+           candidate, on two texts. The default is the combination with the lowest mean, over texts and sizes, of the
+           loss less the lowest one of that text, family and size: not the best of any single one. It is checked on a
+           third text, which the search never saw, before it becomes the default.
+Run        mlm sweep run experiments/default_recipe.py --scale=trials --workers=2 --config.data.path='texts/*.txt' \
+             --config.workdir=runs/default_recipe-texts
+           Without data.path it reads the built-in language.
+Scales     quick: two learning rates of a micro Transformer, 40 steps. trials: 144 points of 500 steps, one seed.
+           laptop: 36 points of 1,000 steps, the default's length, one seed. paper: the grid of laptop at base size,
+           10,000 steps, English Wikipedia.
+Cost       quick: seconds per point. trials: three to four hours on 2 CPU cores with --workers=2; laptop: two: estimated
+           from 40,000 tokens a second, 2 million tokens a point. paper: 18 points of some 30 minutes of an H200 at 40%
+           of its peak: an estimate from 6 FLOPs per parameter and token.
+Columns    The held-out loss, and the unigram's beside it in "nats below unigram"; the rows of a family and size are
+           sorted by the loss. "On the unigram's plateau" names the runs that had not left it after a tenth of the
+           steps.
+"""
+
+from collections.abc import Sequence
+
+from mlm.base.estimates import estimate_mean
+from mlm.experiment.grid import Points, chain_points, cross_points, make_axis, name_points
+from mlm.experiment.recipes import LARGE, QUICK
+from mlm.report import summary
+from mlm.report.table import Column
+
+FAMILIES = {
+    "transformer": {"name": "transformer", "model.family": "transformer"},
+    "lstm": {"name": "lstm", "model.family": "rnn", "model.cell": "lstm"},
+    "gru": {"name": "gru", "model.family": "rnn", "model.cell": "gru"},
+}
+GRID = {  # the first value of each is the centre
+    "optim.learning_rate": (4e-3, 2e-3, 8e-3),
+    "model.init_std": (0.08, 0.04),
+    "optim.warmup_fraction": (0.06, 0.2),
+    "model.dropout": (0.0, 0.1),
+}
+NAMES = dict(zip(GRID, ("lr{:g}", "init{:g}", "warmup{:g}", "dropout{:g}"), strict=True))
+EVAL_EVERY = 100  # steps
+
+
+def build_grid() -> Points:
+    """Every combination."""
+    return cross_points(*(make_axis(field, *values, name=NAMES[field]) for field, values in GRID.items()))
+
+
+def build_star(grid: dict[str, tuple] = GRID) -> Points:
+    """The centre, and the centre with each other value, one at a time."""
+    centre = {field: values[0] for field, values in grid.items()}
+    changed = [{field: value} for field, values in grid.items() for value in values[1:]]
+    return [
+        cross_points(*(make_axis(field, value, name=NAMES[field]) for field, value in (centre | change).items()))[0]
+        for change in ({}, *changed)
+    ]
+
+
+SCALES = {
+    "quick": {
+        "members": ("transformer",),
+        "sizes": ("micro",),
+        "trials": make_axis("optim.learning_rate", *GRID["optim.learning_rate"][:2], name="lr{:g}"),
+        "fields": QUICK,
+    },
+    "trials": {
+        "members": tuple(FAMILIES),
+        "sizes": ("micro", "tiny"),
+        "trials": build_grid(),
+        "fields": {"train.steps": 500, "train.eval_every": EVAL_EVERY},
+    },
+    "laptop": {
+        "members": tuple(FAMILIES),
+        "sizes": ("micro", "tiny"),
+        "trials": build_star(),
+        "fields": {"train.steps": 1000, "train.eval_every": EVAL_EVERY},
+    },
+    "paper": {
+        "members": tuple(FAMILIES),
+        "sizes": ("base",),
+        "trials": build_star(GRID | {"optim.learning_rate": (1e-3, 5e-4, 2e-3), "model.init_std": (0.02, 0.04)}),
+        "fields": LARGE | {"train.steps": 10_000, "train.batch_size": 256, "train.checkpoint_every": 1000},
+    },
+}
+
+COLUMNS = (
+    Column("model", "model"),
+    Column("size", "size"),
+    Column("learning_rate", "learning rate", "g"),
+    Column("init_std", "initial weights", "g"),
+    Column("warmup", "warm-up", "g"),
+    Column("dropout", "dropout", "g"),
+    Column("tokens_per_second", "tokens/s", ",.0f"),
+)
+
+
+def sweep(scale: str) -> dict[str, dict]:
+    """Points by name, each the fields it sets."""
+    plan = SCALES[scale]
+    points = [
+        cross_points([FAMILIES[member]], [{"name": size, "model.size": size}], plan["trials"])
+        for member in plan["members"]
+        for size in plan["sizes"]
+    ]
+    return {name: plan["fields"] | point for name, point in name_points(chain_points(*points)).items()}
+
+
+def describe_row(seeds: Sequence[dict]) -> dict:
+    config = seeds[0]["config"]
+    return {
+        "model": config["model.cell"] or config["model.family"],
+        "size": config["model.size"],
+        "learning_rate": config["optim.learning_rate"],
+        "init_std": config["model.init_std"],
+        "warmup": config["optim.warmup_fraction"],
+        "dropout": config["model.dropout"],
+        "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
+    }
+
+
+def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
+    """A row for each point, the best of each family and size first; then the unigram's."""
+    rows, columns = summary.build_table(results, COLUMNS, describe_row)
+    trials = [row for row in rows if "seeds" in row]
+    groups = list(dict.fromkeys((row["model"], row["size"]) for row in trials))
+    trials.sort(key=lambda row: (groups.index((row["model"], row["size"])), row["loss"].mean))
+    return trials + [row for row in rows if "seeds" not in row], columns

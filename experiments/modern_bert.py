@@ -1,0 +1,244 @@
+"""From BERT to ModernBERT, one change a row: what is each change worth?
+
+Papers     ModernBERT (Warner et al. 2024, arXiv:2412.13663), NeoBERT (Breton et al. 2025, arXiv:2502.19587) and their
+           kin change a dozen things at once. None says what each is worth above a floor that is known exactly.
+Rows       The first has BERT's block, optimizer, schedule and masking rate. Then ten changes (CHANGES), each on top of
+           the row before it ("+ ...") and each alone against the first row ("... alone"). RMSNorm and QK-norm are
+           NeoBERT's and later models', the rest ModernBERT's.
+Fair       The same examples, steps, batch and masks of the evaluation (15%); parameters outside the embeddings agree
+           within 3%, since a gated MLP is two thirds as wide. All rows have the same search of learning rates (scale
+           trials, with a seed that no table has). Initialization, dropout, [MASK] alone and the output layer are the
+           small recipe's in all rows: the first row is BERT's block, not its recipe.
+Not apart  RoPE takes the table of positions with it, which the embeddings count. Pre-norm brings a norm behind the last
+           layer. Without biases the norms keep their scale alone, as RMSNorm has it anyway, and the output one bias for
+           each word. QK-norm is a LayerNorm alone, and RMSNorm on top. StableAdamW clips each tensor's update; the
+           clipping of the gradient's norm stays. At 30% a step makes twice the predictions.
+Window     ModernBERT's local layers see 128 of 1,024 tokens, every third layer all. Rows here have 128 tokens, so that
+           the window is 16, 8 on each side: verbs 9 to 16 words from their subject and names of earlier sentences lie
+           outside. Of the two layers of micro and tiny the first is global and the second local. paper: 128 of 512. A
+           local layer here masks the scores and computes all of them: it saves no time.
+Rule       Written before the runs. For each size, seeds are blocks and rows are treatments (randomized block design,
+           mlm/report/randomized_blocks.py): the spread over seeds is pooled over all rows. Each row is compared once:
+           "+ ..." with the row before it, "... alone" with the first. The p-values (two-sided) have Holm's correction
+           for all comparisons of a size, 19 in a whole table. A change helps or hurts at a size if its p is below 0.05;
+           it does so at laptop scale if that holds at micro and tiny, in the same direction. All else is a difference
+           with its interval, and no sentence. Under another budget the rule is the same, and its table one of its own.
+Run        mlm sweep run experiments/modern_bert.py --scale=laptop --workers=2
+           Equal seconds: --budget=seconds. Every point, of either size, gets the seconds of the first row at micro
+           size.
+           Your own text: --config.data.path=... --config.tokenizer.vocab_size=2048 --config.workdir=runs/...; after it
+           mlm evaluate runs/.../*/ --blimp=FOLDER, and the table has the accuracy on BLiMP.
+Scales     quick: the first row and the last, one seed, micro. trials: every row at four learning rates, one seed,
+           micro; what it finds goes into LEARNING_RATES. laptop: every row, micro and tiny, three seeds. paper: every
+           row at base size and three learning rates, one seed, English Wikipedia.
+Cost       quick: less than 3 minutes on 2 CPU cores. trials: 80 points, about an hour with --workers=2; laptop: 120
+           points, about two hours: estimated from 70,000 tokens a second at micro size. paper: 60 points of some 6
+           hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
+Columns    The excess loss, what it is made of (kind of word, number, word) and the plateau as in architectures.py; the
+           difference to the row compared, and its p. On text the held-out loss in their place.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mlm.base.estimates import estimate_mean
+from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
+from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, set_training_length
+from mlm.report import evaluation_columns, excess_loss, randomized_blocks, series, summary
+from mlm.report.table import Column
+
+BERT = {
+    "model.norm_placement": "post",
+    "model.positions": "learned",
+    "model.activation": "gelu",
+    "model.bias": "all",
+    "model.norm": "layernorm",
+    "model.local_window": 0,
+    "model.qk_norm": False,
+    "optim.optimizer": "adamw",
+    "optim.schedule": "linear",
+    "mask.rate": 0.15,
+}
+CHANGES = {
+    "pre-norm": {"model.norm_placement": "pre"},
+    "RoPE": {"model.positions": "rotary"},
+    "GeGLU": {"model.activation": "geglu"},
+    "no biases": {"model.bias": "output"},
+    "RMSNorm": {"model.norm": "rmsnorm"},
+    "local": {"model.local_window": 16},
+    "QK-norm": {"model.qk_norm": True},
+    "StableAdamW": {"optim.optimizer": "stable_adamw"},
+    "1-sqrt decay": {"optim.schedule": "wsd", "optim.decay_shape": "one_minus_sqrt"},
+    "30% masked": {"mask.rate": 0.3},
+}
+LAST = [*CHANGES][-1]
+FIRST_ROW = "BERT"
+ALONE = " alone"
+
+# By row, what scale trials found at micro size; rows that it was not run for yet have the small recipe's.
+CENTRE = 4e-3
+LEARNING_RATES: dict[str, float] = {}
+TRIAL_RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+TRIAL_SEED = 3  # of no table, so that nothing is chosen by the runs that are compared
+NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 1_600  # taken in by a run, and between two evaluations
+
+
+def build_rows() -> dict[str, dict]:
+    """The fields of each row, by its title in the table."""
+    rows, fields = {FIRST_ROW: BERT}, BERT
+    for change, changed in CHANGES.items():
+        fields = fields | changed
+        rows[f"+ {change}"] = fields
+    return rows | {f"{change}{ALONE}": BERT | changed for change, changed in list(CHANGES.items())[1:]}
+
+
+ROWS = build_rows()
+SHARED_FIELDS = SMALL | {
+    "model.attention_dropout": SMALL["model.dropout"],
+    "model.max_positions": 128,
+    "data.language.train_documents": NUM_EXAMPLES,  # every row once
+}
+SMALL_FIELDS = SHARED_FIELDS | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, {"train.batch_size": 16})
+SCALES = {
+    "quick": {
+        "rows": (FIRST_ROW, f"+ {LAST}"),
+        "sizes": ("micro",),
+        "seeds": (0,),
+        "fields": SMALL_FIELDS
+        | set_training_length(8_000, EVAL_INTERVAL, {"train.batch_size": 16})
+        | {"data.language.train_documents": 8_000, "data.language.validation_documents": 200},
+    },
+    "trials": {
+        "rows": tuple(ROWS),
+        "sizes": ("micro",),
+        "seeds": (TRIAL_SEED,),
+        "rates": TRIAL_RATES,
+        "fields": SMALL_FIELDS,
+    },
+    "laptop": {"rows": tuple(ROWS), "sizes": ("micro", "tiny"), "seeds": (0, 1, 2), "fields": SMALL_FIELDS},
+    "paper": {
+        "rows": tuple(ROWS),
+        "sizes": ("base",),
+        "seeds": (0,),
+        "rates": (2e-4, 4e-4, 8e-4),
+        "window": 128,
+        "fields": LARGE
+        | PAPER_TASKS
+        | {
+            "mask.mask_token_prob": 1.0,
+            "mask.random_token_prob": 0.0,
+            "pack.seq_len": 512,
+            "train.batch_size": 256,
+            "train.steps": 100_000,
+            "train.checkpoint_every": 5000,
+        },
+    },
+}
+
+RULE = (
+    "p: seeds as blocks, their spread pooled over the rows; two-sided, with Holm's correction for all comparisons of a "
+    'size. "+ ..." is compared with the row before it, "... alone" with the first row.'
+)
+COLUMNS = (
+    Column("change", "change"),
+    Column("size", "size"),
+    Column("learning_rate", "learning rate", "g"),
+    Column("non_embedding", "non-embedding", ",d"),
+    Column("steps", "steps", ",d"),
+    Column("tokens", "tokens", ".3g"),
+    Column("tokens_per_second", "tokens/s", ",.0f"),
+    Column("difference", "loss minus that of the row compared (nats)", "+.3f"),
+    Column("p", "p (Holm)", ".2g", note=RULE),
+)
+
+
+def sweep(scale: str) -> dict[str, dict]:
+    """Points by name, each the fields it sets."""
+    plan = SCALES[scale]
+    seeds = make_axis("seed", *plan["seeds"], name="seed{}")
+    groups = []
+    for size in plan["sizes"]:
+        for row in plan["rows"]:
+            fields = ROWS[row]
+            if fields["model.local_window"] and "window" in plan:
+                fields = fields | {"model.local_window": plan["window"]}
+            rates = plan.get("rates", (LEARNING_RATES.get(row, CENTRE),))
+            names = "lr{:g}" if len(rates) > 1 else ""
+            groups.append(
+                cross_points(
+                    [{"name": f"{make_name(row)}-{size}", "model.size": size} | plan["fields"] | fields],
+                    make_axis("optim.learning_rate", *rates, name=names),
+                    seeds,
+                )
+            )
+    return name_points(chain_points(*groups))
+
+
+def make_name(row: str) -> str:
+    """The title of a row as part of a folder's name."""
+    return row.lower().replace("+ ", "with_").replace("%", "").replace("-", "_").replace(" ", "_")
+
+
+def find_row(config: Mapping) -> str:
+    """The title of a run's row, from the changes that its config has; the window of a local layer may be any."""
+    made = [
+        change
+        for change, changed in CHANGES.items()
+        if all(
+            bool(config[name]) if name == "model.local_window" else config[name] == changed[name] for name in changed
+        )
+    ]
+    if not made:
+        return FIRST_ROW
+    return f"{made[0]}{ALONE}" if len(made) == 1 and made != [*CHANGES][:1] else f"+ {made[-1]}"
+
+
+def find_compared(row: str) -> str:
+    """The title of the row that a row is compared with; empty for the first."""
+    titles = [*ROWS]
+    return "" if row == FIRST_ROW else FIRST_ROW if row.endswith(ALONE) else titles[titles.index(row) - 1]
+
+
+def compute_tests(results: Sequence[dict]) -> dict[tuple[str, str], randomized_blocks.BlockTest]:
+    """The test of each row, by size and title."""
+    tests = {}
+    primary = series.select_primary_score(results).name
+    values: dict[str, dict[str, dict[int, float]]] = {}
+    for result in results:
+        config = result["config"]
+        by_seed = values.setdefault(config["model.size"], {}).setdefault(find_row(config), {})
+        by_seed[config["seed"]] = result["evaluation"][primary]
+    for size, by_row in values.items():
+        pairs = [(row, find_compared(row)) for row in by_row]
+        corrected = randomized_blocks.correct_p(randomized_blocks.compare_rows(by_row, pairs))
+        tests |= {(size, row): test for (row, _), test in corrected.items()}
+    return tests
+
+
+def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
+    """A row for each change and size, compared by the rule, with what its excess loss is made of."""
+    tests = compute_tests(results)
+
+    def describe_row(seeds):
+        config, row = seeds[0]["config"], find_row(seeds[0]["config"])
+        test = tests.get((config["model.size"], row))
+        return {
+            "change": row,
+            "size": config["model.size"],
+            "learning_rate": config["optim.learning_rate"],
+            "non_embedding": seeds[0]["non_embedding"],
+            "steps": seeds[0]["steps"],
+            "tokens": sum(result["tokens"] for result in seeds) / len(seeds),
+            "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
+            **({} if test is None else test._asdict()),
+            **excess_loss.compute_parts(seeds),
+            **excess_loss.measure_plateau(seeds),
+            **evaluation_columns.probe_accuracies(seeds, "accuracy"),
+        }
+
+    rows, columns = summary.build_table(
+        results,
+        COLUMNS,
+        describe_row,
+        (*excess_loss.PARTS, excess_loss.build_plateau_column(results), *evaluation_columns.PROBES),
+    )
+    return excess_loss.fill_optimum(rows, results, "change"), columns

@@ -1,0 +1,186 @@
+"""Which optimizer comes closest to the floor, and which one soonest?
+
+Papers     AdamW (Loshchilov & Hutter 2019), StableAdamW (Wortsman et al. 2023, arXiv:2304.13013; ModernBERT's), LAMB
+           (You et al. 2020; GPT-BERT's), Lion (Chen et al. 2023, arXiv:2302.06675), Adafactor (Shazeer & Stern 2018),
+           Muon (Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982), and AdamW whose parameters are averaged
+           exponentially. Optimizers are mostly compared with a baseline that had fewer trials; here all have the same.
+Trials     Five learning rates for each: its centre times FACTORS. The centres: AdamW, StableAdamW and Muon 4e-3, the
+           small recipe's, near Ettin's 3e-3 for its smallest encoder (Muon's updates have AdamW's size, so that one
+           rate serves both: Liu et al. 2025); LAMB 1.41e-2 (GPT-BERT); Lion a quarter of AdamW's, with four times its
+           weight decay (Chen et al.: 3 to 10 times); Adafactor 1e-2, relative to the size of each tensor (Shazeer &
+           Stern). Warm-up, schedule, decay and clipping are the same for all. The lowest held-out loss at micro size,
+           of a seed that no table has, gives LEARNING_RATES; an optimum at the edge of the grid is named with the
+           table. paper: the centres are halved, as Wettig et al. 2022 have 2e-3.
+Thresholds Steps and seconds of training until an evaluation is at most 0.5, 0.2, 0.1 or 0.05 nats above the floor, on
+           15% masked; there is one each 100 steps, so that steps are known to 100. The schedule is that of the whole
+           run for all: what a shorter one would reach is another question. Seconds are steps times the run's own
+           seconds of a step, without compilation and evaluation: compare them where the machine was idle.
+Rule       Written before the runs. For each size, optimizers are rows and seeds are blocks (randomized block design,
+           mlm/report/randomized_blocks.py). Each is compared with AdamW in the excess loss at the end, and in the
+           logarithm of the steps to each threshold that all seeds of both reached. The p-values (two-sided) have Holm's
+           correction for all these comparisons of a size, 30 at most. It is better, or sooner, at a size if the p is
+           below 0.05; in general only if so at both sizes. A threshold that one reaches with every seed and the other
+           with none is reported as that. Seconds are a column and no test.
+Run        mlm sweep run experiments/optimizers.py --scale=laptop --workers=2
+Scales     quick: AdamW and Muon, one seed, micro. trials: seven members, five learning rates, one seed, micro. laptop:
+           seven members, micro and tiny, three seeds. paper: seven members at five learning rates, base size, English
+           Wikipedia, whose floor nobody knows: the held-out loss alone.
+Cost       quick: a minute. trials: 35 points, 50 minutes on 2 CPU cores with --workers=2. laptop: 42 points, an hour
+           and a half: estimated from 70,000 tokens a second at micro size. paper: 35 points of some 5 hours of an H200
+           at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
+Published  Steps to one loss of a causal model (modded-nanogpt, track 3): Adam 5,625 (likely undertuned, as its authors
+           say), Muon 3,250.
+"""
+
+import math
+from collections.abc import Sequence
+
+from mlm.base.estimates import estimate_mean
+from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.recipes import ARCHITECTURE_FIELDS, PAPER_TASKS, SMALL, WETTIG, set_training_length
+from mlm.report import excess_loss, randomized_blocks, series, summary
+from mlm.report.table import Column
+
+BASELINE = "adamw"
+MEMBERS = {
+    "adamw": {"optim.optimizer": "adamw"},
+    "adamw_ema": {"optim.optimizer": "adamw", "optim.ema_decay": 0.999},
+    "stable_adamw": {"optim.optimizer": "stable_adamw"},
+    "lamb": {"optim.optimizer": "lamb"},
+    "lion": {"optim.optimizer": "lion", "optim.b2": 0.99, "optim.weight_decay": 0.04},
+    "adafactor": {"optim.optimizer": "adafactor"},
+    "muon": {"optim.optimizer": "muon"},
+}
+CENTRES = dict.fromkeys(MEMBERS, 4e-3) | {"lamb": 1.41e-2, "lion": 1e-3, "adafactor": 1e-2}
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+PAPER_FACTOR = 0.5  # of the centres
+
+# What scale trials found; a member that it was not run for yet has its centre.
+LEARNING_RATES: dict[str, float] = {}
+TRIAL_SEED = 3  # of no table, so that nothing is chosen by the runs that are compared
+THRESHOLDS = (0.5, 0.2, 0.1, 0.05)  # nats above the floor
+NUM_EXAMPLES, EVAL_INTERVAL = 64_000, 1_600  # taken in by a run, and between two evaluations
+
+SMALL_FIELDS = (
+    SMALL
+    | ARCHITECTURE_FIELDS["transformer"]
+    | {"mask.rate": 0.3, "data.language.train_documents": NUM_EXAMPLES}  # every row once
+    | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, {"train.batch_size": 16})
+)
+SCALES = {
+    "quick": {
+        "members": (BASELINE, "muon"),
+        "sizes": ("micro",),
+        "seeds": (0,),
+        "fields": SMALL_FIELDS
+        | set_training_length(8_000, EVAL_INTERVAL, {"train.batch_size": 16})
+        | {"data.language.train_documents": 8_000, "data.language.validation_documents": 200},
+    },
+    "trials": {
+        "members": tuple(MEMBERS),
+        "sizes": ("micro",),
+        "seeds": (TRIAL_SEED,),
+        "factors": FACTORS,
+        "fields": SMALL_FIELDS,
+    },
+    "laptop": {"members": tuple(MEMBERS), "sizes": ("micro", "tiny"), "seeds": (0, 1, 2), "fields": SMALL_FIELDS},
+    "paper": {
+        "members": tuple(MEMBERS),
+        "sizes": ("base",),
+        "seeds": (0,),
+        "factors": tuple(PAPER_FACTOR * factor for factor in FACTORS),
+        "fields": WETTIG | PAPER_TASKS,
+    },
+}
+
+RULE = (
+    "p: against AdamW, seeds as blocks, their spread pooled over the optimizers; two-sided, with Holm's correction for "
+    "all of a size. Steps: their logarithm, of the optimizers that reached the threshold with every seed."
+)
+COLUMNS = (
+    Column("optimizer", "optimizer"),
+    Column("size", "size"),
+    Column("learning_rate", "learning rate", "g"),
+    Column("tokens_per_second", "tokens/s", ",.0f"),
+    Column("difference", "loss minus AdamW's (nats)", "+.3f"),
+    Column("p_end", "p of the loss (Holm)", ".2g", note=RULE),
+    *excess_loss.build_threshold_columns(THRESHOLDS),
+    *(Column(f"p_{threshold:g}", f"p of the steps to {threshold:g} (Holm)", ".2g") for threshold in THRESHOLDS),
+)
+
+
+def sweep(scale: str) -> dict[str, dict]:
+    """Points by name, each the fields it sets."""
+    plan = SCALES[scale]
+    seeds = make_axis("seed", *plan["seeds"], name="seed{}")
+    groups = []
+    for size in plan["sizes"]:
+        for member in plan["members"]:
+            rates = [float(f"{CENTRES[member] * factor:.4g}") for factor in plan.get("factors", ())]
+            fields = plan["fields"] | MEMBERS[member] | {"name": f"{member}-{size}", "model.size": size}
+            trials = (
+                make_axis("optim.learning_rate", *rates, name="lr{:g}")
+                if rates
+                else make_axis("optim.learning_rate", LEARNING_RATES.get(member, CENTRES[member]))
+            )
+            groups.append(cross_points([drop_fields(fields, "optim.learning_rate")], trials, seeds))
+    return name_points(chain_points(*groups))
+
+
+def find_member(config: dict) -> str:
+    """The member of a run."""
+    return config["optim.optimizer"] + ("_ema" if config["optim.ema_decay"] else "")
+
+
+def compute_tests(results: Sequence[dict]) -> dict[str, dict[str, randomized_blocks.BlockTest]]:
+    """For each size and member, as SIZE-MEMBER, its tests against AdamW: of the loss, and of each threshold."""
+    primary = series.select_primary_score(results).name
+    found: dict[str, dict[str, randomized_blocks.BlockTest]] = {}
+    for size in dict.fromkeys(result["config"]["model.size"] for result in results):
+        runs = [result for result in results if result["config"]["model.size"] == size]
+        values = {"end": arrange_by_seed(runs, [run["evaluation"][primary] for run in runs])}
+        if excess_loss.has_curves(runs):
+            for threshold in THRESHOLDS:
+                steps = excess_loss.find_threshold_steps(runs, threshold)
+                by_member = arrange_by_seed(runs, [math.log(step) if step else math.inf for step in steps])
+                values[f"{threshold:g}"] = {
+                    member: by_seed for member, by_seed in by_member.items() if math.inf not in by_seed.values()
+                }
+        tests = {
+            (name, pair[0]): test
+            for name, by_member in values.items()
+            for pair, test in randomized_blocks.compare_rows(
+                by_member, [(member, BASELINE) for member in by_member if member != BASELINE]
+            ).items()
+        }
+        for (name, member), test in randomized_blocks.correct_p(tests).items():
+            found.setdefault(f"{size}-{member}", {})[name] = test
+    return found
+
+
+def arrange_by_seed(runs: Sequence[dict], values: Sequence[float]) -> dict[str, dict[int, float]]:
+    """The values of runs, by member and seed."""
+    arranged: dict[str, dict[int, float]] = {}
+    for run, value in zip(runs, values, strict=True):
+        arranged.setdefault(find_member(run["config"]), {})[run["config"]["seed"]] = value
+    return arranged
+
+
+def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
+    """A row for each optimizer, size and learning rate, with how soon it came how close to the floor."""
+    tests = compute_tests(results)
+
+    def describe_row(seeds):
+        config = seeds[0]["config"]
+        own = tests.get(f"{config['model.size']}-{find_member(config)}", {})
+        return {
+            "optimizer": find_member(config),
+            "size": config["model.size"],
+            "learning_rate": config["optim.learning_rate"],
+            "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
+            **excess_loss.measure_thresholds(seeds, THRESHOLDS),
+            **({"difference": own["end"].difference} if "end" in own else {}),
+            **{f"p_{name}": test.p for name, test in own.items()},
+        }
+
+    return summary.build_table(results, COLUMNS, describe_row)
