@@ -101,6 +101,114 @@ NANOGPT = {
     "train.eval_every": 500,
 }
 
+# ModernBERT's block at its base size, by the configs of Ettin's 150M encoder (JHU-CLSP/ettin-encoder-vs-decoder), which
+# has it too: 1.7T tokens, 3B of them warm-up and 50B with a batch that grows. What differs: the kind of tokenizer is
+# our default, of their vocabulary's size. The deviation of the initial weights, the shares of 80/10/10, the first
+# batch, and the length and shape of the last decay are not at hand: these are our defaults. The batch grows by eight
+# microbatches. The longer rows at the end of their training are left out. Rows are full: there is nothing to unpad.
+MODERN_BERT = {
+    "tokenizer.vocab_size": 50_368,
+    "pack.seq_len": 1024,
+    "mask.rate": 0.3,
+    "model.num_layers": 22,
+    "model.width": 768,
+    "model.mlp_dim": 1152,
+    "model.num_heads": 12,
+    "model.max_positions": 1024,
+    "model.type_vocab_size": 0,
+    "model.positions": "rotary",
+    "model.rope_theta": 10_000.0,
+    "model.local_window": 128,
+    "model.global_every": 3,
+    "model.norm_placement": "pre",
+    "model.norm_eps": 1e-5,
+    "model.first_norm": False,
+    "model.bias": "output",
+    "model.activation": "geglu",
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.init_std": recipe_constants.BERT_INIT_STD,
+    "model.depth_scaled_init": True,
+    "train.batch_size": 4608,
+    "train.steps": 360_000,
+    "train.grad_accum_steps": 8,
+    "train.batch_warmup_fraction": 0.03,
+    "optim.optimizer": "stable_adamw",
+    "optim.learning_rate": 8e-4,
+    "optim.schedule": "wsd",
+    "optim.warmup_fraction": 0.0018,
+    "optim.final_lr_fraction": 0.02,
+    "optim.b2": 0.98,
+    "optim.eps": 1e-6,
+    "optim.weight_decay": 1e-5,
+}
+
+# NeoBERT's block, optimizer and masking rate (Breton et al. 2025; the ablations in chandar-lab/NeoBERT). What differs:
+# the peak rate, warm-up, rows and length of the whole recipe are not at hand: these are those of the first ablation,
+# BERT's. Biases, the norm behind the embeddings, token types, the table of the output and the tokenizer are our
+# defaults. Their MLP's width is not at hand either: it is two thirds of BERT's, as of every gated one here.
+NEO_BERT = {
+    "pack.seq_len": 512,
+    "mask.rate": 0.2,
+    "model.num_layers": 28,
+    "model.width": 768,
+    "model.mlp_dim": 2048,
+    "model.num_heads": 12,
+    "model.positions": "rotary",
+    "model.norm": "rmsnorm",
+    "model.norm_placement": "pre",
+    "model.norm_eps": 1e-5,
+    "model.activation": "swiglu",
+    "model.dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "model.init_std": recipe_constants.BERT_INIT_STD,
+    "train.batch_size": 128,
+    "train.steps": 900_000,
+    "optim.learning_rate": 1e-4,
+    "optim.schedule": "cosine",
+    "optim.warmup_fraction": 2000 / 900_000,
+    "optim.b2": 0.95,
+    "optim.weight_decay": 0.01,
+}
+
+# GPT-BERT for 10M words (ltgoslo/gpt-bert, pretraining/train_10m.py, configs/small.json): a sixteenth of the rows
+# causal. What differs: norms, gates and biases of their block are our defaults, and so are the initial weights and the
+# kind of the tokenizer; between warm-up and cool-down the rate is constant; the batch grows over all steps, by 64
+# microbatches.
+GPT_BERT = {
+    "objective": "hybrid",
+    "hybrid.causal_fraction": 1 / 16,
+    "tokenizer.vocab_size": 8192,
+    "pack.seq_len": 128,
+    "mask.rate": 0.3,
+    "mask.schedule": "linear",
+    "mask.final_rate": 0.15,
+    "mask.mask_token_prob": 0.8,
+    "mask.random_token_prob": 0.1,
+    "model.num_layers": 12,
+    "model.width": 384,
+    "model.mlp_dim": 1280,
+    "model.num_heads": 6,
+    "model.positions": "relative",
+    "model.activation": "geglu",
+    "train.batch_size": 32_768,
+    "train.steps": 7812,
+    "train.grad_accum_steps": 64,
+    "train.batch_warmup_fraction": 1.0,
+    "train.initial_batch_fraction": 0.25,
+    "optim.optimizer": "lamb",
+    "optim.learning_rate": 1.41e-2,
+    "optim.schedule": "wsd",
+    "optim.warmup_fraction": 0.016,
+    "optim.decay_fraction": 0.016,
+    "optim.b2": 0.98,
+    "optim.eps": 1e-8,
+    "optim.weight_decay": 0.1,
+    "optim.clip_norm": 2.0,
+    "optim.ema_decay": 0.999,
+    "optim.z_loss": 1e-4,
+}
+
 # At every width, also where the default is a small model's.
 ENCODER = {
     "model.dropout": recipe_constants.BERT_DROPOUT,
@@ -128,6 +236,17 @@ RECIPES = {
     "wettig": PaperRecipe(
         BERT_VOCABULARY | WETTIG | ENCODER | {"model.size": "large"},
         "Should you mask 15%? (Wettig et al. 2022, arXiv 2202.08005; DinkyTrain), large",
+    ),
+    "modernbert": PaperRecipe(
+        MODERN_BERT,
+        "ModernBERT-base's block (Warner et al. 2024, arXiv 2412.13663) by Ettin's configs (arXiv 2507.11412), 150M",
+    ),
+    "neobert": PaperRecipe(
+        NEO_BERT, "NeoBERT's block (Breton et al. 2025, arXiv 2502.19587), rows and rate of its BERT ablation"
+    ),
+    "gpt-bert": PaperRecipe(
+        GPT_BERT | ENCODER,
+        "GPT-BERT for 10M words (Charpentier & Samuel 2024, arXiv 2410.24159; ltgoslo/gpt-bert), small",
     ),
     "nanogpt": PaperRecipe(NANOGPT, "nanoGPT for a CPU (karpathy/nanoGPT README): characters of one text"),
 }

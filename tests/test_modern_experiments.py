@@ -1,0 +1,154 @@
+"""The ladder, the optimizers and the search for defaults: what differs between rows, and by which rule they differ."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+from test_fair import run
+
+from experiments import default_recipe, modern_bert, optimizers
+from mlm.base import config, fields
+from mlm.experiment import paper_recipes
+from mlm.models import MODELS, lm
+from mlm.report import randomized_blocks
+from mlm.report.table import to_markdown
+from mlm.training.run import resolution
+
+
+def count_parameters(own, vocab_size=1000):
+    cfg = resolution.resolve(fields.override(config.Config(), own))
+    model = MODELS[cfg.model.family].build(cfg.model, vocab_size)
+    return lm.count_parameters(jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def test_each_row_of_the_ladder_makes_one_change_to_the_row_that_it_is_compared_with():
+    compared = {}
+    for row, own in modern_bert.ROWS.items():
+        assert modern_bert.find_row(own) == row
+        other = modern_bert.find_compared(row)
+        if row != modern_bert.FIRST_ROW:
+            changed = {name: value for name, value in own.items() if modern_bert.ROWS[other].get(name) != value}
+            assert changed in modern_bert.CHANGES.values()
+            compared.setdefault(other, []).append(changed)
+    assert sum(map(len, compared.values())) == 2 * len(modern_bert.CHANGES) - 1
+    assert len(compared[modern_bert.FIRST_ROW]) == len(modern_bert.CHANGES)
+    for point in modern_bert.sweep("paper").values():
+        assert point["model.local_window"] in (0, 128) and modern_bert.find_row(point) in modern_bert.ROWS
+
+
+@pytest.mark.parametrize(("size", "step"), [("micro", 3), ("tiny", 6)])
+def test_the_rows_of_the_ladder_have_as_many_parameters(size, step):
+    """Of those on top of each other that change the model: first, GeGLU and last; tiny: first and last."""
+    rows = list(modern_bert.ROWS.values())[: [*modern_bert.CHANGES].index("QK-norm") + 2]
+    rows = [own for own in rows if not own["model.local_window"]] + rows[-1:]
+    counts = [
+        count_parameters(modern_bert.SHARED_FIELDS | own | {"model.size": size})["non_embedding"]
+        for own in rows[::step]
+    ]
+    assert len(counts) == len(rows[::step]) and len(set(counts)) > 1
+    assert max(abs(count / counts[0] - 1) for count in counts) < 0.03
+
+
+@pytest.mark.parametrize("experiment", [modern_bert, optimizers])
+def test_all_rows_have_the_same_trials_rows_and_evaluations(experiment):
+    trials, spent = {}, set()
+    for scale in ("trials", "laptop"):
+        for name, point in experiment.sweep(scale).items():
+            spent.add(tuple(point.get(field) for field in ("train.steps", "train.batch_size", "train.eval_every")))
+            assert "eval.mask_rate" not in point and (point["seed"] == 3) == (scale == "trials")
+            if scale == "trials":
+                trials.setdefault(name.partition("-micro-lr")[0], []).append(point["optim.learning_rate"])
+    assert len(spent) == 1
+    grids = {tuple(np.round(np.divide(rates, rates[0]), 2)) for rates in trials.values()}
+    assert len(grids) == 1 and len(trials) in (len(modern_bert.ROWS), len(optimizers.MEMBERS))
+
+
+def test_two_rows_in_blocks_are_students_paired_test_and_many_share_their_spread():
+    value_RxS = np.random.default_rng(0).normal(size=(4, 3)) + np.arange(4)[:, None]
+    values = {name: dict(enumerate(value_S)) for name, value_S in zip("abcd", value_RxS, strict=True)}
+    two = randomized_blocks.compare_rows({name: values[name] for name in "ab"}, [("a", "b")])["a", "b"]
+    paired = stats.ttest_rel(value_RxS[0], value_RxS[1])
+    assert two.p == pytest.approx(paired.pvalue)
+    assert two.difference == pytest.approx((value_RxS[0].mean() - value_RxS[1].mean(), *paired.confidence_interval()))
+    # The mean of t squared over all pairs is the F of the rows in the analysis of variance with blocks.
+    tests = randomized_blocks.compare_rows(values, list(itertools.combinations("abcd", 2)))
+    rest_RxS = value_RxS - value_RxS.mean(1)[:, None] - value_RxS.mean(0) + value_RxS.mean()
+    f = (3 * value_RxS.mean(1).var(ddof=1)) / ((rest_RxS**2).sum() / 6)
+    assert np.mean([stats.t.isf(test.p / 2, 6) ** 2 for test in tests.values()]) == pytest.approx(f)
+    corrected = randomized_blocks.correct_p(tests)
+    order = sorted(tests, key=lambda pair: tests[pair].p)
+    assert corrected[order[0]].p == pytest.approx(min(1, 6 * tests[order[0]].p))
+    assert [corrected[pair].p for pair in order] == sorted(corrected[pair].p for pair in order)
+
+
+def test_blocks_need_seeds_that_all_rows_have():
+    values = {"a": {0: 1.0, 1: 2.0, 2: 3.5}, "b": {0: 1.5, 1: 2.0}}
+    both = randomized_blocks.compare_rows(values, [("a", "b"), ("a", "c")])
+    assert [*both] == [("a", "b")] and both["a", "b"].difference.mean == pytest.approx(-0.25)
+    assert randomized_blocks.compare_rows({"a": {0: 1.0}, "b": {0: 2.0}}, [("a", "b")]) == {}
+
+
+def make_runs(rows, losses):
+    """Runs of micro models, by name their fields and at each of two seeds the losses of their evaluations."""
+    runs = []
+    for name, own in rows.items():
+        for seed, curve in enumerate(losses[name]):
+            one = run(seed, curve, steps=400)
+            one["config"] |= own | {"workdir": f"runs/{name}-micro-seed{seed}-012345", "optim.learning_rate": 1e-3}
+            runs.append(one)
+    return runs
+
+
+def test_a_row_of_the_ladder_stands_beside_its_difference_to_the_row_before_it():
+    titles = ("BERT", "+ pre-norm", "+ RoPE", "RoPE alone")
+    rows = {modern_bert.make_name(title): modern_bert.ROWS[title] for title in titles}
+    ends = dict(zip(rows, ((4.0, 4.1), (3.5, 3.62), (3.0, 3.1), (3.9, 4.0)), strict=True))
+    runs = make_runs(rows, {name: [[4.5, end] for end in both] for name, both in ends.items()})
+    made, columns = modern_bert.table(runs)
+    found = {row["change"]: row for row in made}
+    assert [*found][:4] == [*titles] and "difference" not in found["BERT"]
+    assert [found[title]["difference"].mean for title in titles[1:]] == pytest.approx([-0.49, -0.51, -0.1])
+    assert all(0 < found[title]["p"] < 0.05 for title in titles[1:])
+    assert "Holm's correction" in to_markdown(made, columns)
+
+
+def test_the_steps_and_seconds_to_a_threshold_are_those_of_the_first_evaluation_below_it():
+    rows = {name: {"optim.ema_decay": 0.0} | optimizers.MEMBERS[name] for name in ("adamw", "adamw_ema", "muon")}
+    slow, fast = [2.6, 2.55, 2.3, 2.15], [2.4, 2.3, 2.19, 2.04]
+    curves = {"adamw": [slow, slow], "adamw_ema": [slow, [2.6, 2.45, 2.2, 2.16]], "muon": [fast, [2.6, 2.1, 2.1, 2.05]]}
+    made, _ = optimizers.table(make_runs(rows, curves))
+    found = {row["optimizer"]: row for row in made}
+    assert found["adamw"]["steps_0.5"].mean == 300 and found["adamw"]["steps_0.2"].mean == 400
+    assert found["adamw"]["steps_0.1"] == "> 400, > 400" and found["adamw_ema"]["steps_0.5"].mean == 250
+    assert found["muon"]["steps_0.05"].mean == 400 and found["adamw_ema"]["steps_0.2"].mean == 350
+    # 9 tokens at 7 a second in 400 steps.
+    assert found["adamw"]["seconds_0.5"].mean == pytest.approx(300 * 9 / 7 / 400)
+    assert found["muon"]["difference"].mean == pytest.approx(-0.105) and 0 < found["muon"]["p_end"] < 0.05
+    assert "p_0.2" in found["muon"] and "p_0.05" not in found["muon"] and "p_0.2" not in found["adamw"]
+
+
+def test_the_best_trial_of_each_family_and_size_comes_first():
+    rows = {
+        name: own | {"model.init_std": 0.08, "optim.warmup_fraction": 0.06, "model.dropout": 0.0}
+        for name, own in {
+            "gru-a": {"model.cell": "gru"},
+            "lstm-a": {"model.cell": "lstm"},
+            "gru-b": {"model.cell": "gru"},
+        }.items()
+    }
+    made, _ = default_recipe.table(make_runs(rows, {"gru-a": [[4.0]], "lstm-a": [[3.0]], "gru-b": [[3.5]]}))
+    assert [(row["model"], row["loss"].mean) for row in made[:3]] == [("gru", 3.5), ("gru", 4.0), ("lstm", 3.0)]
+    assert made[3]["model"] == "unigram"
+    grids = {}
+    for name in default_recipe.sweep("trials"):
+        family, size, trial = name.split("-", 2)
+        grids.setdefault((family, size), set()).add(trial)
+    assert len(grids) == 6 and len(set(map(frozenset, grids.values()))) == 1
+
+
+@pytest.mark.parametrize(("name", "vocab_size", "millions"), [("bert", 30_522, 110), ("modernbert", 50_368, 150)])
+def test_a_papers_recipe_has_the_parameters_that_it_is_named_by(name, vocab_size, millions):
+    own = paper_recipes.RECIPES[name].fields | {"objective": "mlm", "pack.mode": "", "pack.short_seq_prob": 0.0}
+    assert count_parameters(own, vocab_size)["parameters"] == pytest.approx(millions * 1e6, rel=0.02)
