@@ -4,15 +4,14 @@ Question   A newcomer's first training must leave the unigram's loss with no fla
            initial weights, warm-up and dropout (mlm/training/run/default_recipe.py) are to be the best of one small
            search, the same for the Transformer, the LSTM and the GRU at micro and tiny size.
 Grid       Learning rate x init_std x warm-up x dropout (GRID): each combination once at scale trials; at scale laptop
-           the centre, and the centre with each other value, one at a time. Positions, gates, masks, batch, packing and
-           tokenizer are the defaults.
+           the centre, and the centre with each other value, one at a time. Positions, gates, masks, batch, packing,
+           tokenizer and the dropout of attention's weights are the defaults.
 Rule       Written before the runs. For each family and size the combination with the lowest held-out loss is the
            candidate, on two texts. The default is the combination with the lowest mean, over texts and sizes, of the
            loss less the lowest one of that text, family and size: not the best of any single one. It is checked on a
            third text, which the search never saw, before it becomes the default.
-Run        mlm sweep run experiments/default_recipe.py --scale=trials --workers=2 --config.data.path='texts/*.txt' \
-             --config.workdir=runs/default_recipe-texts
-           Without data.path it reads the built-in language.
+Run        mlm sweep run experiments/default_recipe.py --scale=trials --workers=2 --config.data.path='texts/*.txt'
+           (a second text: with a --config.workdir=... of its own). Without data.path it reads the built-in language.
 Scales     quick: two learning rates of a micro Transformer, 40 steps. trials: 144 points of 500 steps, one seed.
            laptop: 36 points of 1,000 steps, the default's length, one seed. paper: the grid of laptop at base size,
            10,000 steps, English Wikipedia.

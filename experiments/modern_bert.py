@@ -8,7 +8,7 @@ Rows       The first has BERT's block, optimizer, schedule and masking rate. The
 Fair       The same examples, steps, batch and masks of the evaluation (15%); parameters outside the embeddings agree
            within 3%, since a gated MLP is two thirds as wide. All rows have the same search of learning rates (scale
            trials, with a seed that no table has). Initialization, dropout, [MASK] alone and the output layer are the
-           small recipe's in all rows: the first row is BERT's block, not its recipe.
+           small recipe's in all rows (paper: BERT's, but [MASK] alone): the first row is BERT's block, not its recipe.
 Not apart  RoPE takes the table of positions with it, which the embeddings count. Pre-norm brings a norm behind the last
            layer. Without biases the norms keep their scale alone, as RMSNorm has it anyway, and the output one bias for
            each word. QK-norm is a LayerNorm alone, and RMSNorm on top. StableAdamW clips each tensor's update; the
