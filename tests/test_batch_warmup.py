@@ -73,8 +73,10 @@ def test_a_step_is_that_of_the_examples_it_uses_on_any_number_of_devices(reducti
     for step, num_used in NUM_USED.items():
         used_B = ((np.arange(8) - step) % PARTS < num_used).astype(np.float32)
         (loss, (losses, wanted)), grads = brute_force(cfg)(state.params, used_B, step)
-        found, metrics = built.strategy.train_step(
-            built.strategy.put_state(state._replace(step=np.int32(step))), built.strategy.put_batch(uneven(8)), hparams
+        found, metrics = built.partitioner.train_step(
+            built.partitioner.put_state(state._replace(step=np.int32(step))),
+            built.partitioner.put_batch(uneven(8)),
+            hparams,
         )
         np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
         sums = metrics["sums"]

@@ -40,7 +40,7 @@ def here(model):
         ),
         put_batch=lambda batch: batch,
     )
-    return plain.SimpleNamespace(model=model, strategy=alone)
+    return plain.SimpleNamespace(model=model, partitioner=alone)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def run():
     """A small model that was never trained."""
     cfg = small_config(eval__batch_size=4, model__num_layers=1)
     model, params, _ = build(cfg)
-    made = plain.SimpleNamespace(model=model, strategy=parallel.build_single_device(lambda *arguments: None))
+    made = plain.SimpleNamespace(model=model, partitioner=parallel.build_single_device(lambda *arguments: None))
     return TrainedRun(cfg, 0, TOKENIZER, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
 
 

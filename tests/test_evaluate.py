@@ -24,7 +24,7 @@ def run(batch_size, rows=10, params_seed=0):
     cfg = small_config(eval__batch_size=batch_size, model__num_layers=1)
     made, text = small_program(cfg), batch(rows).text
     columns = {"ids": text.ids_BxL, "segments": text.segments_BxL, "positions": text.positions_BxL}
-    state = made.strategy.put_state(
+    state = made.partitioner.put_state(
         jax.device_get(made.init_state(program.make_train_hparams(cfg)._replace(seed=np.uint32(params_seed))))
     )
     found = evaluation.collect_columns(cfg, made, state, columns)

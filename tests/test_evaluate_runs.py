@@ -95,7 +95,7 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
         30,
         fields.fingerprint(cfg),
     )
-    score = masked_queries.make_scorer(loaded.program.model, loaded.program.strategy, loaded.state)
+    score = masked_queries.make_scorer(loaded.program.model, loaded.program.partitioner, loaded.state)
     by_hand = pseudo_likelihood.score_sentences(
         score, pseudo_likelihood.build_queries(loaded.tokenizer, order.paradigms[0].sentences, 32), 8
     )

@@ -56,7 +56,7 @@ def asked(cfg, rows, made, state) -> dict:
     """The answers to all that is due, by question and part."""
     run = TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
     room = fields.override(cfg, {"eval.mask_rate": max(RATES)})
-    roomy = program.build_program(room, rows.dataset_info)._replace(model=made.model, strategy=made.strategy)
+    roomy = program.build_program(room, rows.dataset_info)._replace(model=made.model, partitioner=made.partitioner)
     at = {rate: fields.override(cfg, {"eval.mask_rate": rate}) for rate in cfg.eval.mask_rates}
     found = {
         "mask_rates": {
@@ -85,7 +85,7 @@ def test_the_optimum_is_told_so(data):
         ),
         put_batch=lambda batch: batch,
     )
-    made = program.build_program(cfg, rows.dataset_info)._replace(model=optimum(cfg, rows), strategy=one)
+    made = program.build_program(cfg, rows.dataset_info)._replace(model=optimum(cfg, rows), partitioner=one)
     found = asked(cfg, rows, made, types.TrainState(0, {"model": None, "objective": {}}, ()))
     assert [at["rate"] for at in found["mask_rates"].values()] == list(RATES)
     for at in found["mask_rates"].values():
@@ -110,7 +110,7 @@ def untrained(data, mode, devices):
         fields.override(cfg, {"parallel.mode": mode}), rows.dataset_info, jax.devices()[:devices]
     )
     return asked(
-        cfg, rows, made, made.strategy.put_state(jax.device_get(made.init_state(program.make_train_hparams(cfg))))
+        cfg, rows, made, made.partitioner.put_state(jax.device_get(made.init_state(program.make_train_hparams(cfg))))
     )
 
 

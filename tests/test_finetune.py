@@ -40,12 +40,12 @@ def steps(count, devices=1, **changes):
         program.make_train_hparams(cfg),
     )
     first = jax.device_get(made.init_state(knobs))
-    state, losses = made.strategy.put_state(first), []
+    state, losses = made.partitioner.put_state(first), []
     for number in range(count):
-        rows = made.strategy.put_batch(batch(8, seed=number, labels=True))
-        state, metrics = made.strategy.train_step(state, rows, knobs)
-        losses.append(float(made.strategy.get_metrics(metrics)["loss"]))
-    return first, made.strategy.get_state(state), losses
+        rows = made.partitioner.put_batch(batch(8, seed=number, labels=True))
+        state, metrics = made.partitioner.train_step(state, rows, knobs)
+        losses.append(float(made.partitioner.get_metrics(metrics)["loss"]))
+    return first, made.partitioner.get_state(state), losses
 
 
 def moved(before, after) -> dict[str, list[bool]]:

@@ -62,7 +62,7 @@ def trained(cache, family="transformer", cell="", change=lambda model: model, pr
     for _, batch in zip(range(cfg.train.steps), batches, strict=False):
         state, _ = run.train_step(state, run.put_batch(prepare(batch)), knobs)
     beside = references.compute_references(cfg, made, rows)
-    ready = made._replace(strategy=run._replace(put_batch=lambda batch: run.put_batch(prepare(batch))))
+    ready = made._replace(partitioner=run._replace(put_batch=lambda batch: run.put_batch(prepare(batch))))
     columns = beside.add_columns(evaluation.collect_columns(cfg, ready, state, rows.validation))
     return evaluation.summarize(columns, (*objective.scores, *beside.scores))
 

@@ -300,12 +300,12 @@ def test_two_devices_give_the_numbers_of_one(cache, objective):
             program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
             program.make_train_hparams(cfg),
         )
-        state = made.strategy.put_state(state_of(made.init_state.eval_shape(knobs)))
+        state = made.partitioner.put_state(state_of(made.init_state.eval_shape(knobs)))
         losses = []
         for number in range(4):
-            state, metrics = made.strategy.train_step(
-                state, made.strategy.put_batch(batch(8, 32, number, labels=False)), knobs
+            state, metrics = made.partitioner.train_step(
+                state, made.partitioner.put_batch(batch(8, 32, number, labels=False)), knobs
             )
-            losses.append(float(made.strategy.get_metrics(metrics)["loss"]))
+            losses.append(float(made.partitioner.get_metrics(metrics)["loss"]))
         seen.append(losses)
     np.testing.assert_allclose(*seen, rtol=1e-5)

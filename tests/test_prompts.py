@@ -28,7 +28,7 @@ def run(tmp_path_factory):
         eval__batch_size=8, model__num_layers=1, model__dropout=0.0, model__attention_dropout=0.0, workdir=str(folder)
     )
     model, params, _ = build(cfg)
-    made = plain.SimpleNamespace(model=model, strategy=parallel.build_single_device(lambda *arguments: None))
+    made = plain.SimpleNamespace(model=model, partitioner=parallel.build_single_device(lambda *arguments: None))
     tokenizer = words.build_tokenizer("\n".join([*SPECIAL_TOKENS, *SAID]).encode())
     return TrainedRun(cfg, 0, tokenizer, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
 
@@ -50,7 +50,7 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
     task = prompts.read_task("sst2", folder)
     part = prompts.make_zero_shot_case(task)
     found = evaluation_tasks.EVALUATION_TASKS["zero_shot"].evaluate(run, part, lambda: None)
-    score, right, predicted = masked_queries.make_scorer(run.program.model, run.program.strategy, run.state), 0, []
+    score, right, predicted = masked_queries.make_scorer(run.program.model, run.program.partitioner, run.state), 0, []
     for text, label in task.dev:
         ids = run.tokenizer.encode(text + " It was")
         rows = [
@@ -67,7 +67,7 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
     most = int(np.mean([number for *_, number in task.train]) > 0.5)
     assert found["majority"] == np.mean([number == most for *_, number in task.dev])
     asked, _ = prompts.build_queries(run.tokenizer, part.inputs["pattern"], task.dev[:8], 16)
-    answer = run.program.strategy.jit_per_example(
+    answer = run.program.partitioner.jit_per_example(
         prompts.compute_label_log_probs,
         run.program.model,
         prompts.encode_verbalizers(run.tokenizer, task.prompt.verbalizers).tobytes(),
@@ -80,14 +80,14 @@ def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_or
     size_N = draws.integers(3, length, 50)
     ids_NxL = np.where(np.arange(length) < size_N[:, None], draws.integers(5, 40, (50, length)), PAD).astype(np.int32)
     place_N = (draws.integers(1, size_N - 1)).astype(np.int32)
-    answer = run.program.strategy.jit_per_example(
+    answer = run.program.partitioner.jit_per_example(
         prompts.compute_label_log_probs, run.program.model, np.array([6, 9], np.int32).tobytes()
     )
     shapes, told = [], []
 
     def ask(asked):
         shapes.append(asked.ids_BxL.shape)
-        return answer(run.state, run.program.strategy.put_batch(asked), None)
+        return answer(run.state, run.program.partitioner.put_batch(asked), None)
 
     asked = masked_queries.MaskedQueries(ids_NxL, place_N, place_N + 1)
     found_NxC = prompts.score_queries(ask, asked, 8, lambda: told.append(1))

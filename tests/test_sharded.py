@@ -50,20 +50,20 @@ def train(cfg, devices, first=None):
         program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
         program.make_train_hparams(cfg),
     )
-    state = made.strategy.put_state(jax.device_get(made.init_state(knobs)) if first is None else first)
+    state = made.partitioner.put_state(jax.device_get(made.init_state(knobs)) if first is None else first)
     seen, half = [], None
     for number in range(int(state.step), STEPS):
         if number == STEPS // 2:
-            half = made.strategy.snapshot_state(state)
-        state, metrics = made.strategy.train_step(state, made.strategy.put_batch(uneven(8, number % 2)), knobs)
-        metrics = made.strategy.get_metrics(metrics)
+            half = made.partitioner.snapshot_state(state)
+        state, metrics = made.partitioner.train_step(state, made.partitioner.put_batch(uneven(8, number % 2)), knobs)
+        metrics = made.partitioner.get_metrics(metrics)
         seen.append([metrics[name] for name in ("loss", "gradient_norm", "parameter_norm")])
     judged = lambda: evaluation.name_sums(
-        made.strategy.jit_per_example(update.eval_step, made.model, made.objective)(
-            state, made.strategy.put_batch(uneven(8)), program.make_eval_hparams(cfg)
+        made.partitioner.jit_per_example(update.eval_step, made.model, made.objective)(
+            state, made.partitioner.put_batch(uneven(8)), program.make_eval_hparams(cfg)
         )
     )["mlm_nats"]
-    return np.array(seen), half, made.strategy.snapshot_state(state), judged
+    return np.array(seen), half, made.partitioner.snapshot_state(state), judged
 
 
 def same(found, expected, since=0):
@@ -166,15 +166,15 @@ def test_each_tree_s_layers_are_gathered_along_their_own_axes():
             lambda x: rng.normal(size=x.shape).astype(np.float32),
             jax.eval_shape(made.init_state, program.make_train_hparams(cfg)).params,
         )
-        state = made.strategy.put_state(types.TrainState(np.int32(0), params, ()))
+        state = made.partitioner.put_state(types.TrainState(np.int32(0), params, ()))
         for tree, spec in (
             (state.params["model"], (None, None, "data")),
             (state.params["objective"]["generator"], (None, "data")),
         ):
             kernel = tree["body"]["stack"]["layers"]["layer"]["mlp"]["up"]["kernel"]
             assert devices == 1 or kernel.sharding.spec == jax.P(*spec)
-        found = made.strategy.jit_per_example(update.eval_step, made.model, made.objective)(
-            state, made.strategy.put_batch(uneven(8)), program.make_eval_hparams(cfg)
+        found = made.partitioner.jit_per_example(update.eval_step, made.model, made.objective)(
+            state, made.partitioner.put_batch(uneven(8)), program.make_eval_hparams(cfg)
         )
         return found.loss_B
 
@@ -203,7 +203,7 @@ def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_ha
         model, params, _ = build(cfg)
         params = params | {"bias": params["bias"] + 3 * (np.arange(VOCAB) == SEP)}
         made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])._replace(model=model)
-        state = made.strategy.put_state(types.TrainState(np.int32(0), {"model": params, "objective": {}}, ()))
+        state = made.partitioner.put_state(types.TrainState(np.int32(0), {"model": params, "objective": {}}, ()))
         run = python.SimpleNamespace(cfg=cfg, tokenizer=tokenizer, program=made, state=state)
         return translation_scores.translate_texts(run, texts, 1, "none")[0]
 

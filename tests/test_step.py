@@ -44,17 +44,17 @@ def losses(steps=20, mode="data_parallel", devices=1, objective="mlm", **changes
         program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
         program.make_train_hparams(cfg),
     )
-    state = made.strategy.put_state(state_of(made.init_state.eval_shape(knobs)))
+    state = made.partitioner.put_state(state_of(made.init_state.eval_shape(knobs)))
     seen = []
     for number in range(steps):
-        state, metrics = made.strategy.train_step(state, made.strategy.put_batch(uneven(8, number % 2)), knobs)
-        seen.append(float(made.strategy.get_metrics(metrics)["loss"]))
+        state, metrics = made.partitioner.train_step(state, made.partitioner.put_batch(uneven(8, number % 2)), knobs)
+        seen.append(float(made.partitioner.get_metrics(metrics)["loss"]))
     judged = lambda: evaluation.name_sums(
-        made.strategy.jit_per_example(update.eval_step, made.model, made.objective)(
-            state, made.strategy.put_batch(uneven(8)), program.make_eval_hparams(cfg)
+        made.partitioner.jit_per_example(update.eval_step, made.model, made.objective)(
+            state, made.partitioner.put_batch(uneven(8)), program.make_eval_hparams(cfg)
         )
     )
-    return np.array(seen), made.strategy.get_state(state), judged
+    return np.array(seen), made.partitioner.get_state(state), judged
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def test_a_step_is_handed_its_sum_over_devices():
     made, knobs = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:1]), program.make_train_hparams(cfg)
     state = state_of(made.init_state.eval_shape(knobs))
     seen = []
-    for strategy in (sharding.Replicated(1), TwoAlike(2)):
-        after, metrics = jax.jit(functools.partial(made.train_step, strategy))(state, uneven(8), knobs)
+    for sharding_strategy in (sharding.Replicated(1), TwoAlike(2)):
+        after, metrics = jax.jit(functools.partial(made.train_step, sharding_strategy))(state, uneven(8), knobs)
         seen.append((after.params, float(metrics["loss"]), evaluation.name_sums(metrics["sums"])["mlm_weight"]))
     (one, loss_one, weight_one), (two, loss_two, weight_two) = seen
     assert loss_one == pytest.approx(loss_two, rel=1e-6) and weight_two == 2 * weight_one

@@ -114,7 +114,7 @@ def made(head):
     state = jax.device_get(of.init_state(knobs))
     ours = params(state.params, head)
     assert jax.tree.map(np.shape, ours) == jax.tree.map(np.shape, state.params)
-    return cfg, of, knobs, of.strategy.put_state(state._replace(params=ours))
+    return cfg, of, knobs, of.partitioner.put_state(state._replace(params=ours))
 
 
 def logits(cfg, model, head, params, given):
@@ -139,8 +139,10 @@ def test_logits_and_fifty_losses_are_theirs(head):
 
     losses = []
     for step in range(theirs.STEPS):
-        state, metrics = of.strategy.train_step(state, of.strategy.put_batch(batch(step % theirs.BATCHES, head)), knobs)
-        losses.append(float(of.strategy.get_metrics(metrics)["loss"]))
+        state, metrics = of.partitioner.train_step(
+            state, of.partitioner.put_batch(batch(step % theirs.BATCHES, head)), knobs
+        )
+        losses.append(float(of.partitioner.get_metrics(metrics)["loss"]))
     np.testing.assert_allclose(losses, kept()[f"{head}_losses"], rtol=1e-4)
 
 

@@ -62,7 +62,7 @@ def run(tmp_path_factory):
     )
     runs = parallel.build_single_device(lambda *_: None)
     state = types.TrainState(jnp.int32(3), {"model": {"vocab": jnp.zeros(tokenizer.vocab_size)}}, ())
-    return Run(cfg, tokenizer, python.SimpleNamespace(model=model, strategy=runs), runs.put_state(state))
+    return Run(cfg, tokenizer, python.SimpleNamespace(model=model, partitioner=runs), runs.put_state(state))
 
 
 def sentences(count, longest):

@@ -110,15 +110,15 @@ def build_timed_step(
 ) -> TimedStep:
     """The training step on one device; host_batches: batches to use in turn, by default those of `make_batches`."""
     init_state, train_step = build_functions(cfg, model)
-    strategy, hparams = parallel.build_single_device(train_step), program.make_train_hparams(cfg)
+    partitioner, hparams = parallel.build_single_device(train_step), program.make_train_hparams(cfg)
     abstract_state = jax.eval_shape(init_state, hparams)
     zero_state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), abstract_state)
-    state = strategy.put_state(zero_state._replace(params=fill_params(zero_state.params)))
+    state = partitioner.put_state(zero_state._replace(params=fill_params(zero_state.params)))
     parameters = lm.count_parameters(state.params["model"])["parameters"]
-    batches = [strategy.put_batch(batch) for batch in host_batches or make_batches(cfg)]
-    analysis = strategy.train_step.lower(state, batches[0], hparams).compile().memory_analysis()
+    batches = [partitioner.put_batch(batch) for batch in host_batches or make_batches(cfg)]
+    analysis = partitioner.train_step.lower(state, batches[0], hparams).compile().memory_analysis()
     return TimedStep(
-        _make_update(strategy.train_step, state, batches, hparams),
+        _make_update(partitioner.train_step, state, batches, hparams),
         parameters,
         analysis.temp_size_in_bytes if analysis else 0,
     )

@@ -43,13 +43,13 @@ def make_config(number: int) -> config.Config:
 def build_training() -> Callable[[int], None]:
     """A function that trains a run by its number; its first call compiles for all runs."""
     init_state, train_step = mlm_step.build_functions(make_config(0))
-    strategy = parallel.build_data_parallel(train_step)
+    partitioner = parallel.build_data_parallel(train_step)
 
     def train(number):
         hparams = program.make_train_hparams(make_config(number))
-        state = strategy.put_state(jax.device_get(jax.jit(init_state)(hparams)))
-        batches = [strategy.put_batch(batch) for batch in mlm_step.make_batches(make_config(number))]
-        _run_steps(strategy, state, batches, hparams)
+        state = partitioner.put_state(jax.device_get(jax.jit(init_state)(hparams)))
+        batches = [partitioner.put_batch(batch) for batch in mlm_step.make_batches(make_config(number))]
+        _run_steps(partitioner, state, batches, hparams)
 
     return train
 
@@ -57,18 +57,19 @@ def build_training() -> Callable[[int], None]:
 def train_vmapped(count: int) -> None:
     """Compiles and trains `count` runs as one program."""
     init_state, train_step = mlm_step.build_functions(make_config(0))
-    strategy = vmapped_runs.vmap_step(train_step)
+    partitioner = vmapped_runs.vmap_step(train_step)
     hparams_M = vmapped_runs.stack_trees([program.make_train_hparams(make_config(number)) for number in range(count)])
-    state = strategy.put_state(jax.device_get(jax.jit(jax.vmap(init_state))(hparams_M)))
+    state = partitioner.put_state(jax.device_get(jax.jit(jax.vmap(init_state))(hparams_M)))
     batches = [
-        strategy.put_batch(vmapped_runs.stack_trees([batch] * count)) for batch in mlm_step.make_batches(make_config(0))
+        partitioner.put_batch(vmapped_runs.stack_trees([batch] * count))
+        for batch in mlm_step.make_batches(make_config(0))
     ]
-    _run_steps(strategy, state, batches, (hparams_M, np.ones(count, bool)))
+    _run_steps(partitioner, state, batches, (hparams_M, np.ones(count, bool)))
 
 
-def _run_steps(strategy: parallel.ParallelStrategy, state, batches, hparams) -> None:
+def _run_steps(partitioner: parallel.Partitioner, state, batches, hparams) -> None:
     for index in range(STEPS):
-        state, metrics = strategy.train_step(state, batches[index % len(batches)], hparams)
+        state, metrics = partitioner.train_step(state, batches[index % len(batches)], hparams)
     jax.block_until_ready((state, metrics))
 
 

@@ -74,13 +74,13 @@ def build_step(cfg: config.Config, devices) -> Callable[[], None]:
         program.make_train_hparams(cfg),
     )
     state, batches = (
-        built.strategy.put_state(built.init_state(hparams)),
-        itertools.cycle(map(built.strategy.put_batch, mlm_step.make_batches(cfg))),
+        built.partitioner.put_state(built.init_state(hparams)),
+        itertools.cycle(map(built.partitioner.put_batch, mlm_step.make_batches(cfg))),
     )
 
     def update():
         nonlocal state
-        state, metrics = built.strategy.train_step(state, next(batches), hparams)
+        state, metrics = built.partitioner.train_step(state, next(batches), hparams)
         jax.block_until_ready((state, metrics))
 
     return update

@@ -56,7 +56,7 @@ def measure_gradients(run: TrainedRun, progress: ReportProgress) -> dict:
     The distance counts from the state that predicts the token, which is one of the last LAST_TOKENS tokens of each
     example and the same for every model. "start" is of the initial parameters, "trained" of the run's.
     """
-    initial_state = run.program.strategy.put_state(run.program.init_state(program.make_train_hparams(run.cfg)))
+    initial_state = run.program.partitioner.put_state(run.program.init_state(program.make_train_hparams(run.cfg)))
     result = {}
     for name, state in (("start", initial_state), ("trained", run.state)):
         norm_BxL, distance_BxL = _collect_outputs(run, compute_gradient_norms, state)
@@ -171,7 +171,7 @@ def measure_time(run: TrainedRun, progress: ReportProgress) -> dict:
     machine should have nothing else to do.
     """
     cfg, model = run.cfg, run.program.model
-    params = run.program.strategy.get_state(run.state).params["model"]
+    params = run.program.partitioner.get_state(run.state).params["model"]
     lengths = []
     for length in (
         cfg.pack.seq_len // 4,
@@ -205,13 +205,13 @@ def _count_examples(run) -> int:
 
 def _collect_outputs(run, function, state, *static_args) -> list[np.ndarray]:
     """The outputs of a function of (model, *fixed, params, batch, hparams) for the first examples."""
-    cfg, strategy = run.cfg, run.program.strategy
-    run_batch = strategy.jit_per_example(function, run.program.model, *static_args)
+    cfg, partitioner = run.cfg, run.program.partitioner
+    run_batch = partitioner.jit_per_example(function, run.program.model, *static_args)
     hparams, count = program.make_eval_hparams(cfg), _count_examples(run)
     batches = loader.iterate_eval_batches(
         run.load_data().validation, batch_size=cfg.eval.batch_size, max_rows=count, **parallel.get_process_position()
     )
-    outputs = [run_batch(state, strategy.put_batch(batch), hparams) for batch in batches]
+    outputs = [run_batch(state, partitioner.put_batch(batch), hparams) for batch in batches]
     return [np.concatenate(parts)[:count] for parts in zip(*outputs, strict=True)]
 
 

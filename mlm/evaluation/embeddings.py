@@ -157,13 +157,13 @@ def embed_sentences(
     run: TrainedRun, texts: Sequence[str], progress: ReportProgress = lambda: None
 ) -> SentenceEmbeddings:
     """The embeddings of texts, each as [CLS] text [SEP], truncated to config.pack.seq_len tokens."""
-    strategy, length = run.program.strategy, run.cfg.pack.seq_len
+    partitioner, length = run.program.partitioner, run.cfg.pack.seq_len
     sequences = batching.encode_texts(run.tokenizer, texts)
-    embed_batch = strategy.jit_per_example(compute_sentence_embeddings, run.program.model)
+    embed_batch = partitioner.jit_per_example(compute_sentence_embeddings, run.program.model)
     outputs_by_text: list = [None] * len(texts)
     for indices, ids_BxL in _iterate_batches(run, sequences):
         local_slice = parallel.process_slice(len(ids_BxL))
-        outputs = embed_batch(run.state, strategy.put_batch(ids_BxL[local_slice]), None)
+        outputs = embed_batch(run.state, partitioner.put_batch(ids_BxL[local_slice]), None)
         for i, index in enumerate(indices):
             outputs_by_text[index] = [output[i] for output in outputs]
         progress()
@@ -211,16 +211,16 @@ def evaluate_anisotropy(run: TrainedRun, case: EvaluationCase, progress: ReportP
     "explained_adjusted" less "explained_random". "_se" is the standard error: of anisotropy over examples, of the
     others over words. Raises ConfigError where no word has enough contexts.
     """
-    split, strategy = run.load_data().validation, run.program.strategy
+    split, partitioner = run.load_data().validation, run.program.partitioner
     num_examples = min(len(split["ids"]), max(1, MAX_TOKENS // run.cfg.pack.seq_len))
-    encode_batch = strategy.jit_per_example(compute_states, run.program.model)
+    encode_batch = partitioner.jit_per_example(compute_states, run.program.model)
     keys, example_parts, state_parts = [], [], []
     batches = loader.iterate_eval_batches(
         split, batch_size=run.cfg.eval.batch_size, max_rows=num_examples, **parallel.get_process_position()
     )
     start = 0
     for batch in batches:
-        h_BxKxLxD = encode_batch(run.state, strategy.put_batch(batch), None)
+        h_BxKxLxD = encode_batch(run.state, partitioner.put_batch(batch), None)
         ids_BxL = np.asarray(split["ids"][start : min(start + len(h_BxKxLxD), num_examples)], np.int32)
         batch_keys, batch_example_W, batch_h_WxKxD = pool_words(
             run.tokenizer.starts_word_V, ids_BxL, h_BxKxLxD[: len(ids_BxL)]

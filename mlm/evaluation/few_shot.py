@@ -135,29 +135,29 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     train_label_N, selection_label_N, dev_label_N = (
         np.array([label for *_, label in inputs[name]], np.int32) for name in ("train", "selection", "examples")
     )
-    params = run.program.strategy.get_state(run.state).params
+    params = run.program.partitioner.get_state(run.state).params
     best: tuple = ((-1.0, 0.0),)
     for batch_size in grid.batch_sizes:
         cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
-        objective, strategy, score = compile_steps(cfg, model, verbalizer_C.tobytes())
+        objective, partitioner, score = compile_steps(cfg, model, verbalizer_C.tobytes())
         for rate in grid.learning_rates:
             hparams = program.make_train_hparams(cfg)._replace(
                 seed=np.uint32(inputs["seed"]), learning_rate=np.float32(rate)
             )
-            state = strategy.put_state(init_state(cfg, objective, params, hparams))
+            state = partitioner.put_state(init_state(cfg, objective, params, hparams))
             train_batches = iterate_batches(train, train_label_N, batch_size, grid.steps, inputs["seed"])
             for step, batch in enumerate(train_batches, 1):
-                state, _ = strategy.train_step(state, strategy.put_batch(batch), hparams)
+                state, _ = partitioner.train_step(state, partitioner.put_batch(batch), hparams)
                 if step % grid.every and step < grid.steps:
                     continue
                 quality = compute_quality(score(state, selection, eval_batch_size), selection_label_N)
                 progress()
                 if quality > best[0]:
                     trial = {"batch_size": batch_size, "learning_rate": rate, "steps": step}
-                    best = (quality, trial, strategy.get_state(state), strategy, score)
-    (accuracy, _), trial, state, strategy, score = best
-    predicted_N = score(strategy.put_state(state), dev, eval_batch_size).argmax(-1)
+                    best = (quality, trial, partitioner.get_state(state), partitioner, score)
+    (accuracy, _), trial, state, partitioner, score = best
+    predicted_N = score(partitioner.put_state(state), dev, eval_batch_size).argmax(-1)
     return {
         "examples": len(dev_label_N),
         "truncated": truncated,
@@ -179,15 +179,15 @@ def make_config(cfg: config.Config, batch_size: int, steps: int) -> config.Confi
 def compile_steps(cfg: config.Config, model: types.Model, verbalizers: bytes) -> tuple:
     """The objective, its steps on one device, and a function (state, queries, batch_size) -> log_prob_NxC."""
     objective = build_objective(np.frombuffer(verbalizers, np.int32))
-    strategy = parallel.build_single_device(functools.partial(update.train_step, cfg, model, objective))
-    score_batch = strategy.jit_per_example(prompts.compute_label_log_probs, model, verbalizers)
+    partitioner = parallel.build_single_device(functools.partial(update.train_step, cfg, model, objective))
+    score_batch = partitioner.jit_per_example(prompts.compute_label_log_probs, model, verbalizers)
 
     def score(state, queries, batch_size):
         return prompts.score_queries(
-            lambda batch: score_batch(state, strategy.put_batch(batch), None), queries, batch_size, lambda: None
+            lambda batch: score_batch(state, partitioner.put_batch(batch), None), queries, batch_size, lambda: None
         )
 
-    return objective, strategy, score
+    return objective, partitioner, score
 
 
 def init_state(

@@ -60,11 +60,11 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     if not len(weight_I):
         return {}
     entry_W = np.array([packed.tokenizer.pieces.index(word) for word in language.words])
-    strategy, hparams = run.program.strategy, make_eval_hparams(cfg)
-    score_batch = strategy.jit_per_example(compute_masked_log_probs, objectives.shift_states(cfg, run.program.model))
+    partitioner, hparams = run.program.partitioner, make_eval_hparams(cfg)
+    score_batch = partitioner.jit_per_example(compute_masked_log_probs, objectives.shift_states(cfg, run.program.model))
     log_prob_IxV = np.concatenate(
         [
-            score_batch(run.state, strategy.put_batch(batch), hparams)
+            score_batch(run.state, partitioner.put_batch(batch), hparams)
             for batch in iterate_masked_batches(cfg, packed.validation, items)
         ]
     )[: len(weight_I)]

@@ -48,7 +48,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     evaluation, whose predictions these are. "excess_se" is the standard error of the paired difference over examples.
     {} on processes that write no results.
     """
-    cfg, packed, strategy = run.cfg, run.load_data(), run.program.strategy
+    cfg, packed, partitioner = run.cfg, run.load_data(), run.program.partitioner
     groups = (
         group_V.tobytes()
         for group_V in word_classes.compute_vocab_groups(
@@ -56,7 +56,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         )
     )
     model, visibility = objectives.shift_states(cfg, run.program.model), objectives.get_loss_visibilities(cfg)["loss"]
-    sum_batch = strategy.jit_per_example(compute_part_sums, model, run.program.objective, visibility, *groups)
+    sum_batch = partitioner.jit_per_example(compute_part_sums, model, run.program.objective, visibility, *groups)
     hparams = make_eval_hparams(cfg)
     batches = loader.iterate_eval_batches(
         packed.validation,
@@ -64,7 +64,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         max_rows=cfg.eval.max_examples,
         **parallel.get_process_position(),
     )
-    sums = [sum_batch(run.state, strategy.put_batch(batch), hparams) for batch in batches]
+    sums = [sum_batch(run.state, partitioner.put_batch(batch), hparams) for batch in batches]
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
     columns = {name: np.concatenate([part[name] for part in sums])[:count].astype(np.float64) for name in sums[0]}
     progress()

@@ -258,15 +258,15 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     train split's most frequent label, "predicted" the share of each label among the predictions, and "truncated" counts
     truncated examples. Raises ConfigError for verbalizers that are not one entry of the vocabulary each.
     """
-    inputs, strategy = case.inputs, run.program.strategy
+    inputs, partitioner = case.inputs, run.program.partitioner
     verbalizer_C = encode_verbalizers(run.tokenizer, inputs["verbalizers"])
     queries, truncated = build_queries(run.tokenizer, inputs["pattern"], inputs["examples"], run.cfg.pack.seq_len)
     model = objectives.shift_states(run.cfg, run.program.model)
-    score_batch = strategy.jit_per_example(compute_label_log_probs, model, verbalizer_C.tobytes())
+    score_batch = partitioner.jit_per_example(compute_label_log_probs, model, verbalizer_C.tobytes())
 
     def score(batch):
         local_slice = parallel.process_slice(len(batch.position_B))
-        return score_batch(run.state, strategy.put_batch(MaskedQueries(*(x[local_slice] for x in batch))), None)
+        return score_batch(run.state, partitioner.put_batch(MaskedQueries(*(x[local_slice] for x in batch))), None)
 
     log_prob_NxC = score_queries(score, queries, run.cfg.eval.batch_size, progress)
     label_N = np.array([label for *_, label in inputs["examples"]])

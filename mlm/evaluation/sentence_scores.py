@@ -24,7 +24,7 @@ def count_units(run: TrainedRun, case: EvaluationCase) -> int:
 def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> SentenceScores:
     """The pseudo-log-likelihoods of a case's sentences; each token is masked and predicted."""
     model = objectives.shift_states(run.cfg, run.program.model)
-    score_batch = masked_queries.make_scorer(model, run.program.strategy, run.state)
+    score_batch = masked_queries.make_scorer(model, run.program.partitioner, run.state)
 
     def score(queries):
         log_prob_B = score_batch(queries)

@@ -89,7 +89,7 @@ def translate_texts(
 
     No translation is longer than the training sequences. Texts of similar length share a batch.
     """
-    cfg, strategy = run.cfg, run.program.strategy
+    cfg, partitioner = run.cfg, run.program.partitioner
     columns, truncated = rows.encode_sources(run.tokenizer, texts, cfg.pack.source_len)
     order_N = np.argsort((columns["source_segments"] > 0).sum(1), kind="stable")
     targets = {
@@ -98,12 +98,12 @@ def translate_texts(
         "positions": np.zeros((len(texts), 1), int),
     }
     split = targets | {name: column[order_N] for name, column in columns.items()}
-    translate_batch = strategy.jit_per_example(
+    translate_batch = partitioner.jit_per_example(
         find_best_translation, run.program.model, cfg.pack.seq_len, num_beams, length_penalty, gather_params=True
     )
     hparams = program.make_eval_hparams(cfg)
     batches = loader.iterate_eval_batches(split, batch_size=cfg.eval.batch_size, **parallel.get_process_position())
-    outputs = [translate_batch(run.state, strategy.put_batch(batch), hparams) for batch in batches]
+    outputs = [translate_batch(run.state, partitioner.put_batch(batch), hparams) for batch in batches]
     ids_NxT = np.concatenate(outputs)[: len(texts)]
     translations = [""] * len(texts)
     for index, ids_T in zip(order_N, ids_NxT, strict=True):

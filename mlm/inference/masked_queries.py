@@ -42,19 +42,17 @@ def compute_log_probs(model: types.Model, params, queries: MaskedQueries) -> jax
 
 
 def compute_target_log_prob(model: types.Model, params, queries: MaskedQueries, hparams=None) -> jax.Array:
-    """log_prob_B of the queried tokens. hparams: unused; `ParallelStrategy.jit_per_example` passes them."""
+    """log_prob_B of the queried tokens. hparams: unused; `Partitioner.jit_per_example` passes them."""
     target_Bx1 = jnp.take_along_axis(queries.ids_BxL, queries.position_B[:, None], axis=1)
     return jnp.take_along_axis(compute_log_probs(model, params, queries), target_Bx1, axis=1)[:, 0]
 
 
-def make_scorer(
-    model: types.Model, strategy: parallel.ParallelStrategy, state
-) -> Callable[[MaskedQueries], np.ndarray]:
+def make_scorer(model: types.Model, partitioner: parallel.Partitioner, state) -> Callable[[MaskedQueries], np.ndarray]:
     """`compute_target_log_prob` on all devices of all processes. Each process passes the whole batch."""
-    score_batch = strategy.jit_per_example(functools.partial(compute_target_log_prob, model))
+    score_batch = partitioner.jit_per_example(functools.partial(compute_target_log_prob, model))
 
     def score(queries):
         local_slice = parallel.process_slice(len(queries.position_B))
-        return score_batch(state, strategy.put_batch(MaskedQueries(*(x[local_slice] for x in queries))), None)
+        return score_batch(state, partitioner.put_batch(MaskedQueries(*(x[local_slice] for x in queries))), None)
 
     return score

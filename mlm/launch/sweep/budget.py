@@ -122,12 +122,12 @@ def time_step(cfg: config.Config) -> float:
     cfg = fields.override(cfg, FULL_BATCH)
     rows = pack.load_dataset(cfg)
     built, hparams = program.build_program(cfg, rows.dataset_info), program.make_train_hparams(cfg)
-    state, times = built.strategy.put_state(jax.device_get(built.init_state(hparams))), []
+    state, times = built.partitioner.put_state(jax.device_get(built.init_state(hparams))), []
     batches = loader.iterate_train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
     for _ in range(WARMUP_STEPS + TIMED_STEPS):
         start = time.perf_counter()
-        state, metrics = built.strategy.train_step(state, built.strategy.put_batch(next(batches)), hparams)
-        np.asarray(built.strategy.get_metrics(metrics)["loss"])
+        state, metrics = built.partitioner.train_step(state, built.partitioner.put_batch(next(batches)), hparams)
+        np.asarray(built.partitioner.get_metrics(metrics)["loss"])
         times.append(time.perf_counter() - start)
     return statistics.median(times[WARMUP_STEPS:])
 

@@ -153,12 +153,12 @@ def time_step(arguments: tuple[config.Config, int, int]) -> float:  # pyright: i
     cfg = fields.override(cfg, {"train.batch_size": num_examples, "train.grad_accum_steps": accum_steps})
     about = pack.build_dataset_info(cfg, vocab_size)
     built, hparams = program.build_program(cfg, about), program.make_train_hparams(cfg)
-    state = built.strategy.put_state(jax.device_get(built.init_state(hparams)))
-    batch, times, first_start = built.strategy.put_batch(random_batch(num_examples, about)), [], 0.0
+    state = built.partitioner.put_state(jax.device_get(built.init_state(hparams)))
+    batch, times, first_start = built.partitioner.put_batch(random_batch(num_examples, about)), [], 0.0
     for step in itertools.count():
         start = time.perf_counter()
-        state, metrics = built.strategy.train_step(state, batch, hparams)
-        np.asarray(built.strategy.get_metrics(metrics)["loss"])
+        state, metrics = built.partitioner.train_step(state, batch, hparams)
+        np.asarray(built.partitioner.get_metrics(metrics)["loss"])
         now = time.perf_counter()
         if step < WARMUP_STEPS:
             first_start = now

@@ -294,11 +294,11 @@ def _trace_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) 
     params, hparams = cost.make_abstract_state(cfg, vocab_size).params, program.make_train_hparams(cfg)
     num_examples = cfg.train.batch_size
 
-    strategy = fsdp.FSDP(jax.sharding.AbstractMesh((num_shards,), ("data",)), params)
+    sharding_strategy = fsdp.FSDP(jax.sharding.AbstractMesh((num_shards,), ("data",)), params)
 
     def backward(params, batch, key_B):
         def loss(params):
-            losses = objective.loss(strategy.gather_params(params), model, batch, key_B, hparams, train=True)
+            losses = objective.loss(sharding_strategy.gather_params(params), model, batch, key_B, hparams, train=True)
             return sum(x_B.sum() for x_B in losses.loss_B.values())
 
         return jax.vjp(loss, params)[1]

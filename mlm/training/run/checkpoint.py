@@ -245,7 +245,7 @@ class Checkpoint(Hook):
     def on_pause(self, step: int, state, stop: bool) -> None:
         """Starts saving, if that is due; if the run stops before its end, waits for the disk."""
         if stop or self.is_due(step):
-            snapshot = Snapshot(self.program.strategy.snapshot_state(state), self.get_totals())
+            snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_totals())
             save(self.checkpoints, self.cfg, self.data, snapshot)
         if stop and step != self.cfg.train.steps:
             self.checkpoints.wait_until_finished()
@@ -283,7 +283,7 @@ class MilestoneCheckpoint(Hook):
         if self.is_due(step):
             if step in self.milestones.all_steps():
                 self.milestones.delete(step)
-            params_alone = self.program.strategy.snapshot_state(state._replace(opt_state=()))
+            params_alone = self.program.partitioner.snapshot_state(state._replace(opt_state=()))
             save(self.milestones, self.cfg, self.data, Snapshot(params_alone, self.get_totals()))
             self.milestones.wait_until_finished()
 
@@ -335,7 +335,7 @@ def _make_error(name: str, error: Exception) -> Exception:
 
 
 def _make_restore_target(program, hparams):
-    return program.strategy.make_restore_target(program.init_state.eval_shape(hparams))
+    return program.partitioner.make_restore_target(program.init_state.eval_shape(hparams))
 
 
 def _describe(checkpoints, step):

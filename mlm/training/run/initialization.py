@@ -200,7 +200,7 @@ def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tok
     return _replace_model_params(
         cfg,
         state,
-        run.program.strategy.get_state(run.state).params["model"],
+        run.program.partitioner.get_state(run.state).params["model"],
         run.cfg,
         run.tokenizer.model == tokenizer.model,
     )

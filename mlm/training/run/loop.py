@@ -120,13 +120,15 @@ class SingleRun:
     """The steps of one run."""
 
     def __init__(self, run: TrainingRun, state: types.TrainState):
-        self.strategy, self.hparams = run.program.strategy, programs.make_train_hparams(run.cfg)
-        self.state = self.strategy.put_state(state)
+        self.partitioner, self.hparams = run.program.partitioner, programs.make_train_hparams(run.cfg)
+        self.state = self.partitioner.put_state(state)
 
     def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
         """Makes one step; returns a function (number of a run) -> its metrics, which waits for them."""
-        self.state, metrics = self.strategy.train_step(self.state, self.strategy.put_batch(batches[0]), self.hparams)
-        return lambda m: self.strategy.get_metrics(metrics)
+        self.state, metrics = self.partitioner.train_step(
+            self.state, self.partitioner.put_batch(batches[0]), self.hparams
+        )
+        return lambda m: self.partitioner.get_metrics(metrics)
 
     def get_state(self, m: int):
         """The state of a run, on the devices."""

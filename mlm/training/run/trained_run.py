@@ -105,7 +105,7 @@ def load(
             )
     if snapshot is None:
         raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
-    state = run_program.strategy.put_state(snapshot.state._replace(opt_state=()))
+    state = run_program.partitioner.put_state(snapshot.state._replace(opt_state=()))
     return TrainedRun(
         cfg, int(snapshot.state.step), tokenizer, run_program, state, digest, dataset_info, packed, milestone=step
     )

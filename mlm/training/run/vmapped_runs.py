@@ -76,8 +76,8 @@ class VmappedRuns:
     """The steps of runs that share a program, made together."""
 
     def __init__(self, runs: Sequence[training_run.TrainingRun], states: Sequence[types.TrainState]):
-        self.strategy = vmap_step(runs[0].program.train_step)
-        self.states = self.strategy.put_state(stack_trees(states))
+        self.partitioner = vmap_step(runs[0].program.train_step)
+        self.states = self.partitioner.put_state(stack_trees(states))
         self.hparams_M = stack_trees([program.make_train_hparams(run.cfg) for run in runs])
         self.members = range(len(runs))
 
@@ -85,9 +85,9 @@ class VmappedRuns:
         """Makes one step of the members that have a batch; the others keep their state."""
         is_active_M = np.array([m in batches for m in self.members])
         filler = next(iter(batches.values()))  # for the members that wait; their new state is dropped
-        batch_M = self.strategy.put_batch(stack_trees([batches.get(m, filler) for m in self.members]))
-        self.states, metrics = self.strategy.train_step(self.states, batch_M, (self.hparams_M, is_active_M))
-        get_metrics = functools.cache(functools.partial(self.strategy.get_metrics, metrics))
+        batch_M = self.partitioner.put_batch(stack_trees([batches.get(m, filler) for m in self.members]))
+        self.states, metrics = self.partitioner.train_step(self.states, batch_M, (self.hparams_M, is_active_M))
+        get_metrics = functools.cache(functools.partial(self.partitioner.get_metrics, metrics))
         return lambda m: jax.tree.map(lambda x_M: x_M[m], get_metrics())
 
     def get_state(self, m: int):
@@ -96,7 +96,7 @@ class VmappedRuns:
 
 
 @functools.lru_cache(maxsize=1)  # like programs: compiled steps hold memory
-def vmap_step(train_step) -> parallel.ParallelStrategy:
+def vmap_step(train_step) -> parallel.Partitioner:
     """The step for all members; its hparams are (hparams_M, is_active_M). An inactive member keeps its state."""
 
     def step(sharding, state, batch, hparams_and_active):

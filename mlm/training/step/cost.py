@@ -124,10 +124,10 @@ def compile_step(
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
     mode = parallel.MODES["data_parallel" if single_device else cfg.parallel.mode]
-    strategy = parallel.build_single_device(train_step) if single_device else mode.build(train_step, devices)
+    partitioner = parallel.build_single_device(train_step) if single_device else mode.build(train_step, devices)
     state, batch = make_abstract_state(cfg, vocab_size), types.abstract_batch(cfg.train.batch_size, dataset_info)
-    lowered = strategy.train_step.lower(
-        strategy.make_restore_target(state) if mode.shards_params else state, batch, program.make_train_hparams(cfg)
+    lowered = partitioner.train_step.lower(
+        partitioner.make_restore_target(state) if mode.shards_params else state, batch, program.make_train_hparams(cfg)
     )
     # How well the machine code of a CPU is optimized does not change the planned memory.
     compiled = lowered.compile(None if devices else {"xla_backend_optimization_level": 0})

@@ -26,7 +26,7 @@ def name_sums(losses: types.LossSums) -> dict[str, types.Array]:
 
 def collect_columns(cfg: config.Config, program: Program, state: Any, rows: loader.Columns) -> Columns:
     """The sums of each example of a split under the evaluation's hparams, as numpy arrays over the examples."""
-    eval_step = program.strategy.jit_per_example(update.eval_step, program.model, program.objective)
+    eval_step = program.partitioner.jit_per_example(update.eval_step, program.model, program.objective)
     hparams = make_eval_hparams(cfg)
     order_N = loader.sort_by_length(rows, cfg.eval.max_examples)
     batches = loader.iterate_eval_batches(
@@ -39,7 +39,7 @@ def collect_columns(cfg: config.Config, program: Program, state: Any, rows: load
     columns: Columns = {}
     for number, batch in enumerate(batches):
         index_B = order_N[number * cfg.eval.batch_size :][: cfg.eval.batch_size]  # padding fills up the last batch
-        for name, x_Bx in name_sums(eval_step(state, program.strategy.put_batch(batch), hparams)).items():
+        for name, x_Bx in name_sums(eval_step(state, program.partitioner.put_batch(batch), hparams)).items():
             is_per_token = x_Bx.shape[1:] == batch.text.ids_BxL.shape[1:]  # a batch may be cut to its longest example
             shape = rows["ids"].shape[1:] if is_per_token else x_Bx.shape[1:]
             x_Nx = columns.setdefault(name, np.zeros((len(order_N), *shape), x_Bx.dtype))

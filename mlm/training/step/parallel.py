@@ -19,7 +19,7 @@ from mlm.base import config, errors, types
 from mlm.training.step import fsdp, sharding
 
 
-class ParallelStrategy(NamedTuple):
+class Partitioner(NamedTuple):
     """The compiled steps, and how values move to and from the devices."""
 
     jit_init: Callable[..., Any]  # a function (hparams) -> state, compiled
@@ -126,14 +126,14 @@ def use_cpu_backend():
         return contextlib.nullcontext()
 
 
-def build_single_device(train_step: Callable[..., Any]) -> ParallelStrategy:
+def build_single_device(train_step: Callable[..., Any]) -> Partitioner:
     """The step on this process's first device alone, for measurements and plans."""
     return build_data_parallel(train_step, jax.devices()[:1])
 
 
 def build_data_parallel(
     train_step: Callable[..., Any], devices: Sequence[Any] | None = None, *, members: bool = False
-) -> ParallelStrategy:
+) -> Partitioner:
     """jax.jit over a mesh of all devices of all processes, or of the given ones.
 
     Args:
@@ -153,7 +153,7 @@ def build_data_parallel(
         )
         return lambda state, batch, hparams: gather_to_host(compiled(state.params, batch, hparams))
 
-    return ParallelStrategy(
+    return Partitioner(
         jit_init=jax.jit,
         put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, replicated)),
         get_state=copy_to_host,
@@ -170,7 +170,7 @@ def build_data_parallel(
     )
 
 
-def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None = None) -> ParallelStrategy:
+def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None = None) -> Partitioner:
     """jax.pmap: every value has a leading axis of this process's devices, or of the given ones."""
     num_devices = len(devices or jax.local_devices())
     step = functools.partial(train_step, sharding.Replicated(len(devices or jax.devices())))
@@ -187,7 +187,7 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None = N
     def get_first(tree: Any):
         return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
 
-    return ParallelStrategy(
+    return Partitioner(
         jit_init=jax.jit,
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *np.shape(x))), state),
         get_state=get_first,
@@ -200,7 +200,7 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None = N
     )
 
 
-def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None = None) -> ParallelStrategy:
+def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None = None) -> Partitioner:
     """As `build_data_parallel`, but each device holds only its shard of the state (fsdp.py)."""
     devices = devices or jax.devices()
     mesh = make_mesh(devices)
@@ -240,7 +240,7 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None = N
         )
 
     on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory
-    return ParallelStrategy(
+    return Partitioner(
         jit_init=lambda function: jax.jit(lambda hparams: constrain(function(hparams))),
         put_state=lambda state: jax.tree.map(put, state, fsdp.make_shardings(state, mesh)),
         get_state=lambda state: jax.tree.map(lambda x: np.array(gather_to_host(x)), state),
@@ -278,7 +278,7 @@ def gather_to_host(tree: Any):
 class ParallelMode(NamedTuple):
     """A value of config.parallel.mode, and what the other packages need to know of it."""
 
-    build: Callable[..., ParallelStrategy]  # (train_step, devices)
+    build: Callable[..., Partitioner]  # (train_step, devices)
     shards_params: bool = False  # each device holds a part of the parameters
     vmaps_runs: bool = False  # runs of one program can be vmapped
 

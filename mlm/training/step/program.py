@@ -53,7 +53,7 @@ class Program(NamedTuple):
     objective: types.Objective
     init_state: Callable[..., Any]  # (hparams) -> state at step 0, compiled
     train_step: Callable[..., Any]  # (sharding, state, batch, hparams), not compiled
-    strategy: parallel.ParallelStrategy
+    partitioner: parallel.Partitioner
 
 
 def make_train_hparams(cfg: config.Config) -> types.TracedHparams:
@@ -105,6 +105,6 @@ def clear_tokenizer_path(cfg: config.Config) -> config.Config:
 def _build_cached(cfg: config.Config, dataset_info: types.DatasetInfo, devices: tuple[Any, ...] | None) -> Program:
     model, objective = build_model_and_objective(cfg, dataset_info)
     train_step = functools.partial(update.train_step, cfg, model, objective)
-    strategy = parallel.MODES[cfg.parallel.mode].build(train_step, devices)
-    init_state = strategy.jit_init(functools.partial(update.init_state, cfg, model, objective))
-    return Program(model, objective, init_state, train_step, strategy)
+    partitioner = parallel.MODES[cfg.parallel.mode].build(train_step, devices)
+    init_state = partitioner.jit_init(functools.partial(update.init_state, cfg, model, objective))
+    return Program(model, objective, init_state, train_step, partitioner)
