@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import logging
 import re
 import socket
 import threading
@@ -19,7 +20,7 @@ from small import small_config
 import mlm
 from mlm.base import config
 from mlm.data.tokenizers import kinds
-from mlm.inference import pretrained_io
+from mlm.inference import batching, pretrained_io
 from mlm.serve import app, http_server, panels
 
 SCRIPT = "<script>document.title='bad'</script>"
@@ -66,6 +67,7 @@ def served(opened, *names):
         yield Served(address)
         server.should_exit = True
         thread.join()
+        batching.LOGGER.setLevel(logging.NOTSET)
 
 
 def ask(server, question, **headers):

@@ -181,6 +181,7 @@ def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
             patch.setattr(log.Log, "on_metrics", interrupt)
             loop.train(cfg)
         assert max(step for step, _ in read_metrics(cfg.workdir)) == last
+        time.sleep(1)  # W&B names a folder by the second, and two of one name lose the later one's steps
     loop.train(cfg)
     expected = read_metrics(cfg.workdir)
     for values, ids, _ in (read_wandb(cfg.workdir), read_mlflow(cfg.workdir)):

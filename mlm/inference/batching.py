@@ -3,12 +3,12 @@
 Letters in array names: S texts.
 """
 
+import logging
 import unicodedata
 from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
-from absl import logging
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
@@ -16,6 +16,7 @@ from mlm.data.rows import loader
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
+LOGGER = logging.getLogger(__name__)
 MASK_TOKEN = SPECIAL_TOKENS[MASK]
 BATCH_TOKENS = {"cpu": 2**11}  # tokens of a batch that the device's caches hold
 # Marks that hardly any text has. Every kind of vocabulary has them as words, and no normalisation changes them.
@@ -92,7 +93,7 @@ def warn_of_losses(num_truncated: int, num_unknown: int, num_texts: int, max_len
         f"{num_unknown:,} with words that its vocabulary does not have ([UNK])" * bool(num_unknown),
     ]
     if any(parts):
-        logging.warning("of %s texts the model reads only a part: %s", f"{num_texts:,}", "; ".join(filter(None, parts)))
+        LOGGER.warning("of %s texts the model reads only a part: %s", f"{num_texts:,}", "; ".join(filter(None, parts)))
 
 
 def choose_batch_size(length: int) -> int:

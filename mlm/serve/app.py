@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import logging
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from mlm.base import errors
+from mlm.inference import batching
 from mlm.report.pages import serve
 from mlm.serve import http_server, panels
 
@@ -52,6 +54,7 @@ class ModelServer:
     def __init__(self, model_panels: Sequence[panels.ModelPanel], example: str = ""):
         self.panels, self.example = model_panels, example
         self.lock, self.num_waiting = asyncio.Lock(), 0
+        batching.LOGGER.setLevel(logging.ERROR)  # what a model does not read is no news of the server's
 
     def routes(self) -> list[Route]:
         """Returns the addresses."""
