@@ -82,11 +82,20 @@ def read_wandb_file(path):
             parts = b""
 
 
+def read_wandb_records(workdir):
+    """All records of a run, once its newest file has the last: W&B's own process writes it a moment after the run ends."""
+    for _ in range(100):
+        paths = sorted(Path(workdir, "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+        records = [list(read_wandb_file(path)) for path in paths]
+        if paths and any(record.HasField("exit") for record in records[-1]):
+            break
+        time.sleep(0.1)
+    return [record for of_file in records for record in of_file]
+
+
 def read_wandb_exits(workdir):
     """The exit code of each process that ended the run, in order."""
-    paths = sorted(Path(workdir, "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
-    records = (record for path in paths for record in read_wandb_file(path))
-    return [record.exit.exit_code for record in records if record.HasField("exit")]
+    return [record.exit.exit_code for record in read_wandb_records(workdir) if record.HasField("exit")]
 
 
 def read_mlflow_status(workdir):
@@ -100,18 +109,15 @@ def read_mlflow_status(workdir):
 def read_wandb(workdir):
     """The values that W&B holds, a list for each step and metric; the ids of the run; its config."""
     values, ids, settings = {}, set(), {}
-    for path in sorted(Path(workdir, "wandb").glob("offline-run-*/*.wandb")):
-        for record in read_wandb_file(path):
-            if record.HasField("run"):
-                ids.add(record.run.run_id)
-                settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-            if record.HasField("history"):
-                items = {
-                    item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
-                }
-                for name, value in items.items():
-                    if not name.startswith("_"):
-                        values.setdefault((items["_step"], name), []).append(value)
+    for record in read_wandb_records(workdir):
+        if record.HasField("run"):
+            ids.add(record.run.run_id)
+            settings |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
+        if record.HasField("history"):
+            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            for name, value in items.items():
+                if not name.startswith("_"):
+                    values.setdefault((items["_step"], name), []).append(value)
     return values, ids, settings
 
 
@@ -181,7 +187,6 @@ def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
             patch.setattr(log.Log, "on_metrics", interrupt)
             loop.train(cfg)
         assert max(step for step, _ in read_metrics(cfg.workdir)) == last
-        time.sleep(1)  # W&B names a folder by the second, and two of one name lose the later one's steps
     loop.train(cfg)
     expected = read_metrics(cfg.workdir)
     for values, ids, _ in (read_wandb(cfg.workdir), read_mlflow(cfg.workdir)):
