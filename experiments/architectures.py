@@ -70,7 +70,7 @@ TUNED_POINTS = {
     member: [ARCHITECTURE_FIELDS[member] | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, best)]
     for member, best in TUNED_FIELDS.items()
 }
-# Fine-tuning takes as long as a fifth of a training: at scale quick it shows with one model what it is.
+# At scale quick, one model shows what fine-tuning is.
 QUICK_POINTS = TUNED_POINTS | {"lstm": [TUNED_POINTS["lstm"][0] | QUICK_TASKS]}
 TRIAL_POINTS = {
     member: [ARCHITECTURE_FIELDS[member] | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, trial) for trial in TRIALS]
