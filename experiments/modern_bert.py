@@ -182,16 +182,16 @@ def make_name(row: str) -> str:
 
 def find_row(config: Mapping) -> str:
     """The title of a run's row, from the changes that its config has; the window of a local layer may be any."""
-    made = [
+    changes = [
         change
         for change, changed in CHANGES.items()
         if all(
             bool(config[name]) if name == "model.local_window" else config[name] == changed[name] for name in changed
         )
     ]
-    if not made:
+    if not changes:
         return FIRST_ROW
-    return f"{made[0]}{ALONE}" if len(made) == 1 and made != [*CHANGES][:1] else f"+ {made[-1]}"
+    return f"{changes[0]}{ALONE}" if len(changes) == 1 and changes != [*CHANGES][:1] else f"+ {changes[-1]}"
 
 
 def find_compared(row: str) -> str:

@@ -27,7 +27,7 @@ EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
 
 @functools.cache
-def told() -> dict[str, np.ndarray]:
+def load_expected() -> dict[str, np.ndarray]:
     with np.load(theirs.PATH) as file:
         return dict(file)
 
@@ -36,16 +36,16 @@ def write_case(plain, top, case, **settings):
     """The folder of a case below `top`, its config.json changed; None: without that field."""
     kind, folder = theirs.CASES[case][0], top / case
     folder.mkdir(parents=True)
-    for key, content in told().items():
+    for key, content in load_expected().items():
         if kind == "modernbert" and key.startswith("modernbert/token"):
             (folder / key.partition("/")[2]).write_bytes(content.tobytes())
     if kind != "modernbert":
         for file in plain[theirs.TOKENIZERS[kind]].glob("*token*"):
             shutil.copy(file, folder)
-    said = json.loads(told()[f"{case}/config.json"].tobytes()) | settings
+    said = json.loads(load_expected()[f"{case}/config.json"].tobytes()) | settings
     (folder / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
-    shapes = json.loads(told()[f"{case}/shapes"].tobytes())
-    save_file({name: theirs.drawn(name, shape) for name, shape in shapes.items()}, folder / "model.safetensors")
+    shapes = json.loads(load_expected()[f"{case}/shapes"].tobytes())
+    save_file({name: theirs.draw_tensor(name, shape) for name, shape in shapes.items()}, folder / "model.safetensors")
     return folder
 
 
@@ -55,14 +55,14 @@ def plain(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(plain, tmp_path_factory):
+def folders(plain, tmp_path_factory):
     top = tmp_path_factory.mktemp("modern")
     return {case: write_case(plain, top, case) for case in theirs.CASES}
 
 
 @pytest.fixture(scope="module")
-def models(made):
-    return {case: mlm.load(folder) for case, folder in made.items()}
+def models(folders):
+    return {case: mlm.load(folder) for case, folder in folders.items()}
 
 
 def make_batch(model, rows) -> types.Batch:
@@ -102,20 +102,20 @@ def answer(model, rows, discriminator_head=None):
 
 
 @EVERY
-def test_states_and_logits_are_theirs(made, models, case):
-    rows = {name: told()[f"{theirs.CASES[case][0]}:{name}"] for name in ("ids", "types", "real")}
-    found = pretrained_folder.read_folder(made[case])
+def test_states_and_logits_are_theirs(folders, models, case):
+    rows = {name: load_expected()[f"{theirs.CASES[case][0]}:{name}"] for name in ("ids", "types", "real")}
+    found = pretrained_folder.read_folder(folders[case])
     states, logits, asked = answer(models[case], rows, found.read_discriminator_head())
-    np.testing.assert_allclose(logits[asked], told()[f"{case}:logits"][asked], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits[asked], load_expected()[f"{case}:logits"][asked], rtol=0, atol=1e-5)
     if states is not None:
-        np.testing.assert_allclose(states[:, asked], told()[f"{case}:states"][:, asked], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(states[:, asked], load_expected()[f"{case}:states"][:, asked], rtol=0, atol=1e-5)
 
 
 @EVERY
-def test_what_was_read_is_written_again_to_the_bit(made, models, case, tmp_path):
+def test_what_was_read_is_written_again_to_the_bit(folders, models, case, tmp_path):
     models[case].save_pretrained(str(tmp_path / "out"))
-    same_tensors(made[case], tmp_path / "out")
-    before, after = (json.loads((folder / "config.json").read_text()) for folder in (made[case], tmp_path / "out"))
+    same_tensors(folders[case], tmp_path / "out")
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (folders[case], tmp_path / "out"))
     assert before == after
 
 
@@ -124,15 +124,15 @@ def test_the_file_is_what_they_say():
     pytest.importorskip("transformers")
     for name, value in theirs.make().items():
         if ":" in name:
-            np.testing.assert_allclose(told()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(load_expected()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_modernbert_s_special_tokens_stand_behind_its_vocabulary(models):
-    model, rows = models["modernbert"], told()
+    model, rows = models["modernbert"], load_expected()
     assert model.tokenize([text for text, second in theirs.ROWS if second is None]) == [
         rows["modernbert:ids"][row][rows["modernbert:real"][row] > 0].tolist() for row in (0, 2)
     ]
-    assert len(model.vocab) == told()["modernbert:logits"].shape[-1]
+    assert len(model.vocab) == load_expected()["modernbert:logits"].shape[-1]
     assert [model.vocab[i] for i in model.tokenize("[MASK]")] == ["[CLS]", "[MASK]", "[SEP]"]
 
 
@@ -314,16 +314,16 @@ def start_from(folder, **changes):
     return source, state.params
 
 
-def test_fine_tuning_starts_from_a_discriminator_and_detection_from_its_head(made):
+def test_fine_tuning_starts_from_a_discriminator_and_detection_from_its_head(folders):
     label = {"objective": "classification", "data__labelled__scores": "accuracy", "finetune__pooling": "first"}
-    source, params = start_from(made["electra-discriminator"], finetune__pooler="electra", **label)
+    source, params = start_from(folders["electra-discriminator"], finetune__pooler="electra", **label)
     for name in ("token", "embed_projection", "body"):
         jax.tree.map(np.testing.assert_array_equal, params["model"][name], source.params["model"][name])
     assert all(np.all(x == 7) for x in jax.tree.leaves(params["objective"]))  # ELECTRA has no pooler before
-    source, params = start_from(made["electra-discriminator"], objective="replaced_token_detection")
+    source, params = start_from(folders["electra-discriminator"], objective="replaced_token_detection")
     head = source.read_discriminator_head()
     jax.tree.map(np.testing.assert_array_equal, {name: params["objective"][name] for name in head}, head)
-    source, params = start_from(made["modernbert"], finetune__pooler="modernbert", **label)
+    source, params = start_from(folders["modernbert"], finetune__pooler="modernbert", **label)
     for name, whose in (("pool", "transform"), ("pool_norm", "transform_norm")):
         jax.tree.map(np.testing.assert_array_equal, params["objective"][name], source.params["model"][whose])
 
