@@ -80,7 +80,7 @@ def test_a_step_is_that_of_the_examples_it_uses_on_any_number_of_devices(reducti
         )
         np.testing.assert_allclose(metrics["loss"], loss, rtol=1e-5)
         sums = metrics["sums"]
-        counts = (sums.loss_B["mlm"], sums.weight_B["mlm"], sums.sums_B["tokens"])
+        counts = (sums.loss["mlm"], sums.weight["mlm"], sums.sums["tokens"])
         np.testing.assert_allclose(counts, wanted, rtol=1e-5)
         assert num_used < PARTS or abs(losses["token"] - losses["sequence"]) > 1e-3
         moments = found.opt_state[1].mu["model"]  # of the first update

@@ -8,6 +8,7 @@ import pytest
 from small import make_dataset_info, small_config, small_program
 
 from mlm.base import config, fields
+from mlm.base.types import BatchSums
 from mlm.training.run import checkpoint, evaluations, plateau, progress, training_run
 from mlm.training.run.hook import Hook
 
@@ -120,7 +121,7 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, warns):
             hook = plateau.PlateauWarning(
                 cfg, small_program(cfg).objective, dataset, hook.log, json.loads(json.dumps(hook.get_totals()))
             )
-        sums = types.SimpleNamespace(loss_B={"mlm": (loss + 0.01 * (step - 75.5)) * 7}, weight_B={"mlm": 7})
+        sums = BatchSums({"mlm": (loss + 0.01 * (step - 75.5)) * 7}, {"mlm": 7}, {})
         hook.on_metrics(step, {"sums": sums}, False)
     assert len(lines) == warns
     if warns:

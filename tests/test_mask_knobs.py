@@ -62,12 +62,12 @@ def sums(views=1, **changes):
 def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule, rates):
     final = 0.0 if schedule == "constant" else 0.2
     found = sums(mask__schedule=schedule, mask__rate=0.8, mask__final_rate=final)
-    assert [one.weight_B["mlm"] for one in found] == [one.sums_B["corrupted"] for one in found]
-    realised = [one.sums_B["corrupted"] / one.sums_B["eligible"] for one in found]
+    assert [one.weight["mlm"] for one in found] == [one.sums["corrupted"] for one in found]
+    realised = [one.sums["corrupted"] / one.sums["eligible"] for one in found]
     # A row's count is at most one away from its 13 eligible tokens' share.
     np.testing.assert_allclose(realised, rates, atol=1 / 13)
     up = sums(mask__schedule="linear", mask__rate=0.2, mask__final_rate=0.6)
-    assert up[0].weight_B["mlm"] < up[1].weight_B["mlm"] < up[3].weight_B["mlm"]
+    assert up[0].weight["mlm"] < up[1].weight["mlm"] < up[3].weight["mlm"]
     assert len(compiled(1)[-1]) == 1
 
 
@@ -76,12 +76,12 @@ def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule
 )
 def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
     for one in sums(views, mask__rate=rate, mask__predict_rate=predict):
-        eligible = one.sums_B["eligible"]
+        eligible = one.sums["eligible"]
         assert eligible == 13 * ROWS  # of the rows, once, however many views they have
-        assert one.sums_B["corrupted"] / eligible == pytest.approx(rate, abs=1 / 13)
+        assert one.sums["corrupted"] / eligible == pytest.approx(rate, abs=1 / 13)
         share = masking.estimate_predict_rate(config.Mask(rate=rate, predict_rate=predict, masks_per_example=views))
         assert share == pytest.approx(predict or views * rate)
-        assert one.weight_B["mlm"] / eligible == pytest.approx(share, abs=views / 13)
+        assert one.weight["mlm"] / eligible == pytest.approx(share, abs=views / 13)
     assert len(compiled(views)[-1]) == 1
 
 
@@ -111,7 +111,7 @@ def test_a_step_of_two_views_is_one_update_from_both():
 def test_static_masks_return_with_their_epoch(views):
     """The state is the same at each of these steps, and there is no dropout: what is lost tells the masks."""
     lost = {
-        copies: [one.loss_B["mlm"] for one in sums(views, mask__rate=0.3, mask__static_masks=copies)]
+        copies: [one.loss["mlm"] for one in sums(views, mask__rate=0.3, mask__static_masks=copies)]
         for copies in (0, 1, 2, STEPS)
     }
     assert len(set(lost[1])) == 1

@@ -264,6 +264,14 @@ class LossSums(NamedTuple):
     sums_B: dict[str, jax.Array]  # other counts, such as correct predictions
 
 
+class BatchSums(NamedTuple):
+    """The fields of LossSums, each summed over the examples of a batch: scalars."""
+
+    loss: dict[str, jax.Array]
+    weight: dict[str, jax.Array]
+    sums: dict[str, jax.Array]
+
+
 class LossFn(Protocol):
     """The loss of an objective."""
 

@@ -121,7 +121,7 @@ class Log(Hook):
             "tokens_per_second": compute_throughput(timed),
             **self.totals,
         }
-        if len(terms := last_metrics["sums"].loss_B) > 1:
+        if len(terms := last_metrics["sums"].loss) > 1:
             record |= {
                 f"{term}_loss": sums_since[f"{term}_nats"] / max(sums_since[f"{term}_weight"], 1) for term in terms
             }

@@ -69,7 +69,7 @@ class PlateauWarning(Hook):
         if not self.term or not self.check_step - self.window < step <= self.check_step:
             return
         sums = metrics["sums"]
-        self.sums = [self.sums[0] + float(sums.loss_B[self.term]), self.sums[1] + float(sums.weight_B[self.term])]
+        self.sums = [self.sums[0] + float(sums.loss[self.term]), self.sums[1] + float(sums.weight[self.term])]
         if step == self.check_step:
             loss = self.sums[0] / max(self.sums[1], 1)
             if loss > self.unigram_loss - MARGIN:

@@ -15,13 +15,10 @@ from mlm.training.step.program import Program, make_eval_hparams
 Columns = dict[str, np.ndarray]  # a number for each example
 
 
-def name_sums(losses: types.LossSums) -> dict[str, types.Array]:
-    """The sums of an objective by the names that its scores use."""
-    return (
-        {f"{term}_nats": x for term, x in losses.loss_B.items()}
-        | {f"{term}_weight": x for term, x in losses.weight_B.items()}
-        | losses.sums_B
-    )
+def name_sums(losses: types.LossSums | types.BatchSums) -> dict[str, types.Array]:
+    """The sums of each example, or of a batch, by the names that an objective's scores use."""
+    loss, weight, sums = losses
+    return {f"{term}_nats": x for term, x in loss.items()} | {f"{term}_weight": x for term, x in weight.items()} | sums
 
 
 def collect_columns(cfg: config.Config, program: Program, state: Any, rows: loader.Columns) -> Columns:

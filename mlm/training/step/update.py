@@ -12,9 +12,10 @@ import optax
 
 from mlm.base import batch_warmup, config, types
 from mlm.training.step import optim, trainable
+from mlm.training.step.accumulation import accumulate_gradients
 from mlm.training.step.sharding import ShardingStrategy
 
-Sums = dict[str, jax.Array]  # by term of the loss
+Terms = dict[str, jax.Array]  # by term of the loss
 
 
 def make_example_keys(seed: types.Array, step: types.Array, index_B: types.Array) -> jax.Array:
@@ -70,15 +71,15 @@ def train_step(
     hparams = objective.schedule_hparams(hparams, state.step / cfg.train.steps)
     freeze_rule = make_freeze_rule(cfg, objective)
     trainable_params = trainable.select_trainable(state.params, freeze_rule)
-    local_gradients = functools.partial(compute_gradients, cfg, model, objective, sharding)
+    gradient_fn = sharding.map_devices(functools.partial(compute_gradients, cfg, model, objective, sharding))
     gradient_point = optim.get_gradient_point(state.opt_state, trainable_params)
-    grads, sums, loss = sharding.map_devices(local_gradients)(state.params, gradient_point, state.step, batch, hparams)
+    grads, sums, loss_terms = gradient_fn(state.params, gradient_point, state.step, batch, hparams)
 
     optimizer = build_optimizer(cfg, trainable_params, hparams)
     updates, opt_state = optimizer.update(grads, state.opt_state, trainable_params)
     params = trainable.merge_params(state.params, optax.apply_updates(trainable_params, updates), freeze_rule)
     metrics = {
-        "loss": compute_weighted_loss(objective, hparams, *loss),
+        "loss": compute_weighted_loss(objective, hparams, *loss_terms),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
         "learning_rate": hparams.learning_rate * optim.build_schedule(cfg.optim, cfg.train.steps)(state.step),
@@ -97,13 +98,12 @@ def compute_gradients(
     step: types.Array,
     batch: types.Batch,
     hparams: types.TracedHparams,
-) -> tuple[types.Params, types.LossSums, tuple[Sums, Sums]]:
-    """Gradients with respect to the trainable parameters, the loss sums, and the loss: sums and weights of its terms.
+) -> tuple[types.Params, types.BatchSums, tuple[Terms, Terms]]:
+    """Gradients with respect to the trainable parameters, the sums, and numerators and denominators of the loss.
 
     One device's part of the work: it holds these examples and parameters. The results are those of the global batch.
     """
     freeze_rule, num_masks = make_freeze_rule(cfg, objective), objective.masks_per_example
-    num_parts, has_warmup = cfg.train.grad_accum_steps, cfg.train.batch_warmup_fraction > 0
     key_B = make_example_keys(hparams.seed, step, batch.index_B)
 
     def compute_losses(
@@ -112,65 +112,52 @@ def compute_gradients(
         full_params = sharding.gather_params(trainable.merge_params(params, trainable_params, freeze_rule))
         return objective.loss(full_params, model, batch, key_B, hparams, train=True, mask_index=mask_index)
 
-    # The weights are counts of predictions. The compiler drops all of these calls but the sampling of masks.
-    weights = [compute_losses(trainable_params, batch, key_B, mask_index).weight_B for mask_index in range(num_masks)]
-    weight_B = jax.tree.map(lambda *terms: sum(terms), *weights)
-    if has_warmup:
-        is_used_B = batch_warmup.flag_used(cfg.train, step, len(batch.index_B))
-        weight_B = jax.tree.map(lambda x_B: jnp.where(is_used_B, x_B, 0), weight_B)
-    scale_B = None
-    if cfg.optim.loss_reduction == optim.LossReduction.SEQUENCE:
-        scale_B = jax.tree.map(lambda x_B: jnp.where(x_B > 0, 1 / jnp.maximum(x_B, 1e-9), 0), weight_B)
-        weight_B = jax.tree.map(lambda x_B: (x_B > 0).astype(jnp.float32), weight_B)
-    weight = sharding.all_reduce(jax.tree.map(jnp.sum, weight_B))
+    # The compiler drops all of these calls but the sampling of masks, which decides the numbers of predictions.
+    counts = [compute_losses(trainable_params, batch, key_B, mask_index).weight_B for mask_index in range(num_masks)]
+    count_B = jax.tree.map(lambda *terms: sum(terms), *counts)
+    weight_B, scale_B = weigh_examples(cfg, step, count_B)
+    denominators = sharding.all_reduce(jax.tree.map(jnp.sum, weight_B))
 
-    @functools.partial(jax.grad, has_aux=True)
-    def gradient_fn(
-        trainable_params: types.Params, batch: types.Batch, key_B: jax.Array, scale_B: Sums | None, mask_index: Any
-    ) -> tuple[jax.Array, tuple[types.LossSums, Sums]]:
-        per_example = compute_losses(trainable_params, batch, key_B, mask_index)
-        sums = jax.tree.map(jnp.sum, per_example)
-        loss = sums.loss_B
+    def loss_fn(
+        trainable_params: types.Params, examples: tuple[types.Batch, jax.Array, Terms | None], mask_index: Any
+    ) -> tuple[jax.Array, tuple[types.BatchSums, Terms]]:
+        batch, key_B, scale_B = examples
+        losses = compute_losses(trainable_params, batch, key_B, mask_index)
+        sums = types.BatchSums(*jax.tree.map(jnp.sum, tuple(losses)))
+        numerators = sums.loss
         if scale_B is not None:
-            loss = jax.tree.map(lambda loss_B, scale_B: (loss_B * scale_B).sum(), per_example.loss_B, scale_B)
-        return compute_weighted_loss(objective, hparams, loss, weight), (sums, loss)
+            numerators = jax.tree.map(lambda loss_B, scale_B: (loss_B * scale_B).sum(), losses.loss_B, scale_B)
+        return compute_weighted_loss(objective, hparams, numerators, denominators), (sums, numerators)
 
-    def compute_microbatch(microbatches: Any, number: Any) -> tuple[types.Params, tuple[types.LossSums, Sums]]:
-        examples = jax.tree.map(lambda x: x[number // num_masks], microbatches)
-        return gradient_fn(trainable_params, *examples, number % num_masks)
-
-    examples = batch, key_B, scale_B
-    if num_parts * num_masks == 1:
-        grads, sums = gradient_fn(trainable_params, *examples, 0)
-    elif has_warmup:
-        microbatches = batch_warmup.split_batch(cfg.train, step, examples)
-        zeros = jax.tree.map(
-            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda: compute_microbatch(microbatches, 0))
-        )
-        grads, sums = jax.lax.fori_loop(
-            0,
-            num_masks * batch_warmup.count_microbatches(cfg.train, step),
-            lambda number, total: jax.tree.map(jnp.add, total, compute_microbatch(microbatches, number)),
-            zeros,
-        )
-    else:
-        microbatches = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), examples)
-
-        def add_microbatch(grads: types.Params, number: jax.Array) -> tuple[types.Params, Any]:
-            new_grads, sums = compute_microbatch(microbatches, number)
-            return jax.tree.map(jnp.add, grads, new_grads), sums
-
-        zeros = jax.tree.map(jnp.zeros_like, trainable_params)
-        grads, sums = jax.lax.scan(add_microbatch, zeros, jnp.arange(num_parts * num_masks))
-        sums = jax.tree.map(lambda x: x.sum(0), sums)
-    sums, loss = sharding.all_reduce(sums)
-    return sharding.reduce_gradients(grads), sums, (loss, weight)
+    gradient_fn, examples = jax.grad(loss_fn, has_aux=True), (batch, key_B, scale_B)
+    grads, totals = accumulate_gradients(cfg.train, gradient_fn, trainable_params, examples, step, num_masks)
+    sums, numerators = sharding.all_reduce(totals)
+    return sharding.reduce_gradients(grads), sums, (numerators, denominators)
 
 
-def compute_weighted_loss(objective: types.Objective, hparams: types.TracedHparams, loss: Sums, weight: Sums) -> Any:
-    """The terms of a loss, summed over examples, each divided by its weight and times the objective's loss weight."""
+def weigh_examples(cfg: config.Config, step: types.Array, count_B: Terms) -> tuple[Terms, Terms | None]:
+    """(weight_B, scale_B) by term, from each example's number of predictions.
+
+    weight_B is what an example adds to the denominator of a term: its predictions, or 1 where the loss is a mean over
+    examples; 0 if warm-up leaves the example out. scale_B is the factor of its nats in the numerator; None: 1.
+    """
+    if cfg.train.batch_warmup_fraction > 0:
+        is_used_B = batch_warmup.flag_used(cfg.train, step, len(next(iter(count_B.values()))))
+        count_B = jax.tree.map(lambda x_B: jnp.where(is_used_B, x_B, 0), count_B)
+    if cfg.optim.loss_reduction == optim.LossReduction.TOKEN:
+        return count_B, None
+    scale_B = jax.tree.map(lambda x_B: jnp.where(x_B > 0, 1 / jnp.maximum(x_B, 1e-9), 0), count_B)
+    return jax.tree.map(lambda x_B: (x_B > 0).astype(jnp.float32), count_B), scale_B
+
+
+def compute_weighted_loss(
+    objective: types.Objective, hparams: types.TracedHparams, numerators: Terms, denominators: Terms
+) -> Any:
+    """The sum of a loss's terms, each a quotient times the objective's loss weight."""
     loss_weights = objective.loss_weights(hparams)
-    return sum(loss_weights.get(term, 1) * (loss[term] / jnp.maximum(weight[term], 1)) for term in weight)
+    return sum(
+        loss_weights.get(term, 1) * (numerators[term] / jnp.maximum(denominators[term], 1)) for term in denominators
+    )
 
 
 def eval_step(
