@@ -1,6 +1,8 @@
 """Parameters split over devices: the numbers of the whole ones, from parts alone, however many devices they lie on."""
 
+import dataclasses
 import functools
+import re
 import signal
 import types as python
 
@@ -18,7 +20,7 @@ from mlm.data.tokenizers import kinds
 from mlm.evaluation import translation_scores
 from mlm.launch import local_processes
 from mlm.training.run import checkpoint, loop
-from mlm.training.step import cost, evaluation, fsdp, program, update
+from mlm.training.step import cost, evaluation, fsdp, parallel, program, update
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +82,53 @@ def whole():
 @pytest.fixture(scope="module")
 def four(whole):
     return train(member("fsdp"), 4)
+
+
+def test_two_slices_train_as_one_device_and_gather_within_each(whole):
+    """Two groups of two devices: each holds all parameters; gradients add up over both."""
+    cfg = member("fsdp", parallel__num_slices=2)
+    found = train(cfg, 4)
+    same(found, whole)
+    embedding = found[2].params["model"]["token"]["embedding"]
+    assert embedding.sharding.spec == jax.P("data") and dict(embedding.sharding.mesh.shape) == SLICES
+    text = cost.lower_step(program.canonicalize_config(cfg), VOCAB).compile().as_text()
+    for kind, groups in (("all-gather", WITHIN), ("reduce-scatter", WITHIN), ("all-reduce", ACROSS)):
+        assert set(re.findall(rf" {kind}\(.*replica_groups=(\S+), ", text)) & groups == groups, kind
+    assert not re.findall(rf" (?:all-gather|reduce-scatter)\(.*replica_groups=(?!{re.escape(*WITHIN)})", text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    coords: tuple
+    platform: str = "tpu"
+    slice_index: int = 0
+    core_on_chip: int = 0
+
+
+SLICES = {"slice": 2, "data": 2}
+WITHIN, ACROSS = {"{{0,1},{2,3}}"}, {"{{0,2},{1,3}}"}
+
+
+def test_gradients_are_sent_in_half_the_bytes_if_the_config_says_so(whole):
+    found = [train(member(mode, parallel__reduce_dtype="bfloat16"), 4)[0] for mode in ("fsdp", "data_parallel")]
+    for losses in found:
+        np.testing.assert_allclose(losses, whole[0], rtol=0.02)
+        assert np.abs(losses / whole[0] - 1).max() > 1e-5
+    texts = [cost.lower_step(member(parallel__reduce_dtype=name), VOCAB).as_text() for name in ("bfloat16", "float32")]
+    assert ["xbf16>) -> tensor" in text for text in texts] == [True, False]
+
+
+def test_rows_of_a_torus_are_in_the_order_of_their_processes():
+    """Of a TPU v5e-16, whose hosts take turns along each axis."""
+    rows = np.arange(32)
+    places = [(x, y) for y in (0, 2) for x in (0, 2)]  # of a host's first chip
+    devices = [Chip(coords=(x + i, y + j, 0)) for x, y in places for j in range(2) for i in range(2)]
+    mesh = parallel.make_mesh(devices)
+    assert dict(mesh.shape) == {"data_x": 4, "data_y": 4}
+    process = {id(device): number // 4 for number, device in enumerate(devices)}
+    processes = [process[id(device)] for device in mesh.devices.flat]
+    by_device = np.concatenate([rows.reshape(4, 4, 2)[p][processes[:i].count(p)] for i, p in enumerate(processes)])
+    assert (by_device != rows).any() and (parallel.order_by_process(processes, by_device) == rows).all()
 
 
 def kept(folder, cfg, state):
@@ -243,7 +292,7 @@ def test_arrays_are_split_along_their_largest_axis_that_divides_but_never_along_
     assert axis("layers", 24, 1024) == fsdp.REPLICATED
 
 
-def test_a_step_moves_each_parameter_twice_and_a_layer_s_once_more_where_it_is_computed_again():
+def test_a_step_gathers_each_parameter_and_a_layer_s_again_for_the_backward_pass():
     """By hand, from shapes: gathered to be read, scattered as gradients; vectors, and sums, are added up."""
     changes = {"model__num_layers": 6, "model__max_positions": 16, "train__batch_size": 32, "model__dropout": 0.0}
     cfgs = [
@@ -258,9 +307,9 @@ def test_a_step_moves_each_parameter_twice_and_a_layer_s_once_more_where_it_is_c
     few = 4 * 100  # weights, losses and norms
     assert matrices + vectors < found[0].collective_bytes.pop("all-reduce") < matrices + vectors + few
     assert not any(found[0].collective_bytes.values())
-    for one, again in zip(found[1:], (0, layers), strict=True):
+    for one in found[1:]:
         assert (
-            one.collective_bytes["all-gather"] == matrices + again
+            one.collective_bytes["all-gather"] == matrices + layers
             and one.collective_bytes["reduce-scatter"] == matrices
         )
         assert vectors < one.collective_bytes["all-reduce"] < vectors + few

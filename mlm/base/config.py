@@ -612,6 +612,15 @@ class Parallel:
         "data_parallel (jax.jit over a mesh, parameters replicated) | pmap (the same by jax.pmap) | fsdp (parameters "
         "and optimizer state sharded over the devices)",
     )
+    num_slices: int = setting(
+        0,
+        "groups of devices with fast links among them, such as slices of TPUs or hosts of GPUs: fsdp shards within a "
+        "group, and groups add up their gradients; 0: the slices of a TPU, else one group",
+    )
+    reduce_dtype: str = field(
+        "float32",
+        "dtype in which devices send and add up their gradients: float32 | bfloat16 (half the bytes, less precision)",
+    )
 
 
 @section

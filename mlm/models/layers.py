@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import flax.linen as nn
@@ -236,8 +236,8 @@ class Stack(nn.Module):
     layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
     same for every layer. The output of each layer is sown in the collection "intermediates". With model.remat the
     forward pass stores only the input of each layer, and the backward pass recomputes the rest (Chen et al. 2016, arXiv
-    1604.06174). A parameter with a method `gather` is a device's shard: each layer gathers its own
-    (mlm/training/step/fsdp.py).
+    1604.06174). A parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass
+    and again in the backward pass (mlm/training/step/fsdp.py).
     """
 
     model: config.Model
@@ -248,10 +248,15 @@ class Stack(nn.Module):
         """Returns the last layer's x_BxLxD, without a final norm; each layer folds its number into key_B."""
         num_layers, step, layer = self.model.num_layers, ScanStep, self.layer
         unroll = self.model.scan_unroll or num_layers
-        if any(map(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard))):
+        shards = list(filter(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard)))
+        if shards:
             layer = nn.map_variables(layer, "params", gather_shards)
-        if self.model.remat:  # in a loop that is not unrolled, XLA cannot merge the two passes anyway
-            step = nn.remat(ScanStep, prevent_cse=unroll == num_layers)
+        # In a loop that is not unrolled, XLA cannot merge the two passes anyway.
+        remat = functools.partial(nn.remat, ScanStep, prevent_cse=unroll == num_layers)
+        if self.model.remat:
+            step = remat()
+        elif shards:
+            step = remat(policy=save_all_but_gathered({shard.full_size // num_layers for shard in shards}))
         scan = nn.scan(
             step,
             variable_axes={"params": 0, "intermediates": 0},
@@ -262,6 +267,22 @@ class Stack(nn.Module):
         )
         x_BxLxD, _ = scan(self.model, layer, name="layers")(x_BxLxD, jnp.arange(1, num_layers + 1), shared, key_B)
         return x_BxLxD
+
+
+def save_all_but_gathered(sizes: Collection[int]):
+    """A policy of jax.checkpoint by which the backward pass gathers a layer's parameters again (ZeRO-3).
+
+    sizes: of the gathered arrays; an operation on one of them, such as its conversion to bfloat16, is repeated too.
+    """
+
+    def is_saved(primitive, *arrays, **params):
+        if primitive.name == "custom_vjp_call":  # the gathering is one (mlm/training/step/fsdp.py)
+            arrays = params["call_jaxpr"].out_avals
+        elif primitive.name not in ("convert_element_type", "reshape", "transpose"):
+            return True
+        return arrays[0].size not in sizes
+
+    return is_saved
 
 
 def is_shard(leaf) -> bool:

@@ -1,84 +1,99 @@
-"""The bytes that a compiled program moves between devices, by kind of collective, read from its text (XLA's HLO)."""
+"""What a compiled program moves between devices, read from its text: kinds, bytes, and what runs meanwhile."""
 
-import collections
-import functools
 import math
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mlm.training.step import hlo
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+COMPUTE = ("fusion", "convolution", "dot", "custom-call", "while", "call")  # what an asynchronous one may overlap
+# libtpu's fusions that start an asynchronous collective, go on with it beside other work, and end it.
+TPU_START, TPU_WORK, TPU_DONE = "async-collective-start", "async_collective_fusion", "async-collective-done"
 
-_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{$")  # the first line of a computation
-# Name, type, operation, then operands and attributes.
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (.+?) ([\w\-]+)\((.*)")
-_CALLED_COMPUTATIONS = re.compile(r"=\{?((?:%[\w.\-]+(?:, )?)+)")  # attributes that name computations
-_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_CONDITION = re.compile(r"condition=%([\w.\-]+)")
-_BOUND = re.compile(r" = s32\[\]\S* constant\((\d+)\)")  # in a condition, of a loop that counts from 0
-_ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\]")
+_GROUP = re.compile(r"replica_groups=\{\{([\d,]+)\}")
+_IOTA_GROUPS = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+
+
+class Collective(NamedTuple):
+    """A collective of a program."""
+
+    kind: str  # one of COLLECTIVES
+    size: int  # bytes of the full array: the output of an all-gather, the input of any other
+    times: int  # how often it runs in one call of the program
+    is_async: bool  # it starts and ends apart
+    is_overlapped: bool  # something else is computed between the two
+    group: tuple[int, ...]  # numbers of the devices that take part, in the first of its groups; (): all
+
+
+def read_collectives(text: str) -> list[Collective]:
+    """The collectives of a program; text: compiled.as_text().
+
+    In a ring of n devices each one sends (n - 1) / n of the bytes, in an all-reduce twice that (Patarasuk & Yuan 2009).
+    Raises ValueError if a loop with collectives has no known number of iterations.
+    """
+    program, found = hlo.parse_program(text), []
+    for call in hlo.iterate_calls(program):
+        caller, body = call.caller, program.computations[call.name]
+        if call.name.startswith(TPU_WORK) or (caller and caller.name.startswith(TPU_DONE)):
+            continue  # counted where it starts
+        sizes = {one.name: hlo.compute_type_bytes(one.type) for one in body}
+        for number, one in enumerate(body):
+            kind = one.operation.removesuffix("-start")
+            if kind not in COLLECTIVES:
+                continue
+            if call.times is None:
+                raise ValueError(
+                    f"the loop {call.loop} moves data between devices, and its number of iterations is unknown"
+                )
+            is_async, is_overlapped = kind != one.operation, has_compute_before_done(body, number)
+            if caller and caller.name.startswith(TPU_START):
+                is_async, is_overlapped = True, True  # libtpu fuses it with other work
+            input_bytes = sum(sizes[name] for name in one.operands)
+            # The start of an asynchronous all-gather returns its input together with its output.
+            output_bytes = sizes[one.name] - (input_bytes if kind != one.operation else 0)
+            size = output_bytes if kind == "all-gather" else input_bytes
+            found.append(Collective(kind, size, call.times, is_async, is_async and is_overlapped, read_group(one.rest)))
+    return found
+
+
+def has_compute_before_done(body: Sequence[hlo.Instruction], number: int) -> bool:
+    """Whether something is computed between an instruction and the one that takes its result."""
+    for one in body[number + 1 :]:
+        if body[number].name in one.operands:
+            return False
+        if one.operation in COMPUTE:
+            return True
+    return False
+
+
+def read_group(attributes: str) -> tuple[int, ...]:
+    """The first group of devices that a collective's text names; () if it names none."""
+    if group := _GROUP.search(attributes):
+        return tuple(map(int, group[1].split(",")))
+    if iota := _IOTA_GROUPS.search(attributes):
+        sizes = [int(size) for size in iota[3].split(",")]
+        order = [int(axis) for axis in iota[4].split(",")] if iota[4] else list(range(len(sizes)))
+        return tuple(find_iota_device(number, sizes, order) for number in range(int(iota[2])))
+    return ()
+
+
+def find_iota_device(number: int, sizes: Sequence[int], order: Sequence[int]) -> int:
+    """The entry at a place, counted in one row, of 0, 1, 2, ... in an array of these sizes with transposed axes."""
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    device = 0
+    for axis in reversed(order):
+        number, place = divmod(number, sizes[axis])
+        device += place * strides[axis]
+    return device
 
 
 def count_bytes(text: str) -> dict[str, int]:
-    """Bytes by kind of collective in one call of a program; text: compiled.as_text().
-
-    Counted are the bytes of the full array: the output of an all-gather, the input of any other collective. In a ring
-    of n devices each one sends (n - 1) / n of them, in an all-reduce twice that (Patarasuk & Yuan 2009). The body of a
-    loop counts as often as it runs. Raises ValueError if a loop with collectives has no known number of iterations.
-    """
-    bodies: dict[str, list[str]] = {}
-    body: list[str] = []
-    entry = ""
-    for line in text.splitlines():
-        start = _COMPUTATION.match(line)
-        if start:
-            body = bodies.setdefault(start[1], [])
-            if line.startswith("ENTRY"):
-                entry = start[1]
-        else:
-            body.append(line)
-
-    @functools.cache
-    def count(name: str) -> collections.Counter[str]:
-        sizes: dict[str, int] = {}
-        total: collections.Counter[str] = collections.Counter()
-        instructions = filter(None, map(_INSTRUCTION.match, bodies[name]))
-        for result, type_, operation, arguments in (instruction.groups() for instruction in instructions):
-            sizes[result] = compute_type_bytes(type_)
-            collective = operation.removesuffix("-start")
-            if collective in COLLECTIVES:
-                input_bytes = sum(sizes[name] for name in re.findall(r"%([\w.\-]+)", arguments.partition(")")[0]))
-                # The start of an asynchronous all-gather returns its input together with its output.
-                output_bytes = sizes[result] - (input_bytes if collective != operation else 0)
-                total[collective] += output_bytes if collective == "all-gather" else input_bytes
-            called_bytes: collections.Counter[str] = collections.Counter()
-            for computations in _CALLED_COMPUTATIONS.findall(arguments):
-                for name in re.findall(r"%([\w.\-]+)", computations):
-                    called_bytes += count(name) if name in bodies else collections.Counter()
-            iterations = _count_iterations(arguments, bodies) if operation == "while" else 1
-            if called_bytes and iterations is None:
-                raise ValueError(
-                    f"the loop {result} moves data between devices, and its number of iterations is unknown"
-                )
-            total += collections.Counter({kind: number * (iterations or 0) for kind, number in called_bytes.items()})
-        return total
-
-    return {kind: count(entry)[kind] for kind in COLLECTIVES}
+    """Bytes by kind of collective in one call of a program; text: compiled.as_text()."""
+    return sum_bytes(read_collectives(text))
 
 
-def _count_iterations(arguments: str, bodies: dict[str, list[str]]) -> int | None:
-    """How often a loop runs, if its text says so: the compiler of TPUs says it in the loop's condition alone."""
-    if trip_count := _TRIP_COUNT.search(arguments):
-        return int(trip_count[1])
-    condition = _CONDITION.search(arguments)
-    lines = bodies.get(condition[1], []) if condition else []
-    bounds = [int(bound[1]) for bound in map(_BOUND.search, lines) if bound]
-    is_counter = any("compare(" in line and "direction=LT" in line for line in lines)
-    return bounds[0] if is_counter and len(bounds) == 1 else None
-
-
-def compute_type_bytes(type_: str) -> int:
-    """Bytes of a type as HLO writes it, such as f32[8,16]{1,0}, or of a tuple of them."""
-    total = 0.0
-    for letters, bits, shape in _ARRAY.findall(type_):
-        entries = math.prod(int(axis) for axis in shape.split(",") if axis)
-        total += entries * (1 if letters == "pred" else int(bits or 0) / 8)
-    return int(total)
+def sum_bytes(collectives: Sequence[Collective]) -> dict[str, int]:
+    """Bytes by kind of collective."""
+    return {kind: sum(one.size * one.times for one in collectives if one.kind == kind) for kind in COLLECTIVES}

@@ -11,7 +11,7 @@ import jax
 from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.step import collectives, parallel, program, update
+from mlm.training.step import collectives, memory_traffic, parallel, program, update
 from mlm.training.step.optimizers import OPTIMIZERS
 
 
@@ -98,8 +98,32 @@ def _make_abstract_state(cfg: config.Config, vocab_size: int):
 class StepCost(NamedTuple):
     """The compiler's plan for a step."""
 
-    memory: float  # bytes on each device
+    memory: float  # bytes on each device: arguments, results that do not share their memory, and temporaries
     collective_bytes: dict[str, int]  # bytes between devices in a step, by kind of collective (collectives.py)
+    arguments: float = 0.0  # bytes of the state and the batch
+    temporaries: float = 0.0  # bytes
+    code: float = 0.0  # bytes of machine code, on a TPU in its memory
+    transfers: tuple[collectives.Collective, ...] = ()
+    traffic: float | None = None  # bytes read from and written to the device's main memory (memory_traffic.py)
+
+
+def read_cost(compiled: jax.stages.Compiled) -> StepCost:
+    """The cost of a compiled step."""
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    assert memory is not None and text is not None
+    found = collectives.read_collectives(text)
+    return StepCost(
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes,
+        collectives.sum_bytes(found),
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.generated_code_size_in_bytes,
+        tuple(found),
+        memory_traffic.count_bytes(text),
+    )
 
 
 def measure_step_memory(cfg: config.Config, vocab_size: int) -> float:
@@ -111,9 +135,18 @@ def measure_step_memory(cfg: config.Config, vocab_size: int) -> float:
 def compile_step(
     cfg: config.Config, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
 ) -> StepCost:
-    """Compiles a step of a canonical config on a full batch, with layers rolled; allocates no array.
+    """The cost of a step that `lower_step` lowers; allocates no array."""
+    lowered = lower_step(cfg, vocab_size, single_device=single_device, devices=devices)
+    # How well the machine code of a CPU is optimized does not change the planned memory.
+    return read_cost(lowered.compile(None if devices else {"xla_backend_optimization_level": 0}))
 
-    It is compiled for one device here (single_device), for the given ones, which need not be here, or for all. Kernels
+
+def lower_step(
+    cfg: config.Config, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
+) -> jax.stages.Lowered:
+    """A step of a canonical config on a full batch, with layers rolled, lowered.
+
+    It is lowered for one device here (single_device), for the given ones, which need not be here, or for all. Kernels
     of this machine's CPU would not be those of the devices that it stands for: devices that are given have their own.
     """
     platform = devices[0].platform if devices else ""
@@ -124,20 +157,12 @@ def compile_step(
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
     mode = parallel.MODES["data_parallel" if single_device else cfg.parallel.mode]
-    partitioner = parallel.build_single_device(train_step) if single_device else mode.build(train_step, devices)
-    state, batch = make_abstract_state(cfg, vocab_size), types.abstract_batch(cfg.train.batch_size, dataset_info)
-    lowered = partitioner.train_step.lower(
-        partitioner.make_restore_target(state) if mode.shards_params else state, batch, program.make_train_hparams(cfg)
+    partitioner = (
+        parallel.build_single_device(train_step) if single_device else mode.build(train_step, devices, cfg.parallel)
     )
-    # How well the machine code of a CPU is optimized does not change the planned memory.
-    compiled = lowered.compile(None if devices else {"xla_backend_optimization_level": 0})
-    memory = compiled.memory_analysis()
-    return StepCost(
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.temp_size_in_bytes,
-        {} if single_device else collectives.count_bytes(compiled.as_text()),
+    state, batch = make_abstract_state(cfg, vocab_size), types.abstract_batch(cfg.train.batch_size, dataset_info)
+    return partitioner.train_step.lower(
+        partitioner.make_restore_target(state) if mode.shards_params else state, batch, program.make_train_hparams(cfg)
     )
 
 

@@ -4,6 +4,9 @@ ZeRO's third stage (Rajbhandari et al. 2020, arXiv 1910.02054). Each device keep
 layer's parameters when it computes that layer, and receives only its own shard of each summed gradient. Parameters
 outside the layers, such as the embeddings, are gathered once per pass. Without this, XLA would gather the activations
 of the whole batch in each layer instead.
+
+Several slices each hold all parameters, as PyTorch's hybrid sharding has it: devices gather within their slice, and
+slices add up their shards of the gradients, once a step.
 """
 
 # JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
@@ -11,15 +14,19 @@ of the whole batch in each layer instead.
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from mlm.base import types
+from mlm.training.step import sharding
 
 LAYERS_KEY = "layers"  # in the path of arrays that hold all layers along their first axis
 REPLICATED = -1  # in place of an axis: every device has the full array
+SLICE_AXIS = "slice"  # of a mesh of several slices; along it, every slice has the same shards
 
 
 def choose_axis(path: tuple[Any, ...], shape: tuple[int, ...], num_devices: int) -> int:
@@ -41,49 +48,116 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
     return LAYERS_KEY in (getattr(key, "key", None) for key in path)
 
 
-def choose_axes(tree: Any, num_devices: int):
+def list_shard_axes(mesh: Any) -> tuple[str, ...]:
+    """The mesh's axes along which arrays are split: one, or those of a TPU's torus."""
+    return tuple(name for name in mesh.axis_names if name != SLICE_AXIS)
+
+
+def count_shards(mesh: Any) -> int:
+    """The number of shards of an array: the devices of a slice."""
+    return math.prod(mesh.shape[name] for name in list_shard_axes(mesh))
+
+
+def make_example_spec(mesh: Any):
+    """The PartitionSpec of examples, of which each device has its own."""
+    return jax.P(join_axes(mesh.axis_names))
+
+
+def join_axes(names: tuple[str, ...]) -> str | tuple[str, ...]:
+    """Names of mesh axes as one entry of a PartitionSpec; JAX tells one name from a tuple of one."""
+    return names[0] if len(names) == 1 else names
+
+
+def choose_axes(tree: Any, num_shards: int):
     """`choose_axis` for each array of a tree of full arrays, abstract or not."""
-    return jax.tree_util.tree_map_with_path(lambda path, x: choose_axis(path, x.shape, num_devices), tree)
+    return jax.tree_util.tree_map_with_path(lambda path, x: choose_axis(path, x.shape, num_shards), tree)
 
 
-def make_partition_specs(tree: Any, num_devices: int):
+def make_partition_specs(tree: Any, mesh: Any):
     """The PartitionSpec of each array of a tree of full arrays."""
+    names = join_axes(list_shard_axes(mesh))
     return jax.tree.map(
-        lambda axis: jax.P() if axis == REPLICATED else jax.P(*[None] * axis, "data"), choose_axes(tree, num_devices)
+        lambda axis: jax.P() if axis == REPLICATED else jax.P(*[None] * axis, names),
+        choose_axes(tree, count_shards(mesh)),
     )
 
 
 def make_shardings(tree: Any, mesh: Any):
     """The NamedSharding of each array of a tree of full arrays."""
-    return jax.tree.map(lambda spec: jax.NamedSharding(mesh, spec), make_partition_specs(tree, mesh.size))
+    return jax.tree.map(lambda spec: jax.NamedSharding(mesh, spec), make_partition_specs(tree, mesh))
 
 
-def compute_shard_shapes(tree: Any, num_devices: int):
+def compute_shard_shapes(tree: Any, num_shards: int):
     """The shape of one device's shard of each array of a tree of full arrays."""
 
     def compute_shape(split_axis: int | None, x: types.Array):
-        shape = [size // num_devices if axis == split_axis else size for axis, size in enumerate(x.shape)]
+        shape = [size // num_shards if axis == split_axis else size for axis, size in enumerate(x.shape)]
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
-    return jax.tree.map(compute_shape, choose_axes(tree, num_devices), tree)
+    return jax.tree.map(compute_shape, choose_axes(tree, num_shards), tree)
 
 
-def gather_array(axis: int, shard: types.Array):
-    """The full array; the gradient of a shard is the sum of all devices' gradients of it (a reduce-scatter)."""
-    return shard if axis == REPLICATED else jax.lax.all_gather(shard, "data", axis=axis, tiled=True)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def gather_array(axis: int, names: tuple[str, ...], reduce_dtype: str, shard: types.Array):
+    """The full array; the gradient of a shard is the sum of all devices' gradients of it.
+
+    Args:
+        axis: along which the array is split.
+        names: the mesh axes over whose devices it is split.
+        reduce_dtype: the type in which devices send their gradients.
+        shard: this device's.
+    """
+    return jax.lax.all_gather(shard, names, axis=axis, tiled=True)
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["axis"])
+def _gather_forward(axis: int, names: tuple[str, ...], reduce_dtype: str, shard: types.Array):
+    return gather_array(axis, names, reduce_dtype, shard), None
+
+
+def _scatter_gradient(axis: int, names: tuple[str, ...], reduce_dtype: str, _: None, grad: types.Array):
+    return (reduce_scatter(axis, names, grad.astype(reduce_dtype)).astype(grad.dtype),)
+
+
+gather_array.defvjp(_gather_forward, _scatter_gradient)
+
+
+def reduce_scatter(axis: int, names: tuple[str, ...], grad: types.Array):
+    """This device's shard, along an axis of the array, of the sum of all devices' arrays.
+
+    Along several mesh axes, one after the other, each on its own leading axis of the array: for a slice such as v5e-16,
+    which is no full torus, libtpu 0.0.42 makes of one reduce-scatter over all its chips an all-reduce of the whole
+    array, and of one along an axis whose parts do not fill its tiles, too.
+    """
+    if len(names) == 1:
+        return jax.lax.psum_scatter(grad, names, scatter_dimension=axis, tiled=True)
+    sizes = [jax.lax.axis_size(name) for name in names]
+    parts = grad.reshape(*grad.shape[:axis], *sizes, -1, *grad.shape[axis + 1 :])
+    parts = jnp.moveaxis(parts, range(axis, axis + len(names)), range(len(names)))
+    for name in names:
+        parts = jax.lax.psum_scatter(parts, name, scatter_dimension=0, tiled=False)
+    return parts
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["axis", "names", "reduce_dtype"]
+)
 @dataclasses.dataclass(frozen=True)
 class LayerShard:
     """A device's shard of a stacked array, or of one layer's; the layer gathers it when it reads its parameters."""
 
     array: jax.Array
     axis: int  # of one layer's array
+    names: tuple[str, ...]  # of the mesh axes
+    reduce_dtype: str
+
+    @property
+    def full_size(self) -> int:
+        """The number of entries of the full array."""
+        return self.array.size * math.prod(jax.lax.axis_size(name) for name in self.names)
 
     def gather(self) -> jax.Array:
         """The full array of one layer."""
-        return gather_array(self.axis, self.array)
+        return gather_array(self.axis, self.names, self.reduce_dtype, self.array)
 
 
 class FSDP:
@@ -92,13 +166,14 @@ class FSDP:
     Built inside the step that jax.jit compiles, from the full parameters.
     """
 
-    def __init__(self, mesh: Any, params: types.Params):
-        self.mesh, self.params = mesh, params
+    def __init__(self, mesh: Any, params: types.Params, reduce_dtype: str = "float32"):
+        self.mesh, self.params, self.reduce_dtype = mesh, params, reduce_dtype
+        self.shard_axes = list_shard_axes(mesh)
 
     def find_axis(self, path: tuple[Any, ...]) -> int:
         """The axis along which the parameter at this path is split."""
         full = functools.reduce(lambda tree, key: tree[key.key], path, self.params)
-        return choose_axis(path, full.shape, self.mesh.size)
+        return choose_axis(path, full.shape, count_shards(self.mesh))
 
     def map_devices(self, function: Callable[..., Any]):
         """Runs the function inside jax.shard_map on each device's shards and examples."""
@@ -110,8 +185,8 @@ class FSDP:
             batch: types.Batch,
             hparams: types.TracedHparams,
         ):
-            specs, trainable_specs = (make_partition_specs(tree, self.mesh.size) for tree in (params, trainable_params))
-            in_specs = specs, trainable_specs, jax.P(), jax.P("data"), jax.P()
+            specs, trainable_specs = (make_partition_specs(tree, self.mesh) for tree in (params, trainable_params))
+            in_specs = specs, trainable_specs, jax.P(), make_example_spec(self.mesh), jax.P()
             out_specs = trainable_specs, jax.P(), jax.P()
             return shard_map(function, self.mesh, in_specs, out_specs)(params, trainable_params, step, batch, hparams)
 
@@ -121,20 +196,29 @@ class FSDP:
         """Gathers all but the parameters of stacked layers."""
 
         def gather(path: tuple[Any, ...], shard: types.Array):
-            axis = self.find_axis(path)
-            return LayerShard(shard, axis - 1) if is_stacked(path) and axis != REPLICATED else gather_array(axis, shard)
+            axis, gathering = self.find_axis(path), (self.shard_axes, self.reduce_dtype)
+            if axis == REPLICATED:
+                return shard
+            return (
+                LayerShard(shard, axis - 1, *gathering) if is_stacked(path) else gather_array(axis, *gathering, shard)
+            )
 
         return jax.tree_util.tree_map_with_path(gather, params)
 
     def reduce_gradients(self, grads: types.Params):
-        """Sums what all devices hold; the gradients of shards are sums already, by the transpose of their gathering."""
-        return jax.tree_util.tree_map_with_path(
-            lambda path, grad: self.all_reduce(grad) if self.find_axis(path) == REPLICATED else grad, grads
-        )
+        """Sums what all devices hold; the gradients of shards are sums over a slice, by the transpose of gathering."""
+
+        def reduce(path: tuple[Any, ...], grad: types.Array):
+            names = self.mesh.axis_names
+            if self.find_axis(path) != REPLICATED:
+                names = tuple(name for name in names if name == SLICE_AXIS)
+            return sharding.all_reduce_as(self.reduce_dtype, grad, names) if names and self.mesh.size > 1 else grad
+
+        return jax.tree_util.tree_map_with_path(reduce, grads)
 
     def all_reduce(self, tree: Any):
         """The sums of all devices."""
-        return tree if self.mesh.size == 1 else jax.lax.psum(tree, "data")
+        return tree if self.mesh.size == 1 else jax.lax.psum(tree, self.mesh.axis_names)
 
 
 def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:

@@ -5,6 +5,7 @@
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from jax.experimental import multihost_utils
 
 from mlm.base import config, errors, types
 from mlm.training.step import fsdp, sharding
+
+DEFAULT_SETTINGS = config.Parallel()
 
 
 class Partitioner(NamedTuple):
@@ -37,13 +40,16 @@ class Partitioner(NamedTuple):
 
 
 def check_mode(cfg: config.Config) -> None:
-    """Raises ConfigError unless config.parallel.mode is one of MODES."""
+    """Raises ConfigError unless config.parallel names a mode, a type of gradients and a number of slices."""
     errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(MODES))
+    errors.require_one_of("config.parallel.reduce_dtype", cfg.parallel.reduce_dtype, ["float32", "bfloat16"])
+    errors.require_at_least(0, "config.parallel.num_slices", cfg.parallel.num_slices)
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError unless the number of devices divides the batches."""
+    """Raises ConfigError unless the number of devices divides the batches, and that of slices the devices."""
     devices, steps = jax.device_count(), cfg.train.grad_accum_steps
+    check_slices(jax.devices(), cfg.parallel.num_slices)
     errors.require(
         cfg.train.batch_size % (devices * steps) == 0,
         "config.train.batch_size",
@@ -51,6 +57,17 @@ def check(cfg: config.Config) -> None:
         f"a multiple of {devices * steps} ({devices} devices x config.train.grad_accum_steps = {steps})",
     )
     check_evaluation(cfg)
+
+
+def check_slices(devices: Sequence[Any], num_slices: int) -> None:
+    """Raises ConfigError unless the devices are so many slices, or can be taken as so many."""
+    reported = count_slices(devices)
+    errors.require(
+        num_slices in (0, reported) or (reported == 1 and len(devices) % num_slices == 0),
+        "config.parallel.num_slices",
+        num_slices,
+        f"{reported}, as the devices say (0: that)" if reported > 1 else f"a divisor of the {len(devices)} devices",
+    )
 
 
 def check_evaluation(cfg: config.Config) -> None:
@@ -132,26 +149,34 @@ def build_single_device(train_step: Callable[..., Any]) -> Partitioner:
 
 
 def build_data_parallel(
-    train_step: Callable[..., Any], devices: Sequence[Any] | None = None, *, members: bool = False
+    train_step: Callable[..., Any],
+    devices: Sequence[Any] | None = None,
+    settings: config.Parallel = DEFAULT_SETTINGS,
+    *,
+    members: bool = False,
 ) -> Partitioner:
     """jax.jit over a mesh of all devices of all processes, or of the given ones.
 
     Args:
         train_step: (sharding, state, batch, hparams) -> (state, metrics).
+        devices: of the mesh.
+        settings: how they are used.
         members: whether every value has a leading axis of members, before that of examples. All devices hold all
             members.
     """
     devices = devices or jax.devices()
-    mesh = make_mesh(devices)
-    replicated, examples = jax.P(), jax.P(None, "data") if members else jax.P("data")
-    step = functools.partial(train_step, sharding.Replicated(len(devices)))
+    mesh = make_mesh(devices, settings.num_slices)
+    replicated, examples = jax.P(), fsdp.make_example_spec(mesh)
+    if members:
+        examples = jax.P(None, *examples)
+    step = functools.partial(train_step, sharding.Replicated(mesh.size, mesh.axis_names, settings.reduce_dtype))
 
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
         compiled = jax.jit(
             fsdp.shard_map(functools.partial(function, *fixed), mesh, (replicated, examples, replicated), examples)
         )
-        return lambda state, batch, hparams: gather_to_host(compiled(state.params, batch, hparams))
+        return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
 
     return Partitioner(
         jit_init=jax.jit,
@@ -170,10 +195,14 @@ def build_data_parallel(
     )
 
 
-def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None = None) -> Partitioner:
+def build_pmap(
+    train_step: Callable[..., Any], devices: Sequence[Any] | None = None, settings: config.Parallel = DEFAULT_SETTINGS
+) -> Partitioner:
     """jax.pmap: every value has a leading axis of this process's devices, or of the given ones."""
     num_devices = len(devices or jax.local_devices())
-    step = functools.partial(train_step, sharding.Replicated(len(devices or jax.devices())))
+    step = functools.partial(
+        train_step, sharding.Replicated(len(devices or jax.devices()), reduce_dtype=settings.reduce_dtype)
+    )
 
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
@@ -200,32 +229,34 @@ def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None = N
     )
 
 
-def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None = None) -> Partitioner:
+def build_fsdp(
+    train_step: Callable[..., Any], devices: Sequence[Any] | None = None, settings: config.Parallel = DEFAULT_SETTINGS
+) -> Partitioner:
     """As `build_data_parallel`, but each device holds only its shard of the state (fsdp.py)."""
     devices = devices or jax.devices()
-    mesh = make_mesh(devices)
-    examples = jax.NamedSharding(mesh, jax.P("data"))
+    mesh = make_mesh(devices, settings.num_slices)
+    examples = jax.NamedSharding(mesh, fsdp.make_example_spec(mesh))
 
     def constrain(tree: Any):
         return jax.lax.with_sharding_constraint(tree, fsdp.make_shardings(tree, mesh))
 
     def step(state: Any, batch: types.Batch, hparams: types.TracedHparams):
-        state, metrics = train_step(fsdp.FSDP(mesh, state.params), state, batch, hparams)
+        state, metrics = train_step(fsdp.FSDP(mesh, state.params, settings.reduce_dtype), state, batch, hparams)
         return constrain(state), metrics
 
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
         if gather_params:  # before the function starts: its loops may end at different times on different devices
-            return build_data_parallel(train_step, devices).jit_per_example(function, *fixed)
+            return build_data_parallel(train_step, devices, settings).jit_per_example(function, *fixed)
 
         def call_on_shards(params: types.Params, batch: types.Batch, hparams: types.TracedHparams):
             sharding_strategy = fsdp.FSDP(mesh, params)
-            in_specs = fsdp.make_partition_specs(params, mesh.size), jax.P("data"), jax.P()
+            in_specs = fsdp.make_partition_specs(params, mesh), examples.spec, jax.P()
             call = lambda shards, *values: function(*fixed, sharding_strategy.gather_params(shards), *values)
-            return fsdp.shard_map(call, mesh, in_specs, jax.P("data"))(params, batch, hparams)
+            return fsdp.shard_map(call, mesh, in_specs, examples.spec)(params, batch, hparams)
 
         compiled = jax.jit(call_on_shards)
-        return lambda state, batch, hparams: gather_to_host(compiled(state.params, batch, hparams))
+        return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
 
     def put(x: types.Array, sharding: Any):
         if isinstance(x, jax.Array):
@@ -253,9 +284,63 @@ def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None = N
     )
 
 
-def make_mesh(devices: Sequence[Any]):
-    """A mesh of the devices along one axis, "data"."""
-    return jax.make_mesh((len(devices),), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=devices)
+def make_mesh(devices: Sequence[Any], num_slices: int = 0):
+    """A mesh of the devices: along one axis, "data"; of a TPU, along the axes of its torus; several slices before that.
+
+    num_slices: groups of devices with fast links among them, in the order of the devices; 0: the slices that the
+    devices say they are in.
+    """
+    num_slices = num_slices or count_slices(devices)
+    devices = sorted(devices, key=find_place)  # others than TPUs keep their order
+    sizes = find_torus(devices[: len(devices) // num_slices])
+    names = ("data",) if len(sizes) == 1 else tuple(f"data_{axis}" for axis in "xyzc"[: len(sizes)])
+    shape = sizes
+    if num_slices > 1:
+        shape, names = (num_slices, *sizes), (fsdp.SLICE_AXIS, *names)
+    grid = np.array(devices, dtype=object).reshape(shape)
+    return jax.sharding.Mesh(grid, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))
+
+
+def count_slices(devices: Sequence[Any]) -> int:
+    """The number of slices of a TPU that the devices are in; 1 for other devices."""
+    return len({get_slice(device) for device in devices})
+
+
+def get_slice(device: Any) -> int:
+    """The slice of a TPU that a device is in; 0 for other devices."""
+    return getattr(device, "slice_index", 0) if device.platform == "tpu" else 0
+
+
+def find_place(device: Any) -> tuple[int, ...]:
+    """Where a device of a TPU is: its slice, its chip in the torus, its core; () for other devices."""
+    return (get_slice(device), *device.coords, device.core_on_chip) if device.platform == "tpu" else ()
+
+
+def find_torus(devices: Sequence[Any]) -> tuple[int, ...]:
+    """The number of devices of a slice along each axis of its torus; all along one axis where they are none."""
+    sizes = [len(set(axis)) for axis in zip(*map(find_place, devices), strict=True)]
+    sizes = tuple(size for size in sizes if size > 1)
+    return sizes if math.prod(sizes) == len(devices) and len(sizes) > 1 else (len(devices),)
+
+
+def gather_examples(mesh: Any, tree: Any):
+    """Arrays over the examples of a batch, in its order, on every process.
+
+    Each process gives its part of a batch to its devices, and a mesh of a TPU holds those of several processes in turn.
+    """
+    return jax.tree.map(
+        lambda x: order_by_process([device.process_index for device in mesh.devices.flat], x), gather_to_host(tree)
+    )
+
+
+def order_by_process(processes: Sequence[int], x_Bx: np.ndarray) -> np.ndarray:
+    """Rows by process, from rows by device; processes: that of each device."""
+    order = np.argsort(processes, kind="stable")
+    return (
+        x_Bx
+        if (order[:-1] < order[1:]).all()
+        else x_Bx.reshape(len(order), -1, *x_Bx.shape[1:])[order].reshape(x_Bx.shape)
+    )
 
 
 def copy_to_host(state: Any):
@@ -278,7 +363,7 @@ def gather_to_host(tree: Any):
 class ParallelMode(NamedTuple):
     """A value of config.parallel.mode, and what the other packages need to know of it."""
 
-    build: Callable[..., Partitioner]  # (train_step, devices)
+    build: Callable[..., Partitioner]  # (train_step, devices, settings)
     shards_params: bool = False  # each device holds a part of the parameters
     vmaps_runs: bool = False  # runs of one program can be vmapped
 

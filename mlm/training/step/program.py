@@ -105,6 +105,6 @@ def clear_tokenizer_path(cfg: config.Config) -> config.Config:
 def _build_cached(cfg: config.Config, dataset_info: types.DatasetInfo, devices: tuple[Any, ...] | None) -> Program:
     model, objective = build_model_and_objective(cfg, dataset_info)
     train_step = functools.partial(update.train_step, cfg, model, objective)
-    partitioner = parallel.MODES[cfg.parallel.mode].build(train_step, devices)
+    partitioner = parallel.MODES[cfg.parallel.mode].build(train_step, devices, cfg.parallel)
     init_state = partitioner.jit_init(functools.partial(update.init_state, cfg, model, objective))
     return Program(model, objective, init_state, train_step, partitioner)

@@ -15,7 +15,7 @@ Tree = TypeVar("Tree")
 
 
 class ShardingStrategy(Protocol):
-    """Which part of the parameters and gradients each device holds. All devices lie along the axis "data"."""
+    """Which part of the parameters and gradients each device holds."""
 
     def map_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of (params, trainable_params, step, batch, hparams), run by each device on its part of them.
@@ -43,6 +43,8 @@ class Replicated:
     """Each device holds all parameters. The step runs on each device, inside jax.shard_map or jax.pmap."""
 
     num_devices: int
+    names: tuple[str, ...] = ("data",)  # the mesh's axes
+    reduce_dtype: str = "float32"  # in which devices send their gradients
 
     def map_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function itself."""
@@ -54,8 +56,14 @@ class Replicated:
 
     def reduce_gradients(self, grads: types.Params) -> types.Params:
         """The sums of all devices."""
-        return self.all_reduce(grads)
+        return all_reduce_as(self.reduce_dtype, grads, self.names) if self.num_devices > 1 else grads
 
     def all_reduce(self, tree: Tree) -> Tree:
         """The sums of all devices; on one device the tree itself, which XLA on CPU would copy."""
-        return tree if self.num_devices == 1 else jax.lax.psum(tree, "data")
+        return tree if self.num_devices == 1 else jax.lax.psum(tree, self.names)
+
+
+def all_reduce_as(dtype: str, tree: Tree, names: tuple[str, ...]) -> Tree:
+    """The sums of arrays over the devices along mesh axes, sent and added in a type; they keep their own."""
+    sums = jax.lax.psum(jax.tree.map(lambda x: x.astype(dtype), tree), names)
+    return jax.tree.map(lambda total, x: total.astype(x.dtype), sums, tree)
