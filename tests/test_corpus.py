@@ -133,6 +133,16 @@ def test_held_out_files_are_the_validation_split_and_leave_training(tmp_path, ca
     assert "3 training documents also stand in the validation split" in caplog.text
 
 
+@pytest.mark.parametrize("own_file", [False, True])
+def test_a_search_chooses_on_a_part_of_training_that_is_not_held_out(tmp_path, own_file):
+    held_out = {"validation_path": of(tmp_path / "held", texts(5, seed=1)).path} if own_file else {}
+    data = of(tmp_path / "a", texts(200), validation_fraction=0.2, **held_out)
+    train, validation = both(data)
+    rest, chosen_by = both(dataclasses.replace(data, search_fraction=0.2))
+    assert sorted(rest + chosen_by) == sorted(train) and not set(rest) & set(chosen_by)
+    assert 15 < len(chosen_by) < 60 and not set(validation) & {*rest, *chosen_by}
+
+
 def test_fingerprint_follows_content_and_division_only(tmp_path):
     data = of(tmp_path / "a", texts(5))
     assert corpus.compute_fingerprint(data) == corpus.compute_fingerprint(of(tmp_path / "b", texts(5)))
@@ -141,9 +151,10 @@ def test_fingerprint_follows_content_and_division_only(tmp_path):
         of(tmp_path / "d", texts(4)),
         dataclasses.replace(data, document_boundary="blank_line"),
         dataclasses.replace(data, validation_fraction=0.1),
+        dataclasses.replace(data, search_fraction=0.1),
         *(dataclasses.replace(data, validation_path=f"{tmp_path}/a/00{i}.txt") for i in range(2)),
     ]
-    assert len({corpus.compute_fingerprint(other) for other in [data, *others]}) == 7
+    assert len({corpus.compute_fingerprint(other) for other in [data, *others]}) == 8
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):

@@ -322,10 +322,11 @@ def _report_statistics(cfg, tokenizer, manifest):
     if cfg.data.corpus != "language":
         held_out, rest = (manifest[split]["tokens"] for split in ("validation", "train"))
         selection = "the end of the text" if cfg.pack.mode == "stream" else "a random sample of documents"
+        name = "search_fraction" if cfg.data.search_fraction else "validation_fraction"
         setting = (
             ""
-            if cfg.data.validation_path
-            else f", {selection} (config.data.validation_fraction = {cfg.data.validation_fraction:g})"
+            if cfg.data.validation_path and not cfg.data.search_fraction
+            else f", {selection} (config.data.{name} = {getattr(cfg.data, name):g})"
         )
         total = held_out + rest
         warnings_.log_once(f"held out: {held_out:,} of {total:,} tokens, {held_out / total:.1%}{setting}")

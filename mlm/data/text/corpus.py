@@ -30,7 +30,7 @@ FIELD_CONDITIONS = (
     FieldCondition(("data.path", "data.validation_path", "data.document_boundary"), "data.corpus", ("text",)),
     FieldCondition(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
     FieldCondition(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
-    FieldCondition(("data.validation_fraction",), "data.corpus", ("text", "tfds", "docstrings")),
+    FieldCondition(("data.validation_fraction", "data.search_fraction"), "data.corpus", ("text", "tfds", "docstrings")),
     FieldCondition(("data.validation_fraction",), "data.validation_path", ("",)),
     FieldCondition(("data.language",), "data.corpus", ("language", "task", "parallel")),
     FieldCondition(
@@ -90,6 +90,7 @@ def check(data: config.Data) -> None:
     errors.require_number(
         "config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True, high_open=True
     )
+    errors.require_number("config.data.search_fraction", data.search_fraction, 0, 1, high_open=True)
 
 
 def read_documents(data: config.Data, split: str) -> Iterator[str]:
@@ -100,7 +101,7 @@ def read_documents(data: config.Data, split: str) -> Iterator[str]:
     """
     errors.require_one_of("split", split, SPLITS)
     corpus = _open_corpus(data)
-    return _require_documents(_select_split(corpus, data.validation_fraction, split), data, split)
+    return _require_documents(_select_split(corpus, data, split), data, split)
 
 
 def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterable[str]:
@@ -163,7 +164,8 @@ def compute_fingerprint(data: config.Data) -> str:
         return splits.hash_content(data)
     corpus = _open_corpus(data)
     share = data.validation_fraction if corpus.validation is None else None
-    return hashlib.sha256(corpus.compute_digest() + repr((data.corpus, share)).encode()).hexdigest()
+    division = (data.corpus, share, data.search_fraction) if data.search_fraction else (data.corpus, share)
+    return hashlib.sha256(corpus.compute_digest() + repr(division).encode()).hexdigest()
 
 
 def _open_corpus(data):
@@ -175,7 +177,19 @@ def _hash_text(text):
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _select_split(corpus, fraction, split):
+def _select_split(corpus, data, split):
+    """The documents of a split; with data.search_fraction both splits are parts of the train split."""
+    if not data.search_fraction:
+        yield from _select_real_split(corpus, data.validation_fraction, split)
+        return
+    bound = data.search_fraction * 2.0**64
+    for text in _select_real_split(corpus, data.validation_fraction, "train"):
+        held_out = int.from_bytes(_hash_text(text)[8:], "big") < bound  # the other half decides the real split
+        if held_out == (split == "validation"):
+            yield text
+
+
+def _select_real_split(corpus, fraction, split):
     if corpus.validation is None:
         bound = fraction * 2.0**64
         for text in corpus.train():
