@@ -150,8 +150,8 @@ class Data:
     )
     search_fraction: float = field(
         0.0,
-        "text, tfds, docstrings: share of the train split that is held out instead of the held-out split, which nothing "
-        "reads then: mlm sweep search chooses by it; 0: none",
+        "share of the train split that is held out instead of the held-out split, which nothing reads then: mlm sweep "
+        "search chooses by it; 0: none",
     )
     task: str = field(
         "", 'task: name of a task in mlm/data/tasks/tasks.py, or "own" for a task that data.labelled describes'
