@@ -15,6 +15,9 @@ Cost       quick: a minute or two per point on 2 CPU cores. trials: 144 points, 
            Both with --workers=2, estimated from the time per example.
 Data       The built-in language, whose floor (Bayes-optimal loss) is known, except at scale paper. Your own text:
            --config.data.path=...
+Search     mlm sweep search experiments/architectures.py --scale=laptop --trials=16 --workers=2
+           --out=experiments/searches/architectures-laptop.json gives every model at every size the same trials over
+           `search_space`; from then on scale laptop has what it chose, and its report states the trials.
 Columns    Where the floor is known, the table shows the excess loss over it and its exact decomposition: predicting the
            kind of a word (noun, preposition, ...), its number, and the word within that kind and number
            (mlm/data/language/word_classes.py). "plateau" is the number of training examples until the held-out loss had
@@ -24,6 +27,7 @@ Columns    Where the floor is known, the table shows the excess loss over it and
 from collections.abc import Sequence
 
 from mlm.base.estimates import estimate_mean
+from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
@@ -34,6 +38,7 @@ from mlm.experiment.recipes import (
     TUNED_FIELDS,
     set_training_length,
 )
+from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import evaluation_columns, excess_loss, summary
 from mlm.report.table import Column
 
@@ -111,6 +116,7 @@ SCALES = {
     },
 }
 
+SEARCHES = searches.read_searches(__file__)
 COLUMNS = (
     Column("model", "model"),
     Column("size", "size"),
@@ -137,7 +143,21 @@ def sweep(scale: str) -> dict[str, dict]:
         return cross_points([model], plan["own"][member], seeds)
 
     all_points = chain_points(*(points(size, member) for size in plan["sizes"] for member in plan["members"]))
-    return {name: plan["fields"] | point for name, point in name_points(all_points).items()}
+    found = {name: plan["fields"] | point for name, point in name_points(all_points).items()}
+    return searches.apply_choices(found, SEARCHES, scale)
+
+
+def search_space(point: dict) -> dict:
+    """What mlm sweep search tries for a row; a row that does not read a field leaves it out."""
+    return {
+        "optim.learning_rate": LogUniform(5e-4, 3e-2),
+        "optim.weight_decay": LogUniform(1e-3, 0.3),
+        "optim.warmup_fraction": Choice((0.06, 0.2)),
+        "optim.b2": Choice((0.98, 0.999)),
+        "model.init_std": Choice((0.04, 0.08)),
+        "train.batch_size": Choice((16, 32)),
+        "model.chrono_init": Choice((0, 64)),
+    }
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

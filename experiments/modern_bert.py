@@ -29,8 +29,9 @@ Run        mlm sweep run experiments/modern_bert.py --scale=laptop --workers=2
            Your own text: --config.data.path=... --config.tokenizer.vocab_size=2048 --config.workdir=runs/...; after it
            mlm evaluate runs/.../*/ --blimp=FOLDER, and the table has the accuracy on BLiMP.
 Scales     quick: the first row and the last, one seed, micro. trials: every row at five learning rates, one seed,
-           micro; what it finds goes into LEARNING_RATES, and a best rate at the edge of the grid is named with the
-           table. laptop: every row, micro and tiny, three seeds. paper: every row at base size and four learning rates,
+           micro, as a table. laptop: every row, micro and tiny, three seeds, with what a search chose for the row
+           where there was one (mlm sweep search experiments/modern_bert.py --scale=laptop --trials=16
+           --out=experiments/searches/modern_bert-laptop.json). paper: every row at base size and four learning rates,
            one seed, English Wikipedia.
 Cost       quick: less than 2 minutes on 2 CPU cores; the first row learns nothing in it. trials: 100 points, about
            an hour and a quarter with --workers=2; laptop: 120 points, about two hours: estimated from 70,000 tokens a
@@ -43,8 +44,10 @@ Columns    The excess loss, what it is made of (kind of word, number, word) and 
 from collections.abc import Mapping, Sequence
 
 from mlm.base.estimates import estimate_mean
+from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, set_training_length
+from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import evaluation_columns, excess_loss, randomized_blocks, series, summary
 from mlm.report.table import Column
 
@@ -76,9 +79,8 @@ LAST = [*CHANGES][-1]
 FIRST_ROW = "BERT"
 ALONE = " alone"
 
-# By row, what scale trials found at micro size; rows that it was not run for yet have the small recipe's.
-CENTRE = 4e-3
-LEARNING_RATES: dict[str, float] = {}
+SEARCHES = searches.read_searches(__file__)
+CENTRE = 4e-3  # the small recipe's, of rows that no search chose for
 TRIAL_RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)  # the lowest for post-norm, which is on the plateau at the centre
 TRIAL_SEED = 3  # of no table, so that nothing is chosen by the runs that are compared
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 1_600  # taken in by a run, and between two evaluations
@@ -163,7 +165,7 @@ def sweep(scale: str) -> dict[str, dict]:
             fields = ROWS[row]
             if fields["model.local_window"] and "window" in plan:
                 fields = fields | {"model.local_window": plan["window"]}
-            rates = plan.get("rates", (LEARNING_RATES.get(row, CENTRE),))
+            rates = plan.get("rates", (CENTRE,))
             names = "lr{:g}" if len(rates) > 1 else ""
             groups.append(
                 cross_points(
@@ -172,7 +174,19 @@ def sweep(scale: str) -> dict[str, dict]:
                     seeds,
                 )
             )
-    return name_points(chain_points(*groups))
+    return searches.apply_choices(name_points(chain_points(*groups)), SEARCHES, scale)
+
+
+def search_space(point: dict) -> dict:
+    """What mlm sweep search tries for a row; a row that does not read a field leaves it out."""
+    centre = point["optim.learning_rate"]
+    return {
+        "optim.learning_rate": LogUniform(centre / 8, centre * 4),
+        "optim.weight_decay": LogUniform(1e-3, 0.3),
+        "optim.warmup_fraction": Choice((0.06, 0.2)),
+        "optim.b2": Choice((0.98, 0.999)),
+        "model.init_std": Choice((0.04, 0.08)),
+    }
 
 
 def make_name(row: str) -> str:

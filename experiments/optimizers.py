@@ -8,9 +8,9 @@ Trials     Five learning rates for each: its centre times FACTORS. The centres: 
            small recipe's, near Ettin's 3e-3 for its smallest encoder (Muon's updates have AdamW's size, so that one
            rate serves both: Liu et al. 2025); LAMB 1.41e-2 (GPT-BERT); Lion a quarter of AdamW's, with four times its
            weight decay (Chen et al.: 3 to 10 times); Adafactor 1e-2, relative to the size of each tensor (Shazeer &
-           Stern). Warm-up, schedule, decay and clipping are the same for all. The lowest held-out loss at micro size,
-           of a seed that no table has, gives LEARNING_RATES; an optimum at the edge of the grid is named with the
-           table. paper: the centres are halved, as Wettig et al. 2022 have 2e-3.
+           Stern). Warm-up, schedule, decay and clipping are the same for all. laptop has the centres, or what a search
+           chose for a row: mlm sweep search ... --scale=laptop --out=experiments/searches/optimizers-laptop.json gives
+           all the same trials over `search_space`. paper: the centres are halved, as Wettig et al. 2022 have 2e-3.
 Thresholds Steps and seconds of training until an evaluation is at most 0.5, 0.2, 0.1 or 0.05 nats above the floor, on
            15% masked; there is one each 100 steps, so that steps are known to 100. The schedule is that of the whole
            run for all: what a shorter one would reach is another question. Seconds are steps times the run's own
@@ -36,8 +36,10 @@ import math
 from collections.abc import Sequence
 
 from mlm.base.estimates import estimate_mean
+from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, PAPER_TASKS, SMALL, WETTIG, set_training_length
+from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import excess_loss, randomized_blocks, series, summary
 from mlm.report.table import Column
 
@@ -55,8 +57,7 @@ CENTRES = dict.fromkeys(MEMBERS, 4e-3) | {"lamb": 1.41e-2, "lion": 1e-3, "adafac
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 PAPER_FACTOR = 0.5  # of the centres
 
-# What scale trials found; a member that it was not run for yet has its centre.
-LEARNING_RATES: dict[str, float] = {}
+SEARCHES = searches.read_searches(__file__)
 TRIAL_SEED = 3  # of no table, so that nothing is chosen by the runs that are compared
 THRESHOLDS = (0.5, 0.2, 0.1, 0.05)  # nats above the floor
 NUM_EXAMPLES, EVAL_INTERVAL = 64_000, 1_600  # taken in by a run, and between two evaluations
@@ -121,10 +122,21 @@ def sweep(scale: str) -> dict[str, dict]:
             trials = (
                 make_axis("optim.learning_rate", *rates, name="lr{:g}")
                 if rates
-                else make_axis("optim.learning_rate", LEARNING_RATES.get(member, CENTRES[member]))
+                else make_axis("optim.learning_rate", CENTRES[member])
             )
             groups.append(cross_points([drop_fields(fields, "optim.learning_rate")], trials, seeds))
-    return name_points(chain_points(*groups))
+    return searches.apply_choices(name_points(chain_points(*groups)), SEARCHES, scale)
+
+
+def search_space(point: dict) -> dict:
+    """What mlm sweep search tries for a row; a row that does not read a field leaves it out."""
+    centre = point["optim.learning_rate"]
+    return {
+        "optim.learning_rate": LogUniform(centre / 8, centre * 4),
+        "optim.weight_decay": LogUniform(point.get("optim.weight_decay", 0.01) / 10, 0.3),
+        "optim.warmup_fraction": Choice((0.06, 0.2)),
+        "optim.b2": Choice((0.98, 0.99, 0.999)),
+    }
 
 
 def find_member(config: dict) -> str:

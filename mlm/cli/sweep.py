@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlm.cli import command
+from mlm.cli import command, sweep_search
 from mlm.launch.sweep import submit
 
 VERBS = {
@@ -17,6 +17,7 @@ VERBS = {
     "run": "train the points that are not done, then print the table and write the report",
     "table": "print the table of the finished points",
     "report": "write a report of the finished points",
+    "search": "try recipes, equally many for each row, and write a file of the best",
     "submit": "submit the points that are not done to a cluster",
     "status": "print the state of a submitted sweep's points and jobs",
     "cancel": "cancel a submitted sweep's jobs",
@@ -37,7 +38,7 @@ PLANNED_ACCELERATOR = "H200"  # unless --accelerator names another
 BUDGETS = ("steps", "predictions", "flops", "seconds")
 REPORT_PACKAGES = ("jinja2", "vl_convert")
 CLUSTERS = ("slurm", "tpu", "kubernetes")
-WHOLE_SWEEP = ("table", "report", "cancel")  # verbs that select no points
+WHOLE_SWEEP = ("table", "report", "search", "cancel")  # verbs that select no points
 
 
 def make_parser(verb: str = "") -> command.CommandParser:
@@ -162,6 +163,7 @@ def add_job_flags(parser: command.CommandParser) -> None:
 
 VERB_FLAGS = {
     "run": (add_training_flags, add_malloc_flag),
+    "search": (sweep_search.add_flags, add_training_flags, add_malloc_flag),
     "plan": (add_plan_flags,),
     "submit": (add_training_flags, add_job_flags),
 }
@@ -223,7 +225,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     if not is_step_budget:
         from mlm.launch.sweep import budget
 
-        resolved = budget.apply_budget(resolved, args.budget, root, measure=args.verb == "run")
+        resolved = budget.apply_budget(resolved, args.budget, root, measure=args.verb in ("run", "search"))
     configs, names = [], {}
     for name, cfg in zip(sweep, resolved, strict=True):
         digest = fields.fingerprint(cfg)
@@ -286,13 +288,9 @@ def print_table(experiment, root: Path, configs, *, has_report: bool = False) ->
             figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
         print(
             f"\n{table.to_markdown(report.rows, report.columns)}\n\n"
-            + (
-                f"{table.to_markdown(report.milestone_rows, report.milestone_columns)}\n\n"
-                if report.milestone_rows
-                else ""
-            )
+            + "".join(f"{table.to_markdown(extra.rows, extra.columns)}\n\n" for extra in report.tables)
             + f"written in {root}: table.md, .csv, .tex; claims.md; "
-            + ("milestones.md; " if report.milestone_rows else "")
+            + "".join(f"{extra.stem}.md; " for extra in report.tables)
             + figures
         )
         if has_report and all(map(extras.is_installed, REPORT_PACKAGES)):
@@ -444,6 +442,9 @@ def main(words: Sequence[str]) -> None:
             print_plan(configs, args)
         elif args.verb == "run":
             run_points(experiment, root, configs, args)
+        elif args.verb == "search":
+            keep_accelerators_free()
+            sweep_search.search_points(experiment, root, configs, config_flags, args, words)
         elif args.verb == "report":
             write_report(experiment, root, configs)
         elif args.verb == "submit":

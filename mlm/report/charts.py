@@ -38,6 +38,7 @@ class LineChart(NamedTuple):
     axes: Sequence[Axis] = ()  # for a curve of training: all x axes, the chart's first; references are then constant
     # and have no x
     log_x: bool = False  # whether the x axis is logarithmic
+    log_y: bool = False  # whether the y axis is
 
     @property
     def name(self) -> str:

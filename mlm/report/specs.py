@@ -92,7 +92,7 @@ def build_lines(chart: charts.LineChart, styles: dict[str, Style]) -> dict:
     index = f"indexof({json.dumps([line.name for line in chart.series])}, datum.series)"
     is_model, is_read = f"{index} >= 0", "datum.x === at"
     color, shape, dash = encode_styles(styles)
-    x, y = make_scale(8 if chart.band else 20, chart.log_x), make_scale(8)
+    x, y = make_scale(8 if chart.band else 20, chart.log_x), make_scale(8, chart.log_y)
     x["axis"] = {"grid": False, "tickCount": 8, **NUMBERS}
     if has_classes(chart):
         x = {"type": "ordinal", "sort": None, "axis": {"labelAngle": 0}}

@@ -27,6 +27,16 @@ class Column(NamedTuple):
     note: str = ""
 
 
+class NamedTable(NamedTuple):
+    """A table beside a sweep's own, on its page and in files STEM.md, STEM.csv and STEM.tex."""
+
+    stem: str
+    title: str
+    caption: str
+    rows: Sequence[dict]
+    columns: Sequence[Column]
+
+
 def score_column(score: Score, form: str = "") -> Column:
     """The column of a score: its title without "held-out", and the first word of its unit."""
     title = score.title.removeprefix("held-out ")

@@ -45,6 +45,8 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
     try:
         with user_code.report_errors("experiment", path):
             table = experiment.table(results)
+            for name in {"tables", "charts"} & set(vars(experiment)):
+                getattr(experiment, name)(results)
             if hasattr(experiment, "claims"):
                 experiment.claims(list(series.group_runs(results, getattr(experiment, "group", series.group_name))))
     except Exception as error:

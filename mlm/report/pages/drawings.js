@@ -25,6 +25,7 @@ class Drawing {
   select(chart) {
     this.chart = chart;
     if (this.axis) this.setLog("x", chart.log_x);
+    if (chart.log_y) this.setLog("y", true);
     this.draw();
   }
 

@@ -56,8 +56,10 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
     axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [])]
     files = stems.get(chart.name, chart.name)
     return {
-        "spec": specs.build_lines(chart._replace(log_x=False), styles) | size,  # the page's script makes it so
+        "spec": specs.build_lines(chart._replace(log_x=False, log_y=False), styles)
+        | size,  # the page's script makes it so
         "log_x": chart.log_x,
+        "log_y": chart.log_y,
         "files": files,
         "title": chart.y,
         "y": chart.y_name,

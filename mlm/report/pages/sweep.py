@@ -6,20 +6,23 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
     group(result) -> str        the name of a run's group (series), the same for all its seeds;
                                 default: the name of the run's directory up to "-seed"
     claims(names) -> pairs      planned claims (better, worse), among the names of all groups with finished runs
+    tables(results) -> list     further tables (table.NamedTable), such as fits to the points
+    charts(results) -> list     further charts
+    SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
 """
 
 import collections
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlm.base import config, extras, fields
 from mlm.base.files import write_text
-from mlm.report import charts, compare, figures, milestone_curves, series, table
+from mlm.report import charts, compare, expected_best, figures, milestone_curves, series, table
 from mlm.report.pages import docstring, drawings, run_provenance, table_blocks, template
-from mlm.report.table import Column
+from mlm.report.table import Column, NamedTable
 
 COST_COLUMNS = (
     Column("steps", "steps", ",d"),
@@ -41,8 +44,7 @@ class Findings(NamedTuple):
     claim_columns: Sequence[Column]
     claim_note: str
     charts: list
-    milestone_rows: Sequence[dict] = ()  # evaluations over training
-    milestone_columns: Sequence[Column] = ()
+    tables: Sequence[NamedTable] = ()  # beside these
 
 
 def collect_findings(experiment, results: Sequence[dict]) -> Findings:
@@ -58,18 +60,59 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
         f"{'negative' if score.better < 0 else 'positive'} if the first is better."
     )
     plots = [*charts.build_charts(results, rows, columns, group), *milestone_curves.build_charts(results, group)]
-    return Findings(rows, columns, claims, claim_columns, note, plots, *milestone_curves.build_table(results, group))
+    milestone_rows, milestone_columns = milestone_curves.build_table(results, group)
+    search_tables, search_charts = describe_searches(getattr(experiment, "SEARCHES", {}), groups)
+    tables = [
+        *(experiment.tables(results) if hasattr(experiment, "tables") else ()),
+        *search_tables,
+        NamedTable(
+            "milestones",
+            milestone_curves.TOPIC,
+            "Means over seeds of the models at their milestones.",
+            milestone_rows,
+            milestone_columns,
+        ),
+    ]
+    plots += [*(experiment.charts(results) if hasattr(experiment, "charts") else ()), *search_charts]
+    return Findings(rows, columns, claims, claim_columns, note, plots, [entry for entry in tables if entry.rows])
+
+
+def describe_searches(searches: Mapping[str, Any], groups: Mapping[str, Sequence[dict]]) -> tuple[list, list]:
+    """The tables and charts of the searches whose choices the groups of runs have.
+
+    searches: by scale, each a Search (mlm/experiment/searches.py).
+    """
+    tables, plots = [], []
+    for scale, search in searches.items():
+        rows = {
+            name: expected_best.SearchedRow(
+                row.chosen,
+                row.ranges,
+                expected_best.fill_scores([trial.scores for trial in row.trials], search.better),
+                search.better,
+            )
+            for name, row in search.rows.items()
+            if name in groups
+            and all(groups[name][0]["config"].get(field) == value for field, value in row.chosen.items())
+        }
+        if rows:
+            caption = f"Trials of each row, at rungs {', '.join(f'{rung:g}' for rung in search.rungs)} of its length"
+            cells, columns = expected_best.build_table(rows, search.score)
+            tables.append(NamedTable(f"search-{scale}", f"Search ({scale})", f"{caption}.", cells, columns))
+            chart = expected_best.build_chart(rows, search.score)
+            plots.append(chart._replace(y_name=f"{chart.y_name}-{scale}"))
+    return tables, plots
 
 
 def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
-    """Writes root/table.*, root/claims.*, root/milestones.* if a run was evaluated at some and, with vl-convert,
+    """Writes root/table.*, root/claims.*, the tables beside them, such as root/milestones.*, and, with vl-convert,
     root/figures/*; returns their content.
     """
     findings = collect_findings(experiment, results)
     table.write_table(root, findings.rows, findings.columns)
     table.write_table(root, findings.claims, findings.claim_columns, "claims")
-    if findings.milestone_rows:
-        table.write_table(root, findings.milestone_rows, findings.milestone_columns, "milestones")
+    for extra in findings.tables:
+        table.write_table(root, extra.rows, extra.columns, extra.stem)
     styles = charts.assign_styles(findings.charts)
     for chart in findings.charts if extras.is_installed("vl_convert") else ():
         figures.draw_chart(root / "figures", chart, styles)
@@ -112,7 +155,7 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         provenance=provenance,
         table=table_blocks.build_blocks(findings.rows, findings.columns),
         claims=table_blocks.build_blocks(findings.claims, findings.claim_columns),
-        milestones=table_blocks.build_blocks(findings.milestone_rows, findings.milestone_columns),
+        tables=[(extra, table_blocks.build_blocks(extra.rows, extra.columns)) for extra in findings.tables],
         runs=build_score_blocks(results, different),
         costs=build_cost_blocks(results, provenance),
         drawings=drawings.collect_drawings(findings.charts, styles),

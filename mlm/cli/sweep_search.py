@@ -1,0 +1,116 @@
+"""mlm sweep search: the same number of trials for each row of an experiment, and a file of what they chose."""
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlm.cli import command
+
+DEFAULT_RUNGS = (0.25, 1.0)
+
+
+def add_flags(parser: command.CommandParser) -> None:
+    """The flags of a search, beside those that say how points are trained."""
+    parser.add_argument(
+        "--trials", type=command.Number(int, 1, 4096), default=16, help="trials of each row, best a power of two (16)"
+    )
+    parser.add_argument(
+        "--rungs",
+        type=split_numbers,
+        default=DEFAULT_RUNGS,
+        metavar="SHARE,...",
+        help="shares of the training length after which the best go on, each rung a run of its own; the last is 1 "
+        f"({','.join(f'{rung:g}' for rung in DEFAULT_RUNGS)})",
+    )
+    parser.add_argument(
+        "--search_seed", type=command.Number(int, 0, 2**31), default=0, help="seed of the values that are tried (0)"
+    )
+    parser.add_argument(
+        "--out",
+        default="",
+        metavar="FILE",
+        help="where to write what was chosen, with all trials (search/chosen.json in the sweep's folder); as "
+        "experiments/searches/NAME-SCALE.json the scale uses it",
+    )
+
+
+def split_numbers(text: str) -> tuple[float, ...]:
+    """An argparse type: numbers separated by commas."""
+    return tuple(command.Number(float, 0)(word) for word in command.split_words(text))
+
+
+def search_points(experiment, root: Path, configs: Sequence, config_flags: command.ConfigFlags, args, words) -> None:
+    """Searches, writes the file of chosen values, and prints them. Exits with 1 if a trial failed.
+
+    Args:
+        experiment: its module.
+        root: the sweep's folder; trials lie in root/search.
+        configs: the resolved configs of all points of the scale.
+        config_flags: of the command line.
+        args: the parsed flags.
+        words: of the command line, from "sweep" on.
+    """
+    from mlm.base import errors, files, user_code
+    from mlm.experiment import search_space, searches
+    from mlm.launch.sweep import search
+    from mlm.report import expected_best, table
+    from mlm.training.run import provenance
+
+    errors.require(
+        callable(getattr(experiment, "search_space", None)),
+        f"experiment {experiment.__file__}: search_space",
+        getattr(experiment, "search_space", None),
+        "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)",
+    )
+    plan = search.SearchPlan(args.trials, args.rungs, args.search_seed)
+    search.check_plan(plan)
+    out = files.make_path(args.out or root / "search" / "chosen.json")
+    files.check_folder("--out", str(out.parent))
+    base, overrides = config_flags.load_base(), config_flags.overrides
+    with user_code.report_errors("experiment", experiment.__file__):
+        rows = search.build_rows(experiment.search_space, experiment.sweep(args.scale), configs, overrides)
+    values, make_point = search.build_trials(rows, plan, root / "search", base, overrides)
+    scores, name, better = search.run_search(
+        [*rows], plan, make_point, lambda points: train_trials(root / "search", points, args)
+    )
+    chosen = search.choose(rows, values, scores, better)
+    origin = {
+        "command": f"mlm {shlex.join(words)}",
+        "commit": provenance.describe_source()["commit"],
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "held_out": search.find_search_split(configs[0]),
+    }
+    searches.write_search(out, search.make_search(args.scale, plan, chosen, name, better, **origin))
+    searched = {
+        row: expected_best.SearchedRow(
+            own.chosen, own.ranges, expected_best.fill_scores([trial.scores for trial in own.trials], better), better
+        )
+        for row, own in chosen.items()
+    }
+    print(f"\n{table.to_markdown(*expected_best.build_table(searched, name))}\n\nwritten: {out}")
+    for row, own in chosen.items():
+        if edges := search_space.find_edges(rows[row].space, own.chosen):
+            print(f"at the edge of its range: {row}: {', '.join(edges)}; widen it and search again", file=sys.stderr)
+
+
+def train_trials(root: Path, points: list, args) -> None:
+    """Trains the points that are not done. Exits after a signal, and with 1 if one failed but did not diverge."""
+    from mlm.launch.sweep import runner, search, sweep_state
+
+    if not points:
+        return
+    with sweep_state.SweepDisplay(points) as display:
+        sweep_runner = runner.SweepRunner(root, points, num_workers=args.workers, vmap_runs=args.vmap_runs)
+        sweep_runner.run(display)
+    if sweep_runner.signal is not None:
+        print("stopped; the same command continues")
+        sys.exit(128 + sweep_runner.signal)
+    failures = {
+        workdir: error for workdir, error in sweep_runner.failures.items() if not error.startswith(search.DIVERGED)
+    }
+    if failures:
+        lines = [f"{workdir}: {error}" for workdir, error in failures.items()]
+        print("\n".join([f"{len(failures)} failed; the same command tries again:", *lines]), file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,234 @@
+"""A search that is the same for every row of a sweep: as many trials, the same pruning, a split that no table reads.
+
+Pruning is successive halving (Jamieson & Talwalkar 2016): all trials are trained for a share of the row's length, the
+best of them for a longer one, and so on; each rung spends about as much. A rung trains anew, and its learning rate is
+scheduled over the rung's own length. To go on from a checkpoint would cost less, but then trials would be compared
+before their decay: a high rate looks worse there than it is at its end, where most of its gain is made, and whoever
+warms up longer looks later than it will be. What a short run cannot show stays a bias of all pruning: recipes that are
+best for short runs pass. The rungs are written beside the choice for that reason.
+
+The table never reads what chose: trials of the built-in language have documents of another seed, in training too; those
+of text are held out from the train split (data.search_fraction). Each trial has a seed of its own, of no table, so that
+the trials of a row are independent draws, as the expected best of k trials supposes.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mlm.base import conditional_fields, config, errors, fields
+from mlm.data.text import parallel_text
+from mlm.experiment import search_space
+from mlm.experiment.grid import drop_fields
+from mlm.experiment.searches import RowSearch, Search, Trial
+from mlm.launch.sweep import sweep_points, sweep_state
+from mlm.report import series
+from mlm.training.run import resolution
+
+TRIAL_SEED = 2**20  # the seed of a row's first trial; a table's seeds count from 0
+LANGUAGE_SEED = 2**31  # added to data.language.seed
+SEARCH_FRACTION = 0.05  # of the train split
+# What is measured beside the held-out loss takes time, and no trial is chosen by it.
+UNUSED_FIELDS = (
+    "downstream",
+    "eval.mask_rates",
+    "eval.beams",
+    "eval.context_range",
+    "eval.anisotropy",
+    "eval.baseline",
+    "eval.sts",
+    "train.eval_every",
+    "train.milestones",
+)
+DIVERGED = "DivergenceError"
+
+
+class SearchRow(NamedTuple):
+    """A row of the table: the fields of its first point, that point's resolved config, and what its trials vary."""
+
+    point: dict[str, Any]
+    cfg: config.Config
+    space: search_space.Space
+
+
+class SearchPlan(NamedTuple):
+    """How every row is searched."""
+
+    num_trials: int
+    rungs: tuple[float, ...]  # shares of the row's training length, ascending; the last is 1
+    seed: int
+
+
+def check_plan(plan: SearchPlan) -> None:
+    """Raises ConfigError for rungs that are no ascending shares up to 1."""
+    is_ascending = list(plan.rungs) == sorted(set(plan.rungs)) and all(rung > 0 for rung in plan.rungs)
+    errors.require(
+        is_ascending and plan.rungs[-1:] == (1.0,),
+        "--rungs",
+        ",".join(f"{rung:g}" for rung in plan.rungs),
+        "ascending shares of the training length, of which the last is 1, such as 0.25,1",
+    )
+
+
+def count_survivors(plan: SearchPlan) -> list[int]:
+    """How many trials of a row reach each rung: as many as spend what all spend in the first."""
+    return [max(1, int(plan.num_trials * plan.rungs[0] / rung + 1e-9)) for rung in plan.rungs]
+
+
+def build_rows(
+    find_space: Callable[[dict], Any],
+    sweep: Mapping[str, Mapping[str, Any]],
+    configs: Sequence[config.Config],
+    overrides: Mapping[str, Any],
+) -> dict[str, SearchRow]:
+    """The rows of a sweep by name. A row's space has those of its fields that the row reads.
+
+    Args:
+        find_space: the experiment's search_space(point).
+        sweep: the points of the experiment, in the order of `configs`.
+        configs: their resolved configs, on which a budget may have been laid.
+        overrides: of the command line.
+
+    Raises:
+        ConfigError: a space is wrong, no row reads one of its fields, or the command line sets one.
+    """
+    rows: dict[str, SearchRow] = {}
+    unread: dict[str, str] = {}
+    for (name, point), cfg in zip(sweep.items(), configs, strict=True):
+        row = re.sub(r"-seed\d+$", "", name)
+        if row in rows:
+            continue
+        space = find_space(dict(point))
+        search_space.check_space(space, f"search_space(point {name})")
+        reasons = conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, fields.flatten(cfg))
+        unread |= {field: reasons[field] for field in space if field in reasons}
+        rows[row] = SearchRow(dict(point), cfg, {name: space[name] for name in space if name not in reasons})
+    searched = search_space.list_fields([row.space for row in rows.values()])
+    for field, reason in unread.items():
+        errors.require(field in searched, "search_space", field, f"fields that some row reads; {reason}")
+    for field in searched:
+        if field in overrides:
+            raise errors.ConfigError(f"config.{field} = {overrides[field]!r}: the search varies it; leave it out")
+    return rows
+
+
+def find_search_split(cfg: config.Config) -> dict[str, Any]:
+    """The fields with which trials are chosen on what no table reads. Raises ConfigError if there is no such split."""
+    if cfg.data.corpus == "language" or parallel_text.is_generated(cfg.data):
+        return {"data.language.seed": (cfg.data.language.seed + LANGUAGE_SEED) % 2**32}
+    errors.require(
+        cfg.data.corpus in ("text", "tfds", "docstrings"),
+        "config.data.corpus",
+        cfg.data.corpus,
+        "a corpus with a part that no table reads, for a search: language, text, tfds or docstrings",
+    )
+    return {"data.search_fraction": SEARCH_FRACTION}
+
+
+def make_trial(
+    row: SearchRow, values: Mapping[str, Any], number: int, rung: float, base: config.Config, overrides: Mapping
+) -> config.Config:
+    """The resolved config of a trial at a rung, without its workdir. number: of the trial."""
+    batch = values.get(search_space.BATCH, row.cfg.train.batch_size)
+    num_examples = row.cfg.train.steps * row.cfg.train.batch_size * rung  # in any batch
+    steps = max(1, round(num_examples / batch))
+    own = {"train.steps": steps, "seed": TRIAL_SEED + number, **find_search_split(row.cfg)}
+    point = drop_fields(row.point, *UNUSED_FIELDS) | dict(values)
+    kept = drop_fields(dict(overrides), "workdir", *UNUSED_FIELDS)
+    name = "trial"
+    return sweep_points.resolve_points(base, {name: point}, kept | own)[name]
+
+
+def build_trials(
+    rows: Mapping[str, SearchRow], plan: SearchPlan, root: Path, base: config.Config, overrides: Mapping[str, Any]
+) -> tuple[dict[str, list[dict]], Callable[[str, int, int], config.Config]]:
+    """The values of each row's trials, and a function (row, trial, rung) -> the config of a point of the sweep."""
+    values = search_space.draw_trials({name: row.space for name, row in rows.items()}, plan.num_trials, plan.seed)
+
+    def make_point(name: str, number: int, rung: int) -> config.Config:
+        cfg = make_trial(rows[name], values[name][number], number, plan.rungs[rung], base, overrides)
+        folder = f"{name}-trial{number}-rung{plan.rungs[rung]:g}-{fields.fingerprint(cfg)[:6]}"
+        return fields.override(cfg, {"workdir": str(root / folder)})
+
+    return values, make_point
+
+
+def read_score(cfg: config.Config) -> tuple[str, int, float | None]:
+    """The name of a finished trial's primary score, whether higher is better (+1, -1), and the score.
+
+    The score is None if the trial diverged. Raises ConfigError if it is neither done nor diverged.
+    """
+    if sweep_state.read_failure(cfg)[0].startswith(DIVERGED):
+        return "", 0, None
+    result, damage = sweep_state.read_point(cfg)
+    if result is None:
+        raise errors.ConfigError(damage or f"{cfg.workdir}: this trial is not done; the same command continues")
+    score = series.select_primary_score([result])
+    return score.name, score.better, float(result["evaluation"][score.name])
+
+
+def run_search(
+    rows: Sequence[str],
+    plan: SearchPlan,
+    make_point: Callable[[str, int, int], config.Config],
+    train: Callable[[list[config.Config]], None],
+) -> tuple[dict[str, list[list[float | None]]], str, int]:
+    """Trains the trials of all rows, rung by rung.
+
+    Returns the scores of each row's trials by rung, the score's name, and whether higher is better (+1, -1).
+
+    Args:
+        rows: their names.
+        plan: the number of trials and the rungs.
+        make_point: (row, trial, rung) -> config.
+        train: trains the points that are not done; returns once each is done or has diverged.
+    """
+    scores: dict[str, list[list[float | None]]] = {row: [[] for _ in range(plan.num_trials)] for row in rows}
+    alive = {row: list(range(plan.num_trials)) for row in rows}
+    name, better = "", -1
+    for rung, count in enumerate(count_survivors(plan)):
+        if rung:
+            alive = {row: select_best(scores[row], trials, better, count) for row, trials in alive.items()}
+        points = {(row, number): make_point(row, number, rung) for row in rows for number in alive[row]}
+        diverged = [sweep_state.read_failure(cfg)[0].startswith(DIVERGED) for cfg in points.values()]
+        train([cfg for cfg, is_lost in zip(points.values(), diverged, strict=True) if not is_lost])
+        for (row, number), cfg in points.items():
+            found, direction, value = read_score(cfg)
+            name, better = (found, direction) if found else (name, better)
+            scores[row][number].append(value)
+    return scores, name, better
+
+
+def select_best(scores: Sequence[Sequence[float | None]], trials: Sequence[int], better: int, count: int) -> list[int]:
+    """The `count` best of the trials by their last score, in their order; those that diverged are never among them."""
+    sound = [number for number in trials if scores[number][-1] is not None]
+    ranked = sorted(sound, key=lambda number: -better * (scores[number][-1] or 0.0))
+    return sorted(ranked[:count])
+
+
+def choose(
+    rows: Mapping[str, SearchRow],
+    values: Mapping[str, Sequence[dict]],
+    scores: Mapping[str, Sequence[list]],
+    better: int,
+) -> dict[str, RowSearch]:
+    """The search of each row, with the values of the best trial of the last rung.
+
+    Raises ConfigError for a row of which every trial diverged.
+    """
+    searches = {}
+    for name, row in rows.items():
+        num_rungs = max(map(len, scores[name]))
+        finalists = [number for number, own in enumerate(scores[name]) if len(own) == num_rungs]
+        best = select_best(scores[name], finalists, better, 1)
+        errors.require(bool(best), f"row {name}", f"{len(values[name])} trials", "one that does not diverge")
+        trials = [Trial(dict(own), list(by_rung)) for own, by_rung in zip(values[name], scores[name], strict=True)]
+        searches[name] = RowSearch(dict(values[name][best[0]]), trials, search_space.describe_space(row.space))
+    return searches
+
+
+def make_search(scale: str, plan: SearchPlan, rows: dict[str, RowSearch], score: str, better: int, **origin) -> Search:
+    """The search as its file holds it; origin: further entries of its provenance."""
+    provenance = {"num_trials": plan.num_trials, "seed": plan.seed, **origin}
+    return Search(scale, rows, list(plan.rungs), score, better, provenance)

@@ -1,0 +1,111 @@
+"""The expected best of k trials of a search, from the trials that were made (Dodge et al. 2019, arXiv:1909.03004).
+
+What one recipe reached after 16 trials is not to be compared with what another reached after four. The curve says what
+so many trials would have reached, on the split that the search chose by. Letters in array names: T trials, K numbers of
+trials from 1 on.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm.base.estimates import Estimate
+from mlm.report.charts import LineChart
+from mlm.report.series import Series
+from mlm.report.table import Column
+
+TOPIC = "Expected best of k trials"
+NOTE = (
+    "Expected best of k trials: of draws with replacement from the row's trials (Dodge et al. 2019), on the search's "
+    "own split. A pruned trial counts with the score of its last rung, which more training would improve, and one "
+    "that diverged with the worst of its row: the curve shows few trials rather too bad than too good."
+)
+
+
+class TrialSpread(Estimate):
+    """The expected best of k trials, with the spread over draws of k trials."""
+
+    __slots__ = ()
+    bounds_title, bounds_method = "one standard deviation over draws of k trials", "from the trials made"
+
+
+class SearchedRow(NamedTuple):
+    """The trials of a row and what they chose."""
+
+    chosen: Mapping[str, object]
+    ranges: Mapping[str, str]
+    score_T: np.ndarray  # the last score of each trial
+    better: int  # +1: higher is better, -1: lower is better
+
+
+def compute_expected_best(score_T: Sequence[float] | np.ndarray, better: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the standard deviation of the best of k draws from the trials, for k from 1 to their number.
+
+    The best of k draws with replacement from T trials is at most the i-th worst with probability (i / T)^k.
+    """
+    sorted_T = np.sort(better * np.asarray(score_T, np.float64))  # the best last
+    count = len(sorted_T)
+    share_KxT1 = (np.arange(count + 1) / count) ** np.arange(1, count + 1)[:, None]
+    probability_KxT = np.diff(share_KxT1, axis=1)
+    mean_K = probability_KxT @ sorted_T
+    variance_K = (probability_KxT * (sorted_T - mean_K[:, None]) ** 2).sum(1)
+    return better * mean_K, np.sqrt(variance_K)
+
+
+def fill_scores(scores: Sequence[Sequence[float | None]], better: int) -> np.ndarray:
+    """The last score of each trial; one that diverged has the worst of the others. Some trial has a score.
+
+    scores: of each trial, by rung.
+    """
+    last = [own[-1] for own in scores]
+    worst = better * min(better * score for score in last if score is not None)
+    return np.array([worst if score is None else score for score in last])
+
+
+def build_table(rows: Mapping[str, SearchedRow], score: str) -> tuple[list[dict], list[Column]]:
+    """The table (rows, columns) of a search: trials, expected best of 1, 2, 4, ... of them, and the chosen values."""
+    counts = sorted({2**power for power in range(20)} | {len(row.score_T) for row in rows.values()})
+    most = max(len(row.score_T) for row in rows.values())
+    table = []
+    for name, row in rows.items():
+        mean_K, _ = compute_expected_best(row.score_T, row.better)
+        table.append(
+            {"row": name, "trials": len(row.score_T)}
+            | {f"best_of_{count}": float(mean_K[count - 1]) for count in counts if count <= len(mean_K)}
+            | {field: f"{value} ({row.ranges[field]})" for field, value in row.chosen.items()}
+        )
+    fields = list(dict.fromkeys(field for row in rows.values() for field in row.chosen))
+    return table, [
+        Column("row", "row"),
+        Column("trials", "trials", ",d", note=NOTE),
+        *(
+            Column(f"best_of_{count}", f"{score.replace('_', ' ')}, expected best of {count}", ".3f")
+            for count in counts
+            if count <= most
+        ),
+        *(Column(field, field) for field in fields),
+    ]
+
+
+def build_chart(rows: Mapping[str, SearchedRow], score: str) -> LineChart:
+    """The curve of each row by the number of trials."""
+    lines = []
+    for name, row in rows.items():
+        mean_K, deviation_K = compute_expected_best(row.score_T, row.better)
+        values = [
+            TrialSpread(float(mean), float(mean - deviation), float(mean + deviation))
+            for mean, deviation in zip(mean_K, deviation_K, strict=True)
+        ]
+        lines.append(Series(name, [*range(1, len(values) + 1)], values))
+    return LineChart(
+        "expected_best",
+        "trials",
+        TOPIC,
+        "trials",
+        f"{score.replace('_', ' ')}: expected best, on the search's split",
+        lines,
+        [],
+        band=True,
+        bounds=TrialSpread.bounds_title,
+    )

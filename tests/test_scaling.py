@@ -1,0 +1,115 @@
+"""Scaling laws: fitted to made-up losses of known exponents, they come back, with intervals that cover them."""
+
+import numpy as np
+import pytest
+
+from experiments import scaling
+from mlm.base import config, fields
+from mlm.launch.sweep import sweep_points, table_rehearsal
+from mlm.report import scaling_law
+from mlm.report.pages import sweep as page
+
+TRUE = scaling_law.ScalingLaw(np.log(60.0), 0.4, np.log(900.0), 0.5, 0.0, np.log(9.0), 0.9)
+FLOOR = 2.0
+
+
+def make_cells(law=TRUE, noise=0.0, seeds=2, seed=0, floor=FLOOR):
+    rng = np.random.default_rng(seed)
+    size_P, token_P = (x.ravel() for x in np.meshgrid(np.geomspace(2e3, 4e5, 4), np.geomspace(4e5, 6e6, 4)))
+    flops_P = np.exp(law.log_k) * size_P**law.p * token_P
+    losses = [
+        law.predict(size, tokens) * np.exp(noise * rng.normal(size=seeds))
+        for size, tokens in zip(size_P, token_P, strict=True)
+    ]
+    return scaling_law.Cells(size_P, token_P, flops_P, losses, floor)
+
+
+def test_a_law_comes_back_from_exact_losses_with_the_floor_known_and_fitted():
+    for fits_floor in (False, True):
+        law = scaling_law.fit_law(make_cells(), fits_floor=fits_floor).law
+        assert law[:4] == pytest.approx(TRUE[:4], rel=1e-3) and law[5:] == pytest.approx(TRUE[5:], rel=1e-6)
+        assert law.floor == pytest.approx(FLOOR * fits_floor, rel=1e-4)
+
+
+def test_the_compute_optimal_size_has_the_lowest_loss_of_its_compute():
+    size_N = np.geomspace(1e2, 1e7, 20_001)
+    for flops in (1e11, 1e13):
+        loss_N = [TRUE.predict(size, TRUE.find_tokens(flops, size)) for size in size_N]
+        assert TRUE.find_optimal_size(flops) == pytest.approx(size_N[np.argmin(loss_N)], rel=1e-3)
+        assert TRUE.predict_frontier(flops) == pytest.approx(min(loss_N), rel=1e-6)
+    ends = [np.log(TRUE.predict_frontier(flops)) for flops in (1e12, 1e12 * np.e)]
+    assert ends[0] - ends[1] == pytest.approx(TRUE.frontier_exponent, rel=1e-6)
+
+
+def test_intervals_cover_known_exponents_about_as_often_as_they_say(monkeypatch):
+    monkeypatch.setattr(scaling_law, "RESAMPLES", 40)
+    names, covered = ("alpha", "beta", "frontier_exponent"), []
+    for seed in range(12):
+        fit = scaling_law.fit_law(make_cells(noise=0.05, seed=seed), fits_floor=False)
+        estimates = [fit.estimate(lambda law, name=name: getattr(law, name)) for name in names]
+        covered += [own.low <= getattr(TRUE, name) <= own.high for name, own in zip(names, estimates, strict=True)]
+        assert all(own.high - own.low < 0.4 for own in estimates)
+    assert np.mean(covered) > 0.75  # of 36 that depend on each other, by 40 resamples of two seeds
+
+
+def test_a_fit_that_has_to_guess_the_floor_is_less_sure():
+    cells = make_cells(noise=0.03)
+    known, free = (scaling_law.fit_law(cells, fits_floor=fits_floor) for fits_floor in (False, True))
+    for name in ("alpha", "beta", "frontier_exponent"):
+        known_one, free_one = (fit.estimate(lambda law, name=name: getattr(law, name)) for fit in (known, free))
+        assert free_one.high - free_one.low > 1.2 * (known_one.high - known_one.low)
+
+
+def test_one_law_is_not_broken_and_a_plateau_at_small_compute_breaks_it(monkeypatch):
+    monkeypatch.setattr(scaling_law, "RESAMPLES", 40)
+    one = make_cells(noise=0.02)
+    whole = scaling_law.compare_halves(one).difference
+    assert whole.low <= 0 <= whole.high
+    height = np.median([values_S.mean() for values_S in one.losses])
+    plateau = one._replace(losses=[height * np.tanh(values_S / height) for values_S in one.losses])
+    broken = scaling_law.compare_halves(plateau)
+    assert broken.difference.low > 0 and broken.large.mean > broken.small.mean
+    assert scaling_law.compare_halves(one._replace(floor=None)) is None
+
+
+def test_the_frontier_is_what_nothing_cheaper_is_better_than():
+    flops_P, loss_P = np.array([4.0, 1.0, 2.0, 3.0, 3.0]), np.array([1.0, 3.0, 3.5, 2.0, 1.5])
+    assert scaling_law.find_frontier(flops_P, loss_P).tolist() == [1, 4, 0]
+
+
+def test_laws_cross_where_their_frontiers_do():
+    other = TRUE._replace(log_a=np.log(6.0), alpha=0.2, log_b=np.log(90.0), beta=0.35)
+    a, b = (scaling_law.LawFit(law, []) for law in (TRUE, other))
+    flops = scaling_law.find_crossing(a, b, 1e6, 1e20).mean
+    assert TRUE.predict_frontier(flops) == pytest.approx(other.predict_frontier(flops), rel=1e-6)
+    assert scaling_law.find_crossing(a, b, flops * 2, 1e20) is None
+
+
+def test_too_few_cells_have_no_law():
+    cells = make_cells()
+    few = cells._replace(
+        **{name: getattr(cells, name)[:4] for name in ("parameters_P", "tokens_P", "flops_P", "losses")}
+    )
+    assert scaling_law.fit_law(few, fits_floor=False) is None
+
+
+def test_the_experiment_s_tables_and_charts_state_the_law_of_its_points(tmp_path):
+    """Made-up results whose losses follow TRUE; no interval, since the scale has one seed."""
+    resolved = sweep_points.resolve_points(config.Config(), scaling.sweep("quick"), {})
+    results = []
+    for number, (name, cfg) in enumerate(resolved.items()):
+        made = table_rehearsal.make_result(fields.override(cfg, {"workdir": f"runs/{name}-012345"}), number)
+        made["flops"] = 9.0 * made["non_embedding"] ** 0.9 * made["tokens"]
+        loss = TRUE.predict(made["non_embedding"], made["tokens"])
+        made["evaluation"] |= {"excess_loss": loss, "loss": made["evaluation"]["floor"] + loss}
+        results.append(made)
+    findings = page.collect_findings(scaling, results)
+    laws, sizes = findings.tables[:2]
+    assert [extra.stem for extra in findings.tables] == ["laws", "sizes"]  # one law: nothing crosses
+    assert len(laws.rows) == 2 and len(sizes.rows) == 8 and laws.columns == scaling.LAW_COLUMNS
+    for row in laws.rows:
+        assert row["alpha"].mean == pytest.approx(TRUE.alpha, rel=0.05) and row["alpha"].low is None
+        assert row["frontier"].mean == pytest.approx(TRUE.frontier_exponent, rel=0.05)
+        assert abs(row["free_floor"].mean) < 0.05
+    (chart,) = (chart for chart in findings.charts if chart.name == "frontier-by-flops")
+    assert chart.log_x and chart.log_y and len(chart.series) == 2
