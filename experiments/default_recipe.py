@@ -3,21 +3,21 @@
 Question   A newcomer's first training must leave the unigram's loss with no flag. The defaults of learning rate,
            initial weights, warm-up and dropout (mlm/training/run/default_recipe.py) are to be the best of one small
            search, the same for the Transformer, the LSTM and the GRU at micro and tiny size.
-Grid       Learning rate x init_std x warm-up x dropout (GRID): each combination once at scale trials; at scale laptop
-           the centre, and the centre with each other value, one at a time. Positions, gates, masks, batch, packing,
-           tokenizer and the dropout of attention's weights are the defaults.
+Star       The centre, which is the default as it was, and the centre with each other value of learning rate, init_std,
+           warm-up and dropout, one at a time (VALUES). Positions, gates, masks, batch, packing, tokenizer and the
+           dropout of attention's weights are the defaults.
 Rule       Written before the runs. For each family and size the combination with the lowest held-out loss is the
            candidate, on two texts. The default is the combination with the lowest mean, over texts and sizes, of the
            loss less the lowest one of that text, family and size: not the best of any single one. It is checked on a
            third text, which the search never saw, before it becomes the default.
 Run        mlm sweep run experiments/default_recipe.py --scale=trials --workers=2 --config.data.path='texts/*.txt'
            (a second text: with a --config.workdir=... of its own). Without data.path it reads the built-in language.
-Scales     quick: two learning rates of a micro Transformer, 40 steps. trials: 144 points of 500 steps, one seed.
-           laptop: 36 points of 1,000 steps, the default's length, one seed. paper: the grid of laptop at base size,
-           10,000 steps, English Wikipedia.
-Cost       quick: seconds per point. trials: three to four hours on 2 CPU cores with --workers=2; laptop: two: estimated
-           from 40,000 tokens a second, 2 million tokens a point. paper: 18 points of some 30 minutes of an H200 at 40%
-           of its peak: an estimate from 6 FLOPs per parameter and token.
+Scales     quick: two learning rates of a micro Transformer, 40 steps. trials: 36 points of 500 steps, half of the
+           default's length, one seed. laptop: the same of 1,000 steps. paper: the star at base size, 10,000 steps,
+           English Wikipedia.
+Cost       quick: seconds per point. trials: three quarters of an hour on 2 CPU cores with --workers=2; laptop: an hour
+           and a half: estimated from 40,000 tokens a second, 2 million tokens a point. paper: 18 points of some 30
+           minutes of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
 Columns    The held-out loss, and the unigram's beside it in "nats below unigram"; the rows of a family and size are
            sorted by the loss. "On the unigram's plateau" names the runs that had not left it after a tenth of the
            steps.
@@ -36,25 +36,20 @@ FAMILIES = {
     "lstm": {"name": "lstm", "model.family": "rnn", "model.cell": "lstm"},
     "gru": {"name": "gru", "model.family": "rnn", "model.cell": "gru"},
 }
-GRID = {  # the first value of each is the centre
+VALUES = {  # the first value of each is the centre
     "optim.learning_rate": (4e-3, 2e-3, 8e-3),
     "model.init_std": (0.08, 0.04),
     "optim.warmup_fraction": (0.06, 0.2),
     "model.dropout": (0.0, 0.1),
 }
-NAMES = dict(zip(GRID, ("lr{:g}", "init{:g}", "warmup{:g}", "dropout{:g}"), strict=True))
+NAMES = dict(zip(VALUES, ("lr{:g}", "init{:g}", "warmup{:g}", "dropout{:g}"), strict=True))
 EVAL_EVERY = 100  # steps
 
 
-def build_grid() -> Points:
-    """Every combination."""
-    return cross_points(*(make_axis(field, *values, name=NAMES[field]) for field, values in GRID.items()))
-
-
-def build_star(grid: dict[str, tuple] = GRID) -> Points:
+def build_star(values: dict[str, tuple] = VALUES) -> Points:
     """The centre, and the centre with each other value, one at a time."""
-    centre = {field: values[0] for field, values in grid.items()}
-    changed = [{field: value} for field, values in grid.items() for value in values[1:]]
+    centre = {field: choices[0] for field, choices in values.items()}
+    changed = [{field: value} for field, choices in values.items() for value in choices[1:]]
     return [
         cross_points(*(make_axis(field, value, name=NAMES[field]) for field, value in (centre | change).items()))[0]
         for change in ({}, *changed)
@@ -65,13 +60,13 @@ SCALES = {
     "quick": {
         "members": ("transformer",),
         "sizes": ("micro",),
-        "trials": make_axis("optim.learning_rate", *GRID["optim.learning_rate"][:2], name="lr{:g}"),
+        "trials": make_axis("optim.learning_rate", *VALUES["optim.learning_rate"][:2], name="lr{:g}"),
         "fields": QUICK,
     },
     "trials": {
         "members": tuple(FAMILIES),
         "sizes": ("micro", "tiny"),
-        "trials": build_grid(),
+        "trials": build_star(),
         "fields": {"train.steps": 500, "train.eval_every": EVAL_EVERY},
     },
     "laptop": {
@@ -83,7 +78,7 @@ SCALES = {
     "paper": {
         "members": tuple(FAMILIES),
         "sizes": ("base",),
-        "trials": build_star(GRID | {"optim.learning_rate": (1e-3, 5e-4, 2e-3), "model.init_std": (0.02, 0.04)}),
+        "trials": build_star(VALUES | {"optim.learning_rate": (1e-3, 5e-4, 2e-3), "model.init_std": (0.02, 0.04)}),
         "fields": LARGE | {"train.steps": 10_000, "train.batch_size": 256, "train.checkpoint_every": 1000},
     },
 }
