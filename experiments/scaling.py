@@ -78,9 +78,9 @@ SCALES = {
     "quick": {
         "kinds": [("masked", "window"), ("masked", "lstm")],
         "sizes": (16, 24, 32),
-        "examples": (1_000, 2_000, 4_000),
+        "examples": (2_000, 4_000, 8_000),
         "seeds": 1,
-        "fields": SMALL | {"data.language.train_documents": 4_000, "data.language.validation_documents": 200},
+        "fields": SMALL | {"data.language.train_documents": 8_000, "data.language.validation_documents": 200},
     },
     "laptop": {
         "kinds": MASKED + OTHERS,
@@ -108,9 +108,13 @@ COLUMNS = (
     Column("tokens_per_parameter", "tokens a parameter", ".3g"),
 )
 KIND_COLUMNS = COLUMNS[:2]
+BOUND_NOTE = (
+    f"An exponent of {scaling_law.MAX_EXPONENT:g} or 0 is a bound of the fit, and E fitted at minus the floor is E = 0: "
+    "the points do not determine it."
+)
 LAW_COLUMNS = (
     *KIND_COLUMNS,
-    Column("alpha", "alpha (parameters)", ".3f"),
+    Column("alpha", "alpha (parameters)", ".3f", note=BOUND_NOTE),
     Column("beta", "beta (tokens)", ".3f"),
     Column("frontier", "exponent of the frontier", ".3f"),
     Column("size", "exponent of the best size", ".3f"),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlm.cli import command, sweep_search
+from mlm.cli import command, sweep_compare, sweep_search
 from mlm.launch.sweep import submit
 
 VERBS = {
@@ -18,6 +18,7 @@ VERBS = {
     "table": "print the table of the finished points",
     "report": "write a report of the finished points",
     "search": "try recipes, equally many for each row, and write a file of the best",
+    "compare": "print what differs from the committed figures, and by how many standard errors",
     "submit": "submit the points that are not done to a cluster",
     "status": "print the state of a submitted sweep's points and jobs",
     "cancel": "cancel a submitted sweep's jobs",
@@ -38,7 +39,7 @@ PLANNED_ACCELERATOR = "H200"  # unless --accelerator names another
 BUDGETS = ("steps", "predictions", "flops", "seconds")
 REPORT_PACKAGES = ("jinja2", "vl_convert")
 CLUSTERS = ("slurm", "tpu", "kubernetes")
-WHOLE_SWEEP = ("table", "report", "search", "cancel")  # verbs that select no points
+WHOLE_SWEEP = ("table", "report", "search", "compare", "cancel")  # verbs that select no points
 
 
 def make_parser(verb: str = "") -> command.CommandParser:
@@ -164,6 +165,7 @@ def add_job_flags(parser: command.CommandParser) -> None:
 VERB_FLAGS = {
     "run": (add_training_flags, add_malloc_flag),
     "search": (sweep_search.add_flags, add_training_flags, add_malloc_flag),
+    "compare": (sweep_compare.add_flags,),
     "plan": (add_plan_flags,),
     "submit": (add_training_flags, add_job_flags),
 }
@@ -445,6 +447,8 @@ def main(words: Sequence[str]) -> None:
         elif args.verb == "search":
             keep_accelerators_free()
             sweep_search.search_points(experiment, root, configs, config_flags, args, words)
+        elif args.verb == "compare":
+            sweep_compare.compare_points(experiment, config_flags, args, load_results(configs), len(configs))
         elif args.verb == "report":
             write_report(experiment, root, configs)
         elif args.verb == "submit":

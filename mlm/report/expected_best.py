@@ -93,7 +93,7 @@ def build_chart(rows: Mapping[str, SearchedRow], score: str) -> LineChart:
     lines = []
     for name, row in rows.items():
         mean_K, deviation_K = compute_expected_best(row.score_T, row.better)
-        values = [
+        values: list[Estimate] = [
             TrialSpread(float(mean), float(mean - deviation), float(mean + deviation))
             for mean, deviation in zip(mean_K, deviation_K, strict=True)
         ]

@@ -6,7 +6,9 @@ Compute is C = k N^p D as measured, which is not 6 N D in a small model. The com
 and so is the loss on it, the frontier.
 
 Intervals are of a bootstrap over seeds: each cell, a size and a number of tokens, draws its seeds anew. Of S seeds that
-shows (S - 1) / S of the variance, which the draws make up for by the factor S / (S - 1).
+shows (S - 1) / S of the variance, which the draws make up for by the factor S / (S - 1). With two seeds intervals are
+still too narrow: of made-up losses of 16 cells, 2% noise, those of alpha, beta and the frontier's exponent covered the
+truth in 93, 90 and 88 of 100, that of the difference of two halves in 80.
 
 Letters in array names: P cells, R resamples.
 """
@@ -126,7 +128,8 @@ def fit_law(cells: Cells, *, fits_floor: bool) -> LawFit | None:
         fits = [_fit_once(cells, np.maximum(loss_P, MIN_LOSS) + offset, fits_floor, start) for start in starts]
         best = min(fits, key=lambda result: result.cost)
         floor = math.exp(best.x[4]) if fits_floor else 0.0
-        return ScalingLaw(*map(float, best.x[:4]), floor, float(log_k), float(p)), best.x
+        log_a, alpha, log_b, beta = map(float, best.x[:4])
+        return ScalingLaw(log_a, alpha, log_b, beta, floor, float(log_k), float(p)), best.x
 
     loss_P = cells.mean_losses()
     law, solution = fit(loss_P, [_make_start(cells, loss_P + offset, fits_floor, *start) for start in STARTS])
@@ -162,7 +165,7 @@ def _fit_once(cells, loss_P, fits_floor, start):
     return optimize.least_squares(
         lambda x: make_terms(x)[0] - log_loss_P,
         start,
-        jac=compute_jacobian,
+        jac=compute_jacobian,  # pyright: ignore[reportArgumentType]  # SciPy's signature shows its default, a word
         bounds=(low, bound),
         loss="huber",
         f_scale=HUBER,
@@ -248,11 +251,11 @@ def find_crossing(a: LawFit, b: LawFit, low: float, high: float) -> Estimate | N
         ends = math.log(low), math.log(high)
         if compute_ratio(ends[0]) * compute_ratio(ends[1]) >= 0:
             return None
-        return math.exp(float(optimize.brentq(compute_ratio, *ends)))
+        return math.exp(float(np.asarray(optimize.brentq(compute_ratio, *ends))))
 
     crossing = solve(a.law, b.law)
     if crossing is None:
         return None
-    pairs = zip(a.resamples, b.resamples, strict=False)
+    pairs = zip(a.resamples, b.resamples[::-1], strict=False)  # resampled with one seed: the order undoes it
     resampled = [value for first, second in pairs if (value := solve(first, second)) is not None]
     return bound_estimate(crossing, resampled if len(resampled) >= 0.95 * RESAMPLES else [])

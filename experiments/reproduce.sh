@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Makes tables again from nothing and says what differs from the committed figures, and by how many standard errors.
+# $1: quick (the scales of that name, at most 15 minutes on two CPU cores), all, NAME (all scales of an experiment that
+# have figures) or NAME-SCALE. Each sweep is in runs/reproduce/NAME-SCALE; a second call goes on with what is there.
+# Exit code 1: a figure differs by more than 3 standard errors, or a sweep failed.
+# WRITE=1: writes the figures, and the parts of RESULTS.md that show them, in place of comparing.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh ""
+part="${1:-quick}"
+shopt -s nullglob extglob
+case "$part" in
+    all) files=(experiments/figures/*.json) ;;
+    quick) files=(experiments/figures/*-quick.json) ;;
+    *) files=(experiments/figures/@("$part"|"$part"-*).json) ;;
+esac
+if [ "${#files[@]}" -eq 0 ]; then
+    known="$(basename -s .json -a experiments/figures/*.json | tr '\n' ' ')"
+    echo "error: PART = '$part': expected quick, all, an experiment, or one of $known" >&2
+    exit 2
+fi
+status=0
+for file in "${files[@]}"; do
+    name="$(basename "$file" .json)"
+    sweep=("experiments/${name%-*}.py" "--scale=${name##*-}" "workdir=runs/reproduce/$name")
+    .venv/bin/python -m mlm sweep run "${sweep[@]}" --workers=2 &&
+        .venv/bin/python -m mlm sweep compare "${sweep[@]}" ${WRITE:+--write --pages=experiments/RESULTS.md} || status=1
+done
+exit "$status"

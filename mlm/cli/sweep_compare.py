@@ -1,0 +1,75 @@
+"""mlm sweep compare: the figures of a sweep beside those that are committed, and the pages that show them."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlm.cli import command
+
+FOLDER = "figures"  # beside the experiment's file
+
+
+def add_flags(parser: command.CommandParser) -> None:
+    """The flags of a comparison."""
+    parser.add_argument(
+        "--figures",
+        default="",
+        metavar="FILE",
+        help="committed figures (figures/NAME-SCALE.json beside the experiment)",
+    )
+    parser.add_argument("--write", action="store_true", help="write the figures in place of comparing with them")
+    parser.add_argument(
+        "--pages",
+        type=command.split_words,
+        default=[],
+        metavar="FILE,...",
+        help="Markdown files whose parts between <!-- figures: NAME-SCALE --> and <!-- end of figures --> are written "
+        "from the files of figures",
+    )
+
+
+def compare_points(
+    experiment, config_flags: command.ConfigFlags, args, results: Sequence[dict], num_points: int
+) -> None:
+    """Writes the figures of a finished sweep, or prints what differs from the committed ones and exits with 1.
+
+    Args:
+        experiment: its module.
+        config_flags: of the command line.
+        args: the parsed flags.
+        results: of the points that are done.
+        num_points: of the sweep, all of which must be done.
+    """
+    from mlm.base import errors
+    from mlm.report import reproduction
+
+    errors.require(
+        len(results) == num_points, "sweep", f"{len(results)} of {num_points} points are done", "all of them"
+    )
+    source = Path(experiment.__file__)
+    path = Path(args.figures) if args.figures else source.parent / FOLDER / f"{source.stem}-{args.scale}.json"
+    changes = {
+        name: value for name, value in config_flags.overrides.items() if name not in ("workdir", "data.cache_dir")
+    }
+    words = [f"{name}={value}" for name, value in changes.items()]
+    line = f"mlm sweep run experiments/{source.name} --scale={args.scale} {shlex.join(words)}".strip()
+    found = reproduction.collect_figures(source.stem, args.scale, line, results)
+    if args.write:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reproduction.write_figures(path, found)
+        print(f"written: {path}")
+    pages = [Path(page) for page in args.pages]
+    for page in pages:
+        errors.require(page.is_file(), "--pages", str(page), "a Markdown file")
+    committed = reproduction.read_figures(path)
+    reproduction.write_pages(pages, path.parent)
+    differences = reproduction.compare_figures(committed, found)
+    count = sum(map(len, committed.rows.values()))
+    print(
+        f"{committed.name}: {count} figures of commit {committed.commit}, {len(differences)} differ by more than "
+        f"{reproduction.MAX_ERRORS:g} standard errors"
+    )
+    if differences:
+        print("\n".join(f"  {difference}" for difference in differences), file=sys.stderr)
+        sys.exit(1)

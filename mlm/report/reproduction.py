@@ -1,0 +1,209 @@
+"""The figures of a sweep as a small file, the comparison of another sweep's with them, and the pages that show them.
+
+A file of figures holds, for each group of runs, its scores with their standard errors, and where they come from. A page
+in Markdown shows it between two markers; what stands outside of these is written by hand and stays:
+
+    <!-- figures: scaling-quick -->
+    <!-- end of figures -->
+"""
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mlm.base import errors, files, machine
+from mlm.report import series, table
+from mlm.report.pages import run_provenance
+from mlm.report.table import Column
+
+MAX_ERRORS = 3.0  # standard errors, beyond which a figure has changed
+EXACT = 1e-4  # relative difference up to which figures without an error, such as floors, are the same
+MARKERS = re.compile(r"(<!-- figures: ([\w.-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
+
+
+class Figure(NamedTuple):
+    """A number and its standard error: over seeds, of one seed over held-out examples, 0 for what has none."""
+
+    value: float
+    error: float
+
+
+class Figures(NamedTuple):
+    """The figures of a sweep, by row and column, and their origin."""
+
+    experiment: str
+    scale: str
+    command: str
+    commit: str
+    date: str
+    device: str
+    hours: float  # of all runs together, one after the other
+    seeds: int  # of each row, at most
+    columns: dict[str, str]  # titles by name
+    rows: dict[str, dict[str, Figure]]
+
+    @property
+    def name(self) -> str:
+        """Returns EXPERIMENT-SCALE, the stem of the file."""
+        return f"{self.experiment}-{self.scale}"
+
+
+class Change(NamedTuple):
+    """A figure that is not as it was."""
+
+    row: str
+    column: str
+    old: Figure | None  # None: a new one
+    new: Figure | None  # None: it is missing
+    distance: float  # standard errors of the difference; infinite if there is no error
+
+    def __str__(self):
+        place = f"{self.row}, {self.column}"
+        if self.old is None or self.new is None:
+            return f"{place}: {'not among the committed figures' if self.old is None else 'missing'}"
+        distance = f"{self.distance:.1f} standard errors" if math.isfinite(self.distance) else "an exact figure differs"
+        return f"{place}: {self.new.value:.4f}, committed {self.old.value:.4f} ({distance})"
+
+
+def collect_figures(experiment: str, scale: str, command: str, results: Sequence[dict]) -> Figures:
+    """The figures of finished runs, as in report/series.py: all scores of the models, and their references."""
+    scores = [score for score in series.collect_scores(results) if score.reference or score.chart or score.better]
+    rows = {
+        name: {score.name: estimate_figure(score.name, runs) for score in scores if series.is_common(runs, score)}
+        for name, runs in series.group_runs(results).items()
+    }
+    starts = [result["provenance"][-1] for result in results if result.get("provenance")]
+    shown = run_provenance.collect_provenance(results, series.group_name)
+    origin = {name: shown.same.get(name, "several") for name in ("commit", "device")}
+    durations = [
+        measure_hours(start["time"], start["ended"]) for start in starts if "ended" in start and "time" in start
+    ]
+    return Figures(
+        experiment,
+        scale,
+        command,
+        origin["commit"],
+        max((start["time"][:10] for start in starts if "time" in start), default=run_provenance.UNKNOWN),
+        machine.describe_processor() if origin["device"] == "cpu" else origin["device"],
+        round(sum(durations), 3),
+        max(map(len, series.group_runs(results).values())),
+        {score.name: table.score_column(score).title if not score.reference else score.title for score in scores},
+        rows,
+    )
+
+
+def estimate_figure(name: str, runs: Sequence[dict]) -> Figure:
+    """The mean of a score with its standard error: over seeds; of one seed over held-out examples, if it has one."""
+    values = [run["evaluation"][name] for run in runs]
+    if len(values) > 1:
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    else:
+        error = float(runs[0]["evaluation"].get(f"{name}_se", 0.0))
+    return Figure(float(np.mean(values)), error)
+
+
+def measure_hours(start: str, end: str) -> float:
+    """The hours between two times of a run's provenance."""
+    times = [datetime.fromisoformat(time.replace("Z", "+00:00")) for time in (start, end)]
+    return (times[1] - times[0]).total_seconds() / 3600
+
+
+def compare_figures(old: Figures, new: Figures) -> list[Change]:
+    """The figures that differ by more than MAX_ERRORS, and those that only one of the two has; the furthest first."""
+    changes = []
+    for row in {**old.rows, **new.rows}:
+        before, after = old.rows.get(row, {}), new.rows.get(row, {})
+        for column in {**before, **after}:
+            first, second = before.get(column), after.get(column)
+            distance = compute_distance(first, second) if first and second else math.inf
+            if distance > MAX_ERRORS:
+                changes.append(Change(row, column, first, second, distance))
+    return sorted(changes, key=lambda change: -change.distance)
+
+
+def compute_distance(old: Figure, new: Figure) -> float:
+    """The difference in its own standard errors, those of both figures together."""
+    error = math.hypot(old.error, new.error)
+    if not error or not math.isfinite(error):
+        return 0.0 if math.isclose(old.value, new.value, rel_tol=EXACT, abs_tol=EXACT) else math.inf
+    return abs(new.value - old.value) / error
+
+
+def write_figures(path: Path, figures: Figures) -> None:
+    """Writes a file of figures, with a line for each row."""
+    head = {name: value for name, value in figures._asdict().items() if name != "rows"}
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+    rows = [f"  {json.dumps(row)}: {json.dumps(cells)}" for row, cells in figures.rows.items()]
+    files.write_text(path, "{\n" + ",\n".join([*lines, ' "rows": {\n' + ",\n".join(rows) + "\n }"]) + "\n}\n")
+
+
+def read_figures(path: Path) -> Figures:
+    """The figures of a file. Raises ConfigError, which names the file, if it is missing or holds something else."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        rows = {
+            row: {column: Figure(*map(float, figure)) for column, figure in cells.items()}
+            for row, cells in saved.pop("rows").items()
+        }
+        return Figures(rows=rows, **saved)
+    except FileNotFoundError:
+        near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.json")], n=1)
+        hint = f"; did you mean {path.with_name(near[0])}?" if near else "; mlm sweep compare --write makes it"
+        raise errors.ConfigError(f"{path}: no such file of figures{hint}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {errors.first_line(error)}"
+        raise errors.ConfigError(f"{path}: expected a file of mlm sweep compare --write ({reason})") from None
+
+
+def render_figures(figures: Figures) -> str:
+    """The figures in Markdown: the command, where they come from, and the table."""
+    names = [name for name in figures.columns if any(name in cells for cells in figures.rows.values())]
+    columns = [Column("row", "row"), *(Column(name, figures.columns[name], ".4f") for name in names)]
+    rows = [
+        {"row": row} | {name: format_figure(figure) for name, figure in cells.items()}
+        for row, cells in figures.rows.items()
+    ]
+    origin = f"Commit {figures.commit}, {figures.date}; {figures.device}; {figures.hours:.2f} hours of runs"
+    seeds = f"{figures.seeds} seeds" if figures.seeds > 1 else "one seed"
+    meaning = "the standard error over seeds" if figures.seeds > 1 else "the standard error over held-out examples"
+    return f"    {figures.command}\n\n{origin}; {seeds}. ± is {meaning}.\n\n{table.to_grid(rows, columns)}\n"
+
+
+def format_figure(figure: Figure) -> str:
+    """A figure with its standard error, if it has one."""
+    return f"{figure.value:.4f}" + (f" ± {figure.error:.4f}" if figure.error else "")
+
+
+def render_page(page: str, figures: Mapping[str, Figures], where: str) -> str:
+    """A page whose generated parts are those of the figures; all else stays.
+
+    Args:
+        page: its Markdown.
+        figures: by name.
+        where: the page's name, for an error.
+
+    Raises:
+        ConfigError: the page names figures that there are none of, or has a marker without its end.
+    """
+    starts, parts = page.count("<!-- figures: "), MARKERS.findall(page)
+    errors.require(
+        starts == len(parts), where, f"{starts} markers", f"<!-- end of figures --> after each; {len(parts)} have"
+    )
+    for _, name, _, _ in parts:
+        errors.require_one_of(f"{where}: figures", name, list(figures))
+    return MARKERS.sub(lambda match: f"{match[1]}\n{render_figures(figures[match[2]])}\n{match[4]}", page)
+
+
+def write_pages(paths: Sequence[Path], folder: Path) -> None:
+    """Writes the generated parts of pages from the files of figures in a folder; nothing if one page is wrong."""
+    figures = {path.stem: read_figures(path) for path in sorted(folder.glob("*.json"))}
+    pages = {path: render_page(path.read_text(encoding="utf-8"), figures, str(path)) for path in paths}
+    for path, page in pages.items():
+        files.write_text(path, page)

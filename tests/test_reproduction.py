@@ -1,0 +1,146 @@
+"""Committed figures: what differs from them is reported in standard errors, and pages show them between markers."""
+
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_search import write_experiment
+
+from mlm.base import config, errors, fields
+from mlm.cli import sweep as command
+from mlm.launch.sweep import sweep_points, table_rehearsal
+from mlm.report import reproduction
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """An experiment of two rows with two seeds each, whose made-up results the command reads."""
+    experiment = command.load_experiment(str(write_experiment(tmp_path)))
+    resolved = sweep_points.resolve_points(config.Config(), experiment.sweep("quick"), {})
+    configs = [fields.override(cfg, {"workdir": f"runs/{name}-012345"}) for name, cfg in resolved.items()]
+    results = [table_rehearsal.make_result(cfg, number) for number, cfg in enumerate(configs)]
+    for result in results:
+        times = {"time": "2026-11-25T10:00:00Z", "ended": "2026-11-25T10:06:00Z"}
+        versions = {"python": "3.11", "versions": {}, "device": "a chip", "devices": 1, "processes": 1}
+        result["provenance"] = [{"step": 0, "commit": "abcdef0123", "changed_files": "", **times, **versions}]
+    monkeypatch.setattr(command, "load_results", lambda configs: results)
+
+    def call(*flags):
+        command.main(["sweep", "compare", str(tmp_path / "families.py"), f"workdir={tmp_path / 'runs'}", *flags])
+
+    return tmp_path, results, call
+
+
+def test_figures_come_back_as_they_were_and_say_where_they_come_from(made, capsys):
+    folder, results, call = made
+    call("--write")
+    figures = reproduction.read_figures(folder / "figures" / "families-quick.json")
+    assert (figures.commit, figures.date, figures.device, figures.hours, figures.seeds) == (
+        ("abcdef0", "2026-11-25", "a chip", 0.4, 2)
+    )
+    losses = [result["evaluation"]["loss"] for result in results[:2]]
+    mean, error = figures.rows["lstm"]["loss"]
+    assert mean == pytest.approx(sum(losses) / 2) and error == pytest.approx(abs(losses[0] - losses[1]) / 2)
+    assert figures.rows["lstm"]["floor"].error == 0
+    call()
+    assert "0 differ by more than 3 standard errors" in capsys.readouterr().out
+
+
+def test_a_changed_figure_is_reported_by_how_many_standard_errors(made, capsys):
+    folder, _, call = made
+    call("--write")
+    path = folder / "figures" / "families-quick.json"
+    saved = json.loads(path.read_text())
+    mean, error = saved["rows"]["lstm"]["loss"]
+    saved["rows"]["lstm"]["loss"] = [mean + 4 * math.hypot(error, error), error]
+    path.write_text(json.dumps(saved))
+    with pytest.raises(SystemExit, match="1"):
+        call()
+    out, err = capsys.readouterr()
+    assert "1 differ by more than 3" in out and f"lstm, loss: {mean:.4f}, committed" in err
+    assert "(4.0 standard errors)" in err
+    saved["rows"]["lstm"]["loss"][0] = mean + 2 * math.hypot(error, error)
+    path.write_text(json.dumps(saved))
+    call()
+    saved["rows"]["lstm"]["floor"][0] += 0.01
+    del saved["rows"]["transformer"]["accuracy"]
+    saved["rows"]["gru"] = {"loss": [1.0, 0.1]}
+    path.write_text(json.dumps(saved))
+    with pytest.raises(SystemExit, match="1"):
+        call()
+    err = capsys.readouterr().err
+    assert "lstm, floor: 2.0000, committed 2.0100 (an exact figure differs)" in err
+    assert "transformer, accuracy: not among the committed figures" in err and "gru, loss: missing" in err
+
+
+def test_one_seed_has_the_error_over_held_out_examples(made):
+    _, results, _ = made
+    single = reproduction.collect_figures("families", "quick", "mlm", results[::2])
+    assert single.seeds == 1 and single.rows["lstm"]["loss"].error == results[0]["evaluation"]["loss_se"] > 0
+
+
+def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(made):
+    folder, _, call = made
+    page = folder / "page.md"
+    page.write_text("# A\n\n<!-- figures: families-quick -->\nold\n<!-- end of figures -->\n\nBy hand.\n")
+    call("--write", f"--pages={page}")
+    text = page.read_text()
+    assert text.startswith("# A\n") and text.endswith("By hand.\n") and "\nold\n" not in text
+    assert "mlm sweep run experiments/families.py --scale=quick" in text and "Commit abcdef0" in text
+    assert "| lstm " in text and "±" in text
+    call(f"--pages={page}")
+    assert page.read_text() == text
+    for wrong, message in (
+        ("<!-- figures: families-quik -->\n<!-- end of figures -->", "did you mean 'families-quick'?"),
+        ("<!-- figures: families-quick -->\n", "<!-- end of figures --> after each"),
+    ):
+        page.write_text(wrong)
+        with pytest.raises(errors.ConfigError, match=message):
+            call(f"--pages={page}")
+        assert page.read_text() == wrong
+
+
+def test_what_cannot_be_compared_ends_in_one_line(made, monkeypatch):
+    folder, results, call = made
+    with pytest.raises(errors.ConfigError, match=r"families-quick.json: no such file of figures; mlm sweep compare"):
+        call()
+    (folder / "figures").mkdir()
+    for text in ("{", "[]", '{"rows": {"a": 1}}'):
+        (folder / "figures" / "families-quick.json").write_text(text)
+        with pytest.raises(errors.ConfigError, match="expected a file of mlm sweep compare --write"):
+            call()
+    monkeypatch.setattr(command, "load_results", lambda configs: results[1:])
+    with pytest.raises(errors.ConfigError, match="3 of 4 points are done': expected all of them"):
+        call("--write")
+
+
+def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp_path):
+    for path in (ROOT / "experiments" / "figures").glob("*.json"):
+        figures = reproduction.read_figures(path)
+        assert path.stem == figures.name
+        experiment = command.load_experiment(str(ROOT / "experiments" / f"{figures.experiment}.py"))
+        points = {name.rpartition("-seed")[0] or name for name in experiment.sweep(figures.scale)}
+        assert set(figures.rows) == points
+    fake = tmp_path / "experiments"
+    (tmp_path / "launch").mkdir()
+    (tmp_path / "launch" / "environment.sh").write_text("")
+    (fake / "figures").mkdir(parents=True)
+    (fake / "figures" / "scaling-quick.json").write_text("{}")
+    script = fake / "reproduce.sh"
+    script.write_text((ROOT / "experiments" / "reproduce.sh").read_text())
+    wrong = subprocess.run(["bash", script, "scalin"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and wrong.stderr == (
+        "error: PART = 'scalin': expected quick, all, an experiment, or one of scaling-quick \n"
+    )
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@"\n[ "$4" != compare ]\n')
+    python.chmod(0o755)
+    done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    words = "experiments/scaling.py --scale=quick workdir=runs/reproduce/scaling-quick"
+    assert done.stdout == f"-m mlm sweep run {words} --workers=2\n-m mlm sweep compare {words} \n".replace(" \n", "\n")
+    assert done.returncode == 1
