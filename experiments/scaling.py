@@ -109,7 +109,7 @@ COLUMNS = (
 )
 KIND_COLUMNS = COLUMNS[:2]
 BOUND_NOTE = (
-    f"An exponent of {scaling_law.MAX_EXPONENT:g} or 0 is a bound of the fit, and E fitted at minus the floor is E = 0: "
+    f"An exponent of {scaling_law.MAX_EXPONENT:g} or 0 is a bound of the fit, E fitted at minus the floor is E = 0: there "
     "the points do not determine it."
 )
 LAW_COLUMNS = (
