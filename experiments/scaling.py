@@ -1,9 +1,9 @@
 """How does the loss fall with parameters, data and compute where the irreducible loss is known exactly?
 
 Question   Everywhere else the constant E of L = E + A N^-alpha + B D^-beta is fitted, and the exponents with it. Here
-           it is the floor of the very examples and masks. What are the exponents by family and by objective (masked,
-           causal, diffusion), which size is best for a compute, where do families cross, and how wrong is a fit that
-           has to guess E?
+           it is the floor of the very examples and masks; of a window, that of all models which see no further. What
+           are the exponents by family and by objective (masked, causal, diffusion), which size is best for a compute,
+           where do families cross, and how wrong is a fit that has to guess E?
 Paper      Kaplan et al. 2020 (arXiv:2001.08361), Hoffmann et al. 2022 (arXiv:2203.15556). 2305.17266 says that the law
            breaks below 2.2e15 FLOPs for encoders; OptiBERT claims 10 to 100 times as many tokens a parameter as causal
            models need.
@@ -109,8 +109,8 @@ COLUMNS = (
 )
 KIND_COLUMNS = COLUMNS[:2]
 BOUND_NOTE = (
-    f"An exponent of {scaling_law.MAX_EXPONENT:g} or 0 is a bound of the fit, E fitted at minus the floor is E = 0: there "
-    "the points do not determine it."
+    f"An exponent of {scaling_law.MAX_EXPONENT:g} or 0 is a bound of the fit, and so is E = 0 (minus the floor): the "
+    "points do not determine it."
 )
 LAW_COLUMNS = (
     *KIND_COLUMNS,
@@ -206,6 +206,14 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     return summary.build_table(results, COLUMNS, describe_row)
 
 
+def find_floor(result: dict, first: str, excess: str) -> float:
+    """The lowest loss that a run's model can have: a window's is that of all models that see no further."""
+    evaluation = result["evaluation"]
+    if result["config"]["model.family"] == "feedforward" and "window_floor" in evaluation:
+        return float(evaluation["window_floor"])
+    return float(evaluation[first] - evaluation[excess])
+
+
 def collect_cells(results: Sequence[dict]) -> dict[tuple[str, str], scaling_law.Cells]:
     """The cells of each kind of model."""
     cells = {}
@@ -215,12 +223,12 @@ def collect_cells(results: Sequence[dict]) -> dict[tuple[str, str], scaling_law.
         groups = list(series.group_runs(runs).values())
         first, primary = series.collect_scores(runs)[0].name, series.select_primary_score(runs)
         is_excess = primary.columns[0] == series.EXCESS
-        floor = float(runs[0]["evaluation"][first] - runs[0]["evaluation"][primary.name]) if is_excess else None
+        floor = find_floor(runs[0], first, primary.name) if is_excess else None
         cells[kind] = scaling_law.Cells(
             np.array([seeds[0]["non_embedding"] for seeds in groups], np.float64),
             np.array([np.mean([result["tokens"] for result in seeds]) for seeds in groups]),
             np.array([seeds[0]["flops"] for seeds in groups], np.float64),
-            [np.array([result["evaluation"][primary.name] for result in seeds]) for seeds in groups],
+            [np.array([result["evaluation"][first] - (floor or 0.0) for result in seeds]) for seeds in groups],
             floor,
         )
     return cells
@@ -286,7 +294,8 @@ def describe_crossings(cells: dict, laws: dict) -> list[dict]:
         crossing = scaling_law.find_crossing(a, b, low, high) if low < high else None
         if crossing is not None:
             names = [f"{model}, {objective}" for model, objective in (first, second)]
-            names = names if a.law.predict_frontier(low) < b.law.predict_frontier(low) else names[::-1]
+            losses = [fit.law.floor + fit.law.predict_frontier(low) for fit in (a, b)]
+            names = names if losses[0] < losses[1] else names[::-1]
             rows.append({"first": names[0], "second": names[1], "flops": crossing})
     return rows
 

@@ -118,6 +118,7 @@ class Sweep:
         monkeypatch.setattr(search, "read_score", self.read_score)
 
     def train(self, points):
+        assert not any(self.read_failure(cfg)[0] for cfg in points)
         self.trained.append([cfg for cfg in points if cfg not in itertools.chain(*self.trained)])
 
     def is_lost(self, cfg):

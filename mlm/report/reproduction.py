@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base import errors, files, machine
+from mlm.base.estimates import Score
 from mlm.report import series, table
 from mlm.report.pages import run_provenance
 from mlm.report.table import Column
@@ -76,7 +77,7 @@ def collect_figures(experiment: str, scale: str, command: str, results: Sequence
     """The figures of finished runs, as in report/series.py: all scores of the models, and their references."""
     scores = [score for score in series.collect_scores(results) if score.reference or score.chart or score.better]
     rows = {
-        name: {score.name: estimate_figure(score.name, runs) for score in scores if series.is_common(runs, score)}
+        name: {score.name: estimate_figure(score, runs) for score in scores if series.is_common(runs, score)}
         for name, runs in series.group_runs(results).items()
     }
     starts = [result["provenance"][-1] for result in results if result.get("provenance")]
@@ -99,13 +100,18 @@ def collect_figures(experiment: str, scale: str, command: str, results: Sequence
     )
 
 
-def estimate_figure(name: str, runs: Sequence[dict]) -> Figure:
-    """The mean of a score with its standard error: over seeds; of one seed over held-out examples, if it has one."""
-    values = [run["evaluation"][name] for run in runs]
-    if len(values) > 1:
+def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
+    """The mean of a score with its standard error: over seeds; of one seed over held-out examples.
+
+    A reference has none, since nothing of it is trained: on the same examples it is the same.
+    """
+    values = [run["evaluation"][score.name] for run in runs]
+    if score.reference:
+        error = 0.0
+    elif len(values) > 1:
         error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     else:
-        error = float(runs[0]["evaluation"].get(f"{name}_se", 0.0))
+        error = float(runs[0]["evaluation"][f"{score.name}_se"])
     return Figure(float(np.mean(values)), error)
 
 
@@ -163,8 +169,13 @@ def read_figures(path: Path) -> Figures:
 
 
 def render_figures(figures: Figures) -> str:
-    """The figures in Markdown: the command, where they come from, and the table."""
-    names = [name for name in figures.columns if any(name in cells for cells in figures.rows.values())]
+    """The figures in Markdown: the command, where they come from, the table, and references that all rows share."""
+    shared = {}
+    for name, title in figures.columns.items():
+        values = {cells.get(name) for cells in figures.rows.values()}
+        if len(values) == 1 and (figure := next(iter(values))) is not None and not figure.error:
+            shared[name] = f"{title} {figure.value:.4f}"
+    names = [name for name in figures.columns if name not in shared]
     columns = [Column("row", "row"), *(Column(name, figures.columns[name], ".4f") for name in names)]
     rows = [
         {"row": row} | {name: format_figure(figure) for name, figure in cells.items()}
@@ -173,7 +184,8 @@ def render_figures(figures: Figures) -> str:
     origin = f"Commit {figures.commit}, {figures.date}; {figures.device}; {figures.hours:.2f} hours of runs"
     seeds = f"{figures.seeds} seeds" if figures.seeds > 1 else "one seed"
     meaning = "the standard error over seeds" if figures.seeds > 1 else "the standard error over held-out examples"
-    return f"    {figures.command}\n\n{origin}; {seeds}. ± is {meaning}.\n\n{table.to_grid(rows, columns)}\n"
+    lines = [f"    {figures.command}", f"{origin}; {seeds}. ± is {meaning}.", table.to_grid(rows, columns)]
+    return "\n\n".join([*lines, *([f"Of all rows: {', '.join(shared.values())}."] if shared else [])]) + "\n"
 
 
 def format_figure(figure: Figure) -> str:

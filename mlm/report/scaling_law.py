@@ -51,7 +51,7 @@ class ScalingLaw(NamedTuple):
     alpha: float
     log_b: float
     beta: float
-    floor: float  # E; 0 where the loss is an excess loss
+    floor: float  # E, as it is known or fitted
     log_k: float
     p: float
 
@@ -127,7 +127,7 @@ def fit_law(cells: Cells, *, fits_floor: bool) -> LawFit | None:
     def fit(loss_P, starts):
         fits = [_fit_once(cells, np.maximum(loss_P, MIN_LOSS) + offset, fits_floor, start) for start in starts]
         best = min(fits, key=lambda result: result.cost)
-        floor = math.exp(best.x[4]) if fits_floor else 0.0
+        floor = math.exp(best.x[4]) if fits_floor else cells.floor or 0.0
         log_a, alpha, log_b, beta = map(float, best.x[:4])
         return ScalingLaw(log_a, alpha, log_b, beta, floor, float(log_k), float(p)), best.x
 
@@ -244,14 +244,14 @@ def find_crossing(a: LawFit, b: LawFit, low: float, high: float) -> Estimate | N
     """
 
     def solve(first: ScalingLaw, second: ScalingLaw) -> float | None:
-        def compute_ratio(log_c):
+        def compute_difference(log_c):
             flops = math.exp(log_c)
-            return math.log(first.predict_frontier(flops) / second.predict_frontier(flops))
+            return first.floor + first.predict_frontier(flops) - second.floor - second.predict_frontier(flops)
 
         ends = math.log(low), math.log(high)
-        if compute_ratio(ends[0]) * compute_ratio(ends[1]) >= 0:
+        if compute_difference(ends[0]) * compute_difference(ends[1]) >= 0:
             return None
-        return math.exp(float(np.asarray(optimize.brentq(compute_ratio, *ends))))
+        return math.exp(float(np.asarray(optimize.brentq(compute_difference, *ends))))
 
     crossing = solve(a.law, b.law)
     if crossing is None:
