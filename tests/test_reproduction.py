@@ -81,6 +81,7 @@ def test_one_seed_has_the_error_over_held_out_examples(made):
     _, results, _ = made
     single = reproduction.collect_figures("families", "quick", "mlm", results[::2])
     assert single.seeds == 1 and single.rows["lstm"]["loss"].error == results[0]["evaluation"]["loss_se"] > 0
+    assert single.rows["lstm"]["floor"] == (2.0, 0.0)  # nothing of it is trained
 
 
 def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(made):

@@ -55,6 +55,14 @@ def test_a_bug_is_one_line_with_the_user_s_line(tmp_path, cell, message):
     assert "before anything is trained" in str(raised.value)
 
 
+def test_a_bug_of_a_further_table_is_found_too(tmp_path):
+    path = tmp_path / "experiment.py"
+    path.write_text(EXPERIMENT.format(cell="1") + "\ndef tables(results):\n    return [results.rows]\n")
+    experiment = command.load_experiment(str(path))
+    with pytest.raises(errors.ConfigError, match="line 17: AttributeError: 'list' object has no attribute 'rows'"):
+        table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
+
+
 @pytest.mark.parametrize(
     "cell",
     [
