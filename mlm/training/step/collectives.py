@@ -33,7 +33,8 @@ def read_collectives(text: str) -> list[Collective]:
     In a ring of n devices each one sends (n - 1) / n of the bytes, in an all-reduce twice that (Patarasuk & Yuan 2009).
     Raises ValueError if a loop with collectives has no known number of iterations.
     """
-    program, found = hlo.parse_program(text), []
+    program = hlo.parse_program(text)
+    found: list[Collective] = []
     for call in hlo.iterate_calls(program):
         caller, body = call.caller, program.computations[call.name]
         if call.name.startswith(TPU_WORK) or (caller and caller.name.startswith(TPU_DONE)):

@@ -138,7 +138,8 @@ def compile_step(
     """The cost of a step that `lower_step` lowers; allocates no array."""
     lowered = lower_step(cfg, vocab_size, single_device=single_device, devices=devices)
     # How well the machine code of a CPU is optimized does not change the planned memory.
-    return read_cost(lowered.compile(None if devices else {"xla_backend_optimization_level": 0}))
+    options: Any = None if devices else {"xla_backend_optimization_level": 0}
+    return read_cost(lowered.compile(options))
 
 
 def lower_step(

@@ -196,12 +196,12 @@ class FSDP:
         """Gathers all but the parameters of stacked layers."""
 
         def gather(path: tuple[Any, ...], shard: types.Array):
-            axis, gathering = self.find_axis(path), (self.shard_axes, self.reduce_dtype)
+            axis = self.find_axis(path)
             if axis == REPLICATED:
                 return shard
-            return (
-                LayerShard(shard, axis - 1, *gathering) if is_stacked(path) else gather_array(axis, *gathering, shard)
-            )
+            if is_stacked(path):
+                return LayerShard(shard, axis - 1, self.shard_axes, self.reduce_dtype)
+            return gather_array(axis, self.shard_axes, self.reduce_dtype, shard)
 
         return jax.tree_util.tree_map_with_path(gather, params)
 
@@ -212,7 +212,9 @@ class FSDP:
             names = self.mesh.axis_names
             if self.find_axis(path) != REPLICATED:
                 names = tuple(name for name in names if name == SLICE_AXIS)
-            return sharding.all_reduce_as(self.reduce_dtype, grad, names) if names and self.mesh.size > 1 else grad
+            if not names or self.mesh.size == 1:
+                return grad
+            return sharding.reduce_as(self.reduce_dtype, functools.partial(jax.lax.psum, axis_name=names), grad)
 
         return jax.tree_util.tree_map_with_path(reduce, grads)
 

@@ -336,11 +336,9 @@ def gather_examples(mesh: Any, tree: Any):
 def order_by_process(processes: Sequence[int], x_Bx: np.ndarray) -> np.ndarray:
     """Rows by process, from rows by device; processes: that of each device."""
     order = np.argsort(processes, kind="stable")
-    return (
-        x_Bx
-        if (order[:-1] < order[1:]).all()
-        else x_Bx.reshape(len(order), -1, *x_Bx.shape[1:])[order].reshape(x_Bx.shape)
-    )
+    if (order[:-1] < order[1:]).all():
+        return x_Bx
+    return x_Bx.reshape(len(order), -1, *x_Bx.shape[1:])[order].reshape(x_Bx.shape)
 
 
 def copy_to_host(state: Any):

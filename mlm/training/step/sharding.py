@@ -56,14 +56,14 @@ class Replicated:
 
     def reduce_gradients(self, grads: types.Params) -> types.Params:
         """The sums of all devices."""
-        return all_reduce_as(self.reduce_dtype, grads, self.names) if self.num_devices > 1 else grads
+        return reduce_as(self.reduce_dtype, self.all_reduce, grads) if self.num_devices > 1 else grads
 
     def all_reduce(self, tree: Tree) -> Tree:
         """The sums of all devices; on one device the tree itself, which XLA on CPU would copy."""
         return tree if self.num_devices == 1 else jax.lax.psum(tree, self.names)
 
 
-def all_reduce_as(dtype: str, tree: Tree, names: tuple[str, ...]) -> Tree:
-    """The sums of arrays over the devices along mesh axes, sent and added in a type; they keep their own."""
-    sums = jax.lax.psum(jax.tree.map(lambda x: x.astype(dtype), tree), names)
+def reduce_as(dtype: str, all_reduce: Callable[[Any], Any], tree: Tree) -> Tree:
+    """The sums of arrays over devices, sent and added in a type; they keep their own."""
+    sums = all_reduce(jax.tree.map(lambda x: x.astype(dtype), tree))
     return jax.tree.map(lambda total, x: total.astype(x.dtype), sums, tree)
