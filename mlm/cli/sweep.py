@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlm.cli import command, sweep_compare, sweep_search
+from mlm.cli import command, sweep_compare, sweep_plan, sweep_search
 from mlm.launch.sweep import submit
 
 VERBS = {
@@ -35,7 +35,6 @@ mlm sweep VERB --help lists a verb's flags.
 """
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
-PLANNED_ACCELERATOR = "H200"  # unless --accelerator names another
 BUDGETS = ("steps", "predictions", "flops", "seconds")
 REPORT_PACKAGES = ("jinja2", "vl_convert")
 CLUSTERS = ("slurm", "tpu", "kubernetes")
@@ -100,30 +99,6 @@ def add_malloc_flag(parser: command.CommandParser) -> None:
     parser.add_argument("--no-tune_malloc", dest="tune_malloc", action="store_false", help="do not tune malloc")
 
 
-def add_plan_flags(parser: command.CommandParser) -> None:
-    """The flags of a plan."""
-    parser.add_argument(
-        "--accelerator",
-        help=f"a name of mlm/launch/cluster/accelerators.py; NAME:TOPOLOGY, such as v5p:4x4x4; NAME:COUNT, such as "
-        f"H100:8; or local, to measure a few steps of each program on this machine ({PLANNED_ACCELERATOR})",
-    )
-    parser.add_argument(
-        "--count", type=command.Number(int, 1, 2**20), default=1, help="how many of them: GPUs, or hosts of GPUs (1)"
-    )
-    parser.add_argument(
-        "--utilisation",
-        type=command.Number(float, 0.01, 1),
-        default=0.4,
-        help="share of the peak FLOP/s that training reaches (0.4)",
-    )
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile each program for its exact memory, instead of an estimate: by the compiler of TPUs (pip install "
-        "'mlm[tpu]', a minute or more each) or of GPUs ('mlm[gpu-plan]'), else for simulated devices of a CPU",
-    )
-
-
 def add_job_flags(parser: command.CommandParser) -> None:
     """The flags of jobs on a cluster."""
     parser.add_argument("--cluster", choices=CLUSTERS, help="kind of cluster")
@@ -166,7 +141,7 @@ VERB_FLAGS = {
     "run": (add_training_flags, add_malloc_flag),
     "search": (sweep_search.add_flags, add_training_flags, add_malloc_flag),
     "compare": (sweep_compare.add_flags,),
-    "plan": (add_plan_flags,),
+    "plan": (sweep_plan.add_plan_flags,),
     "submit": (add_training_flags, add_job_flags),
 }
 
@@ -306,61 +281,6 @@ def keep_accelerators_free() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def print_plan(configs, args) -> None:
-    """Prints what each point needs, as soon as it is known."""
-    from mlm.base import errors
-    from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator
-    from mlm.launch.sweep import local_timing, plan, target_compiler
-
-    keep_accelerators_free()
-    if args.accelerator is None:
-        args.accelerator = PLANNED_ACCELERATOR
-        line = (
-            f"This plan is for {args.count} x {PLANNED_ACCELERATOR}; --accelerator=local measures this machine instead."
-        )
-        print(f"{line}\n", flush=True)
-    points, local = {Path(cfg.workdir).name: cfg for cfg in configs}, args.accelerator == "local"
-    if local:
-        errors.require(
-            args.count == 1, "--count", args.count, "1 with --accelerator=local, which uses the devices of this machine"
-        )
-        timing = local_timing.LocalMachine({cfg.model.dtype for cfg in configs}, args.utilisation)
-        accelerator, machine = timing.accelerator(), timing.machine
-        options = plan.PlanOptions(accelerator, 1, args.utilisation, args.compile, measure_step=timing.measure_step)
-        peaks = " and ".join(
-            f"{flops / 1e12:,.3g} TFLOP/s in products of {dtype} matrices" for dtype, flops in machine.flops.items()
-        )
-        note = (
-            f"On this machine ({machine.num_devices} x {machine.name}, each {peaks}, "
-            f"{accelerator.memory / 1e9:.1f} GB), steps as measured, valid if nothing else runs"
-        )
-    else:
-        args.accelerator = find_accelerator("--accelerator", args.accelerator, ["local"])
-        accelerator = ACCELERATORS[args.accelerator]
-        target = target_compiler.make_target(args.accelerator, accelerator, args.count) if args.compile else None
-        if target and not target_compiler.is_installed(target):
-            print(f"note: compiled for simulated devices of a CPU; pip install 'mlm[{target.extra}]' compiles for them")
-            target = None
-        options = plan.PlanOptions(accelerator, args.count, args.utilisation, args.compile, target)
-        note = (
-            f"On {args.count} x {args.accelerator} (devices: {args.count * accelerator.num_devices}, each "
-            f"{accelerator.flops / 1e12:,.0f} TFLOP/s dense bfloat16 and {accelerator.memory / 1e9:.0f} GB; "
-            f"{accelerator.source}), at {args.utilisation:.0%} of that peak"
-        )
-    with contextlib.closing(timing) if local else contextlib.nullcontext():
-        for line in plan.format_plan(points, options):
-            print(line, flush=True)
-    memory_note = "as compiled" if args.compile else "estimated to within a quarter (--compile compiles each step)"
-    limit = f"{plan.USABLE_MEMORY:.0%} of the memory"
-    if not local and options.target:
-        limit = f"{options.target.memory / 1e9:.1f} GB, what {options.target.module} lets a program have"
-    print(f"\n{note}; a step fits if it needs at most {limit}, {memory_note}.")
-    if any(cfg.downstream.tasks for cfg in configs):
-        print("Fine-tunings (config.downstream) are not counted.")
-    if not local and any(cfg.model.dtype != "bfloat16" for cfg in configs):
-        print("Some points compute in float32, whose peak is lower; model.dtype=bfloat16 is faster.")
-
-
 def run_points(experiment, root: Path, configs, args) -> None:
     """Trains the points that are not done, then prints the table. Exits with 1 if a point failed."""
     from mlm.launch.sweep import runner, sweep_state, table_rehearsal
@@ -441,7 +361,8 @@ def main(words: Sequence[str]) -> None:
         if args.verb == "list":
             list_points(configs, args)
         elif args.verb == "plan":
-            print_plan(configs, args)
+            keep_accelerators_free()
+            sweep_plan.print_plan(configs, args)
         elif args.verb == "run":
             run_points(experiment, root, configs, args)
         elif args.verb == "search":

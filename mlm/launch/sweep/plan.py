@@ -7,6 +7,7 @@ simulated devices by the CPU's, whose plan is larger, as its kernels compute bfl
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.launch.cluster.accelerators import Accelerator
-from mlm.launch.sweep import subprocess_worker, target_compiler
+from mlm.launch.sweep import roofline, subprocess_worker, target_compiler
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
 from mlm.training.step import cost, fsdp, parallel, program
@@ -34,10 +35,15 @@ COLUMNS = (
     Column("memory_remat", "with remat", ".1f"),
     Column("memory_fsdp", "with FSDP", ".1f"),
     Column("memory_fsdp_remat", "with both", ".1f"),
+    Column("arguments", "GB arguments", ".2f"),
+    Column("temporaries", "GB temporaries", ".2f"),
+    Column("code", "MB code", ".0f"),
     Column("hours", "hours", ".3g"),
     Column("communicated", "GB communicated per step"),
+    Column("at_least", "time at least"),
     Column("step", "time per step"),
-    Column("fits", "fits"),
+    Column("largest_batch", "largest batch", ",d"),
+    Column("verdict", "verdict"),
 )
 STEP_VARIANTS = {  # by the column of their memory on each device
     "memory_plain": {"parallel.mode": "data_parallel", "model.remat": False},
@@ -56,10 +62,11 @@ class PlanOptions(NamedTuple):
     """The devices for which points are planned, and the method."""
 
     accelerator: Accelerator
-    count: int = 1  # of the accelerator
+    count: int = 1  # of the accelerator: GPUs, hosts of GPUs, slices of TPUs
     utilisation: float = 0.4  # of the dense peak
     exact: bool = False  # take memory from the compiler's plan instead of an estimate
     target: target_compiler.Target | None = None  # exact: whose compiler plans; None: the CPU's
+    finds_batch: bool = False  # look for the largest batch that fits
     compile_mesh: Callable[[config.Config, int], cost.StepCost] | None = None
     # (canonical config, vocabulary size) -> cost on all devices
     measure_step: Callable[[config.Config, int, float | None], tuple[float, str]] | None = None
@@ -87,7 +94,7 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
             try:
                 row = plan_point(name, cfg, options)
             except (errors.ConfigError, subprocess_worker.WorkerEnded) as error:
-                row = {"point": name, "fits": f"cannot be planned: {error}"}
+                row = {"point": name, "verdict": f"cannot be planned: {error}"}
             totals = {key: totals[key] + (row.get(key) or 0) for key in totals}
             yield row
     yield {"point": f"{len(points)} points", **totals}
@@ -117,8 +124,10 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
     shown = {
         "memory_fsdp": several,
         "memory_fsdp_remat": several,
+        **dict.fromkeys(("arguments", "temporaries", "code", "at_least"), options.target),
         "communicated": several and options.exact,
         "step": options.measure_step,
+        "largest_batch": options.finds_batch,
     }
     columns = [column for column in COLUMNS if shown.get(column.name, True)]
     widths = [max(len(column.title), 12) for column in columns]
@@ -179,13 +188,16 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     }
     if batch_size % (num_devices * cfg.train.grad_accum_steps):
         return row | {
-            "fits": f"no: train.batch_size = {batch_size} is not divisible by {num_devices} devices"
+            "verdict": f"no: train.batch_size = {batch_size} is not divisible by {num_devices} devices"
             f" x train.grad_accum_steps = {cfg.train.grad_accum_steps}"
         }
 
-    def compute_cost(variant, accum_steps=cfg.train.grad_accum_steps):
+    num_slices = cfg.parallel.num_slices or (options.count if options.accelerator.tpu else 1)
+
+    def compute_cost(variant, accum_steps=cfg.train.grad_accum_steps, batch_size=batch_size):
         changes = STEP_VARIANTS[variant] | {"train.steps": 1, "train.grad_accum_steps": accum_steps}
         if options.compile_mesh:
+            changes |= {"train.batch_size": batch_size, "parallel.num_slices": num_slices}
             return options.compile_mesh(program.canonicalize_config(fields.override(cfg, changes)), vocab_size)
         local = program.canonicalize_config(
             fields.override(cfg, changes | {"train.batch_size": batch_size // num_devices})
@@ -193,7 +205,7 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
         memory = (
             cost.measure_step_memory(local, vocab_size)
             if is_exact(variant)
-            else estimate_memory(local, vocab_size, num_devices)
+            else estimate_memory(local, vocab_size, num_devices // num_slices)
         )
         return cost.StepCost(memory, {})
 
@@ -219,17 +231,25 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     limit = options.target.memory if options.target else options.accelerator.memory * USABLE_MEMORY
     row |= {variant: step_cost.memory / 1e9 for variant, step_cost in costs.items()} | {
         "memory": memory / 1e9,
-        "communicated": ", ".join(
-            f"{collective} {size / 1e9:.3g}" for collective, size in costs[chosen].collective_bytes.items() if size
-        ),
+        "communicated": describe_collectives(costs[chosen]),
     }
+    if options.target and costs[chosen].arguments:
+        row |= {name: getattr(costs[chosen], name) / 1e9 for name in ("arguments", "temporaries")}
+        row["code"] = costs[chosen].code / 1e6
+        work = (flops or 0) * (REMAT_WORK if cfg.model.remat else 1)
+        bound = roofline.bound_step(costs[chosen], work, options.accelerator, num_devices)
+        row |= {"at_least": roofline.describe_roofline(bound)} if bound else {}
+    if options.finds_batch:
+        unit = num_devices * cfg.train.grad_accum_steps
+        compute_memory = lambda size: compute_cost(chosen, batch_size=size * unit).memory * factor
+        row["largest_batch"] = unit * find_largest(compute_memory, limit, batch_size // unit)
     if memory * factor <= limit:
-        return row | {"fits": "yes"}
+        return row | {"verdict": f"fits ({(limit - memory) / 1e9:.1f} GB free)"}
     if memory <= limit * factor and not is_exact(chosen):
-        return row | {"fits": "perhaps: --compile compiles it to know"}
+        return row | {"verdict": "perhaps: --compile compiles it to know"}
     max_memory = {variant: step_cost.memory * error_factor(variant) for variant, step_cost in costs.items()}
     return row | {
-        "fits": _suggest_remedy(
+        "verdict": _suggest_remedy(
             cfg,
             batch_size // num_devices,
             chosen,
@@ -239,6 +259,37 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
             lambda variant, accum_steps: compute_cost(variant, accum_steps).memory * error_factor(variant),
         )
     }
+
+
+def describe_collectives(step_cost: cost.StepCost) -> str:
+    """GB of each kind of collective, and how many of them other work hides."""
+    parts = []
+    for kind, size in step_cost.collective_bytes.items():
+        hidden = sum(one.size * one.times for one in step_cost.transfers if one.kind == kind and one.is_overlapped)
+        if size:
+            parts.append(f"{kind} {size / 1e9:.3g}" + (f" ({hidden / 1e9:.3g} beside compute)" if hidden else ""))
+    return ", ".join(parts)
+
+
+def find_largest(compute_memory: Callable[[int], float], limit: float, start: int) -> int:
+    """The largest size whose memory is within the limit, to a part in 32; 0 if size 1 is not.
+
+    Bisection, whose next size is where a line through the last two meets the limit: memory grows almost linearly.
+    """
+    failure, fit, tried = math.inf, 0, dict[int, float]()  # the smallest that does not fit, the largest that does
+    size = start
+    while failure - fit > max(1, fit // 32):
+        tried[size] = compute_memory(size)
+        failure, fit = (failure, max(fit, size)) if tried[size] <= limit else (min(failure, size), fit)
+        gap = (16 * fit if failure == math.inf else int(failure)) - fit
+        guess = fit + gap // 2
+        known = sorted((size for size in tried if tried[size] < math.inf), key=lambda size: abs(tried[size] - limit))[
+            :2
+        ]
+        if len(known) == 2 and (slope := (tried[known[0]] - tried[known[1]]) / (known[0] - known[1])) > 0:
+            guess = known[0] + int((limit - tried[known[0]]) / slope)
+        size = max(fit + 1 + gap // 10, min(guess, fit + gap - 1 - gap // 10))
+    return fit
 
 
 @functools.cache
@@ -339,7 +390,7 @@ def _suggest_remedy(cfg, num_examples, chosen, max_memory, limit, count, compute
         )
     ]
     remedies = [
-        f"{describe_changes(variant)} would ({max_memory[variant] / 1e9:.1f} GB)"
+        f"fits with {describe_changes(variant)} ({max_memory[variant] / 1e9:.1f} GB)"
         for variant in others
         if max_memory[variant] <= limit
     ]
@@ -348,14 +399,17 @@ def _suggest_remedy(cfg, num_examples, chosen, max_memory, limit, count, compute
             cfg, num_examples, max_memory[variant], limit, functools.partial(compute_memory, variant)
         )
         if accum_steps:
-            addition = f" with {describe_changes(variant)}" if variant != chosen else ""
-            remedies.append(f"train.grad_accum_steps = {accum_steps}{addition} would ({memory / 1e9:.1f} GB)")
+            addition = f" and {describe_changes(variant)}" if variant != chosen else ""
+            remedies.append(f"fits with train.grad_accum_steps = {accum_steps}{addition} ({memory / 1e9:.1f} GB)")
             if variant == chosen:
                 remedies.append(f"--count={-(-count * accum_steps // cfg.train.grad_accum_steps)}")
             break
     if remedies:
-        return f"no: {', or '.join(remedies)}"
-    return f"no, nor with one example at a time ({memory / 1e9:.1f} GB): a smaller model or a device with more memory"
+        return ", or ".join(remedies)
+    return (
+        f"does not fit, nor with one example at a time ({memory / 1e9:.1f} GB): a smaller model or a device with more "
+        "memory"
+    )
 
 
 def _find_accum_steps(cfg, num_examples, memory, limit, compute_memory) -> tuple[int, float]:

@@ -93,14 +93,19 @@ def count_trips(loop: Instruction, program: HloProgram) -> int | None:
     return bounds[0] if is_counter and len(bounds) == 1 else None
 
 
+def split_tuple(type_: str) -> list[str]:
+    """The types of a tuple's arrays; of an array, its own."""
+    return [array[0] for array in _ARRAY.finditer(type_)]
+
+
 def compute_type_bytes(type_: str, *, main_memory: bool = False) -> int:
     """Bytes of a type as HLO writes it, such as f32[8,16]{1,0}, or of a tuple of them.
 
-    main_memory: without arrays in a faster memory, such as a TPU's VMEM, as their layouts say it.
+    main_memory: without scalars, and without arrays in a faster memory, such as a TPU's VMEM, as their layouts say it.
     """
     total = 0.0
     for letters, bits, shape, layout in _ARRAY.findall(type_):
-        if main_memory and _FAST_MEMORY.search(layout):
+        if main_memory and (not shape or _FAST_MEMORY.search(layout)):
             continue
         entries = math.prod(int(axis) for axis in shape.split(",") if axis)
         total += entries * (1 if letters == "pred" else int(bits or 0) / 8)

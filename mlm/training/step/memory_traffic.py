@@ -44,14 +44,16 @@ def count_instruction_bytes(one: hlo.Instruction, types: Mapping[str, str], prog
     if one.operation == "fusion":
         called = next((name for name in hlo.list_called(one) if name in program.computations), "")
         if called:
-            return count_fusion_bytes(program.computations[called], operand_types)
+            return count_fusion_bytes(program.computations[called], operand_types, hlo.split_tuple(one.type))
     if one.operation.endswith("-start"):  # its result holds its operands, too
         return 2 * sum(map(measure, operand_types))
     return measure(one.type) + sum(map(measure, operand_types))
 
 
-def count_fusion_bytes(body: Sequence[hlo.Instruction], operand_types: Sequence[str]) -> int:
-    """Bytes that a fused computation reads and writes, whose parameters have these types."""
+def count_fusion_bytes(
+    body: Sequence[hlo.Instruction], operand_types: Sequence[str], output_types: Sequence[str]
+) -> int:
+    """Bytes that a fused computation reads and writes; the types are those of its caller's arrays."""
     by_name = {one.name: one for one in body}
 
     def follow(name: str) -> hlo.Instruction:
@@ -61,12 +63,12 @@ def count_fusion_bytes(body: Sequence[hlo.Instruction], operand_types: Sequence[
     root = next(one for one in body if one.is_root)
     outputs = [follow(name) for name in (root.operands if root.operation == "tuple" else (root.name,))]
     total, replaced = 0, set[str]()
-    for output in outputs:
+    for output, type_ in zip(outputs, output_types, strict=False):
         if output.operation == "dynamic-update-slice":
             replaced.add(follow(output.operands[0]).name)
             total += measure(by_name[output.operands[1]].type)
         else:
-            total += measure(output.type)
+            total += measure(type_)
     parameters = [one for one in body if one.operation == "parameter"]
     for one in parameters:
         number = int(one.rest.partition(")")[0])

@@ -1,0 +1,117 @@
+"""What a plan reads from compiled programs: bytes of memory, what overlaps, the bound that follows; by hand."""
+
+import pytest
+
+from mlm.launch.cluster.accelerators import ACCELERATORS, Accelerator
+from mlm.launch.sweep import plan, roofline, target_compiler
+from mlm.training.step import collectives, cost, memory_traffic
+
+# A loop of four trips. In each, a kernel reads one layer of a stack and writes one row of another, and an all-gather
+# that libtpu splits into three kernels runs beside a product; one more all-gather waits for itself.
+PROGRAM = """
+%condition (p: (s32[], f32[4,8,128])) -> pred[] {
+  %bound = s32[]{:T(128)} constant(4)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %bound), direction=LT
+}
+
+%start (x: f32[8,8]) -> f32[16,8] {
+  %x = f32[8,8]{1,0} parameter(0)
+  ROOT %all-gather.1 = f32[16,8]{1,0} all-gather(%x), channel_id=7, replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}
+}
+
+%async_collective_fusion.2 (x: f32[8,8], y: f32[8,128]) -> f32[8,128] {
+  %x = f32[8,8]{1,0} parameter(0)
+  %y = f32[8,128]{1,0} parameter(1)
+  %all-gather.2 = f32[16,8]{1,0} all-gather(%x), channel_id=7, replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}
+  ROOT %add = f32[8,128]{1,0} add(%y, %y)
+}
+
+%done (x: f32[8,8]) -> f32[16,8] {
+  %x = f32[8,8]{1,0} parameter(0)
+  ROOT %all-gather.3 = f32[16,8]{1,0} all-gather(%x), channel_id=7, replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}
+}
+
+%slices (stack: f32[4,8,128], out: f32[4,128], i: s32[]) -> f32[4,128] {
+  %stack = f32[4,8,128]{2,1,0} parameter(0)
+  %out = f32[4,128]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %layer = f32[1,8,128]{2,1,0} dynamic-slice(%stack, %i), dynamic_slice_sizes={1,8,128}
+  %row = f32[1,128]{1,0} reduce(%layer), dimensions={1}
+  ROOT %put = f32[4,128]{1,0} dynamic-update-slice(%out, %row, %i)
+}
+
+%body (p: (s32[], f32[4,8,128])) -> (s32[], f32[4,8,128]) {
+  %p = (s32[]{:T(128)}, f32[4,8,128]{2,1,0}, f32[4,128]{1,0}, f32[8,8]{1,0:S(1)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  %stack = f32[4,8,128]{2,1,0} get-tuple-element(%p), index=1
+  %out = f32[4,128]{1,0} get-tuple-element(%p), index=2
+  %x = f32[8,8]{1,0:S(1)} get-tuple-element(%p), index=3
+  %layer = f32[8,128]{1,0:S(1)} get-tuple-element(%p), index=4
+  %put = f32[4,128]{1,0} fusion(%stack, %out, %i), kind=kLoop, calls=%slices
+  %async-collective-start.1 = f32[16,8]{1,0:S(1)} fusion(%x), kind=kCustom, calls=%start
+  %fusion.9 = f32[8,128]{1,0:S(1)} fusion(%x, %layer), kind=kOutput, calls=%async_collective_fusion.2
+  %async-collective-done.1 = f32[16,8]{1,0:S(1)} fusion(%x), kind=kCustom, calls=%done
+  ROOT %next = (s32[], f32[4,8,128]) tuple(%i, %stack)
+}
+
+ENTRY %main (x: f32[8,8]) -> f32[16,8] {
+  %x = f32[8,8]{1,0} parameter(0)
+  %loop = (s32[]{:T(128)}, f32[4,8,128]{2,1,0}) while(%x), condition=%condition, body=%body
+  ROOT %all-gather.4 = f32[16,8]{1,0} all-gather(%x), channel_id=8, replica_groups={{0,1},{2,3}}, dimensions={0}
+}
+"""
+
+
+def test_a_collective_that_libtpu_splits_counts_once_and_is_overlapped():
+    exposed, hidden = collectives.read_collectives(PROGRAM)
+    assert hidden == ("all-gather", 16 * 8 * 4, 4, True, True, (0, 2))
+    assert exposed == ("all-gather", 16 * 8 * 4, 1, False, False, (0, 1))
+
+
+def test_memory_counts_slices_of_stacks_and_nothing_that_stays_in_fast_memory():
+    layer, row = 8 * 128 * 4, 128 * 4
+    assert memory_traffic.count_bytes(PROGRAM) == 4 * (layer + row) + (8 * 8 + 16 * 8) * 4
+    assert memory_traffic.count_bytes(PROGRAM.replace("direction=LT", "direction=NE")) is None
+
+
+def test_a_step_takes_the_longest_of_its_bounds_and_then_what_nothing_overlaps():
+    """Two slices of two devices: the first collective leaves its slice, the second does not."""
+    chips = Accelerator(1e12, 1e9, 2, "", bandwidth=1e9, link_bandwidth=1e6, network_bandwidth=1e3)
+    step = cost.StepCost(0, {}, transfers=tuple(collectives.read_collectives(PROGRAM)), traffic=3e9)
+    bound = roofline.bound_step(step, 8e12, chips, 4)
+    assert bound is not None
+    assert bound[:3] == pytest.approx((2, 3, 4 * 512 / 2 / 1e3)) and bound.exposed == pytest.approx(512 / 2 / 1e6)
+    assert bound.total == pytest.approx(3 + bound.exposed)
+    all_reduce = collectives.Collective("all-reduce", 1000, 1, False, False, ())
+    assert roofline.bound_collective(all_reduce, chips, 4, 4) == pytest.approx(2 * 3 / 4 * 1000 / 1e6)
+    assert roofline.bound_step(step._replace(traffic=None), 8e12, chips, 4) is None
+
+
+@pytest.mark.parametrize("start", [1, 7, 500])
+@pytest.mark.parametrize("limit", [0.5, 1, 99, 1000, 1001])
+def test_the_largest_batch_is_found_in_few_tries(start, limit):
+    tried = []
+
+    def compute_memory(size):
+        tried.append(size)
+        return 0.25 * size + 0.001 * size**1.5
+
+    found = plan.find_largest(compute_memory, limit, start)
+    largest = max((size for size in range(1, 5000) if compute_memory(size) <= limit), default=0)
+    num_tried = len(tried) - 4999
+    assert largest - max(1, largest // 32) <= found <= largest and num_tried <= 14
+
+
+def test_a_program_is_compiled_once_for_a_target_and_a_compiler(tmp_path, monkeypatch):
+    target = target_compiler.make_target("v5e-4", ACCELERATORS["v5e-4"], 1)
+    name = target_compiler.digest_program(target, "program")
+    assert name == target_compiler.digest_program(target, "program") != target_compiler.digest_program(target, "other")
+    assert name != target_compiler.digest_program(target._replace(topology="v5e:2x4"), "program")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_other=true")
+    assert name != target_compiler.digest_program(target, "program")
+    step = cost.StepCost(5.0, {"all-gather": 3}, 1.0, 2.0, 3.0, tuple(collectives.read_collectives(PROGRAM)), 4.0)
+    target_compiler.files.write_json_with_digest(tmp_path / "a.json", step._asdict())
+    assert target_compiler.load_cost(tmp_path / "a.json") == step
+    (tmp_path / "a.json").write_text((tmp_path / "a.json").read_text().replace("5.0", "6.0"))
+    assert target_compiler.load_cost(tmp_path / "a.json") is target_compiler.load_cost(tmp_path / "b.json") is None
