@@ -283,9 +283,8 @@ def find_largest(compute_memory: Callable[[int], float], limit: float, start: in
         failure, fit = (failure, max(fit, size)) if tried[size] <= limit else (min(failure, size), fit)
         gap = (16 * fit if failure == math.inf else int(failure)) - fit
         guess = fit + gap // 2
-        known = sorted((size for size in tried if tried[size] < math.inf), key=lambda size: abs(tried[size] - limit))[
-            :2
-        ]
+        finite = (size for size in tried if tried[size] < math.inf)
+        known = sorted(finite, key=lambda size: abs(tried[size] - limit))[:2]
         if len(known) == 2 and (slope := (tried[known[0]] - tried[known[1]]) / (known[0] - known[1])) > 0:
             guess = known[0] + int((limit - tried[known[0]]) / slope)
         size = max(fit + 1 + gap // 10, min(guess, fit + gap - 1 - gap // 10))
