@@ -257,6 +257,24 @@ def test_split_or_computed_again_a_step_takes_less_and_what_would_fit_is_said(mo
     )
 
 
+def test_a_policy_of_rematerialization_saves_what_it_says():
+    """Of two layers, and of the heads, which are no part of one."""
+    sizes = {"pack__seq_len": 40, "model__max_positions": 40, "train__batch_size": 4, "model__num_layers": 2}
+    cfg = program.canonicalize_config(member(**sizes, model__attention_dropout=0.1, model__dropout=0.1))
+
+    def residuals(**changes):
+        changes = {f"model.{name}": value for name, value in changes.items()}
+        return plan.list_residual_bytes(fields.override(cfg, changes), 500, 1)
+
+    scores = 4 * 2 * cfg.model.num_heads * 4 * 40 * 40  # bytes of both layers, float32
+    plain, everything = residuals(), residuals(remat=True)
+    dots, attention = (residuals(remat=True, remat_policy=name) for name in ("dots", "attention"))
+    assert scores in plain and not {scores} & {*everything, *dots, *attention}
+    assert sum(everything) < sum(dots) < sum(plain) and sum(everything) < sum(attention) < sum(plain)
+    hidden = 4 * 2 * cfg.model.mlp_dim * 4 * 40
+    assert hidden in dots and hidden in attention and hidden not in everything
+
+
 def test_several_devices_are_compiled_for_in_a_process_that_simulates_them(monkeypatch):
     asked = []
 

@@ -71,6 +71,8 @@ ALWAYS = {  # read by every run
     "eval.max_examples",
     "eval.baseline",  # its evaluation refuses other runs
     "parallel.mode",
+    "parallel.num_slices",
+    "parallel.reduce_dtype",
 }
 # Each choice that takes a reader away, with what else it needs.
 CHOICES = [

@@ -386,7 +386,12 @@ class Model:
     )
     rnn_unroll: int = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence")
     remat: bool = setting(
-        False, "recompute activations in the backward pass (jax.checkpoint): less memory, a third more compute"
+        False, "recompute activations in the backward pass (jax.checkpoint): less memory, up to a third more compute"
+    )
+    remat_policy: str = setting(
+        "all",
+        "what remat recomputes of a layer: all | dots (all but products with weights) | attention (its scores, and "
+        "what follows from them)",
     )
     kernels: str = setting(
         "auto",

@@ -3,7 +3,16 @@
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
-from mlm.models import encoder_decoder, feedforward, layers, platform_kernels, positions, rnn, transformer
+from mlm.models import (
+    encoder_decoder,
+    feedforward,
+    layers,
+    platform_kernels,
+    positions,
+    remat_policies,
+    rnn,
+    transformer,
+)
 from mlm.models.sizes import SIZES
 
 MODELS = {
@@ -58,6 +67,7 @@ FIELD_CONDITIONS += [
     FieldCondition(("model.first_norm",), "model.norm_placement", ("pre", "sandwich")),
     FieldCondition(("model.first_norm",), "model.embed_norm", (True,)),
     FieldCondition(("model.chrono_init",), "model.bias", ("all",)),
+    FieldCondition(("model.remat_policy",), "model.remat", (True,)),
     FieldCondition(("model.rope_theta", "model.local_rope_theta"), "model.positions", ("rotary",)),
     FieldCondition(("model.global_every", "model.local_rope_theta"), "model.local_window", excluded_values=(0,)),
 ]
@@ -120,6 +130,7 @@ def check(cfg: config.Config) -> None:
         ("lm_head_activation", ("gelu", "gelu_tanh", "relu")),
         ("lm_head", ("bert", "linear")),
         ("dtype", ("float32", "bfloat16")),
+        *([("remat_policy", tuple(remat_policies.POLICIES))] if model.remat else []),
     ):
         errors.require_one_of(f"{name}.{field}", getattr(model, field), names)
     for field in ("dropout", *(["attention_dropout"] if reads_field(cfg, "attention_dropout") else [])):

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import platform_kernels
+from mlm.models import platform_kernels, remat_policies
 
 MIN_LAST_AXIS = 2**12  # dropout numbers entries as if the last axis had at least this size
 ACTIVATIONS: dict[str, Callable] = {
@@ -235,9 +235,9 @@ class Stack(nn.Module):
 
     layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
     same for every layer. The output of each layer is sown in the collection "intermediates". With model.remat the
-    forward pass stores only the input of each layer, and the backward pass recomputes the rest (Chen et al. 2016, arXiv
-    1604.06174). A parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass
-    and again in the backward pass (mlm/training/step/fsdp.py).
+    forward pass stores the input of each layer and what model.remat_policy says, and the backward pass recomputes the
+    rest (Chen et al. 2016, arXiv 1604.06174). A parameter with a method `gather` is a device's shard: each layer
+    gathers its own, in the forward pass and again in the backward pass (mlm/training/step/fsdp.py).
     """
 
     model: config.Model
@@ -251,12 +251,13 @@ class Stack(nn.Module):
         shards = list(filter(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard)))
         if shards:
             layer = nn.map_variables(layer, "params", gather_shards)
-        # In a loop that is not unrolled, XLA cannot merge the two passes anyway.
-        remat = functools.partial(nn.remat, ScanStep, prevent_cse=unroll == num_layers)
-        if self.model.remat:
-            step = remat()
-        elif shards:
-            step = remat(policy=save_all_but_gathered({shard.full_size // num_layers for shard in shards}))
+        if self.model.remat or shards:
+            is_gathered = {shard.full_size // num_layers for shard in shards}
+            policy = remat_policies.save_all_but_gathered(is_gathered)
+            if self.model.remat:
+                policy = remat_policies.join_policies(remat_policies.make_policy(self.model, x_BxLxD), policy)
+            # In a loop that is not unrolled, XLA cannot merge the two passes anyway.
+            step = nn.remat(ScanStep, prevent_cse=unroll == num_layers, policy=policy)
         scan = nn.scan(
             step,
             variable_axes={"params": 0, "intermediates": 0},
@@ -267,22 +268,6 @@ class Stack(nn.Module):
         )
         x_BxLxD, _ = scan(self.model, layer, name="layers")(x_BxLxD, jnp.arange(1, num_layers + 1), shared, key_B)
         return x_BxLxD
-
-
-def save_all_but_gathered(sizes: Collection[int]):
-    """A policy of jax.checkpoint by which the backward pass gathers a layer's parameters again (ZeRO-3).
-
-    sizes: of the gathered arrays; an operation on one of them, such as its conversion to bfloat16, is repeated too.
-    """
-
-    def is_saved(primitive, *arrays, **params):
-        if primitive.name == "custom_vjp_call":  # the gathering is one (mlm/training/step/fsdp.py)
-            arrays = params["call_jaxpr"].out_avals
-        elif primitive.name not in ("convert_element_type", "reshape", "transpose"):
-            return True
-        return arrays[0].size not in sizes
-
-    return is_saved
 
 
 def is_shard(leaf) -> bool:

@@ -35,6 +35,7 @@ TRAINING_FIELDS = tuple(
         "scan_unroll",
         "rnn_unroll",
         "remat",
+        "remat_policy",
     )
 )
 

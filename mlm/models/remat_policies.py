@@ -1,0 +1,67 @@
+"""What a layer's forward pass saves for the backward pass, which computes the rest again: jax.checkpoint's policies."""
+
+import contextlib
+import math
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import numpy as np
+
+from mlm.base import config
+
+# (primitive, *abstract inputs, **parameters) -> whether its result is saved; None: nothing is.
+Policy = Callable[..., Any] | None
+
+
+def make_policy(model: config.Model, x_BxLxD: Any) -> Policy:
+    """The policy of config.model.remat_policy for a layer of this input."""
+    batch_size, seq_len, _ = x_BxLxD.shape
+    return POLICIES[model.remat_policy](batch_size * model.num_heads * seq_len**2)
+
+
+def save_all_but_attention(num_scores: int) -> Policy:
+    """Saves all but attention's scores, and what follows from them; num_scores: of a layer.
+
+    These are the products with a batch axis, whatever has as many entries as the scores, and random bits.
+    """
+
+    def is_saved(primitive, *arrays, **params):
+        has_batch = primitive.name == "dot_general" and params["dimension_numbers"][1] != ((), ())
+        shapes = [params.get("shape", ()), *(getattr(array, "shape", ()) for array in arrays)]
+        with contextlib.suppress(ValueError):
+            shapes.append(np.broadcast_shapes(*shapes))  # of an operation on entries
+        is_score = any(math.prod(shape) == num_scores for shape in shapes)
+        return not (has_batch or is_score or primitive.name.startswith("random_"))
+
+    return is_saved
+
+
+POLICIES: dict[str, Callable[[int], Policy]] = {
+    "all": lambda num_scores: None,
+    "dots": lambda num_scores: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "attention": save_all_but_attention,
+}
+
+
+def save_all_but_gathered(sizes: Collection[int]) -> Policy:
+    """A policy by which the backward pass gathers a layer's parameters again (ZeRO-3).
+
+    sizes: of the gathered arrays; an operation on one of them, such as its conversion to bfloat16, is repeated too.
+    """
+
+    def is_saved(primitive, *arrays, **params):
+        if primitive.name == "custom_vjp_call":  # the gathering is one (mlm/training/step/fsdp.py)
+            arrays = params["call_jaxpr"].out_avals
+        elif primitive.name not in ("convert_element_type", "reshape", "transpose"):
+            return True
+        return arrays[0].size not in sizes
+
+    return is_saved
+
+
+def join_policies(first: Policy, second: Policy) -> Policy:
+    """Saves what both save."""
+    if first is None or second is None:
+        return None
+    return lambda *arguments, **params: first(*arguments, **params) and second(*arguments, **params)
