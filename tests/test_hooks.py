@@ -3,14 +3,17 @@
 import json
 import types
 
+import jax
 import numpy as np
 import pytest
 from small import make_dataset_info, small_config, small_program
 
-from mlm.base import config, fields
+from mlm.base import config, device_peaks, errors, fields, files
 from mlm.base.types import BatchSums
-from mlm.training.run import checkpoint, evaluations, plateau, progress, training_run
+from mlm.launch.cluster.accelerators import ACCELERATORS
+from mlm.training.run import checkpoint, evaluations, log, model_flops, plateau, profile, progress, training_run
 from mlm.training.run.hook import Hook
+from mlm.training.step import cost
 
 
 class Record(Hook):
@@ -131,6 +134,52 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, warns):
         assert hook.summarize().items() <= hook.get_totals().items()
     else:
         assert hook.summarize() == {}
+
+
+def test_some_steps_are_traced_and_the_run_says_where(tmp_path):
+    cfg, lines = small_config(workdir=str(tmp_path), train__profile="3:2", train__steps=9), []
+    hook = profile.Profile(cfg, types.SimpleNamespace(write_message=lines.append))
+    assert [step for step in range(1, 10) if hook.is_due(step)] == [2, 4]
+    for step in range(1, 6):
+        jax.jit(lambda x: x + 1)(step).block_until_ready()
+        hook.on_pause(step, None, False)
+        assert (hook.folder is not None) == (step in (2, 3))
+    (trace,) = tmp_path.rglob("*.xplane.pb")
+    assert b"PjitFunction" in trace.read_bytes() and [str(tmp_path / "profile") in line for line in lines] == [True]
+
+
+@pytest.mark.parametrize("text", ["1:5", "3", "8:3", "3:0", "a:b"])
+def test_steps_that_cannot_be_traced_are_one_line(text):
+    with pytest.raises(errors.ConfigError, match=f"^config.train.profile = '{text}': expected"):
+        profile.check(small_config(train__profile=text, train__steps=9))
+
+
+def test_the_utilisation_is_the_counted_flops_over_the_peak_of_all_devices_and_nothing_on_a_cpu(tmp_path, monkeypatch):
+    cfg = small_config(workdir=str(tmp_path), train__steps=4, train__log_every=4, train__trackers="")
+    flops = 2 * cost.count_step_flops(cfg, 50)
+    assert model_flops.ModelFlops(cfg, 50).compute_utilisation(1e3, 10) == {}
+    monkeypatch.setattr(model_flops.device_peaks, "find_peak_flops", lambda kind: 1e9)
+    monkeypatch.setattr(cost, "count_step_flops", lambda cfg, vocab_size: flops)
+    clock = iter(range(100, 200, 2))  # two seconds a step
+    monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
+    writer = log.Log(cfg, small_program(cfg).objective, 0, {}, model_flops.ModelFlops(cfg, 50))
+    monkeypatch.setattr(writer, "progress", types.SimpleNamespace(advance=lambda step: 0, is_stale=lambda: 0, log=dict))
+    sums = BatchSums({"mlm": 7.0}, {"mlm": 7.0}, dict.fromkeys(("tokens", "eligible", "corrupted", "correct"), 40.0))
+    metrics = {"loss": 1.0, "gradient_norm": 1.0, "parameter_norm": 1.0, "learning_rate": 1.0, "sums": sums}
+    for step in range(1, 5):
+        writer.on_metrics(step, metrics, False)
+    summary = writer.summarize()
+    writer.writer.close()
+    (record,) = files.read_records(tmp_path / "metrics.jsonl")
+    assert record["mfu"] == summary["mfu"] == pytest.approx(flops / 2 / 1e9 / jax.device_count())
+
+
+def test_the_devices_of_each_generation_have_the_peak_by_which_one_orders_them():
+    kinds = {"TPU v5 lite": "v5e-1", "TPU v5": "v5p-8", "TPU7x": "tpu7x-8", "NVIDIA H100 80GB HBM3": "H100"}
+    assert {kind: device_peaks.find_peak_flops(kind) for kind in kinds} == {
+        kind: ACCELERATORS[name].flops for kind, name in kinds.items()
+    }
+    assert device_peaks.find_peak_flops("cpu") is device_peaks.find_peak_flops("NVIDIA H100 PCIe") is None
 
 
 def test_the_time_left_counts_from_the_end_of_the_first_step(capsys, monkeypatch):

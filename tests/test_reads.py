@@ -59,6 +59,7 @@ ALWAYS = {  # read by every run
     "train.eval_every",
     "train.checkpoint_every",
     "train.log_every",
+    "train.profile",
     "train.milestones",
     "train.trackers",
     "train.spike_threshold",

@@ -570,6 +570,11 @@ class Train:
         "babylm (1, 2, ... 10, 20, ... 100, 200, ... million words); empty: none",
     )
     log_every: int = setting(50, "steps between log lines")
+    profile: str = setting(
+        "",
+        "STEP:STEPS traces so many steps from this one on with JAX's profiler, in the run's directory, such as 100:5; "
+        "empty: none",
+    )
     trackers: str = setting(
         "tensorboard",
         "where metrics go besides metrics.jsonl, separated by commas: tensorboard | wandb | mlflow; empty: nowhere",

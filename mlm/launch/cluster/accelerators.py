@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mlm.base import errors
+from mlm.base.device_peaks import PEAK_FLOPS
 
 
 class TpuSlice(NamedTuple):
@@ -47,14 +48,14 @@ GPUS = {
     for name, gpu, bandwidth, links, network in (
         (
             "A100",
-            Accelerator(312e12, 80e9, 1, "NVIDIA A100 datasheet: 80 GB SXM, without sparsity"),
+            Accelerator(PEAK_FLOPS["A100"], 80e9, 1, "NVIDIA A100 datasheet: 80 GB SXM, without sparsity"),
             2039e9,
             300e9,
             25e9,
         ),
-        ("H100", Accelerator(989e12, 80e9, 1, f"{H100} {SPARSE}"), 3352e9, 450e9, 50e9),
-        ("H200", Accelerator(989e12, 141e9, 1, f"{H200} {SPARSE}"), 4800e9, 450e9, 50e9),
-        ("B200", Accelerator(2250e12, 180e9, 1, f"{B200} {SPARSE}"), 8000e9, 900e9, 50e9),
+        ("H100", Accelerator(PEAK_FLOPS["H100"], 80e9, 1, f"{H100} {SPARSE}"), 3352e9, 450e9, 50e9),
+        ("H200", Accelerator(PEAK_FLOPS["H200"], 141e9, 1, f"{H200} {SPARSE}"), 4800e9, 450e9, 50e9),
+        ("B200", Accelerator(PEAK_FLOPS["B200"], 180e9, 1, f"{B200} {SPARSE}"), 8000e9, 900e9, 50e9),
     )
 }
 # Of a TPU chip: dense bfloat16, memory, and the bandwidths of an Accelerator, by cloud.google.com/tpu/docs/NAME; where
@@ -62,17 +63,35 @@ GPUS = {
 # 50 GB/s; its network: Austin et al. 2025 (How to Scale Your Model, table of TPUs).
 TPU_CHIPS = {
     "v4": {
-        "flops": 275e12,
+        "flops": PEAK_FLOPS["v4"],
         "memory": 32 * 2**30,
         "bandwidth": 1200e9,
         "link_bandwidth": 300e9,
         "network_bandwidth": 6.25e9,
     },
-    "v5e": {"flops": 197e12, "memory": 16e9, "bandwidth": 800e9, "link_bandwidth": 200e9, "network_bandwidth": 3.125e9},
-    "v5p": {"flops": 459e12, "memory": 95e9, "bandwidth": 2765e9, "link_bandwidth": 600e9, "network_bandwidth": 6.25e9},
-    "v6e": {"flops": 918e12, "memory": 32e9, "bandwidth": 1638e9, "link_bandwidth": 400e9, "network_bandwidth": 12.5e9},
+    "v5e": {
+        "flops": PEAK_FLOPS["v5e"],
+        "memory": 16e9,
+        "bandwidth": 800e9,
+        "link_bandwidth": 200e9,
+        "network_bandwidth": 3.125e9,
+    },
+    "v5p": {
+        "flops": PEAK_FLOPS["v5p"],
+        "memory": 95e9,
+        "bandwidth": 2765e9,
+        "link_bandwidth": 600e9,
+        "network_bandwidth": 6.25e9,
+    },
+    "v6e": {
+        "flops": PEAK_FLOPS["v6e"],
+        "memory": 32e9,
+        "bandwidth": 1638e9,
+        "link_bandwidth": 400e9,
+        "network_bandwidth": 12.5e9,
+    },
     "tpu7x": {
-        "flops": 2307e12,
+        "flops": 2 * PEAK_FLOPS["tpu7x"],
         "memory": 192 * 2**30,
         "bandwidth": 7380e9,
         "link_bandwidth": 600e9,

@@ -57,6 +57,11 @@ def tensorboard_folder(workdir: Path | str) -> Path:
     return files.make_path(workdir, "tensorboard")
 
 
+def profile_folder(workdir: Path | str) -> Path:
+    """The folder of the traces of JAX's profiler."""
+    return files.make_path(workdir, "profile")
+
+
 def error_file(workdir: Path | str) -> Path:
     """The file that says how a point of a sweep failed."""
     return files.make_path(workdir, "error.txt")

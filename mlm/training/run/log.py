@@ -13,6 +13,7 @@ from mlm.base import config, files, storage, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
 from mlm.training.run import directory, trackers
 from mlm.training.run.hook import Hook
+from mlm.training.run.model_flops import ModelFlops
 from mlm.training.run.progress import Progress
 from mlm.training.step import parallel
 from mlm.training.step.evaluation import name_sums
@@ -63,8 +64,16 @@ class Log(Hook):
     totals: those of the checkpoint from which the run continues, {} for a new run.
     """
 
-    def __init__(self, cfg: config.Config, objective: types.Objective, start_step: int, totals: Mapping[str, float]):
+    def __init__(
+        self,
+        cfg: config.Config,
+        objective: types.Objective,
+        start_step: int,
+        totals: Mapping[str, float],
+        model_flops: ModelFlops,
+    ):
         self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
+        self.model_flops = model_flops
         self.weight = objective.scores[0].columns[-1]
         self.status = trackers.RunStatus.FAILED  # until the run has come further
         is_primary = parallel.is_primary()
@@ -114,11 +123,13 @@ class Log(Hook):
         for _, sums in self.pending:
             sums_since.update(sums)
         timed = {name: self.totals[name] - self.recorded_totals[name] for name in TIMING_TOTALS}
+        throughput = compute_throughput(timed)
         record = {
             "loss": statistics.fmean(float(values["loss"]) for values, _ in self.pending),
             **compute_scores(self.objective.train_scores, sums_since),
             **{name: float(last_metrics[name]) for name in ("gradient_norm", "parameter_norm", "learning_rate")},
-            "tokens_per_second": compute_throughput(timed),
+            "tokens_per_second": throughput,
+            **self.model_flops.compute_utilisation(throughput, sums_since["tokens"] / len(self.pending)),
             **self.totals,
         }
         if len(terms := last_metrics["sums"].loss) > 1:
@@ -148,9 +159,11 @@ class Log(Hook):
 
     def summarize(self) -> dict:
         """The run's totals, its throughput, and the training scores that follow from the totals."""
+        throughput = compute_throughput(self.totals)
         return {
             **self.totals,
-            "tokens_per_second": compute_throughput(self.totals),
+            "tokens_per_second": throughput,
+            **self.model_flops.compute_utilisation(throughput, self.totals.get("tokens", 0) / self.cfg.train.steps),
             **compute_scores(self.objective.train_scores, self.totals | {self.weight: self.totals["predictions"]}),
         }
 

@@ -40,6 +40,8 @@ class Progress:
         status = f"loss {metrics['loss']:.3f}"
         if metrics.get("tokens_per_second"):
             status += f", {metrics['tokens_per_second']:,.0f} tokens/s"
+        if "mfu" in metrics:
+            status += f", MFU {metrics['mfu']:.1%}"
         self.show(status)
 
     def show(self, status: str) -> None:

@@ -12,7 +12,7 @@ from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
-from mlm.training.run import default_recipe, downstream, milestones, spikes, trackers
+from mlm.training.run import default_recipe, downstream, milestones, profile, spikes, trackers
 from mlm.training.step import ngrams, optim, parallel, trainable
 
 FIELD_CONDITIONS = (
@@ -132,6 +132,7 @@ def check(cfg: Config) -> None:
         errors.require_at_least(1, f"config.train.{name}", getattr(cfg.train, name))
     errors.require_at_least(0, "config.train.eval_every", cfg.train.eval_every)
     milestones.check(cfg)
+    profile.check(cfg)
     batch_warmup.check(cfg.train)
     spikes.check(cfg)
     trackers.check(cfg)

@@ -11,6 +11,8 @@ from mlm.models import lm
 from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, milestones, plateau, spikes
 from mlm.training.run.evaluations import Evaluate
 from mlm.training.run.log import Log
+from mlm.training.run.model_flops import ModelFlops
+from mlm.training.run.profile import Profile
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import cost, parallel
 from mlm.training.step import program as programs
@@ -89,7 +91,8 @@ class TrainingRun:
         self.data_identity = packed.manifest["inputs"]
         if parallel.is_primary():
             directory.record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
-        self.log = Log(cfg, program.objective, self.start_step, saved.totals)
+        self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
+        self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops)
         self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, self.checkpoints, self.log)
         self.plateau = plateau.PlateauWarning(cfg, program.objective, packed.dataset_info, self.log, saved.totals)
         self.evaluate = Evaluate(cfg, program, packed, self.log)
@@ -102,6 +105,7 @@ class TrainingRun:
             self.spike_guard,
             self.log,
             self.plateau,
+            *([Profile(cfg, self.log)] if cfg.train.profile else []),
             self.evaluate,
             *self.make_milestone_hooks(managers, get_totals),
             checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, get_totals),
@@ -158,7 +162,7 @@ class TrainingRun:
         """Writes the result of the finished run, and returns it."""
         cfg, vocab_size = self.cfg, self.packed.dataset_info.vocab_size
         columns, scores = self.evaluate.get_final(state)
-        flops = cost.count_step_flops(cfg, vocab_size)
+        flops = self.model_flops.step_flops
         params = cost.make_abstract_state(programs.canonicalize_config(cfg), vocab_size).params["model"]
         result = {
             "fingerprint": fields.fingerprint(cfg),

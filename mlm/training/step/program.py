@@ -35,6 +35,7 @@ UNCOMPILED_FIELDS = (
     "train.checkpoint_every",
     "train.milestones",
     "train.log_every",
+    "train.profile",
     "train.trackers",
     "downstream.tasks",
     "downstream.path",

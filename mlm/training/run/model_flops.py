@@ -1,0 +1,26 @@
+"""The model FLOPs utilisation (MFU) of a run: its counted FLOPs, over what its devices could do at their peak."""
+
+import functools
+
+from mlm.base import config, device_peaks
+from mlm.training.step import cost, parallel
+
+
+class ModelFlops:
+    """Counts a run's FLOPs where the peak of its devices is known: on accelerators, and never on a CPU."""
+
+    def __init__(self, cfg: config.Config, vocab_size: int):
+        self.cfg, self.vocab_size = cfg, vocab_size
+        devices = parallel.describe_devices()
+        self.peak = (device_peaks.find_peak_flops(devices["device"]) or 0) * devices["devices"]
+
+    @functools.cached_property
+    def step_flops(self) -> float | None:
+        """Of an update, as `cost.count_step_flops` counts them: what rematerialization repeats is not counted."""
+        return cost.count_step_flops(self.cfg, self.vocab_size)
+
+    def compute_utilisation(self, tokens_per_second: float | None, tokens_per_step: float) -> dict[str, float]:
+        """The share of the dense bfloat16 peak, as "mfu"; {} where that is not known or nothing was timed."""
+        if not self.peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
+            return {}
+        return {"mfu": self.step_flops * tokens_per_second / tokens_per_step / self.peak}
