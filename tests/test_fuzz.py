@@ -110,10 +110,29 @@ def test_an_experiment_that_is_none(folder, name, words):
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("{}", ["not a file"]), ("{}/pipe", ["not a file"]), ("experiments/masking_rat.py", ["did you mean"])],
+    [
+        ("{}", ["not a file"]),
+        ("{}/pipe", ["not a file"]),
+        ("experiments/masking_rat.py", ["did you mean", "/masking_rate.py?"]),
+        ("mask_rate", ["did you mean", "/masking_rate.py?"]),
+        ("xyz", ["has architectures, "]),
+    ],
 )
 def test_a_path_that_is_no_experiment_is_not_opened(folder, path, words):
     refused(words, command.load_experiment, path.format(folder))
+
+
+def test_an_experiment_is_named_by_its_file_or_by_a_bare_name_of_the_folder(tmp_path, monkeypatch):
+    """A directory of the same name, such as one of runs, is none; a folder experiments/ here comes before mlm's."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "directions").mkdir()
+    path = command.find_experiment("directions")
+    assert Path(path).is_absolute() and path.endswith("/experiments/directions.py")
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "own.py").touch()
+    assert command.find_experiment("own") == "experiments/own.py"
+    assert command.find_experiment("experiments/own.py") == "experiments/own.py"
+    refused(["did you mean experiments/own.py?"], command.find_experiment, "owl")
 
 
 def test_what_is_asked_of_a_sweep_must_be_read_by_one_of_its_points():

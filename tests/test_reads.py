@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlm.base import conditional_fields, config, derived_fields, errors, fields
-from mlm.cli import train
+from mlm.cli import sweep, train
 from mlm.data.language import grammar
 from mlm.data.tasks import tasks
 from mlm.objectives import OBJECTIVES
@@ -254,6 +254,29 @@ def test_print_config_shows_origins_and_touches_no_device_and_no_disk(tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.py"]
     with pytest.raises(errors.ConfigError, match=r"config\.train\.steps = 0: expected"):
         train.main(["train", "--print_config", "train.steps=0"])
+
+
+def test_the_fields_of_a_point_show_the_layer_that_set_them(tmp_path, monkeypatch, capsys):
+    """Defaults, size, recipe, row of the experiment, command line, budget; the values are those the sweep trains."""
+    monkeypatch.chdir(tmp_path)
+    experiment, recipe = tmp_path / "ask.py", tmp_path / "recipe.py"
+    experiment.write_text(
+        "SCALES = {'quick': {'model.size': 'micro', 'train.steps': 8}}\n"
+        "def sweep(scale):\n"
+        "    return {f'rate{r}': SCALES[scale] | {'mask.rate': r, 'model.num_heads': 2} for r in (0.2, 0.4)}\n"
+        "def table(results):\n    return [], []\n"
+    )
+    recipe.write_text("import mlm\n\ndef get_config():\n    return mlm.Config(seed=3)\n")
+    words = [str(experiment), f"--config={recipe}", "--budget=predictions", "model.num_heads=1"]
+    sweep.main(["sweep", "list", *words, "--points=rate0.4", "--print_config"])
+    first, *lines = capsys.readouterr().out.splitlines()
+    origins = dict(re.split(r"  +", line) for line in lines)
+    row = f"{experiment}: rate0.4"
+    assert len(origins) == len(fields.DEFAULT) and origins["pack.seq_len = 128"] == "default"
+    assert origins["seed = 3"] == str(recipe) and origins["mask.rate = 0.4"] == row == origins["model.size = 'micro'"]
+    assert origins["model.num_heads = 1"] == "command line" and origins["train.steps = 4"] == "--budget=predictions"
+    assert origins["model.width = 64"] == "model.size = 'micro', model.family = 'transformer'"
+    assert origins[f"workdir = {first.partition(':')[0]!r}"] == "the sweep"
 
 
 def test_the_language_s_rules_say_what_is_so():

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mlm.cli import command, sweep_compare, sweep_plan, sweep_search
+from mlm.cli import command, config_help, sweep_compare, sweep_plan, sweep_search
 from mlm.launch.sweep import submit
 
 VERBS = {
@@ -51,7 +51,9 @@ def make_parser(verb: str = "") -> command.CommandParser:
     parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}\n\n{NOTE}")
     parser.set_defaults(verb=verb)
     parser.add_argument(
-        "experiment", metavar="EXPERIMENT", help="Python file with SCALES, sweep(scale) and table(results)"
+        "experiment",
+        metavar="EXPERIMENT",
+        help="Python file with SCALES, sweep(scale) and table(results), or the bare name of one of experiments/",
     )
     parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
     parser.add_argument(
@@ -137,7 +139,17 @@ def add_job_flags(parser: command.CommandParser) -> None:
     parser.add_argument("--dry_run", action="store_true", help="print the files that would be submitted; write nothing")
 
 
+def add_list_flags(parser: command.CommandParser) -> None:
+    """The flags of a list."""
+    parser.add_argument(
+        "--print_config",
+        action="store_true",
+        help="print the value of each config field of the points, and where it comes from",
+    )
+
+
 VERB_FLAGS = {
+    "list": (add_list_flags,),
     "run": (add_training_flags, add_malloc_flag),
     "search": (sweep_search.add_flags, add_training_flags, add_malloc_flag),
     "compare": (sweep_compare.add_flags,),
@@ -146,18 +158,29 @@ VERB_FLAGS = {
 }
 
 
-def load_experiment(path: str):
+def find_experiment(name: str) -> str:
+    """The path of an experiment: a file's own, or that of a file of experiments/ whose bare name is given.
+
+    Raises ConfigError, with the path of the nearest name, if there is no such file.
+    """
+    from mlm.base import errors
+
+    folder = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
+    paths = {file.stem: str(file) for file in sorted(folder.glob("*.py"))}
+    if name in paths and not os.path.isfile(name):
+        return paths[name]
+    if not os.path.lexists(name):
+        matches = difflib.get_close_matches(Path(name).stem[:100], paths, n=1, cutoff=0.5)
+        hint = f"; did you mean {paths[matches[0]]}?" if matches else f"; {folder} has {', '.join(paths)}"
+        raise errors.ConfigError(f"experiment = {name!r}: no such file{hint if paths else ''}")
+    return name
+
+
+def load_experiment(name: str):
     """The experiment's module. Raises ConfigError, with the line if possible, if the file is no experiment."""
     from mlm.base import errors, user_code
 
-    if not os.path.lexists(path):
-        folder = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
-        names = sorted(str(file) for file in folder.glob("*.py"))
-        matches = difflib.get_close_matches(path, names, n=1)
-        hint = f"; did you mean {matches[0]}?" if matches else ""
-        if names and not matches:
-            hint = f"; {folder} has {', '.join(Path(name).stem for name in names)}"
-        raise errors.ConfigError(f"experiment = {path!r}: no such file{hint}")
+    path = find_experiment(name)
     module = user_code.load_module("experiment", path, ("SCALES", "sweep", "table"))
     for name, is_valid, expected in (
         (
@@ -356,10 +379,11 @@ def main(words: Sequence[str]) -> None:
     for package in REPORT_PACKAGES if args.verb == "report" else ():
         extras.import_extra(package, "report", "mlm sweep report")
     experiment = load_experiment(args.experiment)
+    args.experiment = experiment.__file__
     try:
         root, configs = resolve_sweep(experiment, config_flags, args)
         if args.verb == "list":
-            list_points(configs, args)
+            list_points(experiment, configs, config_flags, args)
         elif args.verb == "plan":
             keep_accelerators_free()
             sweep_plan.print_plan(configs, args)
@@ -385,13 +409,22 @@ def main(words: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def list_points(configs, args) -> None:
-    """Prints the state of each point. A point with an unknown number of steps has no directory yet."""
-    from mlm.launch.sweep import sweep_state
+def list_points(experiment, configs, config_flags: command.ConfigFlags, args) -> None:
+    """Prints the state of each point, with --print_config its fields too. If steps are unknown, so is the directory."""
+    from mlm.base import fields
+    from mlm.launch.sweep import sweep_points, sweep_state
 
+    base, command_line = config_flags.load_layers()
     for cfg in configs:
         workdir = cfg.workdir if cfg.train.steps else cfg.workdir.rpartition("-")[0]
         print(f"{workdir}: {sweep_state.read_state(cfg)}", flush=True)
+        if args.print_config:
+            name = sweep_points.point_name(cfg)
+            point = fields.Layer(f"{args.experiment}: {name}", experiment.sweep(args.scale)[name])
+            origins = sweep_points.find_origins(cfg, base, point, command_line)
+            if args.budget != "steps":
+                origins["train.steps"] = f"--budget={args.budget}"
+            config_help.print_origins(cfg, origins)
     if not args.points and (line := sweep_state.describe_unmatched_runs(configs)):
         print(line, file=sys.stderr)
 

@@ -25,17 +25,36 @@ def resolve_points(
         check_point_name(name)
         try:
             errors.require(isinstance(point, Mapping), "it", point, "a dict of the fields it sets")
-            cfg = fields.override(fields.override(base, initialization.inherit_fields(base, point, overrides)), point)
-            unread = resolution.find_unread_settings(fields.override(cfg, overrides))
-            read = {field: value for field, value in overrides.items() if field not in unread}
+            resolved, unread = resolve_point(*resolution.make_layers(base, point, overrides))
             unread_by_all = {field: unread[field] for field in unread_by_all if field in unread}
-            configs[name] = initialization.resolve(base, point, read)
+            configs[name] = resolved.config
             resolution.check(configs[name])
         except ConfigError as error:
             raise ConfigError(f"point {name}: {error}") from None
     for field, reason in unread_by_all.items():
         raise ConfigError(f"config.{field} = {overrides[field]!r}: no point reads it, since {reason}; leave it out")
     return configs
+
+
+def resolve_point(
+    base: fields.Layer, point: fields.Layer, overrides: fields.Layer
+) -> tuple[resolution.ResolvedConfig, dict[str, str]]:
+    """The config of a point without the overrides that it does not read, and the fields that it does not read."""
+    base_config = fields.override(config.Config(), base.values)
+    inherited = initialization.inherit_fields(base_config, point.values, overrides.values)
+    cfg = fields.override(fields.override(base_config, inherited), point.values)
+    unread = resolution.find_unread_settings(fields.override(cfg, overrides.values))
+    read = {field: value for field, value in overrides.values.items() if field not in unread}
+    return initialization.resolve_layers([base, point, fields.Layer(overrides.origin, read)]), unread
+
+
+def find_origins(
+    cfg: config.Config, base: fields.Layer, point: fields.Layer, overrides: fields.Layer
+) -> dict[str, str]:
+    """Where the value of each field comes from, by dotted name; cfg: the point as the sweep trains it."""
+    resolved = resolve_point(base, point, overrides)[0]
+    flat, own = fields.flatten(cfg), fields.flatten(resolved.config)
+    return {name: origin if flat[name] == own[name] else "the sweep" for name, origin in resolved.origins.items()}
 
 
 def check_groups(configs: Mapping[str, config.Config], group: Callable[[dict], str]) -> str:
