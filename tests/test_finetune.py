@@ -190,6 +190,31 @@ def tuned(pretrained):
     return cfg, packed, loop.train(cfg, packed)
 
 
+@pytest.mark.parametrize(
+    "width, examples, batch_size, epochs",
+    [
+        (64, 1600, 32, 3),
+        (64, 1599, 32, 10),
+        (128, 480, 32, 10),
+        (128, 100, 32, 30),
+        (64, 1599, 16, 3),
+        (129, 100, 32, 3),
+    ],
+)
+def test_a_small_model_sees_few_examples_more_often(width, examples, batch_size, epochs):
+    assert finetuning_recipe.choose_epochs(width, examples, batch_size) == epochs
+
+
+def test_without_epochs_the_steps_follow_from_the_examples(pretrained):
+    resolved, packed = finetuning_recipe.resolve_layers(
+        [], pretrained[0], [fields.Layer("task", {"data.task": "topic"})]
+    )
+    cfg, examples = resolved.config, len(packed.train["ids"])
+    epochs = finetuning_recipe.choose_epochs(cfg.model.width, examples, cfg.train.batch_size)
+    assert cfg.train.steps == math.ceil(examples * epochs / cfg.train.batch_size)
+    assert resolved.origins["train.steps"] == f"epochs = {epochs:g}"
+
+
 def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     run, (cfg, packed, _) = trained_run.load(pretrained[0], {}), tuned
     assert cfg.init.run_sha256 == run.digest != "" and cfg.model == run.cfg.model.__class__(

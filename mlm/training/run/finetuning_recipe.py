@@ -12,10 +12,12 @@ from mlm.training.run import downstream, initialization, resolution
 
 # As in Devlin et al. 2019, appendix A.3, with the 6% warm-up of Liu et al. 2019: a few epochs (they choose among 2, 3
 # and 4) at the best of three learning rates. Their rates are for models of a hundred million parameters; the smallest
-# models need larger ones.
+# models need larger ones, and more epochs of few examples: docs/guides/finetune.md has the trials.
 # Attention keeps the run's own dropout.
 RECIPE = {"optim.schedule": "linear", "optim.warmup_fraction": 0.06, "optim.b2": 0.999, "model.dropout": 0.1}
 EPOCHS, BATCH_SIZE = 3.0, 32
+SMALL_WIDTH = 128  # up to this width the fewest of SMALL_EPOCHS that update the parameters MIN_UPDATES times
+SMALL_EPOCHS, MIN_UPDATES = (EPOCHS, 10.0, 30.0), 150
 SEED_STRIDE = 1000  # between the seeds of two pretrained runs' fine-tunings: no two fine-tunings share a seed
 LEARNING_RATES = (2e-5, 3e-5, 5e-5)
 LEARNING_RATES_BY_WIDTH = {128: (5e-4, 1e-3, 2e-3), 256: (3e-4, 5e-4, 1e-3)}  # up to this width
@@ -52,6 +54,14 @@ class Trial(NamedTuple):
 def get_learning_rates(width: int) -> tuple[float, ...]:
     """The learning rates to choose from for a model of this width."""
     return next((rates for limit, rates in LEARNING_RATES_BY_WIDTH.items() if width <= limit), LEARNING_RATES)
+
+
+def choose_epochs(width: int, num_examples: int, batch_size: int) -> float:
+    """The passes over the examples of a fine-tuning that sets none; width: the model's."""
+    if width > SMALL_WIDTH:
+        return EPOCHS
+    enough = (epochs for epochs in SMALL_EPOCHS if num_examples * epochs / batch_size >= MIN_UPDATES)
+    return next(enough, SMALL_EPOCHS[-1])
 
 
 def list_trials(cfg: config.Config) -> list[Trial]:
@@ -132,7 +142,7 @@ def resolve_layers(
         run: the directory of the run, or a Hugging Face folder. Its fields override base.
         overrides: layers that set data.task, and more. They override the recipe, which overrides the run.
         from_scratch: initialize the parameters instead of loading the run's.
-        epochs: replaces train.steps.
+        epochs: replaces train.steps; None: `choose_epochs` does.
         name: names the run's directory; empty: data.task does.
 
     Raises:
@@ -161,8 +171,9 @@ def resolve_layers(
     resolution.check(cfg)
     packed = pack.load_dataset(cfg)
     if "train.steps" not in changes:
-        epochs = EPOCHS if epochs is None else epochs
-        steps = max(1, math.ceil(len(packed.train["ids"]) * epochs / cfg.train.batch_size))
+        num_examples, batch_size = len(packed.train["ids"]), cfg.train.batch_size
+        epochs = choose_epochs(cfg.model.width, num_examples, batch_size) if epochs is None else epochs
+        steps = max(1, math.ceil(num_examples * epochs / batch_size))
         layers.append(fields.Layer(f"epochs = {epochs:g}", {"train.steps": steps}))
     return resolution.resolve_layers(layers), packed
 
