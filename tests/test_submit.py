@@ -10,6 +10,7 @@ import pytest
 
 from mlm.base import buckets, config, errors, fields, files
 from mlm.cli import sweep as command
+from mlm.cli.command import ConfigFlags
 from mlm.launch.cluster import job as jobs
 from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state
 from mlm.training.run import directory, initialization, provenance
@@ -414,7 +415,7 @@ def test_points_are_chosen_by_name_and_by_pattern(sweep):
 def test_points_that_are_not_selected_are_no_strangers(sweep, monkeypatch, capsys):
     monkeypatch.setattr(directory, "list_sibling_runs", lambda workdir: [cfg.workdir for cfg in sweep.configs])
     args = command.make_parser("list").parse_words(["experiment.py", "--points=width8-seed0"])
-    command.list_points(sweep.configs[:1], args)
+    command.list_points(sweep, sweep.configs[:1], ConfigFlags("", {}), args)
     assert capsys.readouterr() == (f"{sweep.configs[0].workdir}: not started\n", "")
 
 

@@ -75,6 +75,8 @@ def read_wandb_file(path):
             continue
         _, length, kind = struct.unpack_from("<IHB", content, position)
         position += HEADER
+        if position + length > len(content):
+            return  # W&B's process is still writing it
         parts += content[position : position + length]
         position += length
         if kind in (1, 4):  # a full record, or the last chunk of one
