@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from experiments.benchmark import flax_rnn, growth, matmul_limit, mlm_step, peers, scaling, side_processes, timing
+from mlm.base import recipe_constants
+from mlm.experiment import paper_recipes
 from mlm.models import MODELS, lm
 from mlm.report import table
 
@@ -49,6 +51,16 @@ def recurrent(cell):
             "tokenizer.vocab_size": 300,
         }
     )
+
+
+def test_a_transformer_is_bert_whatever_our_defaults_are():
+    bert = {
+        name: value for name, value in paper_recipes.BERT.items() if name in ("model.positions", "model.norm_placement")
+    }
+    for size in ("tiny", "mini", "base"):
+        model = mlm_step.make_config({"model.size": size, "pack.seq_len": 32}).model
+        assert {f"model.{name}": getattr(model, name) for name in ("positions", "norm_placement")} == bert
+        assert model.dropout == model.attention_dropout == recipe_constants.BERT_DROPOUT
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios():

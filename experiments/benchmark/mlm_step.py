@@ -29,13 +29,14 @@ class TimedStep(NamedTuple):
 
 
 def make_config(changes: Mapping[str, Any]) -> config.Config:
-    """A checked config with BERT's vocabulary size and post-norm, and with `changes`, by dotted name.
+    """A checked config with BERT's vocabulary size, dropout, post-norm and positions, and with `changes`, by name.
 
     Its corpus is never read: `make_batches` makes random examples.
     """
-    changes = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522} | dict(changes)
+    changes = {"data.corpus": "docstrings", "tokenizer.vocab_size": 30_522, "model.dropout": 0.1} | dict(changes)
     if changes.get("model.family", "transformer") == "transformer":
-        changes = {"model.norm_placement": "post"} | changes
+        bert = {"model.norm_placement": "post", "model.positions": "learned", "model.attention_dropout": 0.1}
+        changes = bert | changes
     cfg = resolution.resolve(fields.override(config.Config(), changes))
     resolution.check(cfg)
     return cfg
