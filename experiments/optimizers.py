@@ -4,13 +4,15 @@ Papers     AdamW (Loshchilov & Hutter 2019), StableAdamW (Wortsman et al. 2023, 
            (You et al. 2020; GPT-BERT's), Lion (Chen et al. 2023, arXiv:2302.06675), Adafactor (Shazeer & Stern 2018),
            Muon (Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982), and AdamW whose parameters are averaged
            exponentially. Optimizers are mostly compared with a baseline that had fewer trials; here all have the same.
-Trials     Five learning rates for each: its centre times FACTORS. The centres: AdamW, StableAdamW and Muon 4e-3, the
-           small recipe's, near Ettin's 3e-3 for its smallest encoder (Muon's updates have AdamW's size, so that one
-           rate serves both: Liu et al. 2025); LAMB 1.41e-2 (GPT-BERT); Lion a quarter of AdamW's, with four times its
-           weight decay (Chen et al.: 3 to 10 times); Adafactor 1e-2, relative to the size of each tensor (Shazeer &
-           Stern). Warm-up, schedule, decay and clipping are the same for all. laptop has the centres, or what a search
-           chose for a row: mlm sweep search ... --scale=laptop --out=experiments/searches/optimizers-laptop.json gives
-           all the same trials over `search_space`. paper: the centres are halved, as Wettig et al. 2022 have 2e-3.
+Trials     Each has eight trials around its centre (`search_space`: learning rate, weight decay, warm-up, b2), at micro
+           size, with a seed that no table has and on rows that no table reads; both sizes have what they chose. The
+           centres: AdamW, StableAdamW and Muon 4e-3, the small recipe's, near Ettin's 3e-3 for its smallest encoder
+           (Muon's updates have AdamW's size, so that one rate serves both: Liu et al. 2025); LAMB 1.41e-2 (GPT-BERT);
+           Lion a quarter of AdamW's, with four times its weight decay (Chen et al.: 3 to 10 times); Adafactor 1e-2,
+           relative to the size of each tensor (Shazeer & Stern). Schedule and clipping are the same for all. paper:
+           five learning rates around half the centres, as Wettig et al. 2022 have 2e-3.
+Search     mlm sweep search experiments/optimizers.py --scale=trials --trials=8 --workers=2
+           --out=experiments/searches/optimizers-trials.json
 Thresholds Steps and seconds of training until an evaluation is at most 0.5, 0.2, 0.1 or 0.05 nats above the floor, on
            15% masked; there is one each 100 steps, so that steps are known to 100. The schedule is that of the whole
            run for all: what a shorter one would reach is another question. Seconds are steps times the run's own
@@ -22,12 +24,13 @@ Rule       Written before the runs. For each size, optimizers are rows and seeds
            below 0.05; in general only if so at both sizes. A threshold that one reaches with every seed and the other
            with none is reported as that. Seconds are a column and no test.
 Run        mlm sweep run experiments/optimizers.py --scale=laptop --workers=2
-Scales     quick: AdamW and Muon, one seed, micro. trials: seven members, five learning rates, one seed, micro. laptop:
+Scales     quick: AdamW and Muon, one seed, micro. trials: seven members, one seed, micro, for the search. laptop:
            seven members, micro and tiny, three seeds. paper: seven members at five learning rates, base size, English
            Wikipedia, whose floor nobody knows: the held-out loss alone.
-Cost       quick: a minute and a half on 2 CPU cores. trials: 35 points, 50 minutes with --workers=2. laptop: 42
-           points, an hour and a half: estimated from 70,000 tokens a second at micro size. paper: 35 points of some 5
-           hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
+Cost       quick: a minute and a half on 2 CPU cores. The search: as much as 28 points of full length, three quarters of
+           an hour with --workers=2. laptop: 42 points, an hour and a half: estimated from 70,000 tokens a second at
+           micro size. paper: 35 points of some 5 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per
+           parameter and token.
 Published  Steps to one loss of a causal model (modded-nanogpt, track 3): Adam 5,625 (likely undertuned, as its authors
            say), Muon 3,250.
 """
@@ -54,8 +57,7 @@ MEMBERS = {
     "muon": {"optim.optimizer": "muon"},
 }
 CENTRES = dict.fromkeys(MEMBERS, 4e-3) | {"lamb": 1.41e-2, "lion": 1e-3, "adafactor": 1e-2}
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-PAPER_FACTOR = 0.5  # of the centres
+PAPER_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)  # of the centres
 
 SEARCHES = searches.read_searches(__file__)
 TRIAL_SEED = 3  # of no table, so that nothing is chosen by the runs that are compared
@@ -77,19 +79,19 @@ SCALES = {
         | set_training_length(8_000, EVAL_INTERVAL, {"train.batch_size": 16})
         | {"data.language.train_documents": 8_000, "data.language.validation_documents": 200},
     },
-    "trials": {
+    "trials": {"members": tuple(MEMBERS), "sizes": ("micro",), "seeds": (TRIAL_SEED,), "fields": SMALL_FIELDS},
+    "laptop": {
         "members": tuple(MEMBERS),
-        "sizes": ("micro",),
-        "seeds": (TRIAL_SEED,),
-        "factors": FACTORS,
+        "sizes": ("micro", "tiny"),
+        "seeds": (0, 1, 2),
+        "search": "trials",
         "fields": SMALL_FIELDS,
     },
-    "laptop": {"members": tuple(MEMBERS), "sizes": ("micro", "tiny"), "seeds": (0, 1, 2), "fields": SMALL_FIELDS},
     "paper": {
         "members": tuple(MEMBERS),
         "sizes": ("base",),
         "seeds": (0,),
-        "factors": tuple(PAPER_FACTOR * factor for factor in FACTORS),
+        "factors": PAPER_FACTORS,
         "fields": WETTIG | PAPER_TASKS,
     },
 }
@@ -124,8 +126,10 @@ def sweep(scale: str) -> dict[str, dict]:
                 if rates
                 else make_axis("optim.learning_rate", CENTRES[member])
             )
-            groups.append(cross_points([drop_fields(fields, "optim.learning_rate")], trials, seeds))
-    return searches.apply_choices(name_points(chain_points(*groups)), SEARCHES, scale)
+            points = cross_points([drop_fields(fields, "optim.learning_rate")], trials, seeds)
+            chosen = searches.find_chosen(SEARCHES, plan.get("search", ""), f"{member}-micro")
+            groups.append([point | chosen for point in points])
+    return name_points(chain_points(*groups))
 
 
 def search_space(point: dict) -> dict:

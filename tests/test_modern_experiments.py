@@ -1,6 +1,7 @@
 """The ladder, the optimizers and the search for defaults: what differs between rows, and by which rule they differ."""
 
 import itertools
+import re
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from test_fair import run
 
 from experiments import default_recipe, modern_bert, optimizers
 from mlm.base import config, fields
-from mlm.experiment import paper_recipes
+from mlm.experiment import paper_recipes, searches
 from mlm.models import MODELS, lm
 from mlm.report import randomized_blocks
 from mlm.report.table import to_markdown
@@ -52,17 +53,19 @@ def test_the_rows_of_the_ladder_have_as_many_parameters(size, step):
 
 
 @pytest.mark.parametrize("experiment", [modern_bert, optimizers])
-def test_all_rows_have_the_same_trials_rows_and_evaluations(experiment):
-    trials, spent = {}, set()
+def test_all_rows_have_the_same_rows_and_evaluations_and_both_sizes_what_the_search_chose(experiment, monkeypatch):
+    names = [name.removesuffix("-seed3") for name in experiment.sweep("trials")]
+    chosen = {name: {"optim.learning_rate": 1e-3 + i / 1e4} for i, name in enumerate(names)}
+    rows = {name: searches.RowSearch(values, [], {}) for name, values in chosen.items()}
+    monkeypatch.setattr(experiment, "SEARCHES", {"trials": searches.Search("trials", rows, [1], "loss", -1, {})})
+    spent = set()
     for scale in ("trials", "laptop"):
         for name, point in experiment.sweep(scale).items():
             spent.add(tuple(point.get(field) for field in ("train.steps", "train.batch_size", "train.eval_every")))
             assert "eval.mask_rate" not in point and (point["seed"] == 3) == (scale == "trials")
-            if scale == "trials":
-                trials.setdefault(name.partition("-micro-lr")[0], []).append(point["optim.learning_rate"])
-    assert len(spent) == 1
-    grids = {tuple(np.round(np.divide(rates, rates[0]), 2)) for rates in trials.values()}
-    assert len(grids) == 1 and len(trials) in (len(modern_bert.ROWS), len(optimizers.MEMBERS))
+            row = re.sub("-(micro|tiny)-seed.$", "-micro", name)
+            assert (point["optim.learning_rate"] == chosen[row]["optim.learning_rate"]) == (scale == "laptop")
+    assert len(spent) == 1 and len(names) in (len(modern_bert.ROWS), len(optimizers.MEMBERS))
 
 
 def test_two_rows_in_blocks_are_students_paired_test_and_many_share_their_spread():

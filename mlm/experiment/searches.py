@@ -68,6 +68,12 @@ def read_search(path: Path) -> Search:
     return search
 
 
+def find_chosen(searches: Mapping[str, Search], scale: str, row: str) -> dict[str, Any]:
+    """What the search of a scale chose for a row; nothing where there was none."""
+    found = scale in searches and searches[scale].rows.get(row)
+    return found.chosen if found else {}
+
+
 def write_search(path: Path, search: Search) -> None:
     """Writes the file of a search; a trial takes a line, so that two searches can be compared."""
     head = {name: value for name, value in search._asdict().items() if name != "rows"}
