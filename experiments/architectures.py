@@ -26,9 +26,8 @@ Columns    Where the floor is known, the table shows the excess loss over it and
 
 from collections.abc import Sequence
 
-from mlm.base.estimates import estimate_mean
 from mlm.experiment import searches
-from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
+from mlm.experiment.grid import chain_points, cross_points, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
     LAPTOP_TASKS,
@@ -38,8 +37,8 @@ from mlm.experiment.recipes import (
     TUNED_FIELDS,
     set_training_length,
 )
-from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import evaluation_columns, excess_loss, summary
+from mlm.experiment.search_space import RECIPE_SPACE, Choice
+from mlm.report import excess_loss, run_columns
 from mlm.report.table import Column
 
 FAMILIES = {
@@ -117,21 +116,15 @@ SCALES = {
 }
 
 SEARCHES = searches.read_searches(__file__)
-COLUMNS = (
-    Column("model", "model"),
-    Column("size", "size"),
-    Column("learning_rate", "learning rate", "g"),
-    Column("batch", "batch", ",d"),
-    Column("non_embedding", "non-embedding", ",d"),
-    Column("tokens", "tokens", ".3g"),
-    Column("tokens_per_second", "tokens/s", ",.0f"),
+COLUMNS = run_columns.select_columns(
+    "model", "size", "learning_rate", "batch", "non_embedding", "tokens", "tokens_per_second"
 )
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_axis("seed", *range(plan["seeds"]), name="seed{}")
+    seeds = make_seeds(plan["seeds"])
 
     def points(size, member):
         model = {
@@ -143,37 +136,13 @@ def sweep(scale: str) -> dict[str, dict]:
         return cross_points([model], plan["own"][member], seeds)
 
     all_points = chain_points(*(points(size, member) for size in plan["sizes"] for member in plan["members"]))
-    found = {name: plan["fields"] | point for name, point in name_points(all_points).items()}
+    found = name_points(all_points, plan["fields"])
     return searches.apply_choices(found, SEARCHES, scale)
 
 
 def search_space(point: dict) -> dict:
     """What mlm sweep search tries for a row; a row that does not read a field leaves it out."""
-    return {
-        "optim.learning_rate": LogUniform(5e-4, 3e-2),
-        "optim.weight_decay": LogUniform(1e-3, 0.3),
-        "optim.warmup_fraction": Choice((0.06, 0.2)),
-        "optim.b2": Choice((0.98, 0.999)),
-        "model.init_std": Choice((0.04, 0.08)),
-        "train.batch_size": Choice((16, 32)),
-        "model.chrono_init": Choice((0, 64)),
-    }
-
-
-def describe_row(seeds: Sequence[dict]) -> dict:
-    config = seeds[0]["config"]
-    return {
-        "model": config["model.cell"] or config["model.family"],
-        "size": config["model.size"],
-        "learning_rate": config["optim.learning_rate"],
-        "batch": config["train.batch_size"],
-        "non_embedding": seeds[0]["non_embedding"],
-        "tokens": float(sum(result["tokens"] for result in seeds) / len(seeds)),
-        "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
-        **excess_loss.compute_parts(seeds),
-        **excess_loss.measure_plateau(seeds),
-        **evaluation_columns.probe_accuracies(seeds, "accuracy"),
-    }
+    return RECIPE_SPACE | {"train.batch_size": Choice((16, 32)), "model.chrono_init": Choice((0, 64))}
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -188,10 +157,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """One row a model, size, learning rate and batch, with what its excess loss is made of, how long its plateau was,
     and its answers to the built-in language's probes beside the optimum's."""
-    rows, columns = summary.build_table(
-        results,
-        COLUMNS,
-        describe_row,
-        (*excess_loss.PARTS, excess_loss.build_plateau_column(results), *evaluation_columns.PROBES),
-    )
-    return excess_loss.fill_optimum(rows, results, "model"), columns
+    return excess_loss.build_table(results, COLUMNS)

@@ -19,7 +19,7 @@ Published  The paper's table shows scores after fine-tuning; its numbers are not
 from collections.abc import Sequence
 
 from mlm.base.estimates import estimate_mean
-from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
 from mlm.report import summary
 from mlm.report.table import Column
@@ -53,8 +53,8 @@ def sweep(scale: str) -> dict[str, dict]:
         {"name": f"corrupt-{rate}-predict-{predict}", "mask.rate": rate, "mask.predict_rate": predict}
         for rate, predict in plan["rates"]
     ]
-    points = cross_points(rates, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: plan["fields"] | MASK_ONLY | point for name, point in name_points(points).items()}
+    points = cross_points(rates, make_seeds(plan["seeds"]))
+    return name_points(points, plan["fields"] | MASK_ONLY)
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

@@ -25,10 +25,9 @@ Columns    The held-out loss, and the unigram's beside it in "nats below unigram
 
 from collections.abc import Sequence
 
-from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import Points, chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import LARGE, QUICK
-from mlm.report import summary
+from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
 FAMILIES = {
@@ -84,13 +83,11 @@ SCALES = {
 }
 
 COLUMNS = (
-    Column("model", "model"),
-    Column("size", "size"),
-    Column("learning_rate", "learning rate", "g"),
+    *run_columns.select_columns("model", "size", "learning_rate"),
     Column("init_std", "initial weights", "g"),
     Column("warmup", "warm-up", "g"),
     Column("dropout", "dropout", "g"),
-    Column("tokens_per_second", "tokens/s", ",.0f"),
+    *run_columns.select_columns("tokens_per_second"),
 )
 
 
@@ -102,19 +99,15 @@ def sweep(scale: str) -> dict[str, dict]:
         for member in plan["members"]
         for size in plan["sizes"]
     ]
-    return {name: plan["fields"] | point for name, point in name_points(chain_points(*points)).items()}
+    return name_points(chain_points(*points), plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     return {
-        "model": config["model.cell"] or config["model.family"],
-        "size": config["model.size"],
-        "learning_rate": config["optim.learning_rate"],
         "init_std": config["model.init_std"],
         "warmup": config["optim.warmup_fraction"],
         "dropout": config["model.dropout"],
-        "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
     }
 
 

@@ -24,7 +24,7 @@ Published  BERT-base, development sets:  MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
     BERT,
@@ -89,7 +89,7 @@ def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
     directions = [direction for direction in DIRECTIONS if direction["name"] in plan["ways"]]
-    points = cross_points(directions, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
+    points = cross_points(directions, make_seeds(plan["seeds"]))
     return {
         name: (drop_fields(plan["fields"], "mask") if point["objective"] == "causal" else plan["fields"]) | point
         for name, point in name_points(points).items()

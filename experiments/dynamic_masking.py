@@ -18,7 +18,7 @@ Published  development sets:  SQuAD 2.0  MNLI  SST-2
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS
 from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
@@ -59,8 +59,8 @@ def sweep(scale: str) -> dict[str, dict]:
     masks = [
         {"name": f"static-{copies}" if copies else "dynamic", "mask.static_masks": copies} for copies in plan["copies"]
     ]
-    points = cross_points(masks, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: plan["fields"] | point for name, point in name_points(points).items()}
+    points = cross_points(masks, make_seeds(plan["seeds"]))
+    return name_points(points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

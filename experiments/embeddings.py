@@ -18,9 +18,9 @@ Columns    All columns are about the last layer's states of unmasked held-out te
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
+from mlm.experiment.grid import chain_points, cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LARGE, QUICK
-from mlm.report import summary
+from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
 FAMILIES = {"bag": "feedforward", "window": "feedforward", "gru": "rnn", "lstm": "rnn", "transformer": "transformer"}
@@ -44,13 +44,13 @@ SCALES = {
     },
 }
 
-COLUMNS = (Column("model", "model"), Column("layers", "layers", ",d"), Column("width", "width", ",d"))
+COLUMNS = (*run_columns.select_columns("model"), Column("layers", "layers", ",d"), Column("width", "width", ",d"))
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_axis("seed", *range(plan["seeds"]), name="seed{}")
+    seeds = make_seeds(plan["seeds"])
 
     def points(member):
         cell = "" if member == "transformer" else member
@@ -58,16 +58,12 @@ def sweep(scale: str) -> dict[str, dict]:
         return cross_points([model | (ARCHITECTURE_FIELDS[member] if scale != "paper" else {})], seeds)
 
     all_points = chain_points(*map(points, plan["members"]))
-    return {name: plan["fields"] | point for name, point in name_points(all_points).items()}
+    return name_points(all_points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    return {
-        "model": config["model.cell"] or config["model.family"],
-        "layers": config["model.num_layers"],
-        "width": config["model.width"],
-    }
+    return {"layers": config["model.num_layers"], "width": config["model.width"]}
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:

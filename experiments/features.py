@@ -19,9 +19,9 @@ Published  dev F1: fine-tuned 96.4; embeddings 91.0; second-to-last 95.6; last 9
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK
-from mlm.report import evaluation_columns, summary
+from mlm.report import evaluation_columns, run_columns, summary
 from mlm.report.table import Column
 
 MODELS = {"lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
@@ -65,27 +65,25 @@ SCALES = {
     },
 }
 
-COLUMNS = (Column("model", "model"), Column("size", "size"), Column("features", "features"))
+COLUMNS = (*run_columns.select_columns("model", "size"), Column("features", "features"))
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets: a pretraining, and every way of reading it."""
     plan = SCALES[scale]
     members = [{"name": member} | MODELS[member] | plan["own"][member] for member in plan["members"]]
-    points = cross_points(members, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
+    points = cross_points(members, make_seeds(plan["seeds"]))
     head = f"finetune.trainable_layers=0 finetune.head=bilstm finetune.head_dim={plan['bilstm']['width']}"
     grid = {
         "downstream.variants": ",".join(f"{head} {variant}" if variant else "" for variant in VARIANTS),
         "downstream.learning_rates": plan["bilstm"]["learning_rates"],
     }
-    return {name: plan["fields"] | grid | point for name, point in name_points(points).items()}
+    return name_points(points, plan["fields"] | grid)
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config, features = seeds[0]["config"], seeds[0]["variant"]
     return {
-        "model": config["model.cell"] or config["model.family"],
-        "size": config["model.size"],
         "features": features,
         **(
             evaluation_columns.build_paper_cells(PAPER_TITLES, [PAPER[features]])

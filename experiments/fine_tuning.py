@@ -22,9 +22,9 @@ Cost       quick: two points, a minute or two each with 4 fine-tunings. laptop: 
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, MOSBACH, QUICK, QUICK_TASKS
-from mlm.report import evaluation_columns, summary
+from mlm.report import evaluation_columns, run_columns, summary
 from mlm.report.table import Column
 
 MODELS = {
@@ -77,26 +77,21 @@ SCALES = {
     },
 }
 
-COLUMNS = (Column("model", "model"), Column("size", "size"), Column("trained", "trained for the task"))
+COLUMNS = (*run_columns.select_columns("model", "size"), Column("trained", "trained for the task"))
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets: a pretraining, and all that is fine-tuned from it."""
     plan = SCALES[scale]
     members = [{"name": member} | MODELS[member] | plan["own"][member] for member in plan["members"]]
-    points = cross_points(members, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
+    points = cross_points(members, make_seeds(plan["seeds"]))
     shared_settings = plan["fields"].get("downstream.variants", "")
     variants = {"downstream.variants": ",".join(f"{shared_settings} {variant}".strip() for variant in VARIANTS)}
-    return {name: plan["fields"] | variants | point for name, point in name_points(points).items()}
+    return name_points(points, plan["fields"] | variants)
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
-    config = seeds[0]["config"]
-    return {
-        "model": config["model.cell"] or config["model.family"],
-        "size": config["model.size"],
-        "trained": seeds[0]["variant"],
-    }
+    return {"trained": seeds[0]["variant"]}
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:

@@ -22,9 +22,9 @@ Columns    "reach" is the mean norm of the gradient with respect to an embedding
 from collections.abc import Sequence
 
 from mlm.base.estimates import FRACTION, estimate_mean
-from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, SMALL, TUNED_FIELDS, set_training_length
-from mlm.report import series, summary
+from mlm.report import run_columns, series, summary
 from mlm.report.table import Column
 
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
@@ -64,7 +64,7 @@ SCALES = {
     },
 }
 GRADIENT_DISTANCES = (8, 32, 64)  # tokens, of which the table has a column each
-COLUMNS = (Column("model", "model"), Column("non_embedding", "non-embedding", ",d"))
+COLUMNS = run_columns.select_columns("model", "non_embedding")
 DISTANCE_COLUMNS = (
     *(
         Column(f"{when}_{low}", f"reach {low}+ back, {when}", ".1e")
@@ -82,7 +82,7 @@ DISTANCE_COLUMNS = (
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_axis("seed", *range(plan["seeds"]), name="seed{}")
+    seeds = make_seeds(plan["seeds"])
     model_fields = {
         name: ARCHITECTURE_FIELDS[name] | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED_FIELDS[name])
         if scale != "paper"
@@ -90,16 +90,7 @@ def sweep(scale: str) -> dict[str, dict]:
         for name in plan["members"]
     }
     all_points = chain_points(*(cross_points([MODELS[name]], [model_fields[name]], seeds) for name in plan["members"]))
-    return {name: plan["fields"] | point for name, point in name_points(all_points).items()}
-
-
-def describe_row(seeds: Sequence[dict]) -> dict:
-    config = seeds[0]["config"]
-    return {
-        "model": config["model.cell"] or config["model.family"],
-        "non_embedding": seeds[0]["non_embedding"],
-        **measure_distances(seeds),
-    }
+    return name_points(all_points, plan["fields"])
 
 
 def measure_distances(seeds: Sequence[dict]) -> dict:
@@ -137,7 +128,7 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each net, and the optimum's recall of the same names."""
-    rows, columns = summary.build_table(results, COLUMNS, describe_row, DISTANCE_COLUMNS)
+    rows, columns = summary.build_table(results, COLUMNS, measure_distances, DISTANCE_COLUMNS)
     optimum = {
         f"recall_{bucket['low']}": bucket["optimum"]
         for bucket in results[0]["evaluations"].get("context_range", {}).get("recall", {}).get("distance", ())

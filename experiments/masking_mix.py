@@ -21,7 +21,7 @@ Published  development sets:            MNLI  NER   NER from features
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
     BERT,
@@ -69,8 +69,8 @@ COLUMNS = (Column("mix", "[MASK] / same / random"),)
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    points = cross_points(MIXES, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: plan["fields"] | point for name, point in name_points(points).items()}
+    points = cross_points(MIXES, make_seeds(plan["seeds"]))
+    return name_points(points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

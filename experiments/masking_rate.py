@@ -27,7 +27,7 @@ Tasks      paper: the four tasks, from folders below --config.downstream.path=..
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
+from mlm.experiment.grid import chain_points, cross_points, make_axis, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
     LAPTOP,
@@ -39,7 +39,7 @@ from mlm.experiment.recipes import (
     WETTIG,
     set_training_length,
 )
-from mlm.report import evaluation_columns, summary
+from mlm.report import evaluation_columns, run_columns, summary
 from mlm.report.table import Column
 
 RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # to train at
@@ -110,10 +110,9 @@ SCALES = {
 }
 
 COLUMNS = (
-    Column("model", "model"),
-    Column("size", "size"),
+    *run_columns.select_columns("model", "size"),
     Column("masking", "masking"),
-    Column("learning_rate", "learning rate", "g"),
+    *run_columns.select_columns("learning_rate"),
     Column("rate", "trained at"),
 )
 PAPER_COLUMNS = evaluation_columns.build_paper_columns(TASKS)
@@ -122,7 +121,7 @@ PAPER_COLUMNS = evaluation_columns.build_paper_columns(TASKS)
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_axis("seed", *range(plan["seeds"]), name="seed{}")
+    seeds = make_seeds(plan["seeds"])
     learning_rates = make_axis("optim.learning_rate", *plan["learning_rates"], name="lr{}")
     points = chain_points(
         *(
@@ -137,19 +136,13 @@ def sweep(scale: str) -> dict[str, dict]:
             for (member, size, mix), rates in plan["rates"].items()
         )
     )
-    return {name: plan["fields"] | point for name, point in name_points(points).items()}
+    return name_points(points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     is_mask_only = config["mask.mask_token_prob"] == 1
-    row = {
-        "model": config["model.cell"] or config["model.family"],
-        "size": config["model.size"],
-        "masking": "[MASK]" if is_mask_only else "80/10/10",
-        "learning_rate": config["optim.learning_rate"],
-        "rate": f"{config['mask.rate']:.0%}",
-    }
+    row = {"masking": "[MASK]" if is_mask_only else "80/10/10", "rate": f"{config['mask.rate']:.0%}"}
     paper = PAPER.get((is_mask_only, config["mask.rate"])) if config["model.size"] == "large" else None
     return row | (evaluation_columns.build_paper_cells(TASKS, paper) if paper else {})
 

@@ -22,7 +22,7 @@ Published  layers width heads: perplexity; MNLI  MRPC  SST-2
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
     BERT,
@@ -77,8 +77,8 @@ def sweep(scale: str) -> dict[str, dict]:
         }
         for layers, width, heads in plan["shapes"]
     ]
-    points = cross_points(shapes, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: plan["fields"] | point for name, point in name_points(points).items()}
+    points = cross_points(shapes, make_seeds(plan["seeds"]))
+    return name_points(points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

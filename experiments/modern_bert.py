@@ -44,12 +44,11 @@ Columns    The excess loss, what it is made of (kind of word, number, word) and 
 
 from collections.abc import Mapping, Sequence
 
-from mlm.base.estimates import estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import evaluation_columns, excess_loss, randomized_blocks, series, summary
+from mlm.report import excess_loss, randomized_blocks, run_columns, series
 from mlm.report.table import Column
 
 BERT = {
@@ -144,12 +143,7 @@ RULE = (
 )
 COLUMNS = (
     Column("change", "change"),
-    Column("size", "size"),
-    Column("learning_rate", "learning rate", "g"),
-    Column("non_embedding", "non-embedding", ",d"),
-    Column("steps", "steps", ",d"),
-    Column("tokens", "tokens", ".3g"),
-    Column("tokens_per_second", "tokens/s", ",.0f"),
+    *run_columns.select_columns("size", "learning_rate", "non_embedding", "steps", "tokens", "tokens_per_second"),
     Column("difference", "loss minus that of the row compared (nats)", "+.3f"),
     Column("p", "p (Holm)", ".2g", note=RULE),
 )
@@ -228,26 +222,8 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     tests = compute_tests(results)
 
     def describe_row(seeds):
-        config, row = seeds[0]["config"], find_row(seeds[0]["config"])
-        test = tests.get((config["model.size"], row))
-        return {
-            "change": row,
-            "size": config["model.size"],
-            "learning_rate": config["optim.learning_rate"],
-            "non_embedding": seeds[0]["non_embedding"],
-            "steps": seeds[0]["steps"],
-            "tokens": sum(result["tokens"] for result in seeds) / len(seeds),
-            "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
-            **({} if test is None else test._asdict()),
-            **excess_loss.compute_parts(seeds),
-            **excess_loss.measure_plateau(seeds),
-            **evaluation_columns.probe_accuracies(seeds, "accuracy"),
-        }
+        row = find_row(seeds[0]["config"])
+        test = tests.get((seeds[0]["config"]["model.size"], row))
+        return {"change": row, **({} if test is None else test._asdict())}
 
-    rows, columns = summary.build_table(
-        results,
-        COLUMNS,
-        describe_row,
-        (*excess_loss.PARTS, excess_loss.build_plateau_column(results), *evaluation_columns.PROBES),
-    )
-    return excess_loss.fill_optimum(rows, results, "change"), columns
+    return excess_loss.build_table(results, COLUMNS, describe_row)

@@ -21,10 +21,9 @@ Columns    The n-gram rows are interpolated modified Kneser-Ney (Chen & Goodman 
 
 from collections.abc import Sequence
 
-from mlm.base.estimates import estimate_mean
-from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, SMALL, TUNED_FIELDS, set_training_length
-from mlm.report import summary
+from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
@@ -80,33 +79,28 @@ SCALES = {
 }
 
 COLUMNS = (
-    Column("model", "model"),
+    *run_columns.select_columns("model"),
     Column("sees", "sees"),
-    Column("non_embedding", "non-embedding", ",d"),
-    Column("tokens_per_second", "tokens/s", ",.0f"),
+    *run_columns.select_columns("non_embedding", "tokens_per_second"),
 )
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_axis("seed", *range(plan["seeds"]), name="seed{}")
+    seeds = make_seeds(plan["seeds"])
     all_points = chain_points(
         *(cross_points([MODELS[member]], [plan["own"][member]], seeds) for member in plan["members"])
     )
-    return {name: plan["fields"] | point for name, point in name_points(all_points).items()}
+    return name_points(all_points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     feedforward = config["model.family"] == "feedforward"
     return {
-        "model": f"feedforward, n = {config['model.window'] + 1}"
-        if feedforward
-        else config["model.cell"] or config["model.family"],
+        "model": f"feedforward, n = {config['model.window'] + 1}" if feedforward else run_columns.name_model(config),
         "sees": f"{config['model.window']} before" if feedforward else "all before",
-        "non_embedding": seeds[0]["non_embedding"],
-        "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
     }
 
 

@@ -26,7 +26,7 @@ Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 42 minut
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
     PAPER_TASKS,
@@ -37,7 +37,7 @@ from mlm.experiment.recipes import (
     WETTIG,
     set_training_length,
 )
-from mlm.report import evaluation_columns, series, summary
+from mlm.report import evaluation_columns, run_columns, series, summary
 from mlm.report.table import Column
 
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
@@ -137,13 +137,13 @@ SCALES = {
         "fields": WETTIG | SHARED_FIELDS | PAPER_TASKS,
     },
 }
-COLUMNS = (Column("objective", "objective"), Column("model", "model"), Column("size", "size"))
+COLUMNS = (Column("objective", "objective"), *run_columns.select_columns("model", "size"))
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets; what an objective does not read of the scale's is left out."""
     plan = SCALES[scale]
-    seeds = make_axis("seed", *range(plan["seeds"]), name="seed{}")
+    seeds = make_seeds(plan["seeds"])
 
     def points(objective, member):
         fields = plan["fields"] | member if "mask.rate" in objective else drop_fields(plan["fields"] | member, "mask")
@@ -181,12 +181,11 @@ def format_objective(config: dict) -> str:
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
-    model = config["model.cell"] or config["model.family"]
+    model = run_columns.name_model(config)
     model += " encoder-decoder" if config["model.family"] == "encoder_decoder" else ""
     return {
         "objective": format_objective(config),
         "model": model,
-        "size": config["model.size"],
         **evaluation_columns.probe_accuracies(seeds, "accuracy"),
     }
 

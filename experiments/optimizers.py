@@ -38,12 +38,11 @@ Published  Steps to one loss of a causal model (modded-nanogpt, track 3): Adam 5
 import math
 from collections.abc import Sequence
 
-from mlm.base.estimates import estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, PAPER_TASKS, SMALL, WETTIG, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import excess_loss, randomized_blocks, series, summary
+from mlm.report import excess_loss, randomized_blocks, run_columns, series, summary
 from mlm.report.table import Column
 
 BASELINE = "adamw"
@@ -102,9 +101,7 @@ RULE = (
 )
 COLUMNS = (
     Column("optimizer", "optimizer"),
-    Column("size", "size"),
-    Column("learning_rate", "learning rate", "g"),
-    Column("tokens_per_second", "tokens/s", ",.0f"),
+    *run_columns.select_columns("size", "learning_rate", "tokens_per_second"),
     Column("difference", "loss minus AdamW's (nats)", "+.3f"),
     Column("p_end", "p of the loss (Holm)", ".2g", note=RULE),
     *excess_loss.build_threshold_columns(THRESHOLDS),
@@ -191,9 +188,6 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
         own = tests.get(f"{config['model.size']}-{find_member(config)}", {})
         return {
             "optimizer": find_member(config),
-            "size": config["model.size"],
-            "learning_rate": config["optim.learning_rate"],
-            "tokens_per_second": estimate_mean(result["tokens_per_second"] for result in seeds),
             **excess_loss.measure_thresholds(seeds, THRESHOLDS),
             **({"difference": own["end"].difference} if "end" in own else {}),
             **{f"p_{name}": test.p for name, test in own.items()},

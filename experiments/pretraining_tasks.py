@@ -25,7 +25,7 @@ Published  BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK
 from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
@@ -73,8 +73,8 @@ COLUMNS = (Column("rows", "rows"), Column("task", "task"))
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    points = cross_points(TASKS, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
-    return {name: plan["fields"] | point for name, point in name_points(points).items()}
+    points = cross_points(TASKS, make_seeds(plan["seeds"]))
+    return name_points(points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

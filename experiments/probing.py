@@ -23,9 +23,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK
-from mlm.report import layers, summary
+from mlm.report import layers, run_columns, summary
 from mlm.report.table import Column
 
 MODELS = {
@@ -74,7 +74,7 @@ SCALES = {
     },
 }
 
-COLUMNS = (Column("model", "model"), Column("size", "size"))
+COLUMNS = run_columns.select_columns("model", "size")
 LAYER_MEASURES = {"expected": "expected layer", "gravity": "centre of gravity"}
 
 
@@ -82,10 +82,10 @@ def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets: a pretraining, and a probe of each depth."""
     plan = SCALES[scale]
     members = [{"name": member} | MODELS[member] | plan["own"][member] for member in plan["members"]]
-    points = cross_points(members, make_axis("seed", *range(plan["seeds"]), name="seed{}"))
+    points = cross_points(members, make_seeds(plan["seeds"]))
     probes = [f"{plan['probe']} finetune.max_layer={depth}" for depth in range(plan["layers"] + 1)]
     shape = {"model.num_layers": plan["layers"], "downstream.variants": ",".join(probes)}
-    return {name: plan["fields"] | shape | point for name, point in name_points(points).items()}
+    return name_points(points, plan["fields"] | shape)
 
 
 def measure_depths(result: dict) -> dict[str, list[dict]]:
@@ -103,9 +103,9 @@ def measure_depths(result: dict) -> dict[str, list[dict]]:
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
-    """A row's model, and for each task where it is found."""
+    """For each task, where in the model it is found."""
     config, depths_by_run = seeds[0]["config"], [result["depths"] for result in seeds]
-    row = {"model": config["model.cell"] or config["model.family"], "size": config["model.size"]}
+    row = {}
     for task in depths_by_run[0]:
         if not all(task in run and run[task][-1]["other_scores"].get("gravity") for run in depths_by_run):
             continue

@@ -16,9 +16,9 @@ Columns    Held-out loss with 15% and with 30% masked, and the score after fine-
 from collections.abc import Sequence
 
 from mlm.base.estimates import estimate_mean
-from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.grid import cross_points, make_axis, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS, WETTIG
-from mlm.report import summary
+from mlm.report import run_columns, summary
 from mlm.report.table import Column
 
 SCHEDULES = [
@@ -45,25 +45,24 @@ SCALES = {
     "paper": {"fields": WETTIG | PAPER_TASKS | SHARED_FIELDS, "sizes": ("base", "large"), "seeds": 3},
 }
 
-COLUMNS = (Column("size", "size"), Column("schedule", "masking rate"), Column("realised_rate", "realised", ".4f"))
+COLUMNS = (
+    *run_columns.select_columns("size"),
+    Column("schedule", "masking rate"),
+    Column("realised_rate", "realised", ".4f"),
+)
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    points = cross_points(
-        make_axis("model.size", *plan["sizes"], name="{}"),
-        SCHEDULES,
-        make_axis("seed", *range(plan["seeds"]), name="seed{}"),
-    )
-    return {name: plan["fields"] | point for name, point in name_points(points).items()}
+    points = cross_points(make_axis("model.size", *plan["sizes"], name="{}"), SCHEDULES, make_seeds(plan["seeds"]))
+    return name_points(points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     name, first, last = (config[f"mask.{field}"] for field in ("schedule", "rate", "final_rate"))
     return {
-        "size": config["model.size"],
         "schedule": f"{name}, {first:.3g}" + (f" to {last:.3g}" if last else ""),
         "realised_rate": estimate_mean(result["realised_rate"] for result in seeds),
     }

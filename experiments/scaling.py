@@ -34,10 +34,10 @@ import numpy as np
 
 from mlm.base.estimates import estimate_mean
 from mlm.experiment import searches
-from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
+from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, TUNED_FIELDS, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import scaling_law, series, summary
+from mlm.report import run_columns, scaling_law, series, summary
 from mlm.report.charts import LineChart
 from mlm.report.series import Series
 from mlm.report.table import Column, NamedTable
@@ -103,8 +103,7 @@ COLUMNS = (
     Column("objective", "objective"),
     Column("layout", "layers x width"),
     Column("examples", "examples", ",d"),
-    Column("non_embedding", "non-embedding", ",d"),
-    Column("tokens", "tokens", ".3g"),
+    *run_columns.select_columns("non_embedding", "tokens"),
     Column("tokens_per_parameter", "tokens a parameter", ".3g"),
 )
 KIND_COLUMNS = COLUMNS[:2]
@@ -149,7 +148,7 @@ def make_size(family: str, size: int | str) -> dict:
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets; what an objective does not read of the scale's is left out."""
     plan = SCALES[scale]
-    seeds = make_axis("seed", *range(plan["seeds"]), name="seed{}")
+    seeds = make_seeds(plan["seeds"])
     groups = []
     for objective, family in plan["kinds"]:
         fields = plan["fields"] | FAMILIES[family] | OBJECTIVES[objective]
@@ -180,7 +179,7 @@ def search_space(point: dict) -> dict:
 
 def find_kind(config: dict) -> tuple[str, str]:
     """The model and the objective of a run."""
-    model = config["model.cell"] or config["model.family"]
+    model = run_columns.name_model(config)
     model = "modern transformer" if config["model.qk_norm"] else model
     names = {fields["objective"]: name for name, fields in OBJECTIVES.items()}
     return model, names[config["objective"]]
@@ -195,8 +194,6 @@ def describe_row(seeds: Sequence[dict]) -> dict:
         "objective": objective,
         "layout": f"{config['model.num_layers']} x {config['model.width']}",
         "examples": config["train.steps"] * config["train.batch_size"],
-        "non_embedding": seeds[0]["non_embedding"],
-        "tokens": tokens,
         "tokens_per_parameter": tokens / seeds[0]["non_embedding"],
     }
 

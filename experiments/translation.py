@@ -20,7 +20,7 @@ Published  Published figures of this size are BLEU of tokenized text with a beam
 from collections.abc import Iterator, Sequence
 
 from mlm.base.estimates import ItemInterval, estimate_mean
-from mlm.experiment.grid import cross_points, make_axis, name_points
+from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.report import summary
 from mlm.report.table import Column
 
@@ -122,8 +122,8 @@ LENGTH_PENALTIES = {"mean": "over length", "none": "as it is"}  # by which texts
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     members = [member | (BASE[name] if scale == "paper" else {}) for name, member in MODELS.items()]
-    points = cross_points(members, make_axis("seed", 0, name="seed{}"))
-    return {name: SCALES[scale] | point for name, point in name_points(points).items()}
+    points = cross_points(members, make_seeds(1))
+    return name_points(points, SCALES[scale])
 
 
 def split_by_search(result: dict) -> Iterator[dict]:

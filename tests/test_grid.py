@@ -16,7 +16,7 @@ SEEDS = grid.make_axis("seed", 0, 1)
 
 
 def test_the_example_holds():
-    assert doctest.testmod(grid) == (0, 3)
+    assert doctest.testmod(grid) == (0, 2)
 
 
 def test_product_zip_and_chain():
@@ -30,6 +30,13 @@ def test_product_zip_and_chain():
     assert grid.chain_points(WIDTHS, SEEDS) == WIDTHS + SEEDS
     with pytest.raises(ValueError):
         grid.zip_points(WIDTHS, SEEDS[:1])
+
+
+def test_a_point_wins_over_the_shared_fields():
+    points = grid.cross_points(WIDTHS, grid.make_seeds(2))
+    named = grid.name_points(points, {"model.width": 4, "train.steps": 9})
+    assert list(named) == ["w8-seed0", "w8-seed1", "w16-seed0", "w16-seed1"]
+    assert named["w16-seed1"] == {"model.width": 16, "seed": 1, "train.steps": 9}
 
 
 def test_two_parts_that_disagree_are_refused_and_two_that_agree_are_not():

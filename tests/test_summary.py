@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_experiments import FLOORS, OWN, about, result
 
-from mlm.base import config, fields
+from mlm.base import config, errors, fields
 from mlm.objectives import mlm
-from mlm.report import evaluation_sets, summary, table
+from mlm.report import evaluation_sets, run_columns, summary, table
 from mlm.report.evaluation_columns import METRIC
 from mlm.training.step import references
 
@@ -60,6 +60,20 @@ def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
         "A: 500 sequences, 9,000 predictions, pack.seq_len 128; B: 500 sequences, 9,000 predictions, pack.seq_len 64."
     )
     assert said in table.to_markdown(found, columns)
+
+
+def test_columns_of_every_run_are_filled_unless_the_experiment_does_it():
+    runs = [on("one", seed, 3.0, model__cell="gru", model__size="micro") for seed in (0, 1)]
+    for seed, run in enumerate(runs):
+        run |= {"tokens": 100 + 10 * seed, "tokens_per_second": 5.0 + seed, "non_embedding": 7, "steps": 3}
+    columns = run_columns.select_columns("model", "size", "tokens", "tokens_per_second")
+    rows, shown = summary.build_table(runs, columns, lambda seeds: {"size": "ours"})
+    assert [column.name for column in shown[:4]] == ["model", "size", "tokens", "tokens_per_second"]
+    assert (rows[0]["model"], rows[0]["size"], rows[0]["tokens"]) == ("gru", "ours", 105)
+    assert rows[0]["tokens_per_second"].mean == 5.5 and "non_embedding" not in rows[0]
+    assert "tokens" not in summary.build_table(runs, OWN, about)[0][0]
+    with pytest.raises(errors.ConfigError, match="did you mean 'tokens'"):
+        run_columns.select_columns("token")
 
 
 @pytest.mark.parametrize("change", ["masks", "rows", "score", "unigram", "floor"])

@@ -3,13 +3,12 @@
 Functions combine lists; the name of a combined point joins the names of its parts by "-". `name_points` comes last.
 
     >>> rates = make_axis("mask.rate", 0.15, 0.4, name="rate{}")
-    >>> seeds = make_axis("seed", 0, 1, name="seed{}")
-    >>> name_points(cross_points(rates, seeds))["rate0.4-seed1"]
+    >>> name_points(cross_points(rates, make_seeds(2)))["rate0.4-seed1"]
     {'mask.rate': 0.4, 'seed': 1}
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mlm.base.errors import ConfigError
@@ -20,6 +19,11 @@ Points = list[dict[str, Any]]
 def make_axis(field: str, *values: Any, name: str = "") -> Points:
     """One point for each value of a field; name: format of the value in the point's name, "" to leave it out."""
     return [{field: value} | ({"name": name.format(value)} if name else {}) for value in values]
+
+
+def make_seeds(count: int) -> Points:
+    """One point for each seed from 0 on."""
+    return make_axis("seed", *range(count), name="seed{}")
 
 
 def cross_points(*groups: Points) -> Points:
@@ -57,13 +61,16 @@ def merge_points(points: Iterable[dict]) -> dict:
     return merged | ({"name": "-".join(names)} if names else {})
 
 
-def name_points(points: Points) -> dict[str, dict]:
-    """The points by name, as an experiment's sweep() returns them. Raises ConfigError if two have the same name."""
+def name_points(points: Points, shared_fields: Mapping[str, Any] | None = None) -> dict[str, dict]:
+    """The points by name, as an experiment's sweep() returns them. Raises ConfigError if two have the same name.
+
+    shared_fields: fields of all points, where a point does not set them itself.
+    """
     named_points = {}
     for point in points:
         point = dict(point)
         name = point.pop("name", "")
         if not name or name in named_points:
             raise ConfigError(f"point {point}: expected a unique name, not {name!r}")
-        named_points[name] = point
+        named_points[name] = {**(shared_fields or {}), **point}
     return named_points

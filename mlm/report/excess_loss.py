@@ -3,7 +3,7 @@
 A run is a dict as in report/series.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from mlm.base.estimates import Estimate, estimate_mean
@@ -26,6 +26,25 @@ def compute_parts(results: Sequence[dict]) -> dict[str, Estimate]:
         for name in ("kind", "number", "word")
         if all(name in parts for parts in parts_by_run)
     }
+
+
+def build_table(
+    results: Sequence[dict],
+    columns: Sequence[Column],
+    describe_group: Callable[[Sequence[dict]], dict] = lambda seeds: {},
+) -> tuple[list[dict], Sequence[Column]]:
+    """`summary.build_table` with what the excess loss is made of, how long the plateau was, and accuracy on the probes.
+
+    columns: the experiment's columns, of which the first is text.
+    """
+
+    def describe_row(seeds):
+        probes = evaluation_columns.probe_accuracies(seeds, "accuracy")
+        return {**describe_group(seeds), **compute_parts(seeds), **measure_plateau(seeds), **probes}
+
+    trailing_columns = (*PARTS, build_plateau_column(results), *evaluation_columns.PROBES)
+    rows, columns = summary.build_table(results, columns, describe_row, trailing_columns)
+    return fill_optimum(rows, results, columns[0].name), columns
 
 
 def fill_optimum(rows: Sequence[dict], results: Sequence[dict], name_column: str) -> list[dict]:

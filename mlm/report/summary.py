@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from absl import logging
 
 from mlm.base.estimates import Score, estimate_mean
-from mlm.report import evaluation_columns, evaluation_sets, series
+from mlm.report import evaluation_columns, evaluation_sets, run_columns, series
 from mlm.report.table import Column, score_column
 
 COST_COLUMNS = (
@@ -61,8 +61,8 @@ def build_table(
 
     Args:
         results: runs.
-        leading_columns: the experiment's columns, of which the first is text.
-        describe_group: (runs of a group) -> its cells in the leading and trailing columns.
+        leading_columns: the experiment's columns, of which the first is text; those of `run_columns` are filled here.
+        describe_group: (runs of a group) -> its cells in the other leading columns and in the trailing ones.
         trailing_columns: the experiment's columns after the scores.
     """
     primary = series.select_primary_score(results)
@@ -70,8 +70,9 @@ def build_table(
     evaluations = evaluation_columns.build_columns(results)
     groups = list(series.group_runs(results).values())
     described = [describe_group(seeds) for seeds in groups]
+    own_columns = (*leading_columns, *trailing_columns)
     rows = [
-        cells
+        run_columns.fill_cells(cells, seeds, own_columns)
         | leak_cell(seeds)
         | plateau_cell(seeds)
         | build_group_cells(seeds, primary)
@@ -79,7 +80,6 @@ def build_table(
         | evaluation_set_cell(seeds, sets)
         for cells, seeds in zip(described, groups, strict=True)
     ]
-    own_columns = (*leading_columns, *trailing_columns)
     warn_of_missing_columns(own_columns, described, rows)
     has_own_rates = bool({column.name for column in own_columns} & {column.name for column in RATE_COLUMNS})
     if not has_own_rates:
