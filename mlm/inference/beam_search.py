@@ -14,6 +14,7 @@ from mlm.base.special import PAD, SEP
 from mlm.inference import sampling
 
 LENGTH_PENALTIES = ("none", "mean", "wu")
+WU_EXPONENT = 0.6  # alpha in Wu et al. 2016
 EARLY_STOPPING = ("never", "heuristic", "always")
 
 
@@ -36,15 +37,15 @@ class _BeamState(NamedTuple):
     is_open_B: jax.Array  # whether the sequence's search continues
 
 
-def compute_length_penalty(length_penalty: str, length, alpha=0.6):
+def compute_length_penalty(length_penalty: str, length):
     """The divisor of the log-probability of `length` tokens.
 
-    none: 1. mean: the length (Jurafsky & Martin, equation 13.17). wu: ((5 + length) / 6)^alpha (Wu et al. 2016, arXiv
+    none: 1. mean: the length (Jurafsky & Martin, equation 13.17). wu: ((5 + length) / 6)^0.6 (Wu et al. 2016, arXiv
     1609.08144, equation 14, without the coverage term).
     """
     errors.require_one_of("length_penalty", length_penalty, LENGTH_PENALTIES)
     length = jnp.asarray(length, jnp.float32)
-    return {"none": jnp.ones_like(length), "mean": length, "wu": ((5 + length) / 6) ** alpha}[length_penalty]
+    return {"none": jnp.ones_like(length), "mean": length, "wu": ((5 + length) / 6) ** WU_EXPONENT}[length_penalty]
 
 
 def search_beams(
@@ -56,7 +57,6 @@ def search_beams(
     num_steps: int,
     max_steps_B=None,
     length_penalty: str = "mean",
-    alpha=0.6,
     early_stopping: str = "never",
     eos_id: int = SEP,
     suppressed_ids: tuple[int, ...] = (),
@@ -75,7 +75,6 @@ def search_beams(
         num_steps: tokens to generate at most.
         max_steps_B: the same for each sequence, 0 to `num_steps`.
         length_penalty: one of LENGTH_PENALTIES; see `compute_length_penalty`.
-        alpha: the exponent of "wu".
         early_stopping: when a sequence's search stops, once it has num_beams finished texts. "never": when no beam can
             become better than these, whatever follows; exact, since log P only falls. "heuristic": when none would be
             better if it ended now. "always": at once. transformers calls these "never", False and True.
@@ -88,7 +87,7 @@ def search_beams(
     max_steps_B = jnp.full(B, num_steps) if max_steps_B is None else max_steps_B
 
     def get_penalty(length):
-        return compute_length_penalty(length_penalty, length, alpha)
+        return compute_length_penalty(length_penalty, length)
 
     def step(beams: _BeamState) -> _BeamState:
         t = beams.step

@@ -99,7 +99,6 @@ def decode_beams(
     params,
     prompt: types.Tokens,
     source: types.Tokens | None = None,
-    alpha=0.6,
     *,
     cache_len: int,
     num_beams: int,
@@ -116,33 +115,16 @@ def decode_beams(
         num_steps=cache_len - 1,
         max_steps_B=start.max_steps_B,
         length_penalty=length_penalty,
-        alpha=alpha,
         early_stopping="always" if num_beams == 1 else early_stopping,
         suppressed_ids=suppressed_ids,
     )
 
 
 def translate_tokens(
-    model: types.Model,
-    params,
-    source: types.Tokens,
-    alpha=0.6,
-    *,
-    max_len: int,
-    num_beams: int = 1,
-    length_penalty: str = "mean",
-    early_stopping: str = "never",
+    model: types.Model, params, source: types.Tokens, *, max_len: int, num_beams: int = 1, length_penalty: str = "mean"
 ) -> beam_search.BeamSearchResult:
     """The best translations of the sources, from [CLS] on, of at most `max_len` tokens, [CLS] included."""
     prompt = make_tokens(jnp.full((len(source.ids_BxL), 1), CLS, jnp.int32))
     return decode_beams(
-        model,
-        params,
-        prompt,
-        source,
-        alpha,
-        cache_len=max_len,
-        num_beams=num_beams,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
+        model, params, prompt, source, cache_len=max_len, num_beams=num_beams, length_penalty=length_penalty
     )

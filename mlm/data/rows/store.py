@@ -21,26 +21,19 @@ READ_ONLY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def get_or_make_folder(
-    cache: Path | str,
-    prefix: str,
-    inputs: dict[str, Any],
-    make: Callable[[Path], dict[str, Any]],
-    *,
-    verified_prefixes: tuple[str, ...] = ("",),
+    cache: Path | str, prefix: str, inputs: dict[str, Any], make: Callable[[Path], dict[str, Any]]
 ) -> tuple[Path, dict[str, Any]]:
     """The folder under cache that follows from inputs, and its manifest; filled by make(folder) where there is none.
 
     Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there
     (bucket_cache.py). A folder appears under its name only when it is complete. Processes that need it at the same time
-    make it once.
+    make it once. A file that differs from its SHA-256 in the manifest is named in a warning, and the folder made again.
 
     Args:
         cache: the folder, or bucket, of all such folders.
         prefix: begins the folder's name.
         inputs: what the content follows from.
         make: writes files into the empty folder, and returns what else the manifest should say.
-        verified_prefixes: files whose name begins with one of them are compared with the SHA-256 in the manifest. If
-            one differs or is gone, a warning says so and the folder is made again.
     """
     inputs = json.loads(json.dumps(inputs))
     name = f"{prefix}-{files.json_sha256(inputs)[:16]}"
@@ -55,9 +48,7 @@ def get_or_make_folder(
         except OSError as error:
             if error.errno not in READ_ONLY_ERRORS:
                 raise
-            manifest, fault = _verify_folder(
-                folder, inputs, verified_prefixes
-            )  # a cache that others fill serves what it has
+            manifest, fault = _verify_folder(folder, inputs)  # a cache that others fill serves what it has
             if fault:
                 raise errors.ConfigError(
                     f"config.data.cache_dir = {str(cache)!r}: expected a folder to write in "
@@ -65,7 +56,7 @@ def get_or_make_folder(
                 ) from None
             return folder, manifest
         if folder.exists():
-            manifest, fault = _verify_folder(folder, inputs, verified_prefixes)
+            manifest, fault = _verify_folder(folder, inputs)
             if not fault:
                 return folder, manifest
             logging.warning("%s: %s; making it again", folder, fault)
@@ -83,7 +74,7 @@ def get_or_make_folder(
             try:
                 temporary.rename(folder)
             except OSError:  # another process came first, where locks do not work
-                manifest, fault = _verify_folder(folder, inputs, verified_prefixes)
+                manifest, fault = _verify_folder(folder, inputs)
                 if fault:
                     raise OSError(f"{folder}: {fault}") from None
         finally:
@@ -106,14 +97,14 @@ def _hold_lock(path) -> Iterator[bool]:
         yield True
 
 
-def _verify_folder(folder, inputs, prefixes) -> tuple[dict, str]:
+def _verify_folder(folder, inputs) -> tuple[dict, str]:
     """The manifest, and what is wrong with the folder ("" where nothing is)."""
     try:
         manifest = files.verify_digest(json.loads((folder / bucket_cache.MANIFEST).read_text()), bucket_cache.MANIFEST)
         if manifest["inputs"] != inputs:
             return {}, f"{bucket_cache.MANIFEST} was changed"
         for name, digest in manifest["sha256"].items():
-            if name.startswith(prefixes) and bucket_cache.file_sha256(folder / name) != digest:
+            if bucket_cache.file_sha256(folder / name) != digest:
                 return {}, f"{name} differs from its SHA-256 in {bucket_cache.MANIFEST}"
     except files.DamagedFile as damaged:
         return {}, str(damaged)
