@@ -12,14 +12,14 @@ from safetensors.numpy import load, save_file
 
 
 @functools.cache
-def kept() -> dict[str, np.ndarray]:
+def load_outputs() -> dict[str, np.ndarray]:
     with np.load(theirs.PATH) as file:
         return dict(file)
 
 
-def folders_of(top: Path) -> dict[str, Path]:
+def make_folders(top: Path) -> dict[str, Path]:
     """Writes the folder of each name below `top`."""
-    for key, content in kept().items():
+    for key, content in load_outputs().items():
         name, _, file = key.partition("/")
         if file:
             (top / name).mkdir(exist_ok=True)
@@ -27,7 +27,7 @@ def folders_of(top: Path) -> dict[str, Path]:
     return {name: top / name for name in theirs.FOLDERS}
 
 
-def changed(made: dict[str, Path], tmp_path: Path, name: str = "bert", drop=(), **settings) -> Path:
+def change_folder(made: dict[str, Path], tmp_path: Path, name: str = "bert", drop=(), **settings) -> Path:
     """A copy of a folder without some files, its config.json changed; None: without that field."""
     folder = tmp_path / "changed"
     shutil.copytree(made[name], folder)
@@ -38,7 +38,7 @@ def changed(made: dict[str, Path], tmp_path: Path, name: str = "bert", drop=(), 
     return folder
 
 
-def with_tensors(folder: Path, change) -> Path:
+def change_tensors(folder: Path, change) -> Path:
     """The folder with other tensors: change(name, value) gives pairs of names and values."""
     path = folder / "model.safetensors"
     old = load(path.read_bytes())
@@ -47,23 +47,23 @@ def with_tensors(folder: Path, change) -> Path:
 
 
 @functools.cache
-def told() -> dict[str, np.ndarray]:
+def load_head_outputs() -> dict[str, np.ndarray]:
     """Of heads: fixtures/hub_heads.npz."""
     with np.load(heads.PATH) as file:
         return dict(file)
 
 
-def with_head(made: dict[str, Path], top: Path, case: str, drop=(), **settings) -> Path:
+def make_head_folder(made: dict[str, Path], top: Path, case: str, drop=(), **settings) -> Path:
     """The folder of a case of fixtures/hub_heads.py below `top`, without some tensors, its config.json changed."""
     folder = top / case
     folder.mkdir(parents=True)
     for file in made[heads.CASES[case][0]].glob("*token*"):
         shutil.copy(file, folder)
-    said = json.loads(told()[f"{case}/config.json"].tobytes()) | settings
+    said = json.loads(load_head_outputs()[f"{case}/config.json"].tobytes()) | settings
     (folder / "config.json").write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
-    shapes = json.loads(told()[f"{case}/shapes"].tobytes())
+    shapes = json.loads(load_head_outputs()[f"{case}/shapes"].tobytes())
     save_file(
-        {name: theirs.drawn(name, shape) for name, shape in shapes.items() if name not in drop},
+        {name: theirs.draw_weight(name, shape) for name, shape in shapes.items() if name not in drop},
         folder / "model.safetensors",
     )
     return folder

@@ -52,7 +52,7 @@ exit "$(cat {folder}/{name}.code 2>/dev/null || echo 0)"
 """
 
 
-def recorded(folder: Path, monkeypatch) -> Path:
+def record_commands(folder: Path, monkeypatch) -> Path:
     """Puts commands on PATH that keep what they are called with, say what a file of their name in the folder holds, and
     end as NAME.code there says."""
     (folder / "bin").mkdir(parents=True)
@@ -64,7 +64,7 @@ def recorded(folder: Path, monkeypatch) -> Path:
     return folder
 
 
-def called(folder: Path, name: str) -> list[str]:
+def list_calls(folder: Path, name: str) -> list[str]:
     path = folder / "calls"
     return [line for line in path.read_text().splitlines() if line.startswith(name)] if path.exists() else []
 

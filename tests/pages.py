@@ -26,7 +26,7 @@ LOSS, GAP = (
 )
 
 
-def judged(loss, rate=0.15):
+def make_evaluation(loss, rate=0.15):
     floor = 2 + rate
     return {
         "rate": rate,
@@ -105,13 +105,13 @@ def sweep(root: Path) -> list[dict]:
                 "tokens_per_second": 500.0,
                 "predictions": 600.0,
                 "timed_seconds": 8.0 + seed,
-                "evaluation": judged(loss),
+                "evaluation": make_evaluation(loss),
                 "provenance": [start()],
                 "scores": [score._asdict() for score in SCORES],
                 "summary": {},
                 "held_out": {"mlm_nats": nats_N, "mlm_weight": predictions_N},
                 "evaluations": {
-                    "mask_rates": {"0.15": judged(loss, 0.15), "0.5": judged(loss + 0.2, 0.5)},
+                    "mask_rates": {"0.15": make_evaluation(loss, 0.15), "0.5": make_evaluation(loss + 0.2, 0.5)},
                     "grammar_probes": {
                         "agreement": {
                             "distance": classes(0.9 + seed / 50, (0, 0), (1, 3), (4, None)),
@@ -132,7 +132,7 @@ def sweep(root: Path) -> list[dict]:
                             "tokens": step * (4096.0 + seed) / 4,
                             "timed_seconds": step * (8.0 + seed) / 4,
                         },
-                        {f"eval_{name}": value for name, value in judged(loss + 4 - step).items()},
+                        {f"eval_{name}": value for name, value in make_evaluation(loss + 4 - step).items()},
                     )
                 ],
             }
@@ -140,11 +140,11 @@ def sweep(root: Path) -> list[dict]:
     return results
 
 
-def at_rate(result, rate):
+def get_evaluation(result, rate):
     return result["evaluations"]["mask_rates"][rate]
 
 
-def with_paper(results):
+def build_paper_table(results):
     rows, columns = architectures.table(results)
     rows[0]["accuracy_paper"] = 0.25
     at = [column.name for column in columns].index("accuracy") + 1
@@ -153,7 +153,7 @@ def with_paper(results):
 
 EXPERIMENT = types.SimpleNamespace(
     __doc__="Is <b>order</b> of use?\n\nSource  </script><script>alert(1)</script>\n",
-    table=with_paper,
+    table=build_paper_table,
     group=lambda result: result["config"]["model.cell"],
 )
 
@@ -182,7 +182,7 @@ def chromium():
 
 
 @contextlib.contextmanager
-def opened(browser, page: Path, **settings):
+def open_page(browser, page: Path, **settings):
     """A page in a tab; raises AssertionError if it logs anything, or asks for another file."""
     said, asked = [], []
     tab = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"} | settings)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-from hub_folders import folders_of, with_head
+from hub_folders import make_folders, make_head_folder
 from small import small_config
 
 import mlm
@@ -32,8 +32,11 @@ NUMBERED = dict(enumerate(LINES, 1))
 def models(folder) -> dict:
     """One that fills in, one that reads from the left, and two Hugging Face folders, one with a head of labels."""
     tokenizer = kinds.train_tokenizer(config.Tokenizer("words", 0), LINES)
-    theirs = folders_of(folder)
-    made = {"hub": mlm.load(theirs["bert"]), "tells": mlm.load(with_head(theirs, folder / "heads", "bert-classify"))}
+    theirs = make_folders(folder)
+    made = {
+        "hub": mlm.load(theirs["bert"]),
+        "tells": mlm.load(make_head_folder(theirs, folder / "heads", "bert-classify")),
+    }
     for name, cfg in {"fills": small_config(), "reads": small_config("rnn", "gru", objective="causal")}.items():
         model, rng = pretrained_io.build_language_model(cfg, tokenizer, {}), np.random.default_rng(0)
         params = jax.tree.map(
@@ -53,7 +56,7 @@ class Served(NamedTuple):
 
 
 @contextlib.contextmanager
-def served(opened, *names):
+def serve_models(opened, *names):
     """A server of the models of these names, which lets nobody take longer than a second."""
     with pytest.MonkeyPatch.context() as patch, http_server.bind_socket("127.0.0.1", 0) as bound:
         patch.setattr(panels, "TOP_K", 20)  # the whole vocabulary of words
@@ -90,7 +93,7 @@ def get(server, path):
     return found
 
 
-def exchanged(server, sent) -> list[tuple[int, bytes]]:
+def exchange(server, sent) -> list[tuple[int, bytes]]:
     """What all of it is answered with: statuses and bodies. AssertionError where that is no HTTP."""
     with socket.create_connection(server.server_address, timeout=20) as line:
         with contextlib.suppress(OSError):  # the answer is there already

@@ -216,6 +216,6 @@ def environment(devices=1, **more) -> dict[str, str]:
     return os.environ | {"XLA_FLAGS": flags} | more
 
 
-def with_text(rows: types.Batch, **changes) -> types.Batch:
+def replace_text(rows: types.Batch, **changes) -> types.Batch:
     """The batch with some arrays of its text replaced."""
     return rows._replace(text=rows.text._replace(**changes))

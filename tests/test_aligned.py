@@ -51,7 +51,7 @@ def config_of(folder, cache, length=LENGTH, **said):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parallel_text")
     cfg = config_of(written(folder / "pairs", train=TRAIN, val=DEV, test=TEST), folder / "cache", test="test")
     return cfg, pack.load_dataset(cfg)
@@ -63,8 +63,8 @@ def segments(rows, row, prefix=""):
     return {n: rows[f"{prefix}ids"][row][numbers == n].tolist() for n in range(1, numbers.max() + 1)}
 
 
-def test_every_pair_stands_once_whole_beside_its_own_source(made):
-    cfg, packed = made
+def test_every_pair_stands_once_whole_beside_its_own_source(dataset):
+    cfg, packed = dataset
     assert cfg.data.corpus == "parallel"
     found = []
     for row in range(len(packed.train["ids"])):
@@ -76,8 +76,8 @@ def test_every_pair_stands_once_whole_beside_its_own_source(made):
     assert sorted(found) == sorted(TRAIN)
 
 
-def test_positions_begin_anew_with_each_segment_on_both_sides(made):
-    _, packed = made
+def test_positions_begin_anew_with_each_segment_on_both_sides(dataset):
+    _, packed = dataset
     for prefix in ("", "source_"):
         for ids, of, places in zip(
             *(packed.train[f"{prefix}{name}"] for name in ("ids", "segments", "positions")), strict=True
@@ -93,18 +93,18 @@ def test_positions_begin_anew_with_each_segment_on_both_sides(made):
                 assert np.array_equal(places[of == n], np.arange((of == n).sum()))
 
 
-def test_batches_have_one_shape_of_so_many_tokens_and_bring_the_source(made):
-    _, packed = made
+def test_batches_have_one_shape_of_so_many_tokens_and_bring_the_source(dataset):
+    _, packed = dataset
     batch = next(loader.iterate_train_batches(packed.train, seed=0, batch_size=4, start_step=0))
     assert batch.text.ids_BxL.shape == (4, LENGTH) and batch.source.ids_BxL.shape == (4, SOURCE)
     assert batch.labels == {} and not batch.source.types_BxL.any()
-    assert packed.dataset_info.source_len == SOURCE and pack.build_dataset_info(made[0], 9).source_len == SOURCE
+    assert packed.dataset_info.source_len == SOURCE and pack.build_dataset_info(dataset[0], 9).source_len == SOURCE
     shapes = types.abstract_batch(4, packed.dataset_info)
     assert [x.shape for x in shapes.source] == [x.shape for x in batch.source]
 
 
-def test_little_is_padding_and_the_shares_are_told(made):
-    _, packed = made
+def test_little_is_padding_and_the_shares_are_told(dataset):
+    _, packed = dataset
     told = packed.manifest["train"]
     for share, name in (("padding", "segments"), ("source_padding", "source_segments")):
         assert told[share] == pytest.approx((packed.train[name] == 0).mean())
@@ -127,8 +127,8 @@ def test_a_pair_goes_into_the_first_row_with_room_for_both_sides(monkeypatch):
     assert filled((6, 6), (9, 9), (7, 7), (3, 3)) == [[(9, 9)], [(6, 6), (3, 3)], [(7, 7)]]
 
 
-def test_held_out_pairs_stand_as_they_are_and_what_is_too_long_is_cut_at_its_end(made, tmp_path, caplog):
-    cfg, packed = made
+def test_held_out_pairs_stand_as_they_are_and_what_is_too_long_is_cut_at_its_end(dataset, tmp_path, caplog):
+    cfg, packed = dataset
     assert [(pair["source"], pair["target"]) for pair in pack.read_examples(cfg, packed, "test")] == TEST
     assert pack.read_examples(cfg, packed, "train") == []
     short = config_of(cfg.data.parallel_path, tmp_path / "cache", length=8)
@@ -144,8 +144,8 @@ def test_held_out_pairs_stand_as_they_are_and_what_is_too_long_is_cut_at_its_end
     assert held == {" ".join(target.split()[:6]) for _, target in TRAIN}
 
 
-def test_a_table_of_two_columns_gives_the_same_pairs(made, tmp_path):
-    _, packed = made
+def test_a_table_of_two_columns_gives_the_same_pairs(dataset, tmp_path):
+    _, packed = dataset
     for name, found in (("train.tsv", TRAIN), ("val.tsv", DEV)):
         (tmp_path / name).write_text("".join("\t".join(pair) + "\n" for pair in found))
     rows = pack.load_dataset(
@@ -155,8 +155,8 @@ def test_a_table_of_two_columns_gives_the_same_pairs(made, tmp_path):
         assert np.array_equal(column, packed.train[name])
 
 
-def test_rows_are_made_once_and_again_for_other_pairs(made, tmp_path, monkeypatch):
-    _, packed = made
+def test_rows_are_made_once_and_again_for_other_pairs(dataset, tmp_path, monkeypatch):
+    _, packed = dataset
     folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
     again = pack.load_dataset(config_of(folder, tmp_path / "cache"))
     with monkeypatch.context() as patch:
@@ -226,8 +226,8 @@ def test_a_held_out_pair_of_the_train_split_stays_and_is_told(tmp_path, caplog):
     assert "validation: pairs that also stand in the train split: 1" in caplog.text
 
 
-def test_one_vocabulary_is_learnt_from_both_sides_of_the_train_split(made):
-    _, packed = made
+def test_one_vocabulary_is_learnt_from_both_sides_of_the_train_split(dataset):
+    _, packed = dataset
     words = {word for pair in TRAIN for side in pair for word in side.split()}
     assert set(packed.tokenizer.pieces[special.NUM_SPECIAL :]) == words
     assert packed.manifest["test"]["unknown"] == 1.0

@@ -27,7 +27,7 @@ def words():
 
 
 @pytest.fixture(scope="module")
-def opened(words):
+def open_model(words):
     def of(family, cell="", objective="mlm", **changes):
         cfg = small_config(family, cell, objective=objective, **{"model__num_layers": 1} | changes)
         model, params, _ = build(cfg)
@@ -56,9 +56,9 @@ def test_rollout_is_the_sum_over_all_ways_down_through_the_layers():
 
 
 @pytest.mark.parametrize(("family", "cell"), [("transformer", ""), ("rnn", "gru")])
-def test_saliency_is_the_steepest_slope_of_the_answer(opened, family, cell):
+def test_saliency_is_the_steepest_slope_of_the_answer(open_model, family, cell):
     """By central differences along every axis of an embedding, at a place whose token is hidden by hand."""
-    model, place, other = opened(family, cell), 3, 5
+    model, place, other = open_model(family, cell), 3, 5
     looked = attention_maps.compute_attention_maps(model, TEXT)
     row = [model.tokenizer.pieces.index(token) for token in looked.tokens]
     hidden_1xT = jnp.array([row]).at[0, place].set(MASK)
@@ -81,8 +81,8 @@ def test_saliency_is_the_steepest_slope_of_the_answer(opened, family, cell):
     assert looked.predictions[place].probability == pytest.approx(np.exp((up_D + down_D) / 2).mean(), rel=0.02)
 
 
-def test_embeddings_shifted_to_those_of_another_text_are_that_text(opened):
-    model = opened("feedforward", "window")
+def test_embeddings_shifted_to_those_of_another_text_are_that_text(open_model):
+    model = open_model("feedforward", "window")
     params, model, length = model.params["model"], model.model, 9
     one, other = (
         masked_queries.make_tokens(jnp.array([np.random.default_rng(seed).permutation(40)[:length] + 5]))
@@ -95,8 +95,8 @@ def test_embeddings_shifted_to_those_of_another_text_are_that_text(opened):
     np.testing.assert_allclose(hidden(one, 0 * shift_1xLxD), layers(params, one)[-1], atol=1e-5)
 
 
-def test_an_answer_does_not_know_the_token_that_stands_there(opened):
-    model, place = opened("transformer"), 4
+def test_an_answer_does_not_know_the_token_that_stands_there(open_model):
+    model, place = open_model("transformer"), 4
     one, other = (attention_maps.compute_attention_maps(model, text) for text in (TEXT, TEXT.replace("w4 w1", "w4 w8")))
     assert one.is_masked and one.tokens[place] != other.tokens[place]
     assert one.predictions[place] == other.predictions[place]
@@ -118,15 +118,15 @@ def test_an_answer_does_not_know_the_token_that_stands_there(opened):
         ("feedforward", "bag", "mlm", lambda i, j: (i != j) & (abs(i - j) <= 2)),
     ],
 )
-def test_saliency_is_where_the_model_sees_and_nowhere_else(opened, family, cell, objective, seen):
-    looked = attention_maps.compute_attention_maps(opened(family, cell, objective, model__window=2), TEXT)
+def test_saliency_is_where_the_model_sees_and_nowhere_else(open_model, family, cell, objective, seen):
+    looked = attention_maps.compute_attention_maps(open_model(family, cell, objective, model__window=2), TEXT)
     size = len(looked.tokens)
     np.testing.assert_array_equal(looked.saliency_TxT > 0, np.fromfunction(seen, (size, size)))
     assert looked.is_masked == (objective == "mlm") and (looked.attention_KxHxTxT is None) == (family != "transformer")
 
 
-def test_many_short_batches_tell_what_one_does(opened):
-    model = opened("transformer")
+def test_many_short_batches_tell_what_one_does(open_model):
+    model = open_model("transformer")
     few, whole = (
         attention_maps.compute_attention_maps(dataclasses.replace(model, batch_size=4), TEXT),
         attention_maps.compute_attention_maps(model, TEXT),
@@ -135,10 +135,10 @@ def test_many_short_batches_tell_what_one_does(opened):
     assert [one.token for one in few.predictions] == [one.token for one in whole.predictions]
 
 
-def test_what_tells_no_tokens_has_attention_alone(opened):
+def test_what_tells_no_tokens_has_attention_alone(open_model):
     transformer, lstm = (
-        dataclasses.replace(opened("transformer"), has_lm_head=False),
-        dataclasses.replace(opened("rnn", "lstm"), has_lm_head=False),
+        dataclasses.replace(open_model("transformer"), has_lm_head=False),
+        dataclasses.replace(open_model("rnn", "lstm"), has_lm_head=False),
     )
     looked = attention_maps.compute_attention_maps(transformer, TEXT)
     assert looked.saliency_TxT is None and looked.predictions is None and looked.rollout_KxTxT.shape == (1, 9, 9)
@@ -147,8 +147,8 @@ def test_what_tells_no_tokens_has_attention_alone(opened):
         attention_maps.compute_attention_maps(lstm, TEXT)
 
 
-def test_the_command_writes_a_page_or_prints_the_numbers(opened, monkeypatch, tmp_path, capsys):
-    model = opened("transformer")
+def test_the_command_writes_a_page_or_prints_the_numbers(open_model, monkeypatch, tmp_path, capsys):
+    model = open_model("transformer")
     monkeypatch.setattr(pretrained_io, "load_model", lambda folder: model)
     use.main(["attention", "run", TEXT, f"--out={tmp_path / 'page.html'}"])
     assert "page.html" in capsys.readouterr().out and TEXT in (tmp_path / "page.html").read_text()

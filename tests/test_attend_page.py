@@ -57,7 +57,7 @@ def written(maps, tmp_path_factory):
 
 @pytest.fixture
 def tab(chromium, written):
-    with pages.opened(chromium, written) as tab:
+    with pages.open_page(chromium, written) as tab:
         yield tab
 
 
@@ -147,7 +147,7 @@ def test_what_tokens_say_is_text_and_can_be_told_apart(tab):
 def test_what_is_no_attention_is_not_called_so(chromium, maps, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(attention.render_page("lstm", "a text", TOKENS, saliency_TxT=maps["saliency_TxT"]))
-    with pages.opened(chromium, path) as tab:
+    with pages.open_page(chromium, path) as tab:
         assert "ttention" not in tab.title() + tab.locator("body").inner_text()
         assert tab.get_by_role("heading", name="Gradient saliency in lstm").is_visible()
         assert not tab.locator(".controls").is_visible() and not tab.locator(".overview").is_visible()
@@ -159,7 +159,7 @@ def test_a_long_text_in_the_dark_on_a_phone(chromium, tmp_path):
         attention.render_page("big", "word " * size, [f"word{i}" for i in range(size)], weights(12, 12, size))
     )
     assert path.stat().st_size < 1e6
-    with pages.opened(chromium, path, viewport={"width": 375, "height": 800}, color_scheme="dark") as tab:
+    with pages.open_page(chromium, path, viewport={"width": 375, "height": 800}, color_scheme="dark") as tab:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 375
         assert tab.locator("button:visible").evaluate_all("all => all.every(one => one.offsetHeight >= 24)")
         for width in (700, 375):  # lines end at their tokens however wide the page became

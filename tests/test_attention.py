@@ -13,7 +13,7 @@ from mlm.models import attention, dot_product
 B, H, D = 2, 3, 8
 
 
-def drawn(L, S, dtype):
+def draw_inputs(L, S, dtype):
     """q, k, v, which tokens are seen (of several segments; one row's end sees nothing of the keys), and row keys."""
     rng = np.random.default_rng(L)
     q, k, v = (jnp.asarray(rng.normal(size=(B, length, H, D)), dtype) for length in (L, S, S))
@@ -48,7 +48,7 @@ def plain(rate, dtype):
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize(("L", "S"), [(13, 13), (7, 12), (512, 512)])
 def test_both_passes_are_those_of_the_plain_formula(L, S, dropped, dtype, tolerance):
-    given, visible, key_B = drawn(L, S, dtype)
+    given, visible, key_B = draw_inputs(L, S, dtype)
     key_B, rate = (key_B, 0.25) if dropped else (None, 0.25)
     sides = [
         gradients(made, given, visible, key_B)

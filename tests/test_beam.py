@@ -21,20 +21,22 @@ def tables():
     return logits - np.logaddexp.reduce(logits, -1, keepdims=True)
 
 
-def following(cache, ids_N):
+def decode_step(cache, ids_N):
     """What a table says: the cache holds each row's number and the token before its last one."""
     row_1xN, before_1xN = cache
     return jnp.asarray(tables(), jnp.float32)[row_1xN[0], before_1xN[0], ids_N], (row_1xN, ids_N[None])
 
 
-def begun():
+def start_search():
     row_B = jnp.arange(ROWS)
     return (row_B[None], row_B[None] % V), (row_B + 1) % V
 
 
 @functools.partial(jax.jit, static_argnames=("num_beams", "length_penalty", "early_stopping", "suppressed_ids"))
-def found(most_B=None, **how):
-    return beam_search.search_beams(following, *begun(), num_steps=STEPS, max_steps_B=most_B, eos_id=END, **how)
+def search(most_B=None, **how):
+    return beam_search.search_beams(
+        decode_step, *start_search(), num_steps=STEPS, max_steps_B=most_B, eos_id=END, **how
+    )
 
 
 def every_text(row, most, normalise, alpha=0.6):
@@ -53,7 +55,7 @@ def every_text(row, most, normalise, alpha=0.6):
 @pytest.mark.parametrize("normalise", beam_search.LENGTH_PENALTIES)
 def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
     most_B = np.array([4, 3, 4, 1, 2])
-    wide = found(most_B, num_beams=200, length_penalty=normalise)
+    wide = search(most_B, num_beams=200, length_penalty=normalise)
     for row, most in enumerate(most_B):
         texts = every_text(row, most, normalise)
         best = min(len(texts), 20)
@@ -65,8 +67,8 @@ def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
 
 @pytest.mark.parametrize("normalise", beam_search.LENGTH_PENALTIES)
 def test_a_beam_of_one_is_greedy(normalise):
-    followed = sampling.decode_tokens(following, *begun(), sampling.select_argmax, num_steps=STEPS, eos_id=END)
-    one = found(num_beams=1, length_penalty=normalise, early_stopping="always")
+    followed = sampling.decode_tokens(decode_step, *start_search(), sampling.select_argmax, num_steps=STEPS, eos_id=END)
+    one = search(num_beams=1, length_penalty=normalise, early_stopping="always")
     np.testing.assert_array_equal(one.ids_BxWxT[:, 0], followed.ids_BxT)
     np.testing.assert_array_equal(one.length_BxW[:, 0], followed.length_B)
     np.testing.assert_allclose(one.log_prob_BxW[:, 0], followed.log_prob_B, rtol=1e-5)
@@ -78,13 +80,13 @@ def test_a_beam_of_one_is_greedy(normalise):
 
 
 def test_a_row_s_answer_depends_on_no_other_row():
-    together = found(num_beams=3, length_penalty="mean")
+    together = search(num_beams=3, length_penalty="mean")
     alone = jax.jit(
         lambda cache, last_B: beam_search.search_beams(
-            following, cache, last_B, num_beams=3, num_steps=STEPS, eos_id=END
+            decode_step, cache, last_B, num_beams=3, num_steps=STEPS, eos_id=END
         )
     )
-    (row_1xB, before_1xB), last_B = begun()
+    (row_1xB, before_1xB), last_B = start_search()
     for row in range(ROWS):
         mine = slice(row, row + 1)
         for its, one in zip(together, alone((row_1xB[:, mine], before_1xB[:, mine]), last_B[mine]), strict=True):
@@ -92,7 +94,7 @@ def test_a_row_s_answer_depends_on_no_other_row():
 
 
 def test_what_is_never_taken_is_in_no_text_and_has_no_share():
-    without = found(num_beams=200, length_penalty="none", suppressed_ids=(0, 2))
+    without = search(num_beams=200, length_penalty="none", suppressed_ids=(0, 2))
     there_W = np.asarray(without.score_BxW[0]) > -np.inf
     assert not np.isin(np.asarray(without.ids_BxWxT[0])[there_W], [2]).any()
     assert np.exp(np.asarray(without.score_BxW)).sum(-1) == pytest.approx(np.ones(ROWS), rel=1e-5)

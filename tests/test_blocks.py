@@ -21,7 +21,7 @@ RNG = np.random.default_rng(0)
 X_BxLxD = RNG.normal(size=(B, L, D)).astype(np.float32)
 
 
-def with_fields(**changes) -> config.Model:
+def change_fields(**changes) -> config.Model:
     return dataclasses.replace(SMALL, **changes)
 
 
@@ -30,7 +30,7 @@ def init(module, *inputs):
     return params_of(jax.eval_shape(lambda: module.init(jax.random.key(0), *inputs))["params"])
 
 
-def normed(model, params, x):
+def normalize(model, params, x):
     if model.norm == "layernorm":
         x = x - x.mean(-1, keepdims=True)
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + model.norm_eps) * params["scale"] + params.get("bias", 0)
@@ -57,7 +57,7 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("kernels", ["reference", "gelu"])
 def test_an_mlp_is_its_formula(activation, kernels):
-    mlp = layers.MLP(with_fields(activation=activation, kernels=kernels))
+    mlp = layers.MLP(change_fields(activation=activation, kernels=kernels))
     params = init(mlp, X_BxLxD)
     hidden = ACTIVATIONS[activation](X_BxLxD @ params["up"]["kernel"] + params["up"]["bias"])
     expected = hidden @ params["down"]["kernel"] + params["down"]["bias"]
@@ -76,26 +76,26 @@ class Tripled(layers.ResidualLayer):
 @pytest.mark.parametrize("placement", ["pre", "post", "sandwich"])
 @pytest.mark.parametrize("changes", [{}, {"layer_scale": 0.5, "bias": "output"}, {"first_norm": False}], ids=str)
 def test_norms_and_scales_stand_where_they_should(norm, placement, changes):
-    model = with_fields(norm=norm, norm_placement=placement, **changes)
+    model = change_fields(norm=norm, norm_placement=placement, **changes)
     params = init(Tripled(model), X_BxLxD, 1)
     has_bias = norm == "layernorm" and model.bias == "all"
     assert params["three_norm"].keys() == ({"scale", "bias"} if has_bias else {"scale"})
     for number in (1, 2):
         y = X_BxLxD
         if placement != "post" and (number == 2 or model.first_norm):
-            y = normed(model, params["three_norm"], y)
+            y = normalize(model, params["three_norm"], y)
         y = 3 * y
         if placement == "sandwich":
-            y = normed(model, params["three_post_norm"], y)
+            y = normalize(model, params["three_post_norm"], y)
         if model.layer_scale:
             y = y * params["three_layer_scale"]["scale"]
         y = X_BxLxD + y
-        expected = normed(model, params["three_norm"], y) if placement == "post" else y
+        expected = normalize(model, params["three_norm"], y) if placement == "post" else y
         found = Tripled(model).apply({"params": params}, X_BxLxD, number)
         np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def rotated(x_LxHxd, theta):
+def rotate(x_LxHxd, theta):
     """Each pair of entries (i, i + d/2), as a complex number, turned by position / theta^(2i/d)."""
     half = x_LxHxd.shape[-1] // 2
     angle = np.arange(len(x_LxHxd))[:, None, None] / theta ** (np.arange(half) / half)
@@ -122,11 +122,11 @@ def attend(model, params, number, table_KxH, x_LxD, visible_LxL):
     qkv = x_LxD @ params["qkv"]["kernel"] + params["qkv"].get("bias", 0)
     q, k, v = np.moveaxis(qkv.reshape(L, 3, H, D // H), 1, 0)
     if model.qk_norm:
-        q, k = normed(model, params["q_norm"], q), normed(model, params["k_norm"], k)
+        q, k = normalize(model, params["q_norm"], q), normalize(model, params["k_norm"], k)
     is_local = model.local_window > 0 and (model.global_every == 0 or (number - 1) % model.global_every > 0)
     if model.positions == "rotary":
         theta = model.local_rope_theta if is_local and model.local_rope_theta else model.rope_theta
-        q, k = rotated(q, theta), rotated(k, theta)
+        q, k = rotate(q, theta), rotate(k, theta)
     out = np.zeros((L, H, D // H))
     for i in range(L):
         seen = [j for j in range(L) if visible_LxL[i, j] and (not is_local or abs(i - j) <= model.local_window // 2)]
@@ -156,7 +156,7 @@ def attend(model, params, number, table_KxH, x_LxD, visible_LxL):
 )
 @pytest.mark.parametrize("kernels", ["reference", "attention"])
 def test_attention_is_its_formula(changes, kernels):
-    model = with_fields(kernels=kernels, **changes)
+    model = change_fields(kernels=kernels, **changes)
     table_KxH = RNG.normal(size=(positions.NUM_BUCKETS, H)) if model.positions == "relative" else None
     segments_L = np.array([1, 1, 1, 1, 1, 1, 2, 2, 2])
     visible_LxL = segments_L[:, None] == segments_L
@@ -185,7 +185,7 @@ def test_with_a_window_a_state_depends_on_the_nearest_tokens_of_its_segment_alon
     distance_LxL = index_L - index_L[:, None]
     for num_layers, every in ((1, 0), (2, 2)):
         changes = {"num_layers": num_layers, "local_window": 4, "global_every": every, "directionality": directionality}
-        model = with_fields(**changes, positions="rotary", dropout=0.0, attention_dropout=0.0)
+        model = change_fields(**changes, positions="rotary", dropout=0.0, attention_dropout=0.0)
         module, x_BxLxD = TransformerEncoder(model), RNG.normal(size=(1, len(index_L), D)).astype(np.float32)
         params = init(module, x_BxLxD, text.segments_BxL, None, None)
 
@@ -201,17 +201,17 @@ def test_with_a_window_a_state_depends_on_the_nearest_tokens_of_its_segment_alon
 
 @pytest.mark.parametrize("lm_head", ["bert", "linear"])
 def test_factorised_embeddings_are_projected_in_and_out(lm_head):
-    model = with_fields(embedding_dim=6, lm_head=lm_head, positions="rotary", dropout=0.0)
+    model = change_fields(embedding_dim=6, lm_head=lm_head, positions="rotary", dropout=0.0)
     module, text = lm.EncoderLM(model, VOCAB, TransformerEncoder, "rotary"), batch(1).text
     params = init(module, text)
-    embedded = normed(
+    embedded = normalize(
         model, params["embed_norm"], params["token"]["embedding"][text.ids_BxL] + params["type"]["embedding"][0]
     )
     expected = embedded @ params["embed_projection"]["kernel"] + params["embed_projection"]["bias"]
     np.testing.assert_allclose(module.apply({"params": params}, text, method="embed"), expected, atol=1e-4)
     h = X_BxLxD @ params["transform"]["kernel"] + params["transform"]["bias"]
     if lm_head == "bert":
-        h = normed(model, params["transform_norm"], ACTIVATIONS["gelu"](h))
+        h = normalize(model, params["transform_norm"], ACTIVATIONS["gelu"](h))
     expected = h @ params["token"]["embedding"].T + params.get("bias", 0)
     np.testing.assert_allclose(module.apply({"params": params}, X_BxLxD, method="logits"), expected, atol=1e-4)
 
@@ -255,7 +255,7 @@ def test_weights_decay_and_norms_scales_and_biases_do_not(family, cell):
 @pytest.mark.parametrize("init_std", [0.0, 0.02])
 def test_scaled_by_depth_the_last_matrix_of_a_sublayer_starts_smaller(init_std):
     plain, scaled = (
-        layers.MLP(with_fields(num_layers=8, init_std=init_std, depth_scaled_init=scales)).init(
+        layers.MLP(change_fields(num_layers=8, init_std=init_std, depth_scaled_init=scales)).init(
             jax.random.key(0), X_BxLxD
         )["params"]
         for scales in (False, True)
@@ -286,7 +286,7 @@ def test_a_block_that_bert_and_gpt_2_lack_is_not_exported_as_theirs(changes, bui
     fields = {"positions": "learned", "directionality": "bidirectional"}
     if build_config_json is gpt2.build_config_json:
         fields = gpt2.MODEL_FIELDS
-    assert build_config_json(with_fields(**fields), np.arange(VOCAB))
+    assert build_config_json(change_fields(**fields), np.arange(VOCAB))
     (name,) = changes
     with pytest.raises(errors.ConfigError, match=f"^config.model.{name} = .*: expected [^\n]*$"):
-        build_config_json(with_fields(**fields | changes), np.arange(VOCAB))
+        build_config_json(change_fields(**fields | changes), np.arange(VOCAB))

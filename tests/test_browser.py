@@ -33,7 +33,7 @@ def chromium():
 
 @pytest.fixture
 def tab(chromium, written):
-    with pages.opened(chromium, written) as tab:
+    with pages.open_page(chromium, written) as tab:
         yield tab
 
 
@@ -191,7 +191,7 @@ def test_what_has_no_logarithm_is_not_drawn_and_no_interval_leaves_the_axes(chro
         result["history"][1]["eval_excess_loss"] = (0.0, -0.1, 0.5, 0.7, 1.0, 2.0)[place]
         for of_rate in result["evaluations"]["mask_rates"].values():
             of_rate["accuracy"] = (0.0, 1.0)[place % 2]
-    with pages.opened(chromium, pages.alone(tmp_path, results)) as tab:
+    with pages.open_page(chromium, pages.alone(tmp_path, results)) as tab:
         first = tab.locator("figure:has(.head)").first
         first.get_by_label("which").select_option(label=pages.GAP)
         assert markers(first, "window").count() == 2
@@ -236,11 +236,11 @@ LONG = "masked, 30%, told by the state before; causal for the first 50% of the s
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_label_of_a_chart_is_cut_or_covers_another(chromium, sweep, tmp_path, width):
     def table(results):
-        rows, columns = pages.with_paper(results)
+        rows, columns = pages.build_paper_table(results)
         return [rows[0] | {"model": LONG}, *rows[1:]], columns
 
     page = pages.alone(tmp_path, sweep[1], types.SimpleNamespace(__doc__="Long?", table=table))
-    with pages.opened(chromium, page, viewport={"width": width, "height": 844}) as tab:
+    with pages.open_page(chromium, page, viewport={"width": width, "height": 844}) as tab:
         assert tab.locator("svg.marks text").count() > 100 and tab.evaluate(UNREADABLE) == []
         for plot in tab.locator(".root > g > .background").all():
             assert plot.bounding_box()["width"] > 80
@@ -250,7 +250,7 @@ def test_labels_of_figures_for_papers_are_whole_and_apart(chromium, sweep):
     value = estimates.Estimate(1.0, 0.5, 1.5)
     lines = [Series(f"a rather long name, number {i}", [1, 2], [value] * 2) for i in range(12)]
     found = [
-        *charts.build_charts(sweep[1], *pages.with_paper(sweep[1])),
+        *charts.build_charts(sweep[1], *pages.build_paper_table(sweep[1])),
         charts.IntervalChart("long", "loss", ".3f", [(LONG, value, None)] * 4),
         charts.IntervalChart("nameless", "loss", ".3f", [("", value, None)]),
         charts.LineChart("twelve", "step", "", "step", pages.LOSS, lines, []),
@@ -302,7 +302,7 @@ def wide(sweep, tmp_path_factory):
     root = tmp_path_factory.mktemp("wide")
 
     def table(results):
-        rows, columns = pages.with_paper(results)
+        rows, columns = pages.build_paper_table(results)
         more = [Column(f"more{i}", f"a title {i}", ".3f") for i in range(20)]
         value = estimates.Estimate(1.5, 1.0, 2.0)
         return [row | {column.name: value for column in more} for row in rows], [*columns, *more]
@@ -314,7 +314,7 @@ def wide(sweep, tmp_path_factory):
 
 @pytest.mark.parametrize("which", ["written", "wide"])
 def test_no_column_is_outside_a_window_of_1280(chromium, request, which):
-    with pages.opened(chromium, request.getfixturevalue(which), java_script_enabled=False) as tab:
+    with pages.open_page(chromium, request.getfixturevalue(which), java_script_enabled=False) as tab:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 1280
         assert tab.evaluate(HIDDEN) == []
 
@@ -322,7 +322,7 @@ def test_no_column_is_outside_a_window_of_1280(chromium, request, which):
 @pytest.mark.parametrize("which", ["written", "wide"])
 @pytest.mark.parametrize("width", [964, 703], ids=["landscape", "portrait"])  # letter and A4 less the margins
 def test_nothing_is_cut_on_paper(chromium, request, which, width):
-    with pages.opened(chromium, request.getfixturevalue(which), viewport={"width": width, "height": 700}) as tab:
+    with pages.open_page(chromium, request.getfixturevalue(which), viewport={"width": width, "height": 700}) as tab:
         tab.emulate_media(media="print")
         tab.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert tab.evaluate(HIDDEN) == []
@@ -332,7 +332,7 @@ def test_nothing_is_cut_on_paper(chromium, request, which, width):
 
 @pytest.mark.parametrize("which", ["written", "wide"])
 def test_a_small_screen_scrolls_tables_not_the_page(chromium, request, which):
-    with pages.opened(chromium, request.getfixturevalue(which), viewport={"width": 375, "height": 800}) as tab:
+    with pages.open_page(chromium, request.getfixturevalue(which), viewport={"width": 375, "height": 800}) as tab:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 375
         assert tab.evaluate("""() => [...document.querySelectorAll("main .wide, header pre")].every(wide => {
             wide.scrollLeft = wide.scrollWidth;

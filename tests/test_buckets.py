@@ -236,7 +236,7 @@ def test_a_bucket_is_tried_before_it_is_needed(root, monkeypatch):
     assert not Memory.store  # it was tried without leaving anything
 
 
-def made(cache, calls):
+def make_folder(cache, calls):
     def make(folder):
         calls.append(folder)
         (folder / "rows.bin").write_bytes(b"rows")
@@ -252,17 +252,17 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
     calls, manifests = [], []
     for machine in ("one", "one", "two"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
-        folder, manifest = made("gs://lab/cache", calls)
+        folder, manifest = make_folder("gs://lab/cache", calls)
         manifests.append(manifest)
         assert folder.is_relative_to(tmp_path / machine) and (folder / "rows.bin").read_bytes() == b"rows"
     assert len(calls) == 1 and manifests[0] == manifests[1] == manifests[2] and manifests[0]["rows"] == 1
     spoilt = next(name for name in Memory.store if name.endswith("-rows.bin"))
     storage.BUCKET.write(f"gs:/{spoilt}", b"rowz")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
-    made("gs://lab/cache", calls)
+    make_folder("gs://lab/cache", calls)
     assert len(calls) == 2 and "the digest of rows.bin does not match; making it again" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "four"))
-    assert made("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2
+    assert make_folder("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2
 
 
 def test_who_comes_while_rows_are_made_waits_and_fetches_them(root, tmp_path, monkeypatch):

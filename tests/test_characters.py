@@ -23,7 +23,7 @@ def text(seed, count):
     return "".join(draw.choices(LETTERS, k=count)) + "  \n\n"
 
 
-def configured(folder, **changes):
+def resolve(folder, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(
         nanogpt.get_config(), {"data.path": f"{folder}/*", "data.cache_dir": f"{folder.parent}/cache"}
@@ -60,7 +60,7 @@ def test_the_rows_of_a_stream_hold_the_text_and_nothing_else(folder, length):
     with gzip.open(folder / "1.gz", "wt") as file:
         file.write(parts[1])
     (folder / "2.txt").write_text(parts[2])
-    cfg, whole = configured(folder, pack__seq_len=length), "".join(parts)
+    cfg, whole = resolve(folder, pack__seq_len=length), "".join(parts)
     packed, cut = pack.load_dataset(cfg), int(0.9 * len(whole))
     for rows, asked in ((packed.train, whole[:cut]), (packed.validation, whole[cut:])):
         there_NxL = rows["segments"] > 0
@@ -97,7 +97,7 @@ def test_a_held_out_file_is_a_stream_of_its_own(folder):
     (folder / "a.txt").write_text("a b\n" * 40)
     (folder.parent / "held.txt").write_text(" b a \n\n")
     packed = pack.load_dataset(
-        configured(folder, data__validation_path=f"{folder.parent}/held.txt", data__validation_fraction=0.05)
+        resolve(folder, data__validation_path=f"{folder.parent}/held.txt", data__validation_fraction=0.05)
     )
     assert packed.tokenizer.decode(packed.train["ids"].ravel()) == "a b\n" * 40
     assert packed.tokenizer.decode(packed.validation["ids"][packed.validation["segments"] > 0]) == " b a \n\n"
@@ -105,7 +105,7 @@ def test_a_held_out_file_is_a_stream_of_its_own(folder):
 
 def test_the_vocabulary_is_of_the_training_part(folder):
     (folder / "a.txt").write_text("ab" * 95 + "z" * 10)
-    packed = pack.load_dataset(configured(folder))
+    packed = pack.load_dataset(resolve(folder))
     assert packed.tokenizer.pieces[NUM_SPECIAL:] == ["a", "b"]
     assert packed.manifest["validation"]["unknown"] == 0.5  # 10 of the last 20
 
@@ -120,13 +120,13 @@ def test_the_vocabulary_is_of_the_training_part(folder):
 )
 def test_what_no_stream_can_be_is_refused(folder, changes, words):
     with pytest.raises(errors.ConfigError, match=rf"^config\.{words}"):
-        configured(folder, **changes)
+        resolve(folder, **changes)
 
 
 def test_a_stream_without_text_in_a_split_is_refused(folder):
     (folder / "a.txt").write_text("")
     with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*expected files with text for the train"):
-        pack.load_dataset(configured(folder))
+        pack.load_dataset(resolve(folder))
 
 
 def test_nanogpt_s_recipe_is_its_own():

@@ -7,7 +7,7 @@ import re
 import jax
 import numpy as np
 import pytest
-from small import ENDINGS, PLAIN, batch, build, small_config, with_text
+from small import ENDINGS, PLAIN, batch, build, replace_text, small_config
 
 from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS, SEP
@@ -22,7 +22,7 @@ HEADER = "sent1,sent2,ending0,ending1,ending2,label\n"
 ROW = "w1,w2,w3,w4,w5,2\n"
 
 
-def asked(folder, tokenizer, **said):
+def make_config(folder, tokenizer, **said):
     said = {
         "format": "csv",
         "train": "train",
@@ -47,7 +47,7 @@ def asked(folder, tokenizer, **said):
 
 
 def load(*args, **said):
-    cfg = resolution.resolve(asked(*args, **said))
+    cfg = resolution.resolve(make_config(*args, **said))
     resolution.check(cfg)
     return pack.load_dataset(cfg)
 
@@ -139,10 +139,10 @@ def test_endings_come_in_the_order_of_their_columns_and_labels_in_theirs(tmp_pat
 def test_a_bad_row_ends_in_one_line(text, words, tmp_path, tokenizer):
     write(tmp_path, HEADER + ROW, "train")
     write(tmp_path, text, "dev")
-    refused(f"{re.escape(str(tmp_path))}/dev{words}", load, tmp_path, tokenizer)
+    assert_refused(f"{re.escape(str(tmp_path))}/dev{words}", load, tmp_path, tokenizer)
 
 
-def refused(words, call, *args, **said):
+def assert_refused(words, call, *args, **said):
     with pytest.raises(errors.ConfigError) as error:
         call(*args, **said)
     assert re.match(words, str(error.value)) and "\n" not in str(error.value), error.value
@@ -159,7 +159,7 @@ def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
         ({"scores": "f1"}, "scores = 'f1': expected one of accuracy"),
         ({"format": "squad"}, "format = 'squad': expected one of tsv"),
     ):
-        refused(f"config.data.labelled.{words}", load, tmp_path, tokenizer, **said)
+        assert_refused(f"config.data.labelled.{words}", load, tmp_path, tokenizer, **said)
     for changes, words in (
         ({"pack.seq_len": 7}, "config.pack.seq_len = 7: expected 8 <= value"),
         (
@@ -172,13 +172,13 @@ def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
             "config.finetune.pooling = 'first': expected last or mean",
         ),
     ):
-        refused(
+        assert_refused(
             words,
             lambda cfg: resolution.check(resolution.resolve(cfg)),
-            fields.override(asked(tmp_path, tokenizer), changes),
+            fields.override(make_config(tmp_path, tokenizer), changes),
         )
     row = tasks.TASKS["swag"]
-    refused(
+    assert_refused(
         "config.objective = 'classification': expected multiple_choice, since config.data.task is swag",
         lambda cfg: resolution.check(resolution.resolve(cfg)),
         fields.override(
@@ -221,7 +221,7 @@ def rows():
     """Endings of 2 to 4 tokens, at places of their own as rows have them."""
     real_BxL = np.arange(16) % 4 < np.random.default_rng(2).integers(2, 5, (3, 4)).repeat(4, 1)
     full = batch(3)
-    return with_text(
+    return replace_text(
         full,
         ids_BxL=full.text.ids_BxL * real_BxL,
         segments_BxL=(np.arange(16) // 4 + 1) * real_BxL,
@@ -229,14 +229,14 @@ def rows():
     )
 
 
-def turned(x_BxL, order):
+def reorder(x_BxL, order):
     return x_BxL.reshape(3, 4, 4)[:, order].reshape(3, 16)
 
 
 def test_endings_in_another_order_have_their_logits_in_that_order(answers):
     order = [2, 0, 3, 1]
     given = rows()
-    one, other = answers(given), answers(given._replace(text=types.Tokens(*(turned(x, order) for x in given.text))))
+    one, other = answers(given), answers(given._replace(text=types.Tokens(*(reorder(x, order) for x in given.text))))
     np.testing.assert_allclose(other, np.asarray(one)[:, order], rtol=1e-5, atol=1e-6)
     assert np.ptp(one) > 0.1
 
@@ -245,10 +245,10 @@ def test_no_ending_sees_another_and_one_that_is_not_there_is_never_chosen(answer
     given = rows()
     ids_BxL = given.text.ids_BxL.copy()
     ids_BxL[:, 4:6] = 7
-    one, other = (np.asarray(answers(with_text(given, ids_BxL=ids))) for ids in (given.text.ids_BxL, ids_BxL))
+    one, other = (np.asarray(answers(replace_text(given, ids_BxL=ids))) for ids in (given.text.ids_BxL, ids_BxL))
     np.testing.assert_allclose(one[:, [0, 2, 3]], other[:, [0, 2, 3]], rtol=1e-6)
     assert (one[:, 1] != other[:, 1]).all()
-    none = answers(with_text(given, segments_BxL=given.text.segments_BxL * (np.arange(16) < 12)))
+    none = answers(replace_text(given, segments_BxL=given.text.segments_BxL * (np.arange(16) < 12)))
     assert (np.asarray(none)[:, 3] < -1e8).all()
     np.testing.assert_allclose(np.asarray(none)[:, :3], one[:, :3], rtol=1e-6)
 

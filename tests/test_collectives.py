@@ -11,7 +11,7 @@ from mlm.training.step import collectives
 NONE = dict.fromkeys(collectives.COLLECTIVES, 0)
 
 
-def compiled(function, *shapes) -> str:
+def compile_text(function, *shapes) -> str:
     """The text of function on four devices, each with a part along the first axis."""
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     mapped = jax.shard_map(function, mesh=mesh, in_specs=jax.P("data"), out_specs=jax.P("data"), check_vma=False)
@@ -31,7 +31,7 @@ def test_each_kind_counts_the_whole_array_that_it_is_about():
         other_1x4 = jax.lax.all_to_all(y_4x4, "data", 1, 1, tiled=True)
         return part_2x6, jax.lax.ppermute(other_1x4, "data", [(0, 1), (1, 0)]), jax.lax.psum(part_2x6[:1, :5], "data")
 
-    found = collectives.count_bytes(compiled(moves, ((8, 6), jnp.float32), ((4, 4), jnp.float32)))
+    found = collectives.count_bytes(compile_text(moves, ((8, 6), jnp.float32), ((4, 4), jnp.float32)))
     assert found == {
         "all-gather": 8 * 6 * 4,
         "reduce-scatter": 8 * 6 * 4,
@@ -51,11 +51,11 @@ def test_the_body_of_a_loop_counts_as_often_as_it_runs():
 
         return jax.lax.scan(outer, x_8x16, length=5)[0]
 
-    assert collectives.count_bytes(compiled(moves, ((8, 16), jnp.float32))) == NONE | {
+    assert collectives.count_bytes(compile_text(moves, ((8, 16), jnp.float32))) == NONE | {
         "all-gather": 5 * 8 * 16 * 4,
         "all-reduce": 5 * 3 * 16 * 4,
     }
-    assert collectives.count_bytes(compiled(lambda x: x + 1, ((8, 16), jnp.float32))) == NONE
+    assert collectives.count_bytes(compile_text(lambda x: x + 1, ((8, 16), jnp.float32))) == NONE
 
 
 STARTED = """HloModule started

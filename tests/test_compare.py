@@ -9,7 +9,7 @@ from mlm.report import compare
 LOSS = Score("loss", "held-out loss", ("nats", "predictions"), unit="nats per prediction", better=-1)
 
 
-def drawn(rng, shift=0.0, seeds=20, rows=150, shared=0.2):
+def draw_nats(rng, shift=0.0, seeds=20, rows=150, shared=0.2):
     """a_SxNxC, b_SxNxC: nats that vary by seed (partly shared), by row and by chance, and predictions of each row."""
     predictions_N = rng.integers(0, 20, rows).astype(float)
     shared_Sx1, row_N = rng.normal(0, shared, (seeds, 1)), rng.normal(3, 0.5, rows)
@@ -18,10 +18,10 @@ def drawn(rng, shift=0.0, seeds=20, rows=150, shared=0.2):
         own_Sx1 = rng.normal(0, 0.2, (seeds, 1))
         return (row_N + shared_Sx1 + own_Sx1 + rng.normal(0, 0.3, (seeds, rows))) * predictions_N
 
-    return stacked(group() + shift * predictions_N, predictions_N), stacked(group(), predictions_N)
+    return stack(group() + shift * predictions_N, predictions_N), stack(group(), predictions_N)
 
 
-def stacked(nats_SxN, predictions_N):
+def stack(nats_SxN, predictions_N):
     return np.stack([nats_SxN, np.broadcast_to(predictions_N, nats_SxN.shape)], axis=-1)
 
 
@@ -33,7 +33,7 @@ def means(x_SxNxC):
 def test_the_interval_covers_the_true_difference_nineteen_times_in_twenty(paired):
     rng, covered, sets = np.random.default_rng(0), 0, 200
     for _ in range(sets):
-        arrays = drawn(rng, -0.1, shared=0.2 if paired else 0.0)
+        arrays = draw_nats(rng, -0.1, shared=0.2 if paired else 0.0)
         found = compare.multi_bootstrap(*arrays, LOSS, paired=paired, resamples=400)
         covered += found.low <= -0.1 <= found.high
     assert 0.9 < covered / sets < 0.985
@@ -44,7 +44,7 @@ def test_pairing_takes_out_what_seeds_share_and_no_pairing_does_not():
     predictions_N = np.full(200, 10.0)
     seed_Sx1 = rng.normal(0, 1, (8, 1))
     a, b = (
-        stacked((mean + seed_Sx1 + rng.normal(0, 0.1, (8, 200))) * predictions_N, predictions_N) for mean in (3, 3.05)
+        stack((mean + seed_Sx1 + rng.normal(0, 0.1, (8, 200))) * predictions_N, predictions_N) for mean in (3, 3.05)
     )
     both = [compare.multi_bootstrap(a, b, LOSS, paired=paired) for paired in (True, False)]
     assert both[0].mean == pytest.approx(both[1].mean) == pytest.approx(-0.05, abs=0.02)
@@ -53,7 +53,7 @@ def test_pairing_takes_out_what_seeds_share_and_no_pairing_does_not():
 
 
 def test_rows_weigh_by_their_predictions_and_the_sides_are_not_mixed():
-    a, b = drawn(np.random.default_rng(2), -1.0)
+    a, b = draw_nats(np.random.default_rng(2), -1.0)
     found = compare.multi_bootstrap(a, b, LOSS, paired=True, resamples=500)
     assert found.mean == pytest.approx(means(a).mean() - means(b).mean())
     assert found.low < found.mean < found.high < 0 and found.p == 1 / 500
@@ -64,14 +64,14 @@ def test_rows_weigh_by_their_predictions_and_the_sides_are_not_mixed():
 
 
 def test_where_higher_is_better_the_claim_is_of_the_higher():
-    a, b = drawn(np.random.default_rng(2), -0.05, seeds=4)
+    a, b = draw_nats(np.random.default_rng(2), -0.05, seeds=4)
     higher = LOSS._replace(better=1)
     as_loss, as_score = (compare.multi_bootstrap(a, b, score, paired=True) for score in (LOSS, higher))
     assert as_score[:3] == as_loss[:3] and as_score.p == pytest.approx(1 - as_loss.p) and as_loss.p != as_score.p
 
 
 def test_a_resample_is_worth_what_the_scores_function_says_of_its_sums():
-    a, b = drawn(np.random.default_rng(6), -0.2, seeds=1, rows=40)
+    a, b = draw_nats(np.random.default_rng(6), -0.2, seeds=1, rows=40)
     found = compare.multi_bootstrap(a, b, LOSS._replace(function="exp_mean"), paired=True)
     rng = np.random.default_rng(7)
     place_RxN = rng.integers(40, size=(20_000, 40))
@@ -82,7 +82,7 @@ def test_a_resample_is_worth_what_the_scores_function_says_of_its_sums():
 
 
 def test_resampling_in_parts_changes_nothing_but_the_draws(monkeypatch):
-    arrays = drawn(np.random.default_rng(3))
+    arrays = draw_nats(np.random.default_rng(3))
     whole = compare.multi_bootstrap(*arrays, LOSS, paired=True, resamples=4000)
     monkeypatch.setattr(compare, "MAX_CHUNK_VALUES", 150 * 37)
     parts = compare.multi_bootstrap(*arrays, LOSS, paired=True, resamples=4000)
@@ -102,7 +102,7 @@ def run(name, seed, x_NxC=None, score=LOSS):
 
 
 def test_runs_are_paired_by_their_seed_not_by_their_order():
-    a_SxNxC, b_SxNxC = drawn(np.random.default_rng(4), -0.2, seeds=3)
+    a_SxNxC, b_SxNxC = draw_nats(np.random.default_rng(4), -0.2, seeds=3)
     a, b = [run("a", seed, a_SxNxC[seed]) for seed in (2, 0, 1)], [run("b", seed, b_SxNxC[seed]) for seed in (0, 1, 2)]
     found = compare.match_groups(a, b)
     assert found.paired and found.seeds == (3, 3)
@@ -114,7 +114,7 @@ def test_runs_are_paired_by_their_seed_not_by_their_order():
 
 
 def test_what_was_judged_otherwise_is_not_put_side_by_side():
-    a_SxNxC, b_SxNxC = drawn(np.random.default_rng(5), -0.2, seeds=2)
+    a_SxNxC, b_SxNxC = draw_nats(np.random.default_rng(5), -0.2, seeds=2)
     first = [run("a", seed, a_SxNxC[seed]) for seed in (0, 1)]
     assert compare.match_groups(first, [run("b", 0, b_SxNxC[0])])
     more_2 = np.arange(2) == 1  # a prediction more in each row

@@ -18,7 +18,7 @@ from mlm.training.run import loop, resolution
 ROOT = Path(__file__).parents[1]
 
 
-def checked(changes):
+def check(changes):
     loop.check(resolution.resolve(fields.override(config.Config(), changes)))
 
 
@@ -105,7 +105,7 @@ def checked(changes):
 )
 def test_a_bad_value_is_named_with_what_was_expected(changes, words):
     with pytest.raises(errors.ConfigError) as error:
-        checked(changes)
+        check(changes)
     message = str(error.value)
     assert "\n" not in message
     assert all(word in message for word in words), message

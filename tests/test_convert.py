@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hub_folders import folders_of
+from hub_folders import make_folders
 from safetensors.numpy import load
 
 import mlm
@@ -15,18 +15,18 @@ from mlm.data.tokenizers import hub as vocabulary
 
 
 @pytest.fixture
-def made(tmp_path):
-    return folders_of(tmp_path)
+def hub_folders(tmp_path):
+    return make_folders(tmp_path)
 
 
-def refused(*folders):
+def get_refusal(*folders):
     with pytest.raises(errors.ConfigError) as refusal:
         convert.main(["convert", *map(str, folders)])
     assert "\n" not in str(refusal.value)
     return str(refusal.value)
 
 
-def test_a_folder_of_pickles_opens_once_converted(made, tmp_path):
+def test_a_folder_of_pickles_opens_once_converted(hub_folders, tmp_path):
     torch = pytest.importorskip("torch")
     folder, line = tmp_path / "bert", "the apple is [MASK]"
     wanted = mlm.load(folder).logits(line)
@@ -37,10 +37,10 @@ def test_a_folder_of_pickles_opens_once_converted(made, tmp_path):
         mlm.load(folder)
     convert.main(["convert", str(folder), str(tmp_path / "out")])
     np.testing.assert_array_equal(mlm.load(tmp_path / "out").logits(line), wanted)
-    assert refused(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty or new folder"
+    assert get_refusal(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty or new folder"
 
 
-def test_tensors_of_any_layout_are_converted_or_refused_in_a_line(made, tmp_path):
+def test_tensors_of_any_layout_are_converted_or_refused_in_a_line(hub_folders, tmp_path):
     torch = pytest.importorskip("torch")
     path, x = tmp_path / "bert" / "pytorch_model.bin", torch.arange(6.0).reshape(2, 3)
     torch.save({"turned": x.T, "parameter": torch.nn.Parameter(x), "number": x[1, 2]}, path)
@@ -51,7 +51,7 @@ def test_tensors_of_any_layout_are_converted_or_refused_in_a_line(made, tmp_path
     assert found["number"].shape == ()
     for tensors in ({"odd": x.to_sparse()}, {1: x}):
         torch.save(tensors, path)
-        assert refused(path.parent, tmp_path / "none").startswith(f"{path}")
+        assert get_refusal(path.parent, tmp_path / "none").startswith(f"{path}")
         assert not (tmp_path / "none").exists()
 
 
@@ -65,18 +65,18 @@ class Hostile:
         return open, (str(self.path), "w")
 
 
-def test_code_in_a_pickle_is_not_run(made, tmp_path):
+def test_code_in_a_pickle_is_not_run(hub_folders, tmp_path):
     folder = tmp_path / "bert"
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Hostile(tmp_path / "ran")))
-    said = refused(folder, tmp_path / "out")
+    said = get_refusal(folder, tmp_path / "out")
     assert said.startswith(f"{folder}/pytorch_model.bin: expected t") and not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_converted_is_said(made, tmp_path):
-    assert refused(tmp_path / "bert").startswith("mlm convert: the following arguments are required")
-    assert refused(tmp_path / "bert", tmp_path / "out").endswith("expected a folder with pytorch_model*.bin")
+def test_what_cannot_be_converted_is_said(hub_folders, tmp_path):
+    assert get_refusal(tmp_path / "bert").startswith("mlm convert: the following arguments are required")
+    assert get_refusal(tmp_path / "bert", tmp_path / "out").endswith("expected a folder with pytorch_model*.bin")
 
 
 @pytest.mark.parametrize(("word", "cased"), [("Red", True), ("red", False)])

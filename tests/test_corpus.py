@@ -25,7 +25,7 @@ def texts(count, seed=0):
     return [f"Document {i} says " + " ".join(draw.choices("abcdefgh", k=20)) + "." for i in range(count)]
 
 
-def of(folder, documents, boundary="file", **more):
+def write_corpus(folder, documents, boundary="file", **more):
     """A corpus of one document a file."""
     folder.mkdir(exist_ok=True)
     for i, document in enumerate(documents):
@@ -33,28 +33,30 @@ def of(folder, documents, boundary="file", **more):
     return config.Data(corpus="text", path=f"{folder}/*.txt", document_boundary=boundary, **more)
 
 
-def both(data):
+def read_splits(data):
     return tuple(list(corpus.read_documents(data, split)) for split in corpus.SPLITS)
 
 
 def test_each_document_is_in_one_split_whatever_the_order(tmp_path):
     documents = texts(200)
-    train, validation = both(of(tmp_path / "a", documents, validation_fraction=0.2))
+    train, validation = read_splits(write_corpus(tmp_path / "a", documents, validation_fraction=0.2))
     assert sorted(train + validation) == sorted(documents) and not set(train) & set(validation)
     assert 20 < len(validation) < 60
-    backwards = both(of(tmp_path / "b", documents[::-1], validation_fraction=0.2))
+    backwards = read_splits(write_corpus(tmp_path / "b", documents[::-1], validation_fraction=0.2))
     assert set(backwards[0]) == set(train) and backwards[0] != train
 
 
 def test_equal_documents_stay_in_one_split(tmp_path):
-    train, validation = both(of(tmp_path / "a", [t for t in texts(60) for _ in range(3)], validation_fraction=0.3))
+    train, validation = read_splits(
+        write_corpus(tmp_path / "a", [t for t in texts(60) for _ in range(3)], validation_fraction=0.3)
+    )
     assert validation and not set(train) & set(validation)
     assert all(documents.count(t) == 3 for documents in (train, validation) for t in documents)
 
 
 def test_a_larger_held_out_share_keeps_what_was_held_out(tmp_path):
-    small = both(of(tmp_path / "a", texts(200), validation_fraction=0.1))[1]
-    large = both(of(tmp_path / "a", texts(200), validation_fraction=0.3))[1]
+    small = read_splits(write_corpus(tmp_path / "a", texts(200), validation_fraction=0.1))[1]
+    large = read_splits(write_corpus(tmp_path / "a", texts(200), validation_fraction=0.3))[1]
     assert set(small) < set(large)
 
 
@@ -81,10 +83,10 @@ def test_gzip_line_ends_and_byte_order_mark_do_not_show(tmp_path):
 
 def test_bad_bytes_and_empty_files_are_counted_with_file_and_offset(tmp_path, caplog):
     documents = texts(50)
-    data = of(tmp_path / "a", documents, validation_fraction=0.2)
+    data = write_corpus(tmp_path / "a", documents, validation_fraction=0.2)
     (tmp_path / "a" / "bad.txt").write_bytes(b"good line\nnot \xff good\nnor \xfe this\n")
     (tmp_path / "a" / "empty.txt").write_text(" \n\n")
-    train, validation = both(data)
+    train, validation = read_splits(data)
     assert len(train + validation) == 51 and any("not \ufffd good" in t for t in train + validation)
     assert "2 lines with bytes that are not UTF-8" in caplog.text and "bad.txt at byte 14" in caplog.text
     assert "1 empty files" in caplog.text and "empty.txt at byte 0" in caplog.text
@@ -109,10 +111,10 @@ def test_a_cut_gzip_file_is_an_error_that_names_it(tmp_path):
     ],
 )
 def test_bad_fields_end_in_one_line(tmp_path, changes, message):
-    data = of(tmp_path / "texts", texts(9))
+    data = write_corpus(tmp_path / "texts", texts(9))
     data = dataclasses.replace(data, **{name: value.format(tmp_path) for name, value in changes.items()})
     with pytest.raises(errors.ConfigError, match=message) as error:
-        both(data)
+        read_splits(data)
     assert "\n" not in str(error.value)
 
 
@@ -120,35 +122,35 @@ def test_a_split_without_documents_is_an_error(tmp_path):
     with pytest.raises(
         errors.ConfigError, match=r"no document in the validation split.*config\.data\.document_boundary"
     ):
-        both(of(tmp_path / "a", texts(1), validation_fraction=1e-9))
+        read_splits(write_corpus(tmp_path / "a", texts(1), validation_fraction=1e-9))
     with pytest.raises(errors.ConfigError, match="no document in the train split"):
-        both(of(tmp_path / "b", [" \n"]))
+        read_splits(write_corpus(tmp_path / "b", [" \n"]))
 
 
 def test_held_out_files_are_the_validation_split_and_leave_training(tmp_path, caplog):
-    held_out = of(tmp_path / "held", texts(5, seed=1))
-    data = of(tmp_path / "a", texts(20) + texts(5, seed=1)[:3], validation_path=held_out.path)
-    train, validation = both(data)
+    held_out = write_corpus(tmp_path / "held", texts(5, seed=1))
+    data = write_corpus(tmp_path / "a", texts(20) + texts(5, seed=1)[:3], validation_path=held_out.path)
+    train, validation = read_splits(data)
     assert validation == texts(5, seed=1) and train == texts(20)
     assert "3 training documents also stand in the validation split" in caplog.text
 
 
 @pytest.mark.parametrize("own_file", [False, True])
 def test_a_search_chooses_on_a_part_of_training_that_is_not_held_out(tmp_path, own_file):
-    held_out = {"validation_path": of(tmp_path / "held", texts(5, seed=1)).path} if own_file else {}
-    data = of(tmp_path / "a", texts(200), validation_fraction=0.2, **held_out)
-    train, validation = both(data)
-    rest, chosen_by = both(dataclasses.replace(data, search_fraction=0.2))
+    held_out = {"validation_path": write_corpus(tmp_path / "held", texts(5, seed=1)).path} if own_file else {}
+    data = write_corpus(tmp_path / "a", texts(200), validation_fraction=0.2, **held_out)
+    train, validation = read_splits(data)
+    rest, chosen_by = read_splits(dataclasses.replace(data, search_fraction=0.2))
     assert sorted(rest + chosen_by) == sorted(train) and not set(rest) & set(chosen_by)
     assert 15 < len(chosen_by) < 60 and not set(validation) & {*rest, *chosen_by}
 
 
 def test_fingerprint_follows_content_and_division_only(tmp_path):
-    data = of(tmp_path / "a", texts(5))
-    assert corpus.compute_fingerprint(data) == corpus.compute_fingerprint(of(tmp_path / "b", texts(5)))
+    data = write_corpus(tmp_path / "a", texts(5))
+    assert corpus.compute_fingerprint(data) == corpus.compute_fingerprint(write_corpus(tmp_path / "b", texts(5)))
     others = [
-        of(tmp_path / "c", [*texts(4), texts(5)[4].replace("4", "5")]),
-        of(tmp_path / "d", texts(4)),
+        write_corpus(tmp_path / "c", [*texts(4), texts(5)[4].replace("4", "5")]),
+        write_corpus(tmp_path / "d", texts(4)),
         dataclasses.replace(data, document_boundary="blank_line"),
         dataclasses.replace(data, validation_fraction=0.1),
         dataclasses.replace(data, search_fraction=0.1),
@@ -178,7 +180,7 @@ def test_a_long_document_is_cut_between_characters_and_counted(tmp_path, caplog,
 
 
 def test_docstrings_are_the_library_documentation_on_every_machine():
-    train, validation = both(config.Data(corpus="docstrings"))
+    train, validation = read_splits(config.Data(corpus="docstrings"))
     assert 1e6 < sum(map(len, train + validation)) < 4e6
     assert len(validation) >= 10 and not set(train) & set(validation)
     assert any("JSON (JavaScript Object Notation)" in t for t in train + validation)
@@ -188,39 +190,39 @@ def test_own_text_as_a_tfds_data_set_is_the_same_corpus(tmp_path):
     pytest.importorskip("tensorflow_datasets")
     from mlm.data.text import tfds
 
-    source = of(tmp_path / "a", [*texts(40), "Zażółć gęślą jaźń 日本語"])
-    held_out = of(tmp_path / "held", texts(5, seed=1))
+    source = write_corpus(tmp_path / "a", [*texts(40), "Zażółć gęślą jaźń 日本語"])
+    held_out = write_corpus(tmp_path / "held", texts(5, seed=1))
     tfds.prepare_dataset("own", source.path, str(tmp_path / "out"))
     tfds.prepare_dataset("own_held", source.path, str(tmp_path / "out"), validation_path=held_out.path)
     data = config.Data(corpus="tfds", tfds_name="own", tfds_dir=str(tmp_path / "out"))
-    assert [sorted(part) for part in both(data)] == [sorted(part) for part in both(source)]
+    assert [sorted(part) for part in read_splits(data)] == [sorted(part) for part in read_splits(source)]
     held = dataclasses.replace(data, tfds_name="own_held")
-    assert sorted(both(held)[1]) == texts(5, seed=1) and len(both(held)[0]) == 41
+    assert sorted(read_splits(held)[1]) == texts(5, seed=1) and len(read_splits(held)[0]) == 41
     assert corpus.compute_fingerprint(data) != corpus.compute_fingerprint(held)
     for changes, message in [
         ({"tfds_field": "txt"}, "tfds_field = 'txt'.*did you mean 'text'"),
         ({"tfds_name": "imdb_reviewz"}, "tfds_name.*did you mean 'imdb_reviews'"),
     ]:
         with pytest.raises(errors.ConfigError, match=message):
-            both(dataclasses.replace(data, **changes))
+            read_splits(dataclasses.replace(data, **changes))
     with pytest.raises(errors.ConfigError, match=r"own.*exists"):
         tfds.prepare_dataset("own", source.path, str(tmp_path / "out"))
 
 
-def drawn(tmp_path="", **knobs):
+def make_config(tmp_path="", **knobs):
     return drawn_config(tmp_path, **{f"data__language__{name}": value for name, value in knobs.items()})
 
 
 def test_the_language_is_drawn_from_its_seed_and_its_splits_are_apart():
-    train, validation = both(drawn().data)
+    train, validation = read_splits(make_config().data)
     assert len(train) == 300 and len(validation) == 80 and not set(train) & set(validation)
-    assert both(drawn().data) == (train, validation)
-    more, same = both(drawn(train_documents=600).data)
+    assert read_splits(make_config().data) == (train, validation)
+    more, same = read_splits(make_config(train_documents=600).data)
     assert more[:300] == train and same == validation and not set(more) & set(validation)
-    other, held_out = both(drawn(seed=1).data)
+    other, held_out = read_splits(make_config(seed=1).data)
     assert not set(other) & set(train) and not set(held_out) & set(validation)
     prints = {
-        corpus.compute_fingerprint(drawn(**knobs).data)
+        corpus.compute_fingerprint(make_config(**knobs).data)
         for knobs in (
             {},
             {"seed": 1},
@@ -230,19 +232,19 @@ def test_the_language_is_drawn_from_its_seed_and_its_splits_are_apart():
             {"max_words": 29},
         )
     }
-    assert len(prints) == 6 and corpus.compute_fingerprint(drawn().data) in prints
+    assert len(prints) == 6 and corpus.compute_fingerprint(make_config().data) in prints
 
 
 def test_documents_drawn_for_both_splits_are_held_out(caplog):
     """Short documents of few words come again by chance."""
-    train, validation = both(drawn(max_words=8, num_topics=1, num_names=1, zipf_exponent=4.0).data)
+    train, validation = read_splits(make_config(max_words=8, num_topics=1, num_names=1, zipf_exponent=4.0).data)
     assert len(train) < 300 and not set(train) & set(validation) and "also stand in the validation split" in caplog.text
 
 
 def test_a_document_of_the_language_is_a_row_and_every_word_has_an_entry(tmp_path):
-    cfg = drawn(tmp_path, train_documents=30)
+    cfg = make_config(tmp_path, train_documents=30)
     words = grammar.build_grammar(cfg.data.language).words
-    for split, texts_ in zip(corpus.SPLITS, both(cfg.data), strict=True):
+    for split, texts_ in zip(corpus.SPLITS, read_splits(cfg.data), strict=True):
         rows = pack.load_dataset(cfg)
         assert sorted(rows.tokenizer.pieces[5:]) == sorted(words) and "Anna" in rows.tokenizer.pieces
         assert len(set(" ".join(texts_).split())) < len(words)  # few documents do not show them all

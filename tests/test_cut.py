@@ -6,7 +6,7 @@ import random
 import jax
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, LABELLED, batch, params_of, small_config, small_program, state_of, with_text
+from small import FAMILY_CELLS, LABELLED, batch, params_of, replace_text, small_config, small_program, state_of
 
 from mlm.base import fields
 from mlm.data.rows import loader, pack
@@ -34,11 +34,11 @@ def rows_of(count=29, stretches=1, length=64, longest=64):
     }
 
 
-def joined(parts):
+def join(parts):
     return jax.tree.map(lambda *each: np.concatenate(each), *parts)
 
 
-def taken(rows, steps, **given):
+def take_batches(rows, steps, **given):
     made = loader.iterate_train_batches(rows, **{"seed": 0, "batch_size": 4, "start_step": 0, "cut": False} | given)
     return list(itertools.islice(made, steps))
 
@@ -49,9 +49,12 @@ def test_a_batch_holds_all_tokens_of_the_rows_it_would_hold_and_is_as_long_as_th
     rows, lengths = rows_of(stretches=stretches), set()
     short, plain = (
         map(
-            joined,
+            join,
             zip(
-                *(taken(rows, 12, start_step=3, process=i, processes=processes, cut=cut) for i in range(processes)),
+                *(
+                    take_batches(rows, 12, start_step=3, process=i, processes=processes, cut=cut)
+                    for i in range(processes)
+                ),
                 strict=True,
             ),
         )
@@ -77,9 +80,9 @@ def test_a_batch_holds_all_tokens_of_the_rows_it_would_hold_and_is_as_long_as_th
 def test_rows_grouped_by_length_are_those_that_chance_chose_for_so_many_batches(processes):
     rows, window = rows_of(), loader.GROUP_BATCHES * 4
     steps = 3 * loader.GROUP_BATCHES
-    chance = joined(taken(rows, steps))
-    each = [taken(rows, steps, grouped=True, process=i, processes=processes) for i in range(processes)]
-    grouped = [joined(parts) for parts in zip(*each, strict=True)]
+    chance = join(take_batches(rows, steps))
+    each = [take_batches(rows, steps, grouped=True, process=i, processes=processes) for i in range(processes)]
+    grouped = [join(parts) for parts in zip(*each, strict=True)]
     places = {name: np.concatenate([getattr(one, name) for one in grouped]) for name in ("split_index_B", "epoch_B")}
     for first in range(0, len(places["split_index_B"]), window):
         there = slice(first, first + window)
@@ -96,20 +99,20 @@ def test_rows_grouped_by_length_are_those_that_chance_chose_for_so_many_batches(
             sizes = sorted(map(sorted, filter(None, batches)), key=lambda used_B: used_B[-1])
             dealt = list(itertools.chain.from_iterable(sizes))
             assert dealt == sorted(dealt) and batches != sizes
-    for one in taken(rows_of(32), 40, grouped=True, batch_size=16):
+    for one in take_batches(rows_of(32), 40, grouped=True, batch_size=16):
         assert len({*one.split_index_B}) == 16  # no row beside itself, though a window holds four epochs
     for start in (1, loader.GROUP_BATCHES + 3):  # a step's batch follows from its number
-        parts = taken(rows, 2, grouped=True, start_step=start)
+        parts = take_batches(rows, 2, grouped=True, start_step=start)
         for one, other in zip(parts, grouped[start:], strict=False):
             assert all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
 
 
-def padded(objective, length):
+def make_padded_batch(objective, length):
     """A batch whose rows hold no more than CUT tokens, or stretches of a quarter of them, as long as `length`."""
     made = batch(length=CUT, pad=3, labels=True)
     if objective == "multiple_choice":
         segments = np.tile(np.repeat([[1], [2], [3], [4]], 4, 1).reshape(-1), (3, 1)).astype(np.int32)
-        made = with_text(made, segments_BxL=segments, ids_BxL=np.maximum(made.text.ids_BxL, 5))
+        made = replace_text(made, segments_BxL=segments, ids_BxL=np.maximum(made.text.ids_BxL, 5))
     stretches = 4 if objective == "multiple_choice" else 1
 
     def longer(x_BxL, fill=0):
@@ -152,7 +155,7 @@ def test_padding_changes_neither_a_loss_nor_its_gradient_while_dropout_draws(obj
         made_B = made.objective.loss(params, made.model, batch, key_B, program.make_train_hparams(cfg), train=True)
         return sum(x_B.sum() for x_B in made_B.loss_B.values())
 
-    (one, gradient), (other, its) = (loss(params, padded(objective, length)) for length in (CUT, LENGTH))
+    (one, gradient), (other, its) = (loss(params, make_padded_batch(objective, length)) for length in (CUT, LENGTH))
     assert one == pytest.approx(float(other), rel=1e-5) and float(one) > 0
     for leaf, of_its in zip(jax.tree.leaves(gradient), jax.tree.leaves(its), strict=True):
         np.testing.assert_allclose(leaf, of_its, atol=5e-5 * max(1, np.abs(of_its).max()))
@@ -163,7 +166,7 @@ def test_processes_that_judge_share_the_same_sorted_batches():
     given = {"batch_size": 4, "max_rows": 27, "order_N": loader.sort_by_length(rows, 27)}
     alone = list(loader.iterate_eval_batches(rows, **given))
     parts = zip(*(loader.iterate_eval_batches(rows, **given, process=i, processes=2) for i in (0, 1)), strict=True)
-    for one, other in zip(alone, map(joined, parts), strict=True):
+    for one, other in zip(alone, map(join, parts), strict=True):
         assert all(map(np.array_equal, jax.tree.leaves(one), jax.tree.leaves(other)))
     lengths = [one.text.ids_BxL.shape[1] for one in alone]
     assert lengths == sorted(lengths, reverse=True) and len({*lengths}) == 3
@@ -229,7 +232,7 @@ def test_a_step_that_compiles_for_a_new_length_is_not_timed_and_has_its_time(con
     said = []
     monkeypatch.setattr(loop.heartbeat, "send_heartbeat", lambda word, step: said.append((word, step)))
     result = loop.train(configs[0])
-    batches = taken(pack.load_dataset(configs[0]).train, 8, cut=True, grouped=True)
+    batches = take_batches(pack.load_dataset(configs[0]).train, 8, cut=True, grouped=True)
     lengths, tokens = (
         [size(one.text) for one in batches]
         for size in (lambda text: text.ids_BxL.shape[1], lambda text: int((text.segments_BxL > 0).sum()))

@@ -16,19 +16,19 @@ from mlm.training.run import directory, loop, vmapped_runs
 pytestmark = pytest.mark.slow
 
 
-def emptied(path):
+def empty(path):
     path.write_bytes(b"")
 
 
-def torn(path):
+def truncate(path):
     path.write_bytes(path.read_bytes()[: len(path.read_bytes()) // 2])
 
 
-def without_content(path):
+def remove_content(path):
     path.write_text("{}\n")
 
 
-def flipped(path):
+def flip_bit(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
@@ -39,15 +39,15 @@ def unreadable(path):
     path.symlink_to(path)
 
 
-def deleted(path):
+def delete(path):
     path.unlink()
 
 
 FILES = ("result.json", "evaluations.json", "held_out.npz", "metrics.jsonl", "config.json", "provenance.json")
-CASES = [(name, harm) for name in FILES for harm in (emptied, torn, flipped, unreadable)] + [
-    *((name, without_content) for name in FILES if name.endswith("json")),
-    ("held_out.npz", deleted),
-    ("metrics.jsonl", deleted),
+CASES = [(name, harm) for name in FILES for harm in (empty, truncate, flip_bit, unreadable)] + [
+    *((name, remove_content) for name in FILES if name.endswith("json")),
+    ("held_out.npz", delete),
+    ("metrics.jsonl", delete),
 ]
 
 

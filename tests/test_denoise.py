@@ -16,7 +16,7 @@ from mlm.training.step import program, update
 
 
 @functools.cache
-def compiled(train, **changes):
+def compile_losses(train, **changes):
     """(rows) -> the losses of a model that knows nothing, the texts and keys that it was handed, and what is asked."""
     cfg = small_config("encoder_decoder", objective="denoising", eval__mask_rate=0.3, mask__rate=0.3, **changes)
     _, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
@@ -39,7 +39,7 @@ def compiled(train, **changes):
 
 def test_the_encoder_sees_the_row_masked_and_the_decoder_writes_all_of_it():
     rows = batch(8)
-    losses, handed, asked_BxL = compiled(False)(rows)
+    losses, handed, asked_BxL = compile_losses(False)(rows)
     text, source = handed["text"], handed["source"]
     for name in types.Tokens._fields:
         np.testing.assert_array_equal(getattr(text, name), getattr(rows.text, name))
@@ -60,7 +60,7 @@ def test_the_encoder_sees_the_row_masked_and_the_decoder_writes_all_of_it():
 
 
 def test_training_corrupts_as_the_mask_says_and_drops_out():
-    rows, judge = batch(64), compiled(True, mask__mask_token_prob=0.5, mask__random_token_prob=0.5)
+    rows, judge = batch(64), compile_losses(True, mask__mask_token_prob=0.5, mask__random_token_prob=0.5)
     losses, handed, _ = judge(rows)
     masked_BxL = np.asarray(handed["source"].ids_BxL) == MASK
     changed_BxL = np.asarray(handed["source"].ids_BxL) != rows.text.ids_BxL

@@ -87,7 +87,7 @@ def test_what_was_asked_is_told_apart_by_files_and_grid_alone():
     assert len({sha(tuned(1e-3, 0, 0.8)), *map(sha, others)}) == 4
 
 
-def asked(one, *each):
+def add_tasks(one, *each):
     one["summary"]["finetuned_tasks"] = finetuned_tasks.summarize(answers(*each))
     return one
 
@@ -95,7 +95,7 @@ def asked(one, *each):
 def test_a_column_has_the_mean_over_fine_tuning_seeds_and_the_interval_over_pretraining_seeds():
     values = [(0.80, 0.82), (0.70, 0.74), (0.75, 0.125)]
     results = [
-        asked(
+        add_tasks(
             result("one", seed, 3.0, (*mlm.SCORES, *FLOORS)),
             tuned(1e-3, 0, a),
             tuned(1e-3, 1, b),
@@ -104,7 +104,7 @@ def test_a_column_has_the_mean_over_fine_tuning_seeds_and_the_interval_over_pret
         )
         for seed, (a, b) in enumerate(values)
     ]
-    other = asked(result("other", 0, 3.0, (*mlm.SCORES, *FLOORS)), tuned(1e-3, 0, 0.6))
+    other = add_tasks(result("other", 0, 3.0, (*mlm.SCORES, *FLOORS)), tuned(1e-3, 0, 0.6))
     for one in (*results, other):
         one["evaluation"] |= {"floor": 2.0, "excess_loss": 1.0, "excess_loss_se": 0.1, "floor_accuracy": 0.6}
     made, columns = summary.build_table(results, OWN, about)
@@ -128,9 +128,11 @@ def test_a_column_has_the_mean_over_fine_tuning_seeds_and_the_interval_over_pret
 
 
 def test_a_correlation_has_its_own_scale_and_a_set_that_is_not_glue_s_says_so():
-    one = asked(result("one", 0, 3.0), tuned(1e-3, 0, 0.3, MATTHEWS, "cola", title="CoLA", note="not GLUE's own split"))
+    one = add_tasks(
+        result("one", 0, 3.0), tuned(1e-3, 0, 0.3, MATTHEWS, "cola", title="CoLA", note="not GLUE's own split")
+    )
     made, columns = summary.build_table(
-        [one, asked(result("two", 0, 3.0), tuned(1e-3, 0, 0.1, MATTHEWS, "rte"))], OWN, about
+        [one, add_tasks(result("two", 0, 3.0), tuned(1e-3, 0, 0.1, MATTHEWS, "rte"))], OWN, about
     )
     assert made[0]["task_cola"].mean == 0.3 and columns[-2].title == "CoLA: Matthews correlation"
     assert "one trial; not GLUE's own split." in table.to_markdown(made, columns)
@@ -139,14 +141,14 @@ def test_a_correlation_has_its_own_scale_and_a_set_that_is_not_glue_s_says_so():
 def test_labels_that_were_not_scored_are_counted_below_the_table():
     cut = tuned(1e-3, 0, 0.3)
     cut["evaluation"]["unscored"] = 86
-    made, columns = summary.build_table([asked(result("one", 0, 3.0), cut)], OWN, about)
+    made, columns = summary.build_table([add_tasks(result("one", 0, 3.0), cut)], OWN, about)
     assert "one trial; 86 labels not scored." in table.to_markdown(made, columns)
 
 
 def test_the_page_has_the_column_and_the_paper_s_beside_it(tmp_path):
     results = sweep(tmp_path)
     for one in results:
-        asked(one, tuned(1e-3, 0, 0.8 + one["config"]["seed"] / 10))
+        add_tasks(one, tuned(1e-3, 0, 0.8 + one["config"]["seed"] / 10))
 
     class Experiment:
         __doc__ = architectures.__doc__

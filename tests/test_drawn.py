@@ -69,7 +69,7 @@ def masks():
     return crc32(*(np.concatenate([one.ids_BxL, one.positions_BxK, one.weights_BxK], 1) for one in drawn))
 
 
-def dropped():
+def draw_dropout():
     return crc32(*(layers.sample_keep_mask(jax.random.key(3), rate, (5, 7, 11), 13) for rate in (0.1, 0.5)))
 
 
@@ -94,7 +94,7 @@ def items():
         ("language", 1, language, 3612678098),
         ("batches", 2, batches, "ce4f9388"),
         ("masks", 2, masks, "29edbd21"),
-        ("dropout", 2, dropped, "47b1c9d2"),
+        ("dropout", 2, draw_dropout, "47b1c9d2"),
         ("probes", 1, items, "1cfc59cb"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
-from small import CLASSES, PLAIN, batch, make_dataset_info, small_config, with_text
+from small import CLASSES, PLAIN, batch, make_dataset_info, replace_text, small_config
 
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import Score, compute_score
@@ -27,7 +27,7 @@ H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).
 SENTENCE = (("w1", "NOUN", 2, "nsubj"), ("abc", "VERB", 0, "root"), ("w3", "NOUN", 4, "amod"), ("cab", "X", 2, "obj"))
 
 
-def made(depth=-1, layers=0, **changes):
+def make_config(depth=-1, layers=0, **changes):
     return small_config(
         objective="edge_probing",
         **{
@@ -66,9 +66,9 @@ def plain(head, depth, rows):
 def test_a_probe_reads_a_mix_of_its_layers_a_span_at_a_time_and_asks_of_each_class(depth):
     full = batch(ROWS, labels=True)
     real = (np.arange(ROWS) < ROWS - 1)[:, None]  # the last row fills up
-    rows = with_text(full, segments_BxL=full.text.segments_BxL * real)
+    rows = replace_text(full, segments_BxL=full.text.segments_BxL * real)
     rows.labels["to_BxL"][0], rows.labels["edge_BxL"][1, 9] = 5, 2  # a long span, and a slot on its own
-    cfg, rng = made(depth), np.random.default_rng(1)
+    cfg, rng = make_config(depth), np.random.default_rng(1)
     of = OBJECTIVES["edge_probing"].build(cfg, make_dataset_info(cfg))
     shapes = jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0))
     head = jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
@@ -107,7 +107,7 @@ def test_a_probe_reads_a_mix_of_its_layers_a_span_at_a_time_and_asks_of_each_cla
 )
 def test_probes_of_what_trains_and_of_layers_that_there_are_not_are_refused(changes, said):
     with pytest.raises(errors.ConfigError, match=said):
-        OBJECTIVES["edge_probing"].check(made(**changes))
+        OBJECTIVES["edge_probing"].check(make_config(**changes))
 
 
 def write(folder, *sentences):
@@ -129,7 +129,7 @@ def pieces(tmp_path_factory):
     return str(folder)
 
 
-def asked(folder, tokenizer, **changes):
+def make_task_config(folder, tokenizer, **changes):
     base = {
         "data.task": "ud_dep",
         "data.task_path": str(folder),
@@ -154,7 +154,7 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
         ("ud_dep", ("nsubj", "", "amod", "obj"), (2, 2, 4, 2)),
         ("ud_pos", ("NOUN", "VERB", "NOUN", "X"), (1, 2, 3, 4)),
     ):
-        cfg = asked(tmp_path, pieces, **{"data.task": task})
+        cfg = make_task_config(tmp_path, pieces, **{"data.task": task})
         packed = pack.load_dataset(cfg)
         classes = packed.dataset_info.classes
         assert classes == (("amod", "det", "nsubj", "obj") if task == "ud_dep" else ("NOUN", "VERB", "X"))
@@ -221,7 +221,7 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
 )
 def test_a_head_that_is_no_word_is_refused_where_it_is_read(tmp_path, pieces, head, task, said):
     write(tmp_path, (("w1", "NOUN", head, "nsubj"), *SENTENCE[1:]))
-    cfg = asked(tmp_path, pieces, **{"data.task": task})
+    cfg = make_task_config(tmp_path, pieces, **{"data.task": task})
     if not said:
         assert len(splits.list_classes(cfg)) == 3
         return

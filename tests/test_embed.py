@@ -181,7 +181,7 @@ def test_words_are_their_pieces_and_their_states_the_mean():
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
+def small_run(tmp_path_factory):
     cfg = drawn_config(
         tmp_path_factory.mktemp("cache"),
         eval__batch_size=16,
@@ -194,7 +194,7 @@ def drawn(tmp_path_factory):
     return cfg, pack.load_dataset(cfg)
 
 
-def of_words_alone(cfg, rows):
+def build_table_run(cfg, rows):
     """A run whose model's states are rows of a table."""
     table_VxD = np.random.default_rng(0).normal(size=(rows.dataset_info.vocab_size, 8)).astype(np.float32) + 0.5
     model = types.Model(
@@ -210,9 +210,9 @@ def of_words_alone(cfg, rows):
     )
 
 
-def test_states_that_know_no_context_are_their_words_alone(drawn):
-    cfg, rows = drawn
-    run = of_words_alone(cfg, rows)
+def test_states_that_know_no_context_are_their_words_alone(small_run):
+    cfg, rows = small_run
+    run = build_table_run(cfg, rows)
     part = embeddings.make_anisotropy_case()
     found = EVALUATION_TASKS["anisotropy"].evaluate(run, part, lambda: None)
     (of_layer,) = found["layers"]
@@ -227,8 +227,8 @@ def test_states_that_know_no_context_are_their_words_alone(drawn):
         embeddings.evaluate_anisotropy(few, part, lambda: None)
 
 
-def test_a_run_whose_config_names_them_is_asked_them_at_its_end(drawn, tmp_path):
-    cfg, rows = drawn
+def test_a_run_whose_config_names_them_is_asked_them_at_its_end(small_run, tmp_path):
+    cfg, rows = small_run
     for name in ("dev", "test"):
         (tmp_path / f"sts-{name}.csv").write_text(
             "".join(f'a\tb\tc\t{number}\t{number % 6}.5\tOne text\tAnother "one"\textra\n' for number in range(4))
@@ -240,7 +240,7 @@ def test_a_run_whose_config_names_them_is_asked_them_at_its_end(drawn, tmp_path)
     assert due[0].inputs["pairs"][1] == ["One text", 'Another "one"', 1.5]
     assert ("anisotropy", "held-out") in [(part.task, part.name) for part in evaluation_tasks.list_due_cases(cfg)]
     (tmp_path / "run").mkdir()
-    run = of_words_alone(fields.override(cfg, {"workdir": str(tmp_path / "run")}), rows)
+    run = build_table_run(fields.override(cfg, {"workdir": str(tmp_path / "run")}), rows)
     first = evaluation_tasks.evaluate(run, [embeddings.make_anisotropy_case()])
     found = {text.column: answer.value for text, answer in evaluation_columns.iterate_evaluations(first)}
     last = first["evaluations"]["anisotropy"]["held-out"]["layers"][-1]

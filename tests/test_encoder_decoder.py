@@ -29,7 +29,7 @@ def quick_to_compile():
 
 
 @functools.cache
-def built(cfg, vocab=VOCAB):
+def build_logits(cfg, vocab=VOCAB):
     """The model, parameters of which none is zero, and its compiled logits of rows beside a source."""
     model, rng = MODELS[cfg.model.family].build(cfg.model, vocab), np.random.default_rng(0)
     params = jax.tree_util.tree_map_with_path(
@@ -49,7 +49,7 @@ def pairs(rows=2):
 def test_a_logit_depends_on_its_left_and_on_its_source_and_on_nothing_else(cell):
     """By gradients: which embeddings of the row and of the source move each token's logits."""
     text, source = pairs(1)
-    model, params, _ = built(config_of(cell), text.ids_BxL.size + source.ids_BxL.size)
+    model, params, _ = build_logits(config_of(cell), text.ids_BxL.size + source.ids_BxL.size)
 
     def states(own, others):
         """The row's states where each token of row and source has a table of its own to be read from."""
@@ -76,7 +76,7 @@ def alone(text: types.Tokens, row: int, segment: int) -> types.Tokens:
 
 @cells
 def test_pairs_side_by_side_are_pairs_alone(cell):
-    _, _, logits = built(config_of(cell))
+    _, _, logits = build_logits(config_of(cell))
     text, source = pairs()
     together = np.asarray(logits(text, source))
     for row in range(2):
@@ -105,7 +105,7 @@ def test_pairs_side_by_side_are_pairs_alone(cell):
 )
 def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, changes):
     """Behind prompts of three lengths, one of them empty, and beside sources of two."""
-    model, params, logits = built(config_of(cell, **{"model__num_layers": 2} | changes))
+    model, params, logits = build_logits(config_of(cell, **{"model__num_layers": 2} | changes))
     source = batch(3, 12, seed=2, pad=0).text
     source = source._replace(
         segments_BxL=np.array([[1] * 12, [1] * 7 + [0] * 5, [1] * 12], np.int32),
@@ -129,7 +129,7 @@ def test_a_token_at_a_time_gives_the_logits_of_whole_rows(cell, changes):
 
 @cells
 def test_a_row_whose_source_is_missing_reads_nothing_of_others(cell):
-    _, _, logits = built(config_of(cell))
+    _, _, logits = build_logits(config_of(cell))
     text, source = pairs()
     gone = source._replace(segments_BxL=np.where(source.segments_BxL == 1, 7, source.segments_BxL))
     other = gone._replace(ids_BxL=np.where(gone.segments_BxL == 7, 9, gone.ids_BxL))
@@ -141,14 +141,14 @@ def test_a_row_whose_source_is_missing_reads_nothing_of_others(cell):
 
 def test_a_recurrent_decoder_takes_several_tokens_an_iteration():
     text, source = pairs()
-    values = [built(config_of("gru", model__rnn_unroll=unroll))[2](text, source) for unroll in (1, 3)]
+    values = [build_logits(config_of("gru", model__rnn_unroll=unroll))[2](text, source) for unroll in (1, 3)]
     np.testing.assert_allclose(*values, atol=2e-5)
 
 
 @cells
 def test_dropout_of_a_row_depends_on_its_key_alone(cell):
     text, source = pairs()
-    model, params, _ = built(config_of(cell, model__dropout=0.5, model__attention_dropout=0.0))
+    model, params, _ = build_logits(config_of(cell, model__dropout=0.5, model__attention_dropout=0.0))
     key_B = jax.random.split(jax.random.key(0), 2)
     dropped = jax.jit(lambda text, source, key_B: model.encode(params, text, source, key_B=key_B)[0])
     one, turned = dropped(text, source, key_B), dropped(*jax.tree.map(lambda x: x[::-1], (text, source)), key_B[::-1])
@@ -174,7 +174,7 @@ def test_the_loss_s_gradient_reaches_every_parameter_by_either_path(cell, paths)
                 .sum()
             )
 
-        found.append(jax.jit(jax.value_and_grad(loss))({"model": built(cfg)[1]}))
+        found.append(jax.jit(jax.value_and_grad(loss))({"model": build_logits(cfg)[1]}))
     (loss, gradient), (plain, other) = found[0], found[-1]
     np.testing.assert_allclose(loss, plain, rtol=1e-5)
     for (path, one), two in zip(jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(other), strict=True):
@@ -188,11 +188,11 @@ def test_bfloat16_is_close_to_float32(cell):
     cfg = config_of(cell)
     half = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype="bfloat16"))
     text, source = pairs()
-    full, low = (np.asarray(built(one)[2](text, source)) for one in (cfg, half))
+    full, low = (np.asarray(build_logits(one)[2](text, source)) for one in (cfg, half))
     assert low.dtype == np.float32 and 1e-6 < np.abs(full - low)[text.segments_BxL > 0].mean() < 0.1
 
 
 def test_without_a_source_it_says_so():
-    model, params, _ = built(config_of("transformer"))
+    model, params, _ = build_logits(config_of("transformer"))
     with pytest.raises(AssertionError, match="reads a source"):
         model.encode(params, pairs()[0])

@@ -52,7 +52,7 @@ def optimum(cfg, rows) -> types.Model:
     return types.Model(("bidirectional",), len(pieces), None, hidden, lambda params, h: h)
 
 
-def asked(cfg, rows, made, state) -> dict:
+def answer_all(cfg, rows, made, state) -> dict:
     """The answers to all that is due, by question and part."""
     run = TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
     room = fields.override(cfg, {"eval.mask_rate": max(RATES)})
@@ -70,7 +70,7 @@ def asked(cfg, rows, made, state) -> dict:
     return found
 
 
-def of_gap(found) -> float:
+def sum_parts(found) -> float:
     """The sum of the gap's parts."""
     return sum(found["loss_decomposition"]["parts"][name]["excess"] for name in ("kind", "number", "word"))
 
@@ -86,13 +86,13 @@ def test_the_optimum_is_told_so(data):
         put_batch=lambda batch: batch,
     )
     made = program.build_program(cfg, rows.dataset_info)._replace(model=optimum(cfg, rows), partitioner=one)
-    found = asked(cfg, rows, made, types.TrainState(0, {"model": None, "objective": {}}, ()))
+    found = answer_all(cfg, rows, made, types.TrainState(0, {"model": None, "objective": {}}, ()))
     assert [at["rate"] for at in found["mask_rates"].values()] == list(RATES)
     for at in found["mask_rates"].values():
         assert at["excess_loss"] == pytest.approx(0, abs=1e-5) and at["realised_rate"] == pytest.approx(
             at["rate"], abs=0.01
         )
-    assert of_gap(found) == pytest.approx(0, abs=1e-5)
+    assert sum_parts(found) == pytest.approx(0, abs=1e-5)
     losses = [at["floor"] for at in found["mask_rates"].values()]
     assert losses == sorted(losses) and losses[-1] > losses[0] + 0.5
     for name, bins in (("agreement", probes.DISTANCE_BINS), ("recall", probes.SENTENCE_BINS)):
@@ -109,7 +109,7 @@ def untrained(data, mode, devices):
     made = program.build_program(
         fields.override(cfg, {"parallel.mode": mode}), rows.dataset_info, jax.devices()[:devices]
     )
-    return asked(
+    return answer_all(
         cfg, rows, made, made.partitioner.put_state(jax.device_get(made.init_state(program.make_train_hparams(cfg))))
     )
 
@@ -118,7 +118,7 @@ def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
     single = untrained(data, "data_parallel", 1)
     for at in single["mask_rates"].values():
         assert at["excess_loss"] > 1 and at["loss"] == pytest.approx(np.log(data[1].dataset_info.vocab_size), abs=1)
-    assert of_gap(single) == pytest.approx(single["mask_rates"]["0.4"]["excess_loss"], rel=1e-5)
+    assert sum_parts(single) == pytest.approx(single["mask_rates"]["0.4"]["excess_loss"], rel=1e-5)
     assert single["loss_decomposition"]["parts"]["predictions"] == single["mask_rates"]["0.4"]["predictions"]
     agreement = single["grammar_probes"]["agreement"]
     assert abs(agreement["accuracy"] - 0.5) < 0.25 < agreement["optimum"] - 0.5
@@ -126,7 +126,7 @@ def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
     for mode, devices in (("data_parallel", 2), ("pmap", 2)):
         other = untrained(data, mode, devices)
         assert other["grammar_probes"] == single["grammar_probes"]
-        assert of_gap(other) == pytest.approx(of_gap(single), rel=1e-4)
+        assert sum_parts(other) == pytest.approx(sum_parts(single), rel=1e-4)
         for rate, at in single["mask_rates"].items():
             assert other["mask_rates"][rate] == pytest.approx(at, rel=1e-4, abs=1e-5)
 

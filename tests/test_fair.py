@@ -80,7 +80,7 @@ def run(seed, losses, **more):
     return one
 
 
-def made_of(kind, number, word):
+def make_parts(kind, number, word):
     return {
         "loss_decomposition": {
             "parts": {name: {"excess": value} for name, value in (("kind", kind), ("number", number), ("word", word))}
@@ -107,8 +107,8 @@ def test_the_table_says_how_long_a_plateau_was():
 
 def test_the_table_says_what_the_gap_is_made_of_where_all_seeds_were_asked():
     runs = [
-        run(0, [4.0, 3.0], evaluations=made_of(0.6, 0.3, 0.1)),
-        run(1, [4.0, 3.2], evaluations=made_of(0.7, 0.3, 0.2)),
+        run(0, [4.0, 3.0], evaluations=make_parts(0.6, 0.3, 0.1)),
+        run(1, [4.0, 3.2], evaluations=make_parts(0.7, 0.3, 0.2)),
     ]
     rows, columns = architectures.table(runs)
     names = ["excess_kind", "excess_number", "excess_word"]

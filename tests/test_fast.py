@@ -20,7 +20,7 @@ VOCAB = 50
 ALL = ",".join(platform_kernels.FASTER_KERNELS["cpu"])
 
 
-def by_either_path(cfg, *dtypes):
+def compute_both_paths(cfg, *dtypes):
     """For each dtype the pair, fast and plain, of ((loss, right), gradient) of a model with dropout, and of its jaxpr.
 
     One program makes them all, of rows with several segments, an odd length and padding. No parameter is zero.
@@ -70,7 +70,7 @@ def test_a_member_is_the_same_by_either_path(family, cell):
     cfg = small_config(
         family, cell, model__num_layers=2, model__scan_unroll=1, model__rnn_unroll=3 if cell == "gru" else 1
     )
-    found = by_either_path(cfg, "float32", "bfloat16")
+    found = compute_both_paths(cfg, "float32", "bfloat16")
     for tolerance, (sides, jaxprs) in zip((1e-5, 0.06), found, strict=True):
         ((loss, right_BxL), gradient), ((plain_loss, plain_right_BxL), plain_gradient) = sides
         assert loss == pytest.approx(float(plain_loss), rel=min(tolerance, 0.01))
@@ -82,7 +82,7 @@ def test_a_member_is_the_same_by_either_path(family, cell):
 
 def test_recurrence_in_one_direction():
     cfg = small_config("rnn", "gru", model__directionality="causal", model__num_layers=1, model__rnn_unroll=3)
-    ((((_, gradient), (_, plain_gradient)), _),) = by_either_path(cfg, "float32")
+    ((((_, gradient), (_, plain_gradient)), _),) = compute_both_paths(cfg, "float32")
     near(gradient, plain_gradient, 1e-5)
 
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
-from small import LABELLED, PLAIN, batch, make_dataset_info, small_config, with_text
+from small import LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
 
 from mlm.base import errors, types
 from mlm.objectives import OBJECTIVES, bilstm, features
@@ -24,7 +24,7 @@ READ = {  # what is read of token l of row b, by config.finetune.layer_features
 }
 
 
-def made(features="last", layers=LAYERS, **changes):
+def make_config(features="last", layers=LAYERS, **changes):
     return small_config(
         **{
             "objective": "tagging",
@@ -49,7 +49,7 @@ def model(keys=None):
     )
 
 
-def drawn(params):
+def draw_values(params):
     """The same tree, no leaf of it of special values."""
     rng = np.random.default_rng(1)
     return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
@@ -57,8 +57,8 @@ def drawn(params):
 
 @pytest.mark.parametrize("asked", READ)
 def test_features_are_those_of_the_layers_asked_for(asked):
-    cfg = made(asked)
-    of = drawn(features.init_features(cfg))
+    cfg = make_config(asked)
+    of = draw_values(features.init_features(cfg))
 
     def mixed(h_KxBxLxD):
         return of["mix"]["scale"] * np.tensordot(softmax(of["mix"]["logits"]), h_KxBxLxD, 1)
@@ -76,7 +76,7 @@ def test_features_are_those_of_the_layers_asked_for(asked):
 @pytest.mark.parametrize("asked", ["last", "mix"])
 @pytest.mark.parametrize("objective", LABELLED)
 def test_a_model_that_is_not_trained_drops_nothing(objective, asked, trained):
-    cfg, keys = made(asked, objective=objective, finetune__trainable_layers=trained), []
+    cfg, keys = make_config(asked, objective=objective, finetune__trainable_layers=trained), []
     of = OBJECTIVES[objective].build(cfg, make_dataset_info(cfg))
 
     def losses(key):
@@ -106,7 +106,7 @@ def lstm(params, direction, x_LxI):
 def test_the_bilstm_reads_each_row_s_real_tokens_alone_in_both_directions():
     length_B = np.array([16, 9, 1])
     segments_BxL = 1 * (np.arange(16) < length_B[:, None])
-    params = drawn(jax.eval_shape(lambda key: bilstm.init_bilstm(key, WIDTH, 4), jax.random.key(0)))
+    params = draw_values(jax.eval_shape(lambda key: bilstm.init_bilstm(key, WIDTH, 4), jax.random.key(0)))
     found = np.asarray(jax.jit(functools.partial(bilstm.apply_bilstm, unroll=3))(params, H_KxBxLxD[0], segments_BxL))
     for row, length in enumerate(length_B):
         x_LxI = H_KxBxLxD[0, row, :length]
@@ -116,9 +116,12 @@ def test_the_bilstm_reads_each_row_s_real_tokens_alone_in_both_directions():
 
 
 def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing():
-    cfg = made("mix", finetune__trainable_layers=0, finetune__head="bilstm", finetune__head_dim=4)
+    cfg = make_config("mix", finetune__trainable_layers=0, finetune__head="bilstm", finetune__head_dim=4)
     of, rows = OBJECTIVES["tagging"].build(cfg, make_dataset_info(cfg)), batch(ROWS, labels=True)
-    params = {"model": {}, "objective": drawn(jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0)))}
+    params = {
+        "model": {},
+        "objective": draw_values(jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0))),
+    }
 
     def value(head, rows):
         return of.loss(params | {"objective": head}, model(), rows, None, None, train=True).loss_B["tagging"].sum()
@@ -128,7 +131,7 @@ def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing()
     assert all((np.abs(leaf) > 0).any() for leaf in jax.tree.leaves(gradient))
     padding = rows.text.segments_BxL == 0
     moved = rows._replace(labels={"tag_BxL": np.where(padding, 2, rows.labels["tag_BxL"])})
-    assert slope(params["objective"], with_text(moved, ids_BxL=np.where(padding, 9, rows.text.ids_BxL)))[0] == loss
+    assert slope(params["objective"], replace_text(moved, ids_BxL=np.where(padding, 9, rows.text.ids_BxL)))[0] == loss
 
 
 @pytest.mark.parametrize(
@@ -150,6 +153,6 @@ def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing()
     ],
 )
 def test_layers_and_heads_that_there_are_not_are_refused(changes, said):
-    cfg = made(**changes)
+    cfg = make_config(**changes)
     with pytest.raises(errors.ConfigError, match=said):
         OBJECTIVES[cfg.objective].check(cfg)

@@ -153,7 +153,7 @@ def test_texts_have_the_ids_of_each_alone(kind, size, monkeypatch):
             ]
 
 
-def by_line(raw, starts):
+def split_by_line(raw, starts):
     """The documents of a file's bytes, a line at a time."""
     found, document = [], ""
     for number, line in enumerate(raw.split(b"\n")):
@@ -176,7 +176,7 @@ def test_documents_are_those_of_a_line_at_a_time(tmp_path, monkeypatch, name):
         raw = b"".join(draw.choice(bad) for _ in range(draw.randint(1, 900)))
         raw = b"\n".join(line[:199] for line in raw.split(b"\n"))  # longer ones come in pieces
         (tmp_path / "a.txt").write_bytes(raw)
-        expected = by_line(raw, boundary.starts_document)
+        expected = split_by_line(raw, boundary.starts_document)
         assert list(files.read_documents([str(tmp_path / "a.txt")], boundary)) == expected, f"seed {seed}"
 
 

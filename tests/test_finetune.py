@@ -48,7 +48,7 @@ def steps(count, devices=1, **changes):
     return first, made.partitioner.get_state(state), losses
 
 
-def moved(before, after) -> dict[str, list[bool]]:
+def find_changes(before, after) -> dict[str, list[bool]]:
     """Whether any bit changed, by the name of a leaf; of stacked layers one after the other."""
     found = {}
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
@@ -64,7 +64,7 @@ def one_layer():
 
 def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimiser_state(one_layer):
     before, after, _ = one_layer
-    for name, changed in moved(before.params, after.params).items():
+    for name, changed in find_changes(before.params, after.params).items():
         behind = "['objective']" in name or "['body']['norm']" in name
         assert changed == ([False, True] if STACK in name else [behind]), name
     kept = sum(leaf.size for leaf in jax.tree.leaves(after.opt_state) if leaf.ndim)
@@ -167,7 +167,7 @@ def pretrained(tmp_path_factory):
         )
 
 
-def made(pretrained, name, **changes):
+def make_config(pretrained, name, **changes):
     run, common = pretrained
     given = common | {"workdir": f"{run}-{name}"} | {key.replace("__", "."): value for key, value in changes.items()}
     return finetuning_recipe.resolve(run, given)
@@ -186,7 +186,7 @@ def test_a_fine_tuning_knows_where_each_value_comes_from(pretrained):
 
 @pytest.fixture(scope="module")
 def tuned(pretrained):
-    cfg, packed = made(pretrained, "whole")
+    cfg, packed = make_config(pretrained, "whole")
     return cfg, packed, loop.train(cfg, packed)
 
 
@@ -258,7 +258,7 @@ def test_its_result_has_the_optimum_of_the_very_rows(tuned):
 
 
 def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monkeypatch):
-    cfg, packed = made(pretrained, "killed")
+    cfg, packed = make_config(pretrained, "killed")
     now = preemption.Preemption.is_requested
 
     def at_three(self, checkpoints, number):
@@ -302,7 +302,7 @@ def test_the_one_ending_with_a_name_is_learnt_to_be_chosen(pretrained, tmp_path)
         "label_column": "4",
         "labels": "A,B,C",
     }
-    cfg, packed = made(
+    cfg, packed = make_config(
         pretrained,
         "multiple_choice",
         data__task="own",
@@ -333,7 +333,7 @@ def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
         ({"data__task": "sst2"}, "config.data.task_path = ''"),
     ):
         with pytest.raises(errors.ConfigError, match=said):
-            made(pretrained, "bad", **changes)
+            make_config(pretrained, "bad", **changes)
     for epochs in (math.nan, math.inf):
         with pytest.raises(errors.ConfigError, match=r"--epochs = (nan|inf): expected a finite"):
             finetuning_recipe.resolve(pretrained[0], {"data.task": "topic"}, epochs=epochs)

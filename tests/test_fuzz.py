@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def refused(words, call, *arguments):
+def assert_refused(words, call, *arguments):
     with pytest.raises(errors.ConfigError) as error:
         call(*arguments)
     assert "\n" not in str(error.value) and len(str(error.value)) < 1500
@@ -35,7 +35,9 @@ def refused(words, call, *arguments):
 
 @pytest.mark.parametrize("changes", cases.CONTRADICTIONS, ids=str)
 def test_contradictions_and_what_does_not_fit_together(changes):
-    refused([list(changes)[-1].rpartition(".")[2]], lambda: loop.check(resolution.resolve(config.Config(), changes)))
+    assert_refused(
+        [list(changes)[-1].rpartition(".")[2]], lambda: loop.check(resolution.resolve(config.Config(), changes))
+    )
 
 
 def test_every_field_refuses_what_is_not_of_its_kind():
@@ -43,12 +45,12 @@ def test_every_field_refuses_what_is_not_of_its_kind():
     never = {float: slice(0, 3), int: slice(4, 5), str: slice(3, 5), bool: slice(0), tuple: slice(0, 2)}
     for name, value in cases.DEFAULT.items():
         for wrong in (*cases.VALUES[type(value)][never[type(value)]], None):
-            refused(
+            assert_refused(
                 [f"config.{name} = "],
                 lambda changes: resolution.check(resolution.resolve(config.Config(), changes)),
                 {name: wrong},
             )
-        refused([f"config.{name}x: no such field"], fields.override, config.Config(), {f"{name}x": value})
+        assert_refused([f"config.{name}x: no such field"], fields.override, config.Config(), {f"{name}x": value})
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_every_field_refuses_what_is_not_of_its_kind():
 def test_a_config_file_that_is_none(folder, name, words):
     from mlm.cli import command
 
-    refused(words, command.load_config_file, str(folder / f"{name}.py"))
+    assert_refused(words, command.load_config_file, str(folder / f"{name}.py"))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_an_experiment_that_is_none(folder, name, words):
             sweep = experiment.sweep("quick")
         sweep_points.resolve_points(config.Config(), sweep, {})
 
-    refused(words, listed)
+    assert_refused(words, listed)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_an_experiment_that_is_none(folder, name, words):
     ],
 )
 def test_a_path_that_is_no_experiment_is_not_opened(folder, path, words):
-    refused(words, command.load_experiment, path.format(folder))
+    assert_refused(words, command.load_experiment, path.format(folder))
 
 
 def test_an_experiment_is_named_by_its_file_or_by_a_bare_name_of_the_folder(tmp_path, monkeypatch):
@@ -132,14 +134,14 @@ def test_an_experiment_is_named_by_its_file_or_by_a_bare_name_of_the_folder(tmp_
     (tmp_path / "experiments" / "own.py").touch()
     assert command.find_experiment("own") == "experiments/own.py"
     assert command.find_experiment("experiments/own.py") == "experiments/own.py"
-    refused(["did you mean experiments/own.py?"], command.find_experiment, "owl")
+    assert_refused(["did you mean experiments/own.py?"], command.find_experiment, "owl")
 
 
 def test_what_is_asked_of_a_sweep_must_be_read_by_one_of_its_points():
     sweep = {"a": {"model.family": "rnn"}, "b": {"model.positions": "rotary"}}
     found = sweep_points.resolve_points(config.Config(), sweep, {"model.num_heads": 4})
     assert found["b"].model.num_heads == 4 and found["a"] == resolution.resolve(config.Config(), sweep["a"])
-    refused(
+    assert_refused(
         ["config.model.window = 4", "no point reads it"],
         sweep_points.resolve_points,
         config.Config(),
@@ -153,7 +155,7 @@ def test_what_is_asked_of_a_sweep_must_be_read_by_one_of_its_points():
     ["", " ", "{}/empty.py", "{}/empty.py/below/it", "{}/" + "n" * 256, "{}/" + "n/" * 2100, "/dev/null", "{}/pipe"],
 )
 def test_a_workdir_that_can_be_no_folder(folder, workdir):
-    refused(
+    assert_refused(
         ["config.workdir = '"],
         lambda: loop.check(resolution.resolve(config.Config(), {"workdir": workdir.format(folder)})),
     )
@@ -183,7 +185,7 @@ def test_a_workdir_that_can_be_no_folder(folder, workdir):
     ],
 )
 def test_processes_that_cannot_be(asked, words):
-    refused(words, rendezvous.check_config, rendezvous.RendezvousConfig(*asked, 1))
+    assert_refused(words, rendezvous.check_config, rendezvous.RendezvousConfig(*asked, 1))
 
 
 @pytest.mark.slow

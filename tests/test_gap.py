@@ -42,7 +42,7 @@ def table(ids_NxL) -> types.Model:
     )
 
 
-def evaluated(cfg, rows, logits_NxLxV, beside=None):
+def evaluate(cfg, rows, logits_NxLxV, beside=None):
     made = program.build_program(cfg, rows.dataset_info, jax.devices()[:1])._replace(
         model=table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32)))
     )
@@ -52,14 +52,14 @@ def evaluated(cfg, rows, logits_NxLxV, beside=None):
     return evaluation.summarize(columns, (*made.objective.scores, *beside.scores))
 
 
-def asked(cfg, rows):
+def compute_eval_mask(cfg, rows):
     return references.compute_eval_mask(cfg, program.build_program(cfg, rows.dataset_info, jax.devices()[:1]), rows)
 
 
 def optimum(cfg, rows, language, see=posterior.compute_posterior):
     """The posterior's own predictions of the masked words, in the rows' vocabulary."""
     words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
-    masked_NxL = asked(cfg, rows)
+    masked_NxL = compute_eval_mask(cfg, rows)
     logits_NxLxV = np.full((*words_NxL.shape, rows.tokenizer.vocab_size), -1e9, np.float32)
     entry_W = np.array([rows.tokenizer.pieces.index(word) for word in language.words])
     row_K, column_K = np.nonzero(masked_NxL)
@@ -72,7 +72,7 @@ def optimum(cfg, rows, language, see=posterior.compute_posterior):
 def test_the_optimum_has_no_gap(data):
     """Were the masks of the loss others than the floor's, it would be asked for words that it has no prediction of."""
     cfg, rows, language = data
-    result = evaluated(cfg, rows, optimum(cfg, rows, language))
+    result = evaluate(cfg, rows, optimum(cfg, rows, language))
     assert result["excess_loss"] == pytest.approx(0, abs=1e-5) and result["excess_loss_se"] < 1e-5
     assert result["loss"] == pytest.approx(result["floor"], abs=1e-5)
     assert result["loss_se"] == pytest.approx(result["floor_se"], rel=1e-4)
@@ -82,7 +82,7 @@ def test_the_optimum_has_no_gap(data):
 def test_a_window_reaches_the_window_floor(data):
     cfg, rows, language = data
     near = functools.partial(posterior.compute_window_posterior, window=floors.WINDOW)
-    result = evaluated(cfg, rows, optimum(cfg, rows, language, near))
+    result = evaluate(cfg, rows, optimum(cfg, rows, language, near))
     assert result["loss"] == pytest.approx(result["window_floor"], abs=1e-5)
     assert result["accuracy"] == pytest.approx(result["window_floor_accuracy"], abs=0.03)
     assert result["excess_loss"] == pytest.approx(result["window_floor"] - result["floor"], abs=1e-5)
@@ -99,7 +99,7 @@ def test_the_word_frequencies_stand_far_above_the_floor(data):
     )
     log_V = np.log(unigram_V + np.where(np.arange(len(unigram_V)) < NUM_SPECIAL, 1e-9, 1))
     logits_NxLxV = np.broadcast_to(log_V, (*rows.validation["ids"].shape, len(log_V)))
-    result = evaluated(cfg, rows, logits_NxLxV)
+    result = evaluate(cfg, rows, logits_NxLxV)
     assert result["excess_loss"] > 1 and result["excess_loss"] > 20 * result["excess_loss_se"]
     assert result["loss"] == pytest.approx(result["unigram_loss"], abs=1e-4)
 
@@ -107,14 +107,14 @@ def test_the_word_frequencies_stand_far_above_the_floor(data):
 def test_max_rows_and_batches_change_nothing_else(data):
     cfg, rows, language = data
     few = drawn_config(cfg.data.cache_dir, eval__mask_rate=0.3, eval__max_examples=50, eval__batch_size=16)
-    result = evaluated(few, rows, optimum(cfg, rows, language))
+    result = evaluate(few, rows, optimum(cfg, rows, language))
     assert result["rows"] == 50 and result["excess_loss"] == pytest.approx(0, abs=1e-5)
 
 
 def test_words_and_masks_are_those_of_the_rows(data):
     cfg, rows, language = data
     words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
-    masked_NxL = asked(cfg, rows)
+    masked_NxL = compute_eval_mask(cfg, rows)
     assert ((words_NxL >= 0) == (rows.validation["ids"] >= NUM_SPECIAL)).all()
     assert {CLS, SEP} < set(rows.validation["ids"].ravel().tolist())
     assert all(
@@ -132,7 +132,7 @@ def test_other_masks_are_an_error_and_other_corpora_have_no_floor(data):
         drawn_config(cfg.data.cache_dir, eval__mask_rate=0.3, eval__mask_seed=5), made, rows
     )
     with pytest.raises(ValueError, match="other masks"):
-        evaluated(cfg, rows, optimum(cfg, rows, language), other)
+        evaluate(cfg, rows, optimum(cfg, rows, language), other)
     assert (
         references.compute_references(drawn_config(cfg.data.cache_dir, data__corpus="docstrings"), made, rows).scores
         == ()
@@ -142,7 +142,7 @@ def test_other_masks_are_an_error_and_other_corpora_have_no_floor(data):
 PARTS = ("kind", "number", "word")
 
 
-def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
+def decompose(cfg, rows, logits_NxLxV, sees="both"):
     """The answer of the question what the gap is made of, and the same model's gap."""
     made = program.build_program(cfg, rows.dataset_info, jax.devices()[:1])._replace(
         model=dataclasses.replace(table(jnp.asarray(np.asarray(rows.validation["ids"], np.int32))), directions=(sees,))
@@ -151,7 +151,7 @@ def taken_apart(cfg, rows, logits_NxLxV, sees="both"):
     run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
     return loss_decomposition.evaluate(
         run, EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg)), lambda: None
-    ), evaluated(cfg, rows, logits_NxLxV)
+    ), evaluate(cfg, rows, logits_NxLxV)
 
 
 def excess(found):
@@ -167,7 +167,7 @@ def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data,
         3 * np.random.default_rng(0).normal(size=rows.dataset_info.vocab_size),
     )
     logits_NxLxV = best_NxLxV if what == "optimum" else np.full_like(best_NxLxV, noise)
-    found, whole = taken_apart(cfg, rows, logits_NxLxV)
+    found, whole = decompose(cfg, rows, logits_NxLxV)
     assert sum(excess(found)) == pytest.approx(whole["excess_loss"], abs=1e-5)
     assert sum(found[part]["loss"] for part in PARTS) == pytest.approx(whole["loss"], rel=1e-5)
     assert sum(found[part]["floor"] for part in PARTS) == pytest.approx(whole["floor"], rel=1e-5)
@@ -175,7 +175,7 @@ def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data,
     if what == "optimum":
         np.testing.assert_allclose(excess(found), 0, atol=1e-5)
 
-    pieces, masked_NxL = rows.tokenizer.pieces, asked(cfg, rows)
+    pieces, masked_NxL = rows.tokenizer.pieces, compute_eval_mask(cfg, rows)
     at_W = [language.words.index(piece) if piece in language.words else -1 for piece in pieces]
     kind_V, number_V = (
         np.where(np.array(at_W) >= 0, of_W[at_W], "none") for of_W in (language.kind_W, language.number_W)
@@ -196,7 +196,7 @@ def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
     """The optimum made too sure of one thing: of kinds, of numbers in a kind, or of words in a class."""
     cfg, rows, language = data
     kind_V, class_V = word_classes.compute_vocab_groups(language, rows.tokenizer.pieces)
-    share_KxV = special.softmax(optimum(cfg, rows, language)[asked(cfg, rows)].astype(np.float64), axis=-1)
+    share_KxV = special.softmax(optimum(cfg, rows, language)[compute_eval_mask(cfg, rows)].astype(np.float64), axis=-1)
     kind_VxV, class_VxV = (of_V[:, None] == of_V for of_V in (kind_V, class_V))
     kind_KxV, class_KxV = share_KxV @ kind_VxV, share_KxV @ class_VxV
     tiny = 1e-30
@@ -210,8 +210,8 @@ def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
     of_class = surer(power["number"], class_KxV / (kind_KxV + tiny), kind_VxV / class_VxV.sum(0)[:, None])
     of_word = surer(power["word"], share_KxV / (class_KxV + tiny), class_VxV)
     logits_NxLxV = np.zeros((*rows.validation["ids"].shape, len(kind_V)), np.float32)
-    logits_NxLxV[asked(cfg, rows)] = np.log(of_kind * of_class * of_word + tiny)
-    found, _ = taken_apart(cfg, rows, logits_NxLxV)
+    logits_NxLxV[compute_eval_mask(cfg, rows)] = np.log(of_kind * of_class * of_word + tiny)
+    found, _ = decompose(cfg, rows, logits_NxLxV)
     for part in PARTS:
         assert found[part]["excess"] > 0.02 if part == lacks else abs(found[part]["excess"]) < 1e-4, (part, found)
     assert 0 < found[lacks]["excess_se"] < found[lacks]["excess"]
@@ -227,12 +227,12 @@ def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
     logits_NxLxV[known.example_K[:, None], known.position_K[:, None] - 1, entry_W] = posterior.compute_log_probs(
         causal_posterior.add_end_state(language.hmm), known
     )
-    found, whole = taken_apart(cfg, rows, logits_NxLxV, "left")
+    found, whole = decompose(cfg, rows, logits_NxLxV, "left")
     np.testing.assert_allclose(excess(found), 0, atol=1e-4)
     assert whole["excess_loss"] == pytest.approx(0, abs=1e-5) and found["predictions"] == whole["predictions"]
     assert sum(found[part]["floor"] for part in PARTS) == pytest.approx(whole["floor"], rel=1e-5)
     less = logits_NxLxV - np.where(np.arange(rows.dataset_info.vocab_size) == SEP, 2, 0).astype(np.float32)
-    found, whole = taken_apart(cfg, rows, less, "left")
+    found, whole = decompose(cfg, rows, less, "left")
     np.testing.assert_allclose(excess(found), [whole["excess_loss"], 0, 0], atol=1e-4)
     assert whole["excess_loss"] > 0.01
 

@@ -97,7 +97,7 @@ def no_windows(monkeypatch):
         monkeypatch.setitem(floors.FLOORS, seen, kind._replace(weaker_floors={}))
 
 
-def judged(cfg, rows, made, logits_WxNxLxV):
+def evaluate(cfg, rows, made, logits_WxNxLxV):
     """The evaluation of a table, and its gap's parts."""
     state = types.TrainState(0, {"model": jnp.asarray(logits_WxNxLxV), "objective": {}}, ())
     beside = references.compute_references(cfg, made, rows)
@@ -121,8 +121,8 @@ def test_the_optimum_has_no_gap_and_a_worse_model_one_that_its_parts_add_up_to(d
     hidden_NxL = references.compute_eval_mask(cfg, made, rows)
     logits_WxNxLxV = exact(cfg, rows, language, case, hidden_NxL)
     made = made._replace(model=table(rows.validation["ids"], hidden_NxL, ways))
-    found, made_of = judged(cfg, rows, made, logits_WxNxLxV)
-    worse, worse_of = judged(cfg, rows, made, logits_WxNxLxV * np.float32(0.7))
+    found, made_of = evaluate(cfg, rows, made, logits_WxNxLxV)
+    worse, worse_of = evaluate(cfg, rows, made, logits_WxNxLxV * np.float32(0.7))
     for own in ("", "causal_") if case.objective == "hybrid" else ("",):
         assert found[f"{own}excess_loss"] == pytest.approx(0, abs=1e-5)
         assert found[f"{own}accuracy"] == pytest.approx(found[f"{own}floor_accuracy"], abs=0.003)

@@ -27,7 +27,7 @@ def quick_to_compile():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-def opened(family="transformer", cell="", objective="causal", source=0, **changes):
+def open_model(family="transformer", cell="", objective="causal", source=0, **changes):
     """A model with drawn parameters, its rows of 16 tokens, over the words w0 to w11; source: tokens beside a row."""
     tokenizer = kinds.KINDS["words"].build_tokenizer(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode()
@@ -44,12 +44,12 @@ def opened(family="transformer", cell="", objective="causal", source=0, **change
 
 @pytest.fixture(scope="module")
 def model():
-    return opened()
+    return open_model()
 
 
 @pytest.fixture(scope="module")
 def masked():
-    return opened(objective="mlm")
+    return open_model(objective="mlm")
 
 
 def logits(model, ids):
@@ -95,7 +95,7 @@ def test_beams_are_likelier_than_greedy_and_sorted(model):
 
 def test_rows_of_a_stream_are_gone_on_with_as_they_are():
     """No [CLS] stood in one, and no [SEP]: neither is put before a prompt nor written."""
-    model = opened("feedforward", "window", data__corpus="text", data__path="a.txt", pack__mode="stream")
+    model = open_model("feedforward", "window", data__corpus="text", data__path="a.txt", pack__mode="stream")
     ids = model.tokenizer.encode("w3 w1")
     while len(ids) < 12:
         ids.append(likeliest(logits(model, ids)[len(ids) - 1], (0, UNK, CLS, MASK, SEP)))
@@ -112,7 +112,7 @@ def test_rows_of_a_stream_are_gone_on_with_as_they_are():
         model.generate("")
 
 
-def filled(model, ids, order, at_once):
+def fill_by_hand(model, ids, order, at_once):
     """A row's [MASK]s filled by hand."""
     ids = list(ids)
     while MASK in ids:
@@ -133,23 +133,25 @@ def test_masks_are_filled_left_to_right_or_the_surest_first(masked, by, at_once)
     texts = ["w3 [MASK] w4 [MASK] [MASK] w1 [MASK]", "[MASK] w2"]
     for text, (found,) in zip(texts, masked.generate(texts, unmask_order=by, tokens_per_step=at_once), strict=True):
         row = [MASK if word == "[MASK]" else NUM_SPECIAL + WORDS.index(word) for word in text.split()]
-        assert found.text == masked.tokenizer.decode(filled(masked, [CLS, *row, SEP], by, at_once)[1:-1])
+        assert found.text == masked.tokenizer.decode(fill_by_hand(masked, [CLS, *row, SEP], by, at_once)[1:-1])
         assert found.num_tokens == row.count(MASK) and found.log_prob < 0
     assert len(masked.generate("w1 w2", max_length=10)[0].text.split()) == 8
 
 
 @pytest.mark.parametrize(("objective", "sees"), [("mlm", "causal"), ("mlm", "mixed"), ("diffusion", "mixed")])
 def test_what_is_told_at_its_own_place_is_filled_whatever_the_model_sees(objective, sees):
-    model = opened("feedforward", "window", objective, model__directionality=sees)
+    model = open_model("feedforward", "window", objective, model__directionality=sees)
     (found,) = model.generate("w3 [MASK] w4 [MASK]")
     row = [CLS, *model.tokenizer.encode("w3"), MASK, *model.tokenizer.encode("w4"), MASK, SEP]
-    assert found.text == model.tokenizer.decode(filled(model, row, "confidence", 1)[1:-1]) and found.num_tokens == 2
+    assert (
+        found.text == model.tokenizer.decode(fill_by_hand(model, row, "confidence", 1)[1:-1]) and found.num_tokens == 2
+    )
     with pytest.raises(errors.ConfigError, match=r"^num_beams = 2: expected 1, where \[MASK\]s are filled"):
         model.generate("w3 [MASK]", num_beams=2)
 
 
 def test_a_hybrid_run_goes_on_from_the_left_and_takes_no_mask_for_a_word():
-    model = opened("feedforward", "window", "hybrid")
+    model = open_model("feedforward", "window", "hybrid")
     (found,) = model.generate("w3 w1", max_length=5)
     assert found.text.startswith("w3 w1")
     with pytest.raises(
@@ -194,7 +196,7 @@ def test_a_model_that_sees_both_sides_has_no_beams_and_one_of_labels_writes_noth
     for found, how, what in (
         (masked, {"prompt": "[MASK]", "num_beams": 2}, "num_beams = 2"),
         (masked, {"prompt": " ".join(["w1"] * 14)}, "text = "),
-        (opened(objective="regression"), {}, "generate = 'regression'"),
+        (open_model(objective="regression"), {}, "generate = 'regression'"),
         (masked, None, "translate = 'transformer'"),
     ):
         with pytest.raises(errors.ConfigError) as error:
@@ -204,7 +206,7 @@ def test_a_model_that_sees_both_sides_has_no_beams_and_one_of_labels_writes_noth
 
 @pytest.mark.parametrize(("family", "cell"), [member for member in FAMILY_CELLS if member[0] != "transformer"], ids=str)
 def test_every_family_goes_on_with_a_prompt(family, cell):
-    model = opened(family, cell)
+    model = open_model(family, cell)
     (found,) = model.generate("w3 w1", max_length=8)
     ids = [CLS, *model.tokenizer.encode(found.text)]
     for place in range(2, len(ids) - 1):
@@ -213,7 +215,7 @@ def test_every_family_goes_on_with_a_prompt(family, cell):
 
 @pytest.mark.parametrize("cell", ["transformer", "gru"])
 def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
-    model = opened("encoder_decoder", cell, source=10, data__corpus="parallel")
+    model = open_model("encoder_decoder", cell, source=10, data__corpus="parallel")
     sources = ["w3 w1", "w5 w5 w7 w2 w0 w9"]
     answer = jax.jit(
         lambda ids_BxL, source_BxS: model.model.logits(
@@ -237,7 +239,7 @@ def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
 
 
 def test_a_model_that_denoises_neither_writes_on_nor_translates_nor_embeds():
-    model = opened("encoder_decoder", objective="denoising")
+    model = open_model("encoder_decoder", objective="denoising")
     for ask, said in (
         (model.generate, "generate = 'encoder_decoder': expected a model that reads no source"),
         (model.translate, "translate = 'denoising': expected a run of parallel text"),

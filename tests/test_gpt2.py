@@ -29,7 +29,7 @@ ORDER_V = np.array([theirs.V, theirs.V + 1, theirs.V + 2, theirs.V - 1, theirs.V
 
 
 @functools.cache
-def kept():
+def load_outputs():
     with np.load(theirs.PATH) as file:
         return dict(file)
 
@@ -37,7 +37,7 @@ def kept():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     top = tmp_path_factory.mktemp("gpt2")
-    for key, content in kept().items():
+    for key, content in load_outputs().items():
         if key.startswith("folder/"):
             (top / key.removeprefix("folder/")).write_bytes(content.tobytes())
     return top
@@ -48,7 +48,7 @@ def model(folder):
     return mlm.load(str(folder))
 
 
-def said(model, ids_L):
+def compute_logits(model, ids_L):
     """logits_LxV of a row."""
     answer = jax.jit(
         lambda params, ids: model.model.logits(params, model.model.encode(params, masked_queries.make_tokens(ids))[0])
@@ -61,10 +61,10 @@ def test_logits_are_theirs(model):
     its_V = order_V < len(order_V) - NUM_SPECIAL + 1
     for i, line in enumerate(theirs.LINES):
         ids = [SEP, *model.tokenizer.encode(line)]
-        np.testing.assert_array_equal(order_V[ids], kept()[f"ids:{i}"], line)
-        wanted = kept()[f"logits:{i}"][:, order_V[its_V]]
+        np.testing.assert_array_equal(order_V[ids], load_outputs()[f"ids:{i}"], line)
+        wanted = load_outputs()[f"logits:{i}"][:, order_V[its_V]]
         for first in (SEP, CLS):  # [CLS] begins a text as theirs does
-            np.testing.assert_allclose(said(model, [first, *ids[1:]])[:, its_V], wanted, rtol=0, atol=1e-5)
+            np.testing.assert_allclose(compute_logits(model, [first, *ids[1:]])[:, its_V], wanted, rtol=0, atol=1e-5)
 
 
 def test_its_one_special_token_ends_a_text_and_ours_are_added(model):
@@ -137,7 +137,9 @@ def test_a_table_of_its_own_and_another_activation_are_taken(folder, model, tmp_
     order_V = vocabulary.get_original_ids(found.tokenizer)
     wanted_LxV = np.asarray(h_1xLxD[0]) @ table_VxD.T
     np.testing.assert_allclose(
-        said(found, ids)[:, order_V < len(table_VxD)], wanted_LxV[:, order_V[order_V < len(table_VxD)]], atol=1e-5
+        compute_logits(found, ids)[:, order_V < len(table_VxD)],
+        wanted_LxV[:, order_V[order_V < len(table_VxD)]],
+        atol=1e-5,
     )
     found.save_pretrained(str(tmp_path / "out"))
     written = load((tmp_path / "out/model.safetensors").read_bytes())
@@ -201,7 +203,9 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
         prompt = ours_V[theirs.prompts(number)].astype(np.int32)
         ids_BxT = np.asarray(found(one.params, prompt))[:, : theirs.LENGTH - theirs.PROMPT]
         its = ORDER_V[np.where(ids_BxT == PAD, SEP, ids_BxT)]
-        np.testing.assert_array_equal(its, kept()[f"found:{case}"][number, :, theirs.PROMPT :], f"model {number}")
+        np.testing.assert_array_equal(
+            its, load_outputs()[f"found:{case}"][number, :, theirs.PROMPT :], f"model {number}"
+        )
 
 
 def test_the_file_is_what_they_say():
@@ -209,4 +213,4 @@ def test_the_file_is_what_they_say():
     pytest.importorskip("transformers")
     for name, value in theirs.make().items():
         if not name.startswith("folder/"):
-            np.testing.assert_allclose(kept()[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(load_outputs()[name], value, rtol=1e-4, atol=1e-6, err_msg=name)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from small import CLASSES, LABELLED, PLAIN, batch, make_dataset_info, small_config, with_text
+from small import CLASSES, LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
 
 from mlm.base import errors, fields, types
 from mlm.objectives import OBJECTIVES, heads
@@ -15,13 +15,13 @@ from mlm.training.run import resolution
 ROWS, WIDTH = 6, 8
 
 
-def made(objective, scores="", **changes):
+def make_config(objective, scores="", **changes):
     cfg = small_config(objective=objective, **{**PLAIN, **changes})
     return fields.override(cfg, {"data.labelled.scores": scores})  # small_config's rows are not a task's
 
 
-def built(*args, **changes):
-    cfg = made(*args, **changes)
+def build_objective(*args, **changes):
+    cfg = make_config(*args, **changes)
     return OBJECTIVES[cfg.objective].build(cfg, make_dataset_info(cfg))
 
 
@@ -29,7 +29,7 @@ def rows():
     """Rows of 5 to 10 tokens, the last one empty."""
     full = batch(ROWS, labels=True)
     real_BxL = np.arange(16) < np.array([5, 6, 7, 8, 10, 0])[:, None]
-    return with_text(full, ids_BxL=full.text.ids_BxL * real_BxL, segments_BxL=1 * real_BxL)
+    return replace_text(full, ids_BxL=full.text.ids_BxL * real_BxL, segments_BxL=1 * real_BxL)
 
 
 @functools.cache
@@ -61,7 +61,7 @@ def params(objective):
     return {"model": {}, "objective": jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), drawn)}
 
 
-def evaluated(objective, params, rows, h_BxLxD=None):
+def compute_losses(objective, params, rows, h_BxLxD=None):
     @jax.jit
     def losses(params, key):
         return objective.loss(params, model(h_BxLxD), rows, jax.random.split(key, ROWS), None, train=False)
@@ -84,10 +84,10 @@ def plain_row(head, read):
 
 @pytest.mark.parametrize("read", [pooling.value for pooling in types.Pooling])
 def test_rows_are_told_from_what_is_asked_for(read):
-    objective, given = built("classification", "matthews,accuracy", finetune__pooling=read), rows()
+    objective, given = build_objective("classification", "matthews,accuracy", finetune__pooling=read), rows()
     of = params(objective)
     log_prob_BxC, label_B = log_softmax(plain_row(of["objective"], read), axis=-1), given.labels["label_B"]
-    found, real = evaluated(objective, of, given), np.arange(ROWS) < ROWS - 1
+    found, real = compute_losses(objective, of, given), np.arange(ROWS) < ROWS - 1
     np.testing.assert_allclose(found.loss_B["classification"], -log_prob_BxC[range(ROWS), label_B] * real, rtol=1e-5)
     guess_B = log_prob_BxC.argmax(-1)
     for name, value_B in {
@@ -102,9 +102,9 @@ def test_rows_are_told_from_what_is_asked_for(read):
         np.testing.assert_allclose(found.sums_B[name], value_B * real, rtol=1e-5, err_msg=name)
     if read != "mean":
         return
-    objective = built("regression", finetune__pooling=read)
+    objective = build_objective("regression", finetune__pooling=read)
     of = params(objective)
-    found, value_B = evaluated(objective, of, given), given.labels["value_B"]
+    found, value_B = compute_losses(objective, of, given), given.labels["value_B"]
     guess_B = plain_row(of["objective"], read)[:, 0]
     np.testing.assert_allclose(found.loss_B["regression"], (guess_B - value_B) ** 2 * real, rtol=1e-5)
     np.testing.assert_allclose(found.sums_B["predicted"], guess_B * real, rtol=1e-5)
@@ -113,9 +113,9 @@ def test_rows_are_told_from_what_is_asked_for(read):
 def test_words_are_tagged_and_spans_found_from_each_token_s_state():
     given = rows()
     real_BxL, tag_BxL = given.text.segments_BxL > 0, given.labels["tag_BxL"]
-    objective = built("tagging")
+    objective = build_objective("tagging")
     of = params(objective)
-    found = evaluated(objective, of, given)
+    found = compute_losses(objective, of, given)
     log_prob_BxLxC = log_softmax(states() @ of["objective"]["kernel"] + of["objective"]["bias"], axis=-1)
     nats_BxL = -np.take_along_axis(log_prob_BxLxC, np.maximum(tag_BxL, 0)[..., None], -1)[..., 0]
     word_BxL = real_BxL & (tag_BxL >= 0)
@@ -124,9 +124,9 @@ def test_words_are_tagged_and_spans_found_from_each_token_s_state():
     np.testing.assert_array_equal(found.sums_B["predicted"], log_prob_BxLxC.argmax(-1) * real_BxL)
     np.testing.assert_allclose(found.sums_B["majority_correct"], ((tag_BxL == 2) & word_BxL).sum(-1))
 
-    objective = built("extractive_qa")
+    objective = build_objective("extractive_qa")
     of, right_Bx2 = params(objective), np.tile([1, 4], (ROWS, 1))
-    found = evaluated(objective, of, given._replace(labels={"start_B": right_Bx2[:, 0], "end_B": right_Bx2[:, 1]}))
+    found = compute_losses(objective, of, given._replace(labels={"start_B": right_Bx2[:, 0], "end_B": right_Bx2[:, 1]}))
     logits_BxLx2 = states() @ of["objective"]["kernel"] + of["objective"]["bias"]
     log_prob_BxLx2 = log_softmax(np.where(real_BxL[..., None], logits_BxLx2, -np.inf)[:-1], axis=1)
     nats_B = -(log_prob_BxLx2[:, 1, 0] + log_prob_BxLx2[:, 4, 1]) / 2
@@ -136,10 +136,10 @@ def test_words_are_tagged_and_spans_found_from_each_token_s_state():
 
 @pytest.mark.parametrize("objective", LABELLED)
 def test_what_stands_on_padding_changes_nothing(objective):
-    of, given = built(objective), rows()
+    of, given = build_objective(objective), rows()
     head, real_BxL = params(of), given.text.segments_BxL > 0
     other = np.where(real_BxL[..., None], states(), 7).astype(np.float32)
-    one, two = evaluated(of, head, given), evaluated(of, head, given, other)
+    one, two = compute_losses(of, head, given), compute_losses(of, head, given, other)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), one, two)
 
 
@@ -158,7 +158,7 @@ def test_dropout_draws_for_each_row_from_its_own_key_and_keeps_the_mean():
 
 @pytest.mark.parametrize("objective", ["classification", "regression", "tagging"])
 def test_training_drops_what_evaluation_keeps(objective):
-    of, given = built(objective, model__dropout=0.5), rows()
+    of, given = build_objective(objective, model__dropout=0.5), rows()
     head, key_B = params(of), jax.random.split(jax.random.key(0), ROWS)
     dropped_B, kept_B = (
         np.asarray(of.loss(head, model(), given, key_B, None, train=train).loss_B[objective]) for train in (True, False)
@@ -166,45 +166,45 @@ def test_training_drops_what_evaluation_keeps(objective):
     assert (dropped_B != kept_B)[:-1].all()
 
 
-def refused(said, *args, **changes):
+def assert_refused(said, *args, **changes):
     with pytest.raises(errors.ConfigError, match=said):
-        cfg = made(*args, **changes)
+        cfg = make_config(*args, **changes)
         OBJECTIVES[cfg.objective].check(cfg)
         OBJECTIVES[cfg.objective].build(cfg, make_dataset_info(cfg))
 
 
 def test_what_no_head_can_read_or_score_is_refused():
-    refused(
+    assert_refused(
         r"^config.finetune.pooling = 'first': expected last or mean, since config.model.directionality is causal$",
         "classification",
         model__directionality="causal",
         finetune__pooling="first",
     )
-    refused(
+    assert_refused(
         r"^config.finetune.pooling = 'fist': expected one of .*; did you mean 'first'\?$",
         "classification",
         finetune__pooling="fist",
     )
-    refused(r"^config.data.labelled.scores = 'f1': expected one of pearson, spearman$", "regression", "f1")
-    refused(r"scores = 'mathews': expected one of .*did you mean 'matthews'\?", "classification", "mathews")
-    refused(r"scores = 'f1': expected accuracy or matthews, since there are 3 classes", "classification", "f1")
-    refused(r"scores = 'exact, exact': expected each name once", "extractive_qa", "exact, exact")
-    cfg = made("tagging", "f1")
+    assert_refused(r"^config.data.labelled.scores = 'f1': expected one of pearson, spearman$", "regression", "f1")
+    assert_refused(r"scores = 'mathews': expected one of .*did you mean 'matthews'\?", "classification", "mathews")
+    assert_refused(r"scores = 'f1': expected accuracy or matthews, since there are 3 classes", "classification", "f1")
+    assert_refused(r"scores = 'exact, exact': expected each name once", "extractive_qa", "exact, exact")
+    cfg = make_config("tagging", "f1")
     of_words = make_dataset_info(cfg)._replace(classes=("NOUN", *CLASSES[1:]))
     with pytest.raises(errors.ConfigError, match="expected accuracy, since 'NOUN' is no tag of entities"):
         OBJECTIVES["tagging"].build(cfg, of_words)
-    assert OBJECTIVES["tagging"].build(made("tagging"), of_words).scores[0].name == "accuracy"
-    assert resolution.derive_fields(made("tagging")).model.directionality == "bidirectional"
+    assert OBJECTIVES["tagging"].build(make_config("tagging"), of_words).scores[0].name == "accuracy"
+    assert resolution.derive_fields(make_config("tagging")).model.directionality == "bidirectional"
 
 
 def test_the_first_score_is_the_first_that_is_asked_for():
-    scores = built("classification", "matthews, accuracy").scores
+    scores = build_objective("classification", "matthews, accuracy").scores
     assert [score.name for score in scores] == ["matthews", "accuracy", "loss", "majority_accuracy", "majority_loss"]
     assert {score.reference_for for score in scores if score.reference == "majority class"} == {"accuracy", "loss"}
-    assert [score.name for score in built("tagging").scores[:3]] == ["f1", "f1_strict", "loss"]
-    cfg = made("classification")
+    assert [score.name for score in build_objective("tagging").scores[:3]] == ["f1", "f1_strict", "loss"]
+    cfg = make_config("classification")
     uncounted = OBJECTIVES["classification"].build(cfg, make_dataset_info(cfg)._replace(class_counts=b""))
     assert [score.name for score in uncounted.scores] == ["accuracy", "loss"]
     two = make_dataset_info(cfg)._replace(classes=("no", "yes"), class_counts=np.array([1, 2]).tobytes())
-    scores = OBJECTIVES["classification"].build(made("classification", "f1"), two).scores
+    scores = OBJECTIVES["classification"].build(make_config("classification", "f1"), two).scores
     assert [score.name for score in scores] == ["f1", "loss", "majority_f1", "majority_loss"]

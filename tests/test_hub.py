@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tokenizers
 from fixtures import hub as theirs
-from hub_folders import changed, folders_of, kept, same_tensors, with_tensors
+from hub_folders import change_folder, change_tensors, load_outputs, make_folders, same_tensors
 from safetensors.numpy import load, save_file
 from small import environment, small_config
 
@@ -31,13 +31,13 @@ EVERY = pytest.mark.parametrize("name", theirs.FOLDERS)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return folders_of(tmp_path_factory.mktemp("hub"))
+def folders(tmp_path_factory):
+    return make_folders(tmp_path_factory.mktemp("hub"))
 
 
 @pytest.fixture(scope="module")
-def models(made):
-    return {name: mlm.load(folder) for name, folder in made.items()}
+def models(folders):
+    return {name: mlm.load(folder) for name, folder in folders.items()}
 
 
 @EVERY
@@ -45,24 +45,24 @@ def test_logits_states_and_attentions_are_theirs(models, name):
     model = models[name]
     lines = [theirs.LINES[i] for i in theirs.ASKED]
     for i, logits_TxV in zip(theirs.ASKED, model.logits(lines), strict=True):
-        np.testing.assert_allclose(logits_TxV, kept()[f"{name}:logits:{i}"], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(logits_TxV, load_outputs()[f"{name}:logits:{i}"], rtol=0, atol=1e-5)
         found_KxHxTxT = model.attentions(theirs.LINES[i]).weights_KxHxTxT
-        np.testing.assert_allclose(found_KxHxTxT, kept()[f"{name}:attentions:{i}"], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found_KxHxTxT, load_outputs()[f"{name}:attentions:{i}"], rtol=0, atol=1e-5)
     plain = theirs.ASKED[0]
-    for layer, wanted_TxD in enumerate(kept()[f"{name}:states:{plain}"]):
+    for layer, wanted_TxD in enumerate(load_outputs()[f"{name}:states:{plain}"]):
         np.testing.assert_allclose(
             model.encode(theirs.LINES[plain], layer, pooling=None), wanted_TxD, rtol=0, atol=1e-5
         )
 
 
 @EVERY
-def test_ids_are_the_folder_s_own(made, models, name):
+def test_ids_are_the_folder_s_own(folders, models, name):
     model, i = models[name], theirs.ASKED[-1]
     line = theirs.LINES[i]
-    ids, logits_TxV = kept()[f"{name}:ids:{i}"], kept()[f"{name}:logits:{i}"]
+    ids, logits_TxV = load_outputs()[f"{name}:ids:{i}"], load_outputs()[f"{name}:logits:{i}"]
     assert model.tokenize([line, ""])[0] == model.tokenize(line) == ids.tolist()
-    (mask,) = (json.loads((made[name] / "tokenizer_config.json").read_text())["mask_token"],)
-    tool = tokenizers.Tokenizer.from_file(str(made[name] / "tokenizer.json"))
+    (mask,) = (json.loads((folders[name] / "tokenizer_config.json").read_text())["mask_token"],)
+    tool = tokenizers.Tokenizer.from_file(str(folders[name] / "tokenizer.json"))
     (place,) = np.flatnonzero(ids == tool.token_to_id(mask))
     (best,) = model.fill_mask(line, top_k=model.tokenizer.vocab_size)
     assert sorted(one.token_id for one in best) == list(range(tool.get_vocab_size()))
@@ -77,8 +77,8 @@ def test_ids_are_the_folder_s_own(made, models, name):
     assert all(model.vocab[number[word]] == word for word in ("is", "red", "the") if name == "bert" and word in number)
 
 
-def test_a_scrambled_vocabulary_keeps_its_numbers(made, models, tmp_path):
-    folder = changed(made, tmp_path)
+def test_a_scrambled_vocabulary_keeps_its_numbers(folders, models, tmp_path):
+    folder = change_folder(folders, tmp_path)
     said = json.loads((folder / "tokenizer.json").read_text())
     to_V = np.random.default_rng(0).permutation(len(said["model"]["vocab"])).tolist()
     said["model"]["vocab"] = {entry: to_V[i] for entry, i in said["model"]["vocab"].items()}
@@ -86,7 +86,7 @@ def test_a_scrambled_vocabulary_keeps_its_numbers(made, models, tmp_path):
         one["id"] = to_V[one["id"]]
     (folder / "tokenizer.json").write_text(json.dumps(said))
     by_entry = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
-    with_tensors(folder, lambda name, x: [(name, x[np.argsort(to_V)] if name in by_entry else x)])
+    change_tensors(folder, lambda name, x: [(name, x[np.argsort(to_V)] if name in by_entry else x)])
     found, line = mlm.load(folder), theirs.LINES[theirs.ASKED[-1]]
     np.testing.assert_allclose(found.logits(line)[:, to_V], models["bert"].logits(line), rtol=0, atol=1e-5)
     assert found.tokenize(line) == [to_V[i] for i in models["bert"].tokenize(line)]
@@ -104,7 +104,7 @@ def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
         if name == "xlm-roberta" and "</s>" in line:  # which theirs takes for the end, wherever it stands
             assert not {0, 2, 3, 4} & {*row[1:-1]}
             continue
-        wanted = kept()[f"{name}:ids:{i}"]
+        wanted = load_outputs()[f"{name}:ids:{i}"]
         whole = len(wanted) if len(wanted) < theirs.PLACES else -1
         np.testing.assert_array_equal(order_V[row][:whole], wanted[:whole], line)
         assert row.count(MASK) == line.count("[MASK]")
@@ -125,9 +125,9 @@ def test_a_vocabulary_is_kept_and_read_again(models, name, tmp_path):
 
 
 @EVERY
-def test_what_was_read_is_written_again_to_the_bit(made, models, name, tmp_path):
+def test_what_was_read_is_written_again_to_the_bit(folders, models, name, tmp_path):
     models[name].save_pretrained(str(tmp_path / "out"))
-    same_tensors(made[name], tmp_path / "out")
+    same_tensors(folders[name], tmp_path / "out")
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1  # nobody is locked out
     again = mlm.load(tmp_path / "out")
     assert again.tokenizer.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
@@ -138,10 +138,10 @@ def test_the_file_is_what_they_say():
     pytest.importorskip("transformers")
     for name, value in theirs.make().items():
         if ":" in name:
-            np.testing.assert_allclose(kept()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(load_outputs()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_older_names_bare_prefixes_and_copies_are_read(made, models, tmp_path):
+def test_older_names_bare_prefixes_and_copies_are_read(folders, models, tmp_path):
     def older(name, value):
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         yield old.removeprefix("bert."), value
@@ -151,31 +151,31 @@ def test_older_names_bare_prefixes_and_copies_are_read(made, models, tmp_path):
         if name == "cls.predictions.bias":
             yield "cls.predictions.decoder.bias", value
 
-    folder = with_tensors(changed(made, tmp_path), older)
+    folder = change_tensors(change_folder(folders, tmp_path), older)
     line = theirs.LINES[1]
     found = mlm.load(folder)
     np.testing.assert_array_equal(found.logits(line), models["bert"].logits(line))
     found.save_pretrained(str(tmp_path / "out"))
     assert (
         load((tmp_path / "out/model.safetensors").read_bytes()).keys()
-        == load((made["bert"] / "model.safetensors").read_bytes()).keys()
+        == load((folders["bert"] / "model.safetensors").read_bytes()).keys()
     )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_halves_are_widened(made, tmp_path, dtype):
-    folder = changed(made, tmp_path, dtype=None, torch_dtype=dtype)
-    with_tensors(folder, lambda name, x: [(name, x.astype(jnp.dtype(dtype)))])
+def test_halves_are_widened(folders, tmp_path, dtype):
+    folder = change_folder(folders, tmp_path, dtype=None, torch_dtype=dtype)
+    change_tensors(folder, lambda name, x: [(name, x.astype(jnp.dtype(dtype)))])
     mlm.load(folder).save_pretrained(str(tmp_path / "out"))
-    had, has = (load((one / "model.safetensors").read_bytes()) for one in (made["bert"], tmp_path / "out"))
+    had, has = (load((one / "model.safetensors").read_bytes()) for one in (folders["bert"], tmp_path / "out"))
     assert dtype not in (tmp_path / "out/config.json").read_text()
     for name, value in had.items():
         assert has[name].dtype == np.float32
         np.testing.assert_array_equal(has[name], value.astype(jnp.dtype(dtype)).astype(np.float32))
 
 
-def test_shards_are_one_model(made, models, tmp_path):
-    folder = changed(made, tmp_path)
+def test_shards_are_one_model(folders, models, tmp_path):
+    folder = change_folder(folders, tmp_path)
     whole = load((folder / "model.safetensors").read_bytes())
     digest = hub.compute_digest(folder)
     parts = {f"model-0000{i + 1}-of-00002.safetensors": sorted(whole)[i::2] for i in range(2)}
@@ -188,14 +188,14 @@ def test_shards_are_one_model(made, models, tmp_path):
     assert hub.compute_digest(folder) != digest
 
 
-def test_an_encoder_alone_embeds_and_keeps_its_pooler(made, models, tmp_path):
+def test_an_encoder_alone_embeds_and_keeps_its_pooler(folders, models, tmp_path):
     def bare(name, value):
         if name.startswith("bert."):
             yield name.removeprefix("bert."), value
         if name == "cls.predictions.transform.dense.weight":
             yield "pooler.dense.weight", value
 
-    folder = with_tensors(changed(made, tmp_path), bare)
+    folder = change_tensors(change_folder(folders, tmp_path), bare)
     found, line = mlm.load(folder), theirs.LINES[1]
     np.testing.assert_array_equal(found.encode(line), models["bert"].encode(line))
     with pytest.raises(errors.ConfigError, match=r"^logits = '.*changed': expected a folder whose tensors have"):
@@ -206,10 +206,10 @@ def test_an_encoder_alone_embeds_and_keeps_its_pooler(made, models, tmp_path):
     np.testing.assert_array_equal(has["bert.pooler.dense.weight"], had["pooler.dense.weight"])
 
 
-def test_a_list_of_entries_is_bert_s_tokenizer(made, models, tmp_path):
+def test_a_list_of_entries_is_bert_s_tokenizer(folders, models, tmp_path):
     for name in ("bert", "bert_uncased"):
-        folder = changed(made, tmp_path / name, name, drop=["tokenizer.json"])
-        number = json.loads((made[name] / "tokenizer.json").read_text())["model"]["vocab"]
+        folder = change_folder(folders, tmp_path / name, name, drop=["tokenizer.json"])
+        number = json.loads((folders[name] / "tokenizer.json").read_text())["model"]["vocab"]
         (folder / "vocab.txt").write_text("\n".join(sorted(number, key=number.get)))
         read = vocabulary.read_tokenizer(folder)
         assert read.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
@@ -220,8 +220,8 @@ def test_a_list_of_entries_is_bert_s_tokenizer(made, models, tmp_path):
         assert (told[0].ids, told[0].type_ids) == (told[1].ids, told[1].type_ids)  # [CLS] and [SEP] around
 
 
-def test_padding_and_truncation_of_a_tokenizer_are_switched_off(made, models, tmp_path):
-    folder = changed(made, tmp_path)
+def test_padding_and_truncation_of_a_tokenizer_are_switched_off(folders, models, tmp_path):
+    folder = change_folder(folders, tmp_path)
     tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     tool.enable_padding(length=30)
     tool.enable_truncation(3)
@@ -344,7 +344,7 @@ def test_a_folder_that_holds_something_is_not_written_to(models, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_folder(made, models, tmp_path):
+def test_the_command_writes_a_folder(folders, models, tmp_path):
     def command(*arguments):
         return subprocess.run(
             [sys.executable, "-m", "mlm", *arguments],
@@ -355,16 +355,16 @@ def test_the_command_writes_a_folder(made, models, tmp_path):
             env=environment(),
         )
 
-    done = command("export", str(made["roberta"]), str(tmp_path / "out"), "--json")
+    done = command("export", str(folders["roberta"]), str(tmp_path / "out"), "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["model_type"] == "roberta", done.stderr
     line = "the sky is [MASK]."
     assert mlm.load(tmp_path / "out").fill_mask(line) == models["roberta"].fill_mask(line)
-    done = command("export", str(made["roberta"]))
+    done = command("export", str(folders["roberta"]))
     assert done.returncode == 2 and done.stderr == "error: mlm export: the following arguments are required: FOLDER\n"
 
 
-def test_added_tokens_keep_their_numbers(made, models, tmp_path):
-    folder = changed(made, tmp_path)
+def test_added_tokens_keep_their_numbers(folders, models, tmp_path):
+    folder = change_folder(folders, tmp_path)
     tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     last = tool.get_vocab_size()
     tool.add_special_tokens(["[ENTITY]"])

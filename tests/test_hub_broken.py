@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from hub_folders import changed, folders_of, with_tensors
+from hub_folders import change_folder, change_tensors, make_folders
 from safetensors.numpy import save_file
 
 import mlm
@@ -24,7 +24,7 @@ def write(name, content):
     return change
 
 
-def without(*files):
+def drop_files(*files):
     def change(folder):
         for name in files:
             (folder / name).unlink()
@@ -35,7 +35,7 @@ def without(*files):
 
 def put(name, value):
     """Another tensor in the place of one; None: none."""
-    return lambda folder: with_tensors(
+    return lambda folder: change_tensors(
         folder, lambda had, x: [] if had == name and value is None else [(had, value(x) if had == name else x)]
     )
 
@@ -56,7 +56,7 @@ def cut(folder):
     return folder
 
 
-def pickled(folder):
+def rename_to_pickle(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     return folder
 
@@ -75,9 +75,9 @@ def pipe(name):
     return change
 
 
-def untied(folder):
+def untie(folder):
     rng = np.random.default_rng(0)
-    return with_tensors(
+    return change_tensors(
         folder,
         lambda name, x: (
             [(name, x)]
@@ -107,13 +107,13 @@ def stuck(folder):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return folders_of(tmp_path_factory.mktemp("hub"))
+def folders(tmp_path_factory):
+    return make_folders(tmp_path_factory.mktemp("hub"))
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
 BROKEN = {  # a change of the folder or of its config.json, and what is said
-    "no config.json": (without("config.json"), "config.json: expected a file"),
+    "no config.json": (drop_files("config.json"), "config.json: expected a file"),
     "config.json is a folder": (stuck, "config.json: expected a file"),
     "not JSON": (write("config.json", "{"), "config.json: expected JSON"),
     "not UTF-8": (write("config.json", b"\xff\xfe{"), "config.json: expected JSON"),
@@ -147,23 +147,23 @@ BROKEN = {  # a change of the folder or of its config.json, and what is said
     "half a head": (put("cls.predictions.bias", None), "expected cls.predictions.bias among them"),
     "a wrong shape": (put(WORDS, lambda x: x.T), rf"{WORDS}, its shape = \(16, 116\): expected \(116, 16\)"),
     "a wrong dtype": (put(WORDS, lambda x: x.astype(np.int64)), f"{WORDS} = 'I64': expected F32 or F16 or BF16"),
-    "an untied table": (untied, "decoder.weight = .*: expected the embeddings of the vocabulary, or tie_word_em"),
+    "an untied table": (untie, "decoder.weight = .*: expected the embeddings of the vocabulary, or tie_word_em"),
     "a header of 1 TB": (header(struct.pack("<Q", 10**12) + b"{}"), "model.safetensors: cannot be read"),
     "a tensor of 1 TB": (huge([10**6, 250_000], 10**12), "model.safetensors: cannot be read"),
     "more than its bytes": (huge([2, 2], 12), "model.safetensors: cannot be read"),
     "cut off": (cut, "model.safetensors: cannot be read"),
     "empty": (write("model.safetensors", b""), "model.safetensors: cannot be read"),
-    "a pickle": (pickled, "pytorch_model.bin: expected model.safetensors, since .*mlm convert"),
+    "a pickle": (rename_to_pickle, "pytorch_model.bin: expected model.safetensors, since .*mlm convert"),
     "an index of no shards": (sharded, "index.json: weight_map = None: expected the name of a file"),
     "a shard that is elsewhere": (
         lambda folder: write("model.safetensors.index.json", '{"weight_map": {"a": "../x.safetensors"}}')(
-            without("model.safetensors")(folder)
+            drop_files("model.safetensors")(folder)
         ),
         "weight_map = .*: expected the name of a file of this folder",
     ),
     "a shard that is not there": (
         lambda folder: write("model.safetensors.index.json", '{"weight_map": {"a": "x.safetensors"}}')(
-            without("model.safetensors")(folder)
+            drop_files("model.safetensors")(folder)
         ),
         "x.safetensors: cannot be read",
     ),
@@ -173,8 +173,8 @@ BROKEN = {  # a change of the folder or of its config.json, and what is said
     "a pipe for weights": (pipe("model.safetensors"), "model.safetensors: cannot be read"),
     "not a number": (put(WORDS, lambda x: np.where(x == x.max(), np.nan, x)), f"{WORDS} = 'NaN or infinite values'"),
     "infinity": (put(WORDS, lambda x: np.where(x == x.max(), np.inf, x)), f"{WORDS} = 'NaN or infinite values'"),
-    "no tensors": (without("model.safetensors"), "expected a folder with model.safetensors"),
-    "no tokenizer": (without("tokenizer.json"), "expected a folder with tokenizer.json, or vocab.txt"),
+    "no tensors": (drop_files("model.safetensors"), "expected a folder with model.safetensors"),
+    "no tokenizer": (drop_files("tokenizer.json"), "expected a folder with tokenizer.json, or vocab.txt"),
     "an empty tokenizer": (write("tokenizer.json", "{}"), "tokenizer.json: expected a file of the tokenizers"),
     "a deep tokenizer": (write("tokenizer.json", f'{{"a": {DEEP}}}'), "tokenizer.json: expected JSON"),
     "no [MASK]": (tokenizer(no_mask), r"mask_token = '\[MASK\]': expected an entry of the vocabulary"),
@@ -186,9 +186,13 @@ BROKEN = {  # a change of the folder or of its config.json, and what is said
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_folder_ends_in_one_line(made, case, tmp_path):
+def test_a_broken_folder_ends_in_one_line(folders, case, tmp_path):
     change, said = BROKEN[case]
-    folder = changed(made, tmp_path, **change) if isinstance(change, dict) else change(changed(made, tmp_path))
+    folder = (
+        change_folder(folders, tmp_path, **change)
+        if isinstance(change, dict)
+        else change(change_folder(folders, tmp_path))
+    )
     with pytest.raises(errors.ConfigError, match=said) as refused:
         mlm.load(folder)
     line = str(refused.value)

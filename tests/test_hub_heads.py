@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 from fixtures import hub
 from fixtures import hub_heads as theirs
-from hub_folders import folders_of, same_tensors, told, with_head
+from hub_folders import load_head_outputs, make_folders, make_head_folder, same_tensors
 from small import small_config
 
 import mlm
@@ -30,21 +30,21 @@ PAIRS = [("a red apple", "the sky is blue"), ("big", "un known")]
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    return folders_of(tmp_path_factory.mktemp("hub"))
+    return make_folders(tmp_path_factory.mktemp("hub"))
 
 
 @pytest.fixture(scope="module")
-def made(plain, tmp_path_factory):
+def folders(plain, tmp_path_factory):
     top = tmp_path_factory.mktemp("heads")
-    return {case: with_head(plain, top, case) for case in theirs.CASES}
+    return {case: make_head_folder(plain, top, case) for case in theirs.CASES}
 
 
 @pytest.fixture(scope="module")
-def models(made):
-    return {case: mlm.load(folder) for case, folder in made.items()}
+def models(folders):
+    return {case: mlm.load(folder) for case, folder in folders.items()}
 
 
-def asked(model) -> list:
+def get_texts(model) -> list:
     return theirs.WORDS if model.config.objective == "tagging" else theirs.TEXTS
 
 
@@ -64,13 +64,13 @@ def logits(model, examples) -> list[np.ndarray]:
     ids_BxL = np.zeros((len(made), hub.PLACES), np.int32)
     for row, ids_L in zip(made, ids_BxL, strict=True):
         ids_L[: len(row.ids)] = row.ids
-    answer = jax.jit(functools.partial(told_by, model))
+    answer = jax.jit(functools.partial(apply_head, model))
     found_Bx = np.asarray(answer(model.params, prediction.make_batch(model, ids_BxL, made)))
     tag = model.config.objective == "tagging"
     return [found_x[: len(row.ids)] if tag else found_x for row, found_x in zip(made, found_Bx, strict=True)]
 
 
-def told_by(model, params, batch):
+def apply_head(model, params, batch):
     h_BxLxD, head = features.read_features(model.config, params, model.model, batch, None), params["objective"]
     if model.config.objective == "tagging":
         return heads.apply_dense(head, h_BxLxD)
@@ -81,27 +81,27 @@ def told_by(model, params, batch):
 def test_rows_of_texts_pairs_and_words_are_theirs(models, case):
     model = models[case]
     order_V = vocabulary.get_original_ids(model.tokenizer)
-    for i, row in enumerate(rows(model, asked(model))):
-        np.testing.assert_array_equal(order_V[row.ids], told()[f"{case}:ids:{i}"])
+    for i, row in enumerate(rows(model, get_texts(model))):
+        np.testing.assert_array_equal(order_V[row.ids], load_head_outputs()[f"{case}:ids:{i}"])
 
 
 @EVERY
 def test_logits_of_labels_are_theirs(models, case):
-    for i, found in enumerate(logits(models[case], asked(models[case]))):
-        np.testing.assert_allclose(found, told()[f"{case}:logits:{i}"], rtol=0, atol=1e-5)
+    for i, found in enumerate(logits(models[case], get_texts(models[case]))):
+        np.testing.assert_allclose(found, load_head_outputs()[f"{case}:logits:{i}"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", ["bert-classify", "roberta-tag", "xlm-roberta-regress"])
 def test_predictions_are_the_likeliest_labels_of_theirs(models, case):
     model = models[case]
-    for i, found in enumerate(model.predict(asked(model))):
-        wanted_xC = told()[f"{case}:logits:{i}"]
+    for i, found in enumerate(model.predict(get_texts(model))):
+        wanted_xC = load_head_outputs()[f"{case}:logits:{i}"]
         if model.config.objective == "regression":
             assert found.label == pytest.approx(wanted_xC[0], abs=1e-5) and found.probability is None
             continue
         share_xC = np.asarray(jax.nn.softmax(wanted_xC))
         if model.config.objective == "tagging":
-            places = np.flatnonzero(np.array(rows(model, asked(model))[i].labels["tag"]) >= 0)
+            places = np.flatnonzero(np.array(rows(model, get_texts(model))[i].labels["tag"]) >= 0)
             assert len(places) == len(found) == len(theirs.WORDS[i])
             share_xC = share_xC[places]
         else:
@@ -112,9 +112,9 @@ def test_predictions_are_the_likeliest_labels_of_theirs(models, case):
 
 
 @EVERY
-def test_what_was_read_is_written_again_to_the_bit(made, models, case, tmp_path):
+def test_what_was_read_is_written_again_to_the_bit(folders, models, case, tmp_path):
     models[case].save_pretrained(str(tmp_path / "out"))
-    same_tensors(made[case], tmp_path / "out")
+    same_tensors(folders[case], tmp_path / "out")
     pipeline = "token" if case.endswith("tag") else "text"
     assert f"pipeline_tag: {pipeline}-classification" in (tmp_path / "out/README.md").read_text()
 
@@ -124,7 +124,7 @@ def test_the_file_is_what_they_say():
     pytest.importorskip("transformers")
     for name, value in theirs.make().items():
         if ":" in name:
-            np.testing.assert_allclose(told()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(load_head_outputs()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_a_text_is_embedded_and_nothing_filled_in(models):
@@ -161,7 +161,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_broken_head_ends_in_one_line(plain, case, tmp_path):
     settings, drop, said = BAD[case]
-    folder = with_head(plain, tmp_path, "bert-classify", drop, **settings)
+    folder = make_head_folder(plain, tmp_path, "bert-classify", drop, **settings)
     with pytest.raises(errors.ConfigError, match=said) as refused:
         mlm.load(folder)
     line = str(refused.value)

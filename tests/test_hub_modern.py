@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fixtures import hub_modern as theirs
-from hub_folders import folders_of, same_tensors, with_tensors
+from hub_folders import change_tensors, make_folders, same_tensors
 from safetensors.numpy import save_file
 
 import mlm
@@ -51,7 +51,7 @@ def write_case(plain, top, case, **settings):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    return folders_of(tmp_path_factory.mktemp("plain"))
+    return make_folders(tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ BAD = {
 
 @pytest.mark.parametrize(("case", "prefix"), [("modernbert", "model."), ("electra-generator", "electra.")])
 def test_an_encoder_alone_is_read(plain, models, case, prefix, tmp_path):
-    folder = with_tensors(
+    folder = change_tensors(
         write_case(plain, tmp_path, case),
         lambda name, x: [(name.removeprefix(prefix), x)] if name.startswith(prefix) else [],
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fixtures import hub
 from fixtures import hub_variants as theirs
-from hub_folders import changed, folders_of, kept, same_tensors, with_tensors
+from hub_folders import change_folder, change_tensors, load_outputs, make_folders, same_tensors
 from safetensors.numpy import load, save_file
 from small import batch, build, small_config
 
@@ -28,49 +28,51 @@ EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
 
 @functools.cache
-def told() -> dict[str, np.ndarray]:
+def load_outputs() -> dict[str, np.ndarray]:
     with np.load(theirs.PATH) as file:
         return dict(file)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    return folders_of(tmp_path_factory.mktemp("plain"))
+    return make_folders(tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="module")
-def made(plain, tmp_path_factory):
+def folders(plain, tmp_path_factory):
     """The folder of each case."""
     top = tmp_path_factory.mktemp("variants")
     for case, (name, _) in theirs.CASES.items():
         (top / case).mkdir()
         for file in plain[name].glob("*token*"):
             shutil.copy(file, top / case)
-        (top / case / "config.json").write_bytes(told()[f"{case}/config.json"].tobytes())
-        shapes = json.loads(told()[f"{case}/shapes"].tobytes())
-        save_file({name: hub.drawn(name, shape) for name, shape in shapes.items()}, top / case / "model.safetensors")
+        (top / case / "config.json").write_bytes(load_outputs()[f"{case}/config.json"].tobytes())
+        shapes = json.loads(load_outputs()[f"{case}/shapes"].tobytes())
+        save_file(
+            {name: hub.draw_weight(name, shape) for name, shape in shapes.items()}, top / case / "model.safetensors"
+        )
     return {case: top / case for case in theirs.CASES}
 
 
 @pytest.fixture(scope="module")
-def models(made):
-    return {case: mlm.load(folder) for case, folder in made.items()}
+def models(folders):
+    return {case: mlm.load(folder) for case, folder in folders.items()}
 
 
 @EVERY
 def test_logits_are_theirs(models, case):
     model = models[case]
-    np.testing.assert_allclose(model.logits(theirs.LINE), told()[f"{case}:logits"], rtol=0, atol=1e-5)
-    assert len(model.vocab) == told()[f"{case}:logits"].shape[1]
+    np.testing.assert_allclose(model.logits(theirs.LINE), load_outputs()[f"{case}:logits"], rtol=0, atol=1e-5)
+    assert len(model.vocab) == load_outputs()[f"{case}:logits"].shape[1]
 
 
 @EVERY
-def test_what_was_read_is_written_again_to_the_bit(made, models, case, tmp_path):
+def test_what_was_read_is_written_again_to_the_bit(folders, models, case, tmp_path):
     models[case].save_pretrained(str(tmp_path / "out"))
-    same_tensors(made[case], tmp_path / "out")
+    same_tensors(folders[case], tmp_path / "out")
     before, after = (
         {key: value for key, value in json.loads((one / "config.json").read_text()).items() if key != "torch_dtype"}
-        for one in (made[case], tmp_path / "out")
+        for one in (folders[case], tmp_path / "out")
     )
     assert before == after
     assert mlm.load(tmp_path / "out").tokenizer.model == models[case].tokenizer.model
@@ -81,10 +83,10 @@ def test_the_file_is_what_they_say():
     pytest.importorskip("transformers")
     for name, value in theirs.make().items():
         if ":" in name:
-            np.testing.assert_allclose(told()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(load_outputs()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_rows_beyond_the_vocabulary_are_entries_of_no_text(made, models, tmp_path):
+def test_rows_beyond_the_vocabulary_are_entries_of_no_text(folders, models, tmp_path):
     words, size = models["bert-padded"].tokenizer, models["bert-padded"].tokenizer.vocab_size
     padding = [f"[padding {i}]" for i in range(size - theirs.PADDING, size)]
     assert words.pieces[-theirs.PADDING :] == padding
@@ -95,14 +97,14 @@ def test_rows_beyond_the_vocabulary_are_entries_of_no_text(made, models, tmp_pat
 
 def test_more_rows_than_padding_are_refused_in_one_line(plain, tmp_path):
     for vocab_size in (116 + 5000, 2**31 - 1):
-        folder = changed(plain, tmp_path / str(vocab_size), vocab_size=vocab_size)
+        folder = change_folder(plain, tmp_path / str(vocab_size), vocab_size=vocab_size)
         with pytest.raises(errors.ConfigError, match=f"vocab_size = {vocab_size}: expected 116, the size") as refused:
             mlm.load(folder)
         assert "\n" not in str(refused.value)
 
 
-def test_a_bias_of_transformers_4_is_read_and_written_by_both_names(made, models, tmp_path):
-    folder = shutil.copytree(made["bert-untied"], tmp_path / "older")
+def test_a_bias_of_transformers_4_is_read_and_written_by_both_names(folders, models, tmp_path):
+    folder = shutil.copytree(folders["bert-untied"], tmp_path / "older")
     tensors = load((folder / "model.safetensors").read_bytes())
     tensors["cls.predictions.bias"] = tensors.pop("cls.predictions.decoder.bias")
     save_file(tensors, folder / "model.safetensors")
@@ -115,10 +117,10 @@ def test_a_bias_of_transformers_4_is_read_and_written_by_both_names(made, models
 
 
 @pytest.mark.parametrize("case", ["bert-untied", "roberta-padded", "bert-types", "bert-relu"])
-def test_pretraining_goes_on_from_them(made, models, tmp_path, case):
+def test_pretraining_goes_on_from_them(folders, models, tmp_path, case):
     (tmp_path / "texts.txt").write_text("".join(f"the apple {number} is red\n" for number in range(200)))
     asked = {
-        "init.hub": str(made[case]),
+        "init.hub": str(folders[case]),
         "data.path": str(tmp_path / "texts.txt"),
         "data.document_boundary": "line",
         "data.cache_dir": str(tmp_path / "cache"),

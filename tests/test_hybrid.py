@@ -32,7 +32,7 @@ def cfg():
 
 
 @functools.cache
-def compiled(cfg, train):
+def compile_losses(cfg, train):
     model, params, _ = build(cfg)
     _, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
 
@@ -50,14 +50,14 @@ def compiled(cfg, train):
     return told
 
 
-def told(cfg, train=True, **changes):
+def compute_losses(cfg, train=True, **changes):
     """Losses under other knobs of the objective, and what the model was shown: ids_BxL and left_B of each pass."""
     knobs = program.make_train_hparams(cfg) if train else program.make_eval_hparams(cfg)
-    return jax.device_get(compiled(cfg, train)(knobs._replace(objective=knobs.objective | changes)))
+    return jax.device_get(compile_losses(cfg, train)(knobs._replace(objective=knobs.objective | changes)))
 
 
 @functools.cache
-def said(cfg):
+def compile_log_probs(cfg):
     """A function of (ids_BxL, left_B): log_prob_BxLxV by the state at each place, in one forward of the model."""
     model, params, _ = build(cfg)
     return jax.jit(
@@ -67,9 +67,9 @@ def said(cfg):
     )
 
 
-def by_the_state_before(cfg, ids_BxL, left):
+def score_by_state_before(cfg, ids_BxL, left):
     """nats_BxK of the rows' tokens from the second on."""
-    log_prob_BxLxV = np.asarray(said(cfg)(ids_BxL, np.full(4, left)))
+    log_prob_BxLxV = np.asarray(compile_log_probs(cfg)(ids_BxL, np.full(4, left)))
     return -np.take_along_axis(log_prob_BxLxV[:, :-1], ROWS.text.ids_BxL[:, 1:, None], -1)[..., 0]
 
 
@@ -99,7 +99,7 @@ def test_the_share_holds_over_batches_of_any_size_and_terms_weigh_as_the_rows_of
 
 
 def test_causal_rows_are_shown_whole_and_read_from_the_left_the_others_are_masked(cfg):
-    losses, ((ids_BxL, left_B),) = told(cfg, causal_fraction=np.float32(0.5), **PURE)
+    losses, ((ids_BxL, left_B),) = compute_losses(cfg, causal_fraction=np.float32(0.5), **PURE)
     assert list(left_B) == [False, True, False, True]
     hidden_BxL = ids_BxL == MASK
     np.testing.assert_array_equal(ids_BxL[~hidden_BxL], ROWS.text.ids_BxL[~hidden_BxL])
@@ -124,15 +124,15 @@ def test_a_token_is_told_by_the_state_before_it_and_a_segments_first_by_its_own(
 
 @pytest.mark.parametrize("train", [True, False])
 def test_losses_are_those_of_the_states_before(cfg, train):
-    masked, shown = told(cfg, train, **PURE, **({"causal_fraction": np.float32(0)} if train else {}))
+    masked, shown = compute_losses(cfg, train, **PURE, **({"causal_fraction": np.float32(0)} if train else {}))
     hidden_BxK = (shown[0][0] == MASK)[:, 1:] & (ROWS.text.positions_BxL[:, 1:] > 0)
-    nats_B = (by_the_state_before(cfg, shown[0][0], False) * hidden_BxK).sum(1)
+    nats_B = (score_by_state_before(cfg, shown[0][0], False) * hidden_BxK).sum(1)
     of_first_B = masked.weight_B["mlm"] - hidden_BxK.sum(1)  # whose nats are its own state's
     assert (of_first_B == 0).sum() >= 2
     np.testing.assert_allclose(masked.loss_B["mlm"][of_first_B == 0], nats_B[of_first_B == 0], rtol=1e-4)
-    causal, shown = told(cfg, causal_fraction=np.float32(1)) if train else (masked, shown[1:])
+    causal, shown = compute_losses(cfg, causal_fraction=np.float32(1)) if train else (masked, shown[1:])
     assert (shown[0][0] == ROWS.text.ids_BxL).all() and shown[0][1].all()
-    nats_B = (by_the_state_before(cfg, ROWS.text.ids_BxL, True) * (ROWS.text.positions_BxL[:, 1:] > 0)).sum(1)
+    nats_B = (score_by_state_before(cfg, ROWS.text.ids_BxL, True) * (ROWS.text.positions_BxL[:, 1:] > 0)).sum(1)
     np.testing.assert_allclose(causal.loss_B["causal"], nats_B, rtol=1e-4)
 
 

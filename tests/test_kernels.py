@@ -25,7 +25,7 @@ SMALL = {
 }
 
 
-def with_kernels(cfg: config.Config, kernels: str, **changes) -> config.Config:
+def set_kernels(cfg: config.Config, kernels: str, **changes) -> config.Config:
     return fields.override(cfg, {"model.kernels": kernels} | changes)
 
 
@@ -49,12 +49,12 @@ def losses(cfg) -> list[float]:
 )
 def test_names_are_checked(kernels, message):
     with pytest.raises(errors.ConfigError, match=f"^config.model.kernels = .*: {message}"):
-        resolution.check(with_kernels(resolution.resolve(config.Config()), kernels))
+        resolution.check(set_kernels(resolution.resolve(config.Config()), kernels))
 
 
 @pytest.mark.parametrize("kernels", ["auto", "reference", "gelu", "gelu,attention", ALL])
 def test_names_are_accepted(kernels):
-    resolution.check(with_kernels(resolution.resolve(config.Config()), kernels))
+    resolution.check(set_kernels(resolution.resolve(config.Config()), kernels))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     loop.train(whole)
     assert read_kernels(whole) == ALL
     monkeypatch.setattr(platform_kernels, "FASTER_KERNELS", {})
-    loop.train(with_kernels(cfg, "gelu", **{"train.steps": 2}))
+    loop.train(set_kernels(cfg, "gelu", **{"train.steps": 2}))
     assert read_kernels(cfg) == "gelu" and losses(cfg) != losses(whole)[:2]
     loop.train(loop.extend_run(cfg, pack.load_dataset(cfg)))
     assert read_kernels(cfg) == "gelu"
     assert losses(cfg) == pytest.approx(losses(whole), rel=1e-2)  # kernels change the rounding alone
     with pytest.raises(errors.ConfigError, match=r"config.model.kernels = 'reference', there 'gelu'"):
-        loop.train(with_kernels(cfg, "reference"))
+        loop.train(set_kernels(cfg, "reference"))
     monkeypatch.undo()
     loop.train(cfg)  # finished: auto asks for no other kernels
     assert read_kernels(cfg) == "gelu"
@@ -111,7 +111,7 @@ def test_runs_that_began_with_other_kernels_are_trained_alone(tmp_path):
         drawn_config(tmp_path / "cache", workdir=str(tmp_path / str(seed)), seed=seed, **SMALL) for seed in (0, 1)
     ]
     packed = pack.load_dataset(points[1])  # the second has begun, and was stopped before its first checkpoint
-    directory.write_identity(with_kernels(points[1], "reference"), packed.manifest["inputs"], packed.tokenizer)
+    directory.write_identity(set_kernels(points[1], "reference"), packed.manifest["inputs"], packed.tokenizer)
     results = vmapped_runs.train(points)
     assert results.keys() == {cfg.workdir for cfg in points}
     assert [read_kernels(cfg) for cfg in points] == [ALL, "reference"]

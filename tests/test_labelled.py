@@ -21,7 +21,7 @@ SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 WORDS = [f"w{i}" for i in range(40)]
 
 
-def asked(folder, tokenizer, **changes):
+def make_config(folder, tokenizer, **changes):
     base = {
         "data.task": "own",
         "data.task_path": str(folder),
@@ -55,7 +55,7 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
     pairs = [(text(draw, 20), text(draw, 20), draw.choice(["no", "yes"])) for _ in range(60)]
     for name, part in (("train", pairs), ("dev", pairs[:5]), ("test", pairs[5:9])):
         write(tmp_path, name, "a\tlabel\tb", *(f"{a}\t{label}\t{b}" for a, b, label in part))
-    cfg = asked(
+    cfg = make_config(
         tmp_path, tokenizer, format="tsv", text_column="a", text_pair_column="b", label_column="label", test="test"
     )
     packed = pack.load_dataset(cfg)
@@ -95,7 +95,7 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
 def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
     for name in ("train", "dev"):
         write(tmp_path, name, *(f'{{"t": "w1 w{i}", "n": {i / 4}, "name": "e{i}"}}' for i in range(10)))
-    cfg = asked(
+    cfg = make_config(
         tmp_path,
         tokenizer,
         format="jsonl",
@@ -132,7 +132,7 @@ def test_each_word_has_its_tag_once_at_its_first_piece_where_it_has_most_context
         lines = ("\n".join(f"{word} {tag}" for word, tag in one) + "\n" for one in sentences)
         write(tmp_path, name, "-DOCSTART- O", *lines)
     packed = pack.load_dataset(
-        asked(tmp_path, str(folder), format="conll", text_column="0", label_column="1", doc_stride=stride)
+        make_config(tmp_path, str(folder), format="conll", text_column="0", label_column="1", doc_stride=stride)
     )
     known, lost = packed.tokenizer, 0
     for sentence, record in zip(sentences, labelled.read_examples(packed, "train"), strict=True):
@@ -170,7 +170,7 @@ def test_iob1_becomes_bio_whatever_stands_beside(tmp_path, tokenizer):
     tags = {"I-A I-A B-A I-B O I-A": "B-A I-A B-A B-B O B-A", "B-A I-B I-B": "B-A B-B I-B", "O B-C": "O B-C"}
     for name in ("train", "dev"):
         write(tmp_path, name, *(f"w1\t{tag}" if tag else "\t" for one in tags for tag in [*one.split(), ""]))
-    cfg = asked(tmp_path, tokenizer, format="conll", text_column="0", label_column="1", scheme="iob1")
+    cfg = make_config(tmp_path, tokenizer, format="conll", text_column="0", label_column="1", scheme="iob1")
     packed = pack.load_dataset(cfg)
     assert [" ".join(one["label"]) for one in labelled.read_examples(packed, "train")] == list(tags.values())
     assert packed.dataset_info.classes == ("B-A", "B-B", "B-C", "I-A", "I-B", "I-C", "O")  # any may go on
@@ -191,7 +191,9 @@ def test_words_of_conllu_are_those_of_the_syntax(tmp_path, tokenizer):
     ]
     for name in ("train", "dev"):
         write(tmp_path, name, *lines)
-    packed = pack.load_dataset(asked(tmp_path, tokenizer, format="conllu", text_column="form", label_column="upos"))
+    packed = pack.load_dataset(
+        make_config(tmp_path, tokenizer, format="conllu", text_column="form", label_column="upos")
+    )
     kept = labelled.read_examples(packed, "validation")
     assert [(one["id"], " ".join(one["words"]), "".join(one["label"])) for one in kept] == [
         ("first", "w1 w2 w3", "ABA"),
@@ -236,7 +238,7 @@ def test_windows_cover_a_passage_and_say_where_its_answer_stands(tmp_path, token
         start = len("  ".join(words[:first])) + 2 * (first > 0)
         passages.append((passage, [(text(draw), [(answer, start)]), (" ".join(WORDS * 2), []), (text(draw), [])]))
     squad(tmp_path, passages)
-    cfg = asked(tmp_path, tokenizer, format="squad", pack__seq_len=96, **{"doc_stride": 20})
+    cfg = make_config(tmp_path, tokenizer, format="squad", pack__seq_len=96, **{"doc_stride": 20})
     packed = pack.load_dataset(cfg)
     rows, kept = packed.train, labelled.read_examples(packed, "train")
     assert packed.dataset_info.label_names == ("start_B", "end_B", "example_B", "passage_B", "first_B")
@@ -281,7 +283,7 @@ def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path, kind, size):
     pieces.mkdir()
     kinds.train_tokenizer(config.Tokenizer(kind, size), ["abcab (cabca) bca"] * 50).save(pieces)
     squad(tmp_path, [("a (bc) a", [("a", [("bc", 3)]), ("b", [("(bc)", 2)]), ("c", [("c", 4), ("a", 0)])])])
-    packed = pack.load_dataset(asked(tmp_path, str(pieces), format="squad", pack__seq_len=96, doc_stride=20))
+    packed = pack.load_dataset(make_config(tmp_path, str(pieces), format="squad", pack__seq_len=96, doc_stride=20))
     for row, one in enumerate(labelled.read_examples(packed, "train")):
         start, end = (int(packed.train[name][row]) for name in ("start", "end"))
         said = packed.tokenizer.decode(packed.train["ids"][row, start : end + 1]).replace(" ", "").replace("##", "")
@@ -292,7 +294,7 @@ def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
     for name in ("train", "dev"):
         write(tmp_path, name, "w1 " * 20 + "\ta", "w2 never\tb")
     caplog.set_level("INFO")
-    pack.load_dataset(asked(tmp_path, tokenizer, format="tsv", text_column="0", label_column="1"))
+    pack.load_dataset(make_config(tmp_path, tokenizer, format="tsv", text_column="0", label_column="1"))
     assert (
         "train: 1 of 2 examples (50.0%) are longer than config.pack.seq_len = 16 tokens and were truncated; 6 tokens"
         in (caplog.text)
@@ -327,7 +329,7 @@ def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
 def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeypatch):
     for name in ("train", "dev"):
         write(tmp_path, name, "w1,a", "w2,b", '"w3, ""w4""\nw5",a')
-    cfg = asked(tmp_path, tokenizer, format="csv", text_column="0", label_column="1")
+    cfg = make_config(tmp_path, tokenizer, format="csv", text_column="0", label_column="1")
     first = pack.load_dataset(cfg)
     assert labelled.read_examples(first, "train")[2]["texts"] == ['w3, "w4"\nw5']
     with monkeypatch.context() as patch:
@@ -336,14 +338,18 @@ def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeyp
         for name in ("train", "dev", "cache"):
             (tmp_path / name).rename(tmp_path / "moved" / name)
         again = pack.load_dataset(
-            asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1", scores="matthews")
+            make_config(
+                tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1", scores="matthews"
+            )
         )
         assert again.manifest == first.manifest and np.array_equal(again.train["ids"], first.train["ids"])
     write(tmp_path / "moved", "dev", "w1,b", "w2,b")
-    other = pack.load_dataset(asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1"))
+    other = pack.load_dataset(
+        make_config(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1")
+    )
     assert other.manifest["inputs"]["corpus"] != first.manifest["inputs"]["corpus"]
     ordered = pack.load_dataset(
-        asked(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1", labels="b, a")
+        make_config(tmp_path / "moved", tokenizer, format="csv", text_column="0", label_column="1", labels="b, a")
     )
     assert ordered.dataset_info.classes == ("b", "a") and ordered.train["label"].tolist() == [1, 0, 1]
 

@@ -24,12 +24,12 @@ def tables():
     return documents(TINY, LENGTH)
 
 
-def drawn(count=150):
+def draw_rows(count=150):
     words_NxL = sample_documents(TINY, LENGTH, 0, 0, count)
     return words_NxL, (np.random.default_rng(0).random(words_NxL.shape) < 0.5) & (words_NxL >= 0)
 
 
-def seen(tables, words_L, hidden_L):
+def select_visible(tables, words_L, hidden_L):
     """P(hidden words, visible ones as they are), an axis for each place."""
     count = (words_L >= 0).sum()
     shown = tuple(slice(None) if hidden_L[i] else slice(words_L[i], words_L[i] + 1) for i in range(count))
@@ -37,11 +37,11 @@ def seen(tables, words_L, hidden_L):
 
 
 def test_class_posterior_is_the_enumerated_one(tables):
-    words_NxL, hidden_NxL = drawn()
+    words_NxL, hidden_NxL = draw_rows()
     known = posterior.compute_posterior(TINY, words_NxL, hidden_NxL)
     expected_KxC = []
     for row, place in zip(known.example_K, known.position_K, strict=True):
-        joint = seen(tables, words_NxL[row], hidden_NxL[row])
+        joint = select_visible(tables, words_NxL[row], hidden_NxL[row])
         share_W = joint.sum(tuple(axis for axis in range(joint.ndim) if axis != place)) / joint.sum()
         expected_KxC.append(np.bincount(TINY.class_W, share_W))
     assert len(expected_KxC) > 200
@@ -102,7 +102,7 @@ def enumerated_subject(words_L, hidden_L, verb):
 
 
 def test_subject_posterior_is_the_enumerated_one():
-    words_NxL, hidden_NxL = drawn(40)
+    words_NxL, hidden_NxL = draw_rows(40)
     verb_N = np.random.default_rng(1).integers((words_NxL >= 0).sum(1))
     found_NxL = subjects.compute_subject_posterior(TINY, LINKS, HIDE_C, words_NxL, hidden_NxL, verb_N)
     expected_NxL = [enumerated_subject(*row) for row in zip(words_NxL, hidden_NxL, verb_N, strict=True)]

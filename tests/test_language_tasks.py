@@ -21,7 +21,7 @@ DRAWN = {"topic": 2030786487, "pair": 3454250674, "tag": 3027330872, "subject": 
 
 
 @pytest.fixture(scope="module", params=TASKS)
-def made(request):
+def task_examples(request):
     """A task's name, the task, and 2,000 of its training examples with their posterior."""
     task = TASKS[request.param]
     given = list(task.generate_examples(LANGUAGE, "train", 2000))
@@ -32,14 +32,14 @@ def text(given):
     return "\n".join(repr(tuple(example)) for example in given).encode()
 
 
-def test_examples_are_those_of_their_format(made):
+def test_examples_are_those_of_their_format(task_examples):
     """Where this fails the examples have changed: raise FORMAT, then write down what is drawn now."""
-    name, _, given, _ = made
+    name, _, given, _ = task_examples
     assert (FORMAT, zlib.crc32(text(given))) == (1, DRAWN[name])
 
 
-def test_an_example_depends_on_its_number_alone(made):
-    _, task, given, _ = made
+def test_an_example_depends_on_its_number_alone(task_examples):
+    _, task, given, _ = task_examples
     assert list(task.generate_examples(LANGUAGE, "train", 30)) == given[:30]
     assert len(list(task.generate_examples(LANGUAGE, "dev", None))) == 1000
     other = Language(max_words=20, train_documents=7)  # what changes pretraining's documents alone
@@ -75,9 +75,9 @@ def answers(task, given):
     }[task.objective]()
 
 
-def test_the_posterior_is_calibrated(made):
+def test_the_posterior_is_calibrated(task_examples):
     """The share of right answers is what the posterior expects, so none of it is seen by chance or by the label."""
-    name, task, given, share = made
+    name, task, given, share = task_examples
     best = task.score_optimum(LANGUAGE, given)
     apart_N = best.right_N - best.expected_N
     assert abs(apart_N.mean()) < 4 * apart_N.std() / len(apart_N) ** 0.5
@@ -91,8 +91,8 @@ def test_the_posterior_is_calibrated(made):
 FIGURES = {"topic": 0.91, "pair": 0.91, "tag": 0.80, "subject": 0.965}  # the optimum's accuracy, as docstrings say it
 
 
-def test_a_label_is_one_of_the_task_s(made):
-    _, task, given, _ = made
+def test_a_label_is_one_of_the_task_s(task_examples):
+    _, task, given, _ = task_examples
     names = task.list_labels(LANGUAGE)
     assert len(set(names)) == len(names)
     if task.objective == "classification":
@@ -100,13 +100,13 @@ def test_a_label_is_one_of_the_task_s(made):
         np.testing.assert_allclose(often_C, 1 / len(names), atol=4 * (len(names) * len(given)) ** -0.5)
 
 
-def test_a_split_that_is_none_is_refused(made):
+def test_a_split_that_is_none_is_refused(task_examples):
     with pytest.raises(errors.ConfigError, match="split = 'test2': expected one of train, dev, test; did you mean"):
-        next(made[1].generate_examples(LANGUAGE, "test2", 1))
+        next(task_examples[1].generate_examples(LANGUAGE, "test2", 1))
 
 
 @pytest.fixture(scope="module")
-def by_topic():
+def topic_tables():
     """P(words, their count | topic) of all documents of TINY, for each topic."""
     return [documents(TINY._replace(topic_T=only_T), LENGTH) for only_T in np.eye(len(TINY.topic_T))]
 
@@ -116,20 +116,20 @@ def likelihood(by_topic, words_L):
     return np.array([tables[len(words)][words] for tables in by_topic])
 
 
-def test_topic_posterior_is_the_enumerated_one(by_topic):
+def test_topic_posterior_is_the_enumerated_one(topic_tables):
     words_NxL = sample_documents(TINY, LENGTH, 0, 0, 200)
-    joint_NxT = TINY.topic_T * np.array([likelihood(by_topic, words_L) for words_L in words_NxL])
+    joint_NxT = TINY.topic_T * np.array([likelihood(topic_tables, words_L) for words_L in words_NxL])
     np.testing.assert_allclose(
         topics.compute_topic_posterior(TINY, words_NxL), joint_NxT / joint_NxT.sum(1, keepdims=True)
     )
 
 
-def test_no_rule_beats_the_likeliest_topic(by_topic):
+def test_no_rule_beats_the_likeliest_topic(topic_tables):
     """Over all documents, weighed by their probability: this rule is right as often as any can be."""
     best, taken = 0.0, 0.0
-    for count in by_topic[0]:
+    for count in topic_tables[0]:
         joint_TxN = np.array(
-            [share * tables[count].ravel() for share, tables in zip(TINY.topic_T, by_topic, strict=True)]
+            [share * tables[count].ravel() for share, tables in zip(TINY.topic_T, topic_tables, strict=True)]
         )
         words_NxL = np.array(list(itertools.product(range(len(TINY.class_W)), repeat=count)))
         chosen_N = topics.compute_topic_posterior(TINY, words_NxL).argmax(1)
@@ -146,9 +146,9 @@ def enumerated_pairs(one_NxT, two_NxT):
     return (weight_2xN / weight_2xN.sum(0)).T
 
 
-def test_pair_posterior_is_the_enumerated_one(by_topic):
+def test_pair_posterior_is_the_enumerated_one(topic_tables):
     words_NxL = sample_documents(TINY, LENGTH, 0, 0, 400)
-    given_NxT = np.array([likelihood(by_topic, words_L) for words_L in words_NxL])
+    given_NxT = np.array([likelihood(topic_tables, words_L) for words_L in words_NxL])
     known_Nx2 = pairs.compute_pair_posterior(TINY, words_NxL[:200], words_NxL[200:])
     np.testing.assert_allclose(known_Nx2, enumerated_pairs(given_NxT[:200], given_NxT[200:]))
     assert known_Nx2.std(0).min() > 0.05

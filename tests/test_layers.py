@@ -3,14 +3,14 @@
 import jax
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VOCAB, batch, build, small_config, with_text
+from small import FAMILY_CELLS, VOCAB, batch, build, replace_text, small_config
 
 members = pytest.mark.parametrize(
     ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, m)) for m in FAMILY_CELLS]
 )
 
 
-def normed(x, params, eps):
+def normalize(x, params, eps):
     """A layer norm by numpy."""
     x = x - x.mean(-1, keepdims=True)
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * params["scale"] + params["bias"]
@@ -30,16 +30,16 @@ def test_layers_are_the_states_between_layers_and_the_last_are_the_model_s(famil
     x_BxLxD = params["token"]["embedding"][text.ids_BxL] + params["type"]["embedding"][text.types_BxL]
     if "position" in params:
         x_BxLxD = x_BxLxD + params["position"]["embedding"][text.positions_BxL]
-    np.testing.assert_allclose(h_KxBxLxD[0], normed(x_BxLxD, params["embed_norm"], cfg.model.norm_eps), atol=1e-4)
+    np.testing.assert_allclose(h_KxBxLxD[0], normalize(x_BxLxD, params["embed_norm"], cfg.model.norm_eps), atol=1e-4)
 
     first = lambda x: x * (np.arange(len(x)) < 1).reshape(-1, *[1] * (x.ndim - 1))
     stack = jax.tree.map(first, params["body"]["stack"])
     cut_KxBxLxD, _ = jax.device_get(both(params | {"body": params["body"] | {"stack": stack}}, text))
     np.testing.assert_array_equal(cut_KxBxLxD[:2], h_KxBxLxD[:2])
     np.testing.assert_allclose(
-        cut_KxBxLxD[2], normed(h_KxBxLxD[1], params["body"]["norm"], cfg.model.norm_eps), rtol=1e-4, atol=1e-4
+        cut_KxBxLxD[2], normalize(h_KxBxLxD[1], params["body"]["norm"], cfg.model.norm_eps), rtol=1e-4, atol=1e-4
     )
 
     padding = text.segments_BxL == 0
-    other = with_text(rows, ids_BxL=np.where(padding, VOCAB - 1, text.ids_BxL))
+    other = replace_text(rows, ids_BxL=np.where(padding, VOCAB - 1, text.ids_BxL))
     np.testing.assert_array_equal(jax.device_get(both(params, other.text))[0][:, ~padding], h_KxBxLxD[:, ~padding])

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-from small import FAMILY_CELLS, ON_LANGUAGE, ONE_EACH, drawn_config, state_of, with_text
+from small import FAMILY_CELLS, ON_LANGUAGE, ONE_EACH, drawn_config, replace_text, state_of
 
 from mlm.data.rows import loader, pack
 from mlm.training.step import evaluation, parallel, program, references, update
@@ -101,7 +101,7 @@ def test_a_model_that_sees_the_words_is_caught(cache):
 
         return dataclasses.replace(model, encode=hidden)
 
-    result = trained(cache, change=sees, prepare=lambda batch: with_text(batch, types_BxL=batch.text.ids_BxL))
+    result = trained(cache, change=sees, prepare=lambda batch: replace_text(batch, types_BxL=batch.text.ids_BxL))
     assert leaks(result), result
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, batch, make_dataset_info, small_config, with_text
+from small import PLAIN, batch, make_dataset_info, replace_text, small_config
 
 from mlm.base import config, estimates, types
 from mlm.models import attention, feedforward, layers, lm, positions, recurrence, rnn
@@ -89,7 +89,7 @@ def test_closed_form_gradient_descent_and_numerical_gradients_find_the_same_weig
     x_BxD, rows = normal(12, 3), batch(12)
     y_B = x_BxD @ [0.5, -1.0, 2.0] + 0.3 + 0.1 * normal(12)
     first_BxL = np.arange(16) == np.zeros((12, 1))
-    rows = with_text(rows, segments_BxL=1 * first_BxL)._replace(labels={"value_B": y_B.astype(np.float32)})
+    rows = replace_text(rows, segments_BxL=1 * first_BxL)._replace(labels={"value_B": y_B.astype(np.float32)})
     cfg = small_config(objective="regression", finetune__pooling="mean", **PLAIN)
     objective = OBJECTIVES["regression"].build(cfg, make_dataset_info(cfg))
     model = types.Model(("bidirectional",), 3, dict, lambda *_, **__: (x_BxD[:, None] * first_BxL[..., None],), None)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import CLASSES, PLAIN, batch, make_dataset_info, small_config, with_text
+from small import CLASSES, PLAIN, batch, make_dataset_info, replace_text, small_config
 
 from mlm.base import types
 from mlm.base.special import MASK, NUM_SPECIAL, SEP
@@ -171,7 +171,7 @@ def test_mean_pooling_is_over_a_text_s_own_tokens():
     """1/n sum of h_i, entry by entry. Max pooling, the largest of each entry, no head here reads."""
     h_BxLxD, rows = states(4), batch(3)
     real_BxL = np.arange(16) < np.array([3, 16, 7])[:, None]
-    text = with_text(rows, segments_BxL=1 * real_BxL).text
+    text = replace_text(rows, segments_BxL=1 * real_BxL).text
     same = {"label": {"kernel": np.eye(4, dtype=np.float32), "bias": np.zeros(4, np.float32)}}
     cfg = small_config(objective="classification", finetune__pooling="mean", **PLAIN)
     pooled_BxD = heads.apply_pooled_head(cfg, same, h_BxLxD, text, None)

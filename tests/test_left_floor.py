@@ -98,7 +98,7 @@ def test_right_counts_the_tokens_that_are_likeliest(tables, every):
     assert 0 < sum(right) < (few_NxL >= 0).sum()
 
 
-def without_fits(hmm, length):
+def drop_fits(hmm, length):
     fits_FxS, unfit_F = compute_fit_probs(hmm, length)
     return np.concatenate([np.ones_like(fits_FxS), unfit_F[:, None]], 1)
 
@@ -116,7 +116,7 @@ def test_samples_reach_the_enumerated_entropy_and_a_wrong_floor_does_not(every, 
     assert errors_above_0(floor.compute_causal_floor(TINY, sampled_DxL, LENGTH + 1).nats_N - nats_D) > 3
     wrong = TINY._replace(trans_SxS=np.array([[0.3, 0.2, 0.5], [0.5, 0.0, 0.5], [0.45, 0.35, 0.2]]))
     assert errors_above_0(floor.compute_causal_floor(wrong, sampled_DxL, LENGTH).nats_N - nats_D) > 3
-    monkeypatch.setattr(causal_posterior, "_compute_fit_weights", without_fits)
+    monkeypatch.setattr(causal_posterior, "_compute_fit_weights", drop_fits)
     assert errors_above_0(floor.compute_causal_floor(TINY, sampled_DxL, LENGTH).nats_N - nats_D) > 3
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def copy_run(tmp_path_factory):
     """Makes a finished run of a schedule once, and returns the config of a copy of it with other fields."""
     folder = tmp_path_factory.mktemp("longer")
 
@@ -54,7 +54,7 @@ def made(tmp_path_factory):
     return copy
 
 
-def ended(cfg) -> dict:
+def read_run(cfg) -> dict:
     """What a finished run is: its parameters, its optimiser's state and all it says that no clock does."""
     run = trained_run.load(cfg.workdir, {})
     found = directory.read_finished_run(cfg.workdir)
@@ -75,10 +75,10 @@ def ended(cfg) -> dict:
 def assert_from_scratch(further):
     scratch = fields.override(further, {"workdir": str(Path(further.workdir).parent / fields.fingerprint(further))})
     loop.train(scratch)  # which is done already where another test asked for it
-    jax.tree.map(np.testing.assert_array_equal, ended(further), ended(scratch))
+    jax.tree.map(np.testing.assert_array_equal, read_run(further), read_run(scratch))
 
 
-def stopped_at(cfg, step):
+def stop_at(cfg, step):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
         with pytest.raises(preemption.RunStopped):
@@ -86,8 +86,8 @@ def stopped_at(cfg, step):
 
 
 @pytest.mark.parametrize(("schedule", "start"), [("constant", SHORT), ("wsd", 5)])
-def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(made, schedule, start):
-    cfg = made(f"{schedule}-more", schedule, train__steps=LONG)
+def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, schedule, start):
+    cfg = copy_run(f"{schedule}-more", schedule, train__steps=LONG)
     old, workdir = directory.read_result(cfg.workdir), Path(cfg.workdir)
     columns = (workdir / "held_out.npz").read_bytes()
     directory.write_evaluations(workdir, {"fingerprint": old["fingerprint"], "step": SHORT, "evaluations": {}})
@@ -103,12 +103,12 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(made, sche
     assert loop.extend_run(cfg, pack.load_dataset(cfg)) == further  # the same command once more
 
 
-def test_it_can_be_made_longer_before_its_end_and_twice(made):
-    cfg = made.cfg("twice", "wsd")
-    stopped_at(cfg, 4)
+def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
+    cfg = copy_run.cfg("twice", "wsd")
+    stop_at(cfg, 4)
     longer_cfg = fields.override(cfg, {"train.steps": LONG})
     further = loop.extend_run(longer_cfg, pack.load_dataset(cfg))
-    stopped_at(further, 6)  # a checkpoint of each is there
+    stop_at(further, 6)  # a checkpoint of each is there
     last = loop.extend_run(fields.override(cfg, {"train.steps": 16}), pack.load_dataset(cfg))
     assert last.optim.warmup_fraction == 2 / 16
     loop.train(last)
@@ -117,8 +117,8 @@ def test_it_can_be_made_longer_before_its_end_and_twice(made):
 
 
 @pytest.mark.parametrize("where", ["before", "after", "held_out.npz", "evaluations.json", "result.json", "checkpoint"])
-def test_a_kill_leaves_the_old_run_or_the_longer_one(made, where, monkeypatch):
-    cfg = made(f"killed-{where}", "wsd", train__steps=LONG)
+def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatch):
+    cfg = copy_run(f"killed-{where}", "wsd", train__steps=LONG)
     directory.write_evaluations(cfg.workdir, {"fingerprint": "", "step": SHORT, "evaluations": {}})
     packed, old = pack.load_dataset(cfg), directory.read_result(cfg.workdir)
 
@@ -164,8 +164,8 @@ def snapshot(workdir):
     ],
     ids=["seed", "warm-up", "fewer"],
 )
-def test_what_would_be_another_run_is_refused_and_nothing_changes(made, changes, said):
-    cfg = made(f"refused-{'-'.join(changes)}-{changes['train__steps']}", "constant", **changes)
+def test_what_would_be_another_run_is_refused_and_nothing_changes(copy_run, changes, said):
+    cfg = copy_run(f"refused-{'-'.join(changes)}-{changes['train__steps']}", "constant", **changes)
     before = snapshot(cfg.workdir)
     with pytest.raises(errors.ConfigError, match=said):
         loop.extend_run(cfg, pack.load_dataset(cfg))
@@ -186,8 +186,8 @@ def test_what_would_be_another_run_is_refused_and_nothing_changes(made, changes,
     ],
     ids=["linear", "cosine", "masking rate", "causal first"],
 )
-def test_what_spreads_over_all_steps_is_refused(made, schedule, changes, said):
-    cfg = made.cfg("spread", schedule, **changes)
+def test_what_spreads_over_all_steps_is_refused(copy_run, schedule, changes, said):
+    cfg = copy_run.cfg("spread", schedule, **changes)
     saved = json.loads(json.dumps(fields.build_identity(cfg, {})))
     with pytest.raises(
         errors.ConfigError, match=rf"{said} .*depends on the number of all steps.*: choose another config.workdir"
@@ -195,8 +195,8 @@ def test_what_spreads_over_all_steps_is_refused(made, schedule, changes, said):
         extension.resolve(fields.override(cfg, {"train.steps": LONG}), {}, saved)
 
 
-def test_without_a_checkpoint_on_its_way_it_is_refused(made):
-    cfg = made("decayed", "wsd", train__steps=LONG)
+def test_without_a_checkpoint_on_its_way_it_is_refused(copy_run):
+    cfg = copy_run("decayed", "wsd", train__steps=LONG)
     for step in directory.checkpoint_folder(cfg.workdir).iterdir():
         if step.name.isdigit() and int(step.name) <= 5:
             shutil.rmtree(step)
@@ -206,8 +206,8 @@ def test_without_a_checkpoint_on_its_way_it_is_refused(made):
     assert snapshot(cfg.workdir) == before
 
 
-def test_no_run_is_made_where_there_is_none(made, tmp_path):
-    cfg = fields.override(made.cfg("none", "constant"), {"workdir": str(tmp_path / "none")})
+def test_no_run_is_made_where_there_is_none(copy_run, tmp_path):
+    cfg = fields.override(copy_run.cfg("none", "constant"), {"workdir": str(tmp_path / "none")})
     with pytest.raises(errors.ConfigError, match="expected the directory of a run"):
         loop.extend_run(cfg, pack.load_dataset(cfg))
     assert not (tmp_path / "none").exists()
@@ -236,8 +236,8 @@ def test_rates_are_the_same_for_just_as_many_steps_as_said(schedule):
 
 
 @pytest.mark.slow
-def test_the_command_offers_it_and_does_it(made, capsys):
-    cfg = made("command", "constant", train__steps=LONG)
+def test_the_command_offers_it_and_does_it(copy_run, capsys):
+    cfg = copy_run("command", "constant", train__steps=LONG)
     said = [
         f"--config.{name}={value}"
         for name, value in fields.flatten(cfg).items()

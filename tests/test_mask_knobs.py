@@ -18,7 +18,7 @@ STEPS, ROWS = 4, 8
 
 
 @functools.cache
-def compiled(views):
+def compile_step(views):
     """The train step of a small model with room for a rate of 0.8 / views, its first state, and its traces."""
     cfg = small_config(
         mask__max_rate=0.8 / views,
@@ -40,7 +40,7 @@ def compiled(views):
 
 def sums(views=1, **changes):
     """The sums of each of STEPS steps of a run whose knobs are those of the fields changed."""
-    cfg, _, train_step, state, _ = compiled(views)
+    cfg, _, train_step, state, _ = compile_step(views)
     cfg = fields.override(cfg, {name.replace("__", "."): value for name, value in changes.items()})
     found = []
     for number in range(STEPS):
@@ -68,7 +68,7 @@ def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule
     np.testing.assert_allclose(realised, rates, atol=1 / 13)
     up = sums(mask__schedule="linear", mask__rate=0.2, mask__final_rate=0.6)
     assert up[0].weight["mlm"] < up[1].weight["mlm"] < up[3].weight["mlm"]
-    assert len(compiled(1)[-1]) == 1
+    assert len(compile_step(1)[-1]) == 1
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
         share = masking.estimate_predict_rate(config.Mask(rate=rate, predict_rate=predict, masks_per_example=views))
         assert share == pytest.approx(predict or views * rate)
         assert one.weight["mlm"] / eligible == pytest.approx(share, abs=views / 13)
-    assert len(compiled(views)[-1]) == 1
+    assert len(compile_step(views)[-1]) == 1
 
 
 def test_a_step_of_two_views_is_one_update_from_both():
-    cfg, made, train_step, state, _ = compiled(2)
+    cfg, made, train_step, state, _ = compile_step(2)
     knobs, rows = program.make_train_hparams(cfg), batch(ROWS, pad=0)
     key_B = update.make_example_keys(knobs.seed, state.step, rows.index_B)
 
@@ -117,7 +117,7 @@ def test_static_masks_return_with_their_epoch(views):
     assert len(set(lost[1])) == 1
     assert lost[2][:2] == lost[2][2:] == lost[STEPS][:2] and lost[2][0] == lost[1][0]
     assert len(set(lost[2])) == 2 and len(set(lost[STEPS])) == len(set(lost[0])) == STEPS
-    assert len(compiled(views)[-1]) == 1
+    assert len(compile_step(views)[-1]) == 1
 
 
 def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_is_new():

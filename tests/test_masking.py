@@ -152,7 +152,7 @@ def every_view(ids, rate, views, **knobs):
     return [jax.tree.map(lambda x, view=view: np.asarray(x[view]), out) for view in range(views)]
 
 
-def within_one(count, wanted):
+def assert_within_one(count, wanted):
     """Counts that are floor or ceiling of what is wanted, and that on average."""
     assert ((count == np.floor(wanted)) | (count == np.ceil(wanted))).all()
     assert abs((count - wanted).mean()) < 4 * 0.5 / ROWS**0.5
@@ -162,7 +162,7 @@ def test_less_than_is_corrupted_can_be_predicted_and_it_is_a_random_part():
     ids = rows()
     whole, part = corrupt(ids, 0.4), corrupt(ids, 0.4, predict_rate=0.1)
     np.testing.assert_array_equal(part.ids_BxL, whole.ids_BxL)
-    within_one(part.weights_BxK.sum(1), 0.1 * (ids >= 5).sum(1))
+    assert_within_one(part.weights_BxK.sum(1), 0.1 * (ids >= 5).sum(1))
     assert (part.weights_BxK <= whole.weights_BxK).all()
     np.testing.assert_array_equal(part.num_corrupted_B, whole.weights_BxK.sum(1))
     ids[:] = np.where(ids >= 5, ids, 7)
@@ -180,8 +180,8 @@ def test_views_of_a_row_hide_disjoint_tokens_and_together_predict_more_than_each
     assert (hidden.sum(0) <= 1).all()
     eligible = (ids >= 5).sum(1)
     for out, hidden_BxL in zip(found, hidden, strict=True):
-        within_one(hidden_BxL.sum(1), rate * eligible)
-        within_one(out.weights_BxK.sum(1), predict / views * eligible)
+        assert_within_one(hidden_BxL.sum(1), rate * eligible)
+        assert_within_one(out.weights_BxK.sum(1), predict / views * eligible)
         np.testing.assert_array_equal(out.num_corrupted_B, hidden_BxL.sum(1))
         row_N, slot_N = np.nonzero(out.weights_BxK)
         assert hidden_BxL[row_N, out.positions_BxK[row_N, slot_N]].all()

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VARIANTS, VOCAB, batch, build, make_dataset_info, small_config, with_text
+from small import FAMILY_CELLS, VARIANTS, VOCAB, batch, build, make_dataset_info, replace_text, small_config
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
@@ -31,11 +31,11 @@ def logits(cfg, rows):
     return np.asarray(build(cfg)[2](rows.text))
 
 
-def replaced(rows, where_BxL, seed=9):
+def replace_tokens(rows, where_BxL, seed=9):
     """The same rows with other tokens where the mask is true."""
     shift = np.random.default_rng(seed).integers(1, VOCAB - 5, rows.text.ids_BxL.shape)
     other_BxL = (rows.text.ids_BxL - 5 + shift) % (VOCAB - 5) + 5
-    return with_text(rows, ids_BxL=np.where(where_BxL, other_BxL, rows.text.ids_BxL))
+    return replace_text(rows, ids_BxL=np.where(where_BxL, other_BxL, rows.text.ids_BxL))
 
 
 @members
@@ -66,7 +66,7 @@ def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     losses, before = seen(rows)
     hidden = np.asarray(before["ids"]) == MASK
     assert (hidden.sum(1) == losses.weight_B["mlm"]).all() and (hidden.sum(1) > 0).all()
-    _, after = seen(replaced(rows, hidden))
+    _, after = seen(replace_tokens(rows, hidden))
     used = np.arange(5) < np.asarray(losses.weight_B["mlm"])[:, None]
     np.testing.assert_array_equal(np.asarray(before["logits"])[used], np.asarray(after["logits"])[used])
 
@@ -77,7 +77,7 @@ def test_nothing_is_seen_across_segments_or_of_padding(family, cell, changes):
     before = logits(cfg, rows)
     for segment in (0, 1, 2):
         changed = rows.text.segments_BxL == segment
-        after = logits(cfg, replaced(rows, changed))
+        after = logits(cfg, replace_tokens(rows, changed))
         np.testing.assert_array_equal(after[~changed], before[~changed])
 
 
@@ -88,7 +88,7 @@ def test_every_token_sees_the_others_of_its_segment(family, cell, changes):
     for place in range(1, 4):
         changed = np.zeros_like(rows.text.segments_BxL, bool)
         changed[:, place] = True
-        after = logits(cfg, replaced(rows, changed))
+        after = logits(cfg, replace_tokens(rows, changed))
         assert (np.abs(after - before)[:, place - 1].max(-1) > 1e-4).all()
         assert (np.abs(after - before)[:, place + 1].max(-1) > 1e-4).all()
 
@@ -149,7 +149,7 @@ def test_gradients_of_embeddings_add_up_in_float32():
 
 def test_bag_knows_no_order_and_window_does():
     rows = batch(pad=0)
-    swapped = with_text(rows, ids_BxL=rows.text.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
+    swapped = replace_text(rows, ids_BxL=rows.text.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
     for cell, differs in (("bag", False), ("window", True)):
         cfg = small_config("feedforward", cell)
         change = np.abs(logits(cfg, rows) - logits(cfg, swapped))[:, 3].max()
@@ -239,7 +239,7 @@ def test_post_norm_and_sinusoidal_positions_are_other_functions_of_order():
         for positions in ("learned", "sinusoidal"):
             cfg = small_config(model__norm_placement=norm, model__positions=positions)
             values[norm, positions] = logits(cfg, rows)
-            turned = with_text(rows, positions_BxL=rows.text.positions_BxL[:, ::-1])
+            turned = replace_text(rows, positions_BxL=rows.text.positions_BxL[:, ::-1])
             assert np.abs(logits(cfg, turned) - values[norm, positions]).max() > 1e-3
     assert len({value.tobytes() for value in values.values()}) == 4
 
@@ -249,7 +249,7 @@ def test_rotary_positions_tell_how_far_apart_tokens_stand_and_nothing_else():
     value = logits(cfg, rows)
     late = jax.tree.map(lambda x: np.roll(x, 3, axis=1) if x.ndim == 2 else x, rows)  # the padding comes first
     np.testing.assert_allclose(logits(cfg, late)[:, 3:], value[:, :-3], atol=1e-4)
-    swapped = with_text(rows, ids_BxL=rows.text.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
+    swapped = replace_text(rows, ids_BxL=rows.text.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
     assert np.abs(logits(cfg, swapped)[:, 3:7] - value[:, 3:7]).max() > 1e-3
     assert "position" not in build(cfg)[1]
 

@@ -6,7 +6,7 @@ import random
 import jax
 import numpy as np
 import pytest
-from hub_folders import folders_of
+from hub_folders import make_folders
 from small import small_config
 
 import mlm
@@ -37,15 +37,15 @@ def texts():
 @pytest.fixture(scope="module")
 def models(texts, tmp_path_factory):
     """A model with drawn parameters of each kind of vocabulary, one of them a Hugging Face folder."""
-    made = {"roberta": mlm.load(folders_of(tmp_path_factory.mktemp("hub"))["roberta"])}
+    made = {"roberta": mlm.load(make_folders(tmp_path_factory.mktemp("hub"))["roberta"])}
     for kind, member in MEMBERS.items():
         if member:
             tokenizer = kinds.train_tokenizer(config.Tokenizer(kind, member[2]), texts)
-            made[kind] = drawn(small_config(*member[:2]), tokenizer)
+            made[kind] = draw_model(small_config(*member[:2]), tokenizer)
     return {kind: dataclasses.replace(model, batch_size=8, length=16) for kind, model in made.items()}
 
 
-def drawn(cfg, tokenizer):
+def draw_model(cfg, tokenizer):
     """A model of a config with parameters that nothing has trained."""
     model, rng = pretrained_io.build_language_model(cfg, tokenizer, {}), np.random.default_rng(0)
     params = jax.tree.map(

@@ -151,7 +151,7 @@ def sentences():
     return made[:80], made[80:]
 
 
-def of_words(lines):
+def encode_words(lines):
     known = {word: i for i, word in enumerate(sorted({word for line in sentences()[0] for word in line}), 5)}
     ids_NxL = np.zeros((len(lines), max(map(len, lines)) + 2), np.uint16)
     for ids_L, line in zip(ids_NxL, lines, strict=True):
@@ -162,7 +162,7 @@ def of_words(lines):
 @pytest.mark.parametrize("order", [2, 3, 5])
 def test_sentences_have_kenlm_s_probabilities(order):
     """To the digits above. [CLS] stands for <s>, [SEP] for </s>."""
-    (train, vocab_size), (held_out, _) = map(of_words, sentences())
+    (train, vocab_size), (held_out, _) = map(encode_words, sentences())
     model = ngram.smooth_counts(ngram.count_ngrams(train, vocab_size, 5), order)
     np.testing.assert_allclose(ngram.compute_nats(model, held_out, 12)[0], KENLM[order], atol=6e-5)
 

@@ -26,9 +26,9 @@ from small import (
     drawn_config,
     make_dataset_info,
     params_of,
+    replace_text,
     small_config,
     state_of,
-    with_text,
 )
 
 from mlm.base import errors, estimates, types
@@ -98,7 +98,7 @@ class Judged:
 
 
 @functools.lru_cache(maxsize=2)
-def judged(objective, family, cell):
+def judge(objective, family, cell):
     return Judged(objective, family, cell)
 
 
@@ -106,7 +106,7 @@ def labelled(rows=ROWS, **changes):
     """Rows of which the last is padding alone, with every label there can be."""
     full = batch(rows, labels=True, **changes)
     real = (np.arange(rows) < rows - 1)[:, None]
-    return with_text(full, ids_BxL=full.text.ids_BxL * real, segments_BxL=full.text.segments_BxL * real)
+    return replace_text(full, ids_BxL=full.text.ids_BxL * real, segments_BxL=full.text.segments_BxL * real)
 
 
 def split(rows):
@@ -119,7 +119,7 @@ def split(rows):
 @cross
 def test_losses_are_sums_over_each_row_alone(objective, family, cell):
     """Turned rows give turned sums; a row of padding adds nothing; weights count predictions."""
-    of, rows = judged(objective, family, cell), labelled()
+    of, rows = judge(objective, family, cell), labelled()
     found, turned = of(rows), of(jax.tree.map(lambda x: x[::-1], rows))
     for name, value_B in found.items():
         np.testing.assert_allclose(turned[name][::-1], value_B, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -134,7 +134,7 @@ def test_losses_are_sums_over_each_row_alone(objective, family, cell):
 
 @cross
 def test_weights_depend_on_no_parameter(objective, family, cell):
-    of, rows = judged(objective, family, cell), labelled()
+    of, rows = judge(objective, family, cell), labelled()
     one, other = of(rows), of(rows, jax.tree.map(lambda x: 1.5 * x, of.params))
     assert np.abs(one[of.nats] - other[of.nats]).max() > 1e-3
     for name in one:
@@ -150,7 +150,7 @@ def test_nothing_leaks(objective, family, cell):
 
     Were any of it seen, the probability of each would be taken from another distribution.
     """
-    of = judged(objective, family, cell)
+    of = judge(objective, family, cell)
     places_L, length_B = np.arange(16), np.arange(2, 66) % 6 + 2
     ids_BxL = np.random.default_rng(1).integers(NUM_SPECIAL, VOCAB, (64, 16)).astype(np.int32)
     ids_BxL[:, 0] = CLS
@@ -170,7 +170,7 @@ def test_nothing_leaks(objective, family, cell):
 
 @pytest.mark.parametrize("objective", OF_TOKENS)
 def test_scores_are_of_columns_that_there_are(objective, member=ONE_EACH[0]):
-    of, rows = judged(objective, *member), labelled()
+    of, rows = judge(objective, *member), labelled()
     found, scores = of.made.objective.host_metrics(of(rows), *split(rows)), of.made.objective.scores
     result = evaluation.summarize(found, scores)
     assert scores[0].better and scores[0].chart and scores[0].columns[-1].endswith("_weight")
@@ -186,7 +186,7 @@ def test_scores_are_of_columns_that_there_are(objective, member=ONE_EACH[0]):
 @pytest.mark.parametrize("objective", LABELLED)
 def test_objectives_on_labelled_rows_are_held_to_the_same(objective):
     """On one member, since they read its states alone; what they say of a row does not depend on its labels."""
-    of, rows = judged(objective, "transformer", ""), labelled()
+    of, rows = judge(objective, "transformer", ""), labelled()
     test_losses_are_sums_over_each_row_alone(objective, "transformer", "")
     test_weights_depend_on_no_parameter(objective, "transformer", "")
     test_scores_are_of_columns_that_there_are(objective, ("transformer", ""))

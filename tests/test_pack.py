@@ -55,7 +55,7 @@ def knobs(folder, size, tmp_path):
     )
 
 
-def with_pack(knobs, **changes):
+def change_pack(knobs, **changes):
     return dataclasses.replace(knobs, pack=dataclasses.replace(knobs.pack, **changes))
 
 
@@ -72,7 +72,7 @@ def real(row):
 
 @pytest.mark.parametrize("mode", ["full_sentences", "doc_sentences"])
 def test_no_token_of_the_corpus_is_lost(knobs, mode):
-    rows = pack.load_dataset(with_pack(knobs, mode=mode))
+    rows = pack.load_dataset(change_pack(knobs, mode=mode))
     whole = [i for document in documents_of(knobs, rows.tokenizer) for sentence in document for i in sentence]
     assert real(rows.train["ids"].ravel()) == whole and len(whole) > 2000
     assert rows.tokenizer.decode(real(rows.train["ids"].ravel())).split() == [
@@ -83,7 +83,7 @@ def test_no_token_of_the_corpus_is_lost(knobs, mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("isolate", [True, False])
 def test_padding_segments_and_positions_agree(knobs, mode, isolate):
-    rows = pack.load_dataset(with_pack(knobs, mode=mode, isolate_documents=isolate))
+    rows = pack.load_dataset(change_pack(knobs, mode=mode, isolate_documents=isolate))
     assert rows.train["ids"].dtype == np.uint16
     for ids, segments, positions in zip(*(rows.train[name] for name in ("ids", "segments", "positions")), strict=True):
         used = int((ids != PAD).sum())
@@ -109,7 +109,7 @@ def test_a_segment_holds_one_document_and_rows_go_across_documents(knobs):
 
 
 def test_doc_sentences_keeps_documents_apart(knobs):
-    rows = pack.load_dataset(with_pack(knobs, mode="doc_sentences"))
+    rows = pack.load_dataset(change_pack(knobs, mode="doc_sentences"))
     owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
     assert all(len({owner[i] for i in real(ids)}) == 1 for ids in rows.train["ids"])
     assert len(rows.train["ids"]) > len(pack.load_dataset(knobs).train["ids"])
@@ -175,7 +175,7 @@ def test_a_lone_document_still_gives_pairs():
 
 
 def test_sentence_kinds_mark_the_second_segment(knobs):
-    rows = pack.load_dataset(with_pack(knobs, mode="segment_pair"))
+    rows = pack.load_dataset(change_pack(knobs, mode="segment_pair"))
     for ids, types in zip(rows.train["ids"], rows.train["types"], strict=True):
         first, last = np.flatnonzero(ids == SEP)
         assert not types[: first + 1].any() and types[first + 1 : last + 1].all() and not types[last + 1 :].any()
@@ -230,7 +230,7 @@ def test_rows_are_made_once_and_for_each_choice(knobs, monkeypatch):
     monkeypatch.setattr(columns, "SplitWriter", None)  # a second making would fail
     assert np.array_equal(pack.load_dataset(knobs).train["ids"], first.train["ids"])
     with pytest.raises(TypeError):
-        pack.load_dataset(with_pack(knobs, length=LENGTH + 1))
+        pack.load_dataset(change_pack(knobs, length=LENGTH + 1))
 
 
 def test_changed_text_is_packed_anew(knobs, tmp_path):

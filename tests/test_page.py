@@ -12,7 +12,7 @@ import numpy as np
 import pages
 import pytest
 import vl_convert
-from pages import LOSS, SCORES, at_rate, start
+from pages import LOSS, SCORES, get_evaluation, start
 
 from experiments import architectures
 from mlm.base import estimates
@@ -34,7 +34,7 @@ def written(sweep):
 
 
 def all_charts(sweep):
-    return {chart.name: chart for chart in charts.build_charts(sweep[1], *pages.with_paper(sweep[1]))}
+    return {chart.name: chart for chart in charts.build_charts(sweep[1], *pages.build_paper_table(sweep[1]))}
 
 
 def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
@@ -87,7 +87,7 @@ def test_an_axis_that_some_runs_know_nothing_of_is_left_out(sweep):
     assert found["training"].charts[3].series[1].x == [4]
 
 
-def drawn(chart):
+def list_labels(chart):
     """The labels of what a figure draws, by the name of its layer."""
     svg = vl_convert.vegalite_to_svg(figures.build_figure(chart, charts.assign_styles([chart])))
     _, *parts = re.split(r'role-mark (\w+)_marks"', svg)
@@ -101,25 +101,25 @@ def test_a_share_s_bars_end_at_0_and_1(sweep):
     widest = estimates.Estimate(0.4, -0.1, 1.2)
     chart = all_charts(sweep)["accuracy-by-rate"]
     chart = chart._replace(series=[line._replace(y=[widest] * 2) for line in chart.series])
-    labels, svg = drawn(chart)
+    labels, svg = list_labels(chart)
     assert len(labels["interval"]) == 6 and all("low: 0; high: 1;" in label for label in labels["interval"])
     assert "linear scale with values from 0.0 to 1.0" in svg
-    labels, svg = drawn(charts.IntervalChart("accuracy", "accuracy", ".3f", [("a", widest, None)], share=True))
+    labels, svg = list_labels(charts.IntervalChart("accuracy", "accuracy", ".3f", [("a", widest, None)], share=True))
     assert "linear scale with values from 0.0 to 1.0" in svg
 
 
 def test_a_figure_draws_its_references_and_every_series_with_its_interval(sweep):
-    labels, svg = drawn(all_charts(sweep)["loss-by-step"])
+    labels, svg = list_labels(all_charts(sweep)["loss-by-step"])
     names = [f"{member}-tiny" for member in pages.MEMBERS]
     for kind in ("interval", "line"):
         assert [label.rpartition("series: ")[2] for label in labels[kind]] == names
     assert (
         len(labels["marker"]) == 6 and len(re.findall("<line", svg.partition("constant_")[2].partition("</g>")[0])) == 2
     )
-    training, _ = drawn(all_charts(sweep)["training"])
+    training, _ = list_labels(all_charts(sweep)["training"])
     firsts = [label for label in training["line"] if "gru-tiny" in label]
     assert [float(label.split("; ")[1].removeprefix("y: ")) for label in firsts] == [5, 1, 5e-6, 500]  # a panel each
-    labels, _ = drawn(all_charts(sweep)["agreement-by-distance"])
+    labels, _ = list_labels(all_charts(sweep)["agreement-by-distance"])
     assert [label.rpartition("series: ")[2] for label in labels["line"]] == [*names, "Bayes optimum", "chance"]
 
 
@@ -198,10 +198,14 @@ def test_the_recipe_loses_no_word_and_keeps_the_columns_of_a_table(name):
 def test_points_carry_what_their_seeds_can_say(sweep):
     results = sweep[1]
     lines, floor = series.build_rate_series(results, "loss")
-    assert lines[1].y[0] == estimates.estimate_mean([at_rate(result, "0.15")["loss"] for result in results[2:4]])
-    assert [value.mean for value in floor.y] == [at_rate(results[0], rate)["floor"] for rate in ("0.15", "0.5")]
+    assert lines[1].y[0] == estimates.estimate_mean([get_evaluation(result, "0.15")["loss"] for result in results[2:4]])
+    assert [value.mean for value in floor.y] == [get_evaluation(results[0], rate)["floor"] for rate in ("0.15", "0.5")]
     assert lines[0].x == [15, 50]
-    assert series.build_rate_series(results[:1], "loss")[0][0].y[0] == (at_rate(results[0], "0.15")["loss"], None, None)
+    assert series.build_rate_series(results[:1], "loss")[0][0].y[0] == (
+        get_evaluation(results[0], "0.15")["loss"],
+        None,
+        None,
+    )
     probe = charts.build_probe_chart(results, "agreement")
     told = series.probe_results(results[0])["agreement"]["distance"]
     assert [value.mean for value in probe.references[0].y] == [one["optimum"] for one in told]
@@ -223,7 +227,7 @@ def test_a_figure_is_written_in_four_forms_and_again_the_same(sweep, tmp_path):
     with (tmp_path / "a" / "excess_loss-matrix.csv").open() as file:
         cells = {(row["group"], float(row["rate"])): float(row["excess_loss"]) for row in csv.DictReader(file)}
     assert cells["gru-tiny", 50] == pytest.approx(
-        np.mean([at_rate(result, "0.5")["excess_loss"] for result in sweep[1][2:4]])
+        np.mean([get_evaluation(result, "0.5")["excess_loss"] for result in sweep[1][2:4]])
     )
 
 
@@ -271,7 +275,7 @@ def test_where_higher_is_better_the_highest_of_a_column_stands_out(sweep):
     results = copy.deepcopy(sweep[1])
     for place, result in enumerate(results):
         result["scores"] = [score._asdict() for score in SCORES if score.name == "accuracy"]
-        at_rate(result, "0.5")["accuracy"] = 0.3 + place // 2 / 10
+        get_evaluation(result, "0.5")["accuracy"] = 0.3 + place // 2 / 10
     (chart,) = charts.build_heat_maps(results)
     assert [row[1] for row in chart.distances()] == pytest.approx([0.2, 0.1, 0.0])
     assert chart.distance_words == "below the highest of"

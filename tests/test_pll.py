@@ -33,30 +33,30 @@ def whole_words(words):
 
 
 @functools.lru_cache
-def compiled(cfg):
+def compile_scores(cfg):
     model, params, _ = build(cfg)
     return jax.jit(functools.partial(masked_queries.compute_target_log_prob, model, {"model": params}))
 
 
-def given(cfg, words=PIECES, sentences=SENTENCES, length=16, batch_size=4):
+def score_sentences(cfg, words=PIECES, sentences=SENTENCES, length=16, batch_size=4):
     return pseudo_likelihood.score_sentences(
-        compiled(cfg), pseudo_likelihood.build_queries(words, sentences, length), batch_size
+        compile_scores(cfg), pseudo_likelihood.build_queries(words, sentences, length), batch_size
     )
 
 
-def hidden_ends(ids):
+def find_word_ends(ids):
     """For each token the end of its word."""
     ends = [i for i in range(1, len(ids) + 1) if i == len(ids) or not PIECES.pieces[ids[i]].startswith("##")]
     return [min(end for end in ends if end > i) for i in range(len(ids))]
 
 
-def by_hand(cfg, sentence, rest_of_word):
+def score_by_hand(cfg, sentence, rest_of_word):
     """One unpadded row a token."""
     _, _, logits = build(cfg)
     ids, total = PIECES.encode(sentence), 0.0
     for i, token in enumerate(ids):
         row = np.array([[CLS, *ids, SEP]], np.int32)
-        row[0, 1 + i : 1 + (hidden_ends(ids)[i] if rest_of_word else i + 1)] = MASK
+        row[0, 1 + i : 1 + (find_word_ends(ids)[i] if rest_of_word else i + 1)] = MASK
         there, places = np.ones_like(row), np.arange(row.shape[1], dtype=np.int32)[None]
         text = types.Tokens(row, there, places, 0 * row)
         total += float(jax.nn.log_softmax(logits(text)[0, 1 + i])[token])
@@ -65,9 +65,9 @@ def by_hand(cfg, sentence, rest_of_word):
 
 def test_scores_are_those_of_one_forward_a_token_by_hand():
     cfg = small_config(**ONE)
-    found = given(cfg)
-    np.testing.assert_allclose(found.pll_S, [by_hand(cfg, s, False) for s in SENTENCES], rtol=1e-5)
-    np.testing.assert_allclose(found.pll_word_l2r_S, [by_hand(cfg, s, True) for s in SENTENCES], rtol=1e-5)
+    found = score_sentences(cfg)
+    np.testing.assert_allclose(found.pll_S, [score_by_hand(cfg, s, False) for s in SENTENCES], rtol=1e-5)
+    np.testing.assert_allclose(found.pll_word_l2r_S, [score_by_hand(cfg, s, True) for s in SENTENCES], rtol=1e-5)
     assert (found.pll_S != found.pll_word_l2r_S).tolist() == [True, False, True, False]  # two have words of one letter
     assert found.tokens_S.tolist() == [6, 6, 6, 1] and found.words_S.tolist() == [3, 6, 2, 1]
 
@@ -80,7 +80,7 @@ def test_padding_and_batch_size_change_no_score(family, cell):
         24,
         29,
     ]  # padded to 12 there, to 16 here
-    tight, wide = given(cfg, length=12, batch_size=3), given(cfg, length=29, batch_size=7)
+    tight, wide = score_sentences(cfg, length=12, batch_size=3), score_sentences(cfg, length=29, batch_size=7)
     for metric in ("pll_S", "pll_word_l2r_S"):
         np.testing.assert_allclose(getattr(tight, metric), getattr(wide, metric), rtol=1e-5)
 
@@ -97,7 +97,7 @@ def test_all_devices_give_the_scores_of_one(mode):
         jax.device_count(),
     )
     assert jax.device_count() == 4
-    np.testing.assert_allclose(together.pll_S, given(cfg).pll_S, rtol=1e-5)
+    np.testing.assert_allclose(together.pll_S, score_sentences(cfg).pll_S, rtol=1e-5)
 
 
 def test_each_token_is_asked_in_one_forward_and_in_a_second_only_where_its_word_goes_on():
@@ -131,7 +131,7 @@ def test_rows_of_like_length_are_asked_together_in_few_shapes():
 
 def test_where_every_word_is_a_token_both_metrics_are_one():
     words = whole_words([f"w{i}" for i in range(VOCAB - 5)])
-    found = given(small_config(**ONE), words, ["w1 w2 w3", "w40 w0"])
+    found = score_sentences(small_config(**ONE), words, ["w1 w2 w3", "w40 w0"])
     np.testing.assert_array_equal(found.pll_S, found.pll_word_l2r_S)
 
 
@@ -203,26 +203,26 @@ def test_unknown_tokens_are_shown_but_not_asked_for():
     asked = pseudo_likelihood.build_queries(PIECES, ["a 7 b", "a b"], 16)
     assert asked.ids_RxL[0, 2] == UNK and asked.unknown_U.tolist() == [1, 0]
     assert UNK not in asked.ids_RxL[asked.sequence_I, asked.position_I]
-    found = given(small_config(**ONE), sentences=["a 7 b", "a b"])
+    found = score_sentences(small_config(**ONE), sentences=["a 7 b", "a b"])
     assert found.tokens_S.tolist() == [2, 2] and found.unknown_S.tolist() == [1, 0]
     with pytest.raises(errors.ConfigError, match=r"^sentences = 2: expected some with a token of the vocabulary$"):
-        pseudo_likelihood.compute_pseudo_perplexity(given(small_config(**ONE), sentences=["7", "8 9"]))
+        pseudo_likelihood.compute_pseudo_perplexity(score_sentences(small_config(**ONE), sentences=["7", "8 9"]))
 
 
 def test_a_sentence_longer_than_a_row_is_cut_before_a_word_and_no_token_is_lost():
     sentence = "abcd efgh ijkl mnop"
     asked = pseudo_likelihood.build_queries(PIECES, [sentence, "a"], 12)
     assert [PIECES.decode(row[row >= 5].tolist()) for row in asked.ids_RxL] == ["abcd efgh", "ijkl mnop", "a"]
-    found = given(small_config(**ONE), sentences=[sentence, "a"], length=12)
+    found = score_sentences(small_config(**ONE), sentences=[sentence, "a"], length=12)
     assert found.tokens_S.tolist() == [16, 1] and found.sequences_S.tolist() == [2, 1]
-    parts = given(small_config(**ONE), sentences=["abcd efgh", "ijkl mnop"], length=12)
+    parts = score_sentences(small_config(**ONE), sentences=["abcd efgh", "ijkl mnop"], length=12)
     assert found.pll_word_l2r_S[0] == pytest.approx(parts.pll_word_l2r_S.sum(), rel=1e-6)
     endless = pseudo_likelihood.build_queries(PIECES, ["a" * 25], 12)
     assert (endless.ids_RxL >= 5).sum(-1).tolist() == [10, 10, 5]
     assert pseudo_likelihood.compute_pseudo_perplexity(found)["split_sentences"] == 1
 
 
-def made_up(good, bad, unknown=None):
+def make_scores(good, bad, unknown=None):
     both = np.stack([good, bad], -1).ravel().astype(float)
     ones = np.ones(len(both), int)
     return pseudo_likelihood.SentenceScores(
@@ -231,14 +231,14 @@ def made_up(good, bad, unknown=None):
 
 
 def test_accuracy_counts_ties_half():
-    result = minimal_pairs.compute_accuracy(made_up([-1, -5, -3, -2], [-2, -4, -3, -9]))
+    result = minimal_pairs.compute_accuracy(make_scores([-1, -5, -3, -2], [-2, -4, -3, -9]))
     right = [1, 0, 0.5, 1]
     assert result["pll_accuracy"] == np.mean(right) and result["pll_word_l2r_accuracy"] == 1 - np.mean(right)
     assert result["pairs"] == 4 and result["incomparable"] == 0
 
 
 def test_a_pair_of_unequal_numbers_of_unknown_tokens_counts_half():
-    result = minimal_pairs.compute_accuracy(made_up([-1, -1, -1], [-2, -2, -2], [0, 1, 1, 1, 1, 0]))
+    result = minimal_pairs.compute_accuracy(make_scores([-1, -1, -1], [-2, -2, -2], [0, 1, 1, 1, 1, 0]))
     assert result["pll_accuracy"] == pytest.approx((0.5 + 1 + 0.5) / 3) and result["incomparable"] == 2
 
 
@@ -247,6 +247,6 @@ def test_sentences_of_the_same_tokens_tie_exactly_and_are_asked_about_once():
     sentences = ["w0 cat", "w0 dog", "w1 w0", "w0 w1", "w0 cat", "w0 cow"]
     asked = pseudo_likelihood.build_queries(words, sentences, 16)
     assert len(asked.ids_RxL) == 3
-    found = given(small_config(**ONE), words, sentences)
+    found = score_sentences(small_config(**ONE), words, sentences)
     assert found.pll_S[0] == found.pll_S[1] == found.pll_S[4] and found.pll_S[2] != found.pll_S[3]
     assert minimal_pairs.compute_accuracy(found)["pll_accuracy"] in (pytest.approx(1 / 3), pytest.approx(2 / 3))

@@ -13,7 +13,7 @@ F1 = Score("f1", "held-out micro-F1", ("right", "found", "weight", "weight"), "f
 GRAVITY = Score("gravity", "centre of gravity", ("gravity", "weight"))
 
 
-def probed(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", depths=None):
+def make_run(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", depths=None):
     """A run of as many layers as probes, the embeddings' beside, each of several seeds."""
     run = result(name, seed, 3.0)
     run["config"] |= {"model.cell": "lstm", "model.size": size, "model.num_layers": len(score_KxS) - 1}
@@ -29,21 +29,21 @@ def probed(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", depths
 
 
 def test_the_layers_of_one_run_are_over_its_probes_and_of_several_over_runs():
-    one = probed("lstm", 0, [(0.5, 0.5), (0.8, 0.5), (0.8, 0.8)], (0.5, 1.5))
+    one = make_run("lstm", 0, [(0.5, 0.5), (0.8, 0.5), (0.8, 0.8)], (0.5, 1.5))
     made, columns = probing.table([one])
     assert made[0]["tag_expected"] == SeedRange(1.5, 1.0, 2.0) and made[0]["tag_gravity"] == SeedRange(1.0, 0.5, 1.5)
     assert [made[0][f"task_tag_{depth}"].mean for depth in range(3)] == pytest.approx([50, 65, 80])
     titles = [column.title for column in columns]
     assert "tag, layers 0 to 2: micro-F1 (%)" in titles and "tag: expected layer" in titles
-    other = probed("lstm", 1, [(0.5, 0.5), (0.5, 0.5), (0.8, 0.8)], (1.0, 1.0))
+    other = make_run("lstm", 1, [(0.5, 0.5), (0.5, 0.5), (0.8, 0.8)], (1.0, 1.0))
     both = probing.table([one, other])[0][0]
     assert both["tag_expected"].mean == pytest.approx((1.5 + 2.0) / 2) and both["tag_gravity"].mean == 1.0
     assert (both["tag_expected"].low, both["tag_expected"].high) == pytest.approx((1.5, 2.0))
 
 
 def test_a_task_that_was_not_probed_at_each_depth_has_no_layer():
-    short = probed("lstm", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), depths=2)
-    made, _ = probing.table([short, probed("lstm", 1, [(0.5,), (0.6,), (0.8,)], (0.5,))])
+    short = make_run("lstm", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), depths=2)
+    made, _ = probing.table([short, make_run("lstm", 1, [(0.5,), (0.6,), (0.8,)], (0.5,))])
     assert "tag_expected" not in made[0]
     alone = probing.table([short])
     assert "tag_expected" not in alone[0][0]
@@ -51,8 +51,8 @@ def test_a_task_that_was_not_probed_at_each_depth_has_no_layer():
 
 
 def test_runs_may_have_other_numbers_of_probes_and_all_of_them_diverge():
-    three = probed("lstm", 0, [(0.5, 0.5), (0.6, 0.6), (0.8, 0.8)], (0.5, 0.5))
-    one = probed("lstm", 1, [(0.5,), (0.6,), (0.8,)], (1.5,))
+    three = make_run("lstm", 0, [(0.5, 0.5), (0.6, 0.6), (0.8, 0.8)], (0.5, 0.5))
+    one = make_run("lstm", 1, [(0.5,), (0.6,), (0.8,)], (1.5,))
     assert probing.table([three, one])[0][0]["tag_gravity"].mean == 1.0
     deepest = one["summary"]["finetuned_tasks"]["tag-2"]
     deepest["other_scores"] = {}
@@ -61,7 +61,7 @@ def test_runs_may_have_other_numbers_of_probes_and_all_of_them_diverge():
 
 def test_the_paper_s_layers_stand_beside_those_of_its_model_alone():
     for size, there in (("large", True), ("base", False)):
-        made, columns = probing.table([probed("bert", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), size=size, task="ud_pos")])
+        made, columns = probing.table([make_run("bert", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), size=size, task="ud_pos")])
         assert (made[0].get("ud_pos_expected_paper") == 3.39) is there
         assert ("paper's ud_pos: centre of gravity" in [column.title for column in columns]) is there
 

@@ -136,7 +136,7 @@ def other(name):
     }[type(value)]()
 
 
-def made(changes):
+def make_config(changes):
     return fields.override(config.Config(), changes)
 
 
@@ -169,13 +169,13 @@ class Reader:
 def test_a_derived_field_reads_what_it_depends_on_which_is_derived_before_it():
     read, rows = {}, resolution.DERIVED_FIELDS
     for choice in (*CHOICES, {"data.task": "own", "data.labelled.format": "conll"}):
-        cfg = made(choice)
+        cfg = make_config(choice)
         for row in rows:
             reader = Reader(cfg, read.setdefault(row, set()))
             if row.applies(reader):
                 row.derive(reader)
             cfg = derived_fields.fill_derived_fields([row], cfg)
-        assert cfg == resolution.derive_fields(made(choice))
+        assert cfg == resolution.derive_fields(make_config(choice))
     for i, row in enumerate(rows):
         assert read[row] == set(row.depends_on), row.field
         assert row.field in fields.DEFAULT and not {other.field for other in rows[i:]} & read[row], row.field
@@ -185,13 +185,13 @@ def test_each_field_with_a_rule_is_refused_where_nothing_reads_it():
     refused = set()
     for choice in CHOICES:
         unread = conditional_fields.find_unread_fields(
-            resolution.FIELD_CONDITIONS, fields.flatten(resolution.resolve(made(choice)))
+            resolution.FIELD_CONDITIONS, fields.flatten(resolution.resolve(make_config(choice)))
         )
         for name, why in unread.items():
             if name in choice:
                 continue
             with pytest.raises(errors.ConfigError) as error:
-                resolution.resolve(made(choice | {name: other(name)}))
+                resolution.resolve(make_config(choice | {name: other(name)}))
             message = str(error.value)
             assert message == f"config.{name} = {other(name)!r}: nothing reads it, since {why}; leave it out"
             refused.add(name)
@@ -200,20 +200,22 @@ def test_each_field_with_a_rule_is_refused_where_nothing_reads_it():
 
 def test_a_resolved_config_is_not_refused_for_what_was_filled():
     for choice in CHOICES:
-        cfg = resolution.resolve(made(choice))
+        cfg = resolution.resolve(make_config(choice))
         assert resolution.resolve(cfg) == cfg
 
 
 def test_what_a_later_layer_leaves_without_a_reader_is_dropped_and_what_it_sets_itself_is_refused():
-    below = made({"data.language.train_documents": 7, "model.positions": "rotary"})
+    below = make_config({"data.language.train_documents": 7, "model.positions": "rotary"})
     text = {"data.path": "a.txt", "tokenizer.vocab_size": 100}
-    assert resolution.resolve(below, text) == resolution.resolve(made(text | {"model.positions": "rotary"}))
+    assert resolution.resolve(below, text) == resolution.resolve(make_config(text | {"model.positions": "rotary"}))
     assert resolution.resolve(below, {}, text) == resolution.resolve(below, text, {})
     with pytest.raises(errors.ConfigError, match=r"train_documents = 9: nothing reads it, since config\.data\.corpus"):
         resolution.resolve(below, text | {"data.language.train_documents": 9})
     with pytest.raises(errors.ConfigError, match=r"heads = 8: nothing reads it, since config\.model\.family is 'rnn'"):
-        resolution.resolve(made({"model.family": "rnn", "model.num_heads": 8}), text)  # a contradiction of its own
-    template = made({"data.validation_path": "held.txt"})
+        resolution.resolve(
+            make_config({"model.family": "rnn", "model.num_heads": 8}), text
+        )  # a contradiction of its own
+    template = make_config({"data.validation_path": "held.txt"})
     assert resolution.resolve(template, text).data.validation_path == "held.txt"
 
 
@@ -302,18 +304,18 @@ def test_the_language_s_rules_say_what_is_so():
 def test_no_float_is_outside_float32(name, value):
     value = (value,) if type(fields.DEFAULT[name]) is tuple else value
     with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = .*\bexpected\b"):
-        resolution.check(resolution.resolve(made({name: value})))
+        resolution.check(resolution.resolve(make_config({name: value})))
 
 
 @pytest.mark.parametrize("name", [name for name, value in fields.DEFAULT.items() if type(value) is int])
 @pytest.mark.parametrize("value", [2**63, -(2**63), 2**32])
 def test_no_integer_is_outside_int32(name, value):
     with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = -?\d+: expected"):
-        resolution.check(resolution.resolve(made({name: value})))
+        resolution.check(resolution.resolve(make_config({name: value})))
 
 
 @pytest.mark.parametrize("name", [name for name, value in fields.DEFAULT.items() if type(value) is str])
 def test_no_text_holds_a_line_end_or_nul(name):
     for letter in "\0\n\r":
         with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = "):
-            resolution.check(resolution.resolve(made({name: f"a{letter}b"})))
+            resolution.check(resolution.resolve(make_config({name: f"a{letter}b"})))

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VOCAB, batch, make_dataset_info, params_of, small_config, with_text
+from small import FAMILY_CELLS, VOCAB, batch, make_dataset_info, params_of, replace_text, small_config
 
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
@@ -102,7 +102,7 @@ def test_every_layer_norm_of_either_path_reads_the_epsilon(family, cell, quick):
     assert norms >= 3 and len(re.findall(r"= add \w+ 0\.34375", code)) == norms and "1e-06" not in code
 
 
-def shown(unknown, rate=0.5):
+def corrupt_rows(unknown, rate=0.5):
     """Masked rows of which every third token is unknown."""
     ids = np.random.default_rng(0).integers(5, VOCAB, (400, 16)).astype(np.int32)
     ids[:, 0], ids[:, -1], ids[:, 3:15:3] = CLS, SEP, UNK
@@ -121,9 +121,9 @@ def shown(unknown, rate=0.5):
 
 
 def test_unknown_tokens_are_masked_where_that_is_asked_for():
-    ids, out = shown(False)
+    ids, out = corrupt_rows(False)
     assert (out.ids_BxL == UNK).sum() == (ids == UNK).sum() and (out.num_eligible_B == 10).all()
-    ids, out = shown(True)
+    ids, out = corrupt_rows(True)
     hidden = out.ids_BxL == MASK
     assert (out.num_eligible_B == 14).all() and not hidden[:, [0, -1]].any()
     of_unknown, of_others = hidden[ids == UNK].mean(), hidden[ids >= 5].mean()
@@ -144,7 +144,7 @@ def compile_weight(cfg, rows):
 def test_training_alone_masks_unknown_tokens():
     """Evaluation's questions are the same for every model, and the unigram baseline knows no [UNK]."""
     rows = batch(8, pad=0)
-    rows = with_text(rows, ids_BxL=np.where(rows.text.ids_BxL >= 5, UNK, rows.text.ids_BxL))
+    rows = replace_text(rows, ids_BxL=np.where(rows.text.ids_BxL >= 5, UNK, rows.text.ids_BxL))
     for unknown in (False, True):
         cfg = small_config(mask__mask_unk=unknown, mask__rate=0.5, model__num_layers=1)
         weigh = compile_weight(cfg, rows)

@@ -37,7 +37,7 @@ def cfg():
 
 
 @functools.cache
-def told(cfg):
+def compile_losses(cfg):
     """Losses of the batch, compiled, of a model and a generator that say what they were shown."""
     model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
     params = jax.jit(lambda key: {"model": model.init(key), "objective": objective.init(key, model)})(jax.random.key(0))
@@ -76,7 +76,7 @@ def test_a_share_of_its_size_makes_the_generator():
 
 
 def test_the_model_sees_the_generators_draws_and_is_asked_of_all_tokens(cfg):
-    run, params = told(cfg)
+    run, params = compile_losses(cfg)
     losses, (masked_BxL, shown_BxL) = jax.device_get(run(params, program.make_eval_hparams(cfg)))
     hidden_BxL, true_BxL = masked_BxL == MASK, ROWS.text.ids_BxL
     np.testing.assert_array_equal(losses.weight_B["mlm"], hidden_BxL.sum(1))
@@ -91,7 +91,7 @@ def test_the_model_sees_the_generators_draws_and_is_asked_of_all_tokens(cfg):
 
 def test_a_row_is_told_by_the_models_own_logits(cfg):
     """The nats are those of a coin for each token; a head of zeros is at log 2, and a bias moves all alike."""
-    run, params = told(cfg)
+    run, params = compile_losses(cfg)
     head = params["objective"]
     for bias in (0.0, -1.5):
         flat = head | {"label": {"kernel": 0 * head["label"]["kernel"], "bias": jnp.full(1, bias)}}
@@ -104,7 +104,7 @@ def test_a_row_is_told_by_the_models_own_logits(cfg):
 
 def test_no_gradient_goes_through_the_draws(cfg):
     """The generator learns by its own loss alone, the model by its own."""
-    run, params = told(cfg)
+    run, params = compile_losses(cfg)
     for term, other in (("mlm", "model"), ("replaced_token_detection", "generator")):
         slope = jax.jit(
             jax.grad(lambda params, term=term: run(params, program.make_eval_hparams(cfg))[0].loss_B[term].sum())

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
-def made(tmp_path, monkeypatch):
+def sweep_files(tmp_path, monkeypatch):
     """An experiment of two rows with two seeds each, whose made-up results the command reads."""
     experiment = command.load_experiment(str(write_experiment(tmp_path)))
     resolved = sweep_points.resolve_points(config.Config(), experiment.sweep("quick"), {})
@@ -35,8 +35,8 @@ def made(tmp_path, monkeypatch):
     return tmp_path, results, call
 
 
-def test_figures_come_back_as_they_were_and_say_where_they_come_from(made, capsys):
-    folder, results, call = made
+def test_figures_come_back_as_they_were_and_say_where_they_come_from(sweep_files, capsys):
+    folder, results, call = sweep_files
     call("--write")
     figures = reproduction.read_figures(folder / "figures" / "families-quick.json")
     assert (figures.commit, figures.date, figures.device, figures.hours, figures.seeds) == (
@@ -50,8 +50,8 @@ def test_figures_come_back_as_they_were_and_say_where_they_come_from(made, capsy
     assert "0 differ by more than 3 standard errors" in capsys.readouterr().out
 
 
-def test_a_changed_figure_is_reported_by_how_many_standard_errors(made, capsys):
-    folder, _, call = made
+def test_a_changed_figure_is_reported_by_how_many_standard_errors(sweep_files, capsys):
+    folder, _, call = sweep_files
     call("--write")
     path = folder / "figures" / "families-quick.json"
     saved = json.loads(path.read_text())
@@ -77,15 +77,15 @@ def test_a_changed_figure_is_reported_by_how_many_standard_errors(made, capsys):
     assert "transformer, accuracy: not among the committed figures" in err and "gru, loss: missing" in err
 
 
-def test_one_seed_has_the_error_over_held_out_examples(made):
-    _, results, _ = made
+def test_one_seed_has_the_error_over_held_out_examples(sweep_files):
+    _, results, _ = sweep_files
     single = reproduction.collect_figures("families", "quick", "mlm", results[::2])
     assert single.seeds == 1 and single.rows["lstm"]["loss"].error == results[0]["evaluation"]["loss_se"] > 0
     assert single.rows["lstm"]["floor"] == (2.0, 0.0)  # nothing of it is trained
 
 
-def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(made):
-    folder, _, call = made
+def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(sweep_files):
+    folder, _, call = sweep_files
     page = folder / "page.md"
     page.write_text("# A\n\n<!-- figures: families-quick -->\nold\n<!-- end of figures -->\n\nBy hand.\n")
     call("--write", f"--pages={page}")
@@ -105,8 +105,8 @@ def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(made):
         assert page.read_text() == wrong
 
 
-def test_what_cannot_be_compared_ends_in_one_line(made, monkeypatch):
-    folder, results, call = made
+def test_what_cannot_be_compared_ends_in_one_line(sweep_files, monkeypatch):
+    folder, results, call = sweep_files
     with pytest.raises(errors.ConfigError, match=r"families-quick.json: no such file of figures; mlm sweep compare"):
         call()
     (folder / "figures").mkdir()

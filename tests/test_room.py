@@ -8,14 +8,14 @@ from mlm.training.run import resolution
 from mlm.training.step import cost, parallel, program
 
 
-def resolved(**changes):
+def resolve(**changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     return resolution.resolve(fields.override(config.Config(), {"data.corpus": "docstrings"} | changes))
 
 
 @pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_the_least_is_the_state_and_the_gradient_and_the_most_is_above_it(family, cell):
-    cfg = resolved(model__family=family, model__cell=cell, model__num_layers=3, tokenizer__vocab_size=3000)
+    cfg = resolve(model__family=family, model__cell=cell, model__num_layers=3, tokenizer__vocab_size=3000)
     parameters = lm.count_parameters(cost.make_abstract_state(program.canonicalize_config(cfg), 3000).params["model"])[
         "parameters"
     ]
@@ -39,7 +39,7 @@ def test_the_least_is_the_state_and_the_gradient_and_the_most_is_above_it(family
 )
 def test_what_cannot_fit_is_refused_with_what_it_takes(changes, monkeypatch):
     monkeypatch.setattr(parallel, "device_memory", lambda: 25 * 10**9)
-    cfg = resolved(**changes)
+    cfg = resolve(**changes)
     resolution.check(cfg)
     with pytest.raises(errors.ConfigError, match=r"needs at least [\d,]+ GB, and a device here has 25") as error:
         cost.check_memory(cfg)
@@ -49,7 +49,7 @@ def test_what_cannot_fit_is_refused_with_what_it_takes(changes, monkeypatch):
 def test_a_small_run_is_not_traced_for_it(monkeypatch):
     monkeypatch.setattr(cost, "compute_min_memory", None)
     monkeypatch.setattr(parallel, "device_memory", lambda: 25 * 10**9)
-    cost.check_memory(resolved())
+    cost.check_memory(resolve())
 
 
 def test_a_device_has_memory():

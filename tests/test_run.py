@@ -108,7 +108,7 @@ def undisturbed(base, tmp_path_factory):
 
 def test_a_result_has_the_compiler_s_count_of_flops(base, undisturbed):
     result = json.loads((undisturbed[2] / "result.json").read_text())
-    assert result["flops"] == STEPS * cost.count_step_flops(resolved(base, undisturbed[2]), result["vocab_size"]) > 0
+    assert result["flops"] == STEPS * cost.count_step_flops(resolve(base, undisturbed[2]), result["vocab_size"]) > 0
 
 
 def wait_for(workdir, process, step):
@@ -152,7 +152,7 @@ def test_killed_at_a_random_moment_then_asked_to_stop_it_ends_bit_for_bit_the_sa
 def alone(base, tmp_path_factory):
     """The losses of a few steps in this process, and what they were judged."""
     workdir = tmp_path_factory.mktemp("one") / "alone"
-    found = loop.train(resolved(base | SHORT, workdir))["evaluation"]
+    found = loop.train(resolve(base | SHORT, workdir))["evaluation"]
     return [record["loss"] for record in files.read_records(workdir / "metrics.jsonl") if "loss" in record], found
 
 
@@ -180,24 +180,24 @@ def test_two_processes_give_the_losses_of_one(base, alone, tmp_path, mode):
         assert together[name] == pytest.approx(value, rel=1e-4), name
 
 
-def resolved(base, workdir, **changes):
+def resolve(base, workdir, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(config.Config(), base | {"workdir": str(workdir)} | changes)
     return resolution.resolve(cfg)
 
 
 def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base, tmp_path):
-    cfg = resolved(base, tmp_path / "a", train__steps=10)
+    cfg = resolve(base, tmp_path / "a", train__steps=10)
     loop.train(cfg)
     before = (tmp_path / "a" / "result.json").read_bytes()
-    other = resolved(base, tmp_path / "a", train__steps=10, mask__rate=0.4, seed=3)
+    other = resolve(base, tmp_path / "a", train__steps=10, mask__rate=0.4, seed=3)
     with pytest.raises(errors.ConfigError, match=r"config.seed = 3, there 0; config.mask.rate = 0.4, there 0.15"):
         loop.train(other)
     (tmp_path / "a" / "config.json").unlink()
     (tmp_path / "a" / "result.json").unlink()
     with pytest.raises(errors.ConfigError, match=r"checkpoint 10 .*config.mask.rate = 0.4, there 0.15"):
         loop.train(other)
-    again = loop.train(resolved(base, tmp_path / "a", train__steps=10))
+    again = loop.train(resolve(base, tmp_path / "a", train__steps=10))
     assert again["evaluation"] == json.loads(before)["evaluation"]
 
 
@@ -214,14 +214,14 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(base, tmp_path):
-    cfg = resolved(base, tmp_path / "b", optim__learning_rate=1e30, optim__clip_norm=0.0, train__checkpoint_every=1)
+    cfg = resolve(base, tmp_path / "b", optim__learning_rate=1e30, optim__clip_norm=0.0, train__checkpoint_every=1)
     with pytest.raises(spikes.DivergenceError, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 
 
 def test_the_last_good_checkpoint_is_named_and_good(base, tmp_path, monkeypatch):
-    cfg = resolved(base, tmp_path / "d", train__checkpoint_every=4, train__steps=40)
+    cfg = resolve(base, tmp_path / "d", train__checkpoint_every=4, train__steps=40)
     fail = spikes.math.isfinite
     seen = []
     monkeypatch.setattr(spikes.math, "isfinite", lambda x: seen.append(x) or (len(seen) < 3 * 10 and fail(x)))
@@ -241,21 +241,21 @@ def test_changed_text_is_not_taken_for_the_text_trained_on(base, tmp_path):
         "tokenizer.vocab_size": 100,
         "train.steps": 4,
     }
-    loop.train(resolved(ours, tmp_path / "e"))
+    loop.train(resolve(ours, tmp_path / "e"))
     text.write_text(text.read_text().replace("cats", "dogs"))
     with pytest.raises(errors.ConfigError, match=r"trained on other data: .*corpus"):
-        loop.train(resolved(ours, tmp_path / "e"))
+        loop.train(resolve(ours, tmp_path / "e"))
 
 
 def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
-    result = loop.train(resolved(base, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
+    result = loop.train(resolve(base, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
     record = [record for record in files.read_records(tmp_path / "f" / "metrics.jsonl") if "nsp_loss" in record][-1]
     assert record["loss"] == pytest.approx(record["mlm_loss"] + record["nsp_loss"], rel=0.05)
     assert 0 < result["evaluation"]["nsp_accuracy"] < 1 and result["evaluation"]["nsp_loss_se"] > 0
 
 
 def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
-    result = loop.train(resolved(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
+    result = loop.train(resolve(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
     (start,) = directory.read_provenance(tmp_path / "c")
     assert start["step"] == 0 and start["devices"] == jax.device_count()
     assert start["versions"]["jax"] == jax.__version__ and start["time"] <= start["ended"]

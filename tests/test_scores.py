@@ -121,14 +121,14 @@ def test_pearson_and_spearman_are_scipys_and_0_of_a_constant():
 
 
 @functools.cache
-def resampled(rows=400, times=2000):
+def resample(rows=400, times=2000):
     """How often each row stands in each of the bootstrap's samples."""
     return np.random.default_rng(3).multinomial(rows, np.full(rows, 1 / rows), times)
 
 
 def spread(score, of):
     """The bootstrap's standard error of a score."""
-    sums_RxC = resampled() @ np.stack([of[name] for name in score.columns], -1).astype(float)
+    sums_RxC = resample() @ np.stack([of[name] for name in score.columns], -1).astype(float)
     return np.std([estimates.SCORE_FUNCTIONS[score.function](*sums_C) for sums_C in sums_RxC])
 
 
@@ -161,7 +161,7 @@ def test_errors_of_correlations_are_the_bootstraps(ties):
     of = scores.compute_correlation_columns(x_N, y_N) | {"regression_weight": np.ones(400)}
     pearson, spearman = (estimates.compute_score(regression.SCORES[name], of)[1] for name in ("pearson", "spearman"))
     assert pearson == pytest.approx(spread(regression.SCORES["pearson"], of), rel=0.1)
-    drawn_RxN = np.stack([np.repeat(np.arange(400), times_N) for times_N in resampled()])
+    drawn_RxN = np.stack([np.repeat(np.arange(400), times_N) for times_N in resample()])
     ranks_R2xN = (stats.rankdata(value_N[drawn_RxN], axis=1) for value_N in (x_N, y_N))
     u_RxN, v_RxN = (rank_RxN - rank_RxN.mean(1, keepdims=True) for rank_RxN in ranks_R2xN)
     rho_R = (u_RxN * v_RxN).sum(1) / np.sqrt((u_RxN**2).sum(1) * (v_RxN**2).sum(1))

@@ -13,7 +13,7 @@ import numpy as np
 import pages
 import pytest
 import uvicorn
-from serving import IMAGE, LINES, SCRIPT, ask, exchanged, get, models, raw, served
+from serving import IMAGE, LINES, SCRIPT, ask, exchange, get, models, raw, serve_models
 
 import mlm
 from mlm.base import errors
@@ -24,22 +24,22 @@ HALF = b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory):
+def opened_models(tmp_path_factory):
     made = models(tmp_path_factory.mktemp("hub"))
     return made | {"<i>hub</i>": made["hub"]}
 
 
 @pytest.fixture(scope="module")
-def server(opened):
-    with served(opened, "fills", "reads", "<i>hub</i>") as made:
+def server(opened_models):
+    with serve_models(opened_models, "fills", "reads", "<i>hub</i>") as made:
         yield made
 
 
-def test_answers_are_those_of_the_opened_models(server, opened):
+def test_answers_are_those_of_the_opened_models(server, opened_models):
     text = "the [MASK] is [MASK] ."
     for run, name in ((0, "fills"), (2, "<i>hub</i>")):
         status, _, said = ask(server, {"run": run, "what": "fill_mask", "text": text})
-        model = opened[name]
+        model = opened_models[name]
         expected = model.fill_mask(text, min(panels.TOP_K, model.tokenizer.vocab_size))
         assert status == 200 and [[one["token"] for one in best] for best in said["answer"]] == [
             [one.token for one in best] for best in expected
@@ -51,14 +51,14 @@ def test_answers_are_those_of_the_opened_models(server, opened):
         )
     for run, name in enumerate(("fills", "reads")):
         _, _, said = ask(server, {"run": run, "what": "similar", "text": "the red tree"})
-        near = opened[name].similar("the red tree", LINES, top_k=4)
+        near = opened_models[name].similar("the red tree", LINES, top_k=4)
         assert [one["line"] - 1 for one in said["answer"]["near"]] == [one.index for one in near]
         np.testing.assert_allclose(
             [one["cosine"] for one in said["answer"]["near"]], [one.cosine for one in near], atol=1e-5
         )
         assert said["answer"]["words"] == ["the", "red", "tree"]
         _, _, said = ask(server, {"run": run, "what": "word", "text": "the red tree the", "word": "the", "which": 2})
-        near = neighbors.find_neighbors(opened[name], "the red tree the", "4", LINES, top=panels.TOP_K)
+        near = neighbors.find_neighbors(opened_models[name], "the red tree the", "4", LINES, top=panels.TOP_K)
         assert [(one["line"] - 1, one["word"]) for one in said["answer"]["near"]] == [
             (one.line, one.word) for one in near
         ]
@@ -66,19 +66,19 @@ def test_answers_are_those_of_the_opened_models(server, opened):
             assert one["before"] + one["word"] + one["after"] == LINES[one["line"] - 1]
 
 
-def test_predictions_are_those_of_the_opened_model(opened):
+def test_predictions_are_those_of_the_opened_model(opened_models):
     """Of a text, and of a pair, which stands apart by a sign that can be typed."""
     for text, given in (("the apple", "the apple"), ("the apple | is red", ("the apple", "is red"))):
-        column = panels.ModelPanel("tells", opened["tells"], {}, {})
+        column = panels.ModelPanel("tells", opened_models["tells"], {}, {})
         (said,) = panels.answer_request(column, panels.PanelRequest(0, "predict", text))
-        best = opened["tells"].predict([given])[0]
+        best = opened_models["tells"].predict([given])[0]
         assert said == {"text": text, "label": best.label, "probability": pytest.approx(best.probability)}
 
 
-def test_a_mask_is_filled_in_before_texts_are_compared(server, opened):
+def test_a_mask_is_filled_in_before_texts_are_compared(server, opened_models):
     _, _, said = ask(server, {"run": 0, "what": "similar", "text": "the [MASK] is [MASK] ."})
-    first = opened["fills"].fill_mask("the [MASK] is [MASK] .", 1)[0][0].text
-    assert said["answer"]["text"] == opened["fills"].fill_mask(first, 1)[0][0].text
+    first = opened_models["fills"].fill_mask("the [MASK] is [MASK] .", 1)[0][0].text
+    assert said["answer"]["text"] == opened_models["fills"].fill_mask(first, 1)[0][0].text
 
 
 def test_what_a_model_cannot_do_is_said_in_its_column(server):
@@ -170,7 +170,7 @@ def test_500_random_and_hostile_requests_leave_the_server_answering(server, capf
     statuses = Counter()
     for number in range(500):
         sent = raw(draw, server.server_port)
-        answers = exchanged(server, sent)
+        answers = exchange(server, sent)
         assert answers or sent[:1] in b"\r\n " or not sent.strip() or b"\n" not in sent, (seed, number, sent[:300])
         for status, body in answers:
             assert status == 200 or 400 <= status < 500, (seed, number, sent[:300], status, body)
@@ -193,7 +193,7 @@ def test_what_is_older_than_http_1_gets_no_page(server):
         b"GET / HTTP/0.9\r\nHost: localhost",
         b"GET / HTTP/2.0\r\nHost: localhost",
     ):
-        ((status, said),) = exchanged(server, sent + b"\r\n\r\n")  # which wants its headers
+        ((status, said),) = exchange(server, sent + b"\r\n\r\n")  # which wants its headers
         assert status == 400 and b"expected" in said, sent
 
 
@@ -236,10 +236,10 @@ def test_questions_on_one_connection_are_answered_in_their_order(server):
         b"Content-Length: %d\r\n\r\n%s" % (len(one), one)
         for one in body
     )
-    answers = exchanged(server, sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answers = exchange(server, sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert [status for status, _ in answers] == [200, 400, 200, 200]
     assert [body for _, body in answers[:3]] == [
-        exchanged(server, sent.split(b"POST")[i].join([b"POST", b""]))[0][1] for i in (1, 2, 3)
+        exchange(server, sent.split(b"POST")[i].join([b"POST", b""]))[0][1] for i in (1, 2, 3)
     ]
 
 
@@ -267,10 +267,10 @@ def test_connections_that_drip_turn_nobody_away(server, monkeypatch):
             lines[-1].recv(99)
 
 
-def test_a_folder_that_is_no_model_is_said_before_any_is_compiled(opened, monkeypatch):
+def test_a_folder_that_is_no_model_is_said_before_any_is_compiled(opened_models, monkeypatch):
     def load(folder):
-        errors.require(folder in opened, "run", folder, "the directory of a run")
-        return opened[folder]
+        errors.require(folder in opened_models, "run", folder, "the directory of a run")
+        return opened_models[folder]
 
     monkeypatch.setattr(pretrained_io, "load_model", load)
     monkeypatch.setattr(panels, "prepare_panel", None)
@@ -279,7 +279,7 @@ def test_a_folder_that_is_no_model_is_said_before_any_is_compiled(opened, monkey
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_where_to_look_and_ends_at_a_signal(opened, monkeypatch, capsys, number):
+def test_it_says_where_to_look_and_ends_at_a_signal(opened_models, monkeypatch, capsys, number):
     """Whatever is open: a connection that has sent half a request is no reason to wait."""
 
     async def interrupt(self):
@@ -300,7 +300,7 @@ def test_it_says_where_to_look_and_ends_at_a_signal(opened, monkeypatch, capsys,
     def terminate(*_):
         raise Terminated
 
-    monkeypatch.setattr(pretrained_io, "load_model", lambda folder: opened[folder])
+    monkeypatch.setattr(pretrained_io, "load_model", lambda folder: opened_models[folder])
     monkeypatch.setattr(uvicorn.Server, "main_loop", interrupt)
     monkeypatch.setattr(uvicorn.Server, "_wait_tasks_to_complete", wait)
     before = signal.signal(signal.SIGTERM, terminate)
@@ -329,14 +329,14 @@ def tab_of(browser, server, logged=(), **settings):
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto(f"http://127.0.0.1:{server.server_port}/")
-    answered(tab)
+    wait_for_answer(tab)
     yield tab
     tab.close()
     assert said == [*logged]
     assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {f"127.0.0.1:{server.server_port}"}
 
 
-def answered(tab):
+def wait_for_answer(tab):
     tab.locator("#ask:not([aria-busy])").wait_for()
 
 
@@ -345,7 +345,7 @@ def test_what_looks_like_a_script_is_shown_as_text(chromium, server):
     with tab_of(chromium, server) as tab:
         tab.locator("#text").fill(f"the [MASK] {SCRIPT} {IMAGE}")
         tab.keyboard.press("Enter")
-        answered(tab)
+        wait_for_answer(tab)
         for what in ("fill_mask", "similar"):
             place = tab.locator(f"section[data-run='0'] [data-what={what}]")
             for one in (SCRIPT, IMAGE):
@@ -357,23 +357,23 @@ def test_what_looks_like_a_script_is_shown_as_text(chromium, server):
         assert tab.title() == "fills, reads, <i>hub</i>" and SCRIPT in frame.locator("title").inner_text()
 
 
-def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened):
+def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened_models):
     with tab_of(chromium, server, viewport={"width": 375, "height": 800}) as tab:
         field, first = tab.locator("#text"), tab.locator("section[data-run='0']")
         assert field.input_value() == "a [MASK] ." and tab.locator(":focus").get_attribute("id") == "text"
-        best = opened["fills"].fill_mask("a [MASK] .", 1)[0][0]
+        best = opened_models["fills"].fill_mask("a [MASK] .", 1)[0][0]
         filling = first.locator(".filling").first
         assert filling.inner_text().split() == [best.token, f"{best.probability:.1%}"]
         assert "needs a run that was trained to predict" in tab.locator("section[data-run='1']").inner_text()
         filling.click()
-        answered(tab)
+        wait_for_answer(tab)
         assert field.input_value() == best.text and "Put [MASK] where" in first.inner_text()
         field.fill("the red tree")
         field.press("Enter")
-        answered(tab)
+        wait_for_answer(tab)
         tab.locator("#words button", has_text="tree").click()
         tab.locator("section[data-run='2'] [data-what=word] b").first.wait_for()
-        near = neighbors.find_neighbors(opened["fills"], "the red tree", "tree", LINES, 1)
+        near = neighbors.find_neighbors(opened_models["fills"], "the red tree", "tree", LINES, 1)
         assert first.locator("[data-what=word] b").first.inner_text() == near[0].word
         assert tab.locator("body").evaluate("body => document.documentElement.scrollWidth") <= 375
         field.fill(" ")
@@ -398,7 +398,7 @@ def test_long_neighbors_are_cut_around_what_was_found_and_shown_whole_on_request
         tab.route("**/ask", lambda route: route.fulfill(json={"answer": answers[route.request.post_data_json["what"]]}))
         tab.locator("#text").fill("a")
         tab.keyboard.press("Enter")
-        answered(tab)
+        wait_for_answer(tab)
         tab.locator("#words button").click()
         for what, whole, start, end in (
             ("similar", after, "a0 a1 ", " …"),

@@ -131,14 +131,14 @@ def test_rows_of_a_torus_are_in_the_order_of_their_processes():
     assert (by_device != rows).any() and (parallel.order_by_process(processes, by_device) == rows).all()
 
 
-def kept(folder, cfg, state):
+def save_state(folder, cfg, state):
     """A checkpoint of a state, closed again."""
     checkpoints = checkpoint.open_manager(folder)
     checkpoint.save(checkpoints, cfg, DATA, checkpoint.Snapshot(state, {}))
     checkpoints.close()
 
 
-def opened(folder, cfg, devices):
+def load_state(folder, cfg, devices):
     """The state of a folder's checkpoint, as a program on so many devices has it."""
     checkpoints = checkpoint.open_manager(folder)
     made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
@@ -263,14 +263,14 @@ def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_ha
 
 @pytest.mark.parametrize(("mode", "devices"), [("data_parallel", 1), ("fsdp", 2)])
 def test_a_checkpoint_of_four_devices_goes_on_on_fewer_and_whole(whole, four, tmp_path, mode, devices):
-    kept(tmp_path, member("fsdp"), four[1])
-    same(train(member(mode), devices, opened(tmp_path, member(mode), devices)), whole, STEPS // 2)
+    save_state(tmp_path, member("fsdp"), four[1])
+    same(train(member(mode), devices, load_state(tmp_path, member(mode), devices)), whole, STEPS // 2)
 
 
 def test_one_of_a_device_that_has_all_is_split_and_its_digest_is_the_same(whole, tmp_path):
     cfg = member("fsdp")
-    kept(tmp_path, cfg, whole[1])
-    state = opened(tmp_path, cfg, 4)
+    save_state(tmp_path, cfg, whole[1])
+    state = load_state(tmp_path, cfg, 4)
     assert state.params["model"]["token"]["embedding"].sharding.spec == jax.P(None, "data")
     assert (
         checkpoint.compute_digest(state)
@@ -318,7 +318,7 @@ def test_a_step_gathers_each_parameter_and_a_layer_s_again_for_the_backward_pass
     assert found[1].memory < found[0].memory - 0.7 * state and found[2].memory < 0.7 * found[1].memory
 
 
-def further(cfg, count):
+def continue_run(cfg, count):
     """The step at which a run is taken up in this process, and its next losses."""
     with loop.open_run(cfg, pack.load_dataset(cfg)) as (run, state):
         steps = loop.SingleRun(run, state)
@@ -366,11 +366,11 @@ def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_a
     (step,) = (int(path.name) for path in (pair / "checkpoints").iterdir())
     assert all(any((pair / "checkpoints" / str(step) / "state" / f"ocdbt.process_{n}" / "d").iterdir()) for n in (0, 1))
     losses = [record["loss"] for record in files.read_records(pair / "metrics.jsonl") if "loss" in record]
-    begun = further(test_run.resolved(said, tmp_path / "alone"), 5)
+    begun = continue_run(test_run.resolve(said, tmp_path / "alone"), 5)
     assert len(losses) == step and begun[0] == 0
     np.testing.assert_allclose(losses[:5], begun[1], rtol=1e-5)
     split, whole = (
-        further(test_run.resolved(said | {"parallel.mode": mode}, pair), 5) for mode in ("fsdp", "data_parallel")
+        continue_run(test_run.resolve(said | {"parallel.mode": mode}, pair), 5) for mode in ("fsdp", "data_parallel")
     )
     assert split[0] == whole[0] == step
     np.testing.assert_allclose(split[1], whole[1], rtol=1e-5)

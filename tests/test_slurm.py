@@ -180,7 +180,7 @@ def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_don
     said = sweep(slurm, folder, *again)
     assert "0 to submit" in said and "SLURM job" not in said
     slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 3600)
-    assert "12 of 12 points are done" in (root / "jobs" / said_last(root) / "0.log").read_text()
+    assert "12 of 12 points are done" in (root / "jobs" / name_last_job(root) / "0.log").read_text()
     assert (root / "table.csv").read_bytes() == alone
     found = starts(root)
     print(
@@ -194,7 +194,7 @@ def test_requeued_cancelled_killed_and_without_its_controller_every_point_is_don
     assert "12 done" in sweep(slurm, folder, "status", root.name)
 
 
-def said_last(root: Path) -> str:
+def name_last_job(root: Path) -> str:
     return Path(files.read_json_with_digest(root / "submitted.json")["jobs"][-1]["file"]).parent.name
 
 

@@ -16,7 +16,7 @@ from mlm.training.run import preemption
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    return own_slurm.recorded(tmp_path / "tools", monkeypatch)
+    return own_slurm.record_commands(tmp_path / "tools", monkeypatch)
 
 
 @pytest.fixture
@@ -73,12 +73,12 @@ def test_a_command_that_is_warned_saves_and_is_queued_again_and_one_that_is_canc
         time.sleep(0.05)
     out, _ = started.communicate(timeout=30)
     assert (started.returncode, out) == (143, "told\n")
-    assert own_slurm.called(tools, "scontrol") == ["scontrol requeue 4711_1"] * (number == signal.SIGUSR1)
+    assert own_slurm.list_calls(tools, "scontrol") == ["scontrol requeue 4711_1"] * (number == signal.SIGUSR1)
 
 
 def test_a_command_that_ends_well_as_it_is_warned_is_not_queued_again(script, tools):
     started = script(0.0)
-    assert started.wait(timeout=30) == 0 and not own_slurm.called(tools, "")
+    assert started.wait(timeout=30) == 0 and not own_slurm.list_calls(tools, "")
 
 
 def test_a_signal_that_comes_twice_at_once_is_one_and_later_is_the_last(monkeypatch):

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def made(folder, name, **changes):
+def make_config(folder, name, **changes):
     base = {
         "model__num_layers": 1,
         "train__steps": STEPS,
@@ -53,7 +53,7 @@ def made(folder, name, **changes):
 
 
 @pytest.fixture
-def taken(monkeypatch):
+def batch_numbers(monkeypatch):
     """The number of the batch of each step that is taken, which jumps where it is one of JUMPS."""
     numbers, feed, take = [], loader.iterate_train_batches, loop.SingleRun.make_step
 
@@ -71,7 +71,7 @@ def taken(monkeypatch):
     return numbers
 
 
-def killed(monkeypatch, cfg, *counts):
+def kill_after(monkeypatch, cfg, *counts):
     """Trains, killed when so many batches were taken since the last kill."""
     for count in counts:
         left, take = itertools.count(count, -1), loop.SingleRun.make_step
@@ -102,8 +102,8 @@ def final(cfg):
 @pytest.fixture(scope="module")
 def undisturbed(folder):
     with pytest.MonkeyPatch.context() as patch:
-        numbers = taken.__wrapped__(patch)
-        cfg = made(folder, "undisturbed")
+        numbers = batch_numbers.__wrapped__(patch)
+        cfg = make_config(folder, "undisturbed")
         return loop.train(cfg), final(cfg), list(numbers)
 
 
@@ -129,16 +129,16 @@ def test_it_goes_back_and_leaves_out_the_batches_up_to_the_one_that_jumped(undis
 
 @pytest.mark.parametrize("counts", [(22, 1), (24,), (3, 12, 10)])
 def test_killed_and_continued_it_leaves_out_the_same_and_ends_bit_for_bit_the_same(
-    folder, taken, monkeypatch, counts, undisturbed
+    folder, batch_numbers, monkeypatch, counts, undisturbed
 ):
-    cfg = made(folder, f"killed{counts}", train__checkpoint_every=3)
-    result = killed(monkeypatch, cfg, *counts)
+    cfg = make_config(folder, f"killed{counts}", train__checkpoint_every=3)
+    result = kill_after(monkeypatch, cfg, *counts)
     ours, theirs = final(cfg), undisturbed[1]
     assert ours == theirs and result["spikes"] == theirs[1]
 
 
-def test_the_step_it_goes_back_to_is_the_same_without_its_checkpoint(folder, taken, monkeypatch, undisturbed):
-    cfg = made(folder, "gone")
+def test_the_step_it_goes_back_to_is_the_same_without_its_checkpoint(folder, batch_numbers, monkeypatch, undisturbed):
+    cfg = make_config(folder, "gone")
     settle = training_run.migrate_extended
     monkeypatch.setattr(
         training_run,
@@ -150,27 +150,27 @@ def test_the_step_it_goes_back_to_is_the_same_without_its_checkpoint(folder, tak
         ),
     )
     loop.train(cfg)
-    assert min(taken[22:]) < 16  # it came to step 16 again
+    assert min(batch_numbers[22:]) < 16  # it came to step 16 again
     assert final(cfg) == undisturbed[1]
 
 
-def test_on_one_device_it_leaves_out_the_same(folder, taken, monkeypatch, undisturbed):
+def test_on_one_device_it_leaves_out_the_same(folder, batch_numbers, monkeypatch, undisturbed):
     monkeypatch.setattr(
         loop.programs, "build_program", functools.partial(loop.programs.build_program, devices=jax.devices()[:1])
     )
-    cfg = made(folder, "one")
+    cfg = make_config(folder, "one")
     loop.train(cfg)
     (_, ours, mean, records), (_, theirs, its, others) = final(cfg), undisturbed[1]
-    assert taken == undisturbed[2] and len(ours) == 1 and mean == pytest.approx(its, rel=1e-5)
+    assert batch_numbers == undisturbed[2] and len(ours) == 1 and mean == pytest.approx(its, rel=1e-5)
     assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
     losses = [[record["loss"] for record in every if "loss" in record] for every in (records, others)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_a_run_without_the_knob_keeps_nothing_of_it(folder, taken):
-    cfg = made(folder, "off", train__spike_threshold=0.0, train__spike_rewind_steps=100)
+def test_a_run_without_the_knob_keeps_nothing_of_it(folder, batch_numbers):
+    cfg = make_config(folder, "off", train__spike_threshold=0.0, train__spike_rewind_steps=100)
     result = loop.train(cfg)
-    assert taken == list(range(STEPS)) and "spikes" not in result
+    assert batch_numbers == list(range(STEPS)) and "spikes" not in result
     with checkpoint.open_manager(cfg.workdir) as checkpoints:
         assert not {"spikes", "loss_mean"} & checkpoint._read_origin(checkpoints, STEPS)["totals"].keys()
     assert "train.spike_threshold" not in {
@@ -179,7 +179,7 @@ def test_a_run_without_the_knob_keeps_nothing_of_it(folder, taken):
     assert fields.fingerprint(cfg) != fields.fingerprint(fields.override(cfg, {"train.spike_threshold": 2.0}))
 
 
-def seen(losses, knobs=(), totals=()):
+def watch_losses(losses, knobs=(), totals=()):
     """Spikes that saw these losses, and what they raised at the last."""
     cfg = fields.override(
         config.Config(), {"train.spike_threshold": 2.0, "train.spike_rewind_steps": 10, **dict(knobs)}
@@ -195,23 +195,23 @@ def seen(losses, knobs=(), totals=()):
 
 
 def test_what_a_spike_is():
-    assert seen([2.0] * 30 + [3.9])[1] is None
-    assert seen([2.0] * 30 + [4.1])[1].back_to == 30
-    assert seen([2.0] * 29 + [4.1])[1].back_to == 20
-    assert seen([2.0] * 5 + [9.0])[1] is None  # the first steps may be anything,
-    nan = seen([2.0] * 5 + [math.nan])[1]  # but a number
+    assert watch_losses([2.0] * 30 + [3.9])[1] is None
+    assert watch_losses([2.0] * 30 + [4.1])[1].back_to == 30
+    assert watch_losses([2.0] * 29 + [4.1])[1].back_to == 20
+    assert watch_losses([2.0] * 5 + [9.0])[1] is None  # the first steps may be anything,
+    nan = watch_losses([2.0] * 5 + [math.nan])[1]  # but a number
     assert nan.back_to == 0 and nan.spikes[0]["loss"] is None
-    assert seen([8.0] * 300 + [2.0] * 500 + [4.1])[1].back_to == 800  # of the last hundred steps or so
+    assert watch_losses([8.0] * 300 + [2.0] * 500 + [4.1])[1].back_to == 800  # of the last hundred steps or so
     before = [{"step": 24, "back_to": 20, "first_batch": 20, "last_batch": 23}]
-    again = seen([2.0] * 30 + [5.0], totals={"spikes": before})[1]
+    again = watch_losses([2.0] * 30 + [5.0], totals={"spikes": before})[1]
     assert (again.spikes[-1]["first_batch"], again.spikes[-1]["last_batch"]) == (34, 34)
-    ended = seen([2.0] * 30 + [5.0], {"train.spike_max_rewinds": 1}, {"spikes": before})[1]
+    ended = watch_losses([2.0] * 30 + [5.0], {"train.spike_max_rewinds": 1}, {"spikes": before})[1]
     assert (
         not isinstance(ended, spikes.LossSpike)
         and "step 31" in str(ended)
         and "config.train.spike_max_rewinds" in str(ended)
     )
-    assert seen([2.0] * 30 + [5.0], {"train.spike_threshold": 0.0})[1] is None
+    assert watch_losses([2.0] * 30 + [5.0], {"train.spike_threshold": 0.0})[1] is None
 
 
 def test_the_batches_of_each_step_wherever_a_run_goes_on_from():
@@ -250,13 +250,13 @@ def test_a_longer_run_does_not_come_by_a_checkpoint_after_a_spike_that_it_would_
 
 def test_knobs_that_no_run_could_use(folder):
     with pytest.raises(errors.ConfigError, match=r"config.train.spike_threshold = 0.5: expected 0, or more than 1"):
-        resolution.check(made(folder, "a", train__spike_threshold=0.5))
+        resolution.check(make_config(folder, "a", train__spike_threshold=0.5))
     with pytest.raises(errors.ConfigError, match=r"config.train.spike_rewind_steps = 50: nothing reads it"):
         resolution.resolve(config.Config(), {"train.spike_rewind_steps": 50})
 
 
 def test_of_runs_side_by_side_the_one_that_goes_back_goes_on_alone(folder, monkeypatch):
-    a, b = (made(folder, name) for name in "ab")
+    a, b = (make_config(folder, name) for name in "ab")
     spike = spikes.LossSpike("step 21: ...", [{"back_to": 16}])
     monkeypatch.setattr(vmapped_runs, "VmappedRuns", lambda *runs: None)
     monkeypatch.setattr(

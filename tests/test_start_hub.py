@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from fixtures import hub as theirs
-from hub_folders import changed, folders_of, with_tensors
+from hub_folders import change_folder, change_tensors, make_folders
 from safetensors.numpy import load
 
 import mlm
@@ -34,8 +34,8 @@ PAIRS = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    return folders_of(tmp_path_factory.mktemp("hub"))
+def folders(tmp_path_factory):
+    return make_folders(tmp_path_factory.mktemp("hub"))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def texts(tmp_path_factory):
     return folder
 
 
-def on_text(texts, **more) -> dict:
+def make_text_fields(texts, **more) -> dict:
     return (
         SHORT
         | {
@@ -63,7 +63,7 @@ def on_text(texts, **more) -> dict:
     )
 
 
-def on_pairs(texts, **more) -> dict:
+def make_pair_fields(texts, **more) -> dict:
     return (
         SHORT
         | {
@@ -76,8 +76,8 @@ def on_pairs(texts, **more) -> dict:
     )
 
 
-def further(place, texts, **more):
-    return initialization.resolve(config.Config(), {"init.hub": str(place)}, on_text(texts, **more))
+def resolve(place, texts, **more):
+    return initialization.resolve(config.Config(), {"init.hub": str(place)}, make_text_fields(texts, **more))
 
 
 def blank(cfg, packed):
@@ -89,31 +89,31 @@ def blank(cfg, packed):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_it_takes_the_model_the_words_and_the_parameters(made, texts, name):
-    cfg, opened = further(made[name], texts), mlm.load(made[name])
+def test_it_takes_the_model_the_words_and_the_parameters(folders, texts, name):
+    cfg, opened = resolve(folders[name], texts), mlm.load(folders[name])
     resolution.check(cfg)
     assert fields.flatten(cfg.model) | {"size": ""} == fields.flatten(opened.config.model) | {"size": ""}
-    assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.init.hub == str(made[name])
+    assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.init.hub == str(folders[name])
     packed = pack.load_dataset(cfg)
     assert packed.tokenizer.model == opened.tokenizer.model
     begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(opened.params["model"]))
 
 
-def test_its_content_is_in_the_fingerprint_and_its_path_is_not(made, texts, tmp_path):
-    first = further(made["bert"], texts)
-    (shutil.copytree(made["bert"], tmp_path / "moved") / "model.onnx").symlink_to("nowhere")
-    prints = {fields.fingerprint(further(tmp_path / "moved", texts))}
+def test_its_content_is_in_the_fingerprint_and_its_path_is_not(folders, texts, tmp_path):
+    first = resolve(folders["bert"], texts)
+    (shutil.copytree(folders["bert"], tmp_path / "moved") / "model.onnx").symlink_to("nowhere")
+    prints = {fields.fingerprint(resolve(tmp_path / "moved", texts))}
     assert prints == {fields.fingerprint(first)}
-    again = with_tensors(changed(made, tmp_path / "weights"), lambda name, x: [(name, x + ("bias" in name))])
-    prints.add(fields.fingerprint(further(again, texts)))
-    prints.add(fields.fingerprint(further(changed(made, tmp_path / "said", transformers_version="0"), texts)))
-    other = shutil.copytree(made["bert"], tmp_path / "words")
+    again = change_tensors(change_folder(folders, tmp_path / "weights"), lambda name, x: [(name, x + ("bias" in name))])
+    prints.add(fields.fingerprint(resolve(again, texts)))
+    prints.add(fields.fingerprint(resolve(change_folder(folders, tmp_path / "said", transformers_version="0"), texts)))
+    other = shutil.copytree(folders["bert"], tmp_path / "words")
     said = json.loads((other / "tokenizer.json").read_text())
     vocab = said["model"]["vocab"]
     vocab["apple"], vocab["red"] = vocab["red"], vocab["apple"]
     (other / "tokenizer.json").write_text(json.dumps(said))
-    prints.add(fields.fingerprint(further(other, texts)))
+    prints.add(fields.fingerprint(resolve(other, texts)))
     assert len(prints) == 4
     packed = pack.load_dataset(first)
     shutil.copy(again / "model.safetensors", tmp_path / "moved")
@@ -124,11 +124,13 @@ def test_its_content_is_in_the_fingerprint_and_its_path_is_not(made, texts, tmp_
 
 
 @pytest.fixture(scope="module")
-def run(made, texts, tmp_path_factory):
+def run(folders, texts, tmp_path_factory):
     """A run that began from a folder that is gone: what started it, its config, and what it gave."""
     top = tmp_path_factory.mktemp("runs")
-    shutil.copytree(made["roberta"], top / "folder")
-    asked = {"init.hub": str(top / "folder")} | on_text(texts, workdir=str(top / "run"), optim__learning_rate=1e-9)
+    shutil.copytree(folders["roberta"], top / "folder")
+    asked = {"init.hub": str(top / "folder")} | make_text_fields(
+        texts, workdir=str(top / "run"), optim__learning_rate=1e-9
+    )
     cfg = initialization.resolve(config.Config(), asked)
     done = loop.train(cfg)
     shutil.rmtree(top / "folder")
@@ -136,7 +138,7 @@ def run(made, texts, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
+def test_it_goes_on_where_the_folder_stood_and_without_it(folders, run, tmp_path):
     asked, cfg, done = run
     again = initialization.resolve(config.Config(), asked)
     assert fields.fingerprint(again) == fields.fingerprint(cfg)
@@ -144,7 +146,7 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
     shutil.copytree(cfg.workdir, tmp_path / "copy")
     assert loop.train(again)["evaluation"] == done["evaluation"]
     line = "the sky is [MASK]."
-    found, told = (mlm.load(place).logits(line) for place in (tmp_path / "copy", made["roberta"]))
+    found, told = (mlm.load(place).logits(line) for place in (tmp_path / "copy", folders["roberta"]))
     np.testing.assert_allclose(found, told, rtol=0, atol=1e-4)
     assert (
         len(
@@ -157,7 +159,7 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(made, run, tmp_path):
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub = '.*folder': expected a Hugging Face folder"):
         initialization.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
     assert mlm.load(tmp_path / "copy").save_pretrained(str(tmp_path / "out"))["model_type"] == "roberta"
-    had, has = (load((place / "model.safetensors").read_bytes()) for place in (made["roberta"], tmp_path / "out"))
+    had, has = (load((place / "model.safetensors").read_bytes()) for place in (folders["roberta"], tmp_path / "out"))
     assert had.keys() == has.keys()
     for name, value in had.items():
         first = 2 * ("position" in name)  # what stands before the first token's is asked for by none
@@ -189,9 +191,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_differs_is_refused_in_one_line(made, texts, case):
+def test_what_differs_is_refused_in_one_line(folders, texts, case):
     changes, said = REFUSED[case]
-    asked = {"init.hub": str(made["bert"])} | on_text(texts) | changes
+    asked = {"init.hub": str(folders["bert"])} | make_text_fields(texts) | changes
     if not asked["data.path"]:
         del asked["data.validation_fraction"]
     with pytest.raises(errors.ConfigError, match=said) as refused:
@@ -199,35 +201,37 @@ def test_what_differs_is_refused_in_one_line(made, texts, case):
     assert "\n" not in str(refused.value)
 
 
-def test_another_vocabulary_is_refused(made, texts):
-    cfg = further(made["bert"], texts)
-    words = pack.load_dataset(further(made["bert_uncased"], texts)).tokenizer
+def test_another_vocabulary_is_refused(folders, texts):
+    cfg = resolve(folders["bert"], texts)
+    words = pack.load_dataset(resolve(folders["bert_uncased"], texts)).tokenizer
     with pytest.raises(
         errors.ConfigError, match=r"^config.init.hub = .*: expected the vocabulary of the training data"
     ):
         initialization.init_from_source(cfg, blank(cfg, pack.load_dataset(cfg)), words)
 
 
-def test_a_vocabulary_of_theirs_is_taken_for_a_run_of_ours(made, texts):
-    cfg = resolution.resolve(config.Config(), on_text(texts, tokenizer__path=str(made["bert"])))
-    assert pack.load_dataset(cfg).tokenizer.vocab_size == mlm.load(made["bert"]).tokenizer.vocab_size
+def test_a_vocabulary_of_theirs_is_taken_for_a_run_of_ours(folders, texts):
+    cfg = resolution.resolve(config.Config(), make_text_fields(texts, tokenizer__path=str(folders["bert"])))
+    assert pack.load_dataset(cfg).tokenizer.vocab_size == mlm.load(folders["bert"]).tokenizer.vocab_size
 
 
-def test_sweeps_have_starts_as_points(made, texts):
-    sweep = {name: {"init.hub": str(made[name])} if name in made else {} for name in ("drawn", "bert", "roberta")}
-    found = list(sweep_points.resolve_points(config.Config(), sweep, on_text(texts, tokenizer__vocab_size=64)).values())
+def test_sweeps_have_starts_as_points(folders, texts):
+    sweep = {name: {"init.hub": str(folders[name])} if name in folders else {} for name in ("drawn", "bert", "roberta")}
+    found = list(
+        sweep_points.resolve_points(config.Config(), sweep, make_text_fields(texts, tokenizer__vocab_size=64)).values()
+    )
     assert [cfg.model.norm_eps for cfg in found] == [1e-6, 1e-12, 1e-5]
     assert [cfg.tokenizer.vocab_size for cfg in found] == [64, 0, 0]
     assert len({fields.fingerprint(cfg) for cfg in found}) == 3
 
 
 def tuned(place, texts, tmp_path, **more):
-    return finetuning_recipe.resolve(str(place), on_pairs(texts, workdir=str(tmp_path / "tuned"), **more))
+    return finetuning_recipe.resolve(str(place), make_pair_fields(texts, workdir=str(tmp_path / "tuned"), **more))
 
 
 @pytest.mark.parametrize(("name", "between"), [("bert", 1), ("roberta", 2)])
-def test_pairs_are_packed_as_theirs_are(made, texts, tmp_path, name, between):
-    cfg, packed = tuned(made[name], texts, tmp_path)
+def test_pairs_are_packed_as_theirs_are(folders, texts, tmp_path, name, between):
+    cfg, packed = tuned(folders[name], texts, tmp_path)
     assert cfg.optim.learning_rate == finetuning_recipe.LEARNING_RATES_BY_WIDTH[128][1] and cfg.model.dropout == 0.1
     row = packed.train["ids"][0]
     first = int(np.argmax(row == SEP))
@@ -237,7 +241,7 @@ def test_pairs_are_packed_as_theirs_are(made, texts, tmp_path, name, between):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, name):
+def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(folders, texts, tmp_path, name):
     size, draw = theirs.SIZES["hidden_size"], np.random.default_rng(0)
     pooler = {"weight": draw.normal(size=(size, size)), "bias": draw.normal(size=size)}
 
@@ -247,7 +251,7 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, 
         if own.endswith("word_embeddings.weight"):
             yield from ((f"{name}.pooler.dense.{leaf}", x.astype(np.float32)) for leaf, x in pooler.items())
 
-    folder = with_tensors(changed(made, tmp_path, name), more)
+    folder = change_tensors(change_folder(folders, tmp_path, name), more)
     for read in ("first", "mean"):
         cfg, packed = tuned(folder, texts, tmp_path, finetune__pooling=read)
         state = blank(cfg, packed)
@@ -262,14 +266,14 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(made, texts, tmp_path, 
 
 
 @pytest.mark.slow
-def test_fine_tuned_from_a_folder_it_predicts_without_it(made, texts, tmp_path, monkeypatch):
-    shutil.copytree(made["roberta"], tmp_path / "theirs")
+def test_fine_tuned_from_a_folder_it_predicts_without_it(folders, texts, tmp_path, monkeypatch):
+    shutil.copytree(folders["roberta"], tmp_path / "theirs")
     monkeypatch.chdir(tmp_path)
-    cfg, packed = finetuning_recipe.resolve("theirs", on_pairs(texts))
+    cfg, packed = finetuning_recipe.resolve("theirs", make_pair_fields(texts))
     assert cfg.workdir == "runs/theirs/tasks/own"  # nothing is written into a folder of theirs
     loop.train(cfg, packed)
     shutil.rmtree("theirs")
-    again, _ = finetuning_recipe.resolve("theirs", on_pairs(texts))
+    again, _ = finetuning_recipe.resolve("theirs", make_pair_fields(texts))
     assert (fields.fingerprint(again), again.workdir) == (fields.fingerprint(cfg), cfg.workdir)
     found = mlm.load(cfg.workdir).predict([("the apple", "is red"), ("the sky", "is big")])
     assert {one.label for one in found} <= {"n", "y"}
@@ -278,7 +282,7 @@ def test_fine_tuned_from_a_folder_it_predicts_without_it(made, texts, tmp_path, 
 @pytest.mark.slow
 def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     _, first, _ = run
-    asked = {"init.run": first.workdir} | on_text(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
+    asked = {"init.run": first.workdir} | make_text_fields(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
     cfg = initialization.resolve(config.Config(), asked)
     assert (
         cfg.model == first.model
@@ -320,18 +324,18 @@ class Library(types.ModuleType):
         return str(self.folder)
 
 
-def test_a_name_is_fetched_by_their_library(made, texts, tmp_path, monkeypatch):
-    library = Library(made["bert"])
+def test_a_name_is_fetched_by_their_library(folders, texts, tmp_path, monkeypatch):
+    library = Library(folders["bert"])
     monkeypatch.setitem(sys.modules, "huggingface_hub", library)
-    assert mlm.load("hf:org/bert@main").tokenizer.model == mlm.load(made["bert"]).tokenizer.model
-    cfg, named = further(made["bert"], texts), further("hf:org/bert", texts)
+    assert mlm.load("hf:org/bert@main").tokenizer.model == mlm.load(folders["bert"]).tokenizer.model
+    cfg, named = resolve(folders["bert"], texts), resolve("hf:org/bert", texts)
     assert fields.fingerprint(cfg) == fields.fingerprint(named) and named.init.hub == "hf:org/bert"
     assert library.inputs == [("org/bert", "main"), ("org/bert", None)]
     packed = pack.load_dataset(named)
     assert (
         initialization.init_from_source(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1
     ).any()
-    for place in ("hf:org/bert@main", f"{made['bert']}/.", str(made["bert"])):
+    for place in ("hf:org/bert@main", f"{folders['bert']}/.", str(folders["bert"])):
         assert initialization.choose_finetuning_folder(place, "sst2") == directory.finetuning_folder(
             "runs/bert", "sst2"
         )
@@ -349,7 +353,7 @@ def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, mon
     with pytest.raises(errors.ConfigError, match=r"^run 'bert-base': expected the directory of a run, or hf:bert-base"):
         mlm.load("bert-base")
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub = 'org/bert': expected .*, or hf:ORG/NAME$"):
-        further("org/bert", texts)
+        resolve("org/bert", texts)
     assert not library.inputs
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(errors.ConfigError, match=r'^hf:a/b: expected the package huggingface_hub: .*\[hub\]"'):

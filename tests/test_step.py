@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import LABELLED, PLAIN, batch, make_dataset_info, params_of, small_config, state_of, with_text
+from small import LABELLED, PLAIN, batch, make_dataset_info, params_of, replace_text, small_config, state_of
 
 from mlm.objectives import OBJECTIVES
 from mlm.training.step import evaluation, program, sharding, update
@@ -26,7 +26,7 @@ def uneven(rows, seed=0):
     full = batch(rows, seed=seed, pad=0, labels=True)
     keep = np.where(np.arange(rows) < rows // 2, 4, 15)[:, None]
     cut = lambda x: np.where(np.arange(16) < keep, x, 0)
-    return with_text(full, ids_BxL=cut(full.text.ids_BxL), segments_BxL=cut(full.text.segments_BxL))
+    return replace_text(full, ids_BxL=cut(full.text.ids_BxL), segments_BxL=cut(full.text.segments_BxL))
 
 
 def losses(steps=20, mode="data_parallel", devices=1, objective="mlm", **changes):

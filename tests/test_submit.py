@@ -27,7 +27,7 @@ def table(results):
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    return own_slurm.recorded(tmp_path / "tools", monkeypatch)
+    return own_slurm.record_commands(tmp_path / "tools", monkeypatch)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def go(sweep):
     return call
 
 
-def queued(tools, sweep, *commands, job=0):
+def fill_queue(tools, sweep, *commands, job=0):
     """The queue holds these commands, "NUMBER|STATE", of a job."""
     name = Path(job_registry.read_jobs(sweep.root)[job].file).parent.name
     with (tools / "squeue").open("a") as file:
@@ -126,7 +126,7 @@ def test_the_table_s_job_has_a_partition_of_its_own_or_that_of_runs_without_gpu(
 
 def test_a_dry_run_names_the_jobs_in_the_queue_that_a_job_waits_for(sweep, go, tools, capsys):
     go(sweep._replace(configs=sweep.configs[:2]), max_running=1)
-    queued(tools, sweep, "0|RUNNING")
+    fill_queue(tools, sweep, "0|RUNNING")
     capsys.readouterr()
     go(dry_run=True, max_running=1)
     assert re.search(r"\nsbatch --parsable --dependency=afterany:4711:ID_OF_mlm-\S+ ", capsys.readouterr().out)
@@ -190,17 +190,17 @@ def test_a_dry_run_is_shown_where_a_bucket_is_out_of_reach(sweep, go, monkeypatc
 
 def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tools, monkeypatch):
     go(max_running=4)
-    train, table = own_slurm.called(tools, "sbatch")
+    train, table = own_slurm.list_calls(tools, "sbatch")
     assert "--dependency" not in train and train.endswith("job.sh") and table.endswith("-table/job.sh")
     assert members(sweep) == [["width8-seed0"], ["width8-seed1"], ["width16-seed0"], ["width16-seed1"], []]
-    queued(tools, sweep, "0|RUNNING", "1|RUNNING", "2|PENDING")
+    fill_queue(tools, sweep, "0|RUNNING", "1|RUNNING", "2|PENDING")
     at = sweep_state.read_state(sweep.configs[0])
     monkeypatch.setattr(
         sweep_state, "read_state", lambda cfg: at._replace(name="done") if cfg == sweep.configs[3] else at
     )
     go(max_running=4)
     assert members(sweep)[5:] == [[]]  # the table's job, which is in no queue
-    assert "--dependency=afterany:4711" in own_slurm.called(tools, "sbatch")[-1]
+    assert "--dependency=afterany:4711" in own_slurm.list_calls(tools, "sbatch")[-1]
     (tools / "squeue").write_text("")
     with directory.acquire_run(sweep.configs[1]):
         monkeypatch.setattr(
@@ -212,11 +212,11 @@ def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tool
 
 def test_a_table_job_waits_for_the_one_before_it(sweep, go, tools):
     go(sweep._replace(configs=sweep.configs[:2]), max_running=1)
-    queued(tools, sweep, "0|RUNNING")
-    queued(tools, sweep, "0|PENDING", job=1)
+    fill_queue(tools, sweep, "0|RUNNING")
+    fill_queue(tools, sweep, "0|PENDING", job=1)
     go(max_running=1)
     assert members(sweep)[2:] == [["width16-seed0", "width16-seed1"], []]
-    assert "--dependency=afterany:4711:4712 " in own_slurm.called(tools, "sbatch")[-1]
+    assert "--dependency=afterany:4711:4712 " in own_slurm.list_calls(tools, "sbatch")[-1]
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -227,10 +227,10 @@ def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tool
         go(max_running=1)
     (tools / "sbatch.code").unlink()
     if reached:
-        queued(tools, sweep, "0|PENDING", "1|PENDING")
+        fill_queue(tools, sweep, "0|PENDING", "1|PENDING")
     (tools / "calls").unlink()
     go(max_running=1)
-    assert len(own_slurm.called(tools, "sbatch")) == (1 if reached else 2)  # the table's job alone, or all
+    assert len(own_slurm.list_calls(tools, "sbatch")) == (1 if reached else 2)  # the table's job alone, or all
     assert (members(sweep)[2:] == [[]]) == reached
 
 
@@ -239,7 +239,7 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     go(max_running=1, points_per_command=2)
     first = Path(job_registry.read_jobs(sweep.root)[0].file)
     jobs.log_path(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
-    queued(tools, sweep, "0|RUNNING")
+    fill_queue(tools, sweep, "0|RUNNING")
     a, b, c, d = sweep.configs
     directory.write_error(d.workdir, "Diverged: step 3")
     directory.metrics_file(a.workdir).parent.mkdir()
@@ -267,7 +267,7 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     states = [one.state for one in status.read_status(sweep.root, sweep.configs)]
     assert states == ["running", "queued", "lost", "failed"]  # on a disk that tells no host what another holds
     (tools / "squeue").unlink()
-    queued(tools, sweep, "0|PENDING", "1|PENDING")
+    fill_queue(tools, sweep, "0|PENDING", "1|PENDING")
     assert [one.state for one in status.read_status(sweep.root, sweep.configs)] == [
         "queued",
         "queued",
@@ -280,10 +280,10 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
 
 def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
     go(max_running=1)
-    queued(tools, sweep, "0|RUNNING", "1|PENDING")
-    queued(tools, sweep, "0|PENDING", job=1)
+    fill_queue(tools, sweep, "0|RUNNING", "1|PENDING")
+    fill_queue(tools, sweep, "0|PENDING", job=1)
     status.cancel_jobs(sweep.root)
-    assert own_slurm.called(tools, "scancel") == [
+    assert own_slurm.list_calls(tools, "scancel") == [
         "scancel --quiet --state=PENDING 4711 4712",
         "scancel --quiet --batch --signal=TERM 4711",
     ]
@@ -293,7 +293,7 @@ def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
         "not started"
     ] * 4  # and none is lost
     status.cancel_jobs(sweep.root)
-    assert len(own_slurm.called(tools, "scancel")) == 2
+    assert len(own_slurm.list_calls(tools, "scancel")) == 2
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
 def test_what_no_cluster_could_be_asked_is_refused_in_a_line(sweep, go, tools, given, said):
     with pytest.raises(errors.ConfigError, match=said) as refused:
         go(**given)
-    assert "\n" not in str(refused.value) and not own_slurm.called(tools, "sbatch")
+    assert "\n" not in str(refused.value) and not own_slurm.list_calls(tools, "sbatch")
 
 
 def test_where_no_slurm_is_submit_says_so_and_leaves_nothing(sweep, go, monkeypatch):

@@ -13,7 +13,7 @@ from mlm.report.evaluation_columns import METRIC
 from mlm.training.step import references
 
 
-def on(group, seed, loss, unigram=5.0, **changes):
+def make_run(group, seed, loss, unigram=5.0, **changes):
     """A run whose unigram is that, of a config with these fields, by dotted name with __ for the dots."""
     one = result(group, seed, loss)
     own = {name.replace("__", "."): value for name, value in changes.items()}
@@ -22,13 +22,15 @@ def on(group, seed, loss, unigram=5.0, **changes):
     return one
 
 
-def made(results):
+def build_table(results):
     found, columns = summary.build_table(results, OWN, about)
     return found, columns, " ".join(table.collect_notes(found, columns))
 
 
 def test_runs_on_the_same_rows_have_no_column_of_them():
-    found, columns, said = made([on("one", 0, 3.0), on("one", 1, 3.0, 5.0 + 1e-7), on("two", 0, 3.1)])
+    found, columns, said = build_table(
+        [make_run("one", 0, 3.0), make_run("one", 1, 3.0, 5.0 + 1e-7), make_run("two", 0, 3.1)]
+    )
     assert (
         len(found) == 3
         and summary.EVALUATION_SET not in {column.name for column in columns}
@@ -37,11 +39,11 @@ def test_runs_on_the_same_rows_have_no_column_of_them():
 
 
 def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
-    found, columns, _ = made(
+    found, columns, _ = build_table(
         [
-            on("long", 0, 3.0, pack__seq_len=128, model__width=64),
-            on("short", 0, 3.4, 5.5, pack__seq_len=64),
-            on("wide", 0, 2.9, pack__seq_len=128, model__width=96),
+            make_run("long", 0, 3.0, pack__seq_len=128, model__width=64),
+            make_run("short", 0, 3.4, 5.5, pack__seq_len=64),
+            make_run("wide", 0, 2.9, pack__seq_len=128, model__width=96),
         ]
     )
     assert [
@@ -63,7 +65,7 @@ def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
 
 
 def test_columns_of_every_run_are_filled_unless_the_experiment_does_it():
-    runs = [on("one", seed, 3.0, model__cell="gru", model__size="micro") for seed in (0, 1)]
+    runs = [make_run("one", seed, 3.0, model__cell="gru", model__size="micro") for seed in (0, 1)]
     for seed, run in enumerate(runs):
         run |= {"tokens": 100 + 10 * seed, "tokens_per_second": 5.0 + seed, "non_embedding": 7, "steps": 3}
     columns = run_columns.select_columns("model", "size", "tokens", "tokens_per_second")
@@ -78,7 +80,7 @@ def test_columns_of_every_run_are_filled_unless_the_experiment_does_it():
 
 @pytest.mark.parametrize("change", ["masks", "rows", "score", "unigram", "floor"])
 def test_what_makes_losses_incomparable_is_seen(change):
-    one = on("one", 0, 3.0)
+    one = make_run("one", 0, 3.0)
     one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS)]
     one["held_out"] = {"mlm_weight": np.full(4, 5.0)}
     one["evaluation"] |= {"floor": 2.0, "excess_loss": 1.0}
@@ -102,13 +104,13 @@ def test_what_makes_losses_incomparable_is_seen(change):
 
 def test_a_unigram_of_other_training_texts_is_given_from_its_least_to_its_most():
     few, many = (
-        on(name, 0, 3.0, unigram, data__language__train_documents=count)
+        make_run(name, 0, 3.0, unigram, data__language__train_documents=count)
         for name, unigram, count in (("few", 5.2, 10), ("many", 5.0, 20))
     )
     for one in (few, many):
         one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS)]
         one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "excess_loss": 1.0, "excess_loss_se": 0.1}
-    found, columns, _ = made([few, many])
+    found, columns, _ = build_table([few, many])
     unigram, floor = found[2:]
     assert (unigram["model"], unigram["loss"], unigram["accuracy"]) == ("unigram", "5.000 to 5.200", 0.1)
     assert floor["loss"] == 2.0 and floor["excess_loss"] == 0 and "excess_loss" not in unigram
@@ -117,7 +119,7 @@ def test_a_unigram_of_other_training_texts_is_given_from_its_least_to_its_most()
 
 
 def test_a_group_whose_seeds_were_judged_on_different_rows_says_both():
-    found, _, _ = made([on("one", 0, 3.0), on("one", 1, 3.2, 5.5)])
+    found, _, _ = build_table([make_run("one", 0, 3.0), make_run("one", 1, 3.2, 5.5)])
     assert found[0][summary.EVALUATION_SET] == "A, B"
 
 
@@ -147,7 +149,7 @@ def test_what_every_seed_was_asked_since_has_a_column_with_its_name():
     assert not [name for name in summary.build_table(results, OWN, about)[0][0] if name.startswith(("pseudo", "pairs"))]
     for seed, one in enumerate(results):
         judge(one, (20.0 + seed, "a"), blimp=(0.6, "b"), mine=(0.9 + seed / 20, "c"))
-    found, columns, said = made([*results, judge(result("other", 0, 3.0), mine=(1.0, "c"))])
+    found, columns, said = build_table([*results, judge(result("other", 0, 3.0), mine=(1.0, "c"))])
     titles = {column.name: column.title for column in columns}
     assert (
         titles["pairs_blimp"] == "blimp: accuracy on pairs (%)"
@@ -165,7 +167,7 @@ def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_
         judge(result("one", 1, 3.0), (21.0, "e"), blimp=(0.9, "99aa")),
         result("one", 2, 3.0),
     ]
-    found, columns, said = made([*results, judge(result("other", 0, 3.0), blimp=(0.9, "99aa"))])
+    found, columns, said = build_table([*results, judge(result("other", 0, 3.0), blimp=(0.9, "99aa"))])
     first, other = found[:2]
     assert first["pairs_blimp_7788"] == first["pairs_blimp_99aa"] == "1 of 3 seeds evaluated"
     assert first["pseudo_perplexity_a"] == first["pseudo_perplexity_e"] == "1 of 3 seeds evaluated"
@@ -180,7 +182,7 @@ def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_
 def test_no_percentage_has_an_interval_beyond_the_scale():
     for shares in ((0.5, 0.7), (0.5, 0.7, 1.0), (1.0, 1.0, 1.0)):
         results = [judge(result("one", seed, 3.0), blimp=(share, "b")) for seed, share in enumerate(shares)]
-        found, columns, _ = made(results)
+        found, columns, _ = build_table(results)
         value = found[0]["pairs_blimp"]
         assert 0 <= value.low <= value.mean <= value.high <= 100
         cell = table.format_cell(value, ".1f")
@@ -189,26 +191,26 @@ def test_no_percentage_has_an_interval_beyond_the_scale():
 
 def test_a_run_below_its_floor_is_named_and_one_within_three_errors_of_it_is_not():
     def run(group, seed, gap, error=0.01):
-        one = on(group, seed, 2.0 + gap)
+        one = make_run(group, seed, 2.0 + gap)
         one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS[:3])]
         one["evaluation"] |= {"floor": 2.0, "excess_loss": gap, "excess_loss_se": error}
         return one
 
-    found, columns, said = made(
+    found, columns, said = build_table(
         [run("fine", 0, 0.3), run("near", 0, -0.029), run("leaks", 0, 0.1), run("leaks", 1, -0.031)]
     )
     assert [row.get("leaks") for row in found[:3]] == [None, None, "seed 1: excess_loss -0.031 ± 0.010"]
     assert "below the floor" in [column.title for column in columns] and "something leaks" in said
-    _, columns, said = made([run("fine", 0, 0.3), run("near", 0, -0.029)])
+    _, columns, said = build_table([run("fine", 0, 0.3), run("near", 0, -0.029)])
     assert "below the floor" not in [column.title for column in columns] and "leaks" not in said
 
 
 def test_a_bound_over_all_masks_is_not_held_against_the_floor_of_those_that_were_drawn():
-    one = on("one", 0, 2.3)
+    one = make_run("one", 0, 2.3)
     scores = (*mlm.SCORES, *FLOORS[:3], *references.make_document_references(mlm.SCORES[0], 1, None, 0).scores)
     one["scores"] = [score._asdict() for score in scores]
     one["evaluation"] |= {"floor": 2.0, "excess_loss": 0.3, "excess_loss_se": 0.01, "bound": 2.2}
-    found, _, _ = made([one])
+    found, _, _ = build_table([one])
     by_name = {row["model"]: row for row in found}
     assert by_name["exact bound"]["loss"] == 2.2 and "excess_loss" not in by_name["exact bound"]
     assert by_name["Bayes optimum"]["excess_loss"] == 0 and by_name["unigram"]["excess_loss"] == 3.0
@@ -216,11 +218,11 @@ def test_a_bound_over_all_masks_is_not_held_against_the_floor_of_those_that_were
 
 def masked(group, realised, **changes):
     """A run that masked this share of its tokens, and was to mask 15%."""
-    return on(group, 0, 3.0, mask__rate=0.15, **changes) | {"realised_rate": realised}
+    return make_run(group, 0, 3.0, mask__rate=0.15, **changes) | {"realised_rate": realised}
 
 
 def test_realised_masking_rates_are_shown_where_one_is_not_what_was_asked_for():
-    found, columns, said = made([masked("token", 0.1502), masked("word", 0.1436), masked("span", 0.1429)])
+    found, columns, said = build_table([masked("token", 0.1502), masked("word", 0.1436), masked("span", 0.1429)])
     titles = [column.title for column in columns]
     assert titles.index("masking rate, realised") == titles.index("masking rate, target") + 1
     assert [(row["target_rate"], row["realised_rate"].mean) for row in found[:3]] == [
@@ -230,7 +232,7 @@ def test_realised_masking_rates_are_shown_where_one_is_not_what_was_asked_for():
     ]
     assert "Compare runs at equal realised rates" in said
     half = {"mask__schedule": "linear", "mask__final_rate": 0.45}
-    _, columns, _ = made([masked("token", 0.1512), masked("word", 0.3, **half), on("causal", 0, 3.0)])
+    _, columns, _ = build_table([masked("token", 0.1512), masked("word", 0.3, **half), make_run("causal", 0, 3.0)])
     assert not {"target_rate", "realised_rate"} & {column.name for column in columns}
 
 
@@ -238,7 +240,7 @@ def test_a_misspelt_column_is_a_line_with_the_nearest_name(caplog):
     summary.warn_once.cache_clear()
     columns = [*OWN, table.Column("accurcy", "accuracy", ".2f"), table.Column("papre", "paper")]
     for _ in range(2):
-        _, kept = summary.build_table([on("one", 0, 3.0)], columns, lambda seeds: about(seeds) | {"paper": 1.0})
+        _, kept = summary.build_table([make_run("one", 0, 3.0)], columns, lambda seeds: about(seeds) | {"paper": 1.0})
     assert "accurcy" not in {column.name for column in kept}
     assert [record.getMessage() for record in caplog.records] == [
         "table: no row has a value for the column 'accurcy'; did you mean 'accuracy'?",
@@ -247,8 +249,8 @@ def test_a_misspelt_column_is_a_line_with_the_nearest_name(caplog):
 
 
 def test_the_table_names_runs_on_the_unigram_s_plateau():
-    slow = on("one", 1, 3.0) | {"plateau": {"step": 100, "loss": 6.514, "unigram_loss": 6.5}}
-    rows, _, notes = made([on("one", 0, 3.0), slow, on("two", 0, 3.1)])
+    slow = make_run("one", 1, 3.0) | {"plateau": {"step": 100, "loss": 6.514, "unigram_loss": 6.5}}
+    rows, _, notes = build_table([make_run("one", 0, 3.0), slow, make_run("two", 0, 3.1)])
     assert rows[0][summary.PLATEAU_COLUMN.name] == "seed 1: 6.51 at step 100"
     assert summary.PLATEAU_COLUMN.name not in rows[1] and summary.PLATEAU_COLUMN.note in notes
-    assert summary.PLATEAU_COLUMN not in made([on("one", 0, 3.0)])[1]
+    assert summary.PLATEAU_COLUMN not in build_table([make_run("one", 0, 3.0)])[1]

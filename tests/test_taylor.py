@@ -29,7 +29,7 @@ def model():
     return pretrained_io.build_language_model(cfg, made.tokenizer, params)
 
 
-def asked(model, words, version, every):
+def count_exact(model, words, version, every):
     """How many words of one version of a passage are exact, by hand: its words and marks as they stand."""
     deleted = [i for i, word in enumerate(words) if word.isalnum()][version::every]
     row, where = [CLS], {}
@@ -51,7 +51,7 @@ def test_words_are_exact_where_the_model_s_likeliest_tokens_are_theirs(model, ev
     for passage, text in zip(found, PASSAGES, strict=False):
         words = re.findall(r"\w+|[.,]", text)
         assert passage.words == sum(word.isalnum() for word in words) and passage.text == text
-        assert passage.exact == sum(asked(model, words, version, every) for version in range(every))
+        assert passage.exact == sum(count_exact(model, words, version, every) for version in range(every))
     assert sum(one.exact for one in found) > 0
     assert found[0] == readability.measure_readability(model, PASSAGES[:1], every)[0]
 

@@ -26,13 +26,13 @@ KINDS = pytest.mark.parametrize("kind", kinds.KINDS)
 
 
 @functools.cache
-def kept():
+def load_outputs():
     with np.load(theirs.PATH) as file:
         return dict(file)
 
 
 @functools.cache
-def learnt(kind):
+def train_tokenizer(kind):
     """Without the long lines: of a run of one letter, all ways to cut it that are equally likely would be right."""
     return kinds.train_tokenizer(
         config.Tokenizer(kind, SIZE[kind]), [line for line in theirs.LINES if len(line) < 90] * 2
@@ -51,9 +51,9 @@ def many() -> list[str]:
     ]
 
 
-def there(name):
+def get_ids(name):
     """The ids that transformers gave each of LINES."""
-    return np.split(kept()[f"{name}:ids"], np.cumsum(kept()[f"{name}:counts"])[:-1])
+    return np.split(load_outputs()[f"{name}:ids"], np.cumsum(load_outputs()[f"{name}:counts"])[:-1])
 
 
 def read_there(folder, lines):
@@ -63,7 +63,7 @@ def read_there(folder, lines):
     return [order_V[ids].tolist() for ids in words.encode_batch(lines)]
 
 
-def composed(line) -> bool:
+def is_composed(line) -> bool:
     """Whether NFKC makes one of several letters and marks, or a joiner stands there."""
     return "\u200d" in line or unicodedata.normalize("NFKC", line) != "".join(
         unicodedata.normalize("NFKC", letter) for letter in line
@@ -78,19 +78,19 @@ def written(words, folder) -> Path:
 
 @pytest.mark.parametrize("name", [*theirs.FOLDERS, *theirs.CHANGED])
 def test_texts_are_their_ids(name, tmp_path):
-    ids = read_there(theirs.write(kept(), name, tmp_path), theirs.LINES)
-    assert len(ids) == len(there(name)) > 90
-    for line, mine, wanted in zip(theirs.LINES, ids, there(name), strict=True):
+    ids = read_there(theirs.write(load_outputs(), name, tmp_path), theirs.LINES)
+    assert len(ids) == len(get_ids(name)) > 90
+    for line, mine, wanted in zip(theirs.LINES, ids, get_ids(name), strict=True):
         assert mine == wanted.tolist(), line
 
 
 @KINDS
 def test_ours_exported_gives_our_ids(kind, tmp_path):
-    words, folder = learnt(kind), written(learnt(kind), tmp_path)
+    words, folder = train_tokenizer(kind), written(train_tokenizer(kind), tmp_path)
     tool = tokenizers.Tokenizer.from_file(str(folder / hub.TOKENIZER_FILE))
     mine = words.encode_batch(theirs.LINES)
     differ = [line for line, ids in zip(theirs.LINES, mine, strict=True) if tool.encode(line).ids != [CLS, *ids, SEP]]
-    assert not differ or (kind == "unigram" and all(map(composed, differ)))
+    assert not differ or (kind == "unigram" and all(map(is_composed, differ)))
     assert (
         [tool.encode(line).ids[1:-1] for line in SAID] == [*map(words.encode_masked, SAID)]
         if words.encode_masked
@@ -100,7 +100,7 @@ def test_ours_exported_gives_our_ids(kind, tmp_path):
 
 
 def test_bytes_know_every_text_and_give_it_back():
-    words = learnt("bpe")
+    words = train_tokenizer("bpe")
     for line in [*theirs.LINES, "".join(map(chr, [*range(0xD800), *range(0xE000, 0x3000)]))]:
         ids = words.encode(line)
         assert min(ids, default=5) > MASK and words.decode(ids) == line.removeprefix(" ")
@@ -108,13 +108,13 @@ def test_bytes_know_every_text_and_give_it_back():
 
 
 def test_bytes_of_theirs_are_text_again(tmp_path):
-    words = hub.read_tokenizer(theirs.write(kept(), "bytes", tmp_path))
+    words = hub.read_tokenizer(theirs.write(load_outputs(), "bytes", tmp_path))
     for line in theirs.LINES:
         assert words.decode(words.encode(line)) == line.removeprefix(" ")
 
 
 def test_a_hidden_word_of_bytes_takes_its_space_along():
-    words = learnt("bpe")
+    words = train_tokenizer("bpe")
     whole = words.encode("the quick fox.")
     assert words.encode_masked("the [MASK] fox.") == [*words.encode("the"), MASK, *words.encode(" fox.")]
     assert words.encode_masked("[MASK] quick fox.") == [MASK, *words.encode(" quick fox.")]
@@ -122,7 +122,7 @@ def test_a_hidden_word_of_bytes_takes_its_space_along():
 
 
 def test_words_of_bytes_begin_with_white_space():
-    words = learnt("bpe")
+    words = train_tokenizer("bpe")
     for text, starts in (("the fox's box.", 3), ("the\tfox", 2), ("the  fox", 3), ("Zo\u00eb \u4e2d\u6587", 2)):
         ids = words.encode(text)
         assert words.starts_word_V[ids].sum() == starts and words.starts_word_V[ids[0]]
@@ -157,7 +157,7 @@ def test_a_file_that_holds_no_vocabulary_of_bytes_is_refused(content, tmp_path):
 
 
 def test_an_entry_that_would_overflow_the_library_is_refused(tmp_path):
-    folder = theirs.write(kept(), "pieces", tmp_path)
+    folder = theirs.write(load_outputs(), "pieces", tmp_path)
     made = (folder / hub.TOKENIZER_FILE).read_text()
     (folder / hub.TOKENIZER_FILE).write_text(made.replace('["@"', f'["{"@" * 10**6}"'))
     with pytest.raises(errors.ConfigError, match=r"letters of an entry = 1000000: expected at most 1000"):
@@ -174,21 +174,23 @@ def test_entries_of_a_list_are_as_many_as_its_lines(tmp_path):
         hub.read_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     pytest.importorskip("transformers")
-    assert theirs.told(tmp_path, ["The the"]) == [[8, 8]]
+    assert theirs.encode_lines(tmp_path, ["The the"]) == [[8, 8]]
 
 
 @pytest.mark.parametrize("name", [*theirs.FOLDERS, *theirs.CHANGED])
 def test_the_file_is_what_they_say(name, tmp_path):
     pytest.importorskip("transformers")
-    assert theirs.told(theirs.write(kept(), name, tmp_path), theirs.LINES) == [ids.tolist() for ids in there(name)]
+    assert theirs.encode_lines(theirs.write(load_outputs(), name, tmp_path), theirs.LINES) == [
+        ids.tolist() for ids in get_ids(name)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", theirs.FOLDERS)
 def test_ten_thousand_lines_are_their_ids(name, tmp_path):
-    theirs.learnt(name, many(), 8000, str(tmp_path))
+    theirs.write_tokenizer(name, many(), 8000, str(tmp_path))
     lines = random.Random(0).sample(many(), min(ASKED, len(many())))
-    assert read_there(tmp_path, lines) == theirs.told(tmp_path, lines)
+    assert read_there(tmp_path, lines) == theirs.encode_lines(tmp_path, lines)
 
 
 @pytest.mark.slow
@@ -197,6 +199,6 @@ def test_ten_thousand_lines_are_our_ids_there(kind, tmp_path):
     """But for one in 1,000 of Unigram's, where a letter has several marks."""
     words = kinds.train_tokenizer(config.Tokenizer(kind, 8000), many())
     lines = random.Random(0).sample(many(), min(ASKED, len(many())))
-    found = theirs.told(written(words, tmp_path), lines)
+    found = theirs.encode_lines(written(words, tmp_path), lines)
     differ = sum(list(mine) != ids for mine, ids in zip(words.encode_batch(lines), found, strict=True))
     assert differ <= (len(lines) / 1000 if kind == "unigram" else 0)

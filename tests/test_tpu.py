@@ -80,7 +80,7 @@ def until(condition, seconds=30):
         time.sleep(0.05)
 
 
-def ended(path) -> bool:
+def has_ended(path) -> bool:
     return not tpu.query_states([path])[path]
 
 
@@ -98,7 +98,7 @@ def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
     first = tpu.query_states([path])[path]
     assert sorted(first) == [0, 1, 2, 3, 4] and set(first.values()) <= {"queued", "running"}
     there = []
-    until(lambda: there.append(len(list((cloud / "resources").iterdir()))) or ended(path), 60)
+    until(lambda: there.append(len(list((cloud / "resources").iterdir()))) or has_ended(path), 60)
     assert max(there) == 2
     done = Counter((cloud / "done").read_text().split())
     assert done["0"] == 2 and done["1"] == 2 and done["2"] == done["4"] == 2 and not done["3"], done  # two hosts each
@@ -126,7 +126,7 @@ def test_a_cancelled_job_leaves_nothing(cloud, tmp_path):
     until(lambda: (cloud / "at_work").exists())
     until(lambda: tpu.query_states([path])[path] == {0: "running", 1: "queued"})
     tpu.cancel_jobs([path])
-    assert ended(path) and not list((cloud / "resources").iterdir())
+    assert has_ended(path) and not list((cloud / "resources").iterdir())
     assert (cloud / "saved").read_text() == "0 saved\n" * 2
     time.sleep(0.3)
     assert calls(cloud, "create") == ["create lab-1-0"] and not (cloud / "done").exists()
@@ -141,7 +141,7 @@ def test_who_follows_may_be_killed(cloud, tmp_path):
     until(lambda: subprocess.run(["flock", "-n", path.parent / "tpu" / "lock", "true"], check=False).returncode == 0)
     assert tpu.query_states([path]) == {path: {0: "running"}}
     assert subprocess.run(["bash", path], capture_output=True, check=False).returncode == 0
-    assert calls(cloud, "create") == ["create lab-1-0"] and ended(path)
+    assert calls(cloud, "create") == ["create lab-1-0"] and has_ended(path)
     assert (cloud / "done").read_text().split() == ["0", "0"]
 
 
@@ -150,7 +150,7 @@ def test_a_slice_short_of_a_host_is_not_taken_for_started(cloud, tmp_path):
     """Those that were there are started again with the others: two slices of two hosts."""
     (cloud / "missing").touch()
     path = submit(tmp_path, [work(0)], num_hosts=4)
-    until(lambda: ended(path))
+    until(lambda: has_ended(path))
     assert set((cloud / "at_work").read_text().splitlines()) == {f"0 host-{host}" for host in range(4)}
     assert len(calls(cloud, "scp")) == 2 and "--node-count=2 --node-prefix=lab-1-0" in (cloud / "calls").read_text()
 
@@ -168,7 +168,7 @@ def test_what_needs_no_accelerator_runs_here_when_the_jobs_before_it_have_ended(
         after=(first,),
     )
     assert tpu.query_states([second]) == {second: {0: "queued"}}
-    until(lambda: ended(second))
+    until(lambda: has_ended(second))
     assert (tmp_path / "said").read_text() == f"7\n7\n{tmp_path / 'code'}"
     assert calls(cloud, "create") == ["create lab-1-0"]
 

@@ -18,18 +18,18 @@ from mlm.training.step import program
 
 
 @functools.cache
-def kept():
+def load_outputs():
     with np.load(theirs.PATH) as file:
         return dict(file)
 
 
 def layer(name):
     """A dense layer, whose matrices there are turned."""
-    return {"kernel": kept()[f"{name}.weight"].T, "bias": kept()[f"{name}.bias"]}
+    return {"kernel": load_outputs()[f"{name}.weight"].T, "bias": load_outputs()[f"{name}.bias"]}
 
 
 def norm(name):
-    return {"scale": kept()[f"{name}.weight"], "bias": kept()[f"{name}.bias"]}
+    return {"scale": load_outputs()[f"{name}.weight"], "bias": load_outputs()[f"{name}.bias"]}
 
 
 def encoder(number):
@@ -53,7 +53,7 @@ OBJECTIVES = {"classify": "classification", "tag": "tagging", "span": "extractiv
 def params(drawn, head):
     """Theirs by our names; what is left of `drawn` is the output layer over tokens, which no label reads."""
     tables = {
-        name: {"embedding": kept()[f"bert.embeddings.{there}_embeddings.weight"]}
+        name: {"embedding": load_outputs()[f"bert.embeddings.{there}_embeddings.weight"]}
         for name, there in (("token", "word"), ("position", "position"), ("type", "token_type"))
     }
     layers = jax.tree.map(lambda *each: np.stack(each), *map(encoder, range(theirs.SIZES["num_hidden_layers"])))
@@ -73,7 +73,9 @@ def params(drawn, head):
 
 
 def batch(number, head):
-    one = {name.removeprefix("batches_"): x[number] for name, x in kept().items() if name.startswith("batches_")}
+    one = {
+        name.removeprefix("batches_"): x[number] for name, x in load_outputs().items() if name.startswith("batches_")
+    }
     places = np.tile(np.arange(theirs.LENGTH, dtype=np.int32), (theirs.ROWS, 1))
     segments = np.ones_like(one["ids"]) if head == "span" else one["segments"]
     if head == "choice":
@@ -85,7 +87,7 @@ def batch(number, head):
     return types.Batch(types.Tokens(one["ids"], segments, places, one["types"]), labels, places[:, 0])
 
 
-def made(head):
+def build_program(head):
     """Theirs' config, its program, and the state that holds their weights."""
     sizes, (b1, b2) = theirs.SIZES, theirs.ADAM["betas"]
     cfg = small_config(
@@ -131,11 +133,11 @@ def logits(cfg, model, head, params, given):
 @pytest.mark.slow
 @pytest.mark.parametrize("head", theirs.HEADS)
 def test_logits_and_fifty_losses_are_theirs(head):
-    cfg, of, knobs, state = made(head)
+    cfg, of, knobs, state = build_program(head)
     given = batch(0, head)
     found = np.asarray(jax.jit(functools.partial(logits, cfg, of.model, head))(state.params, given))
     asked = np.ones(found.shape[:-1], bool) if found.ndim == 2 else np.asarray(given.text.segments_BxL) > 0
-    np.testing.assert_allclose(found[asked], kept()[f"{head}_logits"][asked], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found[asked], load_outputs()[f"{head}_logits"][asked], rtol=0, atol=1e-5)
 
     losses = []
     for step in range(theirs.STEPS):
@@ -143,11 +145,11 @@ def test_logits_and_fifty_losses_are_theirs(head):
             state, of.partitioner.put_batch(batch(step % theirs.BATCHES, head)), knobs
         )
         losses.append(float(of.partitioner.get_metrics(metrics)["loss"]))
-    np.testing.assert_allclose(losses, kept()[f"{head}_losses"], rtol=1e-4)
+    np.testing.assert_allclose(losses, load_outputs()[f"{head}_losses"], rtol=1e-4)
 
 
 def test_the_file_is_what_they_say():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     for name, value in theirs.make().items():
-        np.testing.assert_allclose(kept()[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(load_outputs()[name], value, rtol=1e-4, atol=1e-6, err_msg=name)

@@ -36,13 +36,13 @@ class Run(NamedTuple):
     state: types.TrainState
 
 
-def copying(params, text, source, room):
+def start_copy(params, text, source, room):
     """The cache of a model that says the source's tokens, from one place on."""
     ids_BxS = source.ids_BxL
     return {"ids": ids_BxS[None], "place": jnp.zeros((1, len(ids_BxS)), jnp.int32)}
 
 
-def copied(params, cache, ids_B):
+def copy_step(params, cache, ids_B):
     ids_BxS, place_B = cache["ids"][0], cache["place"][0]
     next_B = jnp.take_along_axis(ids_BxS, place_B[:, None], 1)[:, 0]
     return 20.0 * jax.nn.one_hot(next_B, params["vocab"].shape[0]), {**cache, "place": place_B[None] + 1}
@@ -58,7 +58,7 @@ def run(tmp_path_factory):
     )
     tokenizer = kinds.train_tokenizer(config.Tokenizer(kind="words"), [" ".join(WORDS)])
     model = types.Model(
-        directions=("left",), width=1, init=None, encode=None, logits=None, init_cache=copying, decode_step=copied
+        directions=("left",), width=1, init=None, encode=None, logits=None, init_cache=start_copy, decode_step=copy_step
     )
     runs = parallel.build_single_device(lambda *_: None)
     state = types.TrainState(jnp.int32(3), {"model": {"vocab": jnp.zeros(tokenizer.vocab_size)}}, ())

@@ -45,7 +45,7 @@ def masked(kind, rate=0.5, predict=0.0, slots=SLOTS, mask_unk=False):
     return jax.device_get(jax.jit(corrupt)(KEYS, rows()))
 
 
-def chosen(found):
+def mark_chosen(found):
     """chosen_BxL: the tokens that are corrupted."""
     return np.array(
         [
@@ -70,7 +70,7 @@ def test_words_are_chosen_whole_and_never_more_tokens_than_the_rate_says(kind):
     found, budget_B = masked(kind), masked("token").num_corrupted_B
     np.testing.assert_array_equal((found.ids_BxL != rows()).sum(1), found.num_corrupted_B)
     np.testing.assert_array_equal(found.weights_BxK.sum(1), found.num_corrupted_B)
-    for ids_L, word_L, chosen_L, budget in zip(rows(), word_BxL(), chosen(found), budget_B, strict=True):
+    for ids_L, word_L, chosen_L, budget in zip(rows(), word_BxL(), mark_chosen(found), budget_B, strict=True):
         size_W, inside_W = sizes(ids_L, word_L), np.bincount(word_L[chosen_L], minlength=LENGTH)
         assert ((inside_W == 0) | (inside_W == size_W)).all() and (ids_L[chosen_L] >= NUM_SPECIAL).all()
         left = size_W[(inside_W == 0) & (size_W > 0)]
@@ -83,7 +83,7 @@ def test_cls_sep_and_padding_are_never_masked(kind):
     """Not even at a rate of all that may be masked, with [UNK] among it."""
     found = masked(kind, rate=0.9999, slots=LENGTH, mask_unk=True)
     special_BxL = np.isin(rows(), (0, CLS, SEP))
-    chosen_BxL = chosen(found)
+    chosen_BxL = mark_chosen(found)
     assert not chosen_BxL[special_BxL].any() and chosen_BxL[rows() == UNK].mean() > 0.9
     np.testing.assert_array_equal(found.ids_BxL[special_BxL], rows()[special_BxL])
 
@@ -131,7 +131,7 @@ def test_entries_that_each_begin_a_word_are_chosen_as_tokens_are():
 
 
 def test_no_word_is_chosen_for_its_length():
-    chosen_BxL, words_BxL = chosen(masked("word")), word_BxL()
+    chosen_BxL, words_BxL = mark_chosen(masked("word")), word_BxL()
     often: dict[int, list] = {}
     for ids_L, word_L, chosen_L in zip(rows(), words_BxL, chosen_BxL, strict=True):
         size_W, inside_W = sizes(ids_L, word_L), np.bincount(word_L[chosen_L], minlength=LENGTH)
@@ -143,7 +143,7 @@ def test_no_word_is_chosen_for_its_length():
 
 def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
     """Against a loop over spans, with the same draws."""
-    found, budget_B = chosen(masked("span")), masked("token").num_corrupted_B
+    found, budget_B = mark_chosen(masked("span")), masked("token").num_corrupted_B
     draws = jax.vmap(lambda key: masking.sample_uniforms(key, LENGTH, SLOTS, 0, 1))(KEYS)
     drawn_BxW = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1), (LENGTH,)))(KEYS)
     length_BxW = np.asarray(masking_units.compute_span_lengths(drawn_BxW))
