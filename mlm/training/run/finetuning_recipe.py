@@ -17,7 +17,7 @@ from mlm.training.run import downstream, initialization, resolution
 RECIPE = {"optim.schedule": "linear", "optim.warmup_fraction": 0.06, "optim.b2": 0.999, "model.dropout": 0.1}
 EPOCHS, BATCH_SIZE = 3.0, 32
 SMALL_WIDTH = 128  # up to this width the fewest of SMALL_EPOCHS that update the parameters MIN_UPDATES times
-SMALL_EPOCHS, MIN_UPDATES = (EPOCHS, 10.0, 30.0), 150
+SMALL_EPOCHS, MIN_UPDATES = (EPOCHS, 10.0, 30.0), 300
 SEED_STRIDE = 1000  # between the seeds of two pretrained runs' fine-tunings: no two fine-tunings share a seed
 LEARNING_RATES = (2e-5, 3e-5, 5e-5)
 LEARNING_RATES_BY_WIDTH = {128: (5e-4, 1e-3, 2e-3), 256: (3e-4, 5e-4, 1e-3)}  # up to this width
