@@ -58,7 +58,7 @@ def test_names_are_accepted(kernels):
 
 
 @pytest.mark.parametrize(
-    ("platform", "expected"), [("cpu", ALL), ("gpu", "cross_entropy,gelu,cudnn_attention"), ("tpu", "reference")]
+    ("platform", "expected"), [("cpu", ALL), ("gpu", "cross_entropy,gelu,cudnn_attention"), ("tpu", "gelu,splash_attention")]
 )
 def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: platform)

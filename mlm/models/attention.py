@@ -5,13 +5,30 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import cudnn_attention, dot_product, layers, platform_kernels, positions
+from mlm.models import cudnn_attention, dot_product, layers, platform_kernels, positions, splash_attention
 
 
-def attend(module: nn.Module, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B, bias_BxHxLxS=None):
+def attend(
+    module: nn.Module,
+    q_BxLxHxd,
+    k_BxSxHxd,
+    v_BxSxHxd,
+    visible_Bx1xLxS,
+    key_B,
+    bias_BxHxLxS=None,
+    segments: positions.Segments | None = None,
+):
     """out_BxLxHxd: attention over the keys that visible_Bx1xLxS allows.
 
     The weights are sown in the module's collection "intermediates".
+
+    Args:
+        module: has the config and the collection.
+        q_BxLxHxd, k_BxSxHxd, v_BxSxHxd: queries, keys and values.
+        visible_Bx1xLxS: the keys that a query may see.
+        key_B: random keys of the dropout; None drops nothing.
+        bias_BxHxLxS: added to the scores.
+        segments: what visible_Bx1xLxS says, for a kernel that reads no mask; None: it cannot be said so.
     """
     model, d = module.model, q_BxLxHxd.shape[-1]
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
@@ -20,6 +37,8 @@ def attend(module: nn.Module, q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, 
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
         if cudnn_attention.can_attend(model, q, k, visible_Bx1xLxS, rate):
             return cudnn_attention.attend(q, k, v, visible_Bx1xLxS)
+        if splash_attention.can_attend(model, q, segments, rate):
+            return splash_attention.attend(q, k, v, segments)
         if platform_kernels.uses_kernel(model, "attention"):
             return dot_product.attend(q, k, v, visible_Bx1xLxS, key_B, rate)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5
@@ -87,7 +106,9 @@ class Attention(AttentionBlock):
             theta = positions.select_rope_theta(self.model, number)
             q, k = (positions.rotate(x_BxLxHxd, context.position_BxL, theta) for x_BxLxHxd in (q, k))
         visible_Bx1xLxS = positions.select_visible(self.model, context, number)
-        return self.project_out(x_BxLxD, attend(self, q, k, v, visible_Bx1xLxS, key_B, context.bias_BxHxLxS))
+        segments = positions.select_segments(self.model, context, number)
+        out_BxLxHxd = attend(self, q, k, v, visible_Bx1xLxS, key_B, context.bias_BxHxLxS, segments)
+        return self.project_out(x_BxLxD, out_BxLxHxd)
 
 
 class CrossAttention(AttentionBlock):

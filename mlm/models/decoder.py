@@ -54,7 +54,8 @@ class TransformerDecoder(nn.Module):
         """Returns h_BxLxD; a token sees its own segment up to itself. Post-norm layers get no final norm."""
         causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
         visible_BxLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :]) & causal_LxL
-        context = positions.make_context(self.model, visible_BxLxL[:, None], positions.declare_bias_table(self))
+        segments, table_KxH = positions.Segments(segments_BxL, is_causal=True), positions.declare_bias_table(self)
+        context = positions.make_context(self.model, visible_BxLxL[:, None], table_KxH, segments=segments)
         shared = context, source_BxSxD, visible_BxLxS[:, None]
         h_BxLxD = layers.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
         return layers.final_norm(self.model, h_BxLxD)

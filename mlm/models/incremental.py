@@ -55,7 +55,7 @@ def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
         position_BxL = jnp.broadcast_to(jnp.arange(L), (B, L))
         keys, values = [], []
 
-        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxL, key_B, bias_BxHxLxL):
+        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxL, key_B, bias_BxHxLxL, segments):
             q, k, v = (x.astype(model.dtype).swapaxes(1, 2) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd))
             for cached, x_BxHxLxd in ((keys, k), (values, v)):
                 cached.append(jnp.pad(x_BxHxLxd, ((0, 0), (0, 0), (0, max_len - L), (0, 0)))[None])
@@ -70,7 +70,7 @@ def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
         batch_B = jnp.arange(len(x_BxD))
         keys, values = [], []
 
-        def attend(module, q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd, visible_Bx1x1xS, key_B, bias_BxHx1xS):
+        def attend(module, q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd, visible_Bx1x1xS, key_B, bias_BxHx1xS, segments):
             q, *new = (x.astype(model.dtype).swapaxes(1, 2) for x in (q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd))
             layer = len(keys)
             for cached, name, x_BxHx1xd in zip((keys, values), ("keys", "values"), new, strict=True):

@@ -11,13 +11,15 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config, errors
 
-KERNELS = ("matmul", "recurrence", "cross_entropy", "gelu", "attention", "cudnn_attention")
+KERNELS = ("matmul", "recurrence", "cross_entropy", "gelu", "attention", "cudnn_attention", "splash_attention")
 REFERENCE = "reference"  # none of them
 # Those that make a training step faster than XLA's code for the plain formulas, by platform. Measured by the part
-# `kernels` of experiments/benchmark: RESULTS.md, section 5. On other platforms: none.
+# `kernels` of experiments/benchmark: RESULTS.md, section 5; a TPU's by its compiler's estimate (docs/scaling.md). On
+# other platforms: none.
 FASTER_KERNELS = {
     "cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention"),
     "gpu": ("gelu", "cross_entropy", "cudnn_attention"),
+    "tpu": ("gelu", "splash_attention"),
 }
 
 
@@ -33,6 +35,15 @@ def resolve_kernels(kernels: str, platform: str = "") -> str:
 def uses_kernel(model: config.Model, kernel: str) -> bool:
     """Whether the model uses the kernel."""
     return kernel in resolve_kernels(model.kernels).split(",")
+
+
+def find_platform() -> str:
+    """JAX's name of the platform that is traced for: that of the mesh inside jax.shard_map, else this process's.
+
+    The devices of a mesh need not be here: a plan compiles for others.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return (device and device.platform) or jax.default_backend()
 
 
 def check(kernels: str) -> None:

@@ -1,7 +1,9 @@
 """Positions inside self-attention: rotary embeddings, position biases, and windows of the nearest tokens."""
 
+import dataclasses
+import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,6 +18,19 @@ NUM_BUCKETS = 32  # of relative positions, half of them on each side
 MAX_DISTANCE = 128  # tokens that are further apart share the last bucket
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["ids_BxL", "is_local"], meta_fields=["is_causal", "window"]
+)
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """Which tokens see each other, without an array of all pairs: those whose segment has the same number."""
+
+    ids_BxL: jax.Array
+    is_causal: bool = False  # a token sees no later one
+    window: int = 0  # tokens that it sees in a local layer, half of them on each side
+    is_local: Any = False  # whether a layer is local; may be traced
+
+
 class AttentionContext(NamedTuple):
     """What self-attention reads beside the states: made once, the same for all layers.
 
@@ -26,6 +41,7 @@ class AttentionContext(NamedTuple):
     local_Bx1xLxS: jax.Array | None = None  # in a local layer; None: no layer is local
     bias_BxHxLxS: jax.Array | None = None  # added to the scores
     position_BxL: jax.Array | None = None  # of the queries and the new keys in their sequences; None: from 0
+    segments: Segments | None = None  # what visible_Bx1xLxS and local_Bx1xLxS say; None: they cannot be said so
 
 
 def declare_bias_table(module: nn.Module):
@@ -36,7 +52,9 @@ def declare_bias_table(module: nn.Module):
     return module.param("relative_bias", layers.initializer(module.model), shape)
 
 
-def make_context(model: config.Model, visible_Bx1xLxS, table_KxH=None, query_BxL=None) -> AttentionContext:
+def make_context(
+    model: config.Model, visible_Bx1xLxS, table_KxH=None, query_BxL=None, segments: Segments | None = None
+) -> AttentionContext:
     """The context of a stack's self-attention; a key's position is its index.
 
     Args:
@@ -44,9 +62,12 @@ def make_context(model: config.Model, visible_Bx1xLxS, table_KxH=None, query_BxL
         visible_Bx1xLxS: the keys that a query may see.
         table_KxH: of `declare_bias_table`.
         query_BxL: the position of each query; None: its index.
+        segments: what visible_Bx1xLxS says; None: it cannot be said so.
     """
     L, S = visible_Bx1xLxS.shape[2:]
-    context = AttentionContext(visible_Bx1xLxS, position_BxL=query_BxL)
+    if segments is not None:
+        segments = dataclasses.replace(segments, window=model.local_window)
+    context = AttentionContext(visible_Bx1xLxS, position_BxL=query_BxL, segments=segments)
     # Otherwise the compiled program needs no distances.
     if not model.local_window and model.positions not in ("alibi", "relative"):
         return context
@@ -73,6 +94,13 @@ def select_visible(model: config.Model, context: AttentionContext, number) -> ja
     if context.local_Bx1xLxS is None:
         return context.visible_Bx1xLxS
     return jnp.where(is_local(model, number), context.local_Bx1xLxS, context.visible_Bx1xLxS)
+
+
+def select_segments(model: config.Model, context: AttentionContext, number) -> Segments | None:
+    """What `select_visible` gives, as segments; None: it cannot be said so."""
+    if context.segments is None or not model.local_window:
+        return context.segments
+    return dataclasses.replace(context.segments, is_local=is_local(model, number))
 
 
 def select_rope_theta(model: config.Model, number):

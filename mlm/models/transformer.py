@@ -33,12 +33,14 @@ class TransformerEncoder(nn.Module):
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         """Returns h_BxLxD; left_B: the examples of a "mixed" model that see the left side only."""
         visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
-        causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
-        if self.model.directionality == "causal":
+        is_causal, causal_LxL = self.model.directionality == "causal", jnp.tri(segments_BxL.shape[1], dtype=bool)
+        if is_causal:
             visible_Bx1xLxL &= causal_LxL
         elif left_B is not None:
             visible_Bx1xLxL &= causal_LxL | ~left_B[:, None, None, None]
-        context = positions.make_context(self.model, visible_Bx1xLxL, positions.declare_bias_table(self))
+        segments = positions.Segments(segments_BxL, is_causal) if left_B is None else None
+        table_KxH = positions.declare_bias_table(self)
+        context = positions.make_context(self.model, visible_Bx1xLxL, table_KxH, segments=segments)
         h_BxLxD = layers.Stack(self.model, TransformerLayer, name="stack")(x_BxLxD, context, key_B)
         return layers.final_norm(self.model, h_BxLxD)
 

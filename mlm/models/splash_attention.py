@@ -1,0 +1,65 @@
+"""Scaled dot-product attention by JAX's kernel for TPUs, splash attention, which stores no attention weights.
+
+Like FlashAttention (Dao et al. 2022, arXiv 2205.14135) it needs memory linear in the length of an example. It reads no
+mask either: each token has the number of its segment, and windows and causal order follow from positions. It has no
+dropout, so that training with config.model.attention_dropout > 0 uses the plain formula.
+
+Letters in array names: B examples, H heads of d entries, L tokens.
+"""
+
+import functools
+
+import jax
+from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+from mlm.base import config
+from mlm.models import platform_kernels, positions
+
+LANES = 128  # of a TPU: the kernel's blocks are multiples of so many tokens
+BLOCK_SIZES = (1024, 512, 256, LANES)  # tokens of a block; the largest that divides a length
+MAX_FUSED_BLOCKS = 2  # blocks of keys with which one backward kernel, which keeps a gradient of q for each, is used
+
+
+def can_attend(model: config.Model, q_BxLxHxd, segments: positions.Segments | None, rate: float) -> bool:
+    """Whether the kernel computes attention of this shape and dropout rate on the devices that are traced for."""
+    return (
+        segments is not None
+        and rate == 0
+        and platform_kernels.uses_kernel(model, "splash_attention")
+        and platform_kernels.find_platform() == "tpu"  # a run that began on a TPU may go on elsewhere
+        and q_BxLxHxd.shape[1] % LANES == 0  # not so where two tokens create the parameters
+    )
+
+
+def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments):
+    """out_BxLxHxd: attention over the keys that the segments allow."""
+    q_BxLxHxd = (q_BxLxHxd * q_BxLxHxd.shape[-1] ** -0.5).astype(k_BxLxHxd.dtype)
+    operands = [x.swapaxes(1, 2) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)]
+    everywhere, local = (functools.partial(attend_heads, segments.is_causal, window) for window in (0, segments.window))
+    if isinstance(segments.is_local, bool):
+        out_BxHxLxd = (local if segments.is_local else everywhere)(*operands, segments.ids_BxL)
+    else:
+        out_BxHxLxd = jax.lax.cond(segments.is_local, local, everywhere, *operands, segments.ids_BxL)
+    return out_BxHxLxd.swapaxes(1, 2)
+
+
+def attend_heads(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, ids_BxL):
+    """out_BxHxLxd in a layer with this window; 0: none."""
+    _, H, L, _ = q_BxHxLxd.shape
+    size = next(size for size in BLOCK_SIZES if L % size == 0)
+    is_fused = L // size <= MAX_FUSED_BLOCKS
+    block_sizes = splash.BlockSizes(
+        block_q=size,
+        block_kv=size,
+        block_q_dkv=size,
+        block_kv_dkv=size,
+        block_q_dq=None if is_fused else size,
+        block_kv_dq=None if is_fused else size,
+        use_fused_bwd_kernel=is_fused,
+    )
+    mask = splash.FullMask((L, L))
+    if is_causal or window:
+        half = window // 2 if window else None
+        mask = splash.LocalMask((L, L), (half, 0 if is_causal else half), offset=0)
+    kernel = splash.make_splash_mha_single_device(splash.MultiHeadMask([mask] * H), block_sizes=block_sizes)
+    return jax.vmap(kernel)(q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, splash.SegmentIds(ids_BxL, ids_BxL))

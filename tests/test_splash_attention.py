@@ -1,0 +1,124 @@
+"""Splash attention, a TPU's kernel, run step by step on this CPU: its values, gradients and leaks; when it is used."""
+
+import functools
+import types as standard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+from mlm.base import config
+from mlm.models import attention, platform_kernels, positions, splash_attention
+
+B, H, D = 2, 2, 64
+
+
+@pytest.fixture(autouse=True)
+def on_tpu(monkeypatch):
+    monkeypatch.setattr(platform_kernels, "find_platform", lambda: "tpu")
+    interpreted = functools.partial(splash.make_splash_mha_single_device, interpret=True)
+    monkeypatch.setattr(splash, "make_splash_mha_single_device", interpreted)
+
+
+def make_inputs(L, dtype=jnp.float32):
+    """q, k, v of two examples of three documents each, and the segments: the second example ends in padding."""
+    rng = np.random.default_rng(L)
+    qkv = [jnp.asarray(rng.normal(size=(B, L, H, D)), dtype) for _ in range(3)]
+    ids_BxL = np.sort(rng.integers(1, 4, (B, L)), 1)
+    ids_BxL[1, L - L // 4 :] = 0
+    return qkv, jnp.asarray(ids_BxL)
+
+
+def attend(kernels, qkv, ids_BxL, *, is_causal=False, window=0, is_local=True, attention_dropout=0.0, key_B=None):
+    model = config.Model(
+        attention_dropout=attention_dropout, dtype=qkv[0].dtype.name, kernels=kernels, local_window=window
+    )
+    module = standard.SimpleNamespace(model=model, sow=lambda *_: None, is_mutable_collection=lambda _: False)
+    visible = ids_BxL[:, None, :, None] == ids_BxL[:, None, None, :]
+    visible &= jnp.tri(ids_BxL.shape[1], dtype=bool) if is_causal else True
+    context = positions.make_context(model, visible, segments=positions.Segments(ids_BxL, is_causal))
+    number = 2 if is_local else 1  # with a global layer in three
+    visible, segments = (
+        f(model, context, jnp.int32(number)) for f in (positions.select_visible, positions.select_segments)
+    )
+    return attention.attend(module, *qkv, visible, key_B, None, segments)
+
+
+def compute_gradients(kernels, qkv, ids_BxL, **case):
+    weight = np.random.default_rng(0).normal(size=qkv[0].shape)
+    out, pullback = jax.vjp(jax.jit(lambda *qkv: attend(kernels, qkv, ids_BxL, **case)), *qkv)
+    return [np.asarray(x, np.float32) for x in (out, *pullback(jnp.asarray(weight, out.dtype)))]
+
+
+CASES = {
+    "one document after the other": (128, {}),
+    "causal": (256, {"is_causal": True}),
+    "a local layer": (128, {"window": 32}),
+    "a global layer between local ones": (128, {"window": 32, "is_local": False}),
+    "a causal window": (128, {"window": 32, "is_causal": True}),
+    "several blocks of keys": (384, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_those_of_the_plain_formula(name):
+    L, case = CASES[name]
+    inputs = make_inputs(L)
+    plain, fused = (compute_gradients(kernels, *inputs, **case) for kernels in ("reference", "splash_attention"))
+    for expected, result in zip(plain, fused, strict=True):
+        np.testing.assert_allclose(result, expected, atol=2e-5 * np.abs(expected).max())
+        assert (result != expected).any(), "the kernel was not used"
+
+
+def test_bfloat16_is_as_near_to_the_exact_values_as_the_plain_formula():
+    qkv, ids_BxL = make_inputs(128, jnp.bfloat16)
+    exact = compute_gradients("reference", [x.astype(jnp.float32) for x in qkv], ids_BxL)
+    plain, fused = (compute_gradients(kernels, qkv, ids_BxL) for kernels in ("reference", "splash_attention"))
+    for true, one, other in zip(exact, plain, fused, strict=True):
+        assert np.linalg.norm(other - true) < 1.5 * np.linalg.norm(one - true)
+
+
+def test_no_document_reads_another():
+    qkv, ids_BxL = make_inputs(128)
+    is_first_BxLx1x1 = (ids_BxL == 1)[..., None, None]
+    first = lambda qkv: (attend("splash_attention", qkv, ids_BxL) * is_first_BxLx1x1).sum()
+    for gradient in jax.grad(first)(qkv):
+        assert not np.asarray(gradient)[ids_BxL != 1].any()
+    assert np.abs(np.asarray(gradient)[ids_BxL == 1]).min() > 0  # of the values
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"L": 130},
+        {"L": 2},
+        {"kernels": "gelu"},
+        {"attention_dropout": 0.1, "key_B": jax.random.split(jax.random.key(0), B)},
+        {"platform": "cpu"},
+    ],
+    ids=str,
+)
+def test_other_cases_take_the_plain_formula(monkeypatch, changes):
+    case = {"L": 128, "kernels": "splash_attention", "platform": "tpu"} | changes
+    L, kernels, platform = (case.pop(name) for name in ("L", "kernels", "platform"))
+    monkeypatch.setattr(platform_kernels, "find_platform", lambda: platform)
+    inputs = make_inputs(L)
+    plain, result = (attend(kernels, *inputs, **case) for kernels in ("reference", kernels))
+    np.testing.assert_array_equal(result, plain)
+
+
+def test_a_plan_for_other_devices_traces_for_their_platform(monkeypatch):
+    monkeypatch.undo()
+    found = []
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    jax.jit(
+        jax.shard_map(
+            lambda x: found.append(platform_kernels.find_platform()) or x,
+            mesh=mesh,
+            in_specs=jax.P(),
+            out_specs=jax.P(),
+        )
+    )(1.0)
+    assert found == ["cpu"]
