@@ -1,6 +1,7 @@
 """Every hand-written path has the values and gradients of the plain formula: float32 to 1e-5, bfloat16 as stated."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from small import batch, small_config
 
 from mlm.models import FAMILY_CELLS, MODELS, platform_kernels
 from mlm.objectives import token_prediction
-from mlm.objectives.cross_entropy import cross_entropy
+from mlm.objectives.cross_entropy import blocked_cross_entropy, cross_entropy
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +87,12 @@ def test_recurrence_in_one_direction():
     near(gradient, plain_gradient, 1e-5)
 
 
-def test_cross_entropy_where_logits_are_large_and_tied():
+@pytest.mark.parametrize(
+    "cross_entropy",
+    [cross_entropy, *(functools.partial(blocked_cross_entropy, block) for block in (VOCAB, 16, 7))],
+    ids=["at once", "one block", "blocks of 13", "blocks of 7"],
+)
+def test_cross_entropy_where_logits_are_large_and_tied(cross_entropy):
     rng = np.random.default_rng(0)
     h_NxD, table_VxD = rng.normal(size=(12, 8)).astype(np.float32), 40 * rng.normal(size=(VOCAB, 8)).astype(np.float32)
     table_VxD[7] = table_VxD[9]
@@ -108,13 +114,26 @@ def test_cross_entropy_where_logits_are_large_and_tied():
     ((loss, right_N), gradient), (plain_loss, plain_gradient) = jax.jit(
         lambda *parameters: [each(*parameters) for each in both]
     )(h_NxD, table_VxD, bias_V)
-    assert loss == pytest.approx(float(plain_loss), rel=1e-5)
-    near(gradient, plain_gradient, 1e-5)
+    assert loss == pytest.approx(float(plain_loss), rel=1e-6)
+    near(gradient, plain_gradient, 1e-6)
     np.testing.assert_array_equal(right_N, logits_NxV[np.arange(12), target_N] >= logits_NxV.max(1))
     assert right_N[:6].all() and not right_N.all()
 
 
-def test_in_bfloat16_a_certain_target_costs_nothing_and_never_less():
+def test_blocks_of_the_vocabulary_need_no_array_of_all_logits():
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((128, 8), (50_000, 8), (50_000,))]
+    target_N = jax.ShapeDtypeStruct((128,), jnp.int32)
+
+    def plan_memory(cross_entropy):
+        gradient = jax.grad(lambda *operands: cross_entropy(*operands)[0].sum(), (0, 1, 2))
+        return jax.jit(gradient).lower(*shapes, target_N).compile().memory_analysis().temp_size_in_bytes
+
+    whole, blocked = map(plan_memory, (cross_entropy, functools.partial(blocked_cross_entropy, 4096)))
+    assert whole > 4 * 128 * 50_000 > 2 * blocked
+
+
+@pytest.mark.parametrize("cross_entropy", [cross_entropy, functools.partial(blocked_cross_entropy, 16)])
+def test_in_bfloat16_a_certain_target_costs_nothing_and_never_less(cross_entropy):
     """Its logit is added up as those of all entries are: in float32, of the same rounded operands."""
     rng = np.random.default_rng(0)
     h_NxD, table_VxD = (jnp.asarray(rng.normal(size=(rows, 64)), jnp.bfloat16) for rows in (32, VOCAB))
@@ -133,3 +152,32 @@ def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell,
         params = jax.eval_shape(model.init, jax.random.key(0))
         loss = lambda params, model=model: model.encode(params, batch(2, length=5).text)[0].astype(jnp.float32).sum()
         assert jax.eval_shape(jax.grad(loss), params) == params
+
+
+@pytest.mark.parametrize("attention_dropout", [0.0, 0.2])
+def test_recomputation_keeps_products_alone_and_changes_no_gradient(attention_dropout):
+    B, L, D, mlp_dim = 3, 13, 16, 24
+    changes = {"model__num_layers": 2, "model__scan_unroll": 1, "model__dropout": 0.2, "model__mlp_dim": mlp_dim}
+    cfg = small_config("transformer", **changes, model__width=D, model__attention_dropout=attention_dropout)
+    text, key_B = batch(B, length=L).text, jax.random.split(jax.random.key(0), B)
+
+    def build_pullback(kernels):
+        """What computes the gradients; its leaves are what the forward pass keeps."""
+        model = MODELS["transformer"].build(dataclasses.replace(cfg.model, kernels=kernels), VOCAB)
+        encode = lambda params: model.encode(params, text, key_B=key_B)[0]
+        return jax.jit(lambda params: jax.vjp(encode, params)[1])(model.init(jax.random.key(1)))
+
+    plain, lean = map(build_pullback, ("reference", "recomputation"))
+    masks, hidden, scores = (
+        [leaf.size for leaf in jax.tree.leaves(lean) if is_one(leaf)]
+        for is_one in (
+            lambda leaf: leaf.dtype == bool and leaf.size >= B * L * D,
+            lambda leaf: leaf.shape[-2:] == (L, mlp_dim),
+            lambda leaf: leaf.shape[-2:] == (L, L) and leaf.dtype != bool,
+        )
+    )
+    assert sum(masks) <= B * L * D, "it keeps masks of dropout, and not that of the embeddings alone"
+    assert sum(hidden) == 2 * B * L * mlp_dim, "it keeps more than a product of each MLP"
+    assert not scores
+    cotangent = jax.random.normal(jax.random.key(2), (B, L, D))
+    near(lean(cotangent), plain(cotangent), 3e-6)

@@ -58,7 +58,12 @@ def test_names_are_accepted(kernels):
 
 
 @pytest.mark.parametrize(
-    ("platform", "expected"), [("cpu", ALL), ("gpu", "cross_entropy,gelu,cudnn_attention"), ("tpu", "gelu,splash_attention")]
+    ("platform", "expected"),
+    [
+        ("cpu", ALL),
+        ("gpu", "cross_entropy,gelu,cudnn_attention"),
+        ("tpu", "recurrence,blocked_cross_entropy,gelu,splash_attention,recomputation"),
+    ],
 )
 def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: platform)

@@ -206,6 +206,7 @@ class Model:
         width: D.
         init: random key -> params.
         lm_head: None: losses use `logits`.
+        vocab_block: entries of the vocabulary whose logits a loss in training computes at a time; 0: all.
         encode_layers: None: the model gives its last states only.
         attention: None: the model has no attention.
         init_cache, decode_step: None: the model cannot decode token by token.
@@ -217,6 +218,7 @@ class Model:
     encode: EncodeFn
     logits: LogitsFn
     lm_head: LMHeadFn | None = None
+    vocab_block: int = 0
     encode_layers: EncodeLayersFn | None = None
     attention: AttentionFn | None = None
     init_cache: InitCacheFn | None = None

@@ -152,7 +152,8 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
         init=init,
         encode=encode,
         logits=method("logits"),
-        lm_head=method("lm_head") if platform_kernels.uses_kernel(model, "cross_entropy") else None,
+        lm_head=method("lm_head") if platform_kernels.splits_lm_head(model) else None,
+        vocab_block=platform_kernels.select_vocab_block(model),
         init_cache=init_cache,
         decode_step=decode_step,
     )

@@ -236,8 +236,9 @@ class Stack(nn.Module):
     layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
     same for every layer. The output of each layer is sown in the collection "intermediates". With model.remat the
     forward pass stores the input of each layer and what model.remat_policy says, and the backward pass recomputes the
-    rest (Chen et al. 2016, arXiv 1604.06174). A parameter with a method `gather` is a device's shard: each layer
-    gathers its own, in the forward pass and again in the backward pass (mlm/training/step/fsdp.py).
+    rest (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little to compute. A
+    parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass and again in
+    the backward pass (mlm/training/step/fsdp.py).
     """
 
     model: config.Model
@@ -251,11 +252,15 @@ class Stack(nn.Module):
         shards = list(filter(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard)))
         if shards:
             layer = nn.map_variables(layer, "params", gather_shards)
-        if self.model.remat or shards:
+        # A recurrence would run its loop again.
+        recomputes = platform_kernels.uses_kernel(self.model, "recomputation") and not self.model.cell
+        if self.model.remat or recomputes or shards:
             is_gathered = {shard.full_size // num_layers for shard in shards}
             policy = remat_policies.save_all_but_gathered(is_gathered)
             if self.model.remat:
                 policy = remat_policies.join_policies(remat_policies.make_policy(self.model, x_BxLxD), policy)
+            elif recomputes:
+                policy = remat_policies.join_policies(remat_policies.save_products, policy)
             # In a loop that is not unrolled, XLA cannot merge the two passes anyway.
             step = nn.remat(ScanStep, prevent_cse=unroll == num_layers, policy=policy)
         scan = nn.scan(

@@ -11,7 +11,11 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.base import config, errors
 
-KERNELS = ("matmul", "recurrence", "cross_entropy", "gelu", "attention", "cudnn_attention", "splash_attention")
+KERNELS = (
+    *("matmul", "recurrence", "cross_entropy", "blocked_cross_entropy", "gelu"),
+    *("attention", "cudnn_attention", "splash_attention", "recomputation"),
+)
+VOCAB_BLOCK = 8192  # entries of a block of `blocked_cross_entropy`, at most
 REFERENCE = "reference"  # none of them
 # Those that make a training step faster than XLA's code for the plain formulas, by platform. Measured by the part
 # `kernels` of experiments/benchmark: RESULTS.md, section 5; a TPU's by its compiler's estimate (docs/scaling.md). On
@@ -19,7 +23,7 @@ REFERENCE = "reference"  # none of them
 FASTER_KERNELS = {
     "cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention"),
     "gpu": ("gelu", "cross_entropy", "cudnn_attention"),
-    "tpu": ("gelu", "splash_attention"),
+    "tpu": ("recurrence", "blocked_cross_entropy", "gelu", "splash_attention", "recomputation"),
 }
 
 
@@ -35,6 +39,16 @@ def resolve_kernels(kernels: str, platform: str = "") -> str:
 def uses_kernel(model: config.Model, kernel: str) -> bool:
     """Whether the model uses the kernel."""
     return kernel in resolve_kernels(model.kernels).split(",")
+
+
+def select_vocab_block(model: config.Model) -> int:
+    """Entries of the vocabulary whose logits the loss computes at a time; 0: all."""
+    return VOCAB_BLOCK if uses_kernel(model, "blocked_cross_entropy") else 0
+
+
+def splits_lm_head(model: config.Model) -> bool:
+    """Whether the loss has a kernel, which reads the output layer's table itself."""
+    return uses_kernel(model, "cross_entropy") or uses_kernel(model, "blocked_cross_entropy")
 
 
 def find_platform() -> str:

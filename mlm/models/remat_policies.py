@@ -37,6 +37,16 @@ def save_all_but_attention(num_scores: int) -> Policy:
     return is_saved
 
 
+def save_products(primitive: Any, *arrays: Any, **params: Any) -> bool:
+    """Saves products with weights, and what a fused kernel such as splash attention gives.
+
+    The backward pass computes the rest again: operations on entries, which cost an accelerator less than storing and
+    reading their results, and the scores of attention where no kernel fuses them.
+    """
+    is_saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arrays, **params)
+    return is_saved or primitive.name == "pallas_call"
+
+
 POLICIES: dict[str, Callable[[int], Policy]] = {
     "all": lambda num_scores: None,
     "dots": lambda num_scores: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

@@ -1,5 +1,8 @@
 """The cross-entropy of a linear output layer with its own backward pass, which stores no logits."""
 
+import functools
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -40,6 +43,74 @@ def _backward(residuals, cotangents):
 
 
 cross_entropy.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def blocked_cross_entropy(max_block: int, h_NxD, table_VxD, bias_V, target_N):
+    """`cross_entropy` in blocks of at most max_block entries of the vocabulary, so that no array is N x V.
+
+    The forward pass keeps a running log-sum-exp (Milakov & Gimelshein 2018, arXiv 1805.02867), the backward pass
+    computes each block's logits again.
+    """
+    return _blocked_forward(max_block, h_NxD, table_VxD, bias_V, target_N)[0]
+
+
+def _split_vocab(max_block: int, table_VxD, bias_V):
+    """(tables, biases, first entries) of K equal blocks; entries beyond the vocabulary have no probability."""
+    vocab_size, width = table_VxD.shape
+    num_blocks = math.ceil(vocab_size / max_block)
+    block = math.ceil(vocab_size / num_blocks)
+    num_added = num_blocks * block - vocab_size
+    table_KxSxD = jnp.pad(table_VxD, ((0, num_added), (0, 0))).reshape(num_blocks, block, width)
+    bias_KxS = jnp.pad(bias_V.astype(jnp.float32), (0, num_added), constant_values=-jnp.inf).reshape(num_blocks, block)
+    return table_KxSxD, bias_KxS, block * jnp.arange(num_blocks)
+
+
+def _compute_logits(h_NxD, table_SxD, bias_S):
+    return jnp.einsum("nd,sd->ns", h_NxD, table_SxD, preferred_element_type=jnp.float32) + bias_S
+
+
+def _blocked_forward(max_block: int, h_NxD, table_VxD, bias_V, target_N):
+    def add_block(carry, block):
+        max_N, sum_N, label_N = carry
+        table_SxD, bias_S, start = block
+        logits_NxS = _compute_logits(h_NxD, table_SxD, bias_S)
+        new_max_N = jnp.maximum(max_N, logits_NxS.max(1))
+        sum_N = sum_N * jnp.exp(max_N - new_max_N) + jnp.exp(logits_NxS - new_max_N[:, None]).sum(1)
+        is_target_NxS = jnp.arange(len(bias_S)) == (target_N - start)[:, None]
+        label_N = jnp.maximum(label_N, jnp.where(is_target_NxS, logits_NxS, -jnp.inf).max(1))
+        return (new_max_N, sum_N, label_N), None
+
+    none_N = jnp.full(len(h_NxD), -jnp.inf, jnp.float32)
+    blocks = _split_vocab(max_block, table_VxD, bias_V)
+    (max_N, sum_N, label_N), _ = jax.lax.scan(add_block, (none_N, jnp.zeros_like(none_N), none_N), blocks)
+    nats_N = jnp.log(sum_N) + (max_N - label_N)
+    return (nats_N, label_N >= max_N), (max_N, sum_N, h_NxD, table_VxD, bias_V, target_N)
+
+
+def _blocked_backward(max_block: int, residuals, cotangents):
+    max_N, sum_N, h_NxD, table_VxD, bias_V, target_N = residuals
+    g_N, _ = cotangents
+
+    def add_block(h_grad_NxD, block):
+        table_SxD, bias_S, start = block
+        share_NxS = jnp.exp(_compute_logits(h_NxD, table_SxD, bias_S) - max_N[:, None]) / sum_N[:, None]
+        is_target_NxS = jnp.arange(len(bias_S)) == (target_N - start)[:, None]
+        grad_NxS = g_N[:, None] * (share_NxS - is_target_NxS)
+        bias_grad_S, grad_NxS = grad_NxS.sum(0), grad_NxS.astype(h_NxD.dtype)
+        h_grad_NxD += jnp.einsum("ns,sd->nd", grad_NxS, table_SxD, preferred_element_type=jnp.float32)
+        table_grad_SxD = jnp.einsum("ns,nd->sd", grad_NxS, h_NxD, preferred_element_type=jnp.float32)
+        return h_grad_NxD, (table_grad_SxD.astype(table_SxD.dtype), bias_grad_S)
+
+    h_grad_NxD, (table_grad_KxSxD, bias_grad_KxS) = jax.lax.scan(
+        add_block, jnp.zeros(h_NxD.shape, jnp.float32), _split_vocab(max_block, table_VxD, bias_V)
+    )
+    table_grad_VxD = table_grad_KxSxD.reshape(-1, h_NxD.shape[1])[: len(bias_V)]
+    bias_grad_V = bias_grad_KxS.reshape(-1)[: len(bias_V)]
+    return h_grad_NxD.astype(h_NxD.dtype), table_grad_VxD, bias_grad_V.astype(bias_V.dtype), None
+
+
+blocked_cross_entropy.defvjp(_blocked_forward, _blocked_backward)
 
 
 def compute_logit_margin(h_NxD, table_VxD, bias_V, target_N):

@@ -9,7 +9,7 @@ import numpy as np
 
 from mlm.base import config
 from mlm.base.estimates import Score
-from mlm.objectives.cross_entropy import compute_logit, compute_logit_margin, cross_entropy
+from mlm.objectives.cross_entropy import blocked_cross_entropy, compute_logit, compute_logit_margin, cross_entropy
 
 
 def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
@@ -44,7 +44,10 @@ def compute_token_loss_fast(params, model, h_BxKxD, target_BxK, smoothing: float
     if model.lm_head is not None:
         h_BxKxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD)
         h_NxD, target_N = h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), target_BxK.reshape(-1)
-        cross_entropy_N, correct_N = cross_entropy(h_NxD, table_VxD, bias_V, target_N)
+        compute_nats = (
+            functools.partial(blocked_cross_entropy, model.vocab_block) if model.vocab_block else cross_entropy
+        )
+        cross_entropy_N, correct_N = compute_nats(h_NxD, table_VxD, bias_V, target_N)
         nats_N = cross_entropy_N
         if smoothing:
             nats_N += smoothing * compute_logit_margin(h_NxD, table_VxD, bias_V, target_N)
