@@ -112,6 +112,20 @@ def reads_field(cfg: config.Config, field: str) -> bool:
     return field in spec.conditional_fields or cfg.model.cell in spec.cell_fields.get(field, ())
 
 
+def explain_plain_attention(cfg: config.Config) -> str:
+    """A line for a run that trains without its fused attention, since it drops attention weights; else empty."""
+    rate, kernels = cfg.model.attention_dropout, platform_kernels.FUSED_ATTENTION
+    if rate <= 0 or not reads_field(cfg, "attention_dropout"):
+        return ""
+    names = [name for name in kernels if platform_kernels.uses_kernel(cfg.model, name)]
+    if not names:
+        return ""
+    return (
+        f"config.model.attention_dropout = {rate:g}: {names[0]} drops no attention weights, so training takes the "
+        "plain formula; 0 would be faster and need less memory"
+    )
+
+
 def reads_source(cfg: config.Config) -> bool:
     """Whether the model reads a source text beside each example."""
     return MODELS[cfg.model.family].reads_source

@@ -15,6 +15,7 @@ KERNELS = (
     *("matmul", "recurrence", "cross_entropy", "blocked_cross_entropy", "gelu"),
     *("attention", "cudnn_attention", "splash_attention", "recomputation"),
 )
+FUSED_ATTENTION = ("cudnn_attention", "splash_attention")  # they drop no attention weights
 VOCAB_BLOCK = 8192  # entries of a block of `blocked_cross_entropy`, at most
 REFERENCE = "reference"  # none of them
 # Those that make a training step faster than XLA's code for the plain formulas, by platform. Measured by the part

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 
+from mlm import models
 from mlm.base import config, fields, files
 from mlm.data.rows import loader, pack
 from mlm.models import lm
@@ -53,8 +54,8 @@ def open_run(
         if saved.state.step == 0:
             saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
         with contextlib.closing(TrainingRun(cfg, packed, program, managers, saved, cut)) as run:
-            if spike:
-                run.log.write_message(str(spike))
+            if message := str(spike) if spike else models.explain_plain_attention(cfg):
+                run.log.write_message(message)
             yield run, saved.state
 
 
