@@ -8,7 +8,7 @@ from small import small_config
 from mlm.base import errors
 from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
 from mlm.launch.sweep import plan, target_compiler
-from mlm.training.step import collectives, program
+from mlm.training.step import collectives, cycles, program
 
 pytestmark = pytest.mark.slow
 # The loop of a program for TPUs: only its condition says how often it runs.
@@ -49,6 +49,13 @@ def test_a_loop_of_a_tpu_program_counts_as_often_as_its_condition_says():
     assert collectives.count_bytes(TPU_LOOP)["all-reduce"] == 12 * 8 * 4
     with pytest.raises(ValueError, match="number of iterations is unknown"):
         collectives.count_bytes(TPU_LOOP.replace("direction=LT", "direction=NE"))
+
+
+def test_cycles_of_a_loop_count_as_often_as_it_runs():
+    text = TPU_LOOP.replace("to_apply=%add", 'to_apply=%add, backend_config={"estimated_cycles":"7"}')
+    assert cycles.count_cycles(text) == 12 * 7
+    assert cycles.count_cycles(text.replace("direction=LT", "direction=NE")) is None
+    assert cycles.count_cycles(TPU_LOOP) is None
 
 
 def test_topologies_have_one_device_a_chip_and_the_hosts_that_one_orders():

@@ -37,7 +37,7 @@ def attend(
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
         if cudnn_attention.can_attend(model, q, k, visible_Bx1xLxS, rate):
             return cudnn_attention.attend(q, k, v, visible_Bx1xLxS)
-        if splash_attention.can_attend(model, q, segments, rate):
+        if segments is not None and splash_attention.can_attend(model, q, rate):
             return splash_attention.attend(q, k, v, segments)
         if platform_kernels.uses_kernel(model, "attention"):
             return dot_product.attend(q, k, v, visible_Bx1xLxS, key_B, rate)

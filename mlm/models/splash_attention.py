@@ -8,6 +8,7 @@ Letters in array names: B examples, H heads of d entries, L tokens.
 """
 
 import functools
+from typing import Any
 
 import jax
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
@@ -20,11 +21,10 @@ BLOCK_SIZES = (1024, 512, 256, LANES)  # tokens of a block; the largest that div
 MAX_FUSED_BLOCKS = 2  # blocks of keys with which one backward kernel, which keeps a gradient of q for each, is used
 
 
-def can_attend(model: config.Model, q_BxLxHxd, segments: positions.Segments | None, rate: float) -> bool:
+def can_attend(model: config.Model, q_BxLxHxd, rate: float) -> bool:
     """Whether the kernel computes attention of this shape and dropout rate on the devices that are traced for."""
     return (
-        segments is not None
-        and rate == 0
+        rate == 0
         and platform_kernels.uses_kernel(model, "splash_attention")
         and platform_kernels.find_platform() == "tpu"  # a run that began on a TPU may go on elsewhere
         and q_BxLxHxd.shape[1] % LANES == 0  # not so where two tokens create the parameters
@@ -34,16 +34,17 @@ def can_attend(model: config.Model, q_BxLxHxd, segments: positions.Segments | No
 def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments):
     """out_BxLxHxd: attention over the keys that the segments allow."""
     q_BxLxHxd = (q_BxLxHxd * q_BxLxHxd.shape[-1] ** -0.5).astype(k_BxLxHxd.dtype)
-    operands = [x.swapaxes(1, 2) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)]
+    q_BxHxLxd, k_BxHxLxd, v_BxHxLxd = (x.swapaxes(1, 2) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd))
+    operands = q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, segments.ids_BxL
     everywhere, local = (functools.partial(attend_heads, segments.is_causal, window) for window in (0, segments.window))
     if isinstance(segments.is_local, bool):
-        out_BxHxLxd = (local if segments.is_local else everywhere)(*operands, segments.ids_BxL)
+        out_BxHxLxd = (local if segments.is_local else everywhere)(*operands)
     else:
-        out_BxHxLxd = jax.lax.cond(segments.is_local, local, everywhere, *operands, segments.ids_BxL)
+        out_BxHxLxd = jax.lax.cond(segments.is_local, local, everywhere, *operands)
     return out_BxHxLxd.swapaxes(1, 2)
 
 
-def attend_heads(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, ids_BxL):
+def attend_heads(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, ids_BxL) -> Any:
     """out_BxHxLxd in a layer with this window; 0: none."""
     _, H, L, _ = q_BxHxLxd.shape
     size = next(size for size in BLOCK_SIZES if L % size == 0)

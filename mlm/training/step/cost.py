@@ -11,7 +11,7 @@ import jax
 from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.step import collectives, memory_traffic, parallel, program, update
+from mlm.training.step import collectives, cycles, memory_traffic, parallel, program, update
 from mlm.training.step.optimizers import OPTIMIZERS
 
 
@@ -105,6 +105,7 @@ class StepCost(NamedTuple):
     code: float = 0.0  # bytes of machine code, on a TPU in its memory
     transfers: tuple[collectives.Collective, ...] = ()
     traffic: float | None = None  # bytes read from and written to the device's main memory (memory_traffic.py)
+    cycles: int | None = None  # by the estimate of a TPU's compiler (cycles.py)
 
 
 def read_cost(compiled: jax.stages.Compiled) -> StepCost:
@@ -123,6 +124,7 @@ def read_cost(compiled: jax.stages.Compiled) -> StepCost:
         memory.generated_code_size_in_bytes,
         tuple(found),
         memory_traffic.count_bytes(text),
+        cycles.count_cycles(text),
     )
 
 
