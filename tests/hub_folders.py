@@ -9,12 +9,9 @@ import numpy as np
 from fixtures import hub as theirs
 from fixtures import hub_heads as heads
 from safetensors.numpy import load, save_file
+from small import load_arrays
 
-
-@functools.cache
-def load_outputs() -> dict[str, np.ndarray]:
-    with np.load(theirs.PATH) as file:
-        return dict(file)
+load_outputs = functools.partial(load_arrays, theirs.PATH)
 
 
 def make_folders(top: Path) -> dict[str, Path]:
@@ -46,11 +43,7 @@ def change_tensors(folder: Path, change) -> Path:
     return folder
 
 
-@functools.cache
-def load_head_outputs() -> dict[str, np.ndarray]:
-    """Of heads: fixtures/hub_heads.npz."""
-    with np.load(heads.PATH) as file:
-        return dict(file)
+load_head_outputs = functools.partial(load_arrays, heads.PATH)
 
 
 def make_head_folder(made: dict[str, Path], top: Path, case: str, drop=(), **settings) -> Path:

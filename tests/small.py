@@ -2,11 +2,17 @@
 
 import functools
 import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
 
-from mlm.base import config, fields, types
+from mlm.base import config, errors, fields, types
 from mlm.models import FAMILY_CELLS, MODELS
 from mlm.objectives import OBJECTIVES
 from mlm.training.run import resolution
@@ -214,6 +220,58 @@ def environment(devices=1, **more) -> dict[str, str]:
     """Of a process that a test starts: it compiles as quickly as this one, for so many simulated devices."""
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     return os.environ | {"XLA_FLAGS": flags} | more
+
+
+def run_mlm(*words, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs the mlm command in a process of its own, in the checkout's folder; given: its standard input."""
+    return subprocess.run(
+        [sys.executable, "-m", "mlm", *map(str, words)],
+        input=given,
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+
+
+def get_refusal(call: Callable, *args, **settings) -> str:
+    """The one line in which a call refuses its arguments."""
+    with pytest.raises(errors.ConfigError) as error:
+        call(*args, **settings)
+    line = str(error.value)
+    assert "\n" not in line and len(line) < 1500
+    return line
+
+
+@functools.cache
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file of tests/fixtures."""
+    with np.load(path) as file:
+        return dict(file)
+
+
+def make_letters_config(folder: Path, name: str, **changes) -> config.Config:
+    """A run of a small model in folder/name on text of eight letters, as words, that is written where there is none."""
+    text = folder / "text.txt"
+    if not text.exists():
+        rng = random.Random(0)
+        text.write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
+    base = {
+        "model__num_layers": 1,
+        "train__batch_size": 4,
+        "train__log_every": 1,
+        "train__checkpoint_every": 5,
+        "eval__batch_size": 8,
+        "eval__max_examples": 8,
+        "workdir": str(folder / name),
+        "data__path": str(text),
+        "data__document_boundary": "line",
+        "data__cache_dir": str(folder / "cache"),
+        "tokenizer__kind": "words",
+        "tokenizer__vocab_size": 12,
+    }
+    return small_config(**base | changes)
 
 
 def replace_text(rows: types.Batch, **changes) -> types.Batch:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from small import build, make_dataset_info, small_config
 
-import mlm
 from mlm.base import config, errors
 from mlm.base.special import MASK
 from mlm.cli import use

@@ -5,8 +5,9 @@ import json
 import re
 
 import pytest
+from small import get_refusal
 
-from mlm.base import config, errors, fields
+from mlm.base import config, fields
 from mlm.data.rows import pack
 from mlm.data.tasks import conll, examples, splits, squad
 from mlm.data.tokenizers import kinds
@@ -307,13 +308,6 @@ def write(folder, name, text):
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def get_refusal(call):
-    with pytest.raises(errors.ConfigError) as error:
-        call()
-    assert "\n" not in str(error.value) and len(str(error.value)) < 800
-    return str(error.value)
-
-
 @pytest.mark.parametrize("form", GOOD)
 @pytest.mark.parametrize(
     "change",
@@ -344,7 +338,7 @@ def test_a_bad_file_ends_in_one_line(case, tmp_path, tokenizer):
         train = HEADED + "w1\tyes\nw2\tno\n"
     write(tmp_path, "train.txt", train)
     write(tmp_path, "dev.txt", text)
-    line = get_refusal(lambda: load(tmp_path, tokenizer, form, objective, **said))
+    line = get_refusal(load, tmp_path, tokenizer, form, objective, **said)
     assert re.match(re.escape(str(tmp_path / "dev.txt")) + words, line), line
     assert not list((tmp_path / "cache").glob("rows-*"))  # nothing half-made
 
@@ -366,7 +360,7 @@ def test_a_config_that_does_not_describe_its_task(said, words, tmp_path, tokeniz
     for name in ("train", "dev"):
         write(tmp_path, f"{name}.txt", GOOD["tsv"][1])
     (tmp_path / "cache").mkdir()
-    line = get_refusal(lambda: load(tmp_path, tokenizer, "tsv", **said))
+    line = get_refusal(load, tmp_path, tokenizer, "tsv", **said)
     assert re.match(f"config.data.labelled.{words}", line), line
 
 
@@ -384,7 +378,7 @@ def test_what_a_task_needs_beside_its_files(tmp_path, tokenizer):
         ({"data.task": "squad", "pack.seq_len": 67}, "config.pack.seq_len = 67: expected at least 68: 64 tokens"),
     ):
         cfg = resolution.derive_fields(fields.override(config.Config(), base | change))
-        assert re.match(words, get_refusal(lambda cfg=cfg: pack.check(cfg)))
+        assert re.match(words, get_refusal(pack.check, cfg))
 
 
 @pytest.mark.parametrize(("seq_len", "stride"), [(68, 1), (128, 30), (384, 128)])
@@ -399,17 +393,17 @@ def test_a_file_too_large_to_be_read_at_once(tmp_path, tokenizer, monkeypatch):
     for name in ("train", "dev"):
         write(tmp_path, f"{name}.txt", GOOD["squad"][1])
     monkeypatch.setattr(squad, "MAX_FILE_BYTES", 99)
-    assert "at most 99 bytes" in get_refusal(lambda: load(tmp_path, tokenizer, "squad"))
+    assert "at most 99 bytes" in get_refusal(load, tmp_path, tokenizer, "squad")
 
 
 def test_a_column_of_texts_is_no_column_of_labels(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(splits, "MAX_LABELS", 2)
     for name in ("train", "dev"):
         write(tmp_path, f"{name}.txt", HEADED + "w1\ta\nw1\tb\nw2\tc\n")
-    assert "a column of at most 2 different labels" in get_refusal(lambda: load(tmp_path, tokenizer, "tsv"))
+    assert "a column of at most 2 different labels" in get_refusal(load, tmp_path, tokenizer, "tsv")
 
 
 def test_a_label_of_two_lines_is_told_in_one(tmp_path, tokenizer):
     write(tmp_path, "train.txt", 'w1,"a\nb"\nw2,c\n')
     write(tmp_path, "dev.txt", "w1,d\n")
-    assert "the train split: a b, c" in get_refusal(lambda: load(tmp_path, tokenizer, "csv"))
+    assert "the train split: a b, c" in get_refusal(load, tmp_path, tokenizer, "csv")

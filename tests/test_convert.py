@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hub_folders import make_folders
 from safetensors.numpy import load
+from small import get_refusal
 
 import mlm
 from mlm.base import errors, files
@@ -19,11 +20,8 @@ def hub_folders(tmp_path):
     return make_folders(tmp_path)
 
 
-def get_refusal(*folders):
-    with pytest.raises(errors.ConfigError) as refusal:
-        convert.main(["convert", *map(str, folders)])
-    assert "\n" not in str(refusal.value)
-    return str(refusal.value)
+def refuse(*folders):
+    return get_refusal(convert.main, ["convert", *map(str, folders)])
 
 
 def test_a_folder_of_pickles_opens_once_converted(hub_folders, tmp_path):
@@ -37,7 +35,7 @@ def test_a_folder_of_pickles_opens_once_converted(hub_folders, tmp_path):
         mlm.load(folder)
     convert.main(["convert", str(folder), str(tmp_path / "out")])
     np.testing.assert_array_equal(mlm.load(tmp_path / "out").logits(line), wanted)
-    assert get_refusal(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty or new folder"
+    assert refuse(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty or new folder"
 
 
 def test_tensors_of_any_layout_are_converted_or_refused_in_a_line(hub_folders, tmp_path):
@@ -51,7 +49,7 @@ def test_tensors_of_any_layout_are_converted_or_refused_in_a_line(hub_folders, t
     assert found["number"].shape == ()
     for tensors in ({"odd": x.to_sparse()}, {1: x}):
         torch.save(tensors, path)
-        assert get_refusal(path.parent, tmp_path / "none").startswith(f"{path}")
+        assert refuse(path.parent, tmp_path / "none").startswith(f"{path}")
         assert not (tmp_path / "none").exists()
 
 
@@ -69,14 +67,14 @@ def test_code_in_a_pickle_is_not_run(hub_folders, tmp_path):
     folder = tmp_path / "bert"
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Hostile(tmp_path / "ran")))
-    said = get_refusal(folder, tmp_path / "out")
+    said = refuse(folder, tmp_path / "out")
     assert said.startswith(f"{folder}/pytorch_model.bin: expected t") and not (tmp_path / "ran").exists()
     assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_converted_is_said(hub_folders, tmp_path):
-    assert get_refusal(tmp_path / "bert").startswith("mlm convert: the following arguments are required")
-    assert get_refusal(tmp_path / "bert", tmp_path / "out").endswith("expected a folder with pytorch_model*.bin")
+    assert refuse(tmp_path / "bert").startswith("mlm convert: the following arguments are required")
+    assert refuse(tmp_path / "bert", tmp_path / "out").endswith("expected a folder with pytorch_model*.bin")
 
 
 @pytest.mark.parametrize(("word", "cased"), [("Red", True), ("red", False)])

@@ -3,13 +3,11 @@
 import json
 import random
 import shutil
-import subprocess
-import sys
 import types
 from pathlib import Path
 
 import pytest
-from small import drawn_config, environment, small_config
+from small import drawn_config, run_mlm, small_config
 
 from mlm.base import errors, fields, files
 from mlm.cli import evaluate
@@ -177,17 +175,6 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
         trained_run.load(str(tmp_path), {})
 
 
-def command(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "mlm", "evaluate", *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-
-
 @pytest.mark.slow
 def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_path):
     cfg, _ = run
@@ -202,7 +189,8 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
         )
     )
     (tmp_path / "held.txt").write_text("\n".join(texts))
-    done = command(
+    done = run_mlm(
+        "evaluate",
         cfg.workdir,
         cfg.workdir,
         f"--blimp={folder}",
@@ -227,7 +215,7 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
         ((cfg.workdir, "--paradigms=order"), "error: --paradigms = 'order': expected --blimp"),
         ((), "error: mlm evaluate: the following arguments are required: RUN"),
     ):
-        done = command(*words)
+        done = run_mlm("evaluate", *words)
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 
@@ -285,7 +273,7 @@ def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(
     saved["config"]["model.bidirectional"] = True
     files.write_json_with_digest(tmp_path / "old" / "config.json", saved)
     (tmp_path / "logs").mkdir()
-    done = command(tmp_path / "logs", tmp_path / "old", cfg.workdir, "--max_sentences=2")
+    done = run_mlm("evaluate", tmp_path / "logs", tmp_path / "old", cfg.workdir, "--max_sentences=2")
     said = done.stderr.splitlines()
     assert done.returncode == 2 and said[0] == f"skipped, not runs: {tmp_path}/logs"
     assert any(line.startswith(f"not evaluated: {tmp_path}/old: ") and "another version" in line for line in said)

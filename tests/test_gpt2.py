@@ -14,12 +14,13 @@ import pytest
 from fixtures import gpt2 as theirs
 from hub_folders import same_tensors
 from safetensors.numpy import load, save_file
+from small import load_arrays
 
 import mlm
 from mlm.base import errors
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.inference import decoding, masked_queries, pretrained_io
+from mlm.inference import decoding, masked_queries
 from mlm.models import transformer
 from mlm.models.hub import hub
 
@@ -28,10 +29,7 @@ STOPS = {"never": "never", False: "heuristic", True: "always"}  # by its early_s
 ORDER_V = np.array([theirs.V, theirs.V + 1, theirs.V + 2, theirs.V - 1, theirs.V + 3, *range(theirs.V - 1)])
 
 
-@functools.cache
-def load_outputs():
-    with np.load(theirs.PATH) as file:
-        return dict(file)
+load_outputs = functools.partial(load_arrays, theirs.PATH)
 
 
 @pytest.fixture(scope="module")

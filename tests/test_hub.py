@@ -4,9 +4,6 @@ Against the folders of fixtures/hub.py, made by transformers; where that is inst
 """
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +13,7 @@ import tokenizers
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors, load_outputs, make_folders, same_tensors
 from safetensors.numpy import load, save_file
-from small import environment, small_config
+from small import run_mlm, small_config
 
 import mlm
 from mlm.base import errors
@@ -345,21 +342,11 @@ def test_a_folder_that_holds_something_is_not_written_to(models, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_writes_a_folder(folders, models, tmp_path):
-    def command(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "mlm", *arguments],
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment(),
-        )
-
-    done = command("export", str(folders["roberta"]), str(tmp_path / "out"), "--json")
+    done = run_mlm("export", str(folders["roberta"]), str(tmp_path / "out"), "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["model_type"] == "roberta", done.stderr
     line = "the sky is [MASK]."
     assert mlm.load(tmp_path / "out").fill_mask(line) == models["roberta"].fill_mask(line)
-    done = command("export", str(folders["roberta"]))
+    done = run_mlm("export", str(folders["roberta"]))
     assert done.returncode == 2 and done.stderr == "error: mlm export: the following arguments are required: FOLDER\n"
 
 

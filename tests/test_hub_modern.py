@@ -15,6 +15,7 @@ import pytest
 from fixtures import hub_modern as theirs
 from hub_folders import change_tensors, make_folders, same_tensors
 from safetensors.numpy import save_file
+from small import load_arrays
 
 import mlm
 from mlm.base import errors, fields, types
@@ -26,10 +27,7 @@ from mlm.training.step import program
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
 
-@functools.cache
-def load_expected() -> dict[str, np.ndarray]:
-    with np.load(theirs.PATH) as file:
-        return dict(file)
+load_expected = functools.partial(load_arrays, theirs.PATH)
 
 
 def write_case(plain, top, case, **settings):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from fixtures import hub
 from fixtures import hub_variants as theirs
-from hub_folders import change_folder, change_tensors, load_outputs, make_folders, same_tensors
+from hub_folders import change_folder, load_outputs, make_folders, same_tensors
 from safetensors.numpy import load, save_file
-from small import batch, build, small_config
+from small import batch, build, load_arrays, small_config
 
 import mlm
 from mlm.base import config, errors, fields
@@ -27,10 +27,7 @@ from mlm.training.step import program
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
 
-@functools.cache
-def load_outputs() -> dict[str, np.ndarray]:
-    with np.load(theirs.PATH) as file:
-        return dict(file)
+load_outputs = functools.partial(load_arrays, theirs.PATH)
 
 
 @pytest.fixture(scope="module")

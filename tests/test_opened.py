@@ -3,18 +3,16 @@
 import dataclasses
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import environment, small_config
+from small import run_mlm, small_config
 
 import mlm
-from mlm.base import config, errors
+from mlm.base import errors
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.cli import entry, use
 from mlm.data.rows import loader
@@ -382,22 +380,10 @@ def test_there_is_a_line_for_a_folder_that_is_no_run(tmp_path):
         mlm.load(tmp_path)
 
 
-def command(*arguments, given=""):
-    return subprocess.run(
-        [sys.executable, "-m", "mlm", *arguments],
-        input=given,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-
-
 @pytest.mark.slow
 def test_the_command_prints_what_python_gives(models, runs, tmp_path):
     run, model = runs["wordpiece"].workdir, models["wordpiece"]
-    done = command("fill", run, "--json", "--top_k=2", given="the [MASK] is red .\n\n[MASK] the [MASK]\n")
+    done = run_mlm("fill", run, "--json", "--top_k=2", given="the [MASK] is red .\n\n[MASK] the [MASK]\n")
     assert done.returncode == 0, done.stderr
     given = ["the [MASK] is red .", "[MASK] the [MASK]"]
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
@@ -407,7 +393,7 @@ def test_the_command_prints_what_python_gives(models, runs, tmp_path):
         for rank, one in enumerate(best, 1)
     ]
     (tmp_path / "texts.txt").write_text("the apple .\nthe sky is red .\n")
-    done = command("embed", run, f"--file={tmp_path}/texts.txt", f"--out={tmp_path}/vectors.npy", "--pooling=first")
+    done = run_mlm("embed", run, f"--file={tmp_path}/texts.txt", f"--out={tmp_path}/vectors.npy", "--pooling=first")
     assert done.returncode == 0 and "vectors.npy" in done.stdout, done.stderr
     np.testing.assert_array_equal(
         np.load(tmp_path / "vectors.npy"), model.encode(["the apple .", "the sky is red ."], pooling="first")
@@ -426,7 +412,7 @@ def test_bad_arguments_of_the_command_are_refused_before_work(tmp_path, runs):
 @pytest.mark.slow
 def test_the_command_refuses_in_one_line(runs):
     run = runs["wordpiece"].workdir
-    done = command("fill", run)
+    done = run_mlm("fill", run)
     assert done.returncode == 2 and done.stderr.startswith("error: standard input = 0: expected a text"), done.stderr
     for arguments, said in (
         (("fil", run, "a"), "did you mean mlm fill"),

@@ -16,7 +16,7 @@ from mlm.cli import train
 from mlm.data.rows import pack
 from mlm.data.rows import segment_pairs as next_segments
 from mlm.experiment import paper_recipes, recipes
-from mlm.models import MODELS, layers, platform_kernels
+from mlm.models import MODELS, layers
 from mlm.objectives import masking
 from mlm.training.run import resolution
 from mlm.training.step import program

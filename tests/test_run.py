@@ -16,7 +16,7 @@ from small import environment
 
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
-from mlm.training.run import checkpoint, directory, log, loop, provenance, resolution, spikes
+from mlm.training.run import checkpoint, directory, loop, provenance, resolution, spikes
 from mlm.training.step import cost
 
 pytestmark = pytest.mark.slow

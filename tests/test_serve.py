@@ -15,7 +15,6 @@ import pytest
 import uvicorn
 from serving import IMAGE, LINES, SCRIPT, ask, exchange, get, models, raw, serve_models
 
-import mlm
 from mlm.base import errors
 from mlm.inference import neighbors, pretrained_io
 from mlm.serve import app, http_server, panels

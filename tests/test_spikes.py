@@ -3,13 +3,12 @@
 import functools
 import itertools
 import math
-import random
 import shutil
 
 import jax
 import numpy as np
 import pytest
-from small import small_config
+from small import make_letters_config
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import loader, pack
@@ -25,31 +24,12 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("spikes")
-    rng = random.Random(0)
-    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
-    return folder
+    return tmp_path_factory.mktemp("letters")
 
 
 def make_config(folder, name, **changes):
-    base = {
-        "model__num_layers": 1,
-        "train__steps": STEPS,
-        "train__batch_size": 4,
-        "train__log_every": 1,
-        "train__checkpoint_every": 5,
-        "eval__batch_size": 8,
-        "eval__max_examples": 8,
-        "train__spike_threshold": 2.0,
-        "train__spike_rewind_steps": BACK,
-        "workdir": str(folder / name),
-        "data__path": str(folder / "text.txt"),
-        "data__document_boundary": "line",
-        "data__cache_dir": str(folder / "cache"),
-        "tokenizer__kind": "words",
-        "tokenizer__vocab_size": 12,
-    }
-    return small_config(**base | changes)
+    own = {"train__steps": STEPS, "train__spike_rewind_steps": BACK, "train__spike_threshold": 2.0}
+    return make_letters_config(folder, name, **own | changes)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import mlm
 from mlm.base import config, errors, fields
 from mlm.base.special import SEP
 from mlm.data.rows import pack
-from mlm.inference import pretrained_io
 from mlm.launch.sweep import sweep_points
 from mlm.training.run import directory, finetuning_recipe, initialization, loop, resolution, trained_run
 from mlm.training.step import program

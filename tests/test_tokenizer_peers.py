@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tokenizers
 from fixtures import tokenizer_lines as theirs
+from small import load_arrays
 
 from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
@@ -25,10 +26,7 @@ SAID = ["the [MASK] is", "[MASK]", " [MASK][MASK] .", "un[MASK]able. [MASK]"]
 KINDS = pytest.mark.parametrize("kind", kinds.KINDS)
 
 
-@functools.cache
-def load_outputs():
-    with np.load(theirs.PATH) as file:
-        return dict(file)
+load_outputs = functools.partial(load_arrays, theirs.PATH)
 
 
 @functools.cache

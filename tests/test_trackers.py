@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import random
 import signal
 import struct
 import subprocess
@@ -13,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from small import environment, small_config
+from small import environment, make_letters_config, small_config
 
 from mlm.base import errors, fields, files
 from mlm.data.text import warnings_
@@ -37,31 +36,12 @@ def variables(monkeypatch):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    rng = random.Random(0)
-    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
-    return folder
+    return tmp_path_factory.mktemp("letters")
 
 
 def make_config(folder, name, **changes):
-    base = {
-        "model__num_layers": 1,
-        "train__steps": STEPS,
-        "train__batch_size": 4,
-        "train__log_every": 1,
-        "train__checkpoint_every": 5,
-        "train__eval_every": 6,
-        "train__trackers": "wandb,mlflow",
-        "eval__batch_size": 8,
-        "eval__max_examples": 8,
-        "workdir": str(folder / name),
-        "data__path": str(folder / "text.txt"),
-        "data__document_boundary": "line",
-        "data__cache_dir": str(folder / "cache"),
-        "tokenizer__kind": "words",
-        "tokenizer__vocab_size": 12,
-    }
-    return small_config(**base | changes)
+    own = {"train__steps": STEPS, "train__eval_every": 6, "train__trackers": "wandb,mlflow"}
+    return make_letters_config(folder, name, **own | changes)
 
 
 def read_wandb_file(path):

@@ -10,17 +10,13 @@ import jax
 import numpy as np
 import pytest
 from fixtures import transformers_heads as theirs
-from small import PLAIN, make_dataset_info, small_config
+from small import PLAIN, load_arrays, make_dataset_info, small_config
 
 from mlm.base import types
 from mlm.objectives import heads, multiple_choice
 from mlm.training.step import program
 
-
-@functools.cache
-def load_outputs():
-    with np.load(theirs.PATH) as file:
-        return dict(file)
+load_outputs = functools.partial(load_arrays, theirs.PATH)
 
 
 def layer(name):
