@@ -12,6 +12,7 @@ from mlm.base import config
 
 # (primitive, *abstract inputs, **parameters) -> whether its result is saved; None: nothing is.
 Policy = Callable[..., Any] | None
+FUSED_KERNEL = "fused_kernel"  # jax.ad_checkpoint.checkpoint_name's name of what a fused kernel reads and gives
 
 
 def make_policy(model: config.Model, x_BxLxD: Any) -> Policy:
@@ -38,13 +39,13 @@ def save_all_but_attention(num_scores: int) -> Policy:
 
 
 def save_products(primitive: Any, *arrays: Any, **params: Any) -> bool:
-    """Saves products with weights, and what a fused kernel such as splash attention gives.
+    """Saves products with weights, and what a fused kernel such as splash attention reads and gives.
 
     The backward pass computes the rest again: operations on entries, which cost an accelerator less than storing and
     reading their results, and the scores of attention where no kernel fuses them.
     """
     is_saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arrays, **params)
-    return is_saved or primitive.name == "pallas_call"
+    return is_saved or (primitive.name == "name" and params["name"] == FUSED_KERNEL)
 
 
 POLICIES: dict[str, Callable[[int], Policy]] = {

@@ -11,10 +11,11 @@ import functools
 from typing import Any
 
 import jax
+from jax import ad_checkpoint
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from mlm.base import config
-from mlm.models import platform_kernels, positions
+from mlm.models import platform_kernels, positions, remat_policies
 
 LANES = 128  # of a TPU: the kernel's blocks are multiples of so many tokens
 BLOCK_SIZES = (1024, 512, 256, LANES)  # tokens of a block; the largest that divides a length
@@ -34,7 +35,10 @@ def can_attend(model: config.Model, q_BxLxHxd, rate: float) -> bool:
 def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments):
     """out_BxLxHxd: attention over the keys that the segments allow."""
     q_BxLxHxd = (q_BxLxHxd * q_BxLxHxd.shape[-1] ** -0.5).astype(k_BxLxHxd.dtype)
-    q_BxHxLxd, k_BxHxLxd, v_BxHxLxd = (x.swapaxes(1, 2) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd))
+    q_BxHxLxd, k_BxHxLxd, v_BxHxLxd = (
+        ad_checkpoint.checkpoint_name(x.swapaxes(1, 2), remat_policies.FUSED_KERNEL)
+        for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
+    )
     operands = q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, segments.ids_BxL
     everywhere, local = (functools.partial(attend_heads, segments.is_causal, window) for window in (0, segments.window))
     if isinstance(segments.is_local, bool):
@@ -57,10 +61,16 @@ def attend_heads(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, 
         block_q_dq=None if is_fused else size,
         block_kv_dq=None if is_fused else size,
         use_fused_bwd_kernel=is_fused,
+        # A head's 64 entries would fill half of a register's lanes, and of the memory that is laid out for them.
+        q_layout=splash.QKVLayout.SEQ_MINOR,
+        k_layout=splash.QKVLayout.SEQ_MINOR,
+        v_layout=splash.QKVLayout.SEQ_MINOR,
     )
     mask = splash.FullMask((L, L))
     if is_causal or window:
         half = window // 2 if window else None
         mask = splash.LocalMask((L, L), (half, 0 if is_causal else half), offset=0)
-    kernel = splash.make_splash_mha_single_device(splash.MultiHeadMask([mask] * H), block_sizes=block_sizes)
+    kernel = splash.make_splash_mha_single_device(
+        splash.MultiHeadMask([mask] * H), block_sizes=block_sizes, residual_checkpoint_name=remat_policies.FUSED_KERNEL
+    )
     return jax.vmap(kernel)(q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, splash.SegmentIds(ids_BxL, ids_BxL))
