@@ -58,10 +58,10 @@ def train(config: Config | Mapping[str, Any]) -> Result:
     """
     from mlm.base.estimates import read_scores
     from mlm.cli import train as command
-    from mlm.training.run import initialization, resolution
+    from mlm.training.run import resolution
 
     base, overrides = (config, {}) if isinstance(config, Config) else (Config(), dict(config))
-    cfg = initialization.resolve(base, overrides)
+    cfg = resolution.resolve(base, overrides)
     resolution.check(cfg)
     content = command.run_training(cfg, command.load_dataset(cfg))
     metrics = content["evaluation"]

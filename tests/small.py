@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from mlm.base import config, errors, fields, types
+from mlm.data.rows import pack
 from mlm.models import FAMILY_CELLS, MODELS
 from mlm.objectives import OBJECTIVES
-from mlm.training.run import resolution
+from mlm.training.run import finetuning_recipe, resolution
 from mlm.training.step import program
 
 VOCAB = 50
@@ -133,6 +134,13 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
     cfg = fields.override(config.Config(), base | changes)
     unread = {name: fields.DEFAULT[name] for name in resolution.find_unread_settings(cfg)}
     return resolution.resolve(fields.override(cfg, unread))
+
+
+def prepare_finetuning(run, changes, **options) -> tuple[config.Config, pack.PackedDataset]:
+    """The config and the data of a fine-tuning of a run; changes by dotted name."""
+    layers = [fields.Layer("override", changes)]
+    resolved, packed = finetuning_recipe.prepare_finetuning(run, layers, **options)
+    return resolved.config, packed
 
 
 def drawn_config(cache, family="transformer", cell="", **changes) -> config.Config:

@@ -13,7 +13,7 @@ from small import drawn_config
 
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
-from mlm.training.run import directory, initialization, loop, preemption, trained_run
+from mlm.training.run import directory, inheritance, loop, preemption, trained_run
 from tests.fuzz.bit_flips import flip_bit, read_outcome
 
 STEPS = 6
@@ -271,7 +271,7 @@ def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
         readers += [
             lambda: trained_run.load(cfg.workdir, {}),
             lambda: loop.extend_run(cfg, pack.load_dataset(cfg)),
-            lambda: initialization.read_source_fields(cfg.workdir, cfg),
+            lambda: inheritance.read_source_fields(cfg.workdir, cfg),
         ]
     else:
         readers.append(lambda: directory.read_finished_run(cfg.workdir))

@@ -9,7 +9,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from small import PLAIN, batch, drawn_config, make_dataset_info, small_config
+from small import PLAIN, batch, drawn_config, make_dataset_info, prepare_finetuning, small_config
 
 from mlm.base import config, errors, fields
 from mlm.base.estimates import Score
@@ -170,14 +170,14 @@ def pretrained(tmp_path_factory):
 def make_config(pretrained, name, **changes):
     run, common = pretrained
     given = common | {"workdir": f"{run}-{name}"} | {key.replace("__", "."): value for key, value in changes.items()}
-    return finetuning_recipe.resolve(run, given)
+    return prepare_finetuning(run, given)
 
 
 def test_a_fine_tuning_knows_where_each_value_comes_from(pretrained):
     run, common = pretrained
     command_line = {name: value for name, value in common.items() if name not in ("data.task", "train.steps")}
     layers = [fields.Layer("task.toml", {"data.task": "topic"}), fields.Layer("command line", command_line)]
-    resolved, packed = finetuning_recipe.resolve_layers([], run, layers, epochs=2)
+    resolved, packed = finetuning_recipe.prepare_finetuning(run, layers, epochs=2)
     assert {resolved.origins[name] for name in command_line} == {"command line"}
     origins = {name: resolved.origins[name] for name in ("data.task", "model.width", "optim.b2", "train.steps")}
     assert list(origins.values()) == ["task.toml", run, "fine-tuning recipe", "epochs = 2"]
@@ -206,8 +206,8 @@ def test_a_small_model_sees_few_examples_more_often(width, examples, batch_size,
 
 
 def test_without_epochs_the_steps_follow_from_the_examples(pretrained):
-    resolved, packed = finetuning_recipe.resolve_layers(
-        [], pretrained[0], [fields.Layer("task", {"data.task": "topic"})]
+    resolved, packed = finetuning_recipe.prepare_finetuning(
+        pretrained[0], [fields.Layer("task", {"data.task": "topic"})]
     )
     cfg, examples = resolved.config, len(packed.train["ids"])
     epochs = finetuning_recipe.choose_epochs(cfg.model.width, examples, cfg.train.batch_size)
@@ -238,11 +238,11 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
             ),
             packed.tokenizer,
         )
-    further = initialization.resolve(config.Config(), {"init.run": pretrained[0], "train.steps": 3})
+    further = resolution.resolve(config.Config(), {"init.run": pretrained[0], "train.steps": 3})
     assert further.data.language == run.cfg.data.language and further.tokenizer.path == ""
     assert (further.objective, further.init.run_sha256) == ("mlm", run.digest)
     layers = resolution.make_layers(config.Config(), {"init.run": pretrained[0]})
-    origins = initialization.resolve_layers(layers).origins
+    origins = resolution.resolve_layers(layers).origins
     assert origins["model.width"] == f"init.run = {pretrained[0]!r}" and origins["init.run"] == "override"
     otherwise = packed.tokenizer._replace(model=packed.tokenizer.model + b" ")
     with pytest.raises(errors.ConfigError, match=r"config.init.run = .*: expected the vocabulary of the training data"):
@@ -336,9 +336,9 @@ def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
             make_config(pretrained, "bad", **changes)
     for epochs in (math.nan, math.inf):
         with pytest.raises(errors.ConfigError, match=r"--epochs = (nan|inf): expected a finite"):
-            finetuning_recipe.resolve(pretrained[0], {"data.task": "topic"}, epochs=epochs)
+            prepare_finetuning(pretrained[0], {"data.task": "topic"}, epochs=epochs)
     with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
-        finetuning_recipe.resolve(f"{pretrained[0]}s", pretrained[1])
+        prepare_finetuning(f"{pretrained[0]}s", pretrained[1])
 
 
 @pytest.mark.parametrize(

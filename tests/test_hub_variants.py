@@ -123,7 +123,7 @@ def test_pretraining_goes_on_from_them(folders, models, tmp_path, case):
         "data.cache_dir": str(tmp_path / "cache"),
         "pack.seq_len": 16,
     }
-    cfg = initialization.resolve(config.Config(), asked)
+    cfg = resolution.resolve(config.Config(), asked)
     resolution.check(cfg)
     dataset = pack.load_dataset(cfg)
     built = program.build_program(cfg, dataset.dataset_info)

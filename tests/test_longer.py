@@ -192,7 +192,7 @@ def test_what_spreads_over_all_steps_is_refused(copy_run, schedule, changes, sai
     with pytest.raises(
         errors.ConfigError, match=rf"{said} .*depends on the number of all steps.*: choose another config.workdir"
     ):
-        extension.resolve(fields.override(cfg, {"train.steps": LONG}), {}, saved)
+        extension.extend_config(fields.override(cfg, {"train.steps": LONG}), {}, saved)
 
 
 def test_without_a_checkpoint_on_its_way_it_is_refused(copy_run):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import run_mlm, small_config
+from small import prepare_finetuning, run_mlm, small_config
 
 import mlm
 from mlm.base import errors
@@ -19,7 +19,7 @@ from mlm.data.rows import loader
 from mlm.data.tasks import task_file
 from mlm.evaluation import predictions
 from mlm.inference import batching, forward_passes, masked_queries, progress
-from mlm.training.run import finetuning_recipe, initialization, loop, trained_run
+from mlm.training.run import inheritance, loop, trained_run
 from mlm.training.step import evaluation
 
 WORDS = ["red", "green", "blue", "reddish", "greenish", "apple", "tree", "apples", "sky", "is", "the", "."]
@@ -98,7 +98,7 @@ def test_to_open_a_run_leaves_what_its_trainer_is_writing(runs):
 def test_a_start_is_known_before_processes_join(runs, monkeypatch):
     wanted = trained_run.load(runs["words"].workdir, {}).digest
     monkeypatch.setattr("orbax.checkpoint.CheckpointManager", None)  # it asks for devices, and then none can join
-    assert initialization.read_run_fields(runs["words"].workdir)["init.run_sha256"] == wanted
+    assert inheritance.read_run_fields(runs["words"].workdir)["init.run_sha256"] == wanted
 
 
 @KINDS
@@ -309,7 +309,7 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective, caplog):
     file.write_text("".join(f'{key} = "{value}"\n' for key, value in labelled.items()))
     name, task_fields, *_ = task_file.read_task_file("--task", str(file))
     file.unlink()  # the run has recorded what it said
-    cfg, packed = finetuning_recipe.resolve(run, given | task_fields, name=name)
+    cfg, packed = prepare_finetuning(run, given | task_fields, name=name)
     assert cfg.workdir == f"{run}/tasks/{objective}"
     loop.train(cfg, packed)
     model = mlm.load(cfg.workdir)

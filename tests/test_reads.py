@@ -219,6 +219,19 @@ def test_what_a_later_layer_leaves_without_a_reader_is_dropped_and_what_it_sets_
     assert resolution.resolve(template, text).data.validation_path == "held.txt"
 
 
+@pytest.mark.parametrize("objective", ["mlm", "causal"])  # the first is the default
+def test_an_objective_that_is_set_is_never_replaced_by_that_of_the_task(objective):
+    task, said = {"data.task": "topic", "tokenizer.path": "a"}, {"objective": objective}
+    for layers in ([task | said], [task, said], [said, task]):
+        cfg = resolution.resolve(config.Config(), *layers)
+        assert cfg.objective == objective
+        with pytest.raises(errors.ConfigError, match=f"config.objective = '{objective}': expected .*classification"):
+            resolution.check(cfg)
+    assert resolution.resolve(config.Config(), task).objective == "classification"
+    # A default that stands for a derived value is derived, also where it is set: so its help says.
+    assert resolution.resolve(config.Config(), {"model.width": 0}).model.width > 0
+
+
 def test_the_origin_of_each_value_is_where_it_comes_from():
     """A value is its default, or its layer's, or follows from the fields that are named with their values."""
     derived = {row.field: row for row in resolution.DERIVED_FIELDS}

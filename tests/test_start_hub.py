@@ -12,6 +12,7 @@ import pytest
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors, make_folders
 from safetensors.numpy import load
+from small import prepare_finetuning
 
 import mlm
 from mlm.base import config, errors, fields
@@ -76,7 +77,7 @@ def make_pair_fields(texts, **more) -> dict:
 
 
 def resolve(place, texts, **more):
-    return initialization.resolve(config.Config(), {"init.hub": str(place)}, make_text_fields(texts, **more))
+    return resolution.resolve(config.Config(), {"init.hub": str(place)}, make_text_fields(texts, **more))
 
 
 def blank(cfg, packed):
@@ -130,7 +131,7 @@ def run(folders, texts, tmp_path_factory):
     asked = {"init.hub": str(top / "folder")} | make_text_fields(
         texts, workdir=str(top / "run"), optim__learning_rate=1e-9
     )
-    cfg = initialization.resolve(config.Config(), asked)
+    cfg = resolution.resolve(config.Config(), asked)
     done = loop.train(cfg)
     shutil.rmtree(top / "folder")
     return asked, cfg, done
@@ -139,7 +140,7 @@ def run(folders, texts, tmp_path_factory):
 @pytest.mark.slow
 def test_it_goes_on_where_the_folder_stood_and_without_it(folders, run, tmp_path):
     asked, cfg, done = run
-    again = initialization.resolve(config.Config(), asked)
+    again = resolution.resolve(config.Config(), asked)
     assert fields.fingerprint(again) == fields.fingerprint(cfg)
     again = fields.override(again, {"data.cache_dir": str(tmp_path / "cache")})
     shutil.copytree(cfg.workdir, tmp_path / "copy")
@@ -156,7 +157,7 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(folders, run, tmp_path
         > 8
     )
     with pytest.raises(errors.ConfigError, match=r"^config.init.hub = '.*folder': expected a Hugging Face folder"):
-        initialization.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
+        resolution.resolve(config.Config(), asked | {"workdir": str(tmp_path / "new")})
     assert mlm.load(tmp_path / "copy").save_pretrained(str(tmp_path / "out"))["model_type"] == "roberta"
     had, has = (load((place / "model.safetensors").read_bytes()) for place in (folders["roberta"], tmp_path / "out"))
     assert had.keys() == has.keys()
@@ -196,7 +197,7 @@ def test_what_differs_is_refused_in_one_line(folders, texts, case):
     if not asked["data.path"]:
         del asked["data.validation_fraction"]
     with pytest.raises(errors.ConfigError, match=said) as refused:
-        resolution.check(initialization.resolve(config.Config(), asked))
+        resolution.check(resolution.resolve(config.Config(), asked))
     assert "\n" not in str(refused.value)
 
 
@@ -225,7 +226,7 @@ def test_sweeps_have_starts_as_points(folders, texts):
 
 
 def tuned(place, texts, tmp_path, **more):
-    return finetuning_recipe.resolve(str(place), make_pair_fields(texts, workdir=str(tmp_path / "tuned"), **more))
+    return prepare_finetuning(str(place), make_pair_fields(texts, workdir=str(tmp_path / "tuned"), **more))
 
 
 @pytest.mark.parametrize(("name", "between"), [("bert", 1), ("roberta", 2)])
@@ -268,11 +269,11 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(folders, texts, tmp_pat
 def test_fine_tuned_from_a_folder_it_predicts_without_it(folders, texts, tmp_path, monkeypatch):
     shutil.copytree(folders["roberta"], tmp_path / "theirs")
     monkeypatch.chdir(tmp_path)
-    cfg, packed = finetuning_recipe.resolve("theirs", make_pair_fields(texts))
+    cfg, packed = prepare_finetuning("theirs", make_pair_fields(texts))
     assert cfg.workdir == "runs/theirs/tasks/own"  # nothing is written into a folder of theirs
     loop.train(cfg, packed)
     shutil.rmtree("theirs")
-    again, _ = finetuning_recipe.resolve("theirs", make_pair_fields(texts))
+    again, _ = prepare_finetuning("theirs", make_pair_fields(texts))
     assert (fields.fingerprint(again), again.workdir) == (fields.fingerprint(cfg), cfg.workdir)
     found = mlm.load(cfg.workdir).predict([("the apple", "is red"), ("the sky", "is big")])
     assert {one.label for one in found} <= {"n", "y"}
@@ -282,14 +283,14 @@ def test_fine_tuned_from_a_folder_it_predicts_without_it(folders, texts, tmp_pat
 def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     _, first, _ = run
     asked = {"init.run": first.workdir} | make_text_fields(texts, workdir=str(tmp_path / "b"), mask__rate=0.4)
-    cfg = initialization.resolve(config.Config(), asked)
+    cfg = resolution.resolve(config.Config(), asked)
     assert (
         cfg.model == first.model
         and cfg.init.run_sha256
         and cfg.tokenizer.path == str(directory.tokenizer_folder(first.workdir))
     )
     assert fields.fingerprint(
-        initialization.resolve(config.Config(), asked | {"init.run_sha256": "0"})
+        resolution.resolve(config.Config(), asked | {"init.run_sha256": "0"})
     ) != fields.fingerprint(cfg)
     packed = pack.load_dataset(cfg)
     begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
@@ -304,7 +305,7 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
         ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the vocabulary of .*run; l"),
     ):
         with pytest.raises(errors.ConfigError, match=said):
-            initialization.resolve(config.Config(), asked | changes)
+            resolution.resolve(config.Config(), asked | changes)
 
 
 class Library(types.ModuleType):
@@ -335,7 +336,7 @@ def test_a_name_is_fetched_by_their_library(folders, texts, tmp_path, monkeypatc
         initialization.init_from_source(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1
     ).any()
     for place in ("hf:org/bert@main", f"{folders['bert']}/.", str(folders["bert"])):
-        assert initialization.choose_finetuning_folder(place, "sst2") == directory.finetuning_folder(
+        assert finetuning_recipe.choose_finetuning_folder(place, "sst2") == directory.finetuning_folder(
             "runs/bert", "sst2"
         )
     monkeypatch.setitem(sys.modules, "huggingface_hub", Library(None))

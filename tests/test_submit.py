@@ -13,7 +13,7 @@ from mlm.cli import sweep as command
 from mlm.cli.command import ConfigFlags
 from mlm.launch.cluster import job as jobs
 from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state
-from mlm.training.run import directory, initialization, provenance
+from mlm.training.run import directory, provenance, resolution
 
 EXPERIMENT = """SCALES = {"quick": {}}
 
@@ -335,7 +335,7 @@ def test_several_hosts_train_each_point_by_a_command_that_is_the_same_run(sweep,
     for words, cfg in zip(found, sweep.configs, strict=True):
         given = dict(re.findall(r"--config\.([\w.]+)='?([^' ]*(?: sweep[^']*)?)", words))
         typed = {name: type(fields.DEFAULT[name])(value) for name, value in given.items()}
-        assert initialization.resolve(config.Config(), typed) == cfg
+        assert resolution.resolve(config.Config(), typed) == cfg
         assert given["workdir"] == cfg.workdir
 
 

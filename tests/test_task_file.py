@@ -65,10 +65,10 @@ def test_a_fine_tuning_records_the_file_and_the_command_line_overrides_it(folder
     class Resolved(Exception):
         pass
 
-    def resolve(base, run, overrides, **options):
+    def prepare(run, overrides, **options):
         raise Resolved(overrides, options)
 
-    monkeypatch.setattr(finetuning_recipe, "resolve_layers", resolve)
+    monkeypatch.setattr(finetuning_recipe, "prepare_finetuning", prepare)
     before = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(Resolved) as caught:

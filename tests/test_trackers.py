@@ -143,7 +143,7 @@ def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config(folder):
     assert_tracked(cfg.workdir)
     assert any(Path(cfg.workdir, "tensorboard").iterdir())
     assert read_wandb_exits(cfg.workdir) == [0] and read_mlflow_status(cfg.workdir) == "FINISHED"
-    flat = fields.flatten(directory.resolve_kernels(cfg))
+    flat = fields.flatten(directory.pin_kernels(cfg))
     assert read_wandb(cfg.workdir)[2].items() >= json.loads(json.dumps(flat)).items()
     assert read_mlflow(cfg.workdir)[2] == {name: str(value) for name, value in flat.items()}
 

@@ -390,9 +390,9 @@ def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> d
     """
     from mlm.base import errors
     from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import checkpoint, trained_run
+    from mlm.training.run import checkpoint, directory, trained_run
 
-    trained_run.read_identity(workdir)
+    directory.require_identity(workdir)
     steps, cases, by_step = checkpoint.list_milestones(workdir), None, {}
     if not steps:
         raise errors.ConfigError(

@@ -62,8 +62,8 @@ def main(words: list[str]) -> None:
         errors.require("data.task" not in command_line.values, "--task", args.task, "no data.task beside it")
         name, task_fields, *_ = task_file.read_task_file("--task", args.task)
         overrides = [fields.Layer(args.task, task_fields), command_line]
-    resolved, packed = finetuning_recipe.resolve_layers(
-        base, args.model.rstrip("/"), overrides, from_scratch=args.from_scratch, epochs=args.epochs, name=name
+    resolved, packed = finetuning_recipe.prepare_finetuning(
+        args.model.rstrip("/"), overrides, base=base, from_scratch=args.from_scratch, epochs=args.epochs, name=name
     )
     if args.print_config:
         config_help.print_origins(resolved.config, resolved.origins)

@@ -155,9 +155,9 @@ def parse_words(words: list[str]):
 
 def print_config(args, layers) -> None:
     """Prints the value of each field and where it comes from."""
-    from mlm.training.run import initialization, resolution
+    from mlm.training.run import resolution
 
-    resolved = initialization.resolve_layers(layers, 1 + bool(args.recipe))
+    resolved = resolution.resolve_layers(layers, 1 + bool(args.recipe))
     resolution.check(resolved.config)
     config_help.print_origins(resolved.config, resolved.origins)
 
@@ -175,7 +175,7 @@ def launch_locally(args, layers) -> None:
 
 def resolve_config(args, layers, facts: dict):
     """The resolved config; adds to `facts` what must be equal in all processes of the run."""
-    from mlm.training.run import initialization, resolution
+    from mlm.training.run import resolution
 
     command.raise_on_interrupt()
     errors.require(
@@ -184,7 +184,7 @@ def resolve_config(args, layers, facts: dict):
         args.extend_to,
         "a single process; when it has extended the run, several processes can continue it",
     )
-    cfg = initialization.resolve_layers(layers, 1 + bool(args.recipe)).config
+    cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
     resolution.check(cfg)
     facts |= {"--processes": args.processes} | consistency.shared_fields(fields.flatten(cfg))
     facts |= consistency.code_versions()

@@ -98,8 +98,9 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     it.
     """
     trial = finetuning_recipe.Trial(*(case.inputs[name] for name in finetuning_recipe.Trial._fields))
-    overrides = finetuning_recipe.make_overrides(run.cfg, trial)
-    cfg, packed = finetuning_recipe.resolve(run.cfg.workdir, overrides, epochs=trial.epochs)
+    overrides = [fields.Layer("config.downstream", finetuning_recipe.make_overrides(run.cfg, trial))]
+    resolved, packed = finetuning_recipe.prepare_finetuning(run.cfg.workdir, overrides, epochs=trial.epochs)
+    cfg = resolved.config
     digest = files.json_sha256([fields.fingerprint(cfg), packed.manifest["inputs"]])
     name = f"{format_task_name(trial)}-{case.name.rpartition('/')[2]}-{digest[:6]}"
     cfg = fields.override(

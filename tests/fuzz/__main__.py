@@ -27,9 +27,9 @@ ROOT = Path(__file__).parents[2]
 def check_config(changes: dict) -> None:
     """All checks of `mlm train` before it creates anything."""
     from mlm.base import config
-    from mlm.training.run import initialization, loop
+    from mlm.training.run import loop, resolution
 
-    loop.check(initialization.resolve(config.Config(), changes))
+    loop.check(resolution.resolve(config.Config(), changes))
 
 
 def run_in_fork(function: Callable, *arguments) -> tuple[str, str]:

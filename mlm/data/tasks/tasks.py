@@ -325,7 +325,13 @@ DERIVED_FIELDS = (
         )
         for name in dict.fromkeys(name for row in TASKS.values() for name in row.labelled)
     ),
-    DerivedField("objective", ("data.task", "data.labelled.format", "data.corpus"), _derive_objective, _is_task),
+    DerivedField(
+        "objective",
+        ("data.task", "data.labelled.format", "data.corpus"),
+        _derive_objective,
+        _is_task,
+        default_is_choice=True,
+    ),
     DerivedField(
         "data.labelled.quoting",
         ("data.labelled.format", "data.corpus"),

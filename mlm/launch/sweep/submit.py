@@ -134,12 +134,12 @@ def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points:
 def make_train_command(cfg, base_config, config_paths: Sequence[str], options: SubmitOptions) -> tuple[str, ...]:
     """`mlm train` for a point: the fields that differ from the base. Raises ConfigError if that is another run."""
     from mlm.base import errors, fields
-    from mlm.training.run import initialization
+    from mlm.training.run import resolution
 
     base_fields = fields.flatten(base_config)
     changes = {name: value for name, value in fields.flatten(cfg).items() if value != base_fields[name]}
     errors.require(
-        initialization.resolve(base_config, changes) == cfg,
+        resolution.resolve(base_config, changes) == cfg,
         "--hosts",
         count_hosts(options),
         f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express",

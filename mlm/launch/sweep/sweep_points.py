@@ -8,7 +8,7 @@ from typing import Any
 
 from mlm.base import config, errors, fields
 from mlm.base.errors import ConfigError
-from mlm.training.run import initialization, resolution
+from mlm.training.run import inheritance, resolution
 
 
 def resolve_points(
@@ -41,11 +41,12 @@ def resolve_point(
 ) -> tuple[resolution.ResolvedConfig, dict[str, str]]:
     """The config of a point without the overrides that it does not read, and the fields that it does not read."""
     base_config = fields.override(config.Config(), base.values)
-    inherited = initialization.inherit_fields(base_config, point.values, overrides.values)
+    inherited = inheritance.inherit_fields(base_config, point.values, overrides.values)
     cfg = fields.override(fields.override(base_config, inherited), point.values)
-    unread = resolution.find_unread_settings(fields.override(cfg, overrides.values))
+    names = {*base.values, *inherited, *point.values, *overrides.values}
+    unread = resolution.find_unread_settings(fields.override(cfg, overrides.values), names)
     read = {field: value for field, value in overrides.values.items() if field not in unread}
-    return initialization.resolve_layers([base, point, fields.Layer(overrides.origin, read)]), unread
+    return resolution.resolve_layers([base, point, fields.Layer(overrides.origin, read)]), unread
 
 
 def find_origins(

@@ -2,16 +2,18 @@
 
 config.json: the resolved config and the identity of the data; tokenizer/; provenance.json: a record of each start;
 metrics.jsonl: the log; tensorboard/, wandb/ and mlruns/: the same, by tracker; trackers.json: the run's ids there;
-checkpoints/; milestones/: the parameters at config.train.milestones; milestone_evaluations/: a file like
-evaluations.json for each of them; held_out.npz: the columns of the last evaluation, by held-out example; result.json:
-written last; evaluations.json: the evaluations of the trained model; predictions-dev.jsonl and -test: the predictions
-of a fine-tuned model; error.txt: how a point of a sweep failed; tasks/: its fine-tunings. The results that a run had
-before it was extended are kept: held_out-1000.npz, evaluations-1000.json, result-1000.json.
+profile/: traces of JAX's profiler; checkpoints/; milestones/: the parameters at config.train.milestones;
+milestone_evaluations/: a file like evaluations.json for each of them; held_out.npz: the columns of the last evaluation,
+by held-out example; result.json: written last; evaluations.json: the evaluations of the trained model;
+predictions-dev.jsonl and -test: the predictions of a fine-tuned model; error.txt: how a point of a sweep failed;
+tasks/: its fine-tunings. The results that a run had before it was extended are kept: held_out-1000.npz,
+evaluations-1000.json, result-1000.json.
 
 Each file has a digest, its own or in another file: what is read is what was written, else files.DamagedFile is raised.
 """
 
 import contextlib
+import difflib
 import functools
 import hashlib
 import io
@@ -25,7 +27,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from mlm.base import config, fields, files
+from mlm.base import config, errors, fields, files
 from mlm.base.storage import get_storage
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -79,6 +81,17 @@ def read_identity(workdir: Path | str) -> dict | None:
     earlier version.
     """
     return _check_format(workdir, files.read_json_with_digest(files.make_path(workdir, "config.json")))
+
+
+def require_identity(workdir: str) -> dict:
+    """The identity of the run in a directory. Raises ConfigError, with the nearest run's name, if there is none."""
+    saved = read_identity(workdir)
+    if saved is None:
+        nearest = difflib.get_close_matches(str(files.make_path(workdir)), list_sibling_runs(workdir), n=1)
+        raise errors.ConfigError(
+            f"run {workdir!r}: expected the directory of a run" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+        )
+    return saved
 
 
 def _check_format(workdir, saved):
@@ -216,7 +229,7 @@ def check_workdir(cfg: config.Config) -> None:
             fields.check_config(fields.override(cfg, lengths), saved, cfg.workdir)
 
 
-def resolve_kernels(cfg: config.Config) -> config.Config:
+def pin_kernels(cfg: config.Config) -> config.Config:
     """The config with the kernels by name: those that its run began with, else those of this platform."""
     saved = None
     with contextlib.suppress(files.DamagedFile):

@@ -47,7 +47,7 @@ def get_original_values(saved: Mapping[str, Any]) -> dict[str, Any]:
     return saved.get("original") or {name: saved["config"][name] for name in EXTENDABLE_FIELDS}
 
 
-def resolve(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[str, Any]) -> config.Config:
+def extend_config(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[str, Any]) -> config.Config:
     """The config of the run of an identity, extended to the steps of cfg; its own config if it has as many already.
 
     Args:

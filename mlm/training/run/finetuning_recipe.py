@@ -2,13 +2,15 @@
 
 import itertools
 import math
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
 from mlm.data.tasks import splits, tasks
-from mlm.training.run import downstream, initialization, resolution
+from mlm.training.run import directory, downstream, inheritance, pretrained_folder, resolution
 
 # As in Devlin et al. 2019, appendix A.3, with the 6% warm-up of Liu et al. 2019: a few epochs (they choose among 2, 3
 # and 4) at the best of three learning rates. Their rates are for models of a hundred million parameters; the smallest
@@ -101,10 +103,10 @@ def plan_config(cfg: config.Config, trial: Trial) -> config.Config:
 
     Raises ConfigError if the run cannot be fine-tuned so.
     """
-    inherited = initialization.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
+    inherited = inheritance.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
     overrides = fields.Layer("config.downstream", make_overrides(cfg, trial))
     layers = [fields.Layer(cfg.workdir, inherited), make_recipe(inherited, trial.task), overrides]
-    resolved = resolution.resolve_layers(layers).config
+    resolved = resolution.merge_layers(layers).config
     resolution.check(resolved)
     return resolved
 
@@ -120,17 +122,18 @@ def check(cfg: config.Config) -> None:
             raise errors.ConfigError(f"config.downstream, {trial.task}: {error}") from None
 
 
-def resolve(run: str, overrides: Mapping[str, Any], **options: Any) -> tuple[config.Config, pack.PackedDataset]:
-    """The config and the data of `resolve_layers`; overrides: fields by dotted name, data.task among them."""
-    resolved, packed = resolve_layers([], run, [fields.Layer("override", overrides)], **options)
-    return resolved.config, packed
+def choose_finetuning_folder(source: str, name: str) -> Path:
+    """The directory of a fine-tuning of a run or of a Hugging Face folder; nothing is written into the latter."""
+    is_external = pretrained_folder.is_pretrained_folder(source) or not files.make_path(source).exists()
+    source_name = Path(os.path.abspath(source)).name.partition("@")[0]
+    return directory.finetuning_folder(Path("runs", source_name) if is_external else source, name)
 
 
-def resolve_layers(
-    base: Sequence[fields.Layer],
+def prepare_finetuning(
     run: str,
     overrides: Sequence[fields.Layer],
     *,
+    base: Sequence[fields.Layer] = (),
     from_scratch: bool = False,
     epochs: float | None = None,
     name: str = "",
@@ -138,9 +141,9 @@ def resolve_layers(
     """The resolved and checked config of a fine-tuning of a run, or of a Hugging Face folder, and its data.
 
     Args:
-        base: the layers that all others override.
-        run: the directory of the run, or a Hugging Face folder. Its fields override base.
+        run: the directory of the run, or a Hugging Face folder.
         overrides: layers that set data.task, and more. They override the recipe, which overrides the run.
+        base: layers that the run's fields override.
         from_scratch: initialize the parameters instead of loading the run's.
         epochs: replaces train.steps; None: `choose_epochs` does.
         name: names the run's directory; empty: data.task does.
@@ -158,16 +161,16 @@ def resolve_layers(
         "no --epochs, since config.train.steps is set",
     )
     errors.require(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
-    folder = initialization.choose_finetuning_folder(run, (name or task) + ("-from_scratch" if from_scratch else ""))
+    folder = choose_finetuning_folder(run, (name or task) + ("-from_scratch" if from_scratch else ""))
     workdir = fields.Layer("run and task", {"workdir": str(folder)})
     source_cfg = config.Config()
     for layer in (*base, workdir, *overrides):
         source_cfg = fields.override(source_cfg, layer.values)
-    inherited = initialization.read_source_fields(run, source_cfg, from_scratch=from_scratch)
+    inherited = inheritance.read_source_fields(run, source_cfg, from_scratch=from_scratch)
     layers = [*base, fields.Layer(run, inherited), workdir, make_recipe(inherited, task), *overrides]
-    cfg = resolution.resolve_layers(layers).config
+    cfg = resolution.merge_layers(layers).config
     if not from_scratch:
-        initialization.check_inherited_fields(cfg, inherited)
+        inheritance.check_inherited_fields(cfg, inherited)
     resolution.check(cfg)
     packed = pack.load_dataset(cfg)
     if "train.steps" not in changes:
@@ -175,7 +178,7 @@ def resolve_layers(
         epochs = choose_epochs(cfg.model.width, num_examples, batch_size) if epochs is None else epochs
         steps = max(1, math.ceil(num_examples * epochs / batch_size))
         layers.append(fields.Layer(f"epochs = {epochs:g}", {"train.steps": steps}))
-    return resolution.resolve_layers(layers), packed
+    return resolution.merge_layers(layers), packed
 
 
 def make_recipe(inherited: Mapping[str, Any], task: str) -> fields.Layer:

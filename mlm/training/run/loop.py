@@ -40,7 +40,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
         DivergenceError: the loss is not finite, and config.train.spike_threshold does not handle it.
     """
     check(cfg)
-    cfg = directory.resolve_kernels(cfg)
+    cfg = directory.pin_kernels(cfg)
     packed = packed or pack.load_dataset(cfg)
     data_identity = packed.manifest["inputs"]
     result = directory.recover_finished(cfg, data_identity, packed.tokenizer)
@@ -65,9 +65,9 @@ def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
     """Extends the run in config.workdir, done or not, to cfg's steps; returns the config with which it continues.
 
     Nothing changes if it has as many steps already. Works in a single process only. Raises ConfigError as
-    `extension.resolve` does, if there is no run, or if the longer run shares none of its checkpoints.
+    `extension.extend_config` does, if there is no run, or if the longer run shares none of its checkpoints.
     """
-    cfg, data_identity = directory.resolve_kernels(cfg), packed.manifest["inputs"]
+    cfg, data_identity = directory.pin_kernels(cfg), packed.manifest["inputs"]
     errors.require(
         directory.read_identity(cfg.workdir) is not None,
         "config.workdir",
@@ -77,7 +77,7 @@ def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
     with directory.acquire_run(cfg):
         saved = directory.read_identity(cfg.workdir)
         assert saved is not None
-        extended = extension.resolve(cfg, data_identity, saved)
+        extended = extension.extend_config(cfg, data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
             check(extended)
             program = programs.build_program(extended, packed.dataset_info)
@@ -95,7 +95,7 @@ def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
         saved = directory.read_identity(cfg.workdir)
         if saved is None:
             return False
-        extension.resolve(cfg, packed.manifest["inputs"], saved)
+        extension.extend_config(cfg, packed.manifest["inputs"], saved)
     except errors.ConfigError:
         return False
     return any(fields.flatten(cfg)[name] != saved["config"][name] for name in extension.EXTENDABLE_FIELDS)

@@ -1,7 +1,7 @@
 """The steps from a config to a run: fields that follow from others are filled in, and each package checks its own."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mlm import models, objectives
@@ -12,7 +12,7 @@ from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
-from mlm.training.run import default_recipe, downstream, milestones, profile, spikes, trackers
+from mlm.training.run import default_recipe, downstream, inheritance, milestones, profile, spikes, trackers
 from mlm.training.step import ngrams, optim, parallel, trainable
 
 FIELD_CONDITIONS = (
@@ -65,30 +65,49 @@ def make_layers(cfg: Config, *overrides: Mapping[str, Any]) -> list[fields.Layer
     ]
 
 
-def resolve_layers(layers: Sequence[fields.Layer]) -> ResolvedConfig:
-    """Puts layers on the defaults, and fills in the fields that follow from others.
+def resolve_layers(layers: Sequence[fields.Layer], num_base: int = 1) -> ResolvedConfig:
+    """The way from what a user sets to the config of a run: `merge_layers`, with what init.run or init.hub hands down.
 
-    A field that is set and read never changes. A field that was set below another layer may lose its reader by it:
+    Inherited fields lie above the first num_base layers.
+
+    Raises:
+        ConfigError: what the run starts from cannot be read, a layer changes its model, or sets what nothing reads.
+    """
+    inherited_fields = inheritance.inherit_fields(Config(), *(layer.values for layer in layers))
+    names = (name for name in inheritance.SOURCES if inherited_fields.get(name))
+    origin = next((f"{name} = {inherited_fields[name]!r}" for name in names), "")
+    inherited = [fields.Layer(origin, inherited_fields)] if inherited_fields else []
+    resolved = merge_layers([*layers[:num_base], *inherited, *layers[num_base:]])
+    inheritance.check_inherited_fields(resolved.config, inherited_fields)
+    return resolved
+
+
+def merge_layers(layers: Sequence[fields.Layer]) -> ResolvedConfig:
+    """Puts layers on the defaults, and fills in the fields that follow from others; reads no other run.
+
+    A field that a layer sets and the run reads keeps its value, unless that value is one that stands for what follows
+    from other fields, such as model.width = 0. A field that was set below another layer may lose its reader by it:
     `--config.data.path` over a recipe for the built-in language. It then returns to its default.
 
     Raises:
         ConfigError: a field is set that nothing reads at the layer that set it.
     """
-    levels, origins = [Config()], dict.fromkeys(fields.DEFAULT, "default")
+    levels, names, origins = [Config()], [frozenset[str]()], dict.fromkeys(fields.DEFAULT, "default")
     for layer in layers:
         levels.append(fields.override(levels[-1], layer.values))
+        names.append(names[-1] | layer.values.keys())
         origins |= dict.fromkeys(layer.values, layer.origin)
     defaults = {}
-    for name, why in find_unread_settings(levels[-1]).items():
+    for name, why in find_unread_settings(levels[-1], names[-1]).items():
         level = max(i for i, layer in enumerate(layers, 1) if name in layer.values)
-        if name in find_unread_settings(levels[level]):
-            check(derive_fields(levels[-1]))  # where the reader's own field is wrong, report that one
+        if name in find_unread_settings(levels[level], names[level]):
+            check(derive_fields(levels[-1], names[-1]))  # where the reader's own field is wrong, report that one
             value = fields.flatten(levels[level])[name]
             raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {why}; leave it out")
         defaults[name] = fields.DEFAULT[name]
         origins[name] = "default"
     cfg = fields.override(levels[-1], defaults)
-    settings, cfg = fields.flatten(cfg), derive_fields(cfg)
+    settings, cfg = fields.flatten(cfg), derive_fields(cfg, names[-1])
     flat = fields.flatten(cfg)
     for row in DERIVED_FIELDS:
         if flat[row.field] != settings[row.field]:
@@ -97,22 +116,25 @@ def resolve_layers(layers: Sequence[fields.Layer]) -> ResolvedConfig:
     return ResolvedConfig(cfg, origins)
 
 
-def find_unread_settings(cfg: Config) -> dict[str, str]:
-    """The fields that cfg sets itself though nothing reads them, each with the reason."""
+def find_unread_settings(cfg: Config, names: Collection[str] = ()) -> dict[str, str]:
+    """The fields that cfg sets itself though nothing reads them, each with the reason.
+
+    names: of the fields that are set, those at their default among them.
+    """
     fields.check_values(cfg)
     unread = {}
-    settings, filled = fields.flatten(cfg), derive_fields(cfg)
+    settings, filled = fields.flatten(cfg), derive_fields(cfg, names)
     for name, why in conditional_fields.find_unread_fields(FIELD_CONDITIONS, fields.flatten(filled)).items():
         if settings[name] != fields.DEFAULT[name]:
-            without = derive_fields(fields.override(cfg, {name: fields.DEFAULT[name]}))
+            without = derive_fields(fields.override(cfg, {name: fields.DEFAULT[name]}), names)
             if settings[name] != fields.flatten(without)[name]:
                 unread[name] = why
     return unread
 
 
-def derive_fields(cfg: Config) -> Config:
-    """The config with the fields that follow from others filled in, where they are not set."""
-    return fill_derived_fields(DERIVED_FIELDS, cfg)
+def derive_fields(cfg: Config, names: Collection[str] = ()) -> Config:
+    """The config with the fields that follow from others filled in, where they are not set; names: of those set."""
+    return fill_derived_fields(DERIVED_FIELDS, cfg, names)
 
 
 def check(cfg: Config) -> None:

@@ -1,7 +1,6 @@
 """A trained run, loaded: its newest checkpoint, its tokenizer and its config."""
 
 import contextlib
-import difflib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -36,17 +35,6 @@ class TrainedRun(NamedTuple):
         return packed
 
 
-def read_identity(workdir: str) -> dict:
-    """The identity of the run in a directory. Raises ConfigError, with the nearest run's name, if there is none."""
-    saved = directory.read_identity(workdir)
-    if saved is None:
-        nearest = difflib.get_close_matches(str(files.make_path(workdir)), directory.list_sibling_runs(workdir), n=1)
-        raise errors.ConfigError(
-            f"run {workdir!r}: expected the directory of a run" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
-        )
-    return saved
-
-
 def load(
     workdir: str,
     settings: Mapping[str, Any],
@@ -68,7 +56,7 @@ def load(
         ConfigError: there is no run, or no checkpoint or milestone of the step, or a process is training there.
         DamagedFile: a file of the run is damaged.
     """
-    saved = read_identity(workdir)
+    saved = directory.require_identity(workdir)
     result_fields = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():
         errors.require(

@@ -41,7 +41,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | spikes.Divergenc
         f"{', '.join(name for name, mode in parallel.MODES.items() if mode.vmaps_runs)}, in one process, for runs that "
         "are trained together",
     )
-    configs = [directory.resolve_kernels(cfg) for cfg in configs]
+    configs = [directory.pin_kernels(cfg) for cfg in configs]
     packed, outcomes = pack.load_dataset(configs[0]), {}
     with contextlib.ExitStack() as stack:
         runs, states = [], []

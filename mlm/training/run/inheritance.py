@@ -1,0 +1,154 @@
+"""The fields that a config inherits from the run or the Hugging Face folder that its parameters start from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlm.base import config, errors, fields, files
+from mlm.base.derived_fields import fill_derived_fields
+from mlm.data.tasks import tasks
+from mlm.data.text import corpus
+from mlm.data.tokenizers import kinds
+from mlm.training.run import checkpoint, directory, pretrained_folder
+
+SOURCES = ("init.run", "init.hub")
+# Fields of a model that may differ from its source's: they say how it is trained and computed.
+TRAINING_FIELDS = tuple(
+    f"model.{name}"
+    for name in (
+        "dropout",
+        "attention_dropout",
+        "init_std",
+        "depth_scaled_init",
+        "chrono_init",
+        "rope_theta",  # no parameters: ModernBERT raises it for longer rows
+        "local_rope_theta",
+        "dtype",
+        "scan_unroll",
+        "rnn_unroll",
+        "remat",
+        "remat_policy",
+    )
+)
+
+
+def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, by dotted name, that a config inherits from its source: config.init.run or config.init.hub."""
+    for changes in overrides:
+        cfg = fields.override(cfg, changes)
+    run, hub_folder = cfg.init.run, cfg.init.hub
+    errors.require(not (run and hub_folder), "config.init.hub", hub_folder, "only one of config.init.run and this")
+    if not (run or hub_folder):
+        return {}
+    source, kind = run or hub_folder, "run" if run else "hub"
+    fields.check_values(cfg)
+    if not source.startswith(pretrained_folder.HUB_PREFIX):
+        files.check_folder(
+            f"config.init.{kind}", source, writable=False, schemes=directory.CHECKPOINT_SCHEMES if run else ()
+        )
+    inherited_fields = read_source_fields(source, cfg, kind=kind)
+    data = fill_derived_fields(corpus.DERIVED_FIELDS, cfg).data
+    language = {name for name in inherited_fields if name.startswith("data.language.")}
+    if data.corpus == "language":
+        errors.require(
+            bool(language),
+            "config.data.path",
+            data.path,
+            f"text to train on, or config.data.task, since {source} has a vocabulary of its own",
+        )
+        del inherited_fields["tokenizer.path"]  # `initialization.init_from_source` checks that the words are the same
+    elif data.task not in tasks.LANGUAGE_TASKS:
+        inherited_fields = {name: value for name, value in inherited_fields.items() if name not in language}
+    return inherited_fields
+
+
+def read_source_fields(
+    source: str, cfg: config.Config, *, kind: str = "", from_scratch: bool = False
+) -> dict[str, Any]:
+    """The fields, by dotted name, that a config inherits from a run or a Hugging Face folder.
+
+    They are its model, its language, the length of its examples, its tokenizer, and a digest of its parameters. If the
+    source is gone, and the run in cfg.workdir began from it, the fields are those of that run.
+
+    Args:
+        kind: of the source: "run" or "hub"; "": detect it.
+        from_scratch: leave out the parameters.
+
+    Raises:
+        ConfigError: there is no such source.
+    """
+    kind = kind or ("hub" if pretrained_folder.is_pretrained_folder(source) else "run")
+    try:
+        if kind == "run":
+            return read_run_fields(source, from_scratch=from_scratch)
+        return read_hub_fields(source, cfg, from_scratch=from_scratch)
+    except errors.ConfigError:
+        if files.make_path(source).exists():
+            raise
+        saved = directory.read_identity(cfg.workdir) or {"config": {}}
+        init = {name: value for name, value in saved["config"].items() if name.startswith("init.")}
+        if source not in (init.get("init.run"), init.get("init.hub")):
+            raise
+        return select_inherited_fields(saved["config"], cfg.workdir) | init
+
+
+def read_run_fields(workdir: str, *, from_scratch: bool = False) -> dict[str, Any]:
+    """`read_source_fields` of a run. Raises ConfigError if there is no run, or no checkpoint."""
+    inherited_fields = select_inherited_fields(directory.require_identity(workdir)["config"], workdir)
+    if from_scratch:
+        return inherited_fields
+    digest = checkpoint.read_newest_digest(workdir)
+    errors.require(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
+    return inherited_fields | {"init.run": str(workdir), "init.run_sha256": digest}
+
+
+def read_hub_fields(source: str, cfg: config.Config, *, from_scratch: bool = False) -> dict[str, Any]:
+    """`read_source_fields` of a Hugging Face folder; examples are as long as cfg's, at most as the model allows.
+
+    Raises ConfigError if there is no such folder, or none that a model here can be.
+    """
+    folder = pretrained_folder.find_folder(source)
+    inherited_fields = pretrained_folder.read_model_fields(folder)
+    inherited_fields |= {
+        "tokenizer.path": folder,
+        "pack.seq_len": min(cfg.pack.seq_len, inherited_fields["model.max_positions"]),
+    }
+    if from_scratch:
+        return inherited_fields
+    return inherited_fields | {"init.hub": source, "init.hub_sha256": pretrained_folder.compute_digest(folder)}
+
+
+def select_inherited_fields(flat_config: Mapping[str, Any], workdir: str) -> dict[str, Any]:
+    """The fields, by dotted name, that must be those of the run in a directory; flat_config: all fields of the run.
+
+    The kernels are not among them: they follow the platform of the new run.
+    """
+    inherited_fields = {
+        name: value for name, value in flat_config.items() if name.startswith("model.") and name != "model.kernels"
+    }
+    if flat_config["data.corpus"] == "language":
+        inherited_fields |= {name: value for name, value in flat_config.items() if name.startswith("data.language.")}
+    return inherited_fields | {
+        "pack.seq_len": flat_config["pack.seq_len"],
+        "tokenizer.path": str(directory.tokenizer_folder(workdir)),
+    }
+
+
+def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, Any]) -> None:
+    """Raises ConfigError if the model or the vocabulary of a config is not that of its source."""
+    flat, source = fields.flatten(cfg), cfg.init.run or cfg.init.hub
+    for name, value in inherited_fields.items():
+        if name.startswith("model.") and name not in TRAINING_FIELDS:
+            errors.require(
+                flat[name] == value, f"config.{name}", flat[name], f"{value!r}, as {source} has it; leave it out"
+            )
+    path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")
+    if source_path not in ("", path):
+        vocabularies = [
+            kinds.load_tokenizer_folder("config.tokenizer.path", one).model for one in (path, source_path) if one
+        ]
+        errors.require(
+            len(vocabularies) == 2 and vocabularies[0] == vocabularies[1],
+            "config.tokenizer.path",
+            path,
+            f"the vocabulary of {source}; leave it out",
+        )
