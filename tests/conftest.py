@@ -1,5 +1,6 @@
 """Tests run on the CPU, with four simulated devices. Programs that many tests start are compiled once, and quickly."""
 
+import gc
 import logging
 import os
 
@@ -14,6 +15,7 @@ os.environ |= process_environment.compilation_cache_settings() | dict(os.environ
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process that a test starts compiles all of mlm's source
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no program is asked which line its parts come from
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # what one process compiles in no time, others do not
+gc.set_threshold(2**17)  # as the command does: what a trace makes lives on, and a tenth of the time went to gc
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +60,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         slow[item.path] = slow.get(item.path, 0) + (item.get_closest_marker("slow") is not None)
     items.sort(key=lambda item: -slow[item.path])
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

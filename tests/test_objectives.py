@@ -41,7 +41,7 @@ from mlm.report.table import Column
 from mlm.training.run import directory, loop, preemption, resolution
 from mlm.training.step import evaluation, program, update
 
-ROWS = 8
+ROWS = VOCAB - NUM_SPECIAL  # one for each token in test_nothing_leaks, so that one program serves all tests
 OF_TOKENS = [objective for objective in OBJECTIVES if objective not in (*LABELLED, *SOURCED)]
 CROSS = [
     (objective, *member)
@@ -90,14 +90,23 @@ class Judged:
         self.predicts_tokens = self.made.objective.predicts_tokens
         self.params = params_of(self.made.init_state.eval_shape(program.make_train_hparams(self.cfg)).params, 0.15)
         self.knobs = program.make_eval_hparams(self.cfg)
-        self.step = jax.jit(functools.partial(update.eval_step, self.made.model, self.made.objective))
+        self.step = jax.jit(self.evaluate)
         self.nats, self.weight = next(s for s in self.made.objective.scores if s.name == "loss").columns
 
+    def evaluate(self, params, rows):
+        keys = update.make_eval_keys(self.knobs, rows.index_B)
+        asked_BxL = self.made.objective.eval_mask(rows.text, keys, self.knobs)
+        return update.eval_step(self.made.model, self.made.objective, params, rows, self.knobs), asked_BxL
+
+    def asked(self, rows):
+        """Which tokens an evaluation asks for."""
+        return np.asarray(self.step(self.params, rows)[1])
+
     def __call__(self, rows, params=None):
-        return jax.device_get(evaluation.name_sums(self.step(params or self.params, rows, self.knobs)))
+        return jax.device_get(evaluation.name_sums(self.step(params or self.params, rows)[0]))
 
 
-@functools.lru_cache(maxsize=2)
+@functools.cache
 def judge(objective, family, cell):
     return Judged(objective, family, cell)
 
@@ -125,9 +134,7 @@ def test_losses_are_sums_over_each_row_alone(objective, family, cell):
         np.testing.assert_allclose(turned[name][::-1], value_B, rtol=1e-4, atol=1e-5, err_msg=name)
         assert not value_B[-1].any() and len(value_B) == ROWS, name
     assert (found[of.weight] == found[of.weight].round()).all() and found[of.weight][:-1].sum() >= ROWS - 1
-    asked_BxL = np.asarray(
-        of.made.objective.eval_mask(rows.text, update.make_eval_keys(of.knobs, rows.index_B), of.knobs)
-    )
+    asked_BxL = of.asked(rows)
     counted_B = found.get("diffusion_masked", found[of.weight])  # whose weight is that of all tokens
     np.testing.assert_array_equal(asked_BxL.sum(1), counted_B if of.predicts_tokens else 0)
 
@@ -151,20 +158,20 @@ def test_nothing_leaks(objective, family, cell):
     Were any of it seen, the probability of each would be taken from another distribution.
     """
     of = judge(objective, family, cell)
-    places_L, length_B = np.arange(16), np.arange(2, 66) % 6 + 2
-    ids_BxL = np.random.default_rng(1).integers(NUM_SPECIAL, VOCAB, (64, 16)).astype(np.int32)
+    places_L, length_B = np.arange(16), np.arange(2, ROWS + 2) % 6 + 2
+    ids_BxL = np.random.default_rng(1).integers(NUM_SPECIAL, VOCAB, (ROWS, 16)).astype(np.int32)
     ids_BxL[:, 0] = CLS
     there_BxL = (places_L < length_B[:, None]).astype(np.int32)
-    text = types.Tokens(ids_BxL * there_BxL, there_BxL, np.tile(places_L.astype(np.int32), (64, 1)), 0 * ids_BxL)
-    index_B = np.arange(64, dtype=np.int32)
-    asked_BxL = np.asarray(of.made.objective.eval_mask(text, update.make_eval_keys(of.knobs, index_B), of.knobs))
+    text = types.Tokens(ids_BxL * there_BxL, there_BxL, np.tile(places_L.astype(np.int32), (ROWS, 1)), 0 * ids_BxL)
+    labels = {name: 0 * label for name, label in labelled().labels.items()}
+    asked_BxL = of.asked(types.Batch(text, labels, np.arange(ROWS, dtype=np.int32)))
     row = np.flatnonzero(asked_BxL.sum(1) == 1)[-1]
     tokens_T = np.arange(NUM_SPECIAL, VOCAB, dtype=np.int32)
     rows = jax.tree.map(lambda x: np.repeat(x[row : row + 1], len(tokens_T), 0), text)
     rows.ids_BxL[:, asked_BxL[row].argmax()] = tokens_T
     never = jnp.where(jnp.arange(VOCAB) < NUM_SPECIAL, -1e9, 0)  # special tokens, which cannot be tried, are ruled out
     params = of.params | {"model": of.params["model"] | {"bias": of.params["model"]["bias"] + never}}
-    found = of(types.Batch(rows, {"next_B": 0 * tokens_T}, np.full(len(tokens_T), row, np.int32)), params)
+    found = of(types.Batch(rows, labels, np.full(ROWS, row, np.int32)), params)
     assert np.exp(-found[of.nats] / found[of.weight]).sum() == pytest.approx(1, abs=1e-4)
 
 
