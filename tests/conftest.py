@@ -1,5 +1,6 @@
 """Tests run on the CPU, with four simulated devices. Programs that many tests start are compiled once, and quickly."""
 
+import functools
 import gc
 import logging
 import os
@@ -40,7 +41,7 @@ def estimated_flops():
 
     import jax
 
-    from mlm.training.run import training_run
+    from mlm.training.run import model_flops
     from mlm.training.step import cost, program
 
     def estimate_step_flops(cfg, vocab_size):
@@ -49,7 +50,17 @@ def estimated_flops():
 
     estimates = types.SimpleNamespace(**vars(cost) | {"count_step_flops": estimate_step_flops})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_run, "cost", estimates)
+        patch.setattr(model_flops, "cost", estimates)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs():
+    """A file's tests trace each program once, however many they build between: a run keeps but three."""
+    from mlm.training.step import program
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "_build_cached", functools.cache(program._build_cached.__wrapped__))
         yield
 
 

@@ -1,7 +1,6 @@
 """Experiments: every point of every scale is one that a run would take, and their tables say what the runs found."""
 
 import csv
-import functools
 import importlib
 import json
 import math
@@ -195,17 +194,7 @@ def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_wher
     assert made[0]["at_15"].mean == pytest.approx(3.1)
 
 
-@pytest.fixture
-def none_made_twice(monkeypatch):
-    """Programs stay as long as this process: many experiments have one and the same point."""
-    monkeypatch.setattr(program, "_build_cached", PROGRAMS)
-
-
-PROGRAMS = functools.cache(program._build_cached.__wrapped__)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("none_made_twice")
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "dynamic_masking"])  # by the command, below
 def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     """On shorter rows and for fewer steps than the scale's own, on the devices of this process: two points of each

@@ -217,15 +217,20 @@ def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_gates_start_with_the_timescales_asked_for(cell):
     cfg, longest = small_config("rnn", cell, model__chrono_init=100, model__rnn_dim=64), 100
-    params = MODELS["rnn"].build(cfg.model, VOCAB).init(jax.random.key(0))
-    (bias,) = [
-        leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        if "forward_input" in jax.tree_util.keystr(path) and "bias" in jax.tree_util.keystr(path)
-    ]
+
+    @jax.jit
+    def init_biases(key):
+        return [
+            leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(MODELS["rnn"].build(cfg.model, VOCAB).init(key))
+            if "forward_input" in jax.tree_util.keystr(path) and "bias" in jax.tree_util.keystr(path)
+        ]
+
+    (bias,) = init_biases(jax.random.key(0))
     spec, decays = rnn.CELLS[cell], []
+    step = jax.jit(spec.step)
     for layer in range(cfg.model.num_layers):
-        after = spec.step(bias[layer][None], jnp.zeros((1, 64 * spec.gates)), (jnp.ones((1, 64)),) * spec.carries)
+        after = step(bias[layer][None], jnp.zeros((1, 64 * spec.gates)), (jnp.ones((1, 64)),) * spec.carries)
         decays.append(1 - np.asarray(after[-1][0]))  # of a unit's content, where nothing new comes
     tokens = 1 / np.stack(decays)
     assert tokens.min() > 1.9 and tokens.max() < longest + 0.1 and abs(tokens.mean() - longest / 2) < longest / 10
