@@ -12,7 +12,7 @@ from small import small_config
 
 from mlm.base import config, errors, fields
 from mlm.base.rng_versions import RNG_VERSIONS
-from mlm.cli import command, config_help
+from mlm.cli import command, config_help, finetune, train, use
 from mlm.training.run import loop, resolution
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +53,7 @@ def check(changes):
         ),
         ({"model.num_heads": 3}, ["config.model.num_heads = 3", "width = 128"]),
         ({"model.family": "transfomer"}, ["'transfomer'", "did you mean 'transformer'"]),
+        ({"model.family": "lstm"}, ["'lstm'", "did you mean model.family=rnn model.cell=lstm?"]),
         ({"model.family": "rnn", "model.cell": "gur"}, ["'gur'", "did you mean 'gru'"]),
         ({"model.cell": "lstm"}, ["config.model.cell", "no cells"]),
         ({"model.size": "bsae"}, ["'bsae'", "did you mean 'base'"]),
@@ -243,3 +244,20 @@ def test_a_directory_of_another_run_is_refused_with_a_ready_setting(workdir, rea
     saved = fields.build_identity(dataclasses.replace(cfg, seed=3), {})
     with pytest.raises(errors.ConfigError, match=f"config.seed = 0, there 3; .*, such as {ready}$"):
         fields.check_config(cfg, saved, workdir)
+
+
+@pytest.mark.parametrize(
+    ("make_parser", "word", "near"),
+    [
+        (train.make_parser, "--steps=10", "train.steps=10"),
+        (train.make_parser, "--mask.rate=0.3", "mask.rate=0.3"),
+        (train.make_parser, "--lr=1", "optim.learning_rate=1"),
+        (train.make_parser, "--recip=bert", "--recipe"),
+        (finetune.make_parser, "--epoch=3", "--epochs"),
+        (lambda: use.make_parser("serve"), "--steps=10", ""),  # it reads no fields
+    ],
+)
+def test_a_flag_that_is_a_field_is_called_as_one(make_parser, word, near):
+    with pytest.raises(errors.ConfigError) as error:
+        make_parser().parse_words([word] if make_parser is train.make_parser else ["run", word])
+    assert str(error.value).endswith(f"; did you mean {near}?" if near else "; see mlm serve --help")

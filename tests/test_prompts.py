@@ -266,6 +266,12 @@ def test_the_doors_ask_for_what_they_name(folder):
     )
     assert (zero.task, len(few), few[0].task) == ("zero_shot", 5, "few_shot")
     assert few[0].inputs["grid"] == [(4,), (1e-3,), 30, 30] and zero.inputs["verbalizers"] == {"0": "Yes", "1": "No"}
+    assert "few-shot: 5 fine-tunings of 30 steps" in evaluate.describe_few_shot(few)
+    *_, few = list_cases("--prompt=sst2", f"--task_path={folder}", "--few_shot")
+    grid = few_shot.FewShotGrid(*few.inputs["grid"])
+    assert "few-shot: 45 fine-tunings of 1,000 steps" in evaluate.describe_few_shot([few] * 5)
+    assert grid.get_learning_rates(128) == finetuning_recipe.get_learning_rates(128)
+    assert grid.get_learning_rates(768) == few_shot.PAPER_RATES
     for flags, message in (
         (("--few_shot",), r"^--few_shot = True: expected --prompt=TASK with it$"),
         ((f"--task_path={folder}",), r"^--task_path = .*: expected --prompt=TASK"),

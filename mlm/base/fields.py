@@ -74,19 +74,21 @@ def find_changes(config: Config) -> dict[str, Any]:
 def check_name(name: str) -> None:
     """Raises ConfigError, which suggests the closest name, unless name is the dotted name of a field of Config."""
     if type(name) is not str or name not in DEFAULT:
-        names = list(DEFAULT)
         require(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
-        leaf = name.rpartition(".")[2]
-        near = (
-            [ALIASES[leaf]]
-            if leaf in ALIASES
-            else (
-                difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-                or [full for full in names if full.rpartition(".")[2] == leaf][:1]
-            )
-        )
-        hint = f"; did you mean config.{near[0]}?" if near else ""
+        near = suggest_name(name)
+        hint = f"; did you mean config.{near}?" if near else ""
         raise ConfigError(f"config.{' '.join(name.split())}: no such field{hint}")
+
+
+def suggest_name(name: str) -> str:
+    """The dotted name of the field that a name may stand for, such as train.steps for steps; "": none is near."""
+    leaf = name.rpartition(".")[2]
+    near = (
+        [full for full in (name, ALIASES.get(leaf)) if full in DEFAULT]
+        or difflib.get_close_matches(name, DEFAULT, n=1, cutoff=0.6)
+        or [full for full in DEFAULT if full.rpartition(".")[2] == leaf]
+    )
+    return near[0] if near else ""
 
 
 def override(config: Config, changes: Mapping[str, Any]) -> Config:

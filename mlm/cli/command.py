@@ -29,10 +29,13 @@ BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line that names the flag, its value and what was expected."""
+    """An argument parser whose errors are one line that names the flag, its value and what was expected.
 
-    def __init__(self, *, stray_hint: str = "config fields are set as NAME=VALUE", **options):
-        self.stray_hint = stray_hint
+    has_fields: whether the command line may set config fields beside the flags.
+    """
+
+    def __init__(self, *, stray_hint: str = "config fields are set as NAME=VALUE", has_fields: bool = False, **options):
+        self.stray_hint, self.has_fields = stray_hint, has_fields
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **options)
 
@@ -48,15 +51,22 @@ class CommandParser(argparse.ArgumentParser):
         """Parses; raises ConfigError for an unknown flag, with the nearest right name, and for a stray word."""
         parsed, unknown = self.parse_known_intermixed_args(words)
         if unknown:
-            flag = unknown[0].partition("=")[0]
+            flag, _, value = unknown[0].partition("=")
             if not flag.startswith("-"):
                 raise errors.ConfigError(f"unexpected argument {unknown[0]!r}; {self.stray_hint}")
-            matches = difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.6)
-            raise errors.ConfigError(
-                f"{flag}: no such flag of {self.prog}"
-                + (f"; did you mean {matches[0]}?" if matches else f"; see {self.prog} --help")
-            )
+            near = self.suggest_word(flag.lstrip("-"), value or "VALUE")
+            hint = f"did you mean {near}?" if near else f"see {self.prog} --help"
+            raise errors.ConfigError(f"{flag}: no such flag of {self.prog}; {hint}")
         return parsed
+
+    def suggest_word(self, name: str, value: str) -> str:
+        """The flag that an unknown one may stand for, or the field with its value; "": none is near."""
+        field = fields.suggest_name(name) if self.has_fields else ""
+        if field.rpartition(".")[2] == name.rpartition(".")[2]:
+            return f"{field}={value}" if field else ""
+        flags = {option.lstrip("-"): option for option in self._option_string_actions}
+        matches = difflib.get_close_matches(name, flags, n=1, cutoff=0.6)
+        return flags[matches[0]] if matches else f"{field}={value}" if field else ""
 
 
 class ConfigFlags(NamedTuple):

@@ -21,7 +21,7 @@ only what is missing. NAME=VALUE sets a field that cannot change a result, such 
 
 def make_parser() -> command.CommandParser:
     """The command's flags."""
-    parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION)
+    parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION, has_fields=True)
     at_least_0 = command.Number(int, 0)
     parser.add_argument(
         "runs", metavar="RUN", nargs="+", help="directories of runs; a directory without a trained model is skipped"
@@ -106,7 +106,10 @@ def make_parser() -> command.CommandParser:
         help="a word for each label, in their order (default: of the task file, or from Gao et al. 2021)",
     )
     group.add_argument(
-        "--few_shot", action="store_true", help="also fine-tune on 16 examples a label, with five random seeds"
+        "--few_shot",
+        action="store_true",
+        help="also fine-tune on 16 examples a label: with five samples of them, at each rate and batch size, 45 times in "
+        "all",
     )
     group.add_argument(
         "--few_steps", type=command.Number(int, 1), default=1000, help="steps of each few-shot fine-tuning (1000)"
@@ -114,9 +117,9 @@ def make_parser() -> command.CommandParser:
     group.add_argument(
         "--few_rates",
         type=command.split_words,
-        default=["1e-5", "2e-5", "5e-5"],
+        default=[],
         metavar="RATE,...",
-        help="learning rates to try (1e-5,2e-5,5e-5); small models need higher ones",
+        help="learning rates to try (1e-5,2e-5,5e-5; for widths up to 256 those of mlm finetune)",
     )
     group.add_argument(
         "--few_batches",
@@ -282,6 +285,19 @@ def select_runs(workdirs: list[str]) -> list[str]:
     return selected
 
 
+def describe_few_shot(cases) -> str:
+    """What few-shot evaluations train, before they do."""
+    from mlm.evaluation import few_shot
+
+    grid = few_shot.FewShotGrid(*cases[0].inputs["grid"])
+    num_rates = len(grid.learning_rates or few_shot.PAPER_RATES)
+    return (
+        f"few-shot: {len(cases) * len(grid.batch_sizes) * num_rates} fine-tunings of {grid.steps:,} steps for each run "
+        f"({len(cases)} samples, {len(grid.batch_sizes)} batch sizes, {num_rates} learning rates); --few_steps, "
+        "--few_batches and --few_rates make fewer"
+    )
+
+
 def list_common_cases(args) -> list:
     """The cases that are the same for every run: sentence similarity and prompts."""
     from mlm.base import errors
@@ -427,6 +443,8 @@ def main(words: list[str]) -> None:
 
     command.raise_on_interrupt()
     suite, common = read_suite(args), list_common_cases(args)
+    if few := [case for case in common if case.task == "few_shot"]:
+        print(describe_few_shot(few), file=sys.stderr, flush=True)
     workdirs, failed = select_runs(args.runs), []
     for workdir in workdirs:
         try:

@@ -20,7 +20,7 @@ workdir.
 
 def make_parser() -> command.CommandParser:
     """The command's flags."""
-    parser = command.CommandParser(prog="mlm finetune", description=DESCRIPTION)
+    parser = command.CommandParser(prog="mlm finetune", description=DESCRIPTION, has_fields=True)
     parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
     parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
     parser.add_argument(

@@ -19,7 +19,7 @@ The fields data.language.* define the language.
 
 def make_parser() -> command.CommandParser:
     """The command's flags."""
-    parser = command.CommandParser(prog="mlm floor", description=DESCRIPTION)
+    parser = command.CommandParser(prog="mlm floor", description=DESCRIPTION, has_fields=True)
     parser.add_argument("verb", metavar="VERB", help="bound, score or next")
     parser.add_argument(
         "texts", metavar="TEXT", nargs="*", help="documents (score), or the beginning of a document (next)"

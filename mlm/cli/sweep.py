@@ -48,7 +48,7 @@ def make_parser(verb: str = "") -> command.CommandParser:
         parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
         return parser
     purpose = f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}."
-    parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}\n\n{NOTE}")
+    parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}\n\n{NOTE}", has_fields=True)
     parser.set_defaults(verb=verb)
     parser.add_argument(
         "experiment",

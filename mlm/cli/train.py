@@ -61,7 +61,9 @@ def make_early_parser() -> command.CommandParser:
 
 def make_parser() -> command.CommandParser:
     """The command's flags."""
-    parser = command.CommandParser(prog="mlm train", description=DESCRIPTION, parents=[make_early_parser()])
+    parser = command.CommandParser(
+        prog="mlm train", description=DESCRIPTION, parents=[make_early_parser()], has_fields=True
+    )
     parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
     parser.add_argument(
         "--recipe",

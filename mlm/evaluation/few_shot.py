@@ -24,11 +24,12 @@ from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.evaluation.prompts import PromptTask
 from mlm.inference import masked_queries
 from mlm.inference.masked_queries import MaskedQueries
+from mlm.training.run import finetuning_recipe
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program, trainable, update
 
 SHOTS, SEEDS = 16, (13, 21, 42, 87, 100)  # examples per label; one sample of them per seed
-FORMAT = 1  # of the results: raise it when their meaning changes
+FORMAT = 2  # of the results: raise it when their meaning changes
 # AdamW as in transformers, without warm-up and weight decay: the defaults of the paper's code.
 OPTIM = config.Optim(
     schedule="linear",
@@ -43,13 +44,20 @@ OPTIM = config.Optim(
 )
 
 
+PAPER_RATES = (1e-5, 2e-5, 5e-5)  # of models of its size; small ones try the rates of their fine-tuning
+
+
 class FewShotGrid(NamedTuple):
     """The trials for each sample; a second sample of the same size selects the best (the paper's appendix C)."""
 
     batch_sizes: tuple[int, ...] = (2, 4, 8)
-    learning_rates: tuple[float, ...] = (1e-5, 2e-5, 5e-5)
+    learning_rates: tuple[float, ...] = ()  # none: by the model's width
     steps: int = 1000
     every: int = 100  # steps between evaluations on the selection sample
+
+    def get_learning_rates(self, width: int) -> tuple[float, ...]:
+        """The rates to try with a model of this width."""
+        return self.learning_rates or finetuning_recipe.get_learning_rates(width, PAPER_RATES)
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -61,7 +69,7 @@ def get_unsupported_reason(cfg: config.Config) -> str:
 
 def list_cases(task: PromptTask, grid: FewShotGrid) -> list[EvaluationCase]:
     """A case for each seed. Raises ConfigError for a grid that trains nothing and for too few examples."""
-    for name, values in (("--few_batches", grid.batch_sizes), ("--few_rates", grid.learning_rates)):
+    for name, values in (("--few_batches", grid.batch_sizes), ("--few_rates", grid.learning_rates or PAPER_RATES)):
         errors.require(len(values) > 0 and min(values) > 0, name, values, "numbers above 0")
     zero_shot = prompts.make_zero_shot_case(task)
     cases = []
@@ -127,6 +135,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """
     inputs, eval_batch_size = case.inputs, run.cfg.eval.batch_size
     grid = FewShotGrid(*inputs["grid"])
+    rates = grid.get_learning_rates(run.cfg.model.width)
     verbalizer_C = prompts.encode_verbalizers(run.tokenizer, inputs["verbalizers"])
     (train, _), (selection, _), (dev, truncated) = (
         prompts.build_queries(run.tokenizer, inputs["pattern"], inputs[name], run.cfg.pack.seq_len)
@@ -141,7 +150,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
         objective, partitioner, score = compile_steps(cfg, model, verbalizer_C.tobytes())
-        for rate in grid.learning_rates:
+        for rate in rates:
             hparams = program.make_train_hparams(cfg)._replace(
                 seed=np.uint32(inputs["seed"]), learning_rate=np.float32(rate)
             )
@@ -162,7 +171,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         "examples": len(dev_label_N),
         "truncated": truncated,
         "seed": inputs["seed"],
-        "trials": len(grid.batch_sizes) * len(grid.learning_rates),
+        "trials": len(grid.batch_sizes) * len(rates),
         "selected": trial | {"accuracy": accuracy},
         **prompts.compute_scores(predicted_N, dev_label_N, inputs),
     }
@@ -221,7 +230,8 @@ def compute_quality(log_prob_NxC, label_N) -> tuple[float, float]:
 def count_units(run: TrainedRun, case: EvaluationCase) -> int:
     """The number of evaluations on the selection sample."""
     grid = FewShotGrid(*case.inputs["grid"])
-    return len(grid.batch_sizes) * len(grid.learning_rates) * -(-grid.steps // grid.every)
+    rates = grid.get_learning_rates(run.cfg.model.width)
+    return len(grid.batch_sizes) * len(rates) * -(-grid.steps // grid.every)
 
 
 def summarize(results: Mapping[str, dict]) -> dict:

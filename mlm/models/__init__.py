@@ -74,7 +74,14 @@ FIELD_CONDITIONS += [
 
 
 def _derive_cell(cfg):
-    errors.require_one_of("config.model.family", cfg.model.family, list(MODELS))
+    name = cfg.model.family
+    family = next((family for family, spec in MODELS.items() if name in spec.cells), "")
+    if family and name not in MODELS:
+        raise errors.ConfigError(
+            f"config.model.family = {name!r}: expected one of {', '.join(MODELS)}; did you mean model.family={family} "
+            f"model.cell={name}?"
+        )
+    errors.require_one_of("config.model.family", name, list(MODELS))
     return (*MODELS[cfg.model.family].cells, "")[0]
 
 

@@ -53,9 +53,9 @@ class Trial(NamedTuple):
     seed: int  # 0, 1, ...
 
 
-def get_learning_rates(width: int) -> tuple[float, ...]:
-    """The learning rates to choose from for a model of this width."""
-    return next((rates for limit, rates in LEARNING_RATES_BY_WIDTH.items() if width <= limit), LEARNING_RATES)
+def get_learning_rates(width: int, otherwise: tuple[float, ...] = LEARNING_RATES) -> tuple[float, ...]:
+    """The learning rates to choose from for a model of this width; otherwise: those of models as wide as BERT's."""
+    return next((rates for limit, rates in LEARNING_RATES_BY_WIDTH.items() if width <= limit), otherwise)
 
 
 def choose_epochs(width: int, num_examples: int, batch_size: int) -> float:
