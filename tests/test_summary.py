@@ -254,3 +254,12 @@ def test_the_table_names_runs_on_the_unigram_s_plateau():
     assert rows[0][summary.PLATEAU_COLUMN.name] == "seed 1: 6.51 at step 100"
     assert summary.PLATEAU_COLUMN.name not in rows[1] and summary.PLATEAU_COLUMN.note in notes
     assert summary.PLATEAU_COLUMN not in build_table([make_run("one", 0, 3.0)])[1]
+
+
+def test_a_run_that_ended_no_better_than_token_frequencies_is_named():
+    runs = [make_run("one", 0, 5.2), make_run("one", 1, 4.9), make_run("two", 0, 3.1)]
+    found, columns, said = build_table(runs)
+    name = summary.UNIGRAM_COLUMN.name
+    assert found[0][name] == "seed 0: 5.20, unigram 5.00" and name not in found[1]
+    assert summary.UNIGRAM_COLUMN in columns and "learnt nothing that a comparison could be of" in said
+    assert summary.UNIGRAM_COLUMN not in build_table(runs[1:])[1]

@@ -108,8 +108,7 @@ def make_parser() -> command.CommandParser:
     group.add_argument(
         "--few_shot",
         action="store_true",
-        help="also fine-tune on 16 examples a label: with five samples of them, at each rate and batch size, 45 times in "
-        "all",
+        help="also fine-tune on 16 examples a label: on five samples, at each rate and batch size, 45 times in all",
     )
     group.add_argument(
         "--few_steps", type=command.Number(int, 1), default=1000, help="steps of each few-shot fine-tuning (1000)"

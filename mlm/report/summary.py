@@ -45,6 +45,13 @@ PLATEAU_COLUMN = Column(
     "frequencies. Another learning rate, a longer warm-up or larger initial weights may leave it sooner.",
 )
 
+UNIGRAM_COLUMN = Column(
+    "above_unigram",
+    "no better than token frequencies",
+    note="No better than token frequencies: at the end the held-out loss was at least the unigram's. Such a run has "
+    "learnt nothing that a comparison could be of: train it for longer, or with another recipe.",
+)
+
 
 def build_table(
     results: Sequence[dict],
@@ -54,10 +61,11 @@ def build_table(
 ) -> tuple[list[dict], list[Column]]:
     """The table (rows, columns): a row per group, then the references (unigram baseline, floor) of each evaluation set.
 
-    The columns: the leading columns; runs below their floor; runs on the unigram's plateau; the evaluation set, if
-    there are several; costs; scores; evaluations of the trained models (mlm/cli/evaluate.py); the trailing columns; and
-    the primary score at each of config.eval.mask_rates. Between costs and scores: the masking rates, if a realised one
-    differs from the target. Columns without any value are left out; a warning names those that seem misspelt.
+    The columns: the leading columns; runs below their floor; runs on the unigram's plateau; runs that ended no better
+    than the unigram; the evaluation set, if there are several; costs; scores; evaluations of the trained models
+    (mlm/cli/evaluate.py); the trailing columns; and the primary score at each of config.eval.mask_rates. Between costs
+    and scores: the masking rates, if a realised one differs from the target. Columns without any value are left out; a
+    warning names those that seem misspelt.
 
     Args:
         results: runs.
@@ -75,6 +83,7 @@ def build_table(
         run_columns.fill_cells(cells, seeds, own_columns)
         | leak_cell(seeds)
         | plateau_cell(seeds)
+        | unigram_cell(seeds, primary)
         | build_group_cells(seeds, primary)
         | evaluation_columns.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
@@ -94,6 +103,7 @@ def build_table(
         *leading_columns,
         LEAK_COLUMN,
         PLATEAU_COLUMN,
+        UNIGRAM_COLUMN,
         Column(EVALUATION_SET, "evaluation set", note=evaluation_sets.format_note(sets)),
         *COST_COLUMNS,
         *(() if has_own_rates else RATE_COLUMNS),
@@ -179,6 +189,19 @@ def plateau_cell(seeds: Sequence[dict]) -> dict:
         if (plateau := result.get("plateau"))
     ]
     return {PLATEAU_COLUMN.name: "; ".join(plateaus)} if plateaus else {}
+
+
+def unigram_cell(seeds: Sequence[dict], primary: Score) -> dict:
+    """The cell of a group with runs that ended no better than the unigram: their seeds, losses and the unigram's."""
+    above = [
+        f"seed {result['config'].get('seed')}: {values[primary.name]:.2f}, unigram {values[score.name]:.2f}"
+        for result in seeds
+        for score in series.read_scores(result)
+        if (score.reference, score.reference_for) == (series.UNIGRAM, primary.name)
+        and score.name in (values := result["evaluation"])
+        and (values[primary.name] - values[score.name]) * primary.better <= 0
+    ]
+    return {UNIGRAM_COLUMN.name: "; ".join(above)} if above else {}
 
 
 def select_model_scores(results: Sequence[dict]) -> list[Score]:
