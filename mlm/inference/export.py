@@ -47,7 +47,7 @@ def save_pretrained(model, folder: str) -> dict:
                 hf_config, tensors = _export_transformers(model, params)
         except errors.ConfigError as error:
             hf_config, tensors = _export_native(model, params)
-            note = str(error)
+            note = f"{error}; docs/guides/hugging_face.md has the fields of a model that transformers reads"
     tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size)
     if cfg.objective == "tagging" and model.source is None:
         tokenizer_files[vocabulary.TOKENIZER_FILE] = _add_prefix_space(tokenizer_files[vocabulary.TOKENIZER_FILE])
