@@ -115,16 +115,16 @@ def test_a_pair_goes_into_the_first_row_with_room_for_both_sides(monkeypatch):
     def pair(target, source):
         return parallel_text.EncodedPair([0] * target, [0] * source, False)
 
-    def filled(*sizes):
+    def measure_rows(*sizes):
         return [
             [(len(one.target), len(one.source)) for one in row]
             for row in parallel_text.pack_pairs([pair(*size) for size in sizes], 10, 10)
         ]
 
-    assert filled((6, 3), (5, 3), (4, 3), (5, 7)) == [[(6, 3), (4, 3)], [(5, 3), (5, 7)]]
-    assert filled((2, 8), (2, 3), (2, 2)) == [[(2, 8), (2, 2)], [(2, 3)]]
+    assert measure_rows((6, 3), (5, 3), (4, 3), (5, 7)) == [[(6, 3), (4, 3)], [(5, 3), (5, 7)]]
+    assert measure_rows((2, 8), (2, 3), (2, 2)) == [[(2, 8), (2, 2)], [(2, 3)]]
     monkeypatch.setattr(parallel_text, "MAX_OPEN_EXAMPLES", 2)
-    assert filled((6, 6), (9, 9), (7, 7), (3, 3)) == [[(9, 9)], [(6, 6), (3, 3)], [(7, 7)]]
+    assert measure_rows((6, 6), (9, 9), (7, 7), (3, 3)) == [[(9, 9)], [(6, 6), (3, 3)], [(7, 7)]]
 
 
 def test_held_out_pairs_stand_as_they_are_and_what_is_too_long_is_cut_at_its_end(dataset, tmp_path, caplog):

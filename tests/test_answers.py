@@ -114,11 +114,11 @@ def test_the_threshold_is_the_best_there_is():
         margin_E = rng.normal(size=rng.integers(1, 12)).round(int(rng.integers(0, 3)))
         answered_E, silent_E = rng.integers(0, 3, (2, len(margin_E))) / 2
 
-        def got(cut, margin_E=margin_E, answered_E=answered_E, silent_E=silent_E):
+        def count_right(cut, margin_E=margin_E, answered_E=answered_E, silent_E=silent_E):
             return np.where(margin_E > cut, answered_E, silent_E).sum()
 
         found = answer_extraction.choose_threshold(margin_E, answered_E, silent_E)
-        assert got(found) == max(map(got, [-math.inf, *margin_E]))
+        assert count_right(found) == max(map(count_right, [-math.inf, *margin_E]))
 
 
 # Two examples of three rows: a passage in two windows, and one that does not say.

@@ -67,13 +67,13 @@ def test_saliency_is_the_steepest_slope_of_the_answer(open_model, family, cell):
     params, text = model.params["model"], masked_queries.make_tokens(jnp.tile(hidden_1xT, (2 * width, 1)))
 
     @jax.jit
-    def told(shift_BxTxD):
+    def compute_log_probs(shift_BxTxD):
         return jax.nn.log_softmax(
             model.model.logits(params, model.model.encode(params, text, shift_BxLxD=shift_BxTxD)[0][:, place])
         )
 
-    likeliest = int(told(np.zeros_like(shift_BxTxD))[0].argmax())
-    up_D, down_D = np.split(np.asarray(told(shift_BxTxD))[:, likeliest], 2)
+    likeliest = int(compute_log_probs(np.zeros_like(shift_BxTxD))[0].argmax())
+    up_D, down_D = np.split(np.asarray(compute_log_probs(shift_BxTxD))[:, likeliest], 2)
     slope = np.linalg.norm((up_D - down_D) / (2 * step))
     assert slope > 1e-3 and looked.saliency_TxT[place, other] == pytest.approx(slope, rel=0.02)
     assert looked.predictions[place].token == model.tokenizer.pieces[likeliest]

@@ -156,12 +156,12 @@ def test_a_second_process_is_told(root, monkeypatch):
     seen = lease.read_lease
     beats = iter(range(1, 10))
 
-    def renewed(*where):
+    def watch_renewal(*where):
         found = seen(*where)
         stale(1, renewals=next(beats))
         return found
 
-    monkeypatch.setattr(lease, "read_lease", renewed)
+    monkeypatch.setattr(lease, "read_lease", watch_renewal)
     with pytest.raises(lease.FolderInUse, match="taken"):
         lease.Lease(storage.BUCKET, root, "taken")
     assert next(beats) < 5

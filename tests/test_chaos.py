@@ -58,7 +58,7 @@ def test_phases_are_told_by_what_is_new_in_a_folder(tmp_path):
     (tmp_path / workloads.CACHE / ".rows-1.part-old").mkdir(parents=True)
     look = phases.PhaseObserver(tmp_path, ("-m", "mlm", "train"))
 
-    def logged(*records):
+    def log_records(*records):
         files.write_records(directory.metrics_file(run), records)
 
     assert look.find_phase() == "starting"
@@ -69,13 +69,13 @@ def test_phases_are_told_by_what_is_new_in_a_folder(tmp_path):
     for name, value in (("config.json", {"a": 1}), ("provenance.json", {"starts": [now]})):
         files.write_json_with_digest(run / name, value)
     assert look.find_phase() == "compiling"
-    logged({"step": 1, "loss": 1.0})
+    log_records({"step": 1, "loss": 1.0})
     assert look.find_phase() == "training"
-    logged({"step": 6, "loss": 1.0})
+    log_records({"step": 6, "loss": 1.0})
     assert look.find_phase() == "evaluating"
-    logged({"step": 6, "loss": 1.0}, {"step": 6, "eval_loss": 1.0})
+    log_records({"step": 6, "loss": 1.0}, {"step": 6, "eval_loss": 1.0})
     assert look.find_phase() == "training"
-    logged({"step": 12, "eval_loss": 1.0})
+    log_records({"step": 12, "eval_loss": 1.0})
     assert look.find_phase() == "results"
     (directory.checkpoint_folder(run) / "6.orbax-checkpoint-tmp").mkdir(parents=True)
     assert look.find_phase() == "saving"
@@ -122,14 +122,14 @@ def test_a_job_that_is_queued_twice_is_found(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.sh").write_text(text)
 
-    def queued(*names):
+    def fill_queue(*names):
         Path(fake_slurm.QUEUE_FILE).write_text("".join(f"{tmp_path / name}/job.sh\n" for name in names))
         fake_slurm.run_queue()
 
-    queued("a", "a-table")
+    fill_queue("a", "a-table")
     for twice in (("a", "a", "a-table"), ("a", "b", "a-table"), ("a", "a-table", "a-table")):
         with pytest.raises(SystemExit):
-            queued(*twice)
+            fill_queue(*twice)
 
 
 def test_a_clock_that_stands_still_is_named_before_a_checkpoint_waits_for_it(monkeypatch):

@@ -170,7 +170,7 @@ def test_lines_come_with_steps_ever_more_rarely_and_time_left_without_what_came_
     view = sweep_state.SweepDisplay([cfg])
     directory.metrics_file(cfg.workdir).parent.mkdir()
 
-    def seen(seconds, step):
+    def watch(seconds, step):
         nonlocal clock
         for _ in range(seconds // 2):
             clock += 2
@@ -178,7 +178,7 @@ def test_lines_come_with_steps_ever_more_rarely_and_time_left_without_what_came_
         files.write_records(directory.metrics_file(cfg.workdir), [{"step": step, "loss": 2.0}])
 
     for seconds, step in ((100, 10), (100, 20), (100, 30), *((10, 30 + i) for i in range(1, 200))):
-        seen(seconds, step)
+        watch(seconds, step)
         said.append(capsys.readouterr().out.splitlines())
     lines = [line for one in said for line in one]
     assert said[0] == ["seed2: training"] and said[1] == ["seed2: training, step 10/10,000, loss 2.000"]

@@ -25,11 +25,11 @@ def compile_losses(train, **changes):
     def judge(rows):
         handed = {}
 
-        def hidden(params, text, source, *, key_B=None):
+        def encode(params, text, source, *, key_B=None):
             handed.update(text=text, source=source, key_B=key_B)
             return (jnp.zeros((*text.ids_BxL.shape, 2)),)
 
-        spy = types.Model(("left",), 2, None, hidden, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB)))
+        spy = types.Model(("left",), 2, None, encode, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB)))
         key_B = update.make_example_keys(np.uint32(0), 0, rows.index_B)
         losses = objective.loss({"model": {}}, spy, rows, key_B, knobs, train=train)
         return losses, handed, objective.eval_mask(rows.text, key_B, knobs)

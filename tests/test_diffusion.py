@@ -35,20 +35,20 @@ def loss(cfg, train):
     """The loss by a model that gives each token TELLS_V whatever it sees, and what it was shown."""
     objective = objectives.OBJECTIVES["diffusion"].build(cfg, make_dataset_info(cfg))
 
-    def told(rows, knobs):
+    def compute_losses(rows, knobs):
         shown = []
 
-        def hidden(params, text, source=None, *, key_B=None):
+        def encode(params, text, source=None, *, key_B=None):
             shown.append(text.ids_BxL)
             return (jnp.zeros((*text.ids_BxL.shape, 1)),)
 
         def logits(params, h):
             return jnp.broadcast_to(TELLS_V, (*h.shape[:-1], VOCAB))
 
-        model = types.Model(("bidirectional",), 1, None, hidden, logits)
+        model = types.Model(("bidirectional",), 1, None, encode, logits)
         return objective.loss({"model": None}, model, rows, KEYS, knobs, train=train), shown[0]
 
-    return jax.jit(told)
+    return jax.jit(compute_losses)
 
 
 @jax.jit

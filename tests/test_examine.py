@@ -38,7 +38,7 @@ def optimum(cfg, rows) -> types.Model:
     language, pieces = grammar.build_grammar(cfg.data.language), rows.tokenizer.pieces
     entry_W = np.array([pieces.index(word) for word in language.words])
 
-    def hidden(params, text, source=None, *, key_B=None):
+    def encode(params, text, source=None, *, key_B=None):
         ids_BxL = np.asarray(text.ids_BxL)
         hidden_BxL = ids_BxL == MASK
         words_BxL = grammar.convert_ids_to_words(language, pieces, np.where(hidden_BxL, entry_W[0], ids_BxL))
@@ -49,7 +49,7 @@ def optimum(cfg, rows) -> types.Model:
         )
         return (jax.numpy.asarray(logits_BxLxV),)
 
-    return types.Model(("bidirectional",), len(pieces), None, hidden, lambda params, h: h)
+    return types.Model(("bidirectional",), len(pieces), None, encode, lambda params, h: h)
 
 
 def answer_all(cfg, rows, made, state) -> dict:

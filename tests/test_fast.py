@@ -102,15 +102,15 @@ def test_cross_entropy_where_logits_are_large_and_tied(cross_entropy):
     target_N = np.where(np.arange(12) < 6, logits_NxV.argmax(1), rng.integers(0, VOCAB, 12))
     share_N = rng.uniform(size=12).astype(np.float32)
 
-    def by_path(*parameters):
+    def score(*parameters):
         nats_N, right_N = cross_entropy(*parameters, target_N)
         return (nats_N * share_N).sum(), right_N
 
-    def plainly(h_NxD, table_VxD, bias_V):
+    def score_plainly(h_NxD, table_VxD, bias_V):
         logits_NxV = h_NxD @ table_VxD.T + bias_V
         return -(jnp.take_along_axis(jax.nn.log_softmax(logits_NxV), target_N[:, None], 1)[:, 0] * share_N).sum()
 
-    both = (jax.value_and_grad(by_path, (0, 1, 2), has_aux=True), jax.value_and_grad(plainly, (0, 1, 2)))
+    both = (jax.value_and_grad(score, (0, 1, 2), has_aux=True), jax.value_and_grad(score_plainly, (0, 1, 2)))
     ((loss, right_N), gradient), (plain_loss, plain_gradient) = jax.jit(
         lambda *parameters: [each(*parameters) for each in both]
     )(h_NxD, table_VxD, bias_V)

@@ -51,7 +51,7 @@ def reference(documents, length, across):
     """Rows as lists of pieces, a sentence at a time."""
     rows, row, piece = [], [], []
 
-    def used():
+    def count_used():
         return 1 + sum(len(one) + 1 for one in row) + len(piece)
 
     def close():
@@ -69,15 +69,15 @@ def reference(documents, length, across):
 
     for document in documents:
         for sentence in document:
-            if used() + len(sentence) >= length and (len(sentence) <= length - 2 or used() == length - 1):
+            if count_used() + len(sentence) >= length and (len(sentence) <= length - 2 or count_used() == length - 1):
                 flush()
-            while used() + len(sentence) >= length:
-                room = length - 1 - used()
+            while count_used() + len(sentence) >= length:
+                room = length - 1 - count_used()
                 piece, sentence = piece + sentence[:room], sentence[room:]
                 flush()
             piece = piece + sentence
         close()
-        if not across or used() >= length - 1:
+        if not across or count_used() >= length - 1:
             flush()
     flush()
     return rows

@@ -261,13 +261,13 @@ def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monk
     cfg, packed = make_config(pretrained, "killed")
     now = preemption.Preemption.is_requested
 
-    def at_three(self, checkpoints, number):
+    def stop_at_three(self, checkpoints, number):
         if number == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         return now(self, checkpoints, number)
 
     with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):
-        patch.setattr(preemption.Preemption, "is_requested", at_three)
+        patch.setattr(preemption.Preemption, "is_requested", stop_at_three)
         loop.train(cfg, packed)
     assert directory.read_result(cfg.workdir) is None
     again = loop.train(cfg, packed)

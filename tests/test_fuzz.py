@@ -99,13 +99,13 @@ def test_a_config_file_that_is_none(folder, name, words):
     ],
 )
 def test_an_experiment_that_is_none(folder, name, words):
-    def listed():
+    def resolve_sweep():
         experiment = command.load_experiment(str(folder / f"{name}.py"))
         with user_code.report_errors("experiment", experiment.__file__):
             sweep = experiment.sweep("quick")
         sweep_points.resolve_points(config.Config(), sweep, {})
 
-    assert_refused(words, listed)
+    assert_refused(words, resolve_sweep)
 
 
 @pytest.mark.parametrize(

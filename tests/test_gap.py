@@ -32,13 +32,13 @@ def data(tmp_path_factory):
 def table(ids_NxL) -> types.Model:
     """Predicts what its only parameter says for each row of the split, found by its unmasked tokens, and each place."""
 
-    def hidden(params, text, source=None, *, key_B=None):
+    def encode(params, text, source=None, *, key_B=None):
         agree_BxN = ((text.ids_BxL[:, None] == ids_NxL) | (text.ids_BxL[:, None] == MASK)).sum(-1)
         row_B, place_L = agree_BxN.argmax(1), jnp.arange(text.ids_BxL.shape[1])
         return (jnp.stack(jnp.broadcast_arrays(row_B[:, None], place_L), -1),)
 
     return types.Model(
-        ("both",), 2, None, hidden, lambda logits_NxLxV, h_BxKx2: logits_NxLxV[h_BxKx2[..., 0], h_BxKx2[..., 1]]
+        ("both",), 2, None, encode, lambda logits_NxLxV, h_BxKx2: logits_NxLxV[h_BxKx2[..., 0], h_BxKx2[..., 1]]
     )
 
 

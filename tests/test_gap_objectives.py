@@ -50,7 +50,7 @@ def table(ids_NxL, hidden_NxL, ways) -> types.Model:
     ids_NxL = jnp.asarray(np.asarray(ids_NxL, np.int32))
     shown_NxL = jnp.where(hidden_NxL, MASK, ids_NxL)
 
-    def hidden(params, text, source=None, *, key_B=None, left_B=None):
+    def encode(params, text, source=None, *, key_B=None, left_B=None):
         words_BxN, all_BxN = ((text.ids_BxL[:, None] == of_NxL).sum(-1) for of_NxL in (ids_NxL, shown_NxL))
         row_B = (words_BxN * 100 + all_BxN).argmax(1)
         at = jnp.stack(jnp.broadcast_arrays(row_B[:, None], jnp.arange(text.ids_BxL.shape[1])), -1)
@@ -61,7 +61,7 @@ def table(ids_NxL, hidden_NxL, ways) -> types.Model:
         ways,
         3,
         None,
-        hidden,
+        encode,
         lambda logits_WxNxLxV, h_BxKx3: logits_WxNxLxV[h_BxKx3[..., 2], h_BxKx3[..., 0], h_BxKx3[..., 1]],
     )
 

@@ -185,7 +185,7 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
     made = transformer.build(read[0].model, len(ORDER_V))
 
     @jax.jit
-    def found(params, ids_BxL):
+    def generate(params, ids_BxL):
         given = made, {"model": params}, masked_queries.make_tokens(ids_BxL)
         if not how:
             return decoding.decode_greedy(*given, cache_len=theirs.LENGTH).ids_BxT
@@ -199,7 +199,7 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
 
     for number, one in enumerate(read):
         prompt = ours_V[theirs.prompts(number)].astype(np.int32)
-        ids_BxT = np.asarray(found(one.params, prompt))[:, : theirs.LENGTH - theirs.PROMPT]
+        ids_BxT = np.asarray(generate(one.params, prompt))[:, : theirs.LENGTH - theirs.PROMPT]
         its = ORDER_V[np.where(ids_BxT == PAD, SEP, ids_BxT)]
         np.testing.assert_array_equal(
             its, load_outputs()[f"found:{case}"][number, :, theirs.PROMPT :], f"model {number}"

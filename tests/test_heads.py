@@ -41,14 +41,14 @@ def model(h_BxLxD=None):
     """One whose states are given, so that nothing is compiled but the head."""
     h_BxLxD = states() if h_BxLxD is None else h_BxLxD
 
-    def hidden(params, text, source, *, key_B):
+    def encode(params, text, source, *, key_B):
         return (h_BxLxD.reshape(*text.ids_BxL.shape, WIDTH),)
 
     return types.Model(
         ("both",),
         WIDTH,
         init=dict,
-        encode=hidden,
+        encode=encode,
         logits=None,
         encode_layers=lambda params, text, source, *, key_B: np.stack([h_BxLxD] * 3),
     )

@@ -37,17 +37,17 @@ def compile_losses(cfg, train):
     _, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
 
     @jax.jit
-    def told(knobs):
+    def compute(knobs):
         shown = []
 
-        def hidden(params, text, source=None, **more):
+        def encode(params, text, source=None, **more):
             shown.append((text.ids_BxL, more.get("left_B")))
             return model.encode(params, text, source, **more)
 
-        spy = dataclasses.replace(model, encode=hidden)
+        spy = dataclasses.replace(model, encode=encode)
         return objective.loss({"model": params}, spy, ROWS, KEYS, knobs, train=train), shown
 
-    return told
+    return compute
 
 
 def compute_losses(cfg, train=True, **changes):

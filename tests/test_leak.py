@@ -95,11 +95,11 @@ def test_a_model_that_sees_the_words_is_caught(cache):
     """The words reach the planted model as sentence kinds, which no mask hides."""
 
     def sees(model):
-        def hidden(params, text, source=None, *, key_B=None):
+        def encode(params, text, source=None, *, key_B=None):
             true = text._replace(ids_BxL=text.types_BxL, types_BxL=jnp.zeros_like(text.types_BxL))
             return model.encode(params, true, source, key_B=key_B)
 
-        return dataclasses.replace(model, encode=hidden)
+        return dataclasses.replace(model, encode=encode)
 
     result = trained(cache, change=sees, prepare=lambda batch: replace_text(batch, types_BxL=batch.text.ids_BxL))
     assert leaks(result), result
@@ -109,10 +109,10 @@ def test_a_causal_model_that_sees_the_next_word_is_caught(cache):
     """The rows reach the planted model one place to the left: each token's state has seen the one it predicts."""
 
     def sees(model):
-        def hidden(params, text, source=None, *, key_B=None):
+        def encode(params, text, source=None, *, key_B=None):
             return model.encode(params, text._replace(ids_BxL=jnp.roll(text.ids_BxL, -1, 1)), source, key_B=key_B)
 
-        return dataclasses.replace(model, encode=hidden)
+        return dataclasses.replace(model, encode=encode)
 
     result = trained(cache, change=sees, objective="causal")
     assert leaks(result), result

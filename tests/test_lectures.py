@@ -104,10 +104,10 @@ def test_closed_form_gradient_descent_and_numerical_gradients_find_the_same_weig
     closed_D = np.linalg.inv(design_BxD.T @ design_BxD) @ design_BxD.T @ y_B
     by_rule = jax.jit(jax.grad(loss))
 
-    def by_differences(w_D):
+    def differentiate(w_D):
         return jnp.array([(loss(w_D + step_D) - loss(w_D - step_D)) / 0.2 for step_D in 0.1 * np.eye(4, dtype="f")])
 
-    for gradient in (by_rule, by_differences):
+    for gradient in (by_rule, differentiate):
         w_D = jnp.zeros(4)
         for _ in range(120):
             w_D -= 0.2 * gradient(w_D)

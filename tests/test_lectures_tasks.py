@@ -33,13 +33,13 @@ def likeliest(tree, width, normalise="none", steps=3):
             log_prob_PxV[place, word] = np.log(share)
             next_PxV[place, word] = places.index((*path, word)) if (*path, word) in tree else len(places)
 
-    def following(place_1xN, word_N):
+    def decode_step(place_1xN, word_N):
         """From the row before the first word, whose number is -1, on."""
         place_N = jnp.where(place_1xN[0] < 0, 0, jnp.asarray(next_PxV)[place_1xN[0], word_N])
         return jnp.asarray(log_prob_PxV)[place_N], place_N[None]
 
     found = beam_search.search_beams(
-        following, jnp.full((1, 1), -1), jnp.array([SEP]), num_beams=width, num_steps=steps, length_penalty=normalise
+        decode_step, jnp.full((1, 1), -1), jnp.array([SEP]), num_beams=width, num_steps=steps, length_penalty=normalise
     )
     length = int(found.length_BxW[0, 0])
     return tuple(found.ids_BxWxT[0, 0, :length].tolist()), float(jnp.exp(found.log_prob_BxW[0, 0]))
@@ -88,11 +88,11 @@ def test_the_loss_is_over_the_three_sampled_tokens_alone():
     log_prob_LxV = np.log(np.random.default_rng(0).dirichlet(np.ones(len(unigram_V)), 8)).astype(np.float32)
     shown = []
 
-    def hidden(params, text, source, *, key_B):
+    def encode(params, text, source, *, key_B):
         shown.append(np.asarray(text.ids_BxL))
         return (jnp.broadcast_to(jnp.arange(8)[:, None], (*text.ids_BxL.shape, 1)),)
 
-    model = types.Model(("bidirectional",), 1, dict, hidden, lambda params, h: jnp.asarray(log_prob_LxV)[h[..., 0]])
+    model = types.Model(("bidirectional",), 1, dict, encode, lambda params, h: jnp.asarray(log_prob_LxV)[h[..., 0]])
     text = types.Tokens(
         *(np.tile(x_L, (copies, 1)) for x_L in (ids_L, np.ones(8, int), np.arange(8), np.zeros(8, int)))
     )

@@ -64,13 +64,13 @@ def run(tmp_path_factory):
     packed, language = pack.load_dataset(cfg), grammar.build_grammar(cfg.data.language)
     name_V = np.isin(packed.tokenizer.pieces, [language.words[name] for name in context_range.find_names(language)])
 
-    def hidden(params, text, source=None, *, key_B=None, shift_BxLxD=None):
+    def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None):
         place_BxL = jax.numpy.where(jax.numpy.asarray(name_V)[text.ids_BxL], jax.numpy.arange(64), 0)
         last_BxL = jax.lax.cummax(place_BxL, axis=1)
         return (jax.numpy.take_along_axis(text.ids_BxL, last_BxL, axis=1)[..., None],)
 
     made = program.build_program(cfg, packed.dataset_info, jax.devices()[:1])
-    model = types.Model(("left",), 1, dict, hidden, lambda params, h: jax.nn.one_hot(h[..., 0], len(name_V)))
+    model = types.Model(("left",), 1, dict, encode, lambda params, h: jax.nn.one_hot(h[..., 0], len(name_V)))
     return trained_run.TrainedRun(
         cfg,
         0,
@@ -133,7 +133,7 @@ def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
 
 
 def test_the_table_s_columns_are_the_answers():
-    def asked(far, right, seconds):
+    def make_result(far, right, seconds):
         norms = [{"low": low, "high": None, "norm": norm} for low, norm in ((0, 2.0), (8, 0.5), (32, far))]
         names = [{"low": low, "accuracy": share, "optimum": 0.9} for low, share in ((0, 0.8), (2, right))]
         times = {"lengths": [{"seconds": 0.5}, {"seconds": seconds}]}
@@ -147,7 +147,7 @@ def test_the_table_s_columns_are_the_answers():
             }
         }
 
-    found = long_distance.measure_distances([asked(0.1, 0.4, 2.0), asked(0.3, 0.2, 3.0)])
+    found = long_distance.measure_distances([make_result(0.1, 0.4, 2.0), make_result(0.3, 0.2, 3.0)])
     assert {name: value.mean for name, value in found.items()} == pytest.approx(
         {
             "start_8": 0.25,

@@ -122,23 +122,23 @@ def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatc
     directory.write_evaluations(cfg.workdir, {"fingerprint": "", "step": SHORT, "evaluations": {}})
     packed, old = pack.load_dataset(cfg), directory.read_result(cfg.workdir)
 
-    def killed(*_, **__):
+    def kill(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if where == "before":
-            patch.setattr(directory.files, "write_json", killed)
+            patch.setattr(directory.files, "write_json", kill)
         elif where == "checkpoint":
-            patch.setattr(loop.checkpoint, "find_superseded", killed)
+            patch.setattr(loop.checkpoint, "find_superseded", kill)
         elif where != "after":
             rename = directory.files.rename_with_suffix
             patch.setattr(
                 directory.files,
                 "rename_with_suffix",
-                lambda path, mark: killed() if path.name == where else rename(path, mark),
+                lambda path, mark: kill() if path.name == where else rename(path, mark),
             )
         further = loop.extend_run(cfg, packed)
-        killed() if where == "after" else loop.train(further, packed)
+        kill() if where == "after" else loop.train(further, packed)
     if where == "before":
         short = fields.override(cfg, {"train.steps": SHORT})
         assert loop.train(short, packed) == old and trained_run.load(cfg.workdir, {}).step == SHORT

@@ -127,7 +127,7 @@ def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_i
     later = jax.tree.map(lambda x: x[::-1], rows)._replace(index_B=rows.index_B, epoch_B=rows.epoch_B + 10)
 
     @jax.jit
-    def drawn(number, rows, knobs):
+    def draw_masks(number, rows, knobs):
         return masking.sample_masks(
             update.make_example_keys(knobs.seed, number, rows.index_B),
             rows.text.ids_BxL,
@@ -137,14 +137,16 @@ def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_i
             static_key_B=masking.derive_static_keys(knobs, rows),
         )
 
-    (one, one_rest_B), (other, other_rest_B) = drawn(0, rows, knobs), drawn(7, later, knobs)
+    (one, one_rest_B), (other, other_rest_B) = draw_masks(0, rows, knobs), draw_masks(7, later, knobs)
     np.testing.assert_array_equal(one.ids_BxL, other.ids_BxL[::-1])
     keys = [jax.random.key_data(rest_B) for rest_B in (one_rest_B, other_rest_B)]
     assert not (keys[0] == keys[1]).any()
-    dynamic, dynamic_rest_B = drawn(0, rows, knobs._replace(objective=knobs.objective | {"static_masks": np.int32(0)}))
+    dynamic, dynamic_rest_B = draw_masks(
+        0, rows, knobs._replace(objective=knobs.objective | {"static_masks": np.int32(0)})
+    )
     np.testing.assert_array_equal(jax.random.key_data(dynamic_rest_B), keys[0])
     assert (np.asarray(dynamic.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
-    seed, _ = drawn(0, rows, knobs._replace(seed=np.uint32(5)))
+    seed, _ = draw_masks(0, rows, knobs._replace(seed=np.uint32(5)))
     assert (np.asarray(seed.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
 
 

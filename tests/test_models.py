@@ -48,11 +48,11 @@ def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     keys = update.make_example_keys(np.uint32(0), 0, rows.index_B)
 
     @jax.jit
-    def seen(rows):
+    def show(rows):
         """What the model was shown, and the logits it gave at the masked positions."""
         views = {}
 
-        def hidden(params, text, source=None, *, key_B=None):
+        def encode(params, text, source=None, *, key_B=None):
             views["ids"] = text.ids_BxL
             return model.encode(params, text, source, key_B=key_B)
 
@@ -60,13 +60,13 @@ def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
             views["logits"] = model.logits(params, h)
             return views["logits"]
 
-        spy = types.Model(model.directions, model.width, model.init, hidden, logits)
+        spy = types.Model(model.directions, model.width, model.init, encode, logits)
         return objective.loss({"model": params}, spy, rows, keys, knobs, train=False), views
 
-    losses, before = seen(rows)
+    losses, before = show(rows)
     hidden = np.asarray(before["ids"]) == MASK
     assert (hidden.sum(1) == losses.weight_B["mlm"]).all() and (hidden.sum(1) > 0).all()
-    _, after = seen(replace_tokens(rows, hidden))
+    _, after = show(replace_tokens(rows, hidden))
     used = np.arange(5) < np.asarray(losses.weight_B["mlm"])[:, None]
     np.testing.assert_array_equal(np.asarray(before["logits"])[used], np.asarray(after["logits"])[used])
 

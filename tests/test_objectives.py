@@ -257,7 +257,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     )
     expected = loop.train(whole)
 
-    def at(step, end):
+    def end_at(step, end):
         now = preemption.Preemption.is_requested
         return lambda self, checkpoints, number: (end() if number == step else None) or now(self, checkpoints, number)
 
@@ -269,7 +269,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
         (lambda: os.kill(os.getpid(), signal.SIGTERM), preemption.RunStopped, 4),
     ):
         with monkeypatch.context() as patch, pytest.raises(seen):
-            patch.setattr(preemption.Preemption, "is_requested", at(step, end))
+            patch.setattr(preemption.Preemption, "is_requested", end_at(step, end))
             loop.train(parted)
     found = loop.train(parted)
     for name in ("evaluation", "tokens", "predictions", "steps", "flops"):

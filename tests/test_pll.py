@@ -172,10 +172,10 @@ def test_words_end_where_the_meta_symbol_says(kind, size):
 def bigram(table_VxV):
     """A model of the known distribution of a token given the one before it."""
 
-    def hidden(params, text, source=None, *, key_B=None):
+    def encode(params, text, source=None, *, key_B=None):
         return (jnp.pad(text.ids_BxL, ((0, 0), (1, 0)))[:, :-1, None],)
 
-    model = types.Model(("bidirectional",), 1, None, hidden, lambda logits_VxV, h: logits_VxV[h[..., 0]])
+    model = types.Model(("bidirectional",), 1, None, encode, lambda logits_VxV, h: logits_VxV[h[..., 0]])
     return model, {"model": jnp.log(table_VxV)}
 
 

@@ -85,7 +85,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
     """Stopped together at step 17; one goes on alone; then all continue, the one ahead waiting for the others."""
     asked = preemption.Preemption.is_requested
 
-    def at(step):
+    def request_stop_at(step):
         def now(self, checkpoints, number):
             if number == step:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -95,7 +95,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
 
     configs = {name: member(folder, "stopped", name) for name in MEMBERS}
     for step, way in ((17, lambda: vmapped_runs.train(list(configs.values()))), (24, lambda: loop.train(configs["b"]))):
-        at(step)
+        request_stop_at(step)
         with pytest.raises(preemption.RunStopped):
             way()
     saved = {

@@ -47,11 +47,11 @@ def compile_losses(cfg):
         shown = []
 
         def watched(of):
-            def hidden(params, text, source=None, **more):
+            def encode(params, text, source=None, **more):
                 shown.append(text.ids_BxL)
                 return of.encode(params, text, source, **more)
 
-            return dataclasses.replace(of, encode=hidden)
+            return dataclasses.replace(of, encode=encode)
 
         made = objectives.OBJECTIVES["replaced_token_detection"].build(cfg, make_dataset_info(cfg), watched(small))
         return made.loss(params, watched(model), rows, KEYS, knobs, train=False), shown

@@ -200,14 +200,14 @@ def test_a_free_worker_goes_on_with_its_program_then_takes_one_that_nobody_has(t
     call = runner.SweepRunner(tmp_path, points, num_workers=1, vmap_runs=0)
     a, _, c, d, *_ = (call.programs[cfg.workdir] for cfg in points)
 
-    def chosen(open_, warm, *others):
+    def choose(open_, warm, *others):
         return "".join(Path(cfg.workdir).name for cfg in call.choose_points(open_, warm, set(others)))
 
-    assert chosen(points, None) == "ab"
-    assert chosen(points[1:], d) == "def"
-    assert chosen(points[1:], None, a) == "c"
-    assert chosen(points[3:], c, a) == "def"
-    assert chosen(points, None, a, c, d) == "def"
+    assert choose(points, None) == "ab"
+    assert choose(points[1:], d) == "def"
+    assert choose(points[1:], None, a) == "c"
+    assert choose(points[3:], c, a) == "def"
+    assert choose(points, None, a, c, d) == "def"
 
 
 def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side():

@@ -61,12 +61,12 @@ def test_a_row_s_draw_is_by_its_key_alone_and_another_at_each_step():
 def test_a_row_ends_at_its_end_or_where_it_has_no_room_and_stays_ended():
     told = np.array([[7, SEP, 8, 9], [6, 7, 8, 9], [5, 6, SEP, 9], [5, 5, 5, 5]])
 
-    def following(cache, ids_B):
+    def decode_step(cache, ids_B):
         at_B = jnp.asarray(told)[jnp.arange(4), cache[0]]
         return jnp.where(jnp.arange(V) == at_B[:, None], 5.0, 0.0), cache + 1
 
     found = sampling.decode_tokens(
-        following,
+        decode_step,
         jnp.zeros((1, 4), jnp.int32),
         jnp.zeros(4, jnp.int32),
         sampling.select_argmax,

@@ -44,18 +44,18 @@ def test_accuracy_f1_and_matthews_are_scikit_learns():
         predicted_N, label_N = labels(rng, classes)
         of = columns(predicted_N, label_N, classes)
 
-        def found(score, of=of):
+        def compute(score, of=of):
             return estimates.compute_score(score, of)[0]
 
         with warnings.catch_warnings(action="ignore"):  # of a single class
-            assert found(scores.build_accuracy_score("weight")) == pytest.approx(
+            assert compute(scores.build_accuracy_score("weight")) == pytest.approx(
                 metrics.accuracy_score(label_N, predicted_N)
             )
-            assert found(scores.build_matthews_score(CLASSES[:classes], "weight")) == pytest.approx(
+            assert compute(scores.build_matthews_score(CLASSES[:classes], "weight")) == pytest.approx(
                 metrics.matthews_corrcoef(label_N, predicted_N), abs=1e-9
             )
             if classes == 2:
-                assert found(scores.build_f1_score(CLASSES[:2], "weight")) == pytest.approx(
+                assert compute(scores.build_f1_score(CLASSES[:2], "weight")) == pytest.approx(
                     metrics.f1_score(label_N, predicted_N, zero_division=0), abs=1e-12
                 )
 

@@ -198,7 +198,7 @@ def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
 def test_each_tree_s_layers_are_gathered_along_their_own_axes():
     """A generator's up are split along their first axis, the model's, of the same path, along their second."""
 
-    def judged(mode, devices):
+    def evaluate(mode, devices):
         cfg = member(
             mode,
             family="feedforward",
@@ -228,7 +228,7 @@ def test_each_tree_s_layers_are_gathered_along_their_own_axes():
         return found.loss_B
 
     jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-4), judged("fsdp", 2), judged("data_parallel", 1)
+        functools.partial(np.testing.assert_allclose, rtol=1e-4), evaluate("fsdp", 2), evaluate("data_parallel", 1)
     )
 
 

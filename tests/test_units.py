@@ -171,7 +171,7 @@ def test_lengths_of_spans_are_geometric_up_to_ten():
 
 
 def test_evaluation_masks_tokens_whatever_training_masks():
-    def shown(unit, train):
+    def show_rows(unit, train):
         """What a model is shown of rows, and what evaluation asks for."""
         cfg = small_config(
             "feedforward",
@@ -187,25 +187,25 @@ def test_evaluation_masks_tokens_whatever_training_masks():
         )
         knobs, seen = (program.make_train_hparams if train else program.make_eval_hparams)(cfg), []
 
-        def hidden(params, text, source=None, *, key_B=None):
+        def encode(params, text, source=None, *, key_B=None):
             seen.append(text.ids_BxL)
             return (jnp.zeros((*text.ids_BxL.shape, 1)),)
 
-        def told(rows):
+        def show(rows):
             model = types.Model(
-                ("bidirectional",), 1, None, hidden, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB))
+                ("bidirectional",), 1, None, encode, lambda params, h: jnp.zeros((*h.shape[:-1], VOCAB))
             )
             objective.loss({"model": None}, model, rows, KEYS[:4], knobs, train=train)
             return seen[-1] == MASK, objective.eval_mask(rows.text, KEYS[:4], knobs)
 
-        return jax.device_get(jax.jit(told)(batch(4)))
+        return jax.device_get(jax.jit(show)(batch(4)))
 
-    tokens_BxL, asked_BxL = shown("token", False)
+    tokens_BxL, asked_BxL = show_rows("token", False)
     np.testing.assert_array_equal(tokens_BxL, asked_BxL)
     for unit in ("word", "span"):
-        for found_BxL in shown(unit, False):
+        for found_BxL in show_rows(unit, False):
             np.testing.assert_array_equal(found_BxL, asked_BxL)
-        assert (shown(unit, True)[0] != asked_BxL).any()
+        assert (show_rows(unit, True)[0] != asked_BxL).any()
 
 
 def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
