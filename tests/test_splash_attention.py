@@ -10,7 +10,7 @@ import pytest
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from mlm.base import config
-from mlm.models import attention, platform_kernels, positions, splash_attention
+from mlm.models import attention, platform_kernels, positions, remat_policies, splash_attention
 
 B, H, D = 2, 2, 64
 
@@ -78,6 +78,16 @@ def test_bfloat16_is_as_near_to_the_exact_values_as_the_plain_formula():
     plain, fused = (compute_gradients(kernels, qkv, ids_BxL) for kernels in ("reference", "splash_attention"))
     for true, one, other in zip(exact, plain, fused, strict=True):
         assert np.linalg.norm(other - true) < 1.5 * np.linalg.norm(one - true)
+
+
+def test_the_backward_pass_runs_one_kernel_on_what_the_forward_pass_kept():
+    qkv, ids_BxL = make_inputs(128)
+    lean = jax.checkpoint(lambda *qkv: attend("splash_attention", qkv, ids_BxL), policy=remat_policies.save_products)
+    pullback = jax.jit(lambda *qkv: jax.vjp(lean, *qkv)[1])(*qkv)
+    kept = [leaf.size for leaf in jax.tree.leaves(pullback) if leaf.dtype == jnp.float32]
+    assert sorted(kept) == [B * H * 128, *[B * H * 128 * D] * 4]  # the log-sum-exp; q, k, v and the output
+    backward = jax.jit(pullback).lower(qkv[0]).compile().as_text()
+    assert "splash_mha_dkv" in backward and "splash_mha_fwd" not in backward
 
 
 def test_no_document_reads_another():
