@@ -9,7 +9,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from small import PLAIN, batch, drawn_config, make_dataset_info, prepare_finetuning, small_config
+from small import PLAIN, batch, drawn_config, make_dataset_info, prepare_finetuning, small_config, state_of
 
 from mlm.base import config, errors, fields
 from mlm.base.estimates import Score
@@ -39,7 +39,7 @@ def steps(count, devices=1, **changes):
         program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
         program.make_train_hparams(cfg),
     )
-    first = jax.device_get(made.init_state(knobs))
+    first = state_of(made.init_state.eval_shape(knobs))
     state, losses = made.partitioner.put_state(first), []
     for number in range(count):
         rows = made.partitioner.put_batch(batch(8, seed=number, labels=True))

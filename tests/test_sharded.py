@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 import test_run
-from small import VOCAB, build, make_dataset_info, small_config
+from small import VOCAB, build, make_dataset_info, small_config, state_of
 from test_step import uneven
 
 from mlm.base import files, types
@@ -52,7 +52,7 @@ def train(cfg, devices, first=None):
         program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
         program.make_train_hparams(cfg),
     )
-    state = made.partitioner.put_state(jax.device_get(made.init_state(knobs)) if first is None else first)
+    state = made.partitioner.put_state(state_of(made.init_state.eval_shape(knobs)) if first is None else first)
     seen, half = [], None
     for number in range(int(state.step), STEPS):
         if number == STEPS // 2:
