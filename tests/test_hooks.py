@@ -28,8 +28,11 @@ class Record(Hook):
     def on_metrics(self, step, metrics, pause):
         self.calls.append((self.name, "metrics", step, metrics, pause))
 
-    def on_pause(self, step, state, stop):
-        self.calls.append((self.name, "pause", step, state, stop))
+    def on_pause(self, step, state, due, stop):
+        self.calls.append((self.name, "pause", step, state, due, stop))
+
+    def get_totals(self):
+        return {self.name: len(self.calls)}
 
 
 def run_steps(last, stop_at=None, every=3):
@@ -65,16 +68,22 @@ def test_metrics_come_one_step_late_and_the_state_at_a_pause():
         ("a", "metrics", 3, "metrics 3", True),
         ("b", "metrics", 3, "metrics 3", True),
         ("state", 3),
-        ("a", "pause", 3, "state 3", False),
-        ("b", "pause", 3, "state 3", False),
+        ("a", "pause", 3, "state 3", True, False),
+        ("b", "pause", 3, "state 3", False, False),
         ("step", 4),
     ]
 
 
 def test_a_run_that_stops_pauses_where_no_hook_is_due():
     calls = run_steps(2, stop_at=2)
-    assert calls[-2:] == [("a", "pause", 2, "state 2", True), ("b", "pause", 2, "state 2", True)]
+    assert calls[-2:] == [("a", "pause", 2, "state 2", False, True), ("b", "pause", 2, "state 2", False, True)]
     assert [call[1] for call in calls if call[0] == "metrics"] == [1, 2]
+
+
+def test_a_checkpoint_has_what_each_hook_keeps():
+    run = object.__new__(training_run.TrainingRun)
+    run.hooks = [Record("a", 1, [1]), Hook(), Record("b", 1, [1, 2])]
+    assert run.get_totals() == {"a": 1, "b": 2}
 
 
 def test_a_hook_that_raises_leaves_no_metrics_behind():
@@ -142,7 +151,7 @@ def test_some_steps_are_traced_and_the_run_says_where(tmp_path):
     assert [step for step in range(1, 10) if hook.is_due(step)] == [2, 4]
     for step in range(1, 6):
         jax.jit(lambda x: x + 1)(step).block_until_ready()
-        hook.on_pause(step, None, False)
+        hook.on_pause(step, None, hook.is_due(step), False)
         assert (hook.folder is not None) == (step in (2, 3))
     (trace,) = tmp_path.rglob("*.xplane.pb")
     assert b"PjitFunction" in trace.read_bytes() and [str(tmp_path / "profile") in line for line in lines] == [True]

@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
     """The state of a run between two steps, as a checkpoint holds it."""
 
     state: types.TrainState  # numpy arrays; sharded arrays stay on their devices
-    totals: Mapping[str, float]  # the run's running totals
+    totals: Mapping[str, Any]  # what the run's hooks keep (Hook.get_totals), by name
 
 
 def open_manager(
@@ -242,9 +242,9 @@ class Checkpoint(Hook):
             step % interval == 0 for interval in intervals
         )
 
-    def on_pause(self, step: int, state, stop: bool) -> None:
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Starts saving, if that is due; if the run stops before its end, waits for the disk."""
-        if stop or self.is_due(step):
+        if stop or due:
             snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_totals())
             save(self.checkpoints, self.cfg, self.data, snapshot)
         if stop and step != self.cfg.train.steps:
@@ -278,9 +278,9 @@ class MilestoneCheckpoint(Hook):
         """Whether a milestone follows a step."""
         return step in self.steps
 
-    def on_pause(self, step: int, state, stop: bool) -> None:
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Saves, if that is due."""
-        if self.is_due(step):
+        if due:
             if step in self.milestones.all_steps():
                 self.milestones.delete(step)
             params_alone = self.program.partitioner.snapshot_state(state._replace(opt_state=()))

@@ -21,9 +21,9 @@ class Evaluate(Hook):
         train = self.cfg.train
         return step == train.steps or bool(train.eval_every and step % train.eval_every == 0)
 
-    def on_pause(self, step: int, state, stop: bool) -> None:
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Evaluates, if that is due."""
-        if self.is_due(step):
+        if due:
             self.evaluate(step, state)
 
     def evaluate(self, step: int, state) -> None:

@@ -8,8 +8,8 @@ class Hook:
     """One thing that a run does beside its steps; a subclass overrides what it needs.
 
     Every process of a run has the same hooks, and `is_due` must say the same on each: it depends on the step alone.
-    What a hook needs after a restart stands in the checkpoint's totals (TrainingRun.__init__) or follows from
-    metrics.jsonl.
+    What a hook needs after a restart it returns from `get_totals`; `TrainingRun.__init__` hands it the totals of the
+    checkpoint that the run continues from.
 
     After a step has started, the run hands the metrics of the step before to each hook: one step late, so that devices
     never wait for this process. If any hook is due, or the run stops, the run pauses: it waits for the step, hands its
@@ -26,11 +26,21 @@ class Hook:
         The keys are those of `update.train_step`; metrics["sums"] holds sums over the global batch.
         """
 
-    def on_pause(self, step: int, state, stop: bool) -> None:
-        """Takes the state after a step, on the devices; the next step donates its memory. stop: the run stops there.
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
+        """Takes the state after a step, on the devices; the next step donates its memory.
 
-        The run pauses for all hooks at once, so a hook that was not due must ask `is_due` again.
+        Args:
+            due: whether this hook is; the run pauses for all hooks at once, so it may be due for another one.
+            stop: whether the run stops there.
         """
+
+    def get_totals(self) -> Mapping[str, Any]:
+        """What each checkpoint saves of this hook, as JSON can hold it; its names are those of no other hook's."""
+        return {}
+
+    def summarize(self) -> Mapping[str, Any]:
+        """What this hook adds to the result of the finished run."""
+        return {}
 
     def close(self) -> None:
         """Closes what the hook holds open."""

@@ -69,7 +69,7 @@ class Log(Hook):
         cfg: config.Config,
         objective: types.Objective,
         start_step: int,
-        totals: Mapping[str, float],
+        totals: Mapping[str, Any],
         model_flops: ModelFlops,
     ):
         self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
@@ -105,7 +105,7 @@ class Log(Hook):
         elif self.progress.is_stale():
             self.progress.log(metrics)
 
-    def on_pause(self, step: int, state, stop: bool) -> None:
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Leaves the pause out of the throughput."""
         self.pause_timing()
         if stop:
@@ -156,6 +156,10 @@ class Log(Hook):
     def pause_timing(self) -> None:
         """Leaves the time until the next step out of the throughput."""
         self.last_time = None
+
+    def get_totals(self) -> dict[str, float]:
+        """The running totals."""
+        return self.totals
 
     def summarize(self) -> dict:
         """The run's totals, its throughput, and the training scores that follow from the totals."""

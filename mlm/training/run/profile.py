@@ -42,7 +42,7 @@ class Profile(Hook):
         """Before the first of the steps and after the last."""
         return step in (self.before, self.last)
 
-    def on_pause(self, step: int, state, stop: bool) -> None:
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Starts the trace, or ends it and says where it is."""
         if step == self.before and parallel.is_primary() and not stop:
             self.folder = storage.GrowingFolder(self.path)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -95,21 +96,16 @@ class TrainingRun:
         self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops)
         self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, self.checkpoints, self.log)
-        self.plateau = plateau.PlateauWarning(cfg, program.objective, packed.dataset_info, self.log, saved.totals)
         self.evaluate = Evaluate(cfg, program, packed, self.log)
-
-        def get_totals():
-            return self.log.totals | self.spike_guard.get_totals() | self.plateau.get_totals()
-
         # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
         self.hooks = [
             self.spike_guard,
             self.log,
-            self.plateau,
+            plateau.PlateauWarning(cfg, program.objective, packed.dataset_info, self.log, saved.totals),
             *([Profile(cfg, self.log)] if cfg.train.profile else []),
             self.evaluate,
-            *self.make_milestone_hooks(managers, get_totals),
-            checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, get_totals),
+            *self.make_milestone_hooks(managers),
+            checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, self.get_totals),
         ]
         self.batches = self.spike_guard.iterate_batches(
             lambda first: loader.iterate_train_batches(
@@ -126,7 +122,7 @@ class TrainingRun:
         )
         self.get_pending: Callable | None = None  # waits for the metrics of the step before
 
-    def make_milestone_hooks(self, managers: Sequence, get_totals: Callable) -> list[checkpoint.MilestoneCheckpoint]:
+    def make_milestone_hooks(self, managers: Sequence) -> list[checkpoint.MilestoneCheckpoint]:
         """The hook that keeps milestones, if the config has any; says how many there will be, and how large."""
         cfg, program = self.cfg, self.program
         if not cfg.train.milestones:
@@ -139,20 +135,25 @@ class TrainingRun:
             + (f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else "")
             + f": {megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
         )
-        return [checkpoint.MilestoneCheckpoint(cfg, self.data_identity, program, managers[1], steps, get_totals)]
+        return [checkpoint.MilestoneCheckpoint(cfg, self.data_identity, program, managers[1], steps, self.get_totals)]
+
+    def get_totals(self) -> dict[str, Any]:
+        """What the hooks keep, as a checkpoint saves it."""
+        return {name: value for hook in self.hooks for name, value in hook.get_totals().items()}
 
     def run_hooks(self, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
         """Runs the hooks after a step has started; get_metrics() and get_state() wait for it. stop: the run stops."""
         if self.get_pending is not None:
             self.hand_metrics(step - 1, self.get_pending(), pause=False)
         self.get_pending = get_metrics
-        if stop or any(hook.is_due(step) for hook in self.hooks):
+        due = [hook.is_due(step) for hook in self.hooks]
+        if stop or any(due):
             heartbeat.send_heartbeat(heartbeat.PAUSE, step)
             self.get_pending = None
             self.hand_metrics(step, get_metrics(), pause=True)
             state = get_state()
-            for hook in self.hooks:
-                hook.on_pause(step, state, stop)
+            for hook, is_due in zip(self.hooks, due, strict=True):
+                hook.on_pause(step, state, is_due, stop)
 
     def hand_metrics(self, step: int, metrics, pause: bool) -> None:
         """Hands the metrics of a step to each hook."""
@@ -174,9 +175,7 @@ class TrainingRun:
             "flops": flops and flops * cfg.train.steps,
             "evaluation": scores,
             "scores": [score._asdict() for score in self.evaluate.scores],
-            **self.log.summarize(),
-            **self.spike_guard.summarize(),
-            **self.plateau.summarize(),
+            **{name: value for hook in self.hooks for name, value in hook.summarize().items()},
         }
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
