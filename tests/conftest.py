@@ -45,7 +45,7 @@ def estimated_flops():
     from mlm.training.step import cost, program
 
     def estimate_step_flops(cfg, vocab_size):
-        params = cost.make_abstract_state(program.canonicalize_config(cfg), vocab_size).params["model"]
+        params = cost.make_abstract_state(program.make_static_config(cfg), vocab_size).params["model"]
         return 6.0 * cfg.train.batch_size * cfg.pack.seq_len * sum(leaf.size for leaf in jax.tree.leaves(params))
 
     estimates = types.SimpleNamespace(**vars(cost) | {"count_step_flops": estimate_step_flops})

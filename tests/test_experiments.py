@@ -203,7 +203,7 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
     experiment, folder = importlib.import_module(f"experiments.{name}"), tmp_path_factory.getbasetemp()
     results, programs = [], []
     for point, own in experiment.sweep("quick").items():
-        programs.append(program.canonicalize_config(resolution.resolve(fields.override(config.Config(), own))))
+        programs.append(program.make_static_config(resolution.resolve(fields.override(config.Config(), own))))
         if programs.count(programs[-1]) > 2:
             continue
         fewer = {

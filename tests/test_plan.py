@@ -183,7 +183,7 @@ def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monke
     }
     rows = list(plan.plan_points(points, plan.PlanOptions(accelerators.ACCELERATORS["H200"], exact=True)))
     assert (
-        len(set(compiled)) == 2 and program.canonicalize_config(compiled[0]) == compiled[0]
+        len(set(compiled)) == 2 and program.make_static_config(compiled[0]) == compiled[0]
     )  # with and without model.remat
     assert rows[-1]["flops"] == sum(row["flops"] for row in rows[:-1])
 
@@ -215,7 +215,7 @@ def test_this_machine_is_measured_by_steps_of_each_program_and_of_large_batches_
             found.measure_step(member(model__num_layers=3), entries, 1e8)[1]
             == "0.1 s from its FLOPs: it took longer than 0 s"
         )
-    assert local_timing.time_step((program.canonicalize_config(member(train__batch_size=8)), entries, 4)) > 0
+    assert local_timing.time_step((program.make_static_config(member(train__batch_size=8)), entries, 4)) > 0
     assert local_timing.measure_peak_flops("float32") > 1e8
 
 
@@ -260,7 +260,7 @@ def test_split_or_computed_again_a_step_takes_less_and_what_would_fit_is_said(mo
 def test_a_policy_of_rematerialization_saves_what_it_says():
     """Of two layers, and of the heads, which are no part of one."""
     sizes = {"pack__seq_len": 40, "model__max_positions": 40, "train__batch_size": 4, "model__num_layers": 2}
-    cfg = program.canonicalize_config(member(**sizes, model__attention_dropout=0.1, model__dropout=0.1))
+    cfg = program.make_static_config(member(**sizes, model__attention_dropout=0.1, model__dropout=0.1))
 
     def residuals(**changes):
         changes = {f"model.{name}": value for name, value in changes.items()}

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import pickle
 
 import jax
+import numpy as np
 import pytest
 from small import VOCAB, drawn_config, make_dataset_info
 
-from mlm.base import fields
+from mlm.base import fields, static_config
 from mlm.data.rows import pack
 from mlm.objectives import masking
 from mlm.training.run import loop
@@ -95,7 +97,7 @@ def test_fine_tunings_of_runs_with_one_vocabulary_share_a_program(cfg):
     """Each names the folder of its own run's; what is compiled, and counted, is told the vocabulary's size alone."""
     one, other = (member(cfg, name, tokenizer__path=name) for name in ("one", "other"))
     assert program.build_program(one, make_dataset_info(cfg)) is program.build_program(other, make_dataset_info(cfg))
-    assert program.canonicalize_config(one) != program.canonicalize_config(other)  # one batch would not serve both
+    assert program.make_static_config(one) != program.make_static_config(other)  # one batch would not serve both
     other = fields.override(other, {"train.grad_accum_steps": 2, "parallel.mode": "pmap"})  # of the same gradient
     counted = cost.count_step_flops(one, VOCAB)
     before = cost._count_lowered_flops.cache_info().misses
@@ -110,4 +112,26 @@ def test_every_field_is_either_traced_or_outside_or_asks_for_a_program_of_its_ow
             type(value), lambda x: x + 1
         )
         other = fields.override(cfg, {name: "nsp" if name == "objective" else change(value)})
-        assert (program.canonicalize_config(other) == program.canonicalize_config(cfg)) == (name in shared), name
+        assert (program.make_static_config(other) == program.make_static_config(cfg)) == (name in shared), name
+
+
+def test_a_hidden_field_cannot_be_read_by_mistake(cfg):
+    """Its value is no default in the run's place: a branch, a comparison, arithmetic and text all refuse it."""
+    static = program.make_static_config(cfg)
+    for use in (
+        lambda: static.mask.rate * 2,
+        lambda: 1 - static.mask.rate,
+        lambda: np.float32(static.optim.learning_rate),
+        lambda: bool(static.mask.static_masks),
+        lambda: static.mask.schedule == "linear",
+        lambda: static.mask.schedule in ("linear", "cosine"),
+        lambda: static.seed > 0,
+        lambda: f"{static.workdir}/log",
+        lambda: program.make_train_hparams(static),
+    ):
+        with pytest.raises(TypeError, match=r"config\.[a-z_.]+: a compiled function cannot read it"):
+            use()
+    assert static.model == cfg.model and static == pickle.loads(pickle.dumps(static)) and hash(static) is not None
+    assert program.make_static_config(static) == static
+    filled = static_config.fill_hidden_fields(static)
+    assert filled.mask.rate == fields.DEFAULT["mask.rate"] and program.make_static_config(filled) == static

@@ -138,7 +138,7 @@ def test_the_terms_of_the_loss_are_weighed(cfg):
         "feedforward", "bag", objective="replaced_token_detection", replaced_token_detection__discriminator_weight=7.0
     )
     assert float(objective.loss_weights(program.make_train_hparams(other))["replaced_token_detection"]) == 7
-    assert program.canonicalize_config(other) == program.canonicalize_config(
+    assert program.make_static_config(other) == program.make_static_config(
         small_config("feedforward", "bag", objective="replaced_token_detection")
     )
 

@@ -16,7 +16,7 @@ def resolve(**changes):
 @pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_the_least_is_the_state_and_the_gradient_and_the_most_is_above_it(family, cell):
     cfg = resolve(model__family=family, model__cell=cell, model__num_layers=3, tokenizer__vocab_size=3000)
-    parameters = lm.count_parameters(cost.make_abstract_state(program.canonicalize_config(cfg), 3000).params["model"])[
+    parameters = lm.count_parameters(cost.make_abstract_state(program.make_static_config(cfg), 3000).params["model"])[
         "parameters"
     ]
     assert cost.compute_min_memory(cfg) - cost.compute_activation_memory(cfg) == 16 * parameters

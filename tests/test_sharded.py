@@ -91,7 +91,7 @@ def test_two_slices_train_as_one_device_and_gather_within_each(whole):
     same(found, whole)
     embedding = found[2].params["model"]["token"]["embedding"]
     assert embedding.sharding.spec == jax.P("data") and dict(embedding.sharding.mesh.shape) == SLICES
-    text = cost.lower_step(program.canonicalize_config(cfg), VOCAB).compile().as_text()
+    text = cost.lower_step(program.make_static_config(cfg), VOCAB).compile().as_text()
     for kind, groups in (("all-gather", WITHIN), ("reduce-scatter", WITHIN), ("all-reduce", ACROSS)):
         assert set(re.findall(rf" {kind}\(.*replica_groups=(\S+), ", text)) & groups == groups, kind
     assert not re.findall(rf" (?:all-gather|reduce-scatter)\(.*replica_groups=(?!{re.escape(*WITHIN)})", text)
@@ -296,7 +296,7 @@ def test_a_step_gathers_each_parameter_and_a_layer_s_again_for_the_backward_pass
     """By hand, from shapes: gathered to be read, scattered as gradients; vectors, and sums, are added up."""
     changes = {"model__num_layers": 6, "model__max_positions": 16, "train__batch_size": 32, "model__dropout": 0.0}
     cfgs = [
-        program.canonicalize_config(member(mode, **changes, model__remat=remat))
+        program.make_static_config(member(mode, **changes, model__remat=remat))
         for mode, remat in (("data_parallel", False), ("fsdp", False), ("fsdp", True))
     ]
     params = jax.tree_util.tree_leaves_with_path(cost.make_abstract_state(cfgs[0], VOCAB).params)

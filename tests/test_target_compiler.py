@@ -96,7 +96,7 @@ def test_libtpu_plans_what_fits_and_what_does_not():
 def test_the_compiler_of_gpus_plans_too():
     cfg = small_config("transformer", model__num_layers=1, train__batch_size=64, tokenizer__vocab_size=500)
     with target_compiler.open_compiler(make_target("H100-8")) as compile_mesh:
-        assert compile_mesh(program.canonicalize_config(cfg), 500).memory > 0
+        assert compile_mesh(program.make_static_config(cfg), 500).memory > 0
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def build_functions(cfg: config.Config, model: types.Model | None = None) -> tup
     model: replaces the model; a peer may share everything else.
     """
     mlm_model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
-    parts = program.canonicalize_config(cfg), model or mlm_model, objective
+    parts = program.make_static_config(cfg), model or mlm_model, objective
     return functools.partial(update.init_state, *parts), functools.partial(update.train_step, *parts)
 
 
@@ -159,7 +159,7 @@ def compute_loss(cfg: config.Config, params, batch: types.Batch) -> tuple[float,
 def make_params(cfg: config.Config):
     """Parameters of the config's model as NumPy arrays."""
     return fill_params(
-        cost.make_abstract_state(program.canonicalize_config(cfg), cfg.tokenizer.vocab_size).params["model"]
+        cost.make_abstract_state(program.make_static_config(cfg), cfg.tokenizer.vocab_size).params["model"]
     )
 
 

@@ -109,7 +109,7 @@ def project_pod(pod: Pod) -> Iterator[dict]:
                 cfg, {"train.batch_size": PROJECTED_FIELDS["train.batch_size"], "model.remat": False}
             )
             computing = cost.count_step_flops(device_cfg, vocab_size) * plan.REMAT_WORK / (kind.flops * UTILISATION)
-            step_cost = compile_step(program.canonicalize_config(cfg), vocab_size)
+            step_cost = compile_step(program.make_static_config(cfg), vocab_size)
             times = dict(
                 zip(
                     ("computing", "links", "network"),
@@ -153,7 +153,7 @@ def measure() -> Iterator[dict]:
                 )
             cfg = make_config(mode, max_devices, MEASURED_FIELDS)
             yield from make_byte_rows(
-                case, compile_step(program.canonicalize_config(cfg), cfg.tokenizer.vocab_size).collective_bytes
+                case, compile_step(program.make_static_config(cfg), cfg.tokenizer.vocab_size).collective_bytes
             )
     for pod in PODS:
         yield from project_pod(pod)

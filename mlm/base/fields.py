@@ -11,7 +11,7 @@ import operator
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mlm.base.config import Config
 from mlm.base.errors import ConfigError, require
@@ -19,6 +19,7 @@ from mlm.base.rng_versions import RNG_VERSIONS
 
 # Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
 FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+ConfigT = TypeVar("ConfigT", bound=Config)
 RUN_FORMAT = 3  # version of a run's files: raise it when this version no longer reads older files
 
 
@@ -91,7 +92,7 @@ def suggest_name(name: str) -> str:
     return near[0] if near else ""
 
 
-def override(config: Config, changes: Mapping[str, Any]) -> Config:
+def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
     """A copy of config with the fields in `changes` (dotted name -> value) replaced.
 
     Raises ConfigError for an unknown name or a value of another type than the field's.
@@ -106,11 +107,11 @@ def override(config: Config, changes: Mapping[str, Any]) -> Config:
             value = tuple(map(_int_to_float, value))
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         replaced[name] = value
-    return _replace(config, replaced)
+    return replace_values(config, replaced)
 
 
-def _replace(section: Any, values: Mapping[str, Any]) -> Any:
-    """A copy of a section with values by dotted name; a section below it is copied once, however many it has."""
+def replace_values(section: Any, values: Mapping[str, Any]) -> Any:
+    """A copy of a section with values by dotted name, whatever their types; copies each section below it once."""
     leaves: dict[str, Any] = {}
     below: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
@@ -119,7 +120,7 @@ def _replace(section: Any, values: Mapping[str, Any]) -> Any:
             below.setdefault(head, {})[rest] = value
         else:
             leaves[head] = value
-    sections = {head: _replace(getattr(section, head), inner) for head, inner in below.items()}
+    sections = {head: replace_values(getattr(section, head), inner) for head, inner in below.items()}
     return dataclasses.replace(section, **leaves, **sections)
 
 

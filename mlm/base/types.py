@@ -332,7 +332,7 @@ class ScheduleHparamsFn(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A training objective, compiled for one config and data set.
+    """A training objective, built for one config and data set.
 
     Attributes:
         scores: scores of an evaluation. Figures and tables compare by the first, whose last column is the number of
@@ -374,7 +374,8 @@ class ObjectiveSpec:
     """An entry of OBJECTIVES.
 
     Attributes:
-        build: (config, dataset) -> the objective; where there is an auxiliary model, it is the third argument.
+        build: (static config, dataset) -> the objective; where there is an auxiliary model, it is the third argument.
+            The config hides the fields that are traced, `traced_fields` among them: their values are in hparams.
         predictions_per_token: predictions of a step per token of the batch, mean over the run.
         directionalities: those that it can use; the default is the first.
         visibility: visibility of its first loss.

@@ -19,6 +19,7 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, errors, types
 from mlm.base.estimates import FRACTION, estimate_mean
+from mlm.base.static_config import StaticConfig
 from mlm.evaluation import prompts, sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.evaluation.prompts import PromptTask
@@ -149,12 +150,13 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     for batch_size in grid.batch_sizes:
         cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
-        objective, partitioner, score = compile_steps(cfg, model, verbalizer_C.tobytes())
+        static_cfg = program.make_static_config(cfg)
+        objective, partitioner, score = compile_steps(static_cfg, model, verbalizer_C.tobytes())
         for rate in rates:
             hparams = program.make_train_hparams(cfg)._replace(
                 seed=np.uint32(inputs["seed"]), learning_rate=np.float32(rate)
             )
-            state = partitioner.put_state(init_state(cfg, objective, params, hparams))
+            state = partitioner.put_state(init_state(static_cfg, objective, params, hparams))
             train_batches = iterate_batches(train, train_label_N, batch_size, grid.steps, inputs["seed"])
             for step, batch in enumerate(train_batches, 1):
                 state, _ = partitioner.train_step(state, partitioner.put_batch(batch), hparams)
@@ -185,7 +187,7 @@ def make_config(cfg: config.Config, batch_size: int, steps: int) -> config.Confi
 
 
 @functools.lru_cache(maxsize=8)  # all samples share the compiled functions
-def compile_steps(cfg: config.Config, model: types.Model, verbalizers: bytes) -> tuple:
+def compile_steps(cfg: StaticConfig, model: types.Model, verbalizers: bytes) -> tuple:
     """The objective, its steps on one device, and a function (state, queries, batch_size) -> log_prob_NxC."""
     objective = build_objective(np.frombuffer(verbalizers, np.int32))
     partitioner = parallel.build_single_device(functools.partial(update.train_step, cfg, model, objective))
@@ -200,7 +202,7 @@ def compile_steps(cfg: config.Config, model: types.Model, verbalizers: bytes) ->
 
 
 def init_state(
-    cfg: config.Config, objective: types.Objective, params: types.Params, hparams: types.TracedHparams
+    cfg: StaticConfig, objective: types.Objective, params: types.Params, hparams: types.TracedHparams
 ) -> types.TrainState:
     """A state at step 0 with a run's parameters (numpy), without those of its objective."""
     params = {"model": params["model"], "objective": {}}

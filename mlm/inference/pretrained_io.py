@@ -71,7 +71,7 @@ def _build_model_and_objective(cfg, dataset_info):
 
     The layers are rolled: a forward pass then compiles in half the time and runs as fast.
     """
-    key = program.clear_tokenizer_path(program.canonicalize_config(cfg))
+    key = program.clear_tokenizer_path(program.make_static_config(cfg))
     return _build_cached(fields.override(key, {"model.scan_unroll": 1}), dataset_info)
 
 

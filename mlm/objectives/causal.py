@@ -10,10 +10,11 @@ import numpy as np
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.base.special import CLS, MASK, PAD
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import token_prediction
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective: it predicts all tokens of a segment but the first, [SEP] and [UNK] included.
 
     The backward stack predicts all but the last, the first token included.

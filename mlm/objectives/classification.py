@@ -7,12 +7,13 @@ import jax.numpy as jnp
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import features, heads, scores
 
 SCORE_NAMES = ("accuracy", "f1", "matthews")  # allowed in config.data.labelled.scores
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with label_B, a class id; see `build_classifier`."""
 
     def compute_logits(params, model, batch, key_B):
@@ -24,7 +25,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
 
 
 def build_classifier(
-    cfg: config.Config,
+    cfg: StaticConfig,
     dataset: types.DatasetInfo,
     term: str,
     known_scores: Sequence[str],

@@ -11,6 +11,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import causal, masking, masking_units, mlm, token_prediction
 
 SCORES = (
@@ -30,7 +31,7 @@ TRAIN_SCORES = (
 )
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective: it predicts [SEP] and unmasked tokens too, but not the first token of a segment."""
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
     cdf_V = masking.compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")

@@ -13,6 +13,7 @@ import numpy as np
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.base.special import NUM_SPECIAL
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking, mlm, token_prediction
 
 TRAIN_SCORES = (
@@ -23,7 +24,7 @@ TRAIN_SCORES = (
 )
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective. An example's weight is n; "diffusion_masked" is k; "correct" is weighted by n / k, too."""
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
     log_unigram_V = token_prediction.compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)

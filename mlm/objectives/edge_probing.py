@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import features, heads, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores
@@ -28,7 +29,7 @@ MAJORITY_COLUMNS = {"f1": ("majority_correct", WEIGHT, WEIGHT), "accuracy": ("ma
 CENTER_OF_GRAVITY = Score("gravity", "centre of gravity of the mix", ("gravity", WEIGHT), unit="layers", format=".2f")
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with edge_BxL, a class id, or -1 where a slot is empty.
 
     Beside it stand two spans, the first and last token of each: from_BxL and to_BxL, other_from_BxL and other_to_BxL

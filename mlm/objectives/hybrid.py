@@ -14,6 +14,7 @@ import numpy as np
 
 from mlm.base import batch_warmup, config, errors, types
 from mlm.base.estimates import Score
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import causal, masking, masking_units, mlm, token_prediction
 
 SCORES = (
@@ -41,7 +42,7 @@ TRAIN_SCORES = (
 )
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective. Evaluation scores every example twice: masked as by mlm, and causally.
 
     In training all positions of all examples go through the output layer, since any example may be causal.

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.special import NUM_SPECIAL
+from mlm.base.static_config import StaticConfig
 
 UNITS = ("token", "word", "span")
 SPAN_STOP_PROB, MAX_SPAN_WORDS = 0.2, 10  # a span ends after each of its words with this probability
@@ -23,7 +24,7 @@ class MaskingUnit(NamedTuple):
     starts_V: np.ndarray  # bool: which vocabulary entries begin a word
 
 
-def build_unit(cfg: config.Config, dataset: types.DatasetInfo) -> MaskingUnit | None:
+def build_unit(cfg: StaticConfig, dataset: types.DatasetInfo) -> MaskingUnit | None:
     """The unit that training masks; None: tokens. Without `dataset.word_starts` every entry begins a word."""
     if cfg.mask.unit == "token":
         return None

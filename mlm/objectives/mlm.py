@@ -5,9 +5,10 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, types
+from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking, masking_units, token_prediction
 
 SCORES = (
@@ -21,7 +22,7 @@ TRAIN_SCORES = (
 )
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective; it holds rates up to mask.max_rate in training and eval.mask_rate in evaluation."""
     forward = build_forward(cfg, dataset)
 
@@ -47,7 +48,7 @@ def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
     )
 
 
-def build_forward(cfg: config.Config, dataset: types.DatasetInfo) -> Callable:
+def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
     """A function like Objective.loss that returns (LossSums, h_BxLxD), for objectives that add a term.
 
     In evaluation the sums include the unigram baseline of the train split on the same masked tokens.

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, types
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import classification, features, heads, scores
 
 SCORE_NAMES = ("accuracy",)  # allowed in config.data.labelled.scores
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with label_B, the number of the right ending; see `build_classifier`."""
 
     def compute_example_logits(params, model, batch, key_B):

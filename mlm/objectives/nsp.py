@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking, mlm
 
 SCORES = (
@@ -16,7 +17,7 @@ SCORES = (
 )
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """mlm's loss plus that of classifying, by the first token's state, whether segment B follows segment A."""
     forward = mlm.build_forward(cfg, dataset)
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import features, heads, scores
 
 SCORE_NAMES = ("pearson", "spearman")  # allowed in config.data.labelled.scores
@@ -11,7 +12,7 @@ WEIGHT = "regression_weight"
 SCORES = {"pearson": scores.build_pearson_score(WEIGHT), "spearman": scores.build_spearman_score(WEIGHT)}
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with value_B.
 
     In evaluation the sums include "predicted", "score" (the same) and "value", the right number.

@@ -14,6 +14,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.special import NUM_SPECIAL
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import heads, masking, masking_units
 
 TERM = "replaced_token_detection"
@@ -63,7 +64,7 @@ def build_generator_config(cfg: config.Config) -> config.Model:
     return dataclasses.replace(model, width=width, num_heads=num_heads, **units)
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
     """The objective; the generator is that of `build_generator_config`. Samples are never special tokens."""
     cdf_V = masking.compute_random_token_cdf(
         np.frombuffer(dataset.unigram_counts, np.int64), cfg.mask.random_token_from == "uniform"

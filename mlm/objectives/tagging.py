@@ -7,6 +7,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import FieldCondition
 from mlm.base.estimates import Score
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import bilstm, entity_tags, features, heads, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores; only the second where tags mark no entities
@@ -15,7 +16,7 @@ HEADS = ("linear", "bilstm")
 FIELD_CONDITIONS = (FieldCondition(("finetune.head_dim",), "finetune.head", ("bilstm",)),)
 
 
-def build(cfg: config.Config, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with tag_BxL, a class id, or -1 where no tag is predicted.
 
     The windows of a long sentence are examples in training, and one example in evaluation.

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from mlm import objectives
-from mlm.base import batch_warmup, config, fields, files
+from mlm.base import batch_warmup, config, fields, files, static_config
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
@@ -113,8 +113,8 @@ def read_step_times(path: Path) -> dict[str, float]:
 
 def program_key(cfg: config.Config) -> str:
     """Identifies all that the time of a step with a full batch depends on."""
-    canonical = program.canonicalize_config(fields.override(cfg, {"train.steps": 1} | FULL_BATCH))
-    return f"{fields.fingerprint(canonical)}-{canonical.mask.max_rate:g}"
+    static_cfg = program.make_static_config(fields.override(cfg, {"train.steps": 1} | FULL_BATCH))
+    return f"{fields.fingerprint(static_config.fill_hidden_fields(static_cfg))}-{static_cfg.mask.max_rate:g}"
 
 
 def time_step(cfg: config.Config) -> float:

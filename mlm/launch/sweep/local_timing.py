@@ -15,6 +15,7 @@ import numpy as np
 
 from mlm.base import batch_warmup, config, fields, types
 from mlm.base.special import NUM_SPECIAL
+from mlm.base.static_config import StaticConfig
 from mlm.data.rows import pack
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import plan, subprocess_worker
@@ -47,7 +48,7 @@ class LocalMachine:
         self.worker = subprocess_worker.SubprocessWorker()
         self.machine = self.worker.call(measure_machine, sorted(dtypes))
         self.utilisation, self.measured_utilisations = utilisation, []
-        self.step_times: dict[config.Config, tuple[float, str]] = {}
+        self.step_times: dict[StaticConfig, tuple[float, str]] = {}
         self.seconds_spent = 0.0
 
     def accelerator(self) -> Accelerator:
@@ -60,10 +61,10 @@ class LocalMachine:
         """Seconds of a step of so many FLOPs, and a description of how they were found."""
         fraction = batch_warmup.compute_mean_fraction(cfg.train)
         full_batch = fields.override(cfg, {"train.steps": 1, "train.batch_warmup_fraction": 0.0})
-        canonical = program.canonicalize_config(full_batch)
-        if canonical not in self.step_times:
-            self.step_times[canonical] = self._measure(canonical, vocab_size, flops and flops / fraction)
-        seconds, description = self.step_times[canonical]
+        static_cfg = program.make_static_config(full_batch)
+        if static_cfg not in self.step_times:
+            self.step_times[static_cfg] = self._measure(static_cfg, vocab_size, flops and flops / fraction)
+        seconds, description = self.step_times[static_cfg]
         return seconds * fraction, description
 
     def _measure(self, cfg, vocab_size, flops) -> tuple[float, str]:
@@ -143,8 +144,8 @@ def time_call(function: Callable) -> float:
     return time.perf_counter() - start
 
 
-def time_step(arguments: tuple[config.Config, int, int]) -> float:  # pyright: ignore[reportReturnType]
-    """The median seconds of a step on all devices; arguments: the config, its vocabulary's size, examples of a step.
+def time_step(arguments: tuple[StaticConfig, int, int]) -> float:  # pyright: ignore[reportReturnType]
+    """The median seconds of a step on all devices; arguments: a config, its vocabulary's size, examples of a step.
 
     The examples are random instead of the corpus's, which does not change the time of a step.
     """
@@ -152,7 +153,7 @@ def time_step(arguments: tuple[config.Config, int, int]) -> float:  # pyright: i
     accum_steps = cfg.train.grad_accum_steps if num_examples == cfg.train.batch_size else 1
     cfg = fields.override(cfg, {"train.batch_size": num_examples, "train.grad_accum_steps": accum_steps})
     about = pack.build_dataset_info(cfg, vocab_size)
-    built, hparams = program.build_program(cfg, about), program.make_train_hparams(cfg)
+    built, hparams = program.build_program(cfg, about), program.make_placeholder_hparams(cfg)
     state = built.partitioner.put_state(jax.device_get(built.init_state(hparams)))
     batch, times, first_start = built.partitioner.put_batch(random_batch(num_examples, about)), [], 0.0
     for step in itertools.count():

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from mlm.base import batch_warmup, config, errors, fields, types
+from mlm.base.static_config import StaticConfig
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.launch.cluster.accelerators import Accelerator
@@ -67,8 +68,8 @@ class PlanOptions(NamedTuple):
     exact: bool = False  # take memory from the compiler's plan instead of an estimate
     target: target_compiler.Target | None = None  # exact: whose compiler plans; None: the CPU's
     finds_batch: bool = False  # look for the largest batch that fits
-    compile_mesh: Callable[[config.Config, int], cost.StepCost] | None = None
-    # (canonical config, vocabulary size) -> cost on all devices
+    compile_mesh: Callable[[StaticConfig, int], cost.StepCost] | None = None
+    # (static config, vocabulary size) -> cost on all devices
     measure_step: Callable[[config.Config, int, float | None], tuple[float, str]] | None = None
     # (config, vocabulary size, FLOPs of a step) -> seconds per step, and a description of how they were found
 
@@ -113,7 +114,7 @@ def set_device_count(num_devices: int) -> None:
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={num_devices}"
 
 
-def compile_step(arguments: tuple[config.Config, int]) -> cost.StepCost:
+def compile_step(arguments: tuple[StaticConfig, int]) -> cost.StepCost:
     """`cost.compile_step` of one argument, for a subprocess."""
     return cost.compile_step(*arguments)
 
@@ -176,7 +177,7 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     )
     if options.measure_step:
         seconds, description = options.measure_step(cfg, vocab_size, flops)
-    abstract_state = cost.make_abstract_state(program.canonicalize_config(cfg), vocab_size)
+    abstract_state = cost.make_abstract_state(program.make_static_config(cfg), vocab_size)
     row = {
         "point": name,
         **lm.count_parameters(abstract_state.params["model"]),
@@ -198,8 +199,8 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
         changes = STEP_VARIANTS[variant] | {"train.steps": 1, "train.grad_accum_steps": accum_steps}
         if options.compile_mesh:
             changes |= {"train.batch_size": batch_size, "parallel.num_slices": num_slices}
-            return options.compile_mesh(program.canonicalize_config(fields.override(cfg, changes)), vocab_size)
-        local = program.canonicalize_config(
+            return options.compile_mesh(program.make_static_config(fields.override(cfg, changes)), vocab_size)
+        local = program.make_static_config(
             fields.override(cfg, changes | {"train.batch_size": batch_size // num_devices})
         )
         memory = (
@@ -292,8 +293,8 @@ def find_largest(compute_memory: Callable[[int], float], limit: float, start: in
 
 
 @functools.cache
-def estimate_memory(cfg: config.Config, vocab_size: int, num_devices: int = 1) -> float:
-    """Bytes on one of the devices, of a step of a canonical config with cfg.train.batch_size examples there.
+def estimate_memory(cfg: StaticConfig, vocab_size: int, num_devices: int = 1) -> float:
+    """Bytes on one of the devices, of a step of a static config with cfg.train.batch_size examples there.
 
     Compiles nothing. The sum of: the state; a gradient (two with gradient accumulation); what the forward pass saves
     for the backward pass; once more the largest array of that, or a rematerialized layer; with FSDP a device's share of
@@ -325,7 +326,7 @@ def estimate_memory(cfg: config.Config, vocab_size: int, num_devices: int = 1) -
     )
 
 
-def list_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) -> list[int]:
+def list_residual_bytes(cfg: StaticConfig, vocab_size: int, num_shards: int) -> list[int]:
     """Bytes of each array that a part of a step's forward pass saves on a device for the backward pass."""
     changes = {
         "model.scan_unroll": 1,
@@ -338,10 +339,10 @@ def list_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) ->
 
 
 @functools.cache
-def _trace_residual_bytes(cfg: config.Config, vocab_size: int, num_shards: int) -> list[int]:
+def _trace_residual_bytes(cfg: StaticConfig, vocab_size: int, num_shards: int) -> list[int]:
     about = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, about)
-    params, hparams = cost.make_abstract_state(cfg, vocab_size).params, program.make_train_hparams(cfg)
+    params, hparams = cost.make_abstract_state(cfg, vocab_size).params, program.make_placeholder_hparams(cfg)
     num_examples = cfg.train.batch_size
 
     sharding_strategy = fsdp.FSDP(jax.sharding.AbstractMesh((num_shards,), ("data",)), params)

@@ -56,7 +56,7 @@ class SweepRunner:
 
     def __init__(self, root: Path, points: Sequence[config.Config], *, num_workers: int, vmap_runs: int):
         self.root, self.points, self.vmap_runs = root, points, vmap_runs
-        self.programs = {cfg.workdir: program.canonicalize_config(cfg) for cfg in points}
+        self.programs = {cfg.workdir: program.make_static_config(cfg) for cfg in points}
         states = [read_state(cfg) for cfg in points]
         self.waiting = [cfg for cfg, state in zip(points, states, strict=True) if state.name != "done"]
         self.damage = [state.error for state in states if state.name == "damaged"]

@@ -79,7 +79,7 @@ def group_points(points: Sequence, max_running: int, points_per_command: int) ->
 
     by_program: dict = {}
     for cfg in points:
-        by_program.setdefault(program.canonicalize_config(cfg), []).append(cfg)
+        by_program.setdefault(program.make_static_config(cfg), []).append(cfg)
     groups = [
         group[i : i + (points_per_command or len(group))]
         for group in by_program.values()

@@ -16,7 +16,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from mlm.base import config, files
+from mlm.base import files
+from mlm.base.static_config import StaticConfig
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker
 from mlm.training.step import collectives, cost
@@ -84,15 +85,15 @@ def is_installed(target: Target) -> bool:
 
 
 @contextlib.contextmanager
-def open_compiler(target: Target) -> Iterator[Callable[[config.Config, int], cost.StepCost]]:
-    """(canonical config, vocabulary size) -> the cost of a step on the target's devices; compiles no program twice.
+def open_compiler(target: Target) -> Iterator[Callable[[StaticConfig, int], cost.StepCost]]:
+    """(static config, vocabulary size) -> the cost of a step on the target's devices; compiles no program twice.
 
     A compiler that ends its process, as libtpu may, ends the plan of that step alone.
     """
     workers: list[subprocess_worker.SubprocessWorker] = []
 
     @functools.cache
-    def call(cfg: config.Config, vocab_size: int) -> cost.StepCost:
+    def call(cfg: StaticConfig, vocab_size: int) -> cost.StepCost:
         if not workers:
             workers.append(subprocess_worker.SubprocessWorker("cpu"))
         try:
@@ -108,7 +109,7 @@ def open_compiler(target: Target) -> Iterator[Callable[[config.Config, int], cos
             worker.close()
 
 
-def compile_step(arguments: tuple[Target, config.Config, int]) -> cost.StepCost:
+def compile_step(arguments: tuple[Target, StaticConfig, int]) -> cost.StepCost:
     """The cost of a step for a target's devices, in the subprocess, or as an earlier plan found it."""
     target, cfg, vocab_size = arguments
     os.environ.update(TPU_ENVIRONMENT)  # before the first call loads libtpu

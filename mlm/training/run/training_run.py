@@ -165,7 +165,7 @@ class TrainingRun:
         cfg, vocab_size = self.cfg, self.packed.dataset_info.vocab_size
         columns, scores = self.evaluate.get_final(state)
         flops = self.model_flops.step_flops
-        params = cost.make_abstract_state(programs.canonicalize_config(cfg), vocab_size).params["model"]
+        params = cost.make_abstract_state(programs.make_static_config(cfg), vocab_size).params["model"]
         result = {
             "fingerprint": fields.fingerprint(cfg),
             **fields.build_identity(cfg, self.data_identity),

@@ -18,7 +18,7 @@ from mlm.training.step import parallel, program
 
 
 def train(configs: Sequence[config.Config]) -> dict[str, dict | spikes.DivergenceError]:
-    """Trains the runs of resolved configs that program.canonicalize_config makes equal, each to its end.
+    """Trains the runs of resolved configs that program.make_static_config makes equal, each to its end.
 
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run is the same as when it
     is trained alone: its own data order, masks, checkpoints and directory, its numbers equal up to rounding. A run that
@@ -29,7 +29,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | spikes.Divergenc
     for cfg in configs:
         loop.check(cfg)
         errors.require(
-            program.canonicalize_config(cfg) == program.canonicalize_config(configs[0]),
+            program.make_static_config(cfg) == program.make_static_config(configs[0]),
             "config.workdir",
             cfg.workdir,
             f"a run that shares its program with that of {configs[0].workdir}",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from mlm.base import batch_warmup, config, errors, fields, types
+from mlm.base.static_config import StaticConfig
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
 from mlm.training.step import collectives, cycles, memory_traffic, parallel, program, update
@@ -51,15 +52,15 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
         "parallel.mode": "data_parallel",
         "train.batch_warmup_fraction": 0.0,
     }
-    canonical = program.canonicalize_config(fields.override(cfg, changes))
-    return _count_lowered_flops(program.clear_tokenizer_path(canonical), vocab_size)
+    static_cfg = program.make_static_config(fields.override(cfg, changes))
+    return _count_lowered_flops(program.clear_tokenizer_path(static_cfg), vocab_size)
 
 
 @functools.cache
-def _count_lowered_flops(cfg: config.Config, vocab_size: int):
+def _count_lowered_flops(cfg: StaticConfig, vocab_size: int):
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, dataset_info)
-    hparams, num_examples = program.make_train_hparams(cfg), cfg.train.batch_size * objective.masks_per_example
+    hparams, num_examples = program.make_placeholder_hparams(cfg), cfg.train.batch_size * objective.masks_per_example
 
     def loss_fn(params: types.Params, batch: types.Batch, key_B: types.Array):
         losses = objective.loss(params, model, batch, key_B, hparams, train=True)
@@ -72,8 +73,8 @@ def _count_lowered_flops(cfg: config.Config, vocab_size: int):
     return analysis["flops"] if analysis else None
 
 
-def make_abstract_state(cfg: config.Config, vocab_size: int) -> types.TrainState:
-    """The shapes of the state of a canonical config: the same however a step is made and however many there are."""
+def make_abstract_state(cfg: StaticConfig, vocab_size: int) -> types.TrainState:
+    """The shapes of the state of a static config: the same however a step is made and however many there are."""
     changes = {
         "train.steps": 1,
         "train.batch_size": 1,
@@ -90,9 +91,11 @@ def make_abstract_state(cfg: config.Config, vocab_size: int) -> types.TrainState
 
 
 @functools.cache
-def _make_abstract_state(cfg: config.Config, vocab_size: int):
+def _make_abstract_state(cfg: StaticConfig, vocab_size: int):
     model, objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))
-    return jax.eval_shape(functools.partial(update.init_state, cfg, model, objective), program.make_train_hparams(cfg))
+    return jax.eval_shape(
+        functools.partial(update.init_state, cfg, model, objective), program.make_placeholder_hparams(cfg)
+    )
 
 
 class StepCost(NamedTuple):
@@ -128,14 +131,14 @@ def read_cost(compiled: jax.stages.Compiled) -> StepCost:
     )
 
 
-def measure_step_memory(cfg: config.Config, vocab_size: int) -> float:
+def measure_step_memory(cfg: StaticConfig, vocab_size: int) -> float:
     """Bytes on one device for a step of cfg.train.batch_size examples there, with layers rolled: almost the same."""
     return compile_step(cfg, vocab_size, single_device=True).memory
 
 
 @functools.cache
 def compile_step(
-    cfg: config.Config, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
+    cfg: StaticConfig, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
 ) -> StepCost:
     """The cost of a step that `lower_step` lowers; allocates no array."""
     lowered = lower_step(cfg, vocab_size, single_device=single_device, devices=devices)
@@ -145,9 +148,9 @@ def compile_step(
 
 
 def lower_step(
-    cfg: config.Config, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
+    cfg: StaticConfig, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
 ) -> jax.stages.Lowered:
-    """A step of a canonical config on a full batch, with layers rolled, lowered.
+    """A step of a static config on a full batch, with layers rolled, lowered.
 
     It is lowered for one device here (single_device), for the given ones, which need not be here, or for all. Kernels
     of this machine's CPU would not be those of the devices that it stands for: devices that are given have their own.
@@ -165,7 +168,9 @@ def lower_step(
     )
     state, batch = make_abstract_state(cfg, vocab_size), types.abstract_batch(cfg.train.batch_size, dataset_info)
     return partitioner.train_step.lower(
-        partitioner.make_restore_target(state) if mode.shards_params else state, batch, program.make_train_hparams(cfg)
+        partitioner.make_restore_target(state) if mode.shards_params else state,
+        batch,
+        program.make_placeholder_hparams(cfg),
     )
 
 
@@ -201,7 +206,7 @@ def compute_min_memory(cfg: config.Config) -> int:
 
     def count_params(vocab_size: int = 6, **shape: int):  # linear in layers, window and vocabulary
         changes = {f"model.{name}": value for name, value in shape.items()} | {"model.scan_unroll": 1}
-        state = make_abstract_state(program.canonicalize_config(fields.override(cfg, changes)), vocab_size)
+        state = make_abstract_state(program.make_static_config(fields.override(cfg, changes)), vocab_size)
         return sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
     window = min(model.window, 1)
