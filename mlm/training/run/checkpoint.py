@@ -220,7 +220,7 @@ class Checkpoint(Hook):
 
     Args:
         data: the identity of the data.
-        get_totals: gets what a checkpoint saves beside the state.
+        get_run_totals: gets what a checkpoint saves beside the state.
     """
 
     def __init__(
@@ -229,10 +229,10 @@ class Checkpoint(Hook):
         data: dict,
         program: Program,
         checkpoints: ocp.CheckpointManager,
-        get_totals: Callable[[], Mapping[str, Any]],
+        get_run_totals: Callable[[], Mapping[str, Any]],
     ):
         self.cfg, self.data, self.program, self.checkpoints = cfg, data, program, checkpoints
-        self.get_totals = get_totals
+        self.get_run_totals = get_run_totals
 
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint follows a step."""
@@ -245,7 +245,7 @@ class Checkpoint(Hook):
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Starts saving, if that is due; if the run stops before its end, waits for the disk."""
         if stop or due:
-            snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_totals())
+            snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_run_totals())
             save(self.checkpoints, self.cfg, self.data, snapshot)
         if stop and step != self.cfg.train.steps:
             self.checkpoints.wait_until_finished()
@@ -258,7 +258,7 @@ class MilestoneCheckpoint(Hook):
     before it. One that comes again after a restart is written again.
 
     Args:
-        data, get_totals: as in `Checkpoint`.
+        data, get_run_totals: as in `Checkpoint`.
         steps: of the milestones.
     """
 
@@ -269,10 +269,10 @@ class MilestoneCheckpoint(Hook):
         program: Program,
         milestones: ocp.CheckpointManager,
         steps: Collection[int],
-        get_totals: Callable[[], Mapping[str, Any]],
+        get_run_totals: Callable[[], Mapping[str, Any]],
     ):
         self.cfg, self.data, self.program, self.milestones, self.steps = cfg, data, program, milestones, steps
-        self.get_totals = get_totals
+        self.get_run_totals = get_run_totals
 
     def is_due(self, step: int) -> bool:
         """Whether a milestone follows a step."""
@@ -284,7 +284,7 @@ class MilestoneCheckpoint(Hook):
             if step in self.milestones.all_steps():
                 self.milestones.delete(step)
             params_alone = self.program.partitioner.snapshot_state(state._replace(opt_state=()))
-            save(self.milestones, self.cfg, self.data, Snapshot(params_alone, self.get_totals()))
+            save(self.milestones, self.cfg, self.data, Snapshot(params_alone, self.get_run_totals()))
             self.milestones.wait_until_finished()
 
 
