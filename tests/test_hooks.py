@@ -168,7 +168,7 @@ def test_the_utilisation_is_the_counted_flops_over_the_peak_of_all_devices_and_n
     flops = 2 * cost.count_step_flops(cfg, 50)
     assert model_flops.ModelFlops(cfg, 50).compute_utilisation(1e3, 10) == {}
     monkeypatch.setattr(model_flops.device_peaks, "find_peak_flops", lambda kind: 1e9)
-    monkeypatch.setattr(cost, "count_step_flops", lambda cfg, vocab_size: flops)
+    monkeypatch.setattr(model_flops.cost, "count_step_flops", lambda cfg, vocab_size: flops)
     clock = iter(range(100, 200, 2))  # two seconds a step
     monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
     writer = log.Log(cfg, small_program(cfg).objective, 0, {}, model_flops.ModelFlops(cfg, 50))
