@@ -57,13 +57,23 @@ def transformation(name, hparams=Hparams, **changes):
     return optim.build_transformation(config.Optim(optimizer=name, **fields), STEPS, hparams)
 
 
+@functools.cache
+def compile_optimizer(optimizer):
+    """To initialize a state and to update parameters, each one program for all tensors of a shape."""
+
+    def update(grads, state, params):
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return jax.jit(optimizer.init), jax.jit(update)
+
+
 def train(optimizer, params, number=STEPS, draw=draw):
     """The parameters and the state after some updates."""
-    state = optimizer.init(params)
-    update = jax.jit(optimizer.update)
+    init, update = compile_optimizer(optimizer)
+    state = init(params)
     for step in range(1, number + 1):
-        updates, state = update(draw(step), state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = update(draw(step), state, params)
     return params, state
 
 
@@ -101,14 +111,14 @@ def train_stable(params, grads, decay):
     return params, rms
 
 
-def reference(name, key, decay):
+@functools.cache
+def build_reference(name, decay, is_matrix, is_hidden):
     """optax's own optimizer of one tensor."""
     adamw = optax.adamw(RATE, 0.9, 0.98, 1e-6, weight_decay=decay)
-    is_hidden = key[-3] == "kernel" and key[0] == "model"
     return {
         "adamw": adamw,
         "lion": optax.lion(RATE, 0.9, 0.98, weight_decay=decay),
-        "lamb": optax.lamb(RATE, 0.9, 0.98, 1e-6, weight_decay=decay) if key[-3] in ("kernel", "embedding") else adamw,
+        "lamb": optax.lamb(RATE, 0.9, 0.98, 1e-6, weight_decay=decay) if is_matrix else adamw,
         "adafactor": optax.adafactor(RATE, min_dim_size_to_factor=1, weight_decay_rate=RATE * decay),
         "muon": optax.contrib.muon(RATE, beta=0.95, weight_decay=decay, consistent_rms=0.2) if is_hidden else adamw,
     }[name]
@@ -126,7 +136,9 @@ def test_each_tensor_is_trained_as_it_would_be_alone(name):
             wanted, rms = train_stable(start.astype(np.float64), grads, decay)
             clipped += rms > 1
         else:
-            wanted = train(reference(name, key, decay), start, draw=lambda number, grads=grads: grads[number - 1])[0]
+            is_hidden = key[-3] == "kernel" and key[0] == "model"
+            alone = build_reference(name, decay, key[-3] in ("kernel", "embedding"), is_hidden)
+            wanted = train(alone, start, draw=lambda number, grads=grads: grads[number - 1])[0]
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6, err_msg=str(key))
     assert name != "stable_adamw" or clipped > 1
 
@@ -136,7 +148,7 @@ def test_muon_orthogonalizes_the_halves_of_a_gated_mlp_apart():
         params = {"model": {"layers": {name: {"kernel": kernel_KxDxH} for name, kernel_KxDxH in kernels.items()}}}
         model = config.Model(activation=activation)
         optimizer = optim.build_transformation(config.Optim(optimizer="muon"), STEPS, Hparams, model=model)
-        updates, _ = optimizer.update(params, optimizer.init(params), params)
+        updates = jax.jit(lambda params: optimizer.update(params, optimizer.init(params), params)[0])(params)
         return [updates["model"]["layers"][name]["kernel"] for name in kernels]
 
     gate, value = (np.random.default_rng(seed).normal(size=(LAYERS, 4, 6)).astype(np.float32) for seed in range(2))
@@ -163,18 +175,15 @@ def test_the_last_layers_alone_are_trained_as_among_all(name):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_runs_of_several_rates_and_decays_share_one_program(name):
-    @jax.jit
-    @functools.partial(jax.vmap, in_axes=(0, None))
     def step(hparams, params):
         optimizer = transformation(name, hparams, ema_decay=0.9)
         return optimizer.update(draw(1), optimizer.init(params), params)[0]
 
     both = types.TracedHparams(np.zeros(2), np.array([RATE, 2 * RATE]), np.array([DECAY, 0.0]), {})
     select = lambda tree, number: jax.tree.map(lambda x: x[number], tree)
-    found = step(both, draw(0))
+    found = jax.jit(jax.vmap(step, in_axes=(0, None)))(both, draw(0))
     for number in range(2):
-        one = transformation(name, select(both, number), ema_decay=0.9)
-        wanted = one.update(draw(1), one.init(draw(0)), draw(0))[0]
+        wanted = jax.jit(functools.partial(step, select(both, number)))(draw(0))
         close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
         jax.tree.map(close, select(found, number), wanted)
 

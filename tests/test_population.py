@@ -136,7 +136,7 @@ def test_what_shares_no_program_is_refused(folder):
 
 def test_where_one_spoils_the_others_each_gets_its_own_turn(folder):
     """A directory that belongs to another config fails all that are trained side by side, and then itself alone."""
-    good, spoilt = (member(folder, "spoilt", name, train__steps=3) for name in "ab")
+    good, spoilt = (member(folder, "spoilt", name) for name in "ab")
     Path(spoilt.workdir).mkdir(parents=True)
     files.write_json_with_digest(Path(spoilt.workdir, "config.json"), fields.build_identity(good, {}))
     said = worker.train_points([good, spoilt])
