@@ -202,12 +202,19 @@ def find_blocks(page, language):
 
 def test_the_files_that_the_guides_show_are_read(tmp_path):
     (tmp_path / "reviews").mkdir()
-    (table,), (reviews,) = (find_blocks("docs/guides/finetune.md", language) for language in ("text", "toml"))
+    (table,), (reviews, *others) = (find_blocks("docs/guides/finetune.md", language) for language in ("text", "toml"))
     for name in ("train", "dev"):
         (tmp_path / "reviews" / f"{name}.csv").write_text(table)
     (tmp_path / "reviews.toml").write_text(reviews)
     task = prompts.read_task(str(tmp_path / "reviews.toml"))
     assert [*task.prompt.verbalizers] == ["animal", "other"] and len(task.train) == 2
+    (tmp_path / "train.tsv").write_text("question\tanswer\tscore\nw1\tw2\t0.5\n")
+    (tmp_path / "dev.tsv").write_text("question\tanswer\tscore\nw1\tw2\t0.5\n")
+    for number, content in enumerate(others):
+        (tmp_path / f"{number}.toml").write_text(content)
+        read = task_file.read_task_file("--task", str(tmp_path / f"{number}.toml"))
+        kind = read.fields["data.labelled.format"], read.fields.get("objective")
+        assert (read.name, kind) == (f"{number}", (("tsv", "regression"), ("conll", None))[number])
     (pairs,), (lines,) = (find_blocks("docs/guides/evaluate.md", language) for language in ("toml", "json"))
     (tmp_path / "pairs.tsv").write_text("first\tsecond\tsimilarity\nw1\tw2\t3\n")
     (tmp_path / "pairs.toml").write_text(pairs)
