@@ -13,24 +13,27 @@ from mlm.base import config, fields
 
 SECONDS = 20  # of rounds for each case
 TRANSFORMER = {"model.size": "mini", "train.batch_size": 32, "pack.seq_len": 128}
-GPU_TRANSFORMER = {
+ACCELERATOR_TRANSFORMER = {
     "model.size": "base",
     "train.batch_size": 64,
     "pack.seq_len": 512,
     "model.dtype": "bfloat16",
-    "model.attention_dropout": 0.0,  # cudnn_attention has none
+    "model.attention_dropout": 0.0,  # fused attention has none
 }
 CANDIDATES = {  # by platform and family
     ("cpu", "transformer"): ("matmul", "gelu", "attention", "cross_entropy"),
     ("cpu", "rnn"): ("matmul", "recurrence", "cross_entropy"),
     ("gpu", "transformer"): ("gelu", "cudnn_attention", "cross_entropy"),
+    ("tpu", "transformer"): ("gelu", "splash_attention", "blocked_cross_entropy", "recomputation"),
 }
 
 
 def list_cases() -> dict[str, config.Config]:
     """The config of each case, by its name."""
     if jax.default_backend() != "cpu":
-        return {"transformer base, 64 x 512 bfloat16, no attention dropout": mlm_step.make_config(GPU_TRANSFORMER)}
+        return {
+            "transformer base, 64 x 512 bfloat16, no attention dropout": mlm_step.make_config(ACCELERATOR_TRANSFORMER)
+        }
     cases = {
         f"transformer mini, 32 x 128 {dtype}": mlm_step.make_config(TRANSFORMER | {"model.dtype": dtype})
         for dtype in ("float32", "bfloat16")
