@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import types as standard
 
 import jax
 import jax.numpy as jnp
@@ -118,6 +119,24 @@ def test_cross_entropy_where_logits_are_large_and_tied(cross_entropy):
     near(gradient, plain_gradient, 1e-6)
     np.testing.assert_array_equal(right_N, logits_NxV[np.arange(12), target_N] >= logits_NxV.max(1))
     assert right_N[:6].all() and not right_N.all()
+
+
+@pytest.mark.parametrize("block", [VOCAB, 7])
+def test_evaluation_in_blocks_of_the_vocabulary_takes_the_first_of_tied_entries(block):
+    rng = np.random.default_rng(0)
+    table_VxD = rng.normal(size=(VOCAB, 8)).astype(np.float32)
+    table_VxD[[9, 30]] = table_VxD[7]
+    h_BxKxD = np.concatenate([3 * table_VxD[[7] * 6], rng.normal(size=(6, 8))]).astype(np.float32).reshape(2, 6, 8)
+    target_BxK = np.array([7, 9, 30, 7, 9, 30, *rng.integers(0, VOCAB, 6)]).reshape(2, 6)
+    head = lambda params, h: (h, table_VxD, jnp.zeros(VOCAB))
+    logits = lambda params, h: jnp.einsum("...d,vd->...v", h, table_VxD)
+    blocked, whole = (standard.SimpleNamespace(lm_head=head, logits=logits, vocab_block=size) for size in (block, 0))
+    (nats, correct), (plain_nats, plain_correct) = (
+        token_prediction.compute_token_loss(None, model, h_BxKxD, target_BxK) for model in (blocked, whole)
+    )
+    np.testing.assert_allclose(nats, plain_nats, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(correct, plain_correct)
+    assert correct[0, 0] and not correct[0, 1]
 
 
 def test_blocks_of_the_vocabulary_need_no_array_of_all_logits():

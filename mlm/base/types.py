@@ -206,7 +206,7 @@ class Model:
         width: D.
         init: random key -> params.
         lm_head: None: losses use `logits`.
-        vocab_block: entries of the vocabulary whose logits a loss in training computes at a time; 0: all.
+        vocab_block: entries of the vocabulary whose logits a loss computes at a time; 0: all.
         encode_layers: None: the model gives its last states only.
         attention: None: the model has no attention.
         init_cache, decode_step: None: the model cannot decode token by token.

@@ -9,7 +9,13 @@ import numpy as np
 
 from mlm.base import config
 from mlm.base.estimates import Score
-from mlm.objectives.cross_entropy import blocked_cross_entropy, compute_logit, compute_logit_margin, cross_entropy
+from mlm.objectives.cross_entropy import (
+    blocked_cross_entropy,
+    compute_logit,
+    compute_logit_margin,
+    cross_entropy,
+    measure_blocked_cross_entropy,
+)
 
 
 def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
@@ -24,6 +30,12 @@ def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
 
 def compute_token_loss(params, model, h_BxKxD, target_BxK):
     """(nats_BxK, correct_BxK): correct where the target is the first entry of the vocabulary with the largest logit."""
+    if model.vocab_block:
+        h_NxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD.reshape(-1, h_BxKxD.shape[-1]))
+        nats_N, correct_N = measure_blocked_cross_entropy(
+            model.vocab_block, h_NxD, table_VxD, bias_V, target_BxK.reshape(-1)
+        )
+        return nats_N.reshape(target_BxK.shape), correct_N.reshape(target_BxK.shape)
     logits_BxKxV = model.logits(params, h_BxKxD)
     label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
