@@ -295,24 +295,3 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     for words in (objective, "Bayes optimum", "unigram", "above the floor"):
         assert words in table and words in page
     assert expected["evaluation"]["excess_loss"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("objective", [objective for objective in ON_LANGUAGE if objective != "diffusion"])
-def test_two_devices_give_the_numbers_of_one(cache, objective):
-    cfg = short(cache, "none", objective, *ONE_EACH[0], model__dropout=0.2)
-    seen = []
-    for devices in (1, 2):
-        made, knobs = (
-            program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices]),
-            program.make_train_hparams(cfg),
-        )
-        state = made.partitioner.put_state(state_of(made.init_state.eval_shape(knobs)))
-        losses = []
-        for number in range(4):
-            state, metrics = made.partitioner.train_step(
-                state, made.partitioner.put_batch(batch(8, 32, number, labels=False)), knobs
-            )
-            losses.append(float(made.partitioner.get_metrics(metrics)["loss"]))
-        seen.append(losses)
-    np.testing.assert_allclose(*seen, rtol=1e-5)
