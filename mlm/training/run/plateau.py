@@ -1,4 +1,4 @@
-"""The hook that says when a model learns no more than token frequencies."""
+"""The hook that says what token frequencies give, and when a model learns no more than they."""
 
 import math
 from collections.abc import Mapping
@@ -35,9 +35,9 @@ def list_advice(cfg: config.Config) -> str:
 
 
 class PlateauWarning(Hook):
-    """After a tenth of the steps, says in one line if the training loss has not left the unigram's.
+    """Says first what loss the unigram has; after a tenth of the steps, if the training loss has not left it.
 
-    Runs of fewer than 10 * MIN_STEPS steps have no such line. The run's result keeps what it says, and so do the
+    Runs of fewer than 10 * MIN_STEPS steps have no such second line. The run's result keeps what it says, and so do the
     totals of its checkpoints, with the sums so far: a run that is killed and continued says the same.
 
     A model of text begins there: it learns how frequent each token is, then how tokens depend on each other. A recipe
@@ -63,6 +63,8 @@ class PlateauWarning(Hook):
         )
         self.term = first.columns[0].removesuffix("_nats") if has_unigram and self.check_step >= MIN_STEPS else ""
         self.unigram_loss = compute_unigram_entropy(dataset) if has_unigram else 0.0
+        if has_unigram:
+            log.write_message(f"token frequencies alone give a loss of {self.unigram_loss:.3f}")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the losses of the steps before the check, and makes the check."""
