@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from small import drawn_config
+from small import drawn_config, state_of
 
 from mlm.base import fields, types
 from mlm.base.special import MASK
@@ -109,9 +109,8 @@ def untrained(data, mode, devices):
     made = program.build_program(
         fields.override(cfg, {"parallel.mode": mode}), rows.dataset_info, jax.devices()[:devices]
     )
-    return answer_all(
-        cfg, rows, made, made.partitioner.put_state(jax.device_get(made.init_state(program.make_train_hparams(cfg))))
-    )
+    state = state_of(made.init_state.eval_shape(program.make_train_hparams(cfg)), std=0.02)
+    return answer_all(cfg, rows, made, made.partitioner.put_state(state))
 
 
 def test_an_untrained_model_guesses_and_devices_agree_on_it(data):

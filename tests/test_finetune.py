@@ -220,24 +220,19 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
     assert cfg.init.run_sha256 == run.digest != "" and cfg.model == run.cfg.model.__class__(
         **{**vars(run.cfg.model), "dropout": cfg.model.dropout, "kernels": "auto"}
     )
-    begun = initialization.init_from_source(
-        cfg,
-        jax.device_get(program.build_program(cfg, packed.dataset_info).init_state(program.make_train_hparams(cfg))),
-        packed.tokenizer,
-    )
+
+    def draw_state(cfg):
+        made = program.build_program(cfg, packed.dataset_info)
+        return state_of(made.init_state.eval_shape(program.make_train_hparams(cfg)))
+
+    begun = initialization.init_from_source(cfg, draw_state(cfg), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(run.state.params["model"]))
     other = fields.override(cfg, {"init.run_sha256": "0" * 64})
     with pytest.raises(errors.ConfigError, match=r"config.init.run_sha256 = '0+': expected the state of the newest"):
         initialization.init_from_source(other, begun, packed.tokenizer)
     wider = fields.override(cfg, {"model.mlp_dim": 40})
     with pytest.raises(errors.ConfigError, match=r"config.model.mlp_dim is 24 there and 40 here"):
-        initialization.init_from_source(
-            wider,
-            jax.device_get(
-                program.build_program(wider, packed.dataset_info).init_state(program.make_train_hparams(wider))
-            ),
-            packed.tokenizer,
-        )
+        initialization.init_from_source(wider, draw_state(wider), packed.tokenizer)
     further = resolution.resolve(config.Config(), {"init.run": pretrained[0], "train.steps": 3})
     assert further.data.language == run.cfg.data.language and further.tokenizer.path == ""
     assert (further.objective, further.init.run_sha256) == ("mlm", run.digest)

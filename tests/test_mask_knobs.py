@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from small import PLAIN, batch, drawn_config, small_config, small_program
+from small import PLAIN, batch, drawn_config, small_config, small_program, state_of
 
 from mlm.base import config, fields, files
 from mlm.objectives import masking
@@ -35,7 +35,8 @@ def compile_step(views):
         traces.append(knobs)
         return made.train_step(sharding.Replicated(1), state, batch, knobs)
 
-    return cfg, made, jax.jit(train_step), made.init_state(program.make_train_hparams(cfg)), traces
+    state = state_of(made.init_state.eval_shape(program.make_train_hparams(cfg)))
+    return cfg, made, jax.jit(train_step), state, traces
 
 
 def sums(views=1, **changes):
