@@ -31,11 +31,14 @@ def flatten(config: Any, prefix: str = "", *, results_only: bool = False) -> dic
     flat: dict[str, Any] = {}
     for name, affects_result in _list_fields(type(config)):
         value = getattr(config, name)
-        if dataclasses.is_dataclass(type(value)):
+        if _is_section(type(value)):
             flat |= flatten(value, f"{prefix}{name}.", results_only=results_only)
         elif affects_result or not results_only:
             flat[prefix + name] = value
     return flat
+
+
+_is_section = functools.cache(dataclasses.is_dataclass)
 
 
 @functools.cache  # one call of a sweep lists the fields of some hundred thousand sections
