@@ -88,12 +88,31 @@ def test_two_devices_give_the_numbers_of_one(one_layer):
     ("layers", "words", "frozen"),
     [
         (-1, True, {}),
-        (-1, False, {"transform": None, "bias": None}),
-        (2, False, {"token": None, "transform": None, "bias": None}),
-        (1, False, {"token": None, "stack": 1, "transform": None, "bias": None}),
-        (1, True, {"token": None, "stack": 1}),
-        (0, False, {"token": None, "stack": None, "norm": None, "transform": None, "bias": None}),
-        (0, True, {"token": None, "stack": None, "norm": None}),
+        (-1, False, {"transform": trainable.WHOLE_LEAF, "bias": trainable.WHOLE_LEAF}),
+        (2, False, {"token": trainable.WHOLE_LEAF, "transform": trainable.WHOLE_LEAF, "bias": trainable.WHOLE_LEAF}),
+        (
+            1,
+            False,
+            {
+                "token": trainable.WHOLE_LEAF,
+                "stack": 1,
+                "transform": trainable.WHOLE_LEAF,
+                "bias": trainable.WHOLE_LEAF,
+            },
+        ),
+        (1, True, {"token": trainable.WHOLE_LEAF, "stack": 1}),
+        (
+            0,
+            False,
+            {
+                "token": trainable.WHOLE_LEAF,
+                "stack": trainable.WHOLE_LEAF,
+                "norm": trainable.WHOLE_LEAF,
+                "transform": trainable.WHOLE_LEAF,
+                "bias": trainable.WHOLE_LEAF,
+            },
+        ),
+        (0, True, {"token": trainable.WHOLE_LEAF, "stack": trainable.WHOLE_LEAF, "norm": trainable.WHOLE_LEAF}),
     ],
 )
 def test_which_parameters_are_held(layers, words, frozen):

@@ -12,7 +12,7 @@ def field(default: T, help: str) -> T:
 
 
 def setting(default: T, help: str) -> T:
-    """A field that cannot change the result of a run, such as a path or an interval: not part of the fingerprint."""
+    """A field that is not part of the fingerprint: it changes no result, or the run records what it brings in apart."""
     return dataclasses.field(default=default, metadata={"help": help, "affects_result": False})
 
 
@@ -624,7 +624,7 @@ class Parallel:
 
     mode: str = setting(
         "data_parallel",
-        "data_parallel (jax.jit over a mesh, parameters replicated) | pmap (the same by jax.pmap) | fsdp (parameters "
+        "data_parallel (jax.shard_map, parameters replicated) | pmap (the same by jax.pmap) | fsdp (parameters "
         "and optimizer state sharded over the devices)",
     )
     num_slices: int = setting(

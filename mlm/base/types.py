@@ -2,8 +2,8 @@
 
 The name of an array ends in its shape, one letter an axis:
 
-B examples of a batch, L tokens of an example, K masked slots of an example, D width, V vocabulary, N examples of a
-split.
+B examples of a batch, L tokens of an example, K masked slots of an example (in the states and weights of all layers:
+the layers), D width, V vocabulary, N examples of a split.
 """
 
 import dataclasses
@@ -25,7 +25,9 @@ class Tokens(NamedTuple):
     """Packed examples of tokens: all that a model may see of them. Arrays are int32; PAD fills where segments is 0."""
 
     ids_BxL: Array
-    segments_BxL: Array  # tokens of one segment see each other; 0 on padding
+    # The number of the document that a token is of: tokens of one number see each other; 0 on padding. Both texts of a
+    # pair, BERT's segments A and B, have one number and differ in their types.
+    segments_BxL: Array
     positions_BxL: Array  # of a token in its segment, from 0
     types_BxL: Array  # token type: 0, or 1 in the second segment of a pair
 
@@ -35,10 +37,10 @@ class Batch(NamedTuple):
 
     text: Tokens
     labels: dict[str, Array]  # by name; empty for text without labels
-    index_B: Array  # seeds an example's random draws: its slot in the global batch in training, its
-    # index in the split in evaluation
-    source: Tokens | None = None  # what a decoder reads beside the text: a token of the text sees the tokens of
-    # the source that have its segment number
+    # Seeds an example's random draws: its slot in the global batch in training, its index in the split in evaluation.
+    index_B: Array
+    # What a decoder reads beside the text: a token of the text sees the tokens of the source with its segment number.
+    source: Tokens | None = None
     split_index_B: Array | None = None  # training: the example's index in the split; None: no static masks
     epoch_B: Array | None = None  # training: passes over the split before this one; None: no static masks
 
@@ -205,7 +207,8 @@ class Model:
         directions: what each state of a token has seen: (BIDIRECTIONAL,), (LEFT,), (LEFT, RIGHT) or (MIXED,).
         width: D.
         init: random key -> params.
-        lm_head: None: losses use `logits`.
+        lm_head: the factors of the logits, for a kernel that needs no logits; None: config.model.kernels names no such
+            kernel, and losses use `logits`. Every model has an output layer.
         vocab_block: entries of the vocabulary whose logits a loss computes at a time; 0: all.
         encode_layers: None: the model gives its last states only.
         attention: None: the model has no attention.
@@ -241,7 +244,7 @@ class ModelSpec:
     """An entry of MODELS.
 
     Attributes:
-        conditional_fields: fields of config.model that not every family reads.
+        conditional_fields: fields of config.model, without "model.", that not every family reads.
         cell_fields: fields that only some cells read, with the cells.
         reads_source: whether the model reads a source text.
     """
@@ -261,7 +264,7 @@ class LossSums(NamedTuple):
     term's loss weight. Scores name the sums TERM_nats and TERM_weight, and the others as in `sums_B`.
     """
 
-    loss_B: dict[str, jax.Array]  # term -> nats
+    loss_B: dict[str, jax.Array]  # term -> nats; in training with what optim.label_smoothing and optim.z_loss add
     weight_B: dict[str, jax.Array]  # term -> number of predictions; depends on no parameter
     sums_B: dict[str, jax.Array]  # other counts, such as correct predictions
 

@@ -1,4 +1,4 @@
-"""The cross-entropy of a linear output layer with its own backward pass, which stores no logits."""
+"""The cross-entropy of a linear output layer with its own backward pass, which stores exp(logits) alone."""
 
 import functools
 import math

@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"
 def make_through_bucket(
     bucket_folder: Path, inputs: dict[str, Any], make: Callable[[Path], dict[str, Any]]
 ) -> Callable:
-    """`make` of the store for a cache on a bucket, where the folder is `there`."""
+    """`make` of the store for a cache on a bucket, where the folder is `bucket_folder`."""
 
     def fetch_or_make(folder):
         manifest = fetch_folder(bucket_folder, folder, inputs)

@@ -24,10 +24,8 @@ LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
 BLOCK_BYTES = 2**16  # bytes of complete lines
 MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
 REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
-MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = (
-    100,
-    2**24,
-)  # a compressed file is cut where it unpacks to more than RATIO times its size and FREE bytes
+# A compressed file is cut where it unpacks to more than both: so many times its size, and so many bytes.
+MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = 100, 2**24
 
 BLANK_LINES = re.compile(r"\n(?:\s*\n|\s+\Z)")
 
@@ -36,10 +34,9 @@ class Boundary(NamedTuple):
     """What ends a document in a text file."""
 
     starts_document: Callable[[str], bool]  # line -> whether it starts a document
-    split_lines: Callable[
-        [str], list[str]
-    ]  # complete lines -> their text up to the first that starts a document, then a part
-    # for each document; white space around the parts may be gone
+    # complete lines -> their text up to the first that starts a document, then a part for each document; white space
+    # around the parts may be gone
+    split_lines: Callable[[str], list[str]]
 
 
 def make_boundary(field: str, name: str) -> Boundary:

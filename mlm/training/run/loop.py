@@ -102,7 +102,12 @@ def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
 
 
 class Stepper(Protocol):
-    """Makes the steps of one run or several, whose numbers count from 0."""
+    """Makes the steps of one run or several, whose numbers count from 0.
+
+    One run is number 0 (`SingleRun`). Several are points of a sweep that share a program: one step under jax.vmap
+    trains them all (`vmapped_runs.VmappedRuns`). The loop below serves both, so that hooks, stops and results are the
+    same code; it returns a run's divergence as a value, since the other runs go on.
+    """
 
     def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
         """Makes a step of the runs that have a batch; returns a function (number of a run) -> its metrics.

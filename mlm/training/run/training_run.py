@@ -95,6 +95,7 @@ class TrainingRun:
             directory.record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
         self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops)
+        self.log_whole_matrices()
         self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, self.checkpoints, self.log)
         self.evaluate = Evaluate(cfg, program, packed, self.log)
         # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
@@ -121,6 +122,16 @@ class TrainingRun:
             self.start_step,
         )
         self.get_pending: Callable | None = None  # waits for the metrics of the step before
+
+    def log_whole_matrices(self) -> None:
+        """Names the matrices that each device holds whole, though config.parallel.mode splits parameters."""
+        if parallel.MODES[self.cfg.parallel.mode].shards_params:
+            params = self.program.init_state.eval_shape(programs.make_train_hparams(self.cfg)).params
+            if names := self.program.partitioner.list_whole_matrices(params):
+                self.log.write_message(
+                    f"config.parallel.mode = {self.cfg.parallel.mode}: each device holds all of {', '.join(names)}, of "
+                    "which the number of devices divides no axis"
+                )
 
     def make_milestone_hooks(self, managers: Sequence) -> list[checkpoint.MilestoneCheckpoint]:
         """The hook that keeps milestones, if the config has any; says how many there will be, and how large."""

@@ -1,6 +1,7 @@
 """Parameters, gradients and optimizer moments split over devices: along which axis, and where devices gather them.
 
-ZeRO's third stage (Rajbhandari et al. 2020, arXiv 1910.02054). Each device keeps a shard of every matrix. It gathers a
+ZeRO's third stage (Rajbhandari et al. 2020, arXiv 1910.02054). Each device keeps a shard of every matrix that has
+an axis which the devices divide, and the whole of others (`choose_axis`). It gathers a
 layer's parameters when it computes that layer, and receives only its own shard of each summed gradient. Parameters
 outside the layers, such as the embeddings, are gathered once per pass. Without this, XLA would gather the activations
 of the whole batch in each layer instead.
@@ -24,7 +25,7 @@ import jax.numpy as jnp
 from mlm.base import types
 from mlm.training.step import sharding
 
-LAYERS_KEY = "layers"  # in the path of arrays that hold all layers along their first axis
+LAYERS_KEY = "layers"  # in the path of arrays that hold all layers along their first axis (models/layers.py: Stack)
 REPLICATED = -1  # in place of an axis: every device has the full array
 SLICE_AXIS = "slice"  # of a mesh of several slices; along it, every slice has the same shards
 
@@ -71,6 +72,17 @@ def join_axes(names: tuple[str, ...]) -> str | tuple[str, ...]:
 def choose_axes(tree: Any, num_shards: int):
     """`choose_axis` for each array of a tree of full arrays, abstract or not."""
     return jax.tree_util.tree_map_with_path(lambda path, x: choose_axis(path, x.shape, num_shards), tree)
+
+
+def list_whole_matrices(num_shards: int, params: types.Params) -> list[str]:
+    """The paths of the matrices that each device holds whole, since num_shards divides none of their axes."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, x in jax.tree_util.tree_leaves_with_path(params)
+        if num_shards > 1
+        and len(x.shape) - is_stacked(path) > 1
+        and choose_axis(path, x.shape, num_shards) == REPLICATED
+    ]
 
 
 def make_partition_specs(tree: Any, mesh: Any):

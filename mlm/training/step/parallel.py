@@ -25,7 +25,7 @@ DEFAULT_SETTINGS = config.Parallel()
 class Partitioner(NamedTuple):
     """The compiled steps, and how values move to and from the devices."""
 
-    jit_init: Callable[..., Any]  # a function (hparams) -> state, compiled
+    jit_init: Callable[..., Any]  # compiles a function (hparams) -> state
     put_state: Callable[..., Any]  # state on this host, or as jit_init returns it -> state on all devices
     get_state: Callable[..., Any]  # state on all devices -> numpy copies, which outlive the next step
     snapshot_state: Callable[..., Any]  # state on all devices -> what a checkpoint saves; it outlives the next step too
@@ -37,6 +37,7 @@ class Partitioner(NamedTuple):
     # parameters at once, even those of sharded layers. A function that reads layers outside a Stack needs this.
     jit_per_example: Callable[..., Any]
     get_metrics: Callable[..., Any]  # metrics -> numpy scalars
+    list_whole_matrices: Callable[..., list[str]] = lambda params: []  # those that are not split, though others are
 
 
 def check_mode(cfg: config.Config) -> None:
@@ -155,7 +156,7 @@ def build_data_parallel(
     *,
     members: bool = False,
 ) -> Partitioner:
-    """jax.jit over a mesh of all devices of all processes, or of the given ones.
+    """jax.jit of jax.shard_map over a mesh of all devices of all processes, or of the given ones.
 
     Args:
         train_step: (sharding, state, batch, hparams) -> (state, metrics).
@@ -281,6 +282,7 @@ def build_fsdp(
         train_step=jax.jit(step, donate_argnums=0),
         jit_per_example=jit_per_example,
         get_metrics=jax.device_get,
+        list_whole_matrices=functools.partial(fsdp.list_whole_matrices, fsdp.count_shards(mesh)),
     )
 
 

@@ -12,13 +12,15 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import FieldCondition
+from mlm.training.step.fsdp import is_stacked
 
 FIELD_CONDITIONS = (
     FieldCondition(("init.run_sha256",), "init.run", excluded_values=("",)),
     FieldCondition(("init.hub_sha256",), "init.hub", excluded_values=("",)),
 )
 Path = tuple[Any, ...]  # of a leaf: its keys, as jax.tree_util gives them
-FreezeRule = Callable[[Path], int | None]  # as `count_frozen_layers`
+FreezeRule = Callable[[Path], int]  # as `count_frozen_layers`
+WHOLE_LEAF = -1  # in place of a number of frozen layers
 # Of the output layer alone. Objectives that predict no tokens do not use it.
 LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
 
@@ -29,8 +31,8 @@ def check(cfg: config.Config) -> None:
     errors.require_number("config.finetune.layerwise_lr_decay", cfg.finetune.layerwise_lr_decay, 0, 1, low_open=True)
 
 
-def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int | None:
-    """How much of a leaf is frozen: the first n layers of a stack of layers, 0 of any other leaf; None: the whole leaf.
+def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int:
+    """How many layers of a leaf are frozen, from the first on: 0 where it is trained as a whole, or WHOLE_LEAF.
 
     Args:
         predicts_tokens: whether the objective uses the output layer.
@@ -40,12 +42,12 @@ def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tok
     if names[0] == "objective":
         return 0
     if names[1] in LM_HEAD_PARAMS:
-        return 0 if predicts_tokens else None
+        return 0 if predicts_tokens else WHOLE_LEAF
     if finetune.trainable_layers < 0:
         return 0
-    if "layers" in names and finetune.trainable_layers:
+    if is_stacked(path) and finetune.trainable_layers:
         return num_layers - finetune.trainable_layers
-    return 0 if names[2:3] == ["norm"] and finetune.trainable_layers else None
+    return 0 if names[2:3] == ["norm"] and finetune.trainable_layers else WHOLE_LEAF
 
 
 def select_trainable(params: types.Params, freeze_rule: FreezeRule) -> types.Params:
@@ -53,7 +55,7 @@ def select_trainable(params: types.Params, freeze_rule: FreezeRule) -> types.Par
 
     def select(path: Path, leaf: types.Array) -> types.Array | None:
         num_frozen = freeze_rule(path)
-        return None if num_frozen is None else leaf[num_frozen:] if num_frozen else leaf
+        return None if num_frozen == WHOLE_LEAF else leaf[num_frozen:] if num_frozen else leaf
 
     return _prune_tree(jax.tree_util.tree_map_with_path(select, params))
 
@@ -70,7 +72,7 @@ def merge_params(params: types.Params, trainable_params: types.Params, freeze_ru
 
     def replace(path: Path, leaf: types.Array) -> types.Array:
         num_frozen = freeze_rule(path)
-        if num_frozen is None:
+        if num_frozen == WHOLE_LEAF:
             return leaf
         new_leaf = trainable_params
         for key in path:
@@ -91,7 +93,7 @@ def compute_lr_multipliers(trainable_params: types.Params, finetune: config.Fine
         names = [key.key for key in path]
         if names[0] == "objective" or names[1] in LM_HEAD_PARAMS:
             return np.float32(1)
-        if "layers" in names:
+        if is_stacked(path):
             depth = np.arange(len(leaf), 0, -1, dtype=np.float32)
             return (finetune.layerwise_lr_decay**depth).reshape(-1, *[1] * (leaf.ndim - 1)).astype(np.float32)
         return np.float32(finetune.layerwise_lr_decay ** (1 if names[2:3] == ["norm"] else num_layers + 1))
