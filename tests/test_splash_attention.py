@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
+from small import VOCAB, batch, small_config
 
 from mlm.base import config
-from mlm.models import attention, platform_kernels, positions, remat_policies, splash_attention
+from mlm.models import MODELS, attention, platform_kernels, positions, remat_policies, splash_attention
 
 B, H, D = 2, 2, 64
 
@@ -88,6 +89,18 @@ def test_the_backward_pass_runs_one_kernel_on_what_the_forward_pass_kept():
     assert sorted(kept) == [B * H * 128, *[B * H * 128 * D] * 4]  # the log-sum-exp; q, k, v and the output
     backward = jax.jit(pullback).lower(qkv[0]).compile().as_text()
     assert "splash_mha_dkv" in backward and "splash_mha_fwd" not in backward
+
+
+@pytest.mark.parametrize("local_window", [0, 64])
+def test_a_model_chooses_in_the_loop_over_layers_only_where_some_are_local(local_window, monkeypatch):
+    choices, attend = [], splash_attention.attend
+    record = lambda *operands: choices.append(operands[-1].is_local) or attend(*operands)
+    monkeypatch.setattr(splash_attention, "attend", record)
+    changes = {"model__num_layers": 2, "model__scan_unroll": 1, "model__local_window": local_window}
+    cfg = small_config("transformer", **changes, model__kernels="splash_attention,recomputation")
+    model, text = MODELS["transformer"].build(cfg.model, VOCAB), batch(2, length=128).text
+    jax.eval_shape(lambda params: model.encode(params, text), jax.eval_shape(model.init, jax.random.key(0)))
+    assert {isinstance(choice, bool) for choice in choices} == {local_window == 0}
 
 
 def test_no_document_reads_another():

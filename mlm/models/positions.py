@@ -28,7 +28,7 @@ class Segments:
     ids_BxL: jax.Array
     is_causal: bool = False  # a token sees no later one
     window: int = 0  # tokens that it sees in a local layer, half of them on each side
-    is_local: Any = False  # whether a layer is local; may be traced
+    is_local: Any = False  # whether the layer is local; may be traced
 
 
 class AttentionContext(NamedTuple):
@@ -98,9 +98,10 @@ def select_visible(model: config.Model, context: AttentionContext, number) -> ja
 
 def select_segments(model: config.Model, context: AttentionContext, number) -> Segments | None:
     """What `select_visible` gives, as segments; None: it cannot be said so."""
-    if context.segments is None or not model.local_window:
-        return context.segments
-    return dataclasses.replace(context.segments, is_local=is_local(model, number))
+    if context.segments is None:
+        return None
+    # Not what it was before the loop over layers, which traces it.
+    return dataclasses.replace(context.segments, is_local=is_local(model, number) if model.local_window else False)
 
 
 def select_rope_theta(model: config.Model, number):
