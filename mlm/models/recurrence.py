@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from mlm.models import platform_kernels
 
@@ -139,6 +140,7 @@ def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
             outputs.append((new_carry[0], residuals))
         return tuple(new_carries), tuple(outputs)
 
+    inputs = tuple(map(order_by_token, inputs))
     zero = tuple(
         (jnp.zeros((x.shape[1], k.shape[0]), x.dtype),) * CELL_KERNELS[cell].carries
         for x, k in zip(inputs, kernels, strict=True)
@@ -150,6 +152,7 @@ def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
 def scan_directions_bwd(cell, unroll, saved, d_outputs):
     """The gradients of `scan_directions`; those of the recurrent weights are one product over all steps."""
     kernels, same, outputs = saved
+    d_outputs = tuple(map(order_by_token, d_outputs))
     transposed = [kernel_HxG.T for kernel_HxG in kernels]
     previous = [select_previous_states(h_LxBxH, same_LxB) for (h_LxBxH, _), same_LxB in zip(outputs, same, strict=True)]
 
@@ -173,6 +176,16 @@ def scan_directions_bwd(cell, unroll, saved, d_outputs):
         tuple(d_input for d_input, _ in gradients),
         None,
     )
+
+
+def order_by_token(x_LxBxN):
+    """The array with all of a token in one piece of a TPU's memory.
+
+    Its compiler keeps the order of the array that was transposed, and each step of a loop would gather its examples.
+    """
+    if platform_kernels.find_platform() != "tpu":
+        return x_LxBxN
+    return with_layout_constraint(x_LxBxN, Layout((0, 1, 2)))
 
 
 def select_previous_states(h_LxBxH, same_LxB):
