@@ -1,6 +1,7 @@
-"""Steps that libtpu compiles for TPUs that are not here: their memory and collectives stay within 5% of these figures.
+"""Steps that libtpu compiles for TPUs that are not here: memory, collectives and cycles stay below what was found once.
 
-A change that moves one on purpose writes the new figure down, here and in docs/scaling.md.
+A change that makes one of them larger on purpose, or much smaller, writes the new figure down, here and in
+docs/scaling.md.
 """
 
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from mlm.launch.sweep import target_compiler
 from mlm.training.run import resolution
 from mlm.training.step import program
 
+TOLERANCE = 1.05
 VOCAB = 30_522
 BERT = {
     "data.corpus": "docstrings",
@@ -24,7 +26,7 @@ BERT = {
 
 
 class CompiledStep(NamedTuple):
-    """A step's config and what its compiler planned, per device."""
+    """A step's config and what its compiler planned for a device."""
 
     accelerator: str
     changes: dict
@@ -33,18 +35,27 @@ class CompiledStep(NamedTuple):
     cycles: float  # millions
 
 
-STEPS = {}
+STEPS = {
+    "base, 64 x 512": CompiledStep(
+        "v5e-4",
+        {"model.size": "base", "train.batch_size": 64, "pack.seq_len": 512},
+        temporaries=3.14,
+        collectives={"all-reduce": 0.436},
+        cycles=123.0,
+    )
+}
 
 
 @pytest.mark.slow
 @needs("v5e-4")
 @pytest.mark.parametrize("name", STEPS)
-def test_memory_and_collectives_are_those_that_were_written_down(name):
+def test_a_step_takes_no_more_than_was_written_down(name):
     step = STEPS[name]
     cfg = resolution.resolve(fields.override(config.Config(), BERT | step.changes))
     with target_compiler.open_compiler(make_target(step.accelerator)) as compile_step:
         cost = compile_step(program.make_static_config(cfg), VOCAB)
-    found = {kind: size / 1e9 for kind, size in cost.collective_bytes.items() if size}
-    assert found == pytest.approx(step.collectives, rel=0.05)
-    assert cost.temporaries / 1e9 == pytest.approx(step.temporaries, rel=0.05)
-    assert cost.cycles / 1e6 == pytest.approx(step.cycles, rel=0.05)
+    collectives = {kind: size / 1e9 for kind, size in cost.collective_bytes.items() if size}
+    found = {"temporaries": cost.temporaries / 1e9, "cycles": cost.cycles / 1e6, **collectives}
+    written = {"temporaries": step.temporaries, "cycles": step.cycles, **step.collectives}
+    assert found.keys() == written.keys()
+    assert not {key: value for key, value in found.items() if value > TOLERANCE * written[key]}, found
