@@ -208,3 +208,19 @@ def test_the_time_left_counts_from_the_end_of_the_first_step(capsys, monkeypatch
     clock[0] = 62
     bar.show("x")
     assert capsys.readouterr().out.splitlines() == ["a: step 1/11, loss 1.000", "a: step 3/11, x, 0:08 left"]
+
+
+def test_the_time_left_leaves_out_early_steps_that_compile_and_counts_slow_ones_later(capsys, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    bar = progress.Progress(0, 200, "a")
+    for step in range(1, 101):  # batches of two other lengths; later an evaluation
+        clock[0] += {1: 60, 3: 50, 9: 40, 60: 50}.get(step, 1)
+        bar.advance(step)
+        if step in (1, 10, 100):
+            bar.show("x")
+    assert capsys.readouterr().out.splitlines() == [
+        "a: step 1/200, x",
+        "a: step 10/200, x, 3:10 left",
+        "a: step 100/200, x, 2:30 left",
+    ]

@@ -1,5 +1,6 @@
 """The progress of a long run: a bar on a terminal, plain lines elsewhere."""
 
+import statistics
 import sys
 import time
 from collections.abc import Mapping
@@ -8,17 +9,20 @@ from typing import Any
 from tqdm import tqdm
 
 STALE_SECONDS = 30  # without a line, after which the next step prints one
+SETTLE_STEPS = 32  # after the first one, among which some compile a batch of another length
+SLOW = 10  # times the median step of these: a step that compiles
 
 
 class Progress:
     """Shows step, loss, tokens/s and the time left. The bar moves with every step; lines come with every record.
 
-    The time left counts from the end of the first step, which compiles.
+    The time left counts from the end of the first step, which compiles, and leaves out early steps that do.
     """
 
     def __init__(self, step: int, steps: int, title: str, unit: str = "step"):
         self.step, self.steps, self.title, self.unit = step, steps, title, unit
         self.first_step, self.start_time, self.last_shown = step, time.monotonic(), -float("inf")
+        self.last_time, self.early_seconds = self.start_time, list[float]()
         self.bar = (
             tqdm(total=steps, initial=step, desc=title, unit=unit, dynamic_ncols=True) if sys.stderr.isatty() else None
         )
@@ -27,9 +31,12 @@ class Progress:
         """Moves the bar to a step."""
         if self.bar is not None:
             self.bar.update(step - self.step)
+        now = time.monotonic()
         if self.step == self.first_step and step > self.step and self.last_shown < 0:
-            self.first_step, self.start_time = step, time.monotonic()
-        self.step = step
+            self.first_step, self.start_time = step, now
+        elif len(self.early_seconds) < SETTLE_STEPS:
+            self.early_seconds.append(now - self.last_time)
+        self.step, self.last_time = step, now
 
     def is_stale(self) -> bool:
         """Whether a line is due: after the first step, and when the last line is old."""
@@ -52,7 +59,10 @@ class Progress:
             return
         left = ""
         if self.step > self.first_step:
-            seconds = (self.last_shown - self.start_time) / (self.step - self.first_step) * (self.steps - self.step)
+            limit = SLOW * statistics.median(self.early_seconds)
+            slow = [seconds for seconds in self.early_seconds if seconds > limit]
+            timed_steps = self.step - self.first_step - len(slow)
+            seconds = (self.last_shown - self.start_time - sum(slow)) / timed_steps * (self.steps - self.step)
             left = f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
         print(f"{self.title}: {self.unit} {self.step:,}/{self.steps:,}, {status}{left}", flush=True)
 
