@@ -324,7 +324,7 @@ def test_a_row_of_the_table_is_all_that_an_optimizer_needs(monkeypatch):
 
 def test_only_what_is_trained_is_averaged():
     """Frozen leaves have no average; the merged parameters hold them as they were."""
-    rule = lambda path: None if parameter_groups.get_names(path)[1] == "token" else 0
+    rule = lambda path: trainable.WHOLE_LEAF if parameter_groups.get_names(path)[1] == "token" else 0
     params = draw(0)
     part = trainable.select_trainable(params, rule)
     optimizer = transformation("muon", ema_decay=0.5)

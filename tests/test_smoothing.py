@@ -60,7 +60,7 @@ def test_training_is_smoothed_and_evaluation_is_not():
     class Model:
         """The logits of a token are a row of a table."""
 
-        directions, lm_head = ("left",), None
+        directions, lm_head, vocab_block = ("left",), None, 0
         encode = staticmethod(lambda params, text, source, key_B=None: (params[text.ids_BxL],))
         logits = staticmethod(lambda params, h: h)
 
