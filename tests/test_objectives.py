@@ -98,7 +98,7 @@ class Judged:
         asked_BxL = self.made.objective.eval_mask(rows.text, keys, self.knobs)
         return update.eval_step(self.made.model, self.made.objective, params, rows, self.knobs), asked_BxL
 
-    def asked(self, rows):
+    def list_asked(self, rows):
         """Which tokens an evaluation asks for."""
         return np.asarray(self.step(self.params, rows)[1])
 
@@ -134,7 +134,7 @@ def test_losses_are_sums_over_each_row_alone(objective, family, cell):
         np.testing.assert_allclose(turned[name][::-1], value_B, rtol=1e-4, atol=1e-5, err_msg=name)
         assert not value_B[-1].any() and len(value_B) == ROWS, name
     assert (found[of.weight] == found[of.weight].round()).all() and found[of.weight][:-1].sum() >= ROWS - 1
-    asked_BxL = of.asked(rows)
+    asked_BxL = of.list_asked(rows)
     counted_B = found.get("diffusion_masked", found[of.weight])  # whose weight is that of all tokens
     np.testing.assert_array_equal(asked_BxL.sum(1), counted_B if of.predicts_tokens else 0)
 
@@ -164,7 +164,7 @@ def test_nothing_leaks(objective, family, cell):
     there_BxL = (places_L < length_B[:, None]).astype(np.int32)
     text = types.Tokens(ids_BxL * there_BxL, there_BxL, np.tile(places_L.astype(np.int32), (ROWS, 1)), 0 * ids_BxL)
     labels = {name: 0 * label for name, label in labelled().labels.items()}
-    asked_BxL = of.asked(types.Batch(text, labels, np.arange(ROWS, dtype=np.int32)))
+    asked_BxL = of.list_asked(types.Batch(text, labels, np.arange(ROWS, dtype=np.int32)))
     row = np.flatnonzero(asked_BxL.sum(1) == 1)[-1]
     tokens_T = np.arange(NUM_SPECIAL, VOCAB, dtype=np.int32)
     rows = jax.tree.map(lambda x: np.repeat(x[row : row + 1], len(tokens_T), 0), text)

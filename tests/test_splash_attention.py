@@ -134,6 +134,7 @@ def test_other_cases_take_the_plain_formula(monkeypatch, changes):
 
 def test_a_plan_for_other_devices_traces_for_their_platform(monkeypatch):
     monkeypatch.undo()
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")  # this process's, not the mesh's
     found = []
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     jax.jit(
@@ -144,4 +145,4 @@ def test_a_plan_for_other_devices_traces_for_their_platform(monkeypatch):
             out_specs=jax.P(),
         )
     )(1.0)
-    assert found == ["cpu"]
+    assert found == ["cpu"] and platform_kernels.find_platform() == "tpu"
