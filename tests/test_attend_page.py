@@ -71,6 +71,7 @@ def numbers(tab):
 
 def test_the_numbers_are_the_weights_of_the_layer_and_heads_that_are_chosen(tab, maps):
     tab.locator(".numbers summary").click()
+    tab.locator(".numbers tbody tr").first.wait_for()  # the page fills the table once it has opened it
     np.testing.assert_allclose(numbers(tab), maps["attention_KxHxTxT"][0].mean(0), atol=0.008)
     tab.get_by_role("button", name="layer 2, head 3").click()
     np.testing.assert_allclose(numbers(tab), maps["attention_KxHxTxT"][1, 2], atol=0.01)
