@@ -44,8 +44,9 @@ def estimated_flops():
 
     import jax
 
+    from mlm.training.compilation import cost
     from mlm.training.run import model_flops
-    from mlm.training.step import cost, program
+    from mlm.training.step import program
 
     def estimate_step_flops(cfg, vocab_size):
         params = cost.make_abstract_state(program.make_static_config(cfg), vocab_size).params["model"]

@@ -14,7 +14,7 @@ from mlm.base import config, fields
 from mlm.objectives import mlm
 from mlm.report import charts, table
 from mlm.report.pages import sweep as sweep_page
-from mlm.training.step import references
+from mlm.training.validation import references
 
 MEMBERS = ("window", "gru", "lstm")
 SCORES = (

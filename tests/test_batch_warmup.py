@@ -10,8 +10,9 @@ from small import PLAIN, make_dataset_info, small_config, state_of
 from test_step import uneven
 
 from mlm.base import batch_warmup, config, errors
+from mlm.training.compilation import cost
 from mlm.training.run import extension, resolution
-from mlm.training.step import cost, program, sharding, update
+from mlm.training.step import program, sharding, update
 
 PARTS = 4
 WARMUP = {

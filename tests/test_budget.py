@@ -9,8 +9,8 @@ from mlm.base import fields, files
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
 from mlm.launch.sweep import budget, sweep_state
+from mlm.training.compilation import cost
 from mlm.training.run import loop
-from mlm.training.step import cost
 
 pytestmark = pytest.mark.slow
 

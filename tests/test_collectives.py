@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from mlm.training.step import collectives
+from mlm.training.compilation import collectives
 
 NONE = dict.fromkeys(collectives.COLLECTIVES, 0)
 

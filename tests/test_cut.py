@@ -12,7 +12,8 @@ from mlm.base import fields
 from mlm.data.rows import loader, pack
 from mlm.data.tokenizers import kinds
 from mlm.training.run import loop, vmapped_runs
-from mlm.training.step import evaluation, program, update
+from mlm.training.step import program, update
+from mlm.training.validation import split_scores
 
 LENGTH, CUT = 24, 16  # tokens of a row, and of a batch whose rows hold no more
 
@@ -183,7 +184,7 @@ def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_re
     rows |= {"tag": np.where(rows["segments"] > 0, rows["ids"] % 3, -1)} if objective == "tagging" else {}
     state = state_of(jax.eval_shape(made.init_state, program.make_train_hparams(cfg)))
     cut, plain = (
-        evaluation.collect_columns(cfg, made, state, each)
+        split_scores.collect_columns(cfg, made, state, each)
         for each in (rows, {name: rows[name] for name in rows if name != loader.NUM_TOKENS})
     )
     assert cut.keys() == plain.keys() and len({len(x_Nx) for x_Nx in cut.values()} | {26}) == 1

@@ -20,7 +20,7 @@ from mlm.data.tokenizers import kinds
 from mlm.evaluation import predictions
 from mlm.objectives import OBJECTIVES
 from mlm.training.run import log, resolution
-from mlm.training.step import evaluation
+from mlm.training.validation import split_scores
 
 LAYERS, ROWS, WIDTH = 3, 4, 5
 H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).astype(np.float32)
@@ -73,7 +73,7 @@ def test_a_probe_reads_a_mix_of_its_layers_a_span_at_a_time_and_asks_of_each_cla
     shapes = jax.eval_shape(lambda key: of.init(key, model()), jax.random.key(0))
     head = jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), shapes)
     evaluate = jax.jit(lambda head: of.loss({"model": {}, "objective": head}, model(), rows, None, None, train=False))
-    found = jax.device_get(evaluation.name_sums(evaluate(head)))
+    found = jax.device_get(split_scores.name_sums(evaluate(head)))
     logits_BxSxC, edge_BxS = plain(head, depth, rows), rows.labels["edge_BxL"]
     asked_BxS, gold_BxSxC = (edge_BxS >= 0) & real, np.eye(len(CLASSES))[edge_BxS]
     nats_BxS = -np.where(gold_BxSxC > 0, np.log(expit(logits_BxSxC)), np.log(expit(-logits_BxSxC))).sum(-1)
@@ -207,7 +207,7 @@ def test_words_are_asked_with_their_heads_and_those_that_do_not_fit_are_counted(
             *[0] * (len(rows["ids"]) - 2),
         ]
         score = Score("share", "share", ("edge_probing_weight", "edge_probing_weight"), chart=True)
-        line = log.format_evaluation(evaluation.summarize(merged, [score]), [score])
+        line = log.format_evaluation(split_scores.summarize(merged, [score]), [score])
         assert line.endswith(f", {20 - len(scored)} labels not scored") == (task == "ud_dep")
 
 

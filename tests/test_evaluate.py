@@ -7,7 +7,8 @@ from small import batch, small_config, small_program
 
 from mlm.base import errors, estimates
 from mlm.objectives import mlm
-from mlm.training.step import evaluation, program
+from mlm.training.step import program
+from mlm.training.validation import split_scores
 
 
 def test_standard_error_is_that_of_repeated_samples_of_rows():
@@ -27,8 +28,8 @@ def run(batch_size, rows=10, params_seed=0):
     state = made.partitioner.put_state(
         jax.device_get(made.init_state(program.make_train_hparams(cfg)._replace(seed=np.uint32(params_seed))))
     )
-    found = evaluation.collect_columns(cfg, made, state, columns)
-    return found, evaluation.summarize(found, made.objective.scores)
+    found = split_scores.collect_columns(cfg, made, state, columns)
+    return found, split_scores.summarize(found, made.objective.scores)
 
 
 def test_result_does_not_depend_on_the_batch_size():
@@ -51,7 +52,7 @@ def test_masks_are_the_same_for_every_model_and_pure():
 
 def test_nothing_to_predict_is_an_error():
     with pytest.raises(errors.ConfigError, match="held-out predictions = 0: expected some"):
-        evaluation.summarize({"mlm_nats": np.zeros(3), "mlm_weight": np.zeros(3)}, mlm.SCORES[:1])
+        split_scores.summarize({"mlm_nats": np.zeros(3), "mlm_weight": np.zeros(3)}, mlm.SCORES[:1])
 
 
 @pytest.mark.parametrize("of", ["mean", "exp_mean"])  # the others, of more columns: test_scores.py

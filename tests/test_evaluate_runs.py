@@ -17,7 +17,7 @@ from mlm.evaluation import evaluation_tasks, minimal_pairs
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import masked_queries, pseudo_likelihood
 from mlm.training.run import directory, loop, resolution, trained_run
-from mlm.training.step import evaluation
+from mlm.training.validation import split_scores
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,8 +72,8 @@ def test_a_run_is_loaded_as_it_was_trained(run):
     loaded = trained_run.load(cfg.workdir, {"eval.batch_size": 20})
     assert loaded.cfg.eval.batch_size == 20 and fields.fingerprint(loaded.cfg) == fields.fingerprint(cfg)
     assert loaded.step == 30
-    columns = evaluation.collect_columns(loaded.cfg, loaded.program, loaded.state, loaded.load_data().validation)
-    again = evaluation.summarize(columns, loaded.program.objective.scores)
+    columns = split_scores.collect_columns(loaded.cfg, loaded.program, loaded.state, loaded.load_data().validation)
+    again = split_scores.summarize(columns, loaded.program.objective.scores)
     assert again["loss"] == pytest.approx(result["evaluation"]["loss"], rel=1e-6)
 
 

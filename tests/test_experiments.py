@@ -22,7 +22,8 @@ from mlm.objectives import mlm, nsp
 from mlm.report import series, summary
 from mlm.report.table import Column
 from mlm.training.run import directory, loop, resolution
-from mlm.training.step import program, references
+from mlm.training.step import program
+from mlm.training.validation import references
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))

@@ -20,7 +20,8 @@ from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks, loss_decomposition
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.training.run import trained_run
-from mlm.training.step import evaluation, floors, program, references
+from mlm.training.step import program
+from mlm.training.validation import floors, references, split_scores
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,8 @@ def evaluate(cfg, rows, logits_NxLxV, beside=None):
     )
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
     beside = references.compute_references(cfg, made, rows) if beside is None else beside
-    columns = beside.add_columns(evaluation.collect_columns(cfg, made, state, rows.validation))
-    return evaluation.summarize(columns, (*made.objective.scores, *beside.scores))
+    columns = beside.add_columns(split_scores.collect_columns(cfg, made, state, rows.validation))
+    return split_scores.summarize(columns, (*made.objective.scores, *beside.scores))
 
 
 def compute_eval_mask(cfg, rows):

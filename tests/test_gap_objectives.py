@@ -21,7 +21,8 @@ from mlm.data.language import (
 from mlm.evaluation import loss_decomposition
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.training.run import trained_run
-from mlm.training.step import evaluation, floors, program, references
+from mlm.training.step import program
+from mlm.training.validation import floors, references, split_scores
 
 PARTS = ("kind", "number", "word")
 
@@ -101,11 +102,11 @@ def evaluate(cfg, rows, made, logits_WxNxLxV):
     """The evaluation of a table, and its gap's parts."""
     state = types.TrainState(0, {"model": jnp.asarray(logits_WxNxLxV), "objective": {}}, ())
     beside = references.compute_references(cfg, made, rows)
-    columns = beside.add_columns(evaluation.collect_columns(cfg, made, state, rows.validation))
+    columns = beside.add_columns(split_scores.collect_columns(cfg, made, state, rows.validation))
     run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
     case = EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg))
     return (
-        evaluation.summarize(columns, (*made.objective.scores, *beside.scores)),
+        split_scores.summarize(columns, (*made.objective.scores, *beside.scores)),
         loss_decomposition.evaluate(run, case, lambda: None),
     )
 

@@ -11,9 +11,9 @@ from small import make_dataset_info, small_config, small_program
 from mlm.base import config, device_peaks, errors, fields, files
 from mlm.base.types import BatchSums
 from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.training.run import checkpoint, evaluations, log, model_flops, plateau, profile, progress, training_run
+from mlm.training.compilation import cost
+from mlm.training.run import checkpoint, log, model_flops, periodic_evaluation, plateau, profile, progress, training_run
 from mlm.training.run.hook import Hook
-from mlm.training.step import cost
 
 
 class Record(Hook):
@@ -113,7 +113,7 @@ def test_a_hook_that_raises_leaves_no_metrics_behind():
 def test_when_hooks_are_due(changes, evaluated, saved):
     defaults = {"train.steps": 20, "train.eval_every": 0, "train.checkpoint_every": 100}
     cfg = fields.override(config.Config(), defaults | changes)
-    for kind, expected in ((evaluations.Evaluate, evaluated), (checkpoint.Checkpoint, saved)):
+    for kind, expected in ((periodic_evaluation.Evaluate, evaluated), (checkpoint.Checkpoint, saved)):
         hook = object.__new__(kind)
         hook.cfg = cfg
         assert [step for step in range(1, 21) if hook.is_due(step)] == expected

@@ -9,7 +9,8 @@ import pytest
 from small import FAMILY_CELLS, ON_LANGUAGE, ONE_EACH, drawn_config, replace_text, state_of
 
 from mlm.data.rows import loader, pack
-from mlm.training.step import evaluation, parallel, program, references, update
+from mlm.training.step import parallel, program, update
+from mlm.training.validation import references, split_scores
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +64,8 @@ def trained(cache, family="transformer", cell="", change=lambda model: model, pr
         state, _ = run.train_step(state, run.put_batch(prepare(batch)), knobs)
     beside = references.compute_references(cfg, made, rows)
     ready = made._replace(partitioner=run._replace(put_batch=lambda batch: run.put_batch(prepare(batch))))
-    columns = beside.add_columns(evaluation.collect_columns(cfg, ready, state, rows.validation))
-    return evaluation.summarize(columns, (*objective.scores, *beside.scores))
+    columns = beside.add_columns(split_scores.collect_columns(cfg, ready, state, rows.validation))
+    return split_scores.summarize(columns, (*objective.scores, *beside.scores))
 
 
 def leaks(result) -> bool:

@@ -13,7 +13,8 @@ from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.rows import ngram, pack
 from mlm.training.run import resolution
-from mlm.training.step import program, references
+from mlm.training.step import program
+from mlm.training.validation import references
 
 V = 9
 WORDS = [w for w in range(V) if w not in (PAD, CLS, MASK)]

@@ -39,7 +39,8 @@ from mlm.report import summary
 from mlm.report.pages import sweep
 from mlm.report.table import Column
 from mlm.training.run import directory, loop, preemption, resolution
-from mlm.training.step import evaluation, program, update
+from mlm.training.step import program, update
+from mlm.training.validation import split_scores
 
 ROWS = VOCAB - NUM_SPECIAL  # one for each token in test_nothing_leaks, so that one program serves all tests
 OF_TOKENS = [objective for objective in OBJECTIVES if objective not in (*LABELLED, *SOURCED)]
@@ -103,7 +104,7 @@ class Judged:
         return np.asarray(self.step(self.params, rows)[1])
 
     def __call__(self, rows, params=None):
-        return jax.device_get(evaluation.name_sums(self.step(params or self.params, rows)[0]))
+        return jax.device_get(split_scores.name_sums(self.step(params or self.params, rows)[0]))
 
 
 @functools.cache
@@ -179,7 +180,7 @@ def test_nothing_leaks(objective, family, cell):
 def test_scores_are_of_columns_that_there_are(objective, member=ONE_EACH[0]):
     of, rows = judge(objective, *member), labelled()
     found, scores = of.made.objective.host_metrics(of(rows), *split(rows)), of.made.objective.scores
-    result = evaluation.summarize(found, scores)
+    result = split_scores.summarize(found, scores)
     assert scores[0].better and scores[0].chart and scores[0].columns[-1].endswith("_weight")
     assert result["predictions"] == found[scores[0].columns[-1]].sum()
     assert all(np.isfinite(result[score.name]) and result[f"{score.name}_se"] >= 0 for score in scores)

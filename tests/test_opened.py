@@ -20,7 +20,7 @@ from mlm.data.tasks import task_file
 from mlm.evaluation import predictions
 from mlm.inference import batching, forward_passes, masked_queries, progress
 from mlm.training.run import inheritance, loop, trained_run
-from mlm.training.step import evaluation
+from mlm.training.validation import split_scores
 
 WORDS = ["red", "green", "blue", "reddish", "greenish", "apple", "tree", "apples", "sky", "is", "the", "."]
 MEMBERS = {
@@ -319,7 +319,7 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective, caplog):
     parts = "1 truncated to 24 tokens, the length of its training sequences; 1 with words" if len(long[0]) == 2 else ""
     assert [parts in record.getMessage() for record in caplog.records] == ([True] if parts else [])
     run = trained_run.load(cfg.workdir, {})
-    columns = evaluation.evaluate_split(run.cfg, run.program, run.state, packed)
+    columns = split_scores.evaluate_split(run.cfg, run.program, run.state, packed)
     told = list(predictions.iterate_records(run.cfg, packed, "validation", columns))
     if objective == "classification":
         lines = (texts / "dev.tsv").read_text().splitlines()[1:]

@@ -14,9 +14,10 @@ from mlm.base import batch_warmup, config, errors, types
 from mlm.data.rows import pack
 from mlm.models import layers
 from mlm.training.run import checkpoint, loop, preemption, trained_run
-from mlm.training.step import evaluation, optim, parameter_groups, trainable
+from mlm.training.step import optim, parameter_groups, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec
 from mlm.training.step.parameter_groups import ParameterGroup
+from mlm.training.validation import split_scores
 
 LAYERS, STEPS, RATE, DECAY = 5, 3, 0.02, 0.1  # more layers than a matrix has rows
 SHAPES = {
@@ -230,7 +231,7 @@ def test_a_run_that_is_stopped_ends_with_the_same_bits_and_evaluates_the_average
     whole, stopped = (trained_run.load(cfg.workdir, {}) for cfg in cfgs)
     assert whole.digest == stopped.digest
     packed = pack.load_dataset(cfgs[0])
-    columns = evaluation.evaluate_split(cfgs[0], whole.program, whole.state, packed)
+    columns = split_scores.evaluate_split(cfgs[0], whole.program, whole.state, packed)
     loss = columns["mlm_nats"].sum() / columns["mlm_weight"].sum()
     np.testing.assert_allclose(results[0]["evaluation"]["loss"], loss, rtol=1e-6)
     assert results[0]["tokens"] < 6 * 16 * 16 * batch_warmup.compute_mean_fraction(cfgs[0].train) + 1

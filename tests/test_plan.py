@@ -18,8 +18,9 @@ from mlm.cli import sweep, sweep_plan
 from mlm.launch.cluster import accelerators
 from mlm.launch.sweep import local_timing, plan, subprocess_worker
 from mlm.objectives import masking
+from mlm.training.compilation import cost
 from mlm.training.run import resolution
-from mlm.training.step import cost, program
+from mlm.training.step import program
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,9 @@ from mlm.base import config, estimates, fields, files
 from mlm.objectives import masking, mlm
 from mlm.report import charts, series, table
 from mlm.report.pages import sweep
+from mlm.training.compilation import cost
 from mlm.training.run import directory, log
-from mlm.training.step import cost, references
+from mlm.training.validation import references
 
 
 def test_a_torn_last_line_is_left_out_and_a_changed_one_is_an_error(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from mlm.launch.cluster.accelerators import ACCELERATORS, Accelerator
 from mlm.launch.sweep import plan, roofline, target_compiler
-from mlm.training.step import collectives, cost, memory_traffic
+from mlm.training.compilation import collectives, cost, memory_traffic
 
 # A loop of four trips. In each, a kernel reads one layer of a stack and writes one row of another, and an all-gather
 # that libtpu splits into three kernels runs beside a product; one more all-gather waits for itself.

@@ -4,8 +4,9 @@ import pytest
 
 from mlm.base import config, errors, fields
 from mlm.models import FAMILY_CELLS, lm
+from mlm.training.compilation import cost
 from mlm.training.run import resolution
-from mlm.training.step import cost, parallel, program
+from mlm.training.step import parallel, program
 
 
 def resolve(**changes):

@@ -16,8 +16,8 @@ from small import environment
 
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
+from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, directory, loop, provenance, resolution, spikes
-from mlm.training.step import cost
 
 pytestmark = pytest.mark.slow
 

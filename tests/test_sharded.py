@@ -19,8 +19,10 @@ from mlm.data.rows import pack
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import translation_scores
 from mlm.launch import local_processes
+from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, loop
-from mlm.training.step import cost, evaluation, fsdp, parallel, program, update
+from mlm.training.step import fsdp, parallel, program, update
+from mlm.training.validation import split_scores
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +62,7 @@ def train(cfg, devices, first=None):
         state, metrics = made.partitioner.train_step(state, made.partitioner.put_batch(uneven(8, number % 2)), knobs)
         metrics = made.partitioner.get_metrics(metrics)
         seen.append([metrics[name] for name in ("loss", "gradient_norm", "parameter_norm")])
-    judged = lambda: evaluation.name_sums(
+    judged = lambda: split_scores.name_sums(
         made.partitioner.jit_per_example(update.eval_step, made.model, made.objective)(
             state, made.partitioner.put_batch(uneven(8)), program.make_eval_hparams(cfg)
         )

@@ -9,7 +9,8 @@ import pytest
 from small import LABELLED, PLAIN, batch, make_dataset_info, params_of, replace_text, small_config, state_of
 
 from mlm.objectives import OBJECTIVES
-from mlm.training.step import evaluation, program, sharding, update
+from mlm.training.step import program, sharding, update
+from mlm.training.validation import split_scores
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +50,7 @@ def losses(steps=20, mode="data_parallel", devices=1, objective="mlm", **changes
     for number in range(steps):
         state, metrics = made.partitioner.train_step(state, made.partitioner.put_batch(uneven(8, number % 2)), knobs)
         seen.append(float(made.partitioner.get_metrics(metrics)["loss"]))
-    judged = lambda: evaluation.name_sums(
+    judged = lambda: split_scores.name_sums(
         made.partitioner.jit_per_example(update.eval_step, made.model, made.objective)(
             state, made.partitioner.put_batch(uneven(8)), program.make_eval_hparams(cfg)
         )
@@ -84,7 +85,7 @@ def test_a_step_is_handed_its_sum_over_devices():
     seen = []
     for sharding_strategy in (sharding.Replicated(1), TwoAlike(2)):
         after, metrics = jax.jit(functools.partial(made.train_step, sharding_strategy))(state, uneven(8), knobs)
-        seen.append((after.params, float(metrics["loss"]), evaluation.name_sums(metrics["sums"])["mlm_weight"]))
+        seen.append((after.params, float(metrics["loss"]), split_scores.name_sums(metrics["sums"])["mlm_weight"]))
     (one, loss_one, weight_one), (two, loss_two, weight_two) = seen
     assert loss_one == pytest.approx(loss_two, rel=1e-6) and weight_two == 2 * weight_one
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one, two)

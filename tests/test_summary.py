@@ -10,7 +10,7 @@ from mlm.base import config, errors, fields
 from mlm.objectives import mlm
 from mlm.report import evaluation_sets, run_columns, summary, table
 from mlm.report.evaluation_columns import METRIC
-from mlm.training.step import references
+from mlm.training.validation import references
 
 
 def make_run(group, seed, loss, unigram=5.0, **changes):

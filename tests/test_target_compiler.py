@@ -8,7 +8,8 @@ from small import small_config
 from mlm.base import errors
 from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
 from mlm.launch.sweep import plan, target_compiler
-from mlm.training.step import collectives, cycles, program
+from mlm.training.compilation import collectives, cycles
+from mlm.training.step import program
 
 pytestmark = pytest.mark.slow
 # The loop of a program for TPUs: only its condition says how often it runs.

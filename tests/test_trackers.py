@@ -16,7 +16,17 @@ from small import environment, make_letters_config, small_config
 
 from mlm.base import errors, fields, files
 from mlm.data.text import warnings_
-from mlm.training.run import directory, evaluations, log, loop, preemption, resolution, spikes, trackers, vmapped_runs
+from mlm.training.run import (
+    directory,
+    log,
+    loop,
+    periodic_evaluation,
+    preemption,
+    resolution,
+    spikes,
+    trackers,
+    vmapped_runs,
+)
 from mlm.training.step import program
 
 ROOT = Path(__file__).parents[1]
@@ -205,7 +215,7 @@ def test_an_evaluation_that_was_interrupted_is_logged_when_its_step_was(folder, 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(evaluations.Evaluate, "evaluate", interrupt)
+        patch.setattr(periodic_evaluation.Evaluate, "evaluate", interrupt)
         loop.train(cfg)
     assert (6, "loss") in read_wandb(cfg.workdir)[0]
     assert (6, "eval_loss") not in read_wandb(cfg.workdir)[0]

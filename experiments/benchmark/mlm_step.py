@@ -14,8 +14,9 @@ from mlm.base.special import CLS, NUM_SPECIAL, SEP
 from mlm.data.rows import pack
 from mlm.models import lm, platform_kernels
 from mlm.objectives import masking
+from mlm.training.compilation import cost
 from mlm.training.run import resolution
-from mlm.training.step import cost, parallel, program, update
+from mlm.training.step import parallel, program, update
 
 NUM_BATCHES = 4  # distinct batches, used in turn
 
@@ -142,7 +143,7 @@ def count_tokens(cfg: config.Config) -> int:
 
 
 def count_flops(cfg: config.Config) -> float | None:
-    """FLOPs of a step, as mlm/training/step/cost.py counts them; None if XLA does not count them."""
+    """FLOPs of a step, as mlm/training/compilation/cost.py counts them; None if XLA does not count them."""
     return cost.count_step_flops(cfg, cfg.tokenizer.vocab_size)
 
 

@@ -21,7 +21,8 @@ from experiments.benchmark import mlm_step, timing
 from mlm.base import config, fields
 from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.sweep import plan, subprocess_worker
-from mlm.training.step import cost, program
+from mlm.training.compilation import cost
+from mlm.training.step import program
 
 COUNTS = (1, 2, 4, 8)
 SECONDS = 30  # of rounds for each mode

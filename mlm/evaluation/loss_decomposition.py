@@ -17,8 +17,9 @@ from mlm.data.language import grammar, word_classes
 from mlm.data.rows import loader
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import floors, parallel, references, update
+from mlm.training.step import parallel, update
 from mlm.training.step.program import make_eval_hparams
+from mlm.training.validation import floors, references
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:

@@ -5,7 +5,8 @@ from mlm.base import config, fields, types
 from mlm.data.rows import pack
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import evaluation, program, references
+from mlm.training.step import program
+from mlm.training.validation import references, split_scores
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -34,5 +35,5 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
 def compute_scores(cfg: config.Config, run_program: program.Program, state, packed: pack.PackedDataset) -> dict:
     """The scores at cfg.eval.mask_rate, by a program that was built for this rate or a higher one."""
     reference_scores = references.compute_references(cfg, run_program, packed)
-    columns = reference_scores.add_columns(evaluation.collect_columns(cfg, run_program, state, packed.validation))
-    return evaluation.summarize(columns, (*run_program.objective.scores, *reference_scores.scores))
+    columns = reference_scores.add_columns(split_scores.collect_columns(cfg, run_program, state, packed.validation))
+    return split_scores.summarize(columns, (*run_program.objective.scores, *reference_scores.scores))

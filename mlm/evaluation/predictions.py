@@ -10,7 +10,8 @@ from mlm.data.tasks import splits
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run import directory
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import evaluation, parallel
+from mlm.training.step import parallel
+from mlm.training.validation import split_scores
 
 FORMAT = 2
 SPLITS = {"dev": "validation", "test": "test"}
@@ -40,16 +41,16 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     packed = run.load_data()
     known = {}
     if case.name == "test":
-        dev_columns = evaluation.evaluate_split(run.cfg, run.program, run.state, packed)
+        dev_columns = split_scores.evaluate_split(run.cfg, run.program, run.state, packed)
         if "threshold" in dev_columns:
             known = {"threshold": dev_columns["threshold"]}  # tuned on dev
-    columns = evaluation.evaluate_split(run.cfg, run.program, run.state, packed, SPLITS[case.name], known)
+    columns = split_scores.evaluate_split(run.cfg, run.program, run.state, packed, SPLITS[case.name], known)
     progress()
     if not parallel.is_primary():
         return {}
     records = iterate_records(run.cfg, packed, SPLITS[case.name], columns)
     directory.write_predictions(run.cfg.workdir, case.name, records)
-    return evaluation.summarize(columns, run.program.objective.scores)
+    return split_scores.summarize(columns, run.program.objective.scores)
 
 
 def iterate_records(cfg: config.Config, packed: pack.PackedDataset, split: str, columns: dict) -> Iterator[dict]:

@@ -27,10 +27,11 @@ class PackedDataset(NamedTuple):
     """The packed examples of all splits by column: N examples of L tokens each; PAD fills the end of an example.
 
     Every example has ids_NxL, segments_NxL and positions_NxL. Tokens see each other if they have the same segment, a
-    number from 1; padding has segment 0. Positions count from 0 in each segment. Segment pairs also have types_NxL (1
-    in the second segment) and the label next_N (1 if the second segment follows the first). Examples of a task have
-    the labels that preprocessors.PREPROCESSORS lists for the objective, and used_NxE, which is in no file: the number
-    of tokens of each of the E sequences of an example. Parallel text also has the sources: source_ids_NxS and so on.
+    number from 1; padding has segment 0. Positions count from 0 in each segment. BERT's pairs (pack.mode=segment_pair)
+    are one segment each; types_NxL is 1 in the second part, and the label next_N is 1 if that follows the first.
+    Examples of a task have the labels that preprocessors.PREPROCESSORS lists for the objective, and used_NxE, which is
+    in no file: the number of tokens of each of the E sequences of an example. Parallel text also has the sources:
+    source_ids_NxS and so on.
     """
 
     train: dict[str, np.ndarray]

@@ -17,7 +17,8 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
 from mlm.launch.sweep import plan, subprocess_worker
-from mlm.training.step import cost, program
+from mlm.training.compilation import cost
+from mlm.training.step import program
 
 WARMUP_STEPS, TIMED_STEPS = 3, 15
 FULL_BATCH = {"train.batch_warmup_fraction": 0.0}  # in which steps are timed; those of a warm-up take a share of it

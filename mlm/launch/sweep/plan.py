@@ -22,7 +22,8 @@ from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import roofline, subprocess_worker, target_compiler
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
-from mlm.training.step import cost, fsdp, parallel, program
+from mlm.training.compilation import cost
+from mlm.training.step import fsdp, parallel, program
 
 USABLE_MEMORY = 0.9  # share of a device's memory; the runtime and the collectives need the rest
 ESTIMATE_ERROR = 1.25  # factor by which an estimate of memory may be wrong, either way

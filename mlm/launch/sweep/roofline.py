@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from mlm.launch.cluster.accelerators import Accelerator
-from mlm.training.step import collectives
-from mlm.training.step.cost import StepCost
+from mlm.training.compilation import collectives
+from mlm.training.compilation.cost import StepCost
 
 # What the bound assumes, for the reader of a plan.
 ASSUMPTIONS = (

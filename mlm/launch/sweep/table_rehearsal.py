@@ -16,7 +16,8 @@ from mlm.data.rows import pack
 from mlm.data.text import parallel_text
 from mlm.report import series
 from mlm.training.run.log import TIMING_TOTALS
-from mlm.training.step import floors, ngrams, program, references
+from mlm.training.step import program
+from mlm.training.validation import floors, ngrams, references
 
 BUGS = (AttributeError, ImportError, KeyError, NameError, TypeError)
 REFERENCE_LOSSES = {"unigram": 5.0, references.FLOOR_TITLES["floor"]: 2.0}  # nats; of all other references 4

@@ -20,7 +20,7 @@ from mlm.base import files
 from mlm.base.static_config import StaticConfig
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker
-from mlm.training.step import collectives, cost
+from mlm.training.compilation import collectives, cost
 
 # libtpu asks no metadata server for the machine's own TPU.
 TPU_ENVIRONMENT = {

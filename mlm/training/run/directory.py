@@ -34,7 +34,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.models import platform_kernels
 from mlm.training.run import extension, provenance
 from mlm.training.step import parallel
-from mlm.training.step.evaluation import Columns
+from mlm.training.validation.split_scores import Columns
 
 CHECKPOINT_SCHEMES = ("gs",)  # of the buckets on which orbax can keep checkpoints
 

@@ -16,7 +16,7 @@ from mlm.training.run.hook import Hook
 from mlm.training.run.model_flops import ModelFlops
 from mlm.training.run.progress import Progress
 from mlm.training.step import parallel
-from mlm.training.step.evaluation import name_sums
+from mlm.training.validation.split_scores import name_sums
 
 TIMING_TOTALS = ("timed_tokens", "timed_seconds")
 

@@ -7,11 +7,12 @@ from typing import Protocol
 
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
+from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, directory, extension, finetuning_recipe, heartbeat, resolution, trackers
 from mlm.training.run.preemption import Preemption, RunStopped
 from mlm.training.run.spikes import DivergenceError, LossSpike
 from mlm.training.run.training_run import TrainingRun, open_run
-from mlm.training.step import cost, parallel
+from mlm.training.step import parallel
 from mlm.training.step import program as programs
 
 

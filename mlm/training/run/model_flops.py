@@ -3,7 +3,8 @@
 import functools
 
 from mlm.base import config, device_peaks
-from mlm.training.step import cost, parallel
+from mlm.training.compilation import cost
+from mlm.training.step import parallel
 
 
 class ModelFlops:

@@ -13,7 +13,8 @@ from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
 from mlm.training.run import default_recipe, downstream, inheritance, milestones, profile, spikes, trackers
-from mlm.training.step import ngrams, optim, parallel, trainable
+from mlm.training.step import optim, parallel, trainable
+from mlm.training.validation import ngrams
 
 FIELD_CONDITIONS = (
     *corpus.FIELD_CONDITIONS,

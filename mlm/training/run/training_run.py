@@ -10,13 +10,14 @@ from mlm import models
 from mlm.base import config, fields, files
 from mlm.data.rows import loader, pack
 from mlm.models import lm
+from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, milestones, plateau, spikes
-from mlm.training.run.evaluations import Evaluate
 from mlm.training.run.log import Log
 from mlm.training.run.model_flops import ModelFlops
+from mlm.training.run.periodic_evaluation import Evaluate
 from mlm.training.run.profile import Profile
 from mlm.training.run.trackers import RunStatus
-from mlm.training.step import cost, parallel
+from mlm.training.step import parallel
 from mlm.training.step import program as programs
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from mlm.training.step import hlo
+from mlm.training.compilation import hlo
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 

@@ -5,7 +5,7 @@ A bound from below on time where a step waits for its memory: what kernels read 
 
 from collections.abc import Mapping, Sequence
 
-from mlm.training.step import hlo
+from mlm.training.compilation import hlo
 
 # What moves nothing: names of parts, results of what has been counted, control.
 FREE = (

@@ -4,7 +4,8 @@ from mlm.base import config
 from mlm.data.rows import pack
 from mlm.training.run.hook import Hook
 from mlm.training.run.log import Log
-from mlm.training.step import evaluation, program, references
+from mlm.training.step import program
+from mlm.training.validation import references, split_scores
 
 
 class Evaluate(Hook):
@@ -14,7 +15,7 @@ class Evaluate(Hook):
         self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
         self.references = references.compute_references(cfg, program, packed)
         self.scores = (*program.objective.scores, *self.references.scores)
-        self.newest: dict[int, tuple[evaluation.Columns, dict]] = {}  # the newest evaluation, by its step
+        self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
 
     def is_due(self, step: int) -> bool:
         """Whether an evaluation follows a step."""
@@ -28,12 +29,12 @@ class Evaluate(Hook):
 
     def evaluate(self, step: int, state) -> None:
         """Evaluates the state after a step, and logs the scores."""
-        columns = evaluation.evaluate_split(self.cfg, self.program, state, self.packed)
+        columns = split_scores.evaluate_split(self.cfg, self.program, state, self.packed)
         columns = self.references.add_columns(columns)
-        self.newest = {step: (columns, evaluation.summarize(columns, self.scores))}
+        self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
         self.log.write_evaluation(step, self.newest[step][1], self.scores)
 
-    def get_final(self, state) -> tuple[evaluation.Columns, dict]:
+    def get_final(self, state) -> tuple[split_scores.Columns, dict]:
         """The columns and the scores after the last step.
 
         state: is evaluated if that has not been done: the run was trained before, and its result was lost.

@@ -12,7 +12,8 @@ from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.base.static_config import StaticConfig
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.step import collectives, cycles, memory_traffic, parallel, program, update
+from mlm.training.compilation import collectives, cycles, memory_traffic
+from mlm.training.step import parallel, program, update
 from mlm.training.step.optimizers import OPTIMIZERS
 
 
