@@ -1,5 +1,6 @@
 """A trained model, opened and used: what it fills in, embeds, finds likely and predicts is what its run would say."""
 
+import csv
 import dataclasses
 import json
 import random
@@ -407,6 +408,25 @@ def test_bad_arguments_of_the_command_are_refused_before_work(tmp_path, runs):
             use.main(["embed", runs["words"].workdir, "a", f"--out={out}"])
     with pytest.raises(errors.ConfigError, match="text = '': expected a text"):
         use.main(["predict", runs["words"].workdir, ""])
+    with pytest.raises(errors.ConfigError, match=r"--out = 'a.txt': expected .* FILE.csv or FILE.jsonl"):
+        use.main(["fill", runs["words"].workdir, "a [MASK]", "--out=a.txt"])
+    with pytest.raises(errors.ConfigError, match="--out"):
+        use.main(["export", runs["words"].workdir, str(tmp_path / "folder"), "--out=a.csv"])
+
+
+def test_answers_are_written_to_a_file(runs, tmp_path, capsys):
+    text = 'the "red", [MASK] .'
+    written = {}
+    for name in ("a.csv", "a.jsonl"):
+        use.main(["fill", runs["wordpiece"].workdir, text, "--top_k=2", f"--out={tmp_path / name}"])
+        assert str(tmp_path / name) in capsys.readouterr().out
+    with (tmp_path / "a.csv").open() as file:
+        written["csv"] = list(csv.DictReader(file))
+    written["jsonl"] = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [{name: str(value) for name, value in record.items()} for record in written["jsonl"]] == written["csv"]
+    assert [record["prompt"] for record in written["jsonl"]] == [text] * 2
+    use.main(["fill", runs["wordpiece"].workdir, text, "--top_k=2", "--json"])
+    assert capsys.readouterr().out == (tmp_path / "a.jsonl").read_text()
 
 
 @pytest.mark.slow

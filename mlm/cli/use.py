@@ -3,12 +3,11 @@ attention, export and serve.
 """
 
 import dataclasses
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlm.cli import command
+from mlm.cli import command, records
 
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
 or GPT-2).
@@ -21,7 +20,7 @@ EXAMPLES = {
     "embed": "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pooling=mean",
     "similar": 'mlm similar runs/a "He sat by the bank of the river" --word=bank --file=texts.txt',
     "score": 'mlm score runs/a "A man plays the guitar." --metric=pll_word_l2r',
-    "predict": 'mlm predict runs/a/tasks/sst2 "a charming journey"',
+    "predict": "mlm predict runs/a/tasks/sst2 --file=reviews.txt --out=predictions.csv",
     "generate": 'mlm generate runs/a "Once upon a time" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
     "translate": 'mlm translate runs/a "Ein Mann spielt Gitarre." --num_beams=4',
     "readability": "mlm readability runs/a --file=passages.txt",
@@ -29,6 +28,9 @@ EXAMPLES = {
     "export": "mlm export runs/a FOLDER",
     "serve": "mlm serve runs/a runs/b --file=texts.txt",
 }
+
+
+OUTPUT_HELP = {"embed": ".npy, a row a text", "attention": "the page, .html"}
 
 
 def make_parser(name: str) -> command.CommandParser:
@@ -64,11 +66,9 @@ def make_parser(name: str) -> command.CommandParser:
         parser.add_argument(
             "--pooling", choices=("mean", "first"), default="mean", help="the mean over tokens, or [CLS]'s state"
         )
-    if name in ("embed", "attention"):
+    if name != "export":
         parser.add_argument(
-            "--out",
-            default="",
-            help="file to write: " + (".npy, a row a text" if name == "embed" else "the page, .html"),
+            "--out", default="", help=f"file to write: {OUTPUT_HELP.get(name, 'the records, .csv or .jsonl')}"
         )
     if name == "similar":
         parser.add_argument(
@@ -149,17 +149,6 @@ def read_lines(path: str) -> list[str]:
     return list(read_numbered_lines(path).values())
 
 
-def check_output(out: str, ending: str) -> Path:
-    """--out, which ends so, where a file can be written."""
-    from mlm.base import errors, files
-
-    path = Path(out)
-    errors.require(out.endswith(ending), "--out", out, f"the name of a file to write, FILE{ending}")
-    errors.require(path.parent.is_dir() and not path.is_dir(), "--out", out, "a file in a folder that is there")
-    files.check_folder("--out", str(path.parent))
-    return path
-
-
 def fill(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the most probable tokens of each [MASK]."""
     for text, masks in zip(texts, model.fill_mask(texts, args.top_k), strict=True):
@@ -174,7 +163,7 @@ def embed(model, texts: list[str], args) -> Iterator[dict]:
 
     from mlm.base import files
 
-    out = check_output(args.out, ".npy")
+    out = records.check_output(args.out, ".npy")
     h_SxD = model.encode(texts, layer=args.layer, pooling=args.pooling)
     with files.atomic_write(out) as path, path.open("wb") as file:
         np.save(file, h_SxD)
@@ -252,7 +241,7 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
             yield {"text": text, **attention_maps.format_json(attention_maps.compute_attention_maps(model, text))}
         return
     extras.import_extra("jinja2", "report", "mlm attention --out")
-    path = check_output(args.out, ".html")
+    path = records.check_output(args.out, ".html")
     errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
     looked = attention_maps.compute_attention_maps(model, texts[0])
     files.write_text(path, attention_page.render_page(model.config.workdir, texts[0], **looked._asdict()))
@@ -322,16 +311,6 @@ COMMANDS = {
     "translate": translate,
 }
 TEXT_OUTPUT = ("generate", "translate")  # commands whose texts are printed in full, and alone
-FORMATS = {
-    "probability": ".3f",
-    "cosine": ".3f",
-    "nats": ".2f",
-    "log_prob": ".2f",
-    "cloze": ".3f",
-    "flesch": ".1f",
-    "texts": ",d",
-}
-TEXT_COLUMNS, WIDEST = ("prompt", "text"), 80  # of which a table shows this many letters
 
 
 def read_texts(name: str, args) -> list[str]:
@@ -363,23 +342,23 @@ def main(words: list[str]) -> None:
         )
         return
     texts = read_texts(name, args)
+    out = (
+        records.check_output(args.out, ".csv", ".jsonl")
+        if name != "export" and name not in OUTPUT_HELP and args.out
+        else None
+    )
     from mlm.inference import pretrained_io
-    from mlm.report.table import Column, to_markdown
 
     command.raise_on_interrupt()
     found = list(COMMANDS[name](pretrained_io.load_model(args.model), texts, args))
+    if out:
+        records.write_records(out, found)
+        found = [{"written": args.out, "records": len(found)}]
     if args.json:
         for row in found:
-            print(json.dumps(row, ensure_ascii=False))
+            print(records.format_json(row))
         return
-    if name in TEXT_OUTPUT:
+    if name in TEXT_OUTPUT and not out:
         print("\n\n".join(row["text"] for row in found))
         return
-    found = [
-        {
-            key: value[: WIDEST - 1] + "…" if key in TEXT_COLUMNS and len(value) > WIDEST else value
-            for key, value in row.items()
-        }
-        for row in found
-    ]
-    print(to_markdown(found, [Column(key, key, FORMATS.get(key, "")) for key in found[0]]))
+    records.print_table(found, omitted=("text",) if name == "fill" else ())
