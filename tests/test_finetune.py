@@ -366,3 +366,13 @@ def test_a_score_that_is_no_better_than_without_a_model_is_a_line(accuracy, majo
     evaluation = {"loss": 1.0, "accuracy": accuracy, "majority_accuracy": majority}
     line = command.describe_weak_score([loss, score, *([reference] if majority is not None else [])], evaluation)
     assert bool(line) == bool(said) and re.search(said, line) and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("predicted", "said"), [("aabb", "never predicted: 'c', 'd', 2 of 4 examples of dev"), ("abcd", ""), ("aaaa", "")]
+)
+def test_classes_that_are_never_predicted_are_a_line(predicted, said):
+    line = command.describe_unpredicted_classes(
+        [{"gold": gold, "predicted": label} for gold, label in zip("abcd", predicted, strict=True)]
+    )
+    assert bool(line) == bool(said) and line.startswith(said) and "\n" not in line

@@ -1,7 +1,10 @@
 """mlm finetune: fine-tunes a trained run or a Hugging Face folder on a task."""
 
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
+from mlm.base import errors
 from mlm.cli import command, config_help
 
 DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
@@ -48,12 +51,13 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
-    from mlm.base import errors, fields
+    from mlm.base import fields
     from mlm.base.estimates import read_scores
     from mlm.data.tasks import task_file
     from mlm.evaluation import evaluation_tasks, text_baseline
-    from mlm.training.run import finetuning_recipe, log, loop, spikes
+    from mlm.training.run import directory, finetuning_recipe, log, loop, spikes
     from mlm.training.run.preemption import RunStopped
+    from mlm.training.step import parallel
 
     command.raise_on_interrupt()
     *base, command_line = config_flags.load_layers()
@@ -83,6 +87,9 @@ def main(words: list[str]) -> None:
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
     if line := describe_weak_score(read_scores(result), result["evaluation"]):
         print(line)
+    answers = directory.read_predictions(cfg.workdir, "dev") if parallel.is_primary() else []
+    if cfg.objective == "classification" and (line := describe_unpredicted_classes(answers)):
+        print(line)
     if line := text_baseline.describe(first, result["evaluation"][first.name], evaluations, cfg.data.task):
         print(line)
     if "test" in predictions:
@@ -101,4 +108,17 @@ def describe_weak_score(scores, evaluation) -> str:
         f"no better than {'the majority class' if majority else 'chance'}: {score.title} "
         f"{evaluation[score.name]:{score.format}}, there {baseline:{score.format}}: the model learned nothing of the "
         "task; try more --epochs, another optim.learning_rate, or finetune.pooling=mean"
+    )
+
+
+def describe_unpredicted_classes(predictions: Sequence[Mapping]) -> str:
+    """A line for the labels of dev that no example was given; "": there are none, or all have one label."""
+    gold, predicted = Counter(one["gold"] for one in predictions), {one["predicted"] for one in predictions}
+    missed = [label for label, _ in gold.most_common() if label not in predicted]
+    if not missed or len(predicted) < 2:  # `describe_weak_score` says so of one label for all
+        return ""
+    count = sum(gold[label] for label in missed)
+    return (
+        f"never predicted: {', '.join(map(errors.format_value, missed))}, {count:,} of {len(predictions):,} examples "
+        "of dev; more --epochs or examples of these may help"
     )
