@@ -1,6 +1,7 @@
 """Text files as streams of documents: .gz and plain UTF-8, read a line at a time."""
 
 import codecs
+import contextlib
 import difflib
 import glob
 import gzip
@@ -10,7 +11,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
 BLOCK_BYTES = 2**16  # bytes of complete lines
 MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
 REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
+MAX_STRANGE_SHARE = 0.3  # of characters that are no text: about half in UTF-16 or an image, few in Latin-1
 # A compressed file is cut where it unpacks to more than both: so many times its size, and so many bytes.
 MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = 100, 2**24
 
@@ -96,6 +98,23 @@ def find_files(field: str, patterns: str) -> list[str]:
         paths.update(found)
     errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
     return sorted(paths)
+
+
+def check_text_files(field: str, paths: Sequence[str]) -> None:
+    """Raises errors.ConfigError where all files are empty, or the beginning of one is not text in UTF-8."""
+    errors.require(any(map(os.path.getsize, paths)), field, ",".join(paths), "text; there is not a byte in it")
+    for path in paths:
+        with contextlib.suppress(OSError, EOFError, zlib.error):  # `read_documents` names the byte
+            with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
+                start = file.read(BLOCK_BYTES).decode("utf-8", "replace")
+            strange = start.count("\ufffd") + start.count("\0")
+            errors.require(
+                strange <= MAX_STRANGE_SHARE * len(start),
+                field,
+                path,
+                f"text in UTF-8; of its first {len(start):,} characters {strange:,} are none: it is binary, or has "
+                "another encoding",
+            )
 
 
 def _suggest_path(pattern):
