@@ -11,6 +11,7 @@ from unittest import mock
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+FILES = {"results.md": "experiments/RESULTS.md", "changes.md": "CHANGELOG.md"}  # pages that are a file of the project
 HELP_COLUMNS = "96"  # width of a command's help
 
 
@@ -22,12 +23,20 @@ def on_files(files: Files, config) -> Files:
         "reference/configuration.md": render_configuration,
         "reference/commands.md": render_commands,
         "reference/python.md": render_python,
-        "results.md": lambda: render_file("experiments/RESULTS.md"),
-        "changes.md": lambda: render_file("CHANGELOG.md"),
     }
     for path, render in pages.items():
         files.append(File.generated(config, path, content=render()))
+    for path, name in FILES.items():
+        files.append(File.generated(config, path, content=render_file(name)))
     return files
+
+
+def on_page_markdown(markdown: str, page, **_) -> str:
+    """Turns links to a file of the project, which are right in a clone, into links to its page. mkdocs calls it."""
+    for path, name in FILES.items():
+        target = "../" * page.file.src_uri.count("/") + path
+        markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}(?=[#)])", f"]({target}", markdown)
+    return markdown
 
 
 def render_configuration() -> str:

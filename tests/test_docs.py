@@ -121,6 +121,14 @@ def test_fields_and_files_in_the_text_exist(page):
                 assert (ROOT / word).exists(), f"{page}: {word}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_of_a_clone(page):
+    """But for the pages of the reference, which the site makes of the code."""
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", FENCE.sub("", PAGES[page]))
+    files = [target for target in targets if not target.lstrip("./").startswith("reference/")]
+    assert [target for target in files if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with a trained run, runs/a."""
