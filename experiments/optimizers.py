@@ -6,11 +6,12 @@ Papers     AdamW (Loshchilov & Hutter 2019), StableAdamW (Wortsman et al. 2023, 
            exponentially. Optimizers are mostly compared with a baseline that had fewer trials; here all have the same.
 Trials     Each has eight trials around its centre (`search_space`: learning rate, weight decay, warm-up, b2), at micro
            size, with a seed that no table has and on rows that no table reads; both sizes have what they chose. The
-           centres: AdamW, StableAdamW and Muon 4e-3, the small recipe's, near Ettin's 3e-3 for its smallest encoder
-           (Muon's updates have AdamW's size, so that one rate serves both: Liu et al. 2025); LAMB 1.41e-2 (GPT-BERT);
-           Lion a quarter of AdamW's, with four times its weight decay (Chen et al.: 3 to 10 times); Adafactor 1e-2,
-           relative to the size of each tensor (Shazeer & Stern). Schedule and clipping are the same for all. paper:
-           five learning rates around half the centres, as Wettig et al. 2022 have 2e-3.
+           centres: AdamW and StableAdamW 4e-3, the small recipe's, near Ettin's 3e-3 for its smallest encoder; LAMB
+           1.41e-2 (GPT-BERT); Lion a quarter of AdamW's, with four times its weight decay (Chen et al.: 3 to 10 times).
+           Muon began with AdamW's, since its updates have the same size (Liu et al. 2025), Adafactor with 1e-2, relative
+           to the size of each tensor (Shazeer & Stern): both chose a rate at the upper edge, so that their centres were
+           doubled and their eight trials made anew. Schedule and clipping are the same for all. paper: five learning
+           rates around half the centres, as Wettig et al. 2022 have 2e-3.
 Search     mlm sweep search experiments/optimizers.py --scale=trials --trials=8 --workers=2
            --out=experiments/searches/optimizers-trials.json
 Thresholds Steps and seconds of training until an evaluation is at most 0.5, 0.2, 0.1 or 0.05 nats above the floor, on
@@ -55,7 +56,7 @@ MEMBERS = {
     "adafactor": {"optim.optimizer": "adafactor"},
     "muon": {"optim.optimizer": "muon"},
 }
-CENTRES = dict.fromkeys(MEMBERS, 4e-3) | {"lamb": 1.41e-2, "lion": 1e-3, "adafactor": 1e-2}
+CENTRES = dict.fromkeys(MEMBERS, 4e-3) | {"lamb": 1.41e-2, "lion": 1e-3, "adafactor": 2e-2, "muon": 8e-3}
 PAPER_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0)  # of the centres
 
 SEARCHES = searches.read_searches(__file__)

@@ -16,13 +16,9 @@ from mlm.training.step import program
 
 TOLERANCE = 1.05
 VOCAB = 30_522
-BERT = {
-    "data.corpus": "docstrings",
-    "tokenizer.vocab_size": VOCAB,
-    "model.norm_placement": "post",
-    "model.dtype": "bfloat16",
-    "model.attention_dropout": 0.0,
-}
+SHARED = {"data.corpus": "docstrings", "tokenizer.vocab_size": VOCAB, "model.dtype": "bfloat16"}
+BERT = SHARED | {"model.norm_placement": "post", "model.attention_dropout": 0.0}
+LSTM = SHARED | {"model.family": "rnn", "model.cell": "lstm", "model.size": "base"}
 
 
 class CompiledStep(NamedTuple):
@@ -38,11 +34,35 @@ class CompiledStep(NamedTuple):
 STEPS = {
     "base, 64 x 512": CompiledStep(
         "v5e-4",
-        {"model.size": "base", "train.batch_size": 64, "pack.seq_len": 512},
+        BERT | {"model.size": "base", "train.batch_size": 64, "pack.seq_len": 512},
         temporaries=3.14,
         collectives={"all-reduce": 0.436},
         cycles=123.0,
-    )
+    ),
+    "base, 256 x 128": CompiledStep(
+        "v5e-4",
+        BERT | {"model.size": "base", "train.batch_size": 256, "pack.seq_len": 128},
+        temporaries=3.14,
+        collectives={"all-reduce": 0.436},
+        cycles=123.0,
+    ),
+    "large, 128 x 512, fsdp": CompiledStep(
+        "v5e-16",
+        BERT | {"model.size": "large", "train.batch_size": 128, "pack.seq_len": 512, "parallel.mode": "fsdp"},
+        temporaries=2.73,
+        collectives={"all-gather": 1.34, "reduce-scatter": 1.52, "all-reduce": 0.16},
+        cycles=159.0,
+    ),
+    "large, 4 x 8,192": CompiledStep(
+        "v5p-8",
+        BERT | {"model.size": "large", "train.batch_size": 4, "pack.seq_len": 8192, "model.max_positions": 8192},
+        temporaries=8.89,
+        collectives={"all-reduce": 1.34},
+        cycles=203.0,
+    ),
+    "LSTM of base size, 64 x 128": CompiledStep(
+        "v5e-1", LSTM | {"train.batch_size": 64, "pack.seq_len": 128}, temporaries=6.03, collectives={}, cycles=238.0
+    ),
 }
 
 
@@ -51,7 +71,7 @@ STEPS = {
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_takes_no_more_than_was_written_down(name):
     step = STEPS[name]
-    cfg = resolution.resolve(fields.override(config.Config(), BERT | step.changes))
+    cfg = resolution.resolve(fields.override(config.Config(), step.changes))
     with target_compiler.open_compiler(make_target(step.accelerator)) as compile_step:
         cost = compile_step(program.make_static_config(cfg), VOCAB)
     collectives = {kind: size / 1e9 for kind, size in cost.collective_bytes.items() if size}

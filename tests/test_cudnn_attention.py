@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlm.base import config
-from mlm.models import attention, cudnn_attention
+from mlm.models import attention, cudnn_attention, platform_kernels
 
 needs_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU and JAX_PLATFORMS=cuda")
 H, D = 3, 64
@@ -83,9 +83,9 @@ def test_no_document_reads_another():
     ],
 )
 def test_shapes_that_cudnn_takes(monkeypatch, changes, expected):
-    case = {"rate": 0.0, "dtype": "bfloat16", "kernels": "auto", "L": 128, "d": 64, "queries": 128, "platform": "gpu"}
-    case |= changes
-    monkeypatch.setattr(jax, "default_backend", lambda: case["platform"])
+    case = {"rate": 0.0, "dtype": "bfloat16", "kernels": "cudnn_attention", "L": 128, "d": 64, "queries": 128}
+    case |= {"platform": "gpu"} | changes
+    monkeypatch.setattr(platform_kernels, "find_platform", lambda: case["platform"])  # of a plan's devices, too
     x = jax.ShapeDtypeStruct((2, case["L"], 4, case["d"]), jnp.bfloat16)
     visible = jax.ShapeDtypeStruct((2, 1, min(case["queries"], case["L"]), case["L"]), bool)
     model = config.Model(dtype=case["dtype"], kernels=case["kernels"])

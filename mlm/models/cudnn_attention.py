@@ -21,7 +21,7 @@ def can_attend(model: config.Model, q_BxLxHxd, k_BxSxHxd, visible_Bx1xLxS, rate:
     (_, L, _, d), S = q_BxLxHxd.shape, k_BxSxHxd.shape[1]
     return (
         platform_kernels.uses_kernel(model, "cudnn_attention")
-        and jax.default_backend() == "gpu"  # a run that began on a GPU may go on elsewhere
+        and platform_kernels.find_platform() == "gpu"  # a run that began on a GPU may go on elsewhere
         and rate == 0
         and model.dtype == "bfloat16"
         and d in HEAD_SIZES
