@@ -8,8 +8,8 @@ Trials     Each has eight trials around its centre (`search_space`: learning rat
            size, with a seed that no table has and on rows that no table reads; both sizes have what they chose. The
            centres: AdamW and StableAdamW 4e-3, the small recipe's, near Ettin's 3e-3 for its smallest encoder; LAMB
            1.41e-2 (GPT-BERT); Lion a quarter of AdamW's, with four times its weight decay (Chen et al.: 3 to 10 times).
-           Muon began with AdamW's, since its updates have the same size (Liu et al. 2025), Adafactor with 1e-2, relative
-           to the size of each tensor (Shazeer & Stern): both chose a rate at the upper edge, so that their centres were
+           Muon began with AdamW's, since its updates have the same size (Liu et al. 2025), Adafactor with 1e-2, of
+           the size of each tensor (Shazeer & Stern): both chose a rate at the upper edge, so that their centres were
            doubled and their eight trials made anew. Schedule and clipping are the same for all. paper: five learning
            rates around half the centres, as Wettig et al. 2022 have 2e-3.
 Search     mlm sweep search experiments/optimizers.py --scale=trials --trials=8 --workers=2
