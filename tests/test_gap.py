@@ -19,6 +19,7 @@ from mlm.data.language import causal_posterior, grammar, posterior, word_classes
 from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks, loss_decomposition
 from mlm.evaluation.evaluations import EvaluationCase
+from mlm.report import excess_loss
 from mlm.training.run import trained_run
 from mlm.training.step import program
 from mlm.training.validation import floors, references, split_scores
@@ -89,6 +90,19 @@ def test_a_window_reaches_the_window_floor(data):
     assert result["excess_loss"] == pytest.approx(result["window_floor"] - result["floor"], abs=1e-5)
     assert result["excess_loss"] > 3 * result["excess_loss_se"] > 0
     assert result["excess_loss_se"] < result["loss_se"] / 2  # the difference is paired by row
+
+
+def test_a_bag_reaches_the_bag_floor(data):
+    """Which no other model's results have."""
+    cfg, rows, language = data
+    bag = fields.override(cfg, {"model.family": "feedforward", "model.cell": "bag", "model.window": 2})
+    near = functools.partial(posterior.compute_bag_posterior, window=2)
+    result = evaluate(bag, rows, optimum(bag, rows, language, near))
+    assert result["loss"] == pytest.approx(result["bag_floor"], abs=1e-5)
+    assert result["bag_floor"] > result["window_floor"] + 3 * result["loss_se"]
+    assert "bag_floor" not in evaluate(cfg, rows, optimum(cfg, rows, language, near))
+    own = excess_loss.compute_own_excess([{"config": {"model.cell": "bag", "model.window": 2}, "evaluation": result}])
+    assert own["own_excess"].mean == pytest.approx(0, abs=1e-5)
 
 
 def test_the_word_frequencies_stand_far_above_the_floor(data):

@@ -13,6 +13,7 @@ from mlm.base import config
 # (primitive, *abstract inputs, **parameters) -> whether its result is saved; None: nothing is.
 Policy = Callable[..., Any] | None
 FUSED_KERNEL = "fused_kernel"  # jax.ad_checkpoint.checkpoint_name's name of what a fused kernel reads and gives
+CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"  # JAX's primitive: attention, and what its backward pass needs
 
 
 def make_policy(model: config.Model, x_BxLxD: Any) -> Policy:
@@ -44,8 +45,9 @@ def save_products(primitive: Any, *arrays: Any, **params: Any) -> bool:
     The backward pass computes the rest again: operations on entries, which cost an accelerator less than storing and
     reading their results, and the scores of attention where no kernel fuses them.
     """
-    is_saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arrays, **params)
-    return is_saved or (primitive.name == "name" and params["name"] == FUSED_KERNEL)
+    is_product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arrays, **params)
+    is_named = primitive.name == "name" and params["name"] == FUSED_KERNEL
+    return is_product or is_named or primitive.name == CUDNN_ATTENTION
 
 
 POLICIES: dict[str, Callable[[int], Policy]] = {

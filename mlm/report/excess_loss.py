@@ -15,6 +15,13 @@ PARTS = (
     Column("excess_number", "excess loss: its number (nats)", ".3f"),
     Column("excess_word", "excess loss: word among these (nats)", ".3f"),
 )
+FLOOR_WINDOW = 5  # neighbours on each side, which the window floor is of (mlm/training/validation/floors.py)
+OWN_EXCESS = Column(
+    "own_excess",
+    "loss above the floor of what it sees (nats)",
+    ".3f",
+    note="What it sees: of a window its neighbours, of a bag these without their order, of others the whole row.",
+)
 PLATEAU_SHARE = 0.1  # of the way from the unigram loss to the floor, after which a run has left the plateau
 
 
@@ -40,11 +47,28 @@ def build_table(
 
     def describe_row(seeds):
         probes = evaluation_columns.probe_accuracies(seeds, "accuracy")
-        return {**describe_group(seeds), **compute_parts(seeds), **measure_plateau(seeds), **probes}
+        own = compute_own_excess(seeds) if sees_parts else {}
+        return {**describe_group(seeds), **own, **compute_parts(seeds), **measure_plateau(seeds), **probes}
 
-    trailing_columns = (*PARTS, build_plateau_column(results), *evaluation_columns.PROBES)
+    sees_parts = any(find_own_floor(result) != "floor" for result in results)
+    own = (OWN_EXCESS,) if sees_parts else ()
+    trailing_columns = (*own, *PARTS, build_plateau_column(results), *evaluation_columns.PROBES)
     rows, columns = summary.build_table(results, columns, describe_row, trailing_columns)
     return fill_optimum(rows, results, columns[0].name), columns
+
+
+def find_own_floor(result: dict) -> str:
+    """The name of the floor of what a run's model sees; the result may lack it."""
+    cell, window = result["config"]["model.cell"], result["config"]["model.window"]
+    return {"bag": "bag_floor", "window": "window_floor" if window == FLOOR_WINDOW else ""}.get(cell, "floor")
+
+
+def compute_own_excess(results: Sequence[dict]) -> dict[str, Estimate]:
+    """The loss above the floor of what the model sees, where that is known."""
+    evaluations, own_floor = [result["evaluation"] for result in results], find_own_floor(results[0])
+    if not all(own_floor in evaluation for evaluation in evaluations):
+        return {}
+    return {"own_excess": estimate_mean(evaluation["loss"] - evaluation[own_floor] for evaluation in evaluations)}
 
 
 def fill_optimum(rows: Sequence[dict], results: Sequence[dict], name_column: str) -> list[dict]:

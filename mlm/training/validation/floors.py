@@ -6,6 +6,7 @@ Letters in array names: N examples, L positions, P counts of words.
 # JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.data.language import diffusion_bound, floor, word_classes
+from mlm.data.language import diffusion_bound, floor, posterior, word_classes
 from mlm.data.language.grammar import Grammar
 
 WINDOW = 5  # visible neighbours on each side, as in the window models of models/sizes.py
@@ -47,6 +48,10 @@ def _compute_masked(inputs: FloorInputs):
 
 def _compute_masked_window(inputs: FloorInputs):
     return floor.compute_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, WINDOW)
+
+
+def _compute_masked_bag(window: int, inputs: FloorInputs):
+    return floor.compute_bag_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, window)
 
 
 def _compute_causal(inputs: FloorInputs):
@@ -135,12 +140,25 @@ FLOORS = {
 
 
 def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score, FloorSpec]:
-    """The losses among an objective's scores whose floor is known, with their floors."""
+    """The losses among an objective's scores whose floor is known, with their floors; of a bag's loss, a bag's too."""
     if cfg.data.corpus != "language":
         return {}
     scores = {score.name: score for score in objective.scores}
-    return {
+    found = {
         scores[name]: FLOORS[visibility]
         for name, visibility in objectives.get_loss_visibilities(cfg).items()
         if visibility in FLOORS and name in scores
     }
+    if (window := get_bag_window(cfg)) == 0:
+        return found
+    bag = {"bag_floor": functools.partial(_compute_masked_bag, window)}
+    masked = FLOORS[types.Visibility.UNMASKED]
+    return {
+        loss: spec._replace(weaker_floors={**spec.weaker_floors, **bag}) if spec is masked else spec
+        for loss, spec in found.items()
+    }
+
+
+def get_bag_window(cfg: config.Config) -> int:
+    """The window of a model that sees its neighbours without their order, if the floor for it is exact; else 0."""
+    return cfg.model.window if cfg.model.cell == "bag" and cfg.model.window <= posterior.BAG_SIZE else 0

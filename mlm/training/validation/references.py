@@ -25,7 +25,7 @@ from mlm.training.step import parallel, program, update
 from mlm.training.validation import floors, ngrams, task_optimum, words
 
 FORMAT = 4  # of the cached files: raise it when floors or their parts are computed differently
-FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor"}
+FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor", "bag_floor": "bag floor"}
 
 
 class ReferenceLosses(NamedTuple):
@@ -142,7 +142,7 @@ def _cache_floors(
         "format": FORMAT,
         "rows": packed.manifest["inputs"],
         "losses": objectives.get_loss_visibilities(cfg),
-        "window": floors.WINDOW,
+        "windows": (floors.WINDOW, floors.get_bag_window(cfg)),
         "mask": hashlib.sha256(np.packbits(mask_NxL, axis=1).tobytes()).hexdigest(),
     }
     return store.get_or_make_folder(cfg.data.cache_dir, prefix, inputs, make)[0]
