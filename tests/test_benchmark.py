@@ -12,8 +12,20 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import flax_rnn, growth, matmul_limit, mlm_step, peers, scaling, side_processes, timing
-from mlm.base import recipe_constants
+from experiments.benchmark import (
+    accelerator,
+    accelerator_sides,
+    flax_rnn,
+    growth,
+    machine,
+    matmul_limit,
+    mlm_step,
+    peers,
+    scaling,
+    side_processes,
+    timing,
+)
+from mlm.base import errors, recipe_constants
 from mlm.experiment import paper_recipes
 from mlm.models import MODELS, lm
 from mlm.report import table
@@ -219,7 +231,13 @@ def test_both_heads_of_bert_learn():
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [(["--only=rnn,transfomer"], "did you mean 'transformer'?"), (["--onyl=rnn"], "only"), (["rnn"], "--only=")],
+    [
+        (["--only=rnn,transfomer"], "did you mean 'transformer'?"),
+        (["--onyl=rnn"], "only"),
+        (["rnn"], "--only="),
+        (["--accelerator", "--only=matmull"], "did you mean 'matmul'?"),
+        (["--smallest"], "--accelerator"),
+    ],
 )
 def test_a_wrong_part_or_flag_is_one_line(words, expected, tmp_path):
     done = subprocess.run(
@@ -241,3 +259,52 @@ def test_a_ring_over_hosts_is_timed_by_what_each_device_sends():
     assert links == pytest.approx((8 + 8 + 2 * 4) * 7 / 8)
     assert network == pytest.approx((8 + 8 + 2 * 4) * 10 * 3 / 4 / 8)
     assert scaling.estimate_collective_seconds(moved, hosts._replace(number=1)) == (links, 0)
+
+
+def test_a_measured_side_is_skipped_and_one_that_failed_is_tried_again(tmp_path, capsys, monkeypatch):
+    matmul, _ = accelerator_sides.list_matmul_sides(accelerator_sides.SMALLEST)
+    fails = accelerator_sides.Side("lstm", "fails", "", functools.partial(int, "text"))
+    lacks = accelerator_sides.Side("lstm", "lacks", "", functools.partial(int, "text"), ("no_such_package",))
+    others = accelerator_sides.Side("population", "others", "", functools.partial(int, "text"))
+    sides = [fails, lacks, others, matmul]
+    failures = accelerator.run(tmp_path, sides, ["matmul", "lstm"], needs_accelerator=False)
+    assert failures == ["lstm: fails, ours: ValueError: invalid literal for int() with base 10: 'text'"]
+    with (tmp_path / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["case"] for row in rows] == ["fails", "lacks", matmul.case] and float(rows[2]["ours"]) > 0
+    assert rows[0]["note"].startswith("failed: ValueError") and "no_such_package is not installed" in rows[1]["note"]
+    assert not accelerator.make_path(tmp_path, others).exists()
+
+    before, tried = accelerator.make_path(tmp_path, matmul).read_bytes(), []
+    device = "cpu"
+
+    def interrupt(function, *arguments):  # in place of a process
+        if function is machine.describe_machine:
+            return {"device": device}
+        tried.append(arguments[-1])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(accelerator, "_call_in_process", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        accelerator.run(tmp_path, sides, ["matmul", "lstm"], needs_accelerator=False)
+    assert tried == [fails.measure] and "1 of 3 sides are skipped" in capsys.readouterr().out
+    assert accelerator.make_path(tmp_path, matmul).read_bytes() == before
+    with pytest.raises(errors.ConfigError, match="smallest"):
+        accelerator.run(tmp_path, sides, ["matmul"], needs_accelerator=True)
+    device = "TPU v5 lite"
+    with pytest.raises(errors.ConfigError, match="cpu, as in"):
+        accelerator.run(tmp_path, sides, ["matmul"], needs_accelerator=True)
+
+
+def test_a_side_stands_beside_ours_of_its_case_with_its_own_share_of_the_peak():
+    ours, peer = (accelerator_sides.Side("transformer", "base", name, dict) for name in ("", "peer"))
+    results = {
+        side: {"rows": [timing.make_row("base", "tokens/s", [seconds], work=60) | own], "flops": 989e12}
+        for side, seconds, own in ((ours, 2.0, {"seconds": 2.0}), (peer, 3.0, {"seconds": 3.0, "measured": 5e9}))
+    }
+    results[peer]["rows"][0] |= {"ours": None, "peer": 20.0}
+    (row,) = accelerator.make_rows(peer, results, "NVIDIA H100 80GB HBM3")
+    assert (row["ours"], row["peer"], row["ratio"], row["measured_gb"]) == (30, 20, 1.5, 5)
+    assert row["share"] == pytest.approx(1 / 3)
+    (row,) = accelerator.make_rows(ours, results, "cpu")
+    assert row["ratio"] is row["share"] is None

@@ -3,14 +3,16 @@
 Both sides have the same shapes, maths, data and optimizer, each at its best settings. Each side that is compared with a
 peer has a process of its own. The sides take turns, and a ratio is the median over rounds of the ratio within a round.
 Every part's module says what it measures. After each row, the table is written to --workdir, beside a
-description of the machine. All parts take half an hour on two cores.
+description of the machine. All parts take half an hour on two cores. accelerator.py is the run of --accelerator.
 """
 
 import importlib
 import os
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 
 from mlm.cli import command
@@ -29,10 +31,12 @@ PARTS = (
     "growth",
 )
 EXTRA_PARTS = ("scaling",)  # run only if --only names it: it has no peer
+ACCELERATOR_PARTS = ("matmul", "transformer", "finetuning", "lstm", "generation", "population")
 
 DESCRIPTION = """Measure training and inference speed, beside PyTorch, transformers, Flax and datasets.
 
     python -m experiments.benchmark --only=transformer,rnn
+    python -m experiments.benchmark --accelerator [--smallest] [--only=matmul,lstm]
 
 Peers that are not installed (pip install -e .[bench]) are left out.
 """
@@ -49,21 +53,30 @@ def make_parser() -> command.CommandParser:
         type=command.split_words,
         default=[],
         metavar="PART,...",
-        help=f"parts to run: {', '.join((*PARTS, *EXTRA_PARTS))} (default: all but {EXTRA_PARTS[0]})",
+        help=f"parts to run: {', '.join((*PARTS, *EXTRA_PARTS))} (default: all but {EXTRA_PARTS[0]}); with "
+        f"--accelerator: {', '.join(ACCELERATOR_PARTS)}",
     )
+    parser.add_argument(
+        "--accelerator",
+        action="store_true",
+        help="what to measure on a card, within 40 minutes; the same command goes on where it ended",
+    )
+    parser.add_argument("--smallest", action="store_true", help="--accelerator on tiny shapes, also on a CPU")
     parser.add_argument("--workdir", default="runs/benchmark", metavar="FOLDER", help="folder of the table")
     parser.add_argument("--no-tune_malloc", dest="tune_malloc", action="store_false", help="do not tune malloc")
     return parser
 
 
 def main() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which process_environment.restart_process blocks
     args = make_parser().parse_words(sys.argv[1:])
     from experiments.benchmark import machine
     from mlm.base import errors
     from mlm.cli import process_environment
 
     for name in args.only:
-        errors.require_one_of("--only", name, (*PARTS, *EXTRA_PARTS))
+        errors.require_one_of("--only", name, ACCELERATOR_PARTS if args.accelerator else (*PARTS, *EXTRA_PARTS))
+    errors.require(args.accelerator or not args.smallest, "--smallest", True, "--accelerator beside it")
     if args.tune_malloc:
         process_environment.restart_process(machine.ENVIRONMENT)
 
@@ -75,6 +88,9 @@ def main() -> None:
     from mlm.report import table
 
     command.configure_logs(has_progress=False)
+    if args.accelerator:
+        measure_accelerator(folder, args.only or ACCELERATOR_PARTS, is_smallest=args.smallest)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     description = machine.describe_machine()
     files.write_json(folder / "machine.json", description)
@@ -94,6 +110,21 @@ def main() -> None:
     print(f"\n{table.to_markdown(rows, timing.COLUMNS)}\n\nwritten: {folder}/table.md, .csv, .tex, machine.json")
     if failures:
         print("\n".join(["parts that failed:", *failures]), file=sys.stderr)
+        sys.exit(1)
+
+
+def measure_accelerator(folder: Path, parts: Collection[str], *, is_smallest: bool) -> None:
+    from experiments.benchmark import accelerator, accelerator_sides
+
+    scale = accelerator_sides.SMALLEST if is_smallest else accelerator_sides.FULL
+    failures = accelerator.run(
+        folder / ("smallest" if is_smallest else "accelerator"),
+        accelerator_sides.list_sides(scale),
+        parts,
+        needs_accelerator=not is_smallest,
+    )
+    if failures:
+        print("\n".join(["what failed:", *failures]), file=sys.stderr)
         sys.exit(1)
 
 

@@ -1,18 +1,27 @@
 """The Transformer's peer: Hugging Face's BertForMaskedLM at its defaults (stock) and at its best settings (tuned)."""
 
+import contextlib
 import itertools
 from collections.abc import Callable
 
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertPreTrainedModel
 
 from experiments.benchmark import mlm_step, torch_step
 from experiments.benchmark.peers import PeerSetting
 from mlm.base import config
 
+FLASH = "flash"  # sdpa by PyTorch's flash kernel alone
 
-def build_network(cfg: config.Config, attention: str | None = None) -> BertForMaskedLM:
-    """The network of the config's shape; attention None: the library's default implementation."""
+
+def build_network(
+    cfg: config.Config, attention: str | None = None, kind: type[BertPreTrainedModel] = BertForMaskedLM
+) -> BertPreTrainedModel:
+    """The network of the config's shape.
+
+    attention: a name of transformers, or "flash" (PyTorch's own flash kernel); None: the library's default.
+    """
     model = cfg.model
     shape = BertConfig(
         vocab_size=cfg.tokenizer.vocab_size,
@@ -27,8 +36,8 @@ def build_network(cfg: config.Config, attention: str | None = None) -> BertForMa
         layer_norm_eps=1e-6,
     )
     if attention:
-        shape._attn_implementation = attention
-    return BertForMaskedLM(shape).to(torch_step.DEVICE)
+        shape._attn_implementation = "sdpa" if attention == FLASH else attention
+    return kind(shape).to(torch_step.DEVICE)
 
 
 def make_stock_loss(bert: BertForMaskedLM) -> Callable:
@@ -55,7 +64,29 @@ def build_stock_step(cfg: config.Config) -> Callable[[], None]:
 
 def build_tuned_step(cfg: config.Config, setting: PeerSetting) -> Callable[[], None]:
     bert = build_network(cfg, setting.attention)
-    return torch_step.build_step(bert, make_tuned_loss(bert), mlm_step.make_masked_batches(cfg), cfg, setting.compiled)
+    return _build_step(bert, make_tuned_loss(bert), cfg, setting)
+
+
+def build_classifier_step(cfg: config.Config, setting: PeerSetting) -> Callable[[], None]:
+    """The step of a classifier with the library's head; cfg: of a masked LM on the same tokens, which gives them."""
+    bert = build_network(cfg, setting.attention, BertForSequenceClassification)
+    return _build_step(
+        bert,
+        lambda arrays: bert(input_ids=arrays.ids_BxL, labels=mlm_step.make_labels(arrays.ids_BxL)).loss,
+        cfg,
+        setting,
+    )
+
+
+def _build_step(bert, loss, cfg, setting):
+    step = torch_step.build_step(bert, loss, mlm_step.make_masked_batches(cfg), cfg, setting.compiled)
+
+    def update():
+        is_flash = setting.attention == FLASH
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if is_flash else contextlib.nullcontext():
+            step()
+
+    return update
 
 
 def load_params(bert: BertForMaskedLM, params) -> None:

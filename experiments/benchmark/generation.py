@@ -48,8 +48,8 @@ def measure() -> Iterator[dict]:
         )
 
 
-def prepare_model(folder: str) -> None:
-    """Writes a GPT-2 with random parameters as a folder that both sides read."""
+def prepare_model(folder: str, size: str = "small") -> None:
+    """Writes a GPT-2 of this size with random parameters as a folder that both sides read."""
     import jax
 
     from mlm import models
@@ -66,7 +66,7 @@ def prepare_model(folder: str) -> None:
             config.Config(),
             {
                 "objective": "causal",
-                "model.size": "small",
+                "model.size": size,
                 "model.embed_norm": False,
                 "model.activation": "gelu_tanh",
                 "model.lm_head": "linear",
@@ -114,16 +114,19 @@ def _make_peer_generate(folder, option):
     import torch
     import transformers
 
+    from experiments.benchmark import torch_step
+
     model = transformers.AutoModelForCausalLM.from_pretrained(
         Path(folder, "model"), attn_implementation=option.partition(",")[0]
-    ).eval()
-    ids = torch.from_numpy(np.load(Path(folder, "prompts.npy")))
+    )
+    model = model.eval().to(torch_step.DEVICE)
+    ids = torch.from_numpy(np.load(Path(folder, "prompts.npy"))).to(torch_step.DEVICE)
 
     def generate():
         with torch.inference_mode():
             return model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_length=LENGTH, do_sample=False, **PEER_OPTIONS[option]
-            )[:, PROMPT_LENGTH:].numpy()
+            )[:, PROMPT_LENGTH:].numpy(force=True)
 
     return generate
 

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -65,7 +65,7 @@ def build_step(cfg: config.Config) -> Callable[[], None]:
 
 
 def make_batches(cfg: config.Config) -> list[types.Batch]:
-    """Batches of random tokens between [CLS] and [SEP], without padding."""
+    """Batches of random tokens between [CLS] and [SEP], without padding; those of a classifier have labels."""
     rng, shape = np.random.default_rng(0), (cfg.train.batch_size, cfg.pack.seq_len)
     batches = []
     for _ in range(NUM_BATCHES):
@@ -73,8 +73,14 @@ def make_batches(cfg: config.Config) -> list[types.Batch]:
         ids_BxL[:, 0], ids_BxL[:, -1] = CLS, SEP
         positions_BxL = np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1))
         text = types.Tokens(ids_BxL, np.ones(shape, np.int32), positions_BxL, np.zeros(shape, np.int32))
-        batches.append(types.Batch(text, {}, np.arange(shape[0], dtype=np.int32)))
+        labels = {name: make_labels(ids_BxL) for name in make_dataset_info(cfg).label_names}
+        batches.append(types.Batch(text, labels, np.arange(shape[0], dtype=np.int32)))
     return batches
+
+
+def make_labels(ids_BxL):
+    """One of two classes for each example."""
+    return ids_BxL[:, 1] % 2
 
 
 def mask_batch(
@@ -124,6 +130,16 @@ def build_timed_step(
         parameters,
         analysis.temp_size_in_bytes if analysis else 0,
     )
+
+
+def build_sharded_step(cfg: config.Config, devices: Sequence) -> tuple[Callable[[], None], cost.StepCost]:
+    """The step of a run (config.parallel.mode) on all of these devices together, and its cost as compiled."""
+    built = program.build_program(cfg, make_dataset_info(cfg), devices)
+    partitioner, hparams = built.partitioner, program.make_train_hparams(cfg)
+    state = partitioner.put_state(built.init_state(hparams))
+    batches = [partitioner.put_batch(batch) for batch in make_batches(cfg)]
+    step_cost = cost.read_cost(partitioner.train_step.lower(state, batches[0], hparams).compile())
+    return _make_update(partitioner.train_step, state, batches, hparams), step_cost
 
 
 def _make_update(train_step, state, batches: Iterable[types.Batch], hparams) -> Callable[[], None]:

@@ -6,7 +6,7 @@
 Times include compilation, but not the start of Python. For 1 and 2, one run is timed and multiplied.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -73,7 +73,7 @@ def _run_steps(partitioner: parallel.Partitioner, state, batches, hparams) -> No
     jax.block_until_ready((state, metrics))
 
 
-def measure() -> Iterator[dict]:
+def measure(sizes: Sequence[int] = SIZES, seconds: float = SECONDS, min_rounds: int = MIN_ROUNDS) -> Iterator[dict]:
     train_warm = build_training()
     train_warm(0)
 
@@ -82,9 +82,9 @@ def measure() -> Iterator[dict]:
             train()
 
     sides = {"anew": lambda: run_uncached(lambda: build_training()(0)), "next": lambda: train_warm(1)}
-    sides |= {count: lambda count=count: run_uncached(lambda: train_vmapped(count)) for count in SIZES}
-    times = timing.measure_times(sides, SECONDS, min_rounds=MIN_ROUNDS, warm_up=0)
-    for count in SIZES:
+    sides |= {count: lambda count=count: run_uncached(lambda: train_vmapped(count)) for count in sizes}
+    times = timing.measure_times(sides, seconds, min_rounds=min_rounds, warm_up=0)
+    for count in sizes:
         separate_R = count * times["anew"]
         case = f"{count} x {STEPS} steps"
         if count > 1:

@@ -10,8 +10,7 @@ Latency, memory bandwidth and stragglers are not modelled.
 """
 
 import contextlib
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -64,27 +63,12 @@ def make_config(mode: str, count: int, changes: Mapping) -> config.Config:
 def measure_steps(mode: str) -> dict[int, np.ndarray]:
     """Seconds per step for each number of this process's devices, one number per round."""
     return timing.measure_times(
-        {count: build_step(make_config(mode, count, MEASURED_FIELDS), jax.devices()[:count]) for count in COUNTS},
+        {
+            count: mlm_step.build_sharded_step(make_config(mode, count, MEASURED_FIELDS), jax.devices()[:count])[0]
+            for count in COUNTS
+        },
         SECONDS,
     )
-
-
-def build_step(cfg: config.Config, devices) -> Callable[[], None]:
-    built, hparams = (
-        program.build_program(cfg, mlm_step.make_dataset_info(cfg), devices),
-        program.make_train_hparams(cfg),
-    )
-    state, batches = (
-        built.partitioner.put_state(built.init_state(hparams)),
-        itertools.cycle(map(built.partitioner.put_batch, mlm_step.make_batches(cfg))),
-    )
-
-    def update():
-        nonlocal state
-        state, metrics = built.partitioner.train_step(state, next(batches), hparams)
-        jax.block_until_ready((state, metrics))
-
-    return update
 
 
 def estimate_collective_seconds(collective_bytes: Mapping[str, int], pod: Pod) -> tuple[float, float]:
