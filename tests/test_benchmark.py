@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from experiments.benchmark import (
     accelerator,
     accelerator_sides,
     flax_rnn,
+    generation,
     growth,
     machine,
     matmul_limit,
@@ -207,6 +209,11 @@ def test_torch_nets_have_our_parameters_and_the_same_ones_give_our_loss(cell):
     from experiments.benchmark import rnn
 
     assert "the same ones give loss" in rnn.check_equal_work(recurrent(cell))
+
+
+def test_the_model_that_generates_is_a_gpt2_to_its_peer(tmp_path):
+    generation.prepare_model(str(tmp_path), "tiny")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["model_type"] == "gpt2"
 
 
 def test_both_heads_of_bert_learn():

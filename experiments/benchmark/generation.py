@@ -67,6 +67,7 @@ def prepare_model(folder: str, size: str = "small") -> None:
             {
                 "objective": "causal",
                 "model.size": size,
+                "model.positions": "learned",
                 "model.embed_norm": False,
                 "model.activation": "gelu_tanh",
                 "model.lm_head": "linear",

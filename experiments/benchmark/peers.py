@@ -10,11 +10,13 @@ import numpy as np
 
 from experiments.benchmark import timing
 
+PACKAGES = {"flash_attn": "flash-attn"}  # of modules that no extra installs, since it takes a GPU to install them
+
 
 class PeerSetting(NamedTuple):
     """How a PyTorch network is run."""
 
-    attention: str = ""  # sdpa | eager; empty: no attention
+    attention: str = ""  # sdpa | eager | flash_attention_2 (transformers), flash (bert.py); empty: no attention
     compiled: bool = False  # forward pass and loss by torch.compile
     recurrence: str = ""  # dtype of the recurrence; empty: as the rest
 
@@ -35,7 +37,7 @@ def find_missing(*packages: str) -> str:
     """The reason why peers that need these packages cannot run; empty if they can."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            return f"{package} is not installed (pip install -e .[bench])"
+            return f"{package} is not installed (pip install {PACKAGES.get(package, '-e .[bench]')})"
     if "torch" in packages and jax.default_backend() != "cpu":
         import torch
 
