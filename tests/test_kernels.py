@@ -62,7 +62,7 @@ def test_names_are_accepted(kernels):
     ("platform", "expected"),
     [
         ("cpu", ALL),
-        ("gpu", "cross_entropy,gelu,cudnn_attention"),
+        ("gpu", "cross_entropy,gelu,cudnn_attention,recomputation"),
         ("tpu", "recurrence,blocked_cross_entropy,gelu,splash_attention,recomputation"),
     ],
 )
