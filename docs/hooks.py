@@ -28,6 +28,8 @@ def on_files(files: Files, config) -> Files:
         files.append(File.generated(config, path, content=render()))
     for path, name in FILES.items():
         files.append(File.generated(config, path, content=render_file(name)))
+    for path in (ROOT / "experiments" / "figures").glob("*.svg"):
+        files.append(File.generated(config, f"figures/{path.name}", content=path.read_text()))
     return files
 
 
@@ -108,9 +110,9 @@ def render_python() -> str:
 
 
 def render_file(name: str) -> str:
-    """A Markdown file of the project, without its links to files that are no page."""
+    """A Markdown file of the project with its figures, without its links to files that are no page."""
     text = (ROOT / name).read_text()
-    return re.sub(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)", r"\1", text)
+    return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/)[^)]*\)", r"\1", text)
 
 
 def escape_cell(text: str) -> str:

@@ -12,7 +12,7 @@ from small import VOCAB, small_config
 from experiments import architectures
 from mlm.base import config, estimates, fields, files
 from mlm.objectives import masking, mlm
-from mlm.report import charts, series, table
+from mlm.report import charts, series, summary, table
 from mlm.report.pages import sweep
 from mlm.training.compilation import cost
 from mlm.training.run import directory, log
@@ -75,6 +75,7 @@ def run(model, seed, loss, scores=mlm.SCORES, **more):
             "model.cell": "" if family == "transformer" else model,
             "model.family": family,
             "model.size": "tiny",
+            "model.window": 5,
             "optim.learning_rate": 1e-3,
             "seed": seed,
             "train.batch_size": 32,
@@ -264,6 +265,20 @@ def test_the_unigrams_line_is_drawn_where_a_model_is_no_better(losses, names):
     chart = charts.build_learning_curve(results, score)
     assert [line.name for line in chart.references] == names
     assert all(estimate.mean == 6.0 for line in chart.references for estimate in line.y)
+
+
+@pytest.mark.parametrize(("last", "is_log"), [(0.1, True), (-0.01, False)])
+def test_an_excess_loss_has_a_logarithmic_axis_where_it_can(last, is_log):
+    history = [{"step": step, "tokens": 10.0, "eval_excess_loss": value} for step, value in ((10, 2.0), (20, last))]
+    results = [run("lstm", 0, 4.0, (*mlm.SCORES, *FLOORS)) | {"history": history, "steps": 20}]
+    (score,) = (score for score in series.collect_scores(results) if score.name == "excess_loss")
+    assert charts.build_learning_curve(results, score).log_y is is_log
+
+
+def test_a_row_is_named_by_its_columns_of_text_but_warnings():
+    columns = [table.Column("model", "model"), table.Column("loss", "loss", ".3f"), summary.PLATEAU_COLUMN]
+    row = {"model": "lstm", "loss": 4.0, "unigram_plateau": "seed 0: 4.77 at step 400"}
+    assert charts.format_row_label(row, columns) == "lstm"
 
 
 def test_a_field_that_a_run_does_not_read_differs_from_nothing():

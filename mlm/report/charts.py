@@ -217,7 +217,7 @@ def add_flops(result: dict) -> dict:
 def build_learning_curve(results: Sequence[dict], score: Score, group=series.group_name) -> LineChart:
     """A held-out score during training, with the floor, and with the unigram's score if a model is no better.
 
-    References are drawn if they are equal for all runs.
+    References are drawn if they are equal for all runs. An excess loss has a logarithmic axis, where that is possible.
     """
     chart = build_curve(results, f"eval_{score.name}", "Learning curves", axis_title(score), group, share=score.share)
     if not chart.axes:
@@ -233,7 +233,8 @@ def build_learning_curve(results: Sequence[dict], score: Score, group=series.gro
         for name, value in values.items()
         if value is not None and (name != series.UNIGRAM or worst <= score.better * value)
     ]
-    return chart._replace(references=references)
+    bounds = [bound for line in chart.series for estimate in line.y for bound in estimate if isinstance(bound, float)]
+    return chart._replace(references=references, log_y=score.name.endswith("excess_loss") and min(bounds) > 0)
 
 
 def build_cost_panels(results: Sequence[dict], charts: Sequence[LineChart]) -> list[PanelChart]:
@@ -331,7 +332,7 @@ def build_interval_charts(
     for column in sorted(columns, key=lambda column: column.name != primary):
         if column.name in selected or f"{column.name}_paper" in names:
             chart_rows = [
-                (row_label(row, columns), to_estimate(row[column.name]), row.get(f"{column.name}_paper"))
+                (format_row_label(row, columns), to_estimate(row[column.name]), row.get(f"{column.name}_paper"))
                 for row in rows
                 if is_drawable(row.get(column.name))
             ]
@@ -349,9 +350,10 @@ def is_drawable(value) -> bool:
     return all(number is None or math.isfinite(number) for number in (estimate.mean, estimate.low, estimate.high))
 
 
-def row_label(row: dict, columns: Sequence[Column]) -> str:
-    """The name of a row of the table: its columns of text."""
-    return ", ".join(str(row[column.name]) for column in columns if not column.format and row.get(column.name))
+def format_row_label(row: dict, columns: Sequence[Column]) -> str:
+    """The name of a row of the table: its columns of text, but for those with a note, which warn of something."""
+    names = [column.name for column in columns if not column.format and not column.note]
+    return ", ".join(str(row[name]) for name in names if row.get(name))
 
 
 def to_estimate(value: float | Estimate) -> Estimate:
