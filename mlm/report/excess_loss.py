@@ -59,8 +59,10 @@ def build_table(
 
 def find_own_floor(result: dict) -> str:
     """The name of the floor of what a run's model sees; the result may lack it."""
-    cell, window = result["config"]["model.cell"], result["config"]["model.window"]
-    return {"bag": "bag_floor", "window": "window_floor" if window == FLOOR_WINDOW else ""}.get(cell, "floor")
+    config = result["config"]
+    if config["model.cell"] == "window":
+        return "window_floor" if config["model.window"] == FLOOR_WINDOW else ""
+    return "bag_floor" if config["model.cell"] == "bag" else "floor"
 
 
 def compute_own_excess(results: Sequence[dict]) -> dict[str, Estimate]:
