@@ -233,7 +233,7 @@ def build_learning_curve(results: Sequence[dict], score: Score, group=series.gro
         for name, value in values.items()
         if value is not None and (name != series.UNIGRAM or worst <= score.better * value)
     ]
-    bounds = [bound for line in chart.series for estimate in line.y for bound in estimate if isinstance(bound, float)]
+    bounds = [bound for line in chart.series for estimate in line.y for bound in estimate if bound is not None]
     return chart._replace(references=references, log_y=score.name.endswith("excess_loss") and min(bounds) > 0)
 
 

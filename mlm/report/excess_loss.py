@@ -51,8 +51,8 @@ def build_table(
         return {**describe_group(seeds), **own, **compute_parts(seeds), **measure_plateau(seeds), **probes}
 
     sees_parts = any(find_own_floor(result) != "floor" for result in results)
-    own = (OWN_EXCESS,) if sees_parts else ()
-    trailing_columns = (*own, *PARTS, build_plateau_column(results), *evaluation_columns.PROBES)
+    excess_columns = (OWN_EXCESS, *PARTS) if sees_parts else PARTS
+    trailing_columns = (*excess_columns, build_plateau_column(results), *evaluation_columns.PROBES)
     rows, columns = summary.build_table(results, columns, describe_row, trailing_columns)
     return fill_optimum(rows, results, columns[0].name), columns
 
