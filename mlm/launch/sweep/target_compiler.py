@@ -44,7 +44,7 @@ GPUS = {
 }
 COMPILER_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "nvidia-cuda-nvcc")  # their versions, and
 COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # these flags of the environment, change programs
-READER_VERSION = 2  # of what is read from a compiled program; a saved cost of another is not taken
+READER_VERSION = 3  # of what is read from a compiled program; a saved cost of another is not taken
 SHARED_MEMORY = {8: 167_936, 9: 233_472, 10: 233_472}  # bytes of a multiprocessor, by major compute capability
 
 
@@ -166,8 +166,8 @@ def get_devices(target: Target) -> tuple[Any, ...]:
 
 
 def read_needed_memory(message: str) -> float:
-    """The bytes that libtpu says a program needs when it is too large; infinity if it does not say."""
-    needed = re.search(r"Used ([\d.]+)([KMGT]) of", message)
+    """The bytes that libtpu says a program needs at least when it is too large; infinity if it does not say."""
+    needed = re.search(r"(?:Used |temporaries \()([\d.]+)([KMGT])", message)
     return float(needed[1]) * 2 ** (10 * (1 + "KMGT".index(needed[2]))) if needed else float("inf")
 
 
