@@ -1,16 +1,21 @@
-"""Pages that mkdocs makes from the code and from experiments/RESULTS.md at each build: they cannot go out of date."""
+"""Pages that mkdocs makes from the code, experiments/RESULTS.md and kept runs at each build: none goes out of date."""
 
 import importlib
 import inspect
 import os
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest import mock
 
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "experiments" / "figures"
+ARCHIVE = ".tar.xz"  # of a sweep's runs, EXPERIMENT-SCALE
 FILES = {"results.md": "experiments/RESULTS.md", "changes.md": "CHANGELOG.md"}  # pages that are a file of the project
 HELP_COLUMNS = "96"  # width of a command's help
 
@@ -28,8 +33,13 @@ def on_files(files: Files, config) -> Files:
         files.append(File.generated(config, path, content=render()))
     for path, name in FILES.items():
         files.append(File.generated(config, path, content=render_file(name)))
-    for path in (ROOT / "experiments" / "figures").glob("*.svg"):
+    for path in FIGURES.glob("*.svg"):
         files.append(File.generated(config, f"figures/{path.name}", content=path.read_text()))
+    for path in FIGURES.glob(f"*{ARCHIVE}"):
+        for name, content in make_report(path).items():
+            copied = File.generated(config, name.replace(".md", ".md.txt"), content=content)  # no page of the site
+            copied.dest_uri = name
+            files.append(copied)
     return files
 
 
@@ -110,9 +120,26 @@ def render_python() -> str:
 
 
 def render_file(name: str) -> str:
-    """A Markdown file of the project with its figures, without its links to files that are no page."""
+    """A Markdown file of the project with its figures, without its links to files that are no page.
+
+    A link to an archive of runs leads to their report.
+    """
     text = (ROOT / name).read_text()
-    return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/)[^)]*\)", r"\1", text)
+    text = re.sub(rf"\(figures/([\w-]+){re.escape(ARCHIVE)}\)", r"(reports/\1/report.html)", text)
+    return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/|reports/)[^)]*\)", r"\1", text)
+
+
+def make_report(archive: Path) -> dict[str, bytes]:
+    """The files of the report of an archive's runs, as `mlm sweep report` writes them, by their path in the site."""
+    name = archive.name.removesuffix(ARCHIVE)
+    experiment, _, scale = name.rpartition("-")
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.unpack_archive(archive, folder, filter="data")
+        workdir = Path(folder) / name
+        words = ["report", f"experiments/{experiment}.py", f"--scale={scale}", f"workdir={workdir}"]
+        subprocess.run([sys.executable, "-m", "mlm", "sweep", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        paths = [*workdir.glob("*.*"), *workdir.glob("figures/*")]  # no run has a dot in its name
+        return {f"reports/{name}/{path.relative_to(workdir)}": path.read_bytes() for path in paths}
 
 
 def escape_cell(text: str) -> str:

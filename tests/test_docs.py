@@ -187,3 +187,15 @@ def test_generated_pages_are_those_of_the_code(site):
     results = (ROOT / "experiments" / "RESULTS.md").read_text()
     titles = re.findall(r"^## (.*)$", results, re.MULTILINE)
     assert titles and all(title in (site / "results.html").read_text() for title in titles)
+
+
+@pytest.mark.slow
+def test_each_archive_of_runs_has_its_report(site):
+    names = [path.name.removesuffix(".tar.xz") for path in (ROOT / "experiments" / "figures").glob("*.tar.xz")]
+    assert names
+    links = re.findall(r'href="(reports/[^"]*)"', (site / "results.html").read_text())
+    assert sorted(links) == sorted(f"reports/{name}/report.html" for name in names)
+    for report in (site / link for link in links):
+        targets = re.findall(r'href="([^"#:]+)"', report.read_text())
+        assert {"table.md", "figures/excess_loss-intervals.pdf"} <= set(targets)
+        assert [target for target in targets if not (report.parent / target).exists()] == []
