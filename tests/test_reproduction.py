@@ -2,7 +2,10 @@
 
 import json
 import math
+import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
 from mlm.launch.sweep import sweep_points, table_rehearsal
 from mlm.report import reproduction
+from mlm.training.run import provenance
 
 ROOT = Path(__file__).parents[1]
 
@@ -145,3 +149,39 @@ def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp
     words = "experiments/scaling.py --scale=quick workdir=runs/reproduce/scaling-quick"
     assert done.stdout == f"-m mlm sweep run {words} --workers=2\n-m mlm sweep compare {words} \n".replace(" \n", "\n")
     assert done.returncode == 1
+
+
+def test_archives_hold_finished_points_of_their_sweeps():
+    """A point's name has a digest of its config: an archive of other recipes than the experiment's would fail."""
+    for path in (ROOT / "experiments" / "figures").glob("*.tar.xz"):
+        with tarfile.open(path) as archive:
+            files = [Path(name) for name in archive.getnames()]
+        name, _, scale = path.name.removesuffix(".tar.xz").rpartition("-")
+        experiment = command.load_experiment(str(ROOT / "experiments" / f"{name}.py"))
+        resolved = sweep_points.resolve_points(config.Config(), experiment.sweep(scale), {})
+        points = {f"{point}-{fields.fingerprint(cfg)[:6]}" for point, cfg in resolved.items()}
+        finished = {file.parts[1] for file in files if file.name == "result.json"}
+        assert finished and finished <= points
+        assert {file.parts[1] for file in files if len(file.parts) > 1} == finished
+
+
+def test_an_archive_holds_what_tables_read_and_brings_it_back(tmp_path):
+    (tmp_path / "experiments" / "figures").mkdir(parents=True)
+    script = tmp_path / "experiments" / "archive.sh"
+    script.write_text((ROOT / "experiments" / "archive.sh").read_text())
+    for name in ("a/result.json", "a/metrics.jsonl", "a/held_out.npz", "a/checkpoints/1/x.json", "b/metrics.jsonl"):
+        path = tmp_path / "runs" / "ngram-quick" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    wrong = subprocess.run(["bash", script, "ngram"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and wrong.stderr.endswith("a finished point; there: ngram-quick \n")
+    subprocess.run(["bash", script, "ngram-quick"], check=True)
+    (archive,) = (tmp_path / "experiments" / "figures").iterdir()
+    shutil.unpack_archive(archive, tmp_path / "back", filter="data")
+    back = {str(path.relative_to(tmp_path / "back")) for path in (tmp_path / "back").rglob("*") if path.is_file()}
+    assert back == {f"ngram-quick/a/{name}" for name in ("result.json", "metrics.jsonl", "held_out.npz")}
+
+
+def test_a_kept_run_names_no_folder_of_its_machine(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/home/ada/.venv/bin/mlm", "train", "train.steps=3"])
+    assert provenance.make_record(0)["command"] == ["mlm", "train", "train.steps=3"]

@@ -36,7 +36,7 @@ def make_record(step: int) -> dict:
     return {
         "step": step,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],  # not where it is installed: runs are given away
         **describe_source(),
         "python": sys.version.split()[0],
         "versions": {name: metadata.version(name) for name in PACKAGES},
