@@ -74,7 +74,9 @@ def test_topologies_have_one_device_a_chip_and_the_hosts_that_one_orders():
 def test_what_a_program_needs_is_read_from_the_compilers_error():
     message = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 23.45G of 15.75G hbm."
     assert target_compiler.read_needed_memory(message) == 23.45 * 2**30
-    early = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (17.57G) exceeds"
+    early = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (17.57G) exceeds"
+    )
     assert target_compiler.read_needed_memory(early) == 17.57 * 2**30
     assert target_compiler.read_needed_memory("RESOURCE_EXHAUSTED") == float("inf")
 
