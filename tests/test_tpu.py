@@ -94,7 +94,8 @@ def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
     """One is preempted, one fails once, one each time, one is told to end: all do, two at a time."""
     (cloud / "preempt" / "lab-1-1").touch()
     commands = [work(0), work(1), work(2, fails="once"), work(3, fails="always"), work(4, fails="told")]
-    path = submit(tmp_path, commands, ("files=texts", "restarts=1", "ssh=--tunnel-through-iap"), max_running=2)
+    asked = ("files=texts", "restarts=1", "ssh=--tunnel-through-iap", "env=LIBTPU_INIT_ARGS=--a=1 --b")
+    path = submit(tmp_path, commands, asked, max_running=2)
     first = tpu.query_states([path])[path]
     assert sorted(first) == [0, 1, 2, 3, 4] and set(first.values()) <= {"queued", "running"}
     there = []
@@ -110,7 +111,8 @@ def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
         "create lab-1-4": 1,
     }
     assert not list((cloud / "resources").iterdir())
-    assert "MEGASCALE" not in (cloud / "environment").read_text()
+    environment = (cloud / "environment").read_text()
+    assert "MEGASCALE" not in environment and "LIBTPU_INIT_ARGS=--a=1 --b\n" in environment
     told = [line for line in (cloud / "calls").read_text().splitlines() if " ssh " in line or " scp " in line]
     assert told and all("--tunnel-through-iap" in line for line in told)
     states = {number: (path.parent / "tpu" / str(number)).read_text().strip() for number in range(5)}
@@ -229,6 +231,7 @@ def test_the_copied_code_is_what_a_host_needs(tmp_path):
         ({"asked": ("restarts=x",)}, "--option=restarts = 'x'"),
         ({"asked": ("create=--a 'b",)}, "--option=create"),
         ({"asked": ("files=none",)}, "--option=files = 'none': expected files and folders in folder"),
+        ({"asked": ("env=1A=b",)}, "--option=env = '1A'"),
         ({"asked": ("zonr=x",)}, "did you mean 'zone'?"),
         ({"asked": ("zone=x",)}, "each name once"),
     ],

@@ -39,6 +39,11 @@ class ClusterOption(NamedTuple):
     default: str | None = None  # None: the option is required
 
 
+VARIABLES_OPTION = ClusterOption(
+    "environment of the commands, as NAME=VALUE,NAME=VALUE, such as LIBTPU_INIT_ARGS=FLAGS or NCCL_DEBUG=INFO", ""
+)
+
+
 class Cluster(NamedTuple):
     """A kind of cluster: an entry of CLUSTERS (registry.py).
 
@@ -63,6 +68,24 @@ class Cluster(NamedTuple):
 def job_environment(job: Job) -> dict[str, str]:
     """Environment variables of the commands: they import the copied code, wherever they start."""
     return {"PYTHONPATH": str(job.code_folder), "PYTHONSAFEPATH": "1"}
+
+
+def parse_pairs(option: str, text: str) -> dict[str, str]:
+    """The values by name of an option's NAME=VALUE,NAME=VALUE."""
+    parts = [word.partition("=") for word in text.split(",") if word]
+    errors.require(
+        all(name and equals for name, equals, _ in parts), f"--option={option}", text, "NAME=VALUE,NAME=VALUE"
+    )
+    return {name: value for name, _, value in parts}
+
+
+def parse_variables(job: Job) -> dict[str, str]:
+    """The environment variables of --option=env. Raises ConfigError for a name that none has, or that is taken."""
+    variables = parse_pairs("env", job.options["env"])
+    for name in variables:
+        is_free = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and name not in job_environment(job)
+        errors.require(is_free, "--option=env", name, f"a name other than {', '.join(job_environment(job))}")
+    return variables
 
 
 def relocate_commands(job: Job, python: str, code_folder: str) -> list[list[str]]:

@@ -64,7 +64,7 @@ OPTIONS = {
     "cpu": ClusterOption("cores that each pod asks for, such as 8 or 500m", ""),
     "memory": ClusterOption("memory that each pod asks for, such as 64Gi", ""),
     "shm": ClusterOption("the most that the processes of a pod with GPUs share in memory, such as 16Gi", ""),
-    "env": ClusterOption("environment variables of the commands, as NAME=VALUE,NAME=VALUE", ""),
+    "env": jobs.VARIABLES_OPTION,
     "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets", ""),
     "restarts": ClusterOption("how often a failed command is restarted; a preempted one always is", "3"),
 }
@@ -97,10 +97,8 @@ def check_job(job: Job) -> None:
             options[name],
             "a quantity of Kubernetes, such as 8 or 500m for cpu, and 64Gi for memory",
         )
-    parse_pairs("selector", options["selector"])
-    for name in parse_pairs("env", options["env"]):
-        is_free = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None and name not in jobs.job_environment(job)
-        errors.require(is_free, "--option=env", name, f"a name other than {', '.join(jobs.job_environment(job))}")
+    jobs.parse_pairs("selector", options["selector"])
+    jobs.parse_variables(job)
     in_bucket = job.runs_folder.startswith("gs://")
     if options["claim"]:
         mount = Path(options["mount"])
@@ -160,15 +158,6 @@ def assign_commands(job: Job) -> list[range]:
     """The indices of each JobSet's commands."""
     num_sets = len(job.commands) if job.options["queue"] else min(job.max_running, len(job.commands))
     return [range(first, len(job.commands), num_sets) for first in range(num_sets)]
-
-
-def parse_pairs(option: str, text: str) -> dict[str, str]:
-    """The values by name of an option's NAME=VALUE,NAME=VALUE."""
-    parts = [word.partition("=") for word in text.split(",") if word]
-    errors.require(
-        all(name and equals for name, equals, _ in parts), f"--option={option}", text, "NAME=VALUE,NAME=VALUE"
-    )
-    return {name: value for name, _, value in parts}
 
 
 def render_manifest(job: Job) -> str:
@@ -262,7 +251,7 @@ def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
         if tpu
         else {}
     )
-    nodes |= parse_pairs("selector", options["selector"]) if accelerator else {}
+    nodes |= jobs.parse_pairs("selector", options["selector"]) if accelerator else {}
     volumes, mounts = [], []
     if options["claim"]:
         volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options["claim"]}})
@@ -275,7 +264,7 @@ def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
     limits = {resource: accelerator.num_chips // accelerator.num_hosts} if accelerator else {}
     requests = {name: options[name] for name in ("cpu", "memory") if options[name]}
     resources = {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
-    env = (jobs.job_environment(job) if options["claim"] else {}) | parse_pairs("env", options["env"])
+    env = (jobs.job_environment(job) if options["claim"] else {}) | jobs.parse_variables(job)
     container = {
         "name": "run",
         "image": options["image"],

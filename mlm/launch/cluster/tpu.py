@@ -42,6 +42,7 @@ OPTIONS = {
         "files and folders here that commands read by relative paths, such as tasks,text: they are copied to the hosts",
         "",
     ),
+    "env": jobs.VARIABLES_OPTION,
     "install": ClusterOption("the shell command that makes .venv in the copy of the project on a host", INSTALL),
     "restarts": ClusterOption("how often a failed command is restarted; preemptions do not count", "3"),
 }
@@ -62,6 +63,7 @@ def check_job(job: Job) -> None:
     options = job.options
     errors.require_one_of("--option=capacity", options["capacity"], list(CAPACITY))
     jobs.check_count(job, "restarts", 0)
+    jobs.parse_variables(job)
     for name in OPTIONS:
         errors.require(options[name].isprintable(), f"--option={name}", options[name], "text in one line")
     for name in ("create", "ssh"):
@@ -130,7 +132,9 @@ def render_script(job: Job) -> str:
             *split_flags("create", options["create"]),
         ]
         location = f"a {job.accelerator}" if num_slices == 1 else f"{num_slices} slices of {job.accelerator}"
+        variables = [f"{name}={value}" for name, value in jobs.parse_variables(job).items()]
         commands = jobs.relocate_commands(job, "python", ".")
+        commands = [["env", *variables, *words] for words in commands] if variables else commands
     return "\n".join(
         [
             "#!/usr/bin/env bash",
