@@ -323,7 +323,8 @@ def test_a_pod_that_is_told_to_end_tells_its_command_and_leaves_the_rest(tmp_pat
         tmp_path,
         monkeypatch,
         job(accelerator="H200"),
-        "trap 'echo saved >>said; exit 0' TERM\necho begun >>said; while true; do sleep 0.05; done",
+        # timeout(1) itself passes no signal on that arrives before its fork has returned
+        "trap 'echo saved >>said; exit 0' TERM\nsleep 0.2; echo begun >>said; while true; do sleep 0.05; done",
     )
     ends = time.monotonic() + 20
     while not (tmp_path / "said").exists() and time.monotonic() < ends:

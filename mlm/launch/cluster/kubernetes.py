@@ -30,12 +30,14 @@ MAX_SCRIPT_BYTES = 2**17  # Linux's limit of one word of a command line
 TTL_SECONDS = 7 * 24 * 3600  # for which an ended JobSet stays visible
 RUN_FUNCTION = """\
 # One command after the other. When the pod is told to end, its command gets SIGTERM and the others are skipped.
-stopping= code=0
-trap 'stopping=1 code=143; kill -TERM "$child"' TERM
+stopping= code=0 child=
+trap 'stopping=1 code=143; [ -z "$child" ] || kill -TERM "$child"' TERM
 run() {
     [ -z "$stopping" ] || return
+    child=
     timeout --kill-after=%d %d "$@" &
     child=$!
+    [ -z "$stopping" ] || kill -TERM "$child"  # the pod was told before it knew its child
     while kill -0 "$child" 2>/dev/null; do wait "$child"; done
     wait "$child" || code=$?
 }
