@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Keeps the finished points of a sweep, without checkpoints, so that tables and figures are drawn again without training.
-# $1: EXPERIMENT-SCALE, a folder of runs/. Written: experiments/figures/EXPERIMENT-SCALE.tar.xz;
+# $1: EXPERIMENT-SCALE or runs/EXPERIMENT-SCALE. Written: experiments/figures/EXPERIMENT-SCALE.tar.xz;
 # tar -xf experiments/figures/EXPERIMENT-SCALE.tar.xz -C runs brings them back.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-name="${1:-}"
+name="$(basename -- "${1:-}")"
 archive="$PWD/experiments/figures/$name.tar.xz"
 mkdir -p runs
 cd runs
@@ -19,6 +19,7 @@ for result in "${finished[@]}"; do
     point="$(dirname "$result")"
     files+=("$point"/*.json "$point"/*.jsonl "$point"/*.npz)
 done
+trap 'rm -f "$archive.partial"' EXIT
 tar --create --sort=name --owner=0 --group=0 --numeric-owner -- "${files[@]}" | xz -9e > "$archive.partial"
 mv "$archive.partial" "$archive"
 echo "written: experiments/figures/$name.tar.xz, ${#finished[@]} points"

@@ -333,6 +333,12 @@ def test_a_pod_that_is_told_to_end_tells_its_command_and_leaves_the_rest(tmp_pat
     assert pod.wait(20) == 143 and (tmp_path / "said").read_text() == "begun\nsaved\n"
 
 
+def test_a_pod_that_is_told_before_it_knows_its_command_tells_it():
+    tell = """set -T; trap '[ "$BASH_COMMAND" != "child=\\$!" ] || kill -TERM $$' DEBUG\n"""
+    script = tell + kubernetes.RUN_FUNCTION % (5, 60) + "run sleep 50\nexit $code"
+    assert subprocess.run(["bash", "-c", script], check=False, timeout=20).returncode == 143
+
+
 def test_what_is_queued_is_seen_resumed_and_cancelled(tmp_path, monkeypatch):
     cloud = clouds.install(tmp_path, monkeypatch)
     first, last = job(tmp_path, accelerator="H200", count=3), job(tmp_path, count=1)

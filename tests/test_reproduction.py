@@ -175,7 +175,7 @@ def test_an_archive_holds_what_tables_read_and_brings_it_back(tmp_path):
         path.write_text(name)
     wrong = subprocess.run(["bash", script, "ngram"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2 and wrong.stderr.endswith("a finished point; there: ngram-quick \n")
-    subprocess.run(["bash", script, "ngram-quick"], check=True)
+    subprocess.run(["bash", script, "runs/ngram-quick/"], check=True)
     (archive,) = (tmp_path / "experiments" / "figures").iterdir()
     shutil.unpack_archive(archive, tmp_path / "back", filter="data")
     back = {str(path.relative_to(tmp_path / "back")) for path in (tmp_path / "back").rglob("*") if path.is_file()}

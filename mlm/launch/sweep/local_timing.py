@@ -117,9 +117,10 @@ class LocalMachine:
 
 def measure_machine(dtypes) -> MachineSpeed:
     """Describes all devices of this machine; measures the first."""
+    described = parallel.describe_devices()
     return MachineSpeed(
-        jax.devices()[0].device_kind,
-        jax.device_count(),
+        described["device"],
+        described["devices"],
         float(parallel.device_memory()),
         {dtype: measure_peak_flops(dtype) for dtype in dtypes},
     )
