@@ -185,6 +185,19 @@ def test_500_random_and_hostile_requests_leave_the_server_answering(server, capf
         line.close()
 
 
+@pytest.mark.parametrize(("head", "status"), [(b"Content-Length: 1000000", b"413"), (b"Connection: close", b"200")])
+def test_a_client_that_still_sends_reads_its_response(server, head, status):
+    """The kernel resets a connection if data come to a closed socket, and what the client has not read can be lost."""
+    with socket.create_connection(server.server_address, timeout=10) as line:
+        method = b"GET /" if status == b"200" else b"POST /ask"
+        line.sendall(b"%s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n" % (method, head))
+        assert line.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL) == b"HTTP/1.1 " + status
+        for _ in range(20):
+            line.sendall(b"x" * 50_000)
+        came = b"".join(iter(lambda: line.recv(2**16), b""))
+        assert came.count(b"HTTP/1.1") == 1
+
+
 def test_what_is_older_than_http_1_gets_no_page(server):
     for sent in (
         b"GET /",

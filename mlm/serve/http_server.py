@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import h11
 import uvicorn
@@ -23,7 +23,6 @@ from mlm.base import errors
 
 MAX_BODY_BYTES = 16 * 1024  # of a request; as many hold its line and headers
 TIMEOUT_SECONDS = 10.0  # in which a request must have arrived, and a response must have been sent
-LINGER_SECONDS = 1.0  # that a refused client has to read why
 SHUTDOWN_SECONDS = 5  # that requests have to end with the server
 MAX_CONNECTIONS = 32  # at once
 CLOSED_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
@@ -37,6 +36,28 @@ HEADERS = {  # of each response that does not set them itself
 REFUSALS = (HTTPException, errors.ConfigError, ClientDisconnect)  # errors of a request
 
 
+class LingeringTransport:
+    """A transport whose `close` has `linger` end it: if data arrive at a closed socket, the client can lose what was
+    written.
+    """
+
+    def __init__(self, transport: asyncio.Transport, linger: Callable[[asyncio.Transport], None]):
+        self.transport, self.linger, self.closed = transport, linger, False
+
+    def __getattr__(self, name: str):
+        return getattr(self.transport, name)
+
+    def is_closing(self) -> bool:
+        """Whether no more is written."""
+        return self.closed or self.transport.is_closing()
+
+    def close(self) -> None:
+        """Writes no more."""
+        if not self.is_closing():
+            self.closed = True
+            self.linger(self.transport)
+
+
 class BoundedConnection(H11Protocol):
     """A connection of uvicorn's whose requests must arrive, and whose responses must leave, within TIMEOUT_SECONDS.
 
@@ -47,12 +68,11 @@ class BoundedConnection(H11Protocol):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.half_closed = False  # the client sends no more, but reads
-        self.refused = False
         self.clock = self.loop.call_later(TIMEOUT_SECONDS, self.check_time)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Makes room."""
-        super().connection_made(transport)
+        super().connection_made(LingeringTransport(transport, self.linger))  # type: ignore[arg-type]
         if len(self.connections) > MAX_CONNECTIONS:
             bounded = [one for one in self.connections if isinstance(one, BoundedConnection)]
             oldest = min(bounded, key=lambda one: (one.awaits_server(), one.clock.when()))
@@ -86,8 +106,8 @@ class BoundedConnection(H11Protocol):
         return self.is_answering() and not self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
-        """Parses what arrives; drops it after a refusal."""
-        if not self.refused:
+        """Parses what arrives; drops it after the last response."""
+        if not self.transport.is_closing():
             super().data_received(data)
 
     def on_response_complete(self) -> None:
@@ -96,6 +116,15 @@ class BoundedConnection(H11Protocol):
         super().on_response_complete()
         if self.half_closed:
             self.close(400)
+
+    def linger(self, transport: asyncio.Transport) -> None:
+        """Writes no more, and closes the transport when the client sends no more, or its time is over."""
+        if self.half_closed:
+            transport.close()
+        else:
+            transport.write_eof()
+            self.flow.resume_reading()
+        self.restart_clock(TIMEOUT_SECONDS)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keeps the connection open until what has arrived is answered."""
@@ -112,14 +141,14 @@ class BoundedConnection(H11Protocol):
 
     def end(self, status: int) -> None:
         """Closes the connection at once if the client does not read, otherwise as `close` does."""
-        if self.refused or self.transport.is_closing() or self.transport.get_write_buffer_size():
+        if self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             self.close(status)
 
     def close(self, status: int) -> None:
         """Closes the connection if no request is being answered; refuses a part of a request with the status."""
-        if self.is_answering() or self.refused:
+        if self.is_answering() or self.transport.is_closing():
             return
         if self.conn.trailing_data[0] or (self.cycle is not None and not self.cycle.response_complete):
             self.refuse(status)
@@ -131,7 +160,7 @@ class BoundedConnection(H11Protocol):
         self.refuse(400)
 
     def refuse(self, status: int) -> None:
-        """Sends the status and no more, and drops what still arrives: the client could lose the response otherwise."""
+        """Sends the status and no more."""
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -142,9 +171,7 @@ class BoundedConnection(H11Protocol):
             head = h11.Response(status_code=status, headers=list(headers.items()), reason=reason)
             for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event))
-        self.refused = True
-        self.transport.write_eof()
-        self.restart_clock(LINGER_SECONDS)
+        self.transport.close()
 
 
 class RequestGuard:
