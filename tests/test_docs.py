@@ -2,6 +2,7 @@
 docs are those of the code.
 """
 
+import importlib.util
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ from small import drawn_config
 
 from mlm.base import config, errors, fields
 from mlm.cli import command, entry, sweep
-from mlm.launch.sweep import sweep_points
+from mlm.launch.sweep import sweep_points, target_compiler
 from mlm.training.run import loop
 
 ROOT = Path(__file__).parents[1]
@@ -127,6 +128,24 @@ def test_links_lead_to_files_of_a_clone(page):
     targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", FENCE.sub("", PAGES[page]))
     files = [target for target in targets if not target.lstrip("./").startswith("reference/")]
     assert [target for target in files if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+@pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])
+def test_the_compilers_know_the_flags_that_the_guide_names(variable):
+    if variable == "LIBTPU_INIT_ARGS" and not importlib.util.find_spec("libtpu"):
+        pytest.skip("libtpu is not installed")
+    rows = [line for line in PAGES["docs/guides/clusters.md"].splitlines() if f"| `{variable}` |" in line]
+    flags = re.findall(r"--\w+=\w+", " ".join(rows))
+    code = "import jax; jax.numpy.ones(1)"
+    if variable == "LIBTPU_INIT_ARGS":
+        code = "from jax.experimental import topologies as t; t.get_topology_desc('v5e:2x2', 'tpu')"
+
+    def run(flags):
+        settings = target_compiler.TPU_ENVIRONMENT | {"JAX_PLATFORMS": "cpu", variable: flags}
+        return subprocess.run([sys.executable, "-c", code], env=os.environ | settings, capture_output=True).returncode
+
+    assert len(flags) > 5 and run(" ".join(flags)) == 0
+    assert run("--xla_no_such_flag=true") != 0
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ def member(**changes):
     return small_config(**{"tokenizer__vocab_size": 500, "data__path": "text.txt", "train__batch_size": 64} | changes)
 
 
-def point(cfg, kind="H200", number=1, exact=False) -> dict:
-    return plan.plan_point("a", cfg, plan.PlanOptions(accelerators.ACCELERATORS[kind], number, 0.5, exact))
+def point(cfg, kind="H200", number=1, exact=False, **options) -> dict:
+    return plan.plan_point("a", cfg, plan.PlanOptions(accelerators.ACCELERATORS[kind], number, 0.5, exact, **options))
 
 
 def allocated() -> int:
@@ -246,6 +246,11 @@ def test_split_or_computed_again_a_step_takes_less_and_what_would_fit_is_said(mo
     one_of_both = row["memory_fsdp"], row["memory_remat"]
     assert row["memory_fsdp_remat"] < min(one_of_both) <= max(one_of_both) < row["memory_plain"]
     assert row["memory"] == row["memory_plain"] and "memory_fsdp" not in point(cfg, "H200", 1)
+    own = point(fields.override(cfg, {"parallel.mode": "fsdp"}), "H200", 4, as_configured=True)
+    assert (
+        own["memory"] == own["memory_fsdp"] == row["memory_fsdp"]
+        and not plan.STEP_VARIANTS.keys() - {"memory_fsdp"} & own.keys()
+    )
     room = 1.01 * plan.ESTIMATE_ERROR * 1e9 * row["memory_fsdp_remat"] / plan.USABLE_MEMORY
     monkeypatch.setitem(accelerators.ACCELERATORS, "between", accelerators.Accelerator(1e12, room, 1, ""))
     alone = point(cfg, "between", 4)

@@ -33,6 +33,7 @@ COLUMNS = (
     Column("parameters", "parameters", ",d"),
     Column("tokens", "tokens", ".3g"),
     Column("flops", "training FLOPs", ".2e"),
+    Column("memory", "GB per device", ".1f"),
     Column("memory_plain", "GB per device", ".1f"),
     Column("memory_remat", "with remat", ".1f"),
     Column("memory_fsdp", "with FSDP", ".1f"),
@@ -69,6 +70,7 @@ class PlanOptions(NamedTuple):
     exact: bool = False  # take memory from the compiler's plan instead of an estimate
     target: target_compiler.Target | None = None  # exact: whose compiler plans; None: the CPU's
     finds_batch: bool = False  # look for the largest batch that fits
+    as_configured: bool = False  # plan no other variant of a step than the config's own
     compile_mesh: Callable[[StaticConfig, int], cost.StepCost] | None = None
     # (static config, vocabulary size) -> cost on all devices
     measure_step: Callable[[config.Config, int, float | None], tuple[float, str]] | None = None
@@ -123,9 +125,13 @@ def compile_step(arguments: tuple[StaticConfig, int]) -> cost.StepCost:
 def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Iterator[str]:
     """The plan as lines of a Markdown table, each as soon as it is known."""
     several = options.count * options.accelerator.num_devices > 1
+    every_variant = not options.as_configured
     shown = {
-        "memory_fsdp": several,
-        "memory_fsdp_remat": several,
+        "memory": options.as_configured,
+        "memory_plain": every_variant,
+        "memory_remat": every_variant,
+        "memory_fsdp": every_variant and several,
+        "memory_fsdp_remat": every_variant and several,
         **dict.fromkeys(("arguments", "temporaries", "code", "at_least"), options.target),
         "communicated": several and options.exact,
         "step": options.measure_step,
@@ -227,7 +233,7 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     costs = {
         variant: compute_cost(variant)
         for variant, changes in STEP_VARIANTS.items()
-        if num_devices > 1 or changes["parallel.mode"] == "data_parallel"
+        if variant == chosen or not (options.as_configured or (num_devices == 1 and changes["parallel.mode"] == "fsdp"))
     }
     memory, factor = costs[chosen].memory, error_factor(chosen)
     limit = options.target.memory if options.target else options.accelerator.memory * USABLE_MEMORY
