@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from small import drawn_config
 
-from mlm.base import config, errors, fields
+from mlm.base import buckets, config, errors, fields
 from mlm.cli import command, entry, sweep
+from mlm.launch.cluster import slurm
 from mlm.launch.sweep import sweep_points, target_compiler
 from mlm.training.run import loop
 
@@ -128,6 +129,19 @@ def test_links_lead_to_files_of_a_clone(page):
     targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", FENCE.sub("", PAGES[page]))
     files = [target for target in targets if not target.lstrip("./").startswith("reference/")]
     assert [target for target in files if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+SUBMIT_COMMANDS = [line for line in find_commands("docs/guides/clusters.md") if line.startswith("mlm sweep submit")]
+
+
+@pytest.mark.parametrize("line", SUBMIT_COMMANDS)
+def test_the_dry_runs_of_the_guide_show_their_files(line, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(slurm, "PRIVATE_FOLDERS", ())  # this clone may be in one
+    monkeypatch.setitem(buckets.LIBRARIES, "gs", "no_such_library")
+    sweep.main([*shlex.split(line)[1:], "--points=*large*-0.15-seed0*"])
+    said = capsys.readouterr().out
+    assert "2 to submit" in said and "==> " in said and "masking_rate" in said
 
 
 @pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])

@@ -149,7 +149,7 @@ JOBS = {
             "cpu=96",
             "memory=1.5Ti",
             "shm=64Gi",
-            "env=NCCL_DEBUG=INFO,WANDB_MODE=offline",
+            "env=NCCL_DEBUG=INFO,XLA_FLAGS=--a=1 --b='2'",
         ),
     },
     "none": {"accelerator": "", "after": (PAST,)},
@@ -224,7 +224,7 @@ def test_a_pod_has_the_resources_and_the_environment_that_are_asked_for():
         "limits": {"nvidia.com/gpu": 8},
     }
     env = {one["name"]: one["value"] for one in container(each)["env"]}
-    assert env["NCCL_DEBUG"] == "INFO" and env["WANDB_MODE"] == "offline" and env["PYTHONSAFEPATH"] == "1"
+    assert env["NCCL_DEBUG"] == "INFO" and env["XLA_FLAGS"] == "--a=1 --b='2'" and env["PYTHONSAFEPATH"] == "1"
     (shared,) = (volume["emptyDir"] for volume in pod_of(each)["volumes"] if volume["name"] == "shared")
     assert shared == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert pod_of(each)["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h200-141gb"}

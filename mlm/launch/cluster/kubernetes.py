@@ -86,7 +86,7 @@ def check_job(job: Job) -> None:
     options = job.options
     for name, value in options.items():
         errors.require(
-            value.isprintable() and not set(value) & set(" \"'"),
+            value.isprintable() and (name == "env" or not set(value) & set(" \"'")),
             f"--option={name}",
             value,
             "text without spaces and quotes",
