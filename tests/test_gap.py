@@ -13,7 +13,7 @@ import pytest
 from scipy import special
 from small import drawn_config
 
-from mlm.base import fields, types
+from mlm.base import fields, recipe_constants, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
 from mlm.data.language import causal_posterior, grammar, posterior, word_classes
 from mlm.data.rows import pack
@@ -83,7 +83,7 @@ def test_the_optimum_has_no_gap(data):
 
 def test_a_window_reaches_the_window_floor(data):
     cfg, rows, language = data
-    near = functools.partial(posterior.compute_window_posterior, window=floors.WINDOW)
+    near = functools.partial(posterior.compute_window_posterior, window=recipe_constants.WINDOW_NEIGHBORS)
     result = evaluate(cfg, rows, optimum(cfg, rows, language, near))
     assert result["loss"] == pytest.approx(result["window_floor"], abs=1e-5)
     assert result["accuracy"] == pytest.approx(result["window_floor_accuracy"], abs=0.03)

@@ -7,6 +7,7 @@ SMALL_INIT_STD = 0.08
 SMALL_POSITIONS = "rotary"
 SMALL_LEARNING_RATE = 4e-3
 SMALL_LEARNING_RATES = {"gru": 8e-3}  # by cell; SMALL_LEARNING_RATE for the others
+WINDOW_NEIGHBORS = 5  # that window models see on each side, and that the window floor is of
 GATE_MEMORY = 128  # model.chrono_init: longest memory, in tokens, of a gated cell's initial gates
 
 # Devlin et al. 2019, appendix A.2: the defaults of larger widths.

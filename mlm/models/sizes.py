@@ -7,6 +7,8 @@ still at the unigram loss after 300 steps, when four heads are far below it. A b
 since every further one blurs the nearest, which are the most informative.
 """
 
+from mlm.base.recipe_constants import WINDOW_NEIGHBORS
+
 _DEPTH_AND_WIDTH = {
     "micro": {"num_layers": 2, "width": 64},
     "tiny": {"num_layers": 2, "width": 128},
@@ -32,6 +34,6 @@ SIZES = {
     "elman": _build_sizes("rnn_dim", [106, 212, 424, 848, 848, 1264, 1680]),
     "gru": _build_sizes("rnn_dim", [58, 116, 232, 464, 464, 688, 912]),
     "lstm": _build_sizes("rnn_dim", [48, 96, 192, 384, 384, 576, 768]),
-    "window": _build_sizes("mlp_dim", [226, 448, 1216, 2432, 2752, 4288, 5936], window=5),
+    "window": _build_sizes("mlp_dim", [226, 448, 1216, 2432, 2752, 4288, 5936], window=WINDOW_NEIGHBORS),
     "bag": _build_sizes("mlp_dim", [370, 736, 1504, 3008, 3040, 4576, 6128], window=2),
 }

@@ -6,6 +6,7 @@ A run is a dict as in report/series.py.
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from mlm.base import recipe_constants
 from mlm.base.estimates import Estimate, estimate_mean
 from mlm.report import evaluation_columns, summary
 from mlm.report.table import Column
@@ -15,7 +16,6 @@ PARTS = (
     Column("excess_number", "excess loss: its number (nats)", ".3f"),
     Column("excess_word", "excess loss: word among these (nats)", ".3f"),
 )
-FLOOR_WINDOW = 5  # neighbours on each side, which the window floor is of (mlm/training/validation/floors.py)
 OWN_EXCESS = Column(
     "own_excess",
     "loss above the floor of what it sees (nats)",
@@ -61,7 +61,7 @@ def find_own_floor(result: dict) -> str:
     """The name of the floor of what a run's model sees; the result may lack it."""
     config = result["config"]
     if config["model.cell"] == "window":
-        return "window_floor" if config["model.window"] == FLOOR_WINDOW else ""
+        return "window_floor" if config["model.window"] == recipe_constants.WINDOW_NEIGHBORS else ""
     return "bag_floor" if config["model.cell"] == "bag" else "floor"
 
 

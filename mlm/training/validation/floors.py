@@ -15,10 +15,9 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import Score
+from mlm.base.recipe_constants import WINDOW_NEIGHBORS
 from mlm.data.language import diffusion_bound, floor, posterior, word_classes
 from mlm.data.language.grammar import Grammar
-
-WINDOW = 5  # visible neighbours on each side, as in the window models of models/sizes.py
 
 
 class FloorInputs(NamedTuple):
@@ -47,7 +46,7 @@ def _compute_masked(inputs: FloorInputs):
 
 
 def _compute_masked_window(inputs: FloorInputs):
-    return floor.compute_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, WINDOW)
+    return floor.compute_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, WINDOW_NEIGHBORS)
 
 
 def _compute_masked_bag(window: int, inputs: FloorInputs):
@@ -59,7 +58,7 @@ def _compute_causal(inputs: FloorInputs):
 
 
 def _compute_causal_window(inputs: FloorInputs):
-    return floor.compute_causal_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW)
+    return floor.compute_causal_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS)
 
 
 def _compute_two_stack(inputs: FloorInputs):
@@ -70,7 +69,7 @@ def _compute_two_stack(inputs: FloorInputs):
 
 def _compute_two_stack_window(inputs: FloorInputs):
     backward_floor = floor.compute_backward_window_floor(
-        inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW
+        inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS
     )
     return floor.add_floors(_compute_causal_window(inputs), backward_floor)
 

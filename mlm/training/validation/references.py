@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from mlm import objectives
-from mlm.base import config, types
+from mlm.base import config, recipe_constants, types
 from mlm.base.estimates import Score
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
@@ -142,7 +142,7 @@ def _cache_floors(
         "format": FORMAT,
         "rows": packed.manifest["inputs"],
         "losses": objectives.get_loss_visibilities(cfg),
-        "windows": (floors.WINDOW, floors.get_bag_window(cfg)),
+        "windows": (recipe_constants.WINDOW_NEIGHBORS, floors.get_bag_window(cfg)),
         "mask": hashlib.sha256(np.packbits(mask_NxL, axis=1).tobytes()).hexdigest(),
     }
     return store.get_or_make_folder(cfg.data.cache_dir, prefix, inputs, make)[0]
