@@ -13,7 +13,7 @@ from small import ONE_EACH, build, drawn_config, small_config
 from mlm.base import batch_warmup, config, errors, types
 from mlm.data.rows import pack
 from mlm.models import layers
-from mlm.training.run import checkpoint, loop, preemption, trained_run
+from mlm.training.run import checkpoint, loop, preemption, resolution, trained_run
 from mlm.training.step import optim, parameter_groups, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec
 from mlm.training.step.parameter_groups import ParameterGroup
@@ -123,6 +123,18 @@ def build_reference(name, decay, is_matrix, is_hidden):
         "adafactor": optax.adafactor(RATE, min_dim_size_to_factor=1, weight_decay_rate=RATE * decay),
         "muon": optax.contrib.muon(RATE, beta=0.95, weight_decay=decay, consistent_rms=0.2) if is_hidden else adamw,
     }[name]
+
+
+def test_an_optimizer_whose_steps_are_larger_has_a_smaller_rate_where_the_config_names_none():
+    def find_rate(name, **changes):
+        return resolution.resolve(config.Config(), {"optim.optimizer": name, **changes}).optim.learning_rate
+
+    rates = {name: find_rate(name) for name in OPTIMIZERS}
+    assert (
+        rates["lion"] < rates["adamw"] == rates["stable_adamw"] == rates["lamb"] == rates["muon"] < rates["adafactor"]
+    )
+    assert find_rate("lion", **{"model.size": "base"}) < find_rate("adamw", **{"model.size": "base"}) < rates["adamw"]
+    assert find_rate("lion", **{"optim.learning_rate": 0.5}) == 0.5
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -411,8 +411,8 @@ class Optim:
     )
     learning_rate: float = field(
         0.0,
-        "peak learning rate; 0: by family and width, for AdamW (mlm/training/run/default_recipe.py). lion needs a "
-        "third to a tenth of AdamW's; adafactor's is relative to the size of each tensor, such as 1e-2",
+        "peak learning rate; 0: by family, width and optimizer (mlm/training/run/default_recipe.py). adafactor's is "
+        "relative to the size of each tensor",
     )
     schedule: str = field(
         "linear",
