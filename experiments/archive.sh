@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Keeps the finished points of a sweep, without checkpoints, so that tables and figures are drawn again without training.
 # $1: EXPERIMENT-SCALE or runs/EXPERIMENT-SCALE. Written: experiments/figures/EXPERIMENT-SCALE.tar.xz;
-# tar -xf experiments/figures/EXPERIMENT-SCALE.tar.xz -C runs brings them back.
+# mkdir -p runs; tar -xf experiments/figures/EXPERIMENT-SCALE.tar.xz -C runs brings them back.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
