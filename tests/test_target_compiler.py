@@ -66,7 +66,12 @@ def test_topologies_have_one_device_a_chip_and_the_hosts_that_one_orders():
     assert make_target("v4-8")[1:3] == ("v4:2x2x1", (("chip_config_name", "megacore"),))
     assert make_target("H100-8", 4).topology == "1x4x8" and make_target("H200", 3).topology == "1x1x3"
     assert make_target("v5e-16", 2)[1:3] == ("v5e:4x4", (("num_slices", 2),))
-    assert split_count("2xv5e-16") == (2, "v5e-16") and split_count("v5e:4x4") == (1, "v5e:4x4")
+    asked = ("2xv5e-16", "v5e:4x4", "H200:64", "h100:8", "A100:2", "H100:1")
+    split = [(2, "v5e-16"), (1, "v5e:4x4"), (8, "H200-8"), (1, "h100-8"), (2, "A100"), (1, "H100")]
+    assert [split_count(text) for text in asked] == split
+    for wrong in ("H200:12", "H200:0", "H200:x"):  # of no whole hosts
+        with pytest.raises(errors.ConfigError, match="expected one of"):
+            find_accelerator("--accelerator", split_count(wrong)[1])
     generations = {name.partition("-")[0] for name, kind in ACCELERATORS.items() if kind.tpu}
     assert generations <= target_compiler.TPU_MEMORY.keys()
 

@@ -98,6 +98,7 @@ TPU_CHIPS = {
         "network_bandwidth": 12.5e9,
     },
 }
+GPUS_PER_HOST = 8
 CUBE_TOPOLOGIES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
 SQUARE_TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 
@@ -136,7 +137,7 @@ def make_square_slices(name: str, gke_accelerator: str, runtime_version: str, pr
 
 ACCELERATORS = {
     **GPUS,
-    **{f"{name}-8": gpu._replace(num_chips=8) for name, gpu in GPUS.items()},  # a host of eight
+    **{f"{name}-{GPUS_PER_HOST}": gpu._replace(num_chips=GPUS_PER_HOST) for name, gpu in GPUS.items()},
     **make_cube_slices("v4", "tpu-v4-podslice", "tpu-ubuntu2204-base"),
     **make_square_slices("v5e", "tpu-v5-lite-podslice", "v2-alpha-tpuv5-lite", "v5litepod"),
     **make_cube_slices("v5p", "tpu-v5p-slice", "v2-alpha-tpuv5"),
@@ -167,6 +168,13 @@ def find_accelerator(field: str, text: str, others: Sequence[str] = ()) -> str:
 
 
 def split_count(text: str) -> tuple[int, str]:
-    """The number before an accelerator's name, as in 2xv5e-16 for two slices, and that name; 1 where there is none."""
-    count = re.fullmatch(r"([1-9]\d*)x(?=[a-zA-Z])(.+)", text)
-    return (int(count[1]), count[2]) if count else (1, text)
+    """How many accelerators a text asks for, and the text of one: 2xv5e-16 are two slices, H200:64 eight hosts of eight
+    GPUs, and H200:2 two GPUs of one.
+    """
+    if count := re.fullmatch(r"([1-9]\d*)x(?=[a-zA-Z])(.+)", text):
+        return int(count[1]), count[2]
+    generation, _, size = text.partition(":")
+    num_gpus = int(size) if generation.upper() in GPUS and size.isdecimal() else 0
+    if num_gpus and num_gpus % GPUS_PER_HOST == 0:
+        return num_gpus // GPUS_PER_HOST, f"{generation}-{GPUS_PER_HOST}"
+    return (num_gpus, generation) if 0 < num_gpus < GPUS_PER_HOST else (1, text)
