@@ -12,9 +12,9 @@ def add_plan_flags(parser: command.CommandParser) -> None:
     """The flags of a plan."""
     parser.add_argument(
         "--accelerator",
-        help="a name of mlm/launch/cluster/accelerators.py; NAME:TOPOLOGY, such as v5p:4x4x4; NAME:COUNT, such as H100:8 "
-        "or, for eight hosts, H100:64; 2xNAME, such as 2xv5e-16, for two slices; or local, to measure a few steps of "
-        f"each program on this machine ({PLANNED_ACCELERATOR})",
+        help="a name of mlm/launch/cluster/accelerators.py; NAME:TOPOLOGY, such as v5p:4x4x4; NAME:COUNT, such as "
+        "H100:8 or, for eight hosts, H100:64; 2xNAME, such as 2xv5e-16, for two slices; or local, to measure a few "
+        f"steps of each program on this machine ({PLANNED_ACCELERATOR})",
     )
     parser.add_argument(
         "--count",
