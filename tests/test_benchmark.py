@@ -273,13 +273,15 @@ def test_a_measured_side_is_skipped_and_one_that_failed_is_tried_again(tmp_path,
     fails = accelerator_sides.Side("lstm", "fails", "", functools.partial(int, "text"))
     lacks = accelerator_sides.Side("lstm", "lacks", "", functools.partial(int, "text"), ("no_such_package",))
     others = accelerator_sides.Side("population", "others", "", functools.partial(int, "text"))
-    sides = [fails, lacks, others, matmul]
+    wide = accelerator_sides.Side("lstm", "wide", "", functools.partial(int, "text"), min_devices=1000)
+    sides = [fails, lacks, wide, others, matmul]
     failures = accelerator.run(tmp_path, sides, ["matmul", "lstm"], needs_accelerator=False)
     assert failures == ["lstm: fails, ours: ValueError: invalid literal for int() with base 10: 'text'"]
     with (tmp_path / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row["case"] for row in rows] == ["fails", "lacks", matmul.case] and float(rows[2]["ours"]) > 0
+    assert [row["case"] for row in rows] == ["fails", "lacks", "wide", matmul.case] and float(rows[3]["ours"]) > 0
     assert rows[0]["note"].startswith("failed: ValueError") and "no_such_package is not installed" in rows[1]["note"]
+    assert rows[2]["note"].startswith("left out: it needs 1000 devices")
     assert not accelerator.make_path(tmp_path, others).exists()
 
     before, tried = accelerator.make_path(tmp_path, matmul).read_bytes(), []
@@ -287,14 +289,14 @@ def test_a_measured_side_is_skipped_and_one_that_failed_is_tried_again(tmp_path,
 
     def interrupt(function, *arguments):  # in place of a process
         if function is machine.describe_machine:
-            return {"device": device}
+            return {"device": device, "device_count": 1}
         tried.append(arguments[-1])
         raise KeyboardInterrupt
 
     monkeypatch.setattr(accelerator, "_call_in_process", interrupt)
     with pytest.raises(KeyboardInterrupt):
         accelerator.run(tmp_path, sides, ["matmul", "lstm"], needs_accelerator=False)
-    assert tried == [fails.measure] and "1 of 3 sides are skipped" in capsys.readouterr().out
+    assert tried == [fails.measure] and "1 of 4 sides are skipped" in capsys.readouterr().out
     assert accelerator.make_path(tmp_path, matmul).read_bytes() == before
     with pytest.raises(errors.ConfigError, match="smallest"):
         accelerator.run(tmp_path, sides, ["matmul"], needs_accelerator=True)

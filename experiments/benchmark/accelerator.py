@@ -30,8 +30,8 @@ COLUMNS = (
 def run(folder: Path, sides: Sequence[Side], parts: Collection[str], *, needs_accelerator: bool) -> list[str]:
     """Measures the sides of these parts that have no rows in the folder; returns a line for each that failed.
 
-    After each, it writes the table of all results in the folder. A side whose package is missing does not fail. Sides
-    that have not begun after LIMIT seconds are left to the next command.
+    After each, it writes the table of all results in the folder. A side whose package or devices are missing does not
+    fail. Sides that have not begun after LIMIT seconds are left to the next command.
 
     Raises:
         ConfigError: The folder has results of another device, or there is no accelerator although needs_accelerator.
@@ -63,7 +63,7 @@ def run(folder: Path, sides: Sequence[Side], parts: Collection[str], *, needs_ac
             break
         left = f", about {(now - start) / number * (len(waiting) - number) / 60:,.0f} min left" if number else ""
         print(f"[{number + 1} of {len(waiting)}{left}] {side}", flush=True)
-        results[side] = measure(side)
+        results[side] = measure(side, description["device_count"])
         files.write_json_with_digest(make_path(folder, side), results[side])
         rows = list(make_rows(side, results, device))
         print(table.to_grid(rows, COLUMNS, "plain").partition("\n")[2], f" {time.monotonic() - now:,.0f} s", flush=True)
@@ -78,8 +78,10 @@ def make_path(folder: Path, side: Side) -> Path:
     return folder / f"{re.sub(r'[^a-z0-9]+', '-', str(side).lower()).strip('-')}.json"
 
 
-def measure(side: Side) -> dict:
+def measure(side: Side, device_count: int) -> dict:
     """What a process of its own finds: {"rows": ...}, {"missing": why there are none} or {"error": its line}."""
+    if side.min_devices > device_count:
+        return {"missing": f"it needs {side.min_devices} devices, the machine has {device_count}"}
     if missing := peers.find_missing(*side.packages):
         return {"missing": missing}
     try:

@@ -28,6 +28,7 @@ from mlm.base import config, fields
 from mlm.models import platform_kernels
 
 PLAIN, FSDP = {"model.kernels": platform_kernels.REFERENCE}, {"parallel.mode": "fsdp"}
+OUR_CHANGES = {"": {}, "our plain formulas": PLAIN, "our FSDP": FSDP, "our FSDP, plain formulas": FSDP | PLAIN}
 BERT = ("torch", "transformers")  # packages
 
 
@@ -69,6 +70,7 @@ class Side(NamedTuple):
     measure: Callable[[], list[dict]]
     packages: tuple[str, ...] = ()
     count_flops: Callable[[], float | None] | None = None  # of a call on one device
+    min_devices: int = 1
 
     def __str__(self) -> str:
         return f"{self.part}: {self.case}, {self.name or 'ours'}"
@@ -111,11 +113,12 @@ def make_step_side(
 
 def list_transformer_sides(scale: Scale, case: transformer.BenchmarkCase) -> list[Side]:
     cfg = case.make_config()
-    changes = {"": {}, "our plain formulas": PLAIN, "our FSDP": FSDP, "our FSDP, plain formulas": FSDP | PLAIN}
     make_side = functools.partial(make_step_side, scale, "transformer", str(case), cfg)
-    return [make_side(name, make_our_build(cfg, changes[name])) for name in changes] + [
-        make_side(*peer) for peer in list_bert_peers("build_tuned_step", cfg)
+    ours = [
+        make_side(name, make_our_build(cfg, changes))._replace(min_devices=2 if "parallel.mode" in changes else 1)
+        for name, changes in OUR_CHANGES.items()
     ]
+    return ours + [make_side(*peer) for peer in list_bert_peers("build_tuned_step", cfg)]
 
 
 def list_finetuning_sides(scale: Scale) -> list[Side]:

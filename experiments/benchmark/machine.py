@@ -16,7 +16,7 @@ CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # they determine the
 
 
 def describe_machine() -> dict:
-    """Device, processor, memory, load and versions."""
+    """Devices, processor, memory, load and versions."""
     import jax
 
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
@@ -33,6 +33,7 @@ def describe_machine() -> dict:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "device": jax.devices()[0].device_kind,
+        "device_count": jax.device_count(),
         "processor": fields.get("model name", platform.processor()),
         "cores": cores,
         "instructions": [flag for flag in CPU_FLAGS if flag in fields.get("flags", "").split()],
