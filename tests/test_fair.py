@@ -5,9 +5,9 @@ import json
 import pytest
 from test_experiments import FLOORS, result
 
-from experiments import architectures, masking_rate
+from experiments import architectures, masking_rate, modern_bert
 from mlm.base.estimates import Estimate
-from mlm.experiment.recipes import TUNED_FIELDS
+from mlm.experiment.recipes import MODERN_BLOCK
 from mlm.objectives import mlm
 from mlm.report.table import to_markdown
 
@@ -27,17 +27,25 @@ def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
     assert spent == {(32_000, 1_600, 0.3, 32_000)}
     fields = ("optim.learning_rate", "train.batch_size", "train.steps", "train.eval_every", "seed")
 
-    def member(point):
-        return point["model.cell"] or point["model.family"]
-
     tried = {}
-    for point in scales["trials"].values():
-        tried.setdefault(member(point), set()).add(tuple(point[name] for name in fields))
-    assert tried.keys() == TUNED_FIELDS.keys() and len(set(map(frozenset, tried.values()))) == 1
+    for name, point in scales["trials"].items():
+        tried.setdefault(name.partition("-")[0], set()).add(tuple(point[field] for field in fields))
+    assert tried.keys() == architectures.TUNED.keys() and len(set(map(frozenset, tried.values()))) == 1
     assert len(tried["lstm"]) == 4 * 2 * 3  # learning rates, batches, seeds
-    for name in ("quick", "laptop"):
-        assert {tuple(point[field] for field in fields) for point in scales[name].values()} <= tried["lstm"], name
-        assert all(point.items() >= TUNED_FIELDS[member(point)].items() for point in scales[name].values())
+    for scale in ("quick", "laptop"):
+        assert {tuple(point[field] for field in fields) for point in scales[scale].values()} <= tried["lstm"], scale
+        for name, point in scales[scale].items():
+            assert point.items() >= architectures.TUNED[name.partition("-")[0]].items()
+
+
+def test_the_modern_transformer_is_the_ladder_s_last_block():
+    last = modern_bert.ROWS[f"+ {modern_bert.LAST}"]
+    assert {name: value for name, value in last.items() if name.startswith("model.")} == MODERN_BLOCK
+    points = architectures.sweep("laptop").items()
+    assert {name.partition("-seed")[0] for name, point in points if point.items() >= MODERN_BLOCK.items()} == {
+        "modern-micro",
+        "modern-tiny",
+    }
 
 
 @pytest.mark.parametrize("scale", ["quick", "laptop", "paper"])
@@ -121,3 +129,12 @@ def test_the_table_says_what_the_gap_is_made_of_where_all_seeds_were_asked():
     assert not set(names) & {name for row in architectures.table(runs)[0] for name in row}
     one = architectures.table(runs[1:])[0][0]["excess_kind"]
     assert one == Estimate(0.7, None, None)  # of one seed no interval
+
+
+def test_the_modern_transformer_has_a_row_of_its_own():
+    plain, modern = run(0, [3.0, 2.5]), run(0, [3.0, 2.25])
+    for one in (plain, modern):
+        one["config"] |= {"model.family": "transformer", "model.cell": ""}
+    modern["config"] |= MODERN_BLOCK | {"workdir": "runs/modern-micro-seed0-012300"}
+    rows, _ = architectures.table([plain, modern])
+    assert [row["model"] for row in rows[:2]] == ["transformer", architectures.MODERN]

@@ -32,6 +32,17 @@ ARCHITECTURE_FIELDS = {
         "model.positions": recipe_constants.SMALL_POSITIONS,
     },
 }
+# A Transformer's block with what encoders changed since BERT, as experiments/modern_bert.py takes it one by one: the
+# local layers' window is of that experiment's rows of 128 tokens.
+MODERN_BLOCK = {
+    "model.norm_placement": "pre",
+    "model.positions": "rotary",
+    "model.activation": "geglu",
+    "model.bias": "output",
+    "model.norm": "rmsnorm",
+    "model.local_window": 16,
+    "model.qk_norm": True,
+}
 
 # What each architecture learned best by in it, of what experiments/architectures.py tried (scale trials; its table).
 TUNED_FIELDS = {
