@@ -12,7 +12,7 @@ from small import ENDINGS, PLAIN, batch, build, get_refusal, replace_text, small
 from mlm.base import config, fields, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import labelled, pack
-from mlm.data.tasks import splits, tasks
+from mlm.data.tasks import splits, task_specs, tasks
 from mlm.data.tokenizers import kinds
 from mlm.objectives import OBJECTIVES, multiple_choice
 from mlm.training.run import resolution
@@ -176,7 +176,7 @@ def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
             lambda cfg: resolution.check(resolution.resolve(cfg)),
             fields.override(make_config(tmp_path, tokenizer), changes),
         )
-    row = tasks.TASKS["swag"]
+    row = task_specs.TASKS["swag"]
     assert_refused(
         "config.objective = 'classification': expected multiple_choice, since config.data.task is swag",
         lambda cfg: resolution.check(resolution.resolve(cfg)),

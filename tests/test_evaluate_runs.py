@@ -10,7 +10,7 @@ import pytest
 from small import drawn_config, run_mlm, small_config
 
 from mlm.base import errors, fields, files
-from mlm.cli import evaluate
+from mlm.cli import evaluate, evaluate_cases
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
@@ -220,7 +220,7 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
 
 
 def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
-    from mlm.cli.evaluate import print_evaluations
+    from mlm.cli.evaluate_tables import print_evaluations
 
     one = {"suite": "blimp", "sha256": "a", "phenomenon": "order", "pairs": 1000} | {
         f"{metric}_accuracy": 0.5 for metric in pseudo_likelihood.METRICS
@@ -296,4 +296,4 @@ def test_only_what_the_flags_name_is_evaluated(flags, tasks):
     args = evaluate.make_parser().parse_words(["runs/a", *flags])
     run = types.SimpleNamespace(cfg=drawn_config("cache"))
     suite = blimp.Suite("words", "1", [blimp.Paradigm("order", "order", ["a b", "b a"])]) if args.blimp else None
-    assert {case.task for case in evaluate.list_run_cases(run, args, suite, [])} == tasks
+    assert {case.task for case in evaluate_cases.list_run_cases(run, args, suite, [])} == tasks

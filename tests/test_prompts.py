@@ -181,7 +181,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(folder, tmp_path):
 
 
 def test_every_prompt_fits_its_row_of_tasks(folder):
-    from mlm.data.tasks.tasks import TASKS
+    from mlm.data.tasks.task_specs import TASKS
 
     for name, prompt in PROMPTS.items():
         prompts.check_pattern(prompt.pattern, "text_pair_column" in TASKS[name].labelled)
@@ -250,10 +250,10 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
 
 
 def test_the_doors_ask_for_what_they_name(folder):
-    from mlm.cli import evaluate
+    from mlm.cli import evaluate, evaluate_cases
 
     def list_cases(*words):
-        return evaluate.list_common_cases(evaluate.make_parser().parse_words(["run", *words]))
+        return evaluate_cases.list_common_cases(evaluate.make_parser().parse_words(["run", *words]))
 
     zero, *few = list_cases(
         "--prompt=sst2",
@@ -266,10 +266,10 @@ def test_the_doors_ask_for_what_they_name(folder):
     )
     assert (zero.task, len(few), few[0].task) == ("zero_shot", 5, "few_shot")
     assert few[0].inputs["grid"] == [(4,), (1e-3,), 30, 30] and zero.inputs["verbalizers"] == {"0": "Yes", "1": "No"}
-    assert "few-shot: 5 fine-tunings of 30 steps" in evaluate.describe_few_shot(few)
+    assert "few-shot: 5 fine-tunings of 30 steps" in evaluate_cases.describe_few_shot(few)
     *_, few = list_cases("--prompt=sst2", f"--task_path={folder}", "--few_shot")
     grid = few_shot.FewShotGrid(*few.inputs["grid"])
-    assert "few-shot: 45 fine-tunings of 1,000 steps" in evaluate.describe_few_shot([few] * 5)
+    assert "few-shot: 45 fine-tunings of 1,000 steps" in evaluate_cases.describe_few_shot([few] * 5)
     assert grid.get_learning_rates(128) == finetuning_recipe.get_learning_rates(128)
     assert grid.get_learning_rates(768) == few_shot.PAPER_RATES
     for flags, message in (

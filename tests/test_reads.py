@@ -11,7 +11,7 @@ import pytest
 from mlm.base import conditional_fields, config, derived_fields, errors, fields
 from mlm.cli import sweep, train
 from mlm.data.language import grammar
-from mlm.data.tasks import tasks
+from mlm.data.tasks import task_specs, tasks
 from mlm.objectives import OBJECTIVES
 from mlm.training.run import resolution
 
@@ -100,7 +100,7 @@ TASK = {"data.corpus": "task", "data.task_path": "a", "tokenizer.path": "b", "pa
 CHOICES += [
     TASK | {"data.task": task}
     for task in ("sst2", "stsb", "wnut17", "squad")
-    if tasks.TASKS[task].objective in OBJECTIVES
+    if task_specs.TASKS[task].objective in OBJECTIVES
 ]
 CHOICES += [TASK | {"data.task": "ud_dep", "finetune.trainable_layers": 0}]
 PAIRS = {"data.corpus": "parallel", "objective": "causal", "model.family": "encoder_decoder"}

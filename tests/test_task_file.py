@@ -10,7 +10,7 @@ from test_docs import FENCE, PAGES
 
 from mlm.base import config, errors, fields
 from mlm.base.derived_fields import fill_derived_fields
-from mlm.cli import evaluate, finetune
+from mlm.cli import evaluate, evaluate_cases, finetune
 from mlm.data.tasks import blimp, splits, task_file, tasks
 from mlm.evaluation import embeddings, few_shot, prompts
 from mlm.training.run import finetuning_recipe
@@ -143,7 +143,7 @@ def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder
     grid = few_shot.FewShotGrid((2,), (1e-3,), 10, 10)
     assert len(few_shot.list_cases(task, grid)) == 5
     words = [f"--prompt={path}", "--pattern={text} [MASK]", "--verbalizers=no,yes", "--few_shot"]
-    cases = evaluate.list_common_cases(
+    cases = evaluate_cases.list_common_cases(
         evaluate.make_parser().parse_words(["run", *words, f"--sts={folder}/pairs.toml"])
     )
     assert [case.task for case in cases] == ["sts", "zero_shot", *["few_shot"] * 5]

@@ -60,7 +60,7 @@ class Language:
 
 @section
 class Labelled:
-    """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/tasks.py)."""
+    """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/task_specs.py)."""
 
     format: str = field(
         "", "file format: tsv | csv | jsonl | conll (one token a line) | conllu | squad | tfds (TensorFlow Datasets)"
@@ -154,7 +154,7 @@ class Data:
         "search chooses by it; 0: none",
     )
     task: str = field(
-        "", 'task: name of a task in mlm/data/tasks/tasks.py, or "own" for a task that data.labelled describes'
+        "", 'task: name of a task in mlm/data/tasks/task_specs.py, or "own" for a task that data.labelled describes'
     )
     task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"')
     parallel_path: str = field(
@@ -522,7 +522,7 @@ class Finetune:
 class Downstream:
     """Tasks that the model is fine-tuned on when its training ends: a grid for each, selected on the dev split."""
 
-    tasks: str = setting("", "tasks of mlm/data/tasks/tasks.py, separated by commas; empty: none")
+    tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.py, separated by commas; empty: none")
     path: str = setting("", "folder with one folder of files for each task, of the task's name")
     learning_rates: tuple[float, ...] = setting(
         (), "learning rates to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"

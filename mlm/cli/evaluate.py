@@ -1,6 +1,5 @@
 """mlm evaluate: evaluates trained runs."""
 
-import itertools
 import sys
 
 from mlm.cli import command
@@ -85,9 +84,9 @@ def make_parser() -> command.CommandParser:
         "--prompt",
         default="",
         metavar="TASK",
-        help="zero-shot prompting: sst2 | cola | rte | mrpc, another classification task of mlm/data/tasks/tasks.py "
-        "with --pattern and --verbalizers, or a task file (.toml), in which a table [prompt] may have pattern and "
-        "verbalizers (a word for each label)",
+        help="zero-shot prompting: sst2 | cola | rte | mrpc, another classification task of "
+        "mlm/data/tasks/task_specs.py with --pattern and --verbalizers, or a task file (.toml), in which a table "
+        "[prompt] may have pattern and verbalizers (a word for each label)",
     )
     group.add_argument(
         "--task_path", default="", metavar="FOLDER", help="folder of the task's files (not of a task file)"
@@ -146,103 +145,6 @@ def make_parser() -> command.CommandParser:
     return parser
 
 
-def read_sentences(data, args) -> list[str]:
-    """The sentences to evaluate: those of --sentences, else of the held-out documents."""
-    from mlm.data.text import corpus, files
-
-    if args.sentences:
-        texts = files.read_documents(
-            files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
-        )
-    else:
-        texts = corpus.read_documents(data, "validation")
-    sentences = itertools.chain.from_iterable(map(corpus.split_sentences, texts))
-    return list(itertools.islice(sentences, args.max_sentences or None))
-
-
-def print_evaluations(evaluated: dict) -> None:
-    """Prints the tables of a run's evaluations."""
-    from mlm.inference import pseudo_likelihood
-    from mlm.report import evaluation_tables
-    from mlm.report.table import Column, to_markdown
-
-    titles: dict[str, str] = dict(zip(pseudo_likelihood.METRICS, ("PLL", "PLL-word-l2r"), strict=True))
-    if result := evaluated["evaluations"].get("pseudo_likelihood", {}).get("all"):
-        print(
-            f"\n{result['sentences']:,} sentences: {result['words']:,} words, {result['tokens']:,} tokens, "
-            f"without {result['unknown_tokens']:,} unknown tokens\n"
-        )
-        units = ("token", "word")
-        rows = [
-            {"metric": title} | {unit: estimate_perplexity(result, metric, unit) for unit in units}
-            for metric, title in titles.items()
-        ]
-        columns = [Column("metric", "pseudo-perplexity"), *(Column(unit, f"per {unit}", ",.2f") for unit in units)]
-        print(to_markdown(rows, columns))
-    paradigms = evaluated["evaluations"].get("minimal_pairs", {})
-    for suite, means in evaluated["summary"].get("minimal_pairs", {}).items():
-        print(f"\n{suite}\n\n" + to_markdown(*build_suite_table(suite, means, paradigms, titles)))
-    for table in evaluation_tables.TABLES:
-        rows, columns = table(evaluated)
-        if rows:
-            print("\n" + to_markdown(rows, columns))
-
-
-def estimate_perplexity(result: dict, metric: str, unit: str):
-    """The perplexity per token or word, with an interval over sentences that is symmetric in nats."""
-    import math
-
-    from mlm.base.estimates import Estimate, ItemInterval
-
-    nats, half_width = result[metric][f"{unit}_nats"], 1.96 * result[metric][f"{unit}_nats_se"]
-    if result["sentences"] < 2:
-        return Estimate(math.exp(nats), None, None)
-    return ItemInterval(*map(math.exp, (nats, nats - half_width, nats + half_width)))
-
-
-def build_suite_table(suite: str, means: dict, results: dict, titles: dict[str, str]) -> tuple[list[dict], list]:
-    """The table of a suite: rows and columns. titles: the title of each metric."""
-    from mlm.base.estimates import ItemInterval, wilson_interval
-    from mlm.data.tasks import blimp
-    from mlm.report.table import Column
-
-    def row(phenomenon, paradigm, result):
-        found = {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": result["pairs"]}
-        for name in titles:
-            accuracy = result[f"{name}_accuracy"]
-            low, high = (
-                (result[f"{name}_accuracy_{end}"] for end in ("low", "high"))
-                if "paradigms" in result
-                else wilson_interval(accuracy, result["pairs"])
-            )
-            found[name] = ItemInterval(100 * accuracy, 100 * low, 100 * high)
-        return found
-
-    rows = []
-    for phenomenon, phenomenon_mean in means["phenomena"].items():
-        paradigms = {
-            name.removeprefix(f"{suite}/"): values
-            for name, values in results.items()
-            if name.startswith(f"{suite}/") and values["phenomenon"] == phenomenon
-        }
-        rows += [row(phenomenon, name, values) for name, values in sorted(paradigms.items())]
-        rows += [row(phenomenon, f"mean of {len(paradigms)}", phenomenon_mean)] if len(paradigms) > 1 else []
-    overall = means["overall"]
-    rows += [row("overall", f"mean of {overall['paradigms']}", overall)]
-    columns = [
-        Column("phenomenon", "phenomenon"),
-        Column("paradigm", "paradigm"),
-        Column("pairs", "pairs", ",d"),
-        *(Column(metric, f"{title} (%)", ".1f") for metric, title in titles.items()),
-    ]
-    if means["suite"] == blimp.BENCHMARK and overall["pairs"] == blimp.NUM_PARADIGMS * blimp.NUM_PAIRS:
-        rows += [
-            {"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in blimp.PAPER_ACCURACY.items()
-        ]
-        columns += [Column("paper", "paper (%)", ".1f")]
-    return rows, columns
-
-
 def select_runs(workdirs: list[str]) -> list[str]:
     """The directories with a trained model. Prints which have none, and which are not fully trained.
 
@@ -284,118 +186,22 @@ def select_runs(workdirs: list[str]) -> list[str]:
     return selected
 
 
-def describe_few_shot(cases) -> str:
-    """What few-shot evaluations train, before they do."""
-    from mlm.evaluation import few_shot
-
-    grid = few_shot.FewShotGrid(*cases[0].inputs["grid"])
-    num_rates = len(grid.learning_rates or few_shot.PAPER_RATES)
-    return (
-        f"few-shot: {len(cases) * len(grid.batch_sizes) * num_rates} fine-tunings of {grid.steps:,} steps for each run "
-        f"({len(cases)} samples, {len(grid.batch_sizes)} batch sizes, {num_rates} learning rates); --few_steps, "
-        "--few_batches and --few_rates make fewer"
-    )
-
-
-def list_common_cases(args) -> list:
-    """The cases that are the same for every run: sentence similarity and prompts."""
-    from mlm.base import errors
-    from mlm.evaluation import embeddings, few_shot, prompts
-
-    cases = embeddings.list_similarity_cases("--sts", args.sts) if args.sts else []
-    for name in ("task_path", "pattern", "verbalizers", "few_shot"):
-        value = getattr(args, name)
-        errors.require(bool(args.prompt) or not value, f"--{name}", value, "--prompt=TASK with it")
-    if args.prompt:
-        task = prompts.read_task(args.prompt, args.task_path, args.pattern, args.verbalizers)
-        cases.append(prompts.make_zero_shot_case(task))
-        if args.few_shot:
-            cases += few_shot.list_cases(
-                task,
-                few_shot.FewShotGrid(
-                    parse_numbers("few_batches", args, int),
-                    parse_numbers("few_rates", args, float),
-                    args.few_steps,
-                    min(few_shot.FewShotGrid().every, args.few_steps),
-                ),
-            )
-    errors.require(bool(args.beams) or not args.pairs, "--pairs", ",".join(args.pairs), "--beams=1,4 with it")
-    return cases
-
-
-def list_translation_cases(cfg, args) -> list:
-    """The translation cases of a run."""
-    from pathlib import Path
-
-    from mlm.base import errors
-    from mlm.data.text import parallel_text
-    from mlm.evaluation import translation_scores
-
-    beam_sizes = parse_numbers("beams", args, int)
-    for beam_size in beam_sizes:
-        errors.require_at_least(1, "--beams", beam_size)
-    if not (beam_sizes and args.pairs):
-        return translation_scores.list_due_cases(cfg, beam_sizes)
-    errors.require(len(args.pairs) < 3, "--pairs", ",".join(args.pairs), "one file, or two separated by a comma")
-    paths = [Path(path) for path in args.pairs]
-    return translation_scores.list_pair_cases(paths[-1].name, list(parallel_text.read_pairs(paths)), beam_sizes)
-
-
-def parse_numbers(name: str, args, kind: type) -> tuple:
-    """The numbers of a flag with several values. Raises ConfigError for a word that is none."""
-    from mlm.base import errors
-
-    words = getattr(args, name)
-    try:
-        return tuple(map(kind, words))
-    except ValueError:
-        raise errors.ConfigError(f"--{name} = {','.join(words)!r}: expected numbers separated by commas") from None
-
-
-def list_run_cases(run, args, suite, common: list) -> list:
-    """The cases that the arguments ask for, of a loaded run; without any, the held-out sentences."""
-    from mlm.evaluation import embeddings, minimal_pairs
-    from mlm.evaluation.evaluations import EvaluationCase
-
-    cases = minimal_pairs.list_cases(suite) if suite else []
-    if args.sentences or args.max_sentences or not (cases or common or args.anisotropy or args.beams):
-        sentences = read_sentences(run.cfg.data, args)
-        cases = [EvaluationCase("pseudo_likelihood", "all", sentences)] * bool(sentences) + cases
-    cases += common + list_translation_cases(run.cfg, args)
-    return cases + ([embeddings.make_anisotropy_case()] if args.anisotropy else [])
-
-
-def read_suite(args):
-    """The minimal pairs of --blimp, or None."""
-    from mlm.base import errors
-    from mlm.data.tasks import blimp
-
-    for name in ("paradigms", "suite"):
-        value = getattr(args, name)
-        errors.require(
-            bool(args.blimp) or not value,
-            f"--{name}",
-            ",".join(value) if name == "paradigms" else value,
-            "--blimp=FOLDER with it",
-        )
-    return blimp.read_suite(args.blimp, args.paradigms, args.max_pairs, args.suite) if args.blimp else None
-
-
 def evaluate_run(workdir: str, args, overrides, step: int | None = None) -> dict:
     """Evaluates a run as the arguments say and stores the results; returns {"evaluations", "summary"}.
 
     step: of the milestone to evaluate; None: the newest checkpoint. With --milestones the result of each, by step.
     """
     from mlm.base import errors
+    from mlm.cli import evaluate_cases
     from mlm.evaluation import evaluation_tasks
     from mlm.training.run import trained_run
 
-    suite, common = read_suite(args), list_common_cases(args)
+    suite, common = evaluate_cases.read_suite(args), evaluate_cases.list_common_cases(args)
     if args.milestones:
         errors.require(step is None, "milestones", True, f"a run: this model was loaded from its step {step}")
         return evaluate_milestones(workdir, args, overrides, suite, common)
     run = trained_run.load(workdir, overrides, step=step)
-    return evaluation_tasks.evaluate(run, list_run_cases(run, args, suite, common))
+    return evaluation_tasks.evaluate(run, evaluate_cases.list_run_cases(run, args, suite, common))
 
 
 def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> dict[int, dict]:
@@ -404,6 +210,7 @@ def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> d
     Raises ConfigError if the run has none.
     """
     from mlm.base import errors
+    from mlm.cli import evaluate_cases
     from mlm.evaluation import evaluation_tasks
     from mlm.training.run import checkpoint, directory, trained_run
 
@@ -416,19 +223,9 @@ def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> d
         )
     for step in steps:
         run = trained_run.load(workdir, overrides, step=step)
-        cases = list_run_cases(run, args, suite, common) if cases is None else cases
+        cases = evaluate_cases.list_run_cases(run, args, suite, common) if cases is None else cases
         by_step[step] = evaluation_tasks.evaluate(run, cases)
     return by_step
-
-
-def print_milestones(workdir: str, by_step: dict[int, dict]) -> None:
-    """Prints the evaluations of a run at its milestones, a row for each."""
-    from mlm.report import milestone_curves, table
-
-    print(
-        "\n"
-        + table.to_markdown(*milestone_curves.build_table([{"config": {"workdir": workdir}, "milestones": by_step}]))
-    )
 
 
 def main(words: list[str]) -> None:
@@ -437,23 +234,26 @@ def main(words: list[str]) -> None:
 
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
+    from mlm.cli import evaluate_cases, evaluate_tables
     from mlm.evaluation import evaluation_tasks
     from mlm.training.run import trained_run
 
     command.raise_on_interrupt()
-    suite, common = read_suite(args), list_common_cases(args)
+    suite, common = evaluate_cases.read_suite(args), evaluate_cases.list_common_cases(args)
     if few := [case for case in common if case.task == "few_shot"]:
-        print(describe_few_shot(few), file=sys.stderr, flush=True)
+        print(evaluate_cases.describe_few_shot(few), file=sys.stderr, flush=True)
     workdirs, failed = select_runs(args.runs), []
     for workdir in workdirs:
         try:
             if args.milestones:
                 by_step = evaluate_milestones(workdir, args, config_flags.overrides, suite, common)
-                print_milestones(workdir, by_step)
+                evaluate_tables.print_milestones(workdir, by_step)
                 written = f"milestone_evaluations/ ({len(by_step)} milestones)"
             else:
                 run = trained_run.load(workdir, config_flags.overrides)
-                print_evaluations(evaluation_tasks.evaluate(run, list_run_cases(run, args, suite, common)))
+                evaluate_tables.print_evaluations(
+                    evaluation_tasks.evaluate(run, evaluate_cases.list_run_cases(run, args, suite, common))
+                )
                 written = f"evaluations.json (step {run.step:,})"
         except errors.ConfigError as error:
             if len(workdirs) == 1:

@@ -13,7 +13,7 @@ from mlm.base import config, fields, files
 from mlm.base.estimates import Score, read_scores
 from mlm.base.storage import get_storage
 from mlm.data.rows.preprocessors import PREPROCESSORS
-from mlm.data.tasks import splits, tasks
+from mlm.data.tasks import splits, task_specs, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
 from mlm.training.run import directory, finetuning_recipe, loop, spikes
@@ -73,7 +73,7 @@ def list_cases(cfg: config.Config) -> list[EvaluationCase]:
             )
         inputs = {"task_sha256": digests[kind], **trial._asdict()}
         name = f"{format_task_name(trial)}-{digests[kind][:6]}/{format_point(inputs)}-s{trial.seed}"
-        task = tasks.TASKS.get(trial.task)
+        task = task_specs.TASKS.get(trial.task)
         titles = {"title": task.title, "note": task.note} if task else {"title": trial.task, "note": ""}
         cases.append(EvaluationCase("finetuned_tasks", name, inputs, inputs | titles))
     return cases

@@ -18,7 +18,7 @@ from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.estimates import Score, compute_score
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
-from mlm.data.tasks import splits, task_file, tasks
+from mlm.data.tasks import splits, task_file, task_specs, tasks
 from mlm.data.tasks.examples import require_column
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
@@ -83,7 +83,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         file, own = name, task_file.read_task_file("--prompt", name)
         name, settings, default = own.name, own.fields, Prompt(own.pattern, own.verbalizers)
     else:
-        known = [task for task, row in tasks.TASKS.items() if row.objective == "classification"]
+        known = [task for task, row in task_specs.TASKS.items() if row.objective == "classification"]
         errors.require_one_of("--prompt", name, known)
         errors.require(
             Path(folder).expanduser().is_dir() and bool(folder), "--task_path", folder, f"the folder of {name}'s files"
