@@ -30,8 +30,8 @@ Scales     quick: AdamW and Muon, one seed, micro. trials: seven members, one se
            Wikipedia, whose floor nobody knows: the held-out loss alone.
 Cost       quick: a minute and a half on 2 CPU cores. The search: as much as 28 points of full length, three quarters of
            an hour with --workers=2. laptop: 42 points, two hours with --workers=2: two points of micro take 2.5
-           minutes, two of tiny 9. paper: 35 points of some 5 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per
-           parameter and token.
+           minutes, two of tiny 9. paper: 35 points of some 5 hours of an H200 at 40% of its peak: an estimate from 6
+           FLOPs per parameter and token.
 Published  Steps to one loss of a causal model (modded-nanogpt, track 3): Adam 5,625 (likely undertuned, as its authors
            say), Muon 3,250.
 """
