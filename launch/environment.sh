@@ -12,7 +12,7 @@ installed=".venv/installed${1:+-$1}"
 if [ ! "$installed" -nt pyproject.toml ]; then
     echo "installing mlm${1:+[$1]} into .venv"
     # --use-pep517: pip before 23.1 runs an old setup.py (seqeval) without what that needs. --no-compile: Python compiles
-    # what it imports, a tenth of what pip would.
+    # what it imports, 2,000 of 14,000 files.
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --use-pep517 --editable ".${1:+[$1]}"
     touch "$installed"
 fi
