@@ -305,6 +305,11 @@ def test_a_measured_side_is_skipped_and_one_that_failed_is_tried_again(tmp_path,
         accelerator.run(tmp_path, sides, ["matmul"], needs_accelerator=True)
 
 
+def test_only_what_is_sharded_needs_several_devices():
+    sides = accelerator_sides.list_sides(accelerator_sides.SMALLEST)
+    assert {side.name for side in sides if side.min_devices > 1} == {"our FSDP", "our FSDP, plain formulas"}
+
+
 def test_a_side_stands_beside_ours_of_its_case_with_its_own_share_of_the_peak():
     ours, peer = (accelerator_sides.Side("transformer", "base", name, dict) for name in ("", "peer"))
     results = {
