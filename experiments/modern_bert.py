@@ -48,7 +48,7 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import excess_loss, randomized_blocks, run_columns, series
+from mlm.report import evaluation_columns, excess_loss, randomized_blocks, run_columns, series
 from mlm.report.table import Column
 
 BERT = {
@@ -146,6 +146,10 @@ COLUMNS = (
     *run_columns.select_columns("size", "learning_rate", "non_embedding", "steps", "tokens", "tokens_per_second"),
     Column("difference", "loss minus that of the row compared (nats)", "+.3f"),
     Column("p", "p (Holm)", ".2g", note=RULE),
+)
+RESULT_COLUMNS = (
+    *("change", "size", "learning_rate", "loss", "excess_loss", *(part.name for part in excess_loss.PARTS)),
+    *("difference", "p", *(probe.name for probe in evaluation_columns.PROBES), "accuracy", "blimp"),
 )
 
 

@@ -108,6 +108,10 @@ COLUMNS = (
     *excess_loss.build_threshold_columns(THRESHOLDS),
     *(Column(f"p_{threshold:g}", f"p of the steps to {threshold:g} (Holm)", ".2g") for threshold in THRESHOLDS),
 )
+RESULT_COLUMNS = (
+    *("optimizer", "size", "learning_rate", "excess_loss", "difference", "p_end"),
+    *(f"{name}_{threshold:g}" for threshold in THRESHOLDS[:3] for name in ("steps", "p")),
+)
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -74,6 +74,7 @@ def start(**changes) -> dict:
         "python": "3.11.7",
         "versions": {"jax": "0.10.2", "flax": "0.12.8"},
         "device": "cpu",
+        "processor": "AMD EPYC",
         "devices": 1,
         "processes": 1,
     } | changes

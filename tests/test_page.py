@@ -125,7 +125,7 @@ def test_a_figure_draws_its_references_and_every_series_with_its_interval(sweep)
 
 def test_the_page_says_what_all_runs_come_from_in_one_line(sweep, written):
     text = plain(written.read_text())
-    line = "commit 0123456, changed files none, device cpu, Python 3.11.7, jax 0.10.2, flax 0.12.8"
+    line = "commit 0123456, changed files none, device AMD EPYC, Python 3.11.7, jax 0.10.2, flax 0.12.8"
     assert f"Of all runs: {line}." in text
     assert "differ in what made them" not in text and "2026-11-22 03:06" in text and "2026-11-22 04:10" in text
 
@@ -146,12 +146,13 @@ def plain(text):
         (
             "device",
             start(device="NVIDIA H200", devices=8, processes=2),
-            "device: cpu (5 runs); 8 x NVIDIA H200 in 2 processes (1 run: gru)",
+            "device: AMD EPYC (5 runs); 8 x NVIDIA H200 in 2 processes (1 run: gru)",
         ),
+        ("device", start(processor="cpu"), "device: AMD EPYC (5 runs); cpu (1 run: gru)"),
         ("jax", start(versions={"jax": "0.11.1", "flax": "0.12.8"}), "jax: 0.10.2 (5 runs); 0.11.1 (1 run: gru)"),
         ("commit", None, "commit: 0123456 (5 runs); not known (1 run: gru)"),
     ],
-    ids=["commit", "changed files", "device", "jax", "nothing is known"],
+    ids=["commit", "changed files", "device", "processor", "jax", "nothing is known"],
 )
 def test_a_table_of_runs_that_something_else_made_says_so_above_it(sweep, name, other, said):
     results = copy.deepcopy(sweep[1])

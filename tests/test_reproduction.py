@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from mlm.report import reproduction
 from mlm.training.run import provenance
 
 ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "experiments" / "figures"
 
 
 @pytest.fixture
@@ -109,6 +111,34 @@ def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(sweep_files
         assert page.read_text() == wrong
 
 
+def test_a_page_shows_the_columns_that_its_experiment_names(sweep_files):
+    folder, results, call = sweep_files
+    source = folder / "families.py"
+    source.write_text(source.read_text() + '\nRESULT_COLUMNS = ("model", "excess_loss", "seeds", "not_there")\n')
+    results[0]["provenance"][0]["commit"] = "0123456789"
+    page = folder / "page.md"
+    page.write_text("<!-- figures: families-quick -->\n<!-- end of figures -->\n")
+    call("--write", f"--pages={page}")
+    text = page.read_text()
+    assert re.search(r"\| model +\| +loss above the floor \(nats\) \| +seeds \|\n", text)
+    assert "Commit abcdef0 (3 runs), 0123456 (1 run)" in text
+    call(f"--pages={page}")
+    assert page.read_text() == text  # from the file of figures alone
+
+
+def test_committed_figures_of_a_kept_sweep_come_from_its_archive(tmp_path):
+    kept = [
+        path for path in FIGURES.glob("*.tar.xz") if FIGURES.joinpath(path.name.replace(".tar.xz", ".json")).exists()
+    ]
+    assert kept
+    for archive in kept:
+        shutil.unpack_archive(archive, tmp_path, filter="data")
+        name, _, scale = archive.name.removesuffix(".tar.xz").rpartition("-")
+        flags = [str(ROOT / "experiments" / f"{name}.py"), f"--scale={scale}", f"workdir={tmp_path / name}-{scale}"]
+        command.main(["sweep", "compare", *flags, "--write", f"--figures={tmp_path / name}.json"])
+        assert (tmp_path / f"{name}.json").read_text() == (FIGURES / f"{name}-{scale}.json").read_text()
+
+
 def test_what_cannot_be_compared_ends_in_one_line(sweep_files, monkeypatch):
     folder, results, call = sweep_files
     with pytest.raises(errors.ConfigError, match=r"families-quick.json: no such file of figures; mlm sweep compare"):
@@ -124,7 +154,7 @@ def test_what_cannot_be_compared_ends_in_one_line(sweep_files, monkeypatch):
 
 
 def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp_path):
-    for path in (ROOT / "experiments" / "figures").glob("*.json"):
+    for path in FIGURES.glob("*.json"):
         figures = reproduction.read_figures(path)
         assert path.stem == figures.name
         experiment = command.load_experiment(str(ROOT / "experiments" / f"{figures.experiment}.py"))
@@ -153,7 +183,7 @@ def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp
 
 def test_archives_hold_finished_points_of_their_sweeps():
     """A point's name has a digest of its config: an archive of other recipes than the experiment's would fail."""
-    for path in (ROOT / "experiments" / "figures").glob("*.tar.xz"):
+    for path in FIGURES.glob("*.tar.xz"):
         with tarfile.open(path) as archive:
             files = [Path(name) for name in archive.getnames()]
         name, _, scale = path.name.removesuffix(".tar.xz").rpartition("-")

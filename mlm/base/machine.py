@@ -1,4 +1,4 @@
-"""This machine's cache folder. Imports nothing slow."""
+"""This machine's cache folder and processor. Imports nothing slow."""
 
 import os
 import platform
@@ -11,9 +11,8 @@ def cache_folder(name: str) -> str:
     return os.path.join(folder, "mlm", name) if os.path.isabs(folder) else ""
 
 
-def describe_processor() -> str:
-    """The name of this machine's processor and the number of its cores that this process may use."""
+def name_processor() -> str:
+    """The name of this machine's processor."""
     info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if os.path.exists("/proc/cpuinfo") else ""
     names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{names[0] if names else platform.processor() or platform.machine()}, {count} cores"
+    return names[0] if names else platform.processor() or platform.machine()

@@ -41,7 +41,7 @@ def compare_points(
         results: of the points that are done.
         num_points: of the sweep, all of which must be done.
     """
-    from mlm.base import errors
+    from mlm.base import errors, user_code
     from mlm.report import reproduction
 
     errors.require(
@@ -54,7 +54,12 @@ def compare_points(
     }
     words = [f"{name}={value}" for name, value in changes.items()]
     line = f"mlm sweep run experiments/{source.name} --scale={args.scale} {shlex.join(words)}".strip()
-    found = reproduction.collect_figures(source.stem, args.scale, line, results)
+    shown = []
+    if names := getattr(experiment, "RESULT_COLUMNS", ()):
+        with user_code.report_errors("experiment", experiment.__file__):
+            rows, columns = experiment.table(results)
+        shown = reproduction.select_table(rows, columns, names)
+    found = reproduction.collect_figures(source.stem, args.scale, line, results, shown)
     if args.write:
         path.parent.mkdir(parents=True, exist_ok=True)
         reproduction.write_figures(path, found)

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import errors, files, machine
+from mlm.base import errors, files
 from mlm.base.estimates import Score
-from mlm.report import series, table
+from mlm.report import evaluation_columns, series, table
 from mlm.report.pages import run_provenance
 from mlm.report.table import Column
 
@@ -49,6 +49,7 @@ class Figures(NamedTuple):
     seeds: int  # of each row, at most
     columns: dict[str, str]  # titles by name
     rows: dict[str, dict[str, Figure]]
+    table: Sequence[str] = ()  # lines of Markdown that a page shows in place of the rows
 
     @property
     def name(self) -> str:
@@ -73,8 +74,13 @@ class Change(NamedTuple):
         return f"{place}: {self.new.value:.4f}, committed {self.old.value:.4f} ({distance})"
 
 
-def collect_figures(experiment: str, scale: str, command: str, results: Sequence[dict]) -> Figures:
-    """The figures of finished runs, as in report/series.py: all scores of the models, and their references."""
+def collect_figures(
+    experiment: str, scale: str, command: str, results: Sequence[dict], shown_table: Sequence[str] = ()
+) -> Figures:
+    """The figures of finished runs, as in report/series.py: all scores of the models, and their references.
+
+    shown_table: as of `select_table`.
+    """
     scores = [score for score in series.collect_scores(results) if score.reference or score.chart or score.better]
     rows = {
         name: {score.name: estimate_figure(score, runs) for score in scores if series.is_common(runs, score)}
@@ -82,7 +88,7 @@ def collect_figures(experiment: str, scale: str, command: str, results: Sequence
     }
     starts = [result["provenance"][-1] for result in results if result.get("provenance")]
     shown = run_provenance.collect_provenance(results, series.group_name)
-    origin = {name: shown.same.get(name, "several") for name in ("commit", "device")}
+    origin = {name: shown.same.get(name) or count_runs(shown.mixed.get(name, {})) for name in ("commit", "device")}
     durations = [
         measure_hours(start["time"], start["ended"]) for start in starts if "ended" in start and "time" in start
     ]
@@ -92,12 +98,25 @@ def collect_figures(experiment: str, scale: str, command: str, results: Sequence
         command,
         origin["commit"],
         max((start["time"][:10] for start in starts if "time" in start), default=run_provenance.UNKNOWN),
-        machine.describe_processor() if origin["device"] == "cpu" else origin["device"],
+        origin["device"],
         round(sum(durations), 3),
         max(map(len, series.group_runs(results).values())),
         {score.name: table.score_column(score).title if not score.reference else score.title for score in scores},
         rows,
+        shown_table,
     )
+
+
+def count_runs(groups: Mapping[str, Sequence[str]]) -> str:
+    """The values of a property in which runs differ, each with the number of its runs."""
+    counts = [f"{value} ({evaluation_columns.format_count(len(runs), 'run')})" for value, runs in groups.items()]
+    return ", ".join(counts) or run_provenance.UNKNOWN
+
+
+def select_table(rows: Sequence[dict], columns: Sequence[Column], names: Sequence[str]) -> list[str]:
+    """The columns of these names, in this order, as lines of Markdown; those that the table lacks are left out."""
+    by_name = {column.name: column for column in columns}
+    return table.to_markdown(rows, [by_name[name] for name in names if name in by_name]).splitlines()
 
 
 def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
@@ -144,10 +163,13 @@ def compute_distance(old: Figure, new: Figure) -> float:
 
 def write_figures(path: Path, figures: Figures) -> None:
     """Writes a file of figures, with a line for each row."""
-    head = {name: value for name, value in figures._asdict().items() if name != "rows"}
+    head = {name: value for name, value in figures._asdict().items() if name not in ("rows", "table")}
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     rows = [f"  {json.dumps(row)}: {json.dumps(cells)}" for row, cells in figures.rows.items()]
-    files.write_text(path, "{\n" + ",\n".join([*lines, ' "rows": {\n' + ",\n".join(rows) + "\n }"]) + "\n}\n")
+    lines.append(' "rows": {\n' + ",\n".join(rows) + "\n }")
+    if figures.table:
+        lines.append(' "table": [\n' + ",\n".join(f"  {json.dumps(line)}" for line in figures.table) + "\n ]")
+    files.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def read_figures(path: Path) -> Figures:
@@ -169,7 +191,14 @@ def read_figures(path: Path) -> Figures:
 
 
 def render_figures(figures: Figures) -> str:
-    """The figures in Markdown: the command, where they come from, the table, and references that all rows share."""
+    """The figures in Markdown: the command, where they come from, and the table: the one that the experiment chose, or
+    all scores, with the references that all rows share below it.
+    """
+    origin = f"Commit {figures.commit}, {figures.date}; {figures.device}; {figures.hours:.2f} hours of runs"
+    seeds = f"{figures.seeds} seeds" if figures.seeds > 1 else "one seed"
+    lines = [f"    {figures.command}", f"{origin}; {seeds}."]
+    if figures.table:
+        return "\n\n".join([*lines, "\n".join(figures.table)]) + "\n"
     shared = {}
     for name, title in figures.columns.items():
         values = {cells.get(name) for cells in figures.rows.values()}
@@ -181,10 +210,9 @@ def render_figures(figures: Figures) -> str:
         {"row": row} | {name: format_figure(figure) for name, figure in cells.items()}
         for row, cells in figures.rows.items()
     ]
-    origin = f"Commit {figures.commit}, {figures.date}; {figures.device}; {figures.hours:.2f} hours of runs"
-    seeds = f"{figures.seeds} seeds" if figures.seeds > 1 else "one seed"
     meaning = "the standard error over seeds" if figures.seeds > 1 else "the standard error over held-out examples"
-    lines = [f"    {figures.command}", f"{origin}; {seeds}. ± is {meaning}.", table.to_grid(rows, columns)]
+    lines[-1] += f" ± is {meaning}."
+    lines.append(table.to_grid(rows, columns))
     return "\n\n".join([*lines, *([f"Of all rows: {', '.join(shared.values())}."] if shared else [])]) + "\n"
 
 

@@ -77,9 +77,10 @@ def describe_changes(status: str | None) -> str:
 
 
 def describe_device(start: dict) -> str:
-    """The devices of a start, in words."""
+    """The devices of a start, in words; a CPU by its name, where it was recorded."""
+    device = start["device"] if start["device"] != "cpu" else start.get("processor", "cpu")
     count = f"{start['devices']} x " if start["devices"] > 1 else ""
-    return f"{count}{start['device']}" + (f" in {start['processes']} processes" if start["processes"] > 1 else "")
+    return f"{count}{device}" + (f" in {start['processes']} processes" if start["processes"] > 1 else "")
 
 
 def format_minute(time: str | None) -> str:

@@ -9,6 +9,7 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
     tables(results) -> list     further tables (table.NamedTable), such as fits to the points
     charts(results) -> list     further charts
     SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
+    RESULT_COLUMNS              names of the table's columns that `mlm sweep compare --pages` shows; default: all scores
 """
 
 import collections

@@ -7,6 +7,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from mlm.base import machine
 from mlm.training.step import parallel
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece", "tokenizers")
@@ -41,4 +42,5 @@ def make_record(step: int) -> dict:
         "python": sys.version.split()[0],
         "versions": {name: metadata.version(name) for name in PACKAGES},
         **parallel.describe_devices(),
+        "processor": machine.name_processor(),
     }
