@@ -17,7 +17,7 @@ fi
 files=()
 for result in "${finished[@]}"; do
     point="$(dirname "$result")"
-    files+=("$point"/*.json "$point"/*.jsonl "$point"/*.npz)
+    files+=("$point"/*.json "$point"/*.jsonl "$point"/*.npz "$point"/milestone_evaluations/*.json)
 done
 trap 'rm -f "$archive.partial"' EXIT
 tar --create --sort=name --owner=0 --group=0 --numeric-owner -- "${files[@]}" | xz -9e > "$archive.partial"

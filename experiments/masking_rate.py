@@ -2,14 +2,30 @@
 
 Paper      Wettig et al. 2022 ("Should You Mask 15%?", arXiv:2202.08005): yes for a large model, for which 40% is best;
            even 80% keeps most of the quality. [MASK] alone is as good as 80/10/10.
-Method     A learning rate that was tuned at one masking rate favors that rate. So none is tuned: at scale laptop each
-           masking rate is trained with the same three learning rates, at either size, a row of the table each, and
-           rates are compared within a learning rate. paper: the paper's learning rate for all.
+Method     A learning rate that was tuned at one masking rate favors that rate. So each masking rate has the same search
+           of learning rate and warm-up, at micro size and the middle budget, with a seed that no table has and on rows
+           that no table reads; both sizes and all budgets have what it chose. A budget is a number of examples, each
+           read once; every point is a run of its own, with a schedule of that length. paper: the paper's learning rate
+           for all.
+Rule       Written before the runs. For each size and budget, seeds are blocks and rates are treatments (randomized
+           block design, mlm/report/randomized_blocks.py); each rate is compared with 15%, and the two-sided p has
+           Holm's correction for the rates of that size and budget. A rate is better or worse if its p is below 0.05.
+           Whether the best rate moves: the loss at 40% less that at 15%, at one size or budget less that at another,
+           seeds paired; it moves if the 95% interval has no 0. All else is a difference with its interval, and no
+           sentence.
 Run        mlm sweep run experiments/masking_rate.py --scale=laptop --workers=2
-           (your own text: --config.data.path=... --config.tokenizer.vocab_size=2048 --config.workdir=runs/...)
-Cost       quick: seconds per point. laptop: 81 points, 140 minutes on 2 CPU cores with --workers=2, estimated from the
-           73 of 42 points with as many examples. paper: 60 points, some 660 hours of an H200 at 40% of its peak (5 per
-           point at base size, 17 at large): an estimate from 6 FLOPs per parameter and token.
+           Your own text: --scale=text --config.data.path=... --config.tokenizer.vocab_size=8192
+           --config.downstream.path=FOLDER of the tasks; after it mlm evaluate runs/masking_rate-text/*/ --blimp=FOLDER,
+           and the table has the accuracy on BLiMP.
+Search     mlm sweep search experiments/masking_rate.py --scale=trials --trials=4 --rungs=1 --workers=2
+           --out=experiments/searches/masking_rate-trials.json
+Scales     quick: three rates, one seed. trials: five rates, one seed, micro, the middle budget, for the search. laptop:
+           five rates, three budgets, micro and tiny, three seeds. text: three rates, tiny, three seeds, fine-tuned on
+           five tasks. paper: base and large, eight rates and two of 80/10/10, three seeds.
+Cost       quick: seconds per point. The search: 20 points, 20 minutes on 2 CPU cores with --workers=2. laptop: 90
+           points, about 110 minutes. text: 9 points, about 70 minutes, half of it fine-tuning: all estimated from
+           48,000 and 19,000 tokens a second of a core. paper: 60 points, some 660 hours of an H200 at 40% of its peak
+           (5 per point at base size, 17 at large): an estimate from 6 FLOPs per parameter and token.
 Published  large model, accuracy on the development sets after fine-tuning (the authors' README):
            rate           15    20    30    40    50    60    70    80 | 80/10/10: 15    40
            MNLI         84.2  84.1  84.2  84.5  84.1  83.2  82.3  80.8 |         83.7  84.3
@@ -17,37 +33,37 @@ Published  large model, accuracy on the development sets after fine-tuning (the 
            QQP          87.8  87.9  88.0  88.1  88.1  87.8  87.5  87.1 |         87.8  87.9
            SST-2        93.3  92.7  93.0  92.8  92.7  92.6  91.9  90.5 |         93.2  93.0
            They stand beside our scores at scale paper.
-Columns    Held-out loss with 15% masked, and with every other rate masked: a row is a rate of training, a column a rate
-           of evaluation.
+Columns    Held-out loss with 15% masked, and with other rates masked: a row is a rate of training, a column a rate of
+           evaluation. "difference" and p are those of the rule.
 Tasks      paper: the four tasks, from folders below --config.downstream.path=... (--config.downstream.tasks= skips
-           them). quick, laptop: the topic of a passage of the built-in language, whose Bayes-optimal accuracy is known;
-           at scale laptop 3 pretraining seeds x 3 fine-tuning seeds, half a minute each: 2 hours more. For models of
-           your own text: --config.downstream.tasks=sst2,cola --config.downstream.path=...
+           them). text: SST-2, CoLA, MRPC, RTE and STS-B, one fine-tuning of each model. quick: the topic of a passage
+           of the built-in language, whose Bayes-optimal accuracy is known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
-from mlm.experiment.grid import chain_points, cross_points, make_axis, make_seeds, name_points
+from mlm.base.estimates import estimate_mean
+from mlm.experiment import searches
+from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
     LAPTOP,
-    LAPTOP_TASKS,
     PAPER_TASKS,
     QUICK,
     QUICK_TASKS,
-    TUNED_FIELDS,
     WETTIG,
     set_training_length,
 )
-from mlm.report import evaluation_columns, run_columns, summary
-from mlm.report.table import Column
+from mlm.experiment.search_space import Choice, LogUniform
+from mlm.report import evaluation_columns, randomized_blocks, run_columns, series, summary
+from mlm.report.charts import LineChart
+from mlm.report.series import Series
+from mlm.report.table import Column, NamedTable
 
 RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # to train at
-EVAL_FIELDS = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # to judge at; apart: one more to train at redoes no run
-MODELS = {
-    "transformer": {"name": "transformer", "model.family": "transformer"},
-    "lstm": {"name": "lstm", "model.family": "rnn", "model.cell": "lstm"},
-}
+EVAL_RATES = RATES  # to judge at; apart: one more to train at redoes no run
+TRANSFORMER = {"name": "transformer", "model.family": "transformer"}
 MIXES = {
     "mask": {"name": "mask", "mask.mask_token_prob": 1.0, "mask.random_token_prob": 0.0},
     "80-10-10": {"name": "80-10-10", "mask.mask_token_prob": 0.8, "mask.random_token_prob": 0.1},
@@ -67,42 +83,62 @@ PAPER = {  # large: [MASK] alone?, rate: accuracies of TASKS
     (False, 0.4): (84.3, 91.2, 87.9, 93.0),
 }
 
-# Of a laptop's runs: each model's own batch, and as many rows whatever that is.
-TRAINING_FIELDS = {
-    member: ARCHITECTURE_FIELDS[member]
-    | set_training_length(44_800, 6_400, {"train.batch_size": TUNED_FIELDS[member]["train.batch_size"]})
-    for member in MODELS
+SEARCHES = searches.read_searches(__file__)
+TRIAL_SEED = 3  # of no table, so that nothing is chosen by the runs that are compared
+LAPTOP_RATES, TEXT_RATES = (0.15, 0.3, 0.4, 0.6, 0.8), (0.15, 0.4, 0.8)  # to train at
+BASELINE, CONTENDER = 0.15, 0.4  # BERT's rate, and the paper's
+BUDGETS, MIDDLE = (8_000, 20_000, 50_000), 20_000  # examples
+NUM_EVALUATIONS = 5  # of a run
+LAPTOP_FIELDS = (
+    LAPTOP
+    | ARCHITECTURE_FIELDS["transformer"]
+    | {"eval.mask_rates": EVAL_RATES, "data.language.validation_documents": 300}
+)
+TEXT_TASKS = {
+    "downstream.tasks": "sst2,cola,mrpc,rte,stsb",
+    "downstream.path": "tasks",
+    "downstream.learning_rates": (1e-3,),
+    "downstream.epochs": (3.0,),
 }
 
-# Which rates to train at, by model, size and mix. Runs of seconds share one compiled program, with room for the highest
-# rate; in longer ones a program for each rate costs less: 216 ms for 64 rows at 15%, and 315 with that room.
+# Which rates to train at, by size and mix. Runs of seconds share one compiled program, with room for the highest rate;
+# in longer ones a program for each rate costs less: 216 ms for 64 rows at 15%, and 315 with that room.
 SCALES = {
     "quick": {
-        "fields": QUICK | QUICK_TASKS | {"mask.max_rate": 0.8, "eval.mask_rates": (0.15, 0.4, 0.8)},
-        "seeds": 1,
-        "own": ARCHITECTURE_FIELDS,
-        "learning_rates": (QUICK["optim.learning_rate"],),
-        "rates": {("transformer", "micro", "mask"): (0.15, 0.4, 0.8), ("transformer", "micro", "80-10-10"): (0.4,)},
+        "fields": QUICK
+        | ARCHITECTURE_FIELDS["transformer"]
+        | QUICK_TASKS
+        | {"mask.max_rate": 0.8, "eval.mask_rates": (0.15, 0.4, 0.8)},
+        "seeds": (0,),
+        "learning_rate": QUICK["optim.learning_rate"],
+        "rates": {("micro", "mask"): (0.15, 0.4, 0.8), ("micro", "80-10-10"): (0.4,)},
+    },
+    "trials": {
+        "fields": LAPTOP_FIELDS,
+        "seeds": (TRIAL_SEED,),
+        "budgets": (MIDDLE,),
+        "rates": {("micro", "mask"): LAPTOP_RATES},
     },
     "laptop": {
-        "fields": LAPTOP | LAPTOP_TASKS | {"eval.mask_rates": EVAL_FIELDS, "data.language.validation_documents": 300},
-        "seeds": 3,
-        "own": TRAINING_FIELDS,
-        "learning_rates": (2e-3, 4e-3, 8e-3),
-        "rates": {
-            ("transformer", "micro", "mask"): (0.15, 0.4, 0.8),
-            ("transformer", "micro", "80-10-10"): (0.15, 0.4),
-            ("transformer", "tiny", "mask"): (0.15, 0.4),
-            ("lstm", "micro", "mask"): (0.15, 0.4),
-        },
+        "fields": LAPTOP_FIELDS,
+        "seeds": (0, 1, 2),
+        "search": "trials",
+        "budgets": BUDGETS,
+        "rates": {(size, "mask"): LAPTOP_RATES for size in ("micro", "tiny")},
+    },
+    "text": {
+        "fields": LAPTOP_FIELDS | TEXT_TASKS,
+        "seeds": (0, 1, 2),
+        "search": "trials",
+        "budgets": BUDGETS[-1:],
+        "rates": {("tiny", "mask"): TEXT_RATES},
     },
     "paper": {
-        "fields": WETTIG | PAPER_TASKS | {"eval.mask_rates": EVAL_FIELDS},
-        "seeds": 3,
-        "own": {"transformer": {}},
-        "learning_rates": (WETTIG["optim.learning_rate"],),
+        "fields": WETTIG | PAPER_TASKS | {"eval.mask_rates": EVAL_RATES},
+        "seeds": (0, 1, 2),
+        "learning_rate": WETTIG["optim.learning_rate"],
         "rates": {
-            ("transformer", size, mix): rates
+            (size, mix): rates
             for size in ("base", "large")
             for mix, rates in (("mask", RATES), ("80-10-10", (0.15, 0.4)))
         },
@@ -113,47 +149,156 @@ COLUMNS = (
     *run_columns.select_columns("model", "size"),
     Column("masking", "masking"),
     *run_columns.select_columns("learning_rate"),
+    Column("examples", "examples", ",d"),
     Column("rate", "trained at"),
+    Column("difference", "loss minus that at 15% (nats)", "+.3f"),
+    Column("p", "p (Holm)", ".2g", note="p: two-sided, seeds as blocks; Holm's correction for a size and budget."),
 )
 PAPER_COLUMNS = evaluation_columns.build_paper_columns(TASKS)
+RESULT_COLUMNS = (
+    *("size", "examples", "rate", "learning_rate", "loss", "excess_loss", "difference", "p"),
+    *(f"{score}_at_{rate:g}" for score in ("excess_loss", "loss") for rate in (0.4, 0.8)),
+)
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    seeds = make_seeds(plan["seeds"])
-    learning_rates = make_axis("optim.learning_rate", *plan["learning_rates"], name="lr{}")
     points = chain_points(
         *(
             cross_points(
-                [MODELS[member] | plan["own"][member]],
+                [TRANSFORMER],
                 make_axis("model.size", size, name="{}"),
                 [MIXES[mix]],
-                learning_rates,
-                make_axis("mask.rate", *rates, name="{}"),
-                seeds,
+                make_lengths(plan),
+                [make_rate(plan, rate) for rate in rates],
+                make_axis("seed", *plan["seeds"], name="seed{}"),
             )
-            for (member, size, mix), rates in plan["rates"].items()
+            for (size, mix), rates in plan["rates"].items()
         )
     )
     return name_points(points, plan["fields"])
 
 
-def describe_row(seeds: Sequence[dict]) -> dict:
-    config = seeds[0]["config"]
+def make_lengths(plan: Mapping) -> list[dict]:
+    """A point for each budget of a scale; one that sets nothing where the scale has none."""
+    return [
+        {"name": f"{count}"} | set_training_length(count, count // NUM_EVALUATIONS, {"train.batch_size": 16})
+        for count in plan.get("budgets", ())
+    ] or [{}]
+
+
+def make_rate(plan: Mapping, rate: float) -> dict:
+    """The point of a masking rate, with what the scale's search chose for it."""
+    rates = {"optim.learning_rate": plan["learning_rate"]} if "learning_rate" in plan else {}
+    chosen = searches.find_chosen(SEARCHES, plan.get("search", ""), f"transformer-micro-mask-{MIDDLE}-{rate:g}")
+    return {"name": f"{rate:g}", "mask.rate": rate} | rates | chosen
+
+
+def search_space(point: dict) -> dict:
+    """What mlm sweep search tries for a row."""
+    return {"optim.learning_rate": LogUniform(1e-3, 1.6e-2), "optim.warmup_fraction": Choice((0.06, 0.2))}
+
+
+def group_by_rate(results: Sequence[dict]) -> dict[tuple, dict[float, dict[int, float]]]:
+    """The primary score of runs by size, mix and number of examples; then by masking rate; then by seed."""
+    primary = series.select_primary_score(results).name
+    groups: dict[tuple, dict[float, dict[int, float]]] = {}
+    for result in results:
+        by_rate = groups.setdefault(find_group(result), {})
+        by_rate.setdefault(result["config"]["mask.rate"], {})[result["config"]["seed"]] = result["evaluation"][primary]
+    return groups
+
+
+def find_group(result: Mapping) -> tuple[str, bool, int]:
+    """The size, whether [MASK] alone hides tokens, and the number of examples of a run."""
+    config = result["config"]
     is_mask_only = config["mask.mask_token_prob"] == 1
-    row = {"masking": "[MASK]" if is_mask_only else "80/10/10", "rate": f"{config['mask.rate']:.0%}"}
-    paper = PAPER.get((is_mask_only, config["mask.rate"])) if config["model.size"] == "large" else None
-    return row | (evaluation_columns.build_paper_cells(TASKS, paper) if paper else {})
+    return config["model.size"], is_mask_only, config["train.steps"] * config["train.batch_size"]
+
+
+def compute_tests(results: Sequence[dict]) -> dict[tuple, randomized_blocks.BlockTest]:
+    """The test of each rate against 15%, by group and rate."""
+    tests = {}
+    for group, by_rate in group_by_rate(results).items():
+        pairs = [(rate, BASELINE) for rate in by_rate if rate != BASELINE]
+        corrected = randomized_blocks.correct_p(randomized_blocks.compare_rows(by_rate, pairs))
+        tests |= {(group, rate): test for (rate, _), test in corrected.items()}
+    return tests
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
-    """At each learning rate 40% is better than 15%, and [MASK] alone better than 80/10/10."""
+    """40% is better than 15%, and [MASK] alone better than 80/10/10."""
     return [(name, f"{name.removesuffix('-0.4')}-0.15") for name in names if name.endswith("-0.4")] + [
         (name, name.replace("-mask-", "-80-10-10-")) for name in names if "-mask-" in name
     ]
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
-    """A row for each model, mix, learning rate and masking rate of training."""
+    """A row for each size, mix, budget and masking rate of training."""
+    tests = compute_tests(results)
+
+    def describe_row(seeds):
+        config = seeds[0]["config"]
+        size, is_mask_only, examples = group = find_group(seeds[0])
+        test = tests.get((group, config["mask.rate"]))
+        row = {
+            "masking": "[MASK]" if is_mask_only else "80/10/10",
+            "examples": examples,
+            "rate": f"{config['mask.rate']:.0%}",
+        }
+        paper = PAPER.get((is_mask_only, config["mask.rate"])) if size == "large" else None
+        return (
+            row
+            | ({} if test is None else test._asdict())
+            | (evaluation_columns.build_paper_cells(TASKS, paper) if paper else {})
+        )
+
     return summary.build_table(results, COLUMNS, describe_row, PAPER_COLUMNS)
+
+
+def tables(results: Sequence[dict]) -> list[NamedTable]:
+    """How much more 40% is worth at a larger size or budget, with [MASK] alone."""
+    gains = {
+        (size, examples): {seed: by_rate[CONTENDER][seed] - by_rate[BASELINE][seed] for seed in by_rate[BASELINE]}
+        for (size, is_mask_only, examples), by_rate in group_by_rate(results).items()
+        if is_mask_only
+        and {BASELINE, CONTENDER} <= by_rate.keys()
+        and by_rate[BASELINE].keys() == by_rate[CONTENDER].keys()
+    }
+    sizes, budgets = (list(dict.fromkeys(values)) for values in zip(*gains, strict=True)) if gains else ((), ())
+    pairs = [((size, few), (size, many)) for size in sizes for few, many in pairwise(sorted(budgets))]
+    pairs += [((small, budget), (large, budget)) for budget in budgets for small, large in pairwise(sizes)]
+    rows = [
+        {
+            "less": "{} with {:,} examples".format(*less),
+            "more": "{} with {:,} examples".format(*more),
+            "moved": estimate_mean(gains[more][seed] - gains[less][seed] for seed in gains[less]),
+        }
+        for less, more in pairs
+        if gains.keys() >= {less, more} and gains[less].keys() == gains[more].keys()
+    ]
+    columns = [
+        Column("less", "from"),
+        Column("more", "to"),
+        Column("moved", "change of (loss at 40% minus loss at 15%) (nats)", "+.3f"),
+    ]
+    caption = "Negative: a higher rate is worth more at the larger size or budget. Seeds paired, no correction."
+    return [NamedTable("moves", "Does the best rate move?", caption, rows, columns)]
+
+
+def charts(results: Sequence[dict]) -> list[LineChart]:
+    """The primary score against the masking rate of training: a line for each size, mix and budget."""
+    score = series.select_primary_score(results)
+    lines = [
+        Series(
+            f"{size}{'' if is_mask_only else ', 80/10/10'}, {examples:,} examples",
+            sorted(by_rate),
+            [estimate_mean(by_rate[rate].values()) for rate in sorted(by_rate)],
+        )
+        for (size, is_mask_only, examples), by_rate in group_by_rate(results).items()
+    ]
+    chart = LineChart(
+        score.name, "training_rate", "Masking rate", "masking rate of training", f"{score.title} (nats)", lines, []
+    )
+    return [chart._replace(bounds=series.describe_bounds(lines))]

@@ -149,7 +149,7 @@ COLUMNS = (
 )
 RESULT_COLUMNS = (
     *("change", "size", "learning_rate", "loss", "excess_loss", *(part.name for part in excess_loss.PARTS)),
-    *("difference", "p", *(probe.name for probe in evaluation_columns.PROBES), "accuracy", "blimp"),
+    *("difference", "p", *(probe.name for probe in evaluation_columns.PROBES), "accuracy", "pairs_blimp"),
 )
 
 

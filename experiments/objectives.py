@@ -7,18 +7,22 @@ Paper      "Should We Still Pretrain Encoders with MLM?" (Gisserot-Boukhlef et a
            both. Diffusion language models (MDLM, arXiv:2406.07524; LLaDA, arXiv:2502.09992) come close to causal ones
            in their bound on a text's probability. ELECTRA (Clark et al. 2020, arXiv:2003.10555): detecting replaced
            tokens learns from all tokens and fine-tunes better than masking at equal compute.
-Method     One architecture, the same examples, steps and learning rate. Losses of different objectives do not compare,
+Method     One architecture, the same examples and steps, and the same search of learning rate and warm-up for each
+           objective, on rows that no table reads. Losses of different objectives do not compare,
            so each is measured by its excess over its own floor, and a column names what each was evaluated on. Causal
            and diffusion models predict whole documents, and share the column "loss of a document above the floor", in
            nats per document. All models can be compared by the task's score after fine-tuning, which stands beside its
            optimum, and those that fill in masks by the verbs that agree and the names that recur, each masked alone.
 Run        mlm sweep run experiments/objectives.py --scale=laptop --workers=2
            (equal training FLOPs instead of equal tokens: --budget=flops, with a --config.workdir of its own)
+Search     mlm sweep search experiments/objectives.py --scale=laptop --trials=4 --rungs=1 --workers=2
+           --out=experiments/searches/objectives-laptop.json; from then on scale laptop has what it chose.
 Scales     quick: one objective of each kind, for a first look. laptop: all, three seeds. families: every objective with
            a floor, two stacks among them, with a window, a GRU and a Transformer, and denoising encoder-decoders with
            as many layers on each side; three seeds, half the examples, no task: the table of excess losses. paper: base
            size, English Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' recipes differ.
-Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 42 minutes with --workers=2. families: 60
+Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 42 minutes with --workers=2; its search: 44
+           trials, three quarters of an hour. families: 60
            points, an hour and a half, a third of it for the recurrent encoder-decoder: estimated from the other 45
            points, 49 minutes with other work beside. paper: 11 points of some 5 hours of an H200 at 40% of its peak: an
            estimate from 6 FLOPs per parameter and token.
@@ -26,6 +30,7 @@ Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 42 minut
 
 from collections.abc import Sequence
 
+from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import (
     ARCHITECTURE_FIELDS,
@@ -37,6 +42,7 @@ from mlm.experiment.recipes import (
     WETTIG,
     set_training_length,
 )
+from mlm.experiment.search_space import Choice, LogUniform
 from mlm.report import evaluation_columns, run_columns, series, summary
 from mlm.report.table import Column
 
@@ -137,6 +143,7 @@ SCALES = {
         "fields": WETTIG | SHARED_FIELDS | PAPER_TASKS,
     },
 }
+SEARCHES = searches.read_searches(__file__)
 COLUMNS = (Column("objective", "objective"), *run_columns.select_columns("model", "size"))
 
 
@@ -156,16 +163,20 @@ def sweep(scale: str) -> dict[str, dict]:
             seeds,
         )
 
-    return name_points(
-        chain_points(
-            *(
-                points(OBJECTIVES[name], member)
-                for member in plan["members"]
-                for name in plan["objectives"]
-                if (name == "denoising") == (member.get("model.family") == "encoder_decoder")
-            )
+    found = chain_points(
+        *(
+            points(OBJECTIVES[name], member)
+            for member in plan["members"]
+            for name in plan["objectives"]
+            if (name == "denoising") == (member.get("model.family") == "encoder_decoder")
         )
     )
+    return searches.apply_choices(name_points(found), SEARCHES, scale)
+
+
+def search_space(point: dict) -> dict:
+    """What mlm sweep search tries for a row."""
+    return {"optim.learning_rate": LogUniform(1e-3, 1.6e-2), "optim.warmup_fraction": Choice((0.06, 0.2))}
 
 
 def format_objective(config: dict) -> str:

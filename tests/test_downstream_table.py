@@ -206,5 +206,7 @@ def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s
             "mask.mask_token_prob": 1.0,
             "optim.learning_rate": 1e-3,
             "mask.rate": 0.4,
+            "train.steps": 10,
+            "train.batch_size": 16,
         }
         assert masking_rate.table([one])[0][0].get("task_mnli_paper") == value

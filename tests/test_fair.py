@@ -6,6 +6,7 @@ import pytest
 from test_experiments import FLOORS, result
 
 from experiments import architectures, masking_rate, modern_bert
+from mlm.base import config, fields
 from mlm.base.estimates import Estimate
 from mlm.experiment.recipes import MODERN_BLOCK
 from mlm.objectives import mlm
@@ -48,17 +49,46 @@ def test_the_modern_transformer_is_the_ladder_s_last_block():
     }
 
 
-@pytest.mark.parametrize("scale", ["quick", "laptop", "paper"])
-def test_every_masking_rate_has_the_same_learning_rates_and_rows(scale):
+@pytest.mark.parametrize("scale", ["quick", "laptop", "text", "paper"])
+def test_every_masking_rate_has_the_same_search_and_rows(scale):
+    chosen = [*masking_rate.search_space({})]  # a rate's own; nothing else may differ
     by_rate = {}
     for point in masking_rate.sweep(scale).values():
-        group = (point["model.family"], point["model.size"], point["mask.mask_token_prob"])
-        rest = {name: value for name, value in point.items() if name != "mask.rate"}
+        group = (point["model.size"], point["mask.mask_token_prob"])
+        rest = {name: value for name, value in point.items() if name not in ("mask.rate", *chosen)}
         by_rate.setdefault(group, {}).setdefault(point["mask.rate"], set()).add(json.dumps(rest, sort_keys=True))
     for group, trained in by_rate.items():
         assert len(set(map(frozenset, trained.values()))) == 1, group
-    rates = {point["optim.learning_rate"] for point in masking_rate.sweep(scale).values()}
-    assert len(rates) == (3 if scale == "laptop" else 1)
+    rates = {point["optim.learning_rate"] for point in masking_rate.sweep(scale).values() if point.get(chosen[0])}
+    assert scale in ("laptop", "text") or len(rates) == 1
+    trials = masking_rate.sweep("trials")
+    laptop = masking_rate.sweep("laptop")
+    assert {point["mask.rate"] for point in trials.values()} == {point["mask.rate"] for point in laptop.values()}
+    assert not {point["seed"] for point in trials.values()} & {point["seed"] for point in laptop.values()}
+
+
+def test_the_masking_rate_s_rows_are_compared_with_15_and_a_move_is_seen():
+    budgets = {8_000: 0.0, 50_000: 0.2}  # nats that 40% gains on 15%
+    results = []
+    for name, point in masking_rate.sweep("laptop").items():
+        examples = point["train.steps"] * point["train.batch_size"]
+        if point["mask.rate"] in (0.15, 0.4) and examples in budgets:
+            loss = 3.0 - budgets[examples] * (point["mask.rate"] == 0.4) + 0.001 * point["seed"] * point["mask.rate"]
+            one = result(name.partition("-seed")[0], point["seed"], loss, (*mlm.SCORES, *FLOORS[:3]))
+            one["config"] = fields.flatten(config.Config()) | point | one["config"] | {"mask.rate": point["mask.rate"]}
+            one["evaluation"] |= {"floor": 2.0, "window_floor": 2.1, "excess_loss": loss - 2, "excess_loss_se": 0.01}
+            results.append(one)
+    rows, _ = masking_rate.table(results)
+    cells = {(row["size"], row["examples"], row["rate"]): row for row in rows if "rate" in row}
+    assert cells["micro", 50_000, "40%"]["difference"].mean == pytest.approx(-0.2, abs=1e-3)
+    assert cells["micro", 50_000, "40%"]["p"] < 0.01 and "p" not in cells["micro", 50_000, "15%"]
+    (moves,) = masking_rate.tables(results)
+    moved = {(row["less"], row["more"]): row["moved"] for row in moves.rows}
+    assert moved["micro with 8,000 examples", "micro with 50,000 examples"].mean == pytest.approx(-0.2, abs=1e-3)
+    assert moved["micro with 8,000 examples", "tiny with 8,000 examples"].mean == pytest.approx(0, abs=1e-6)
+    (chart,) = masking_rate.charts(results)
+    assert [line.name for line in chart.series][:2] == ["micro, 8,000 examples", "micro, 50,000 examples"]
+    assert chart.series[1].x == [0.15, 0.4] and chart.series[1].y[1].mean < chart.series[1].y[0].mean
 
 
 def run(seed, losses, **more):

@@ -446,7 +446,7 @@ def test_the_command_line_s_own_settings_reach_the_commands(tmp_path):
     assert re.search(
         r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick .*"
         r"'--config.eval.mask_rates=\(0.15, 0.4\)'.* --config.train.steps=7 .*--workers=2 "
-        r"--points=transformer-micro-mask-lr0.004-0.8-seed0 ;;",
+        r"--points=transformer-micro-mask-0.8-seed0 ;;",
         done.stdout,
     )
     assert not (tmp_path / "sweep").exists() and set(command.VERBS) >= {"submit", "status", "cancel"}
