@@ -202,6 +202,28 @@ def test_a_point_s_last_line_has_its_score(points, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith(f"seed2: done, held-out loss {loss:.4f} ± ")
 
 
+def test_an_error_of_many_points_is_told_once(points, capsys):
+    """Each in the line of its first point; at the end with how many others it ended."""
+    failures = {cfg.workdir: f"ConfigError: no text (log: logs/{i}.log)" for i, cfg in enumerate(points)}
+    failures["runs/odd"] = "DivergenceError: step 3"
+    assert sweep_state.describe_failures(failures) == [
+        f"{points[0].workdir} and {len(points) - 1} more: ConfigError: no text (log: logs/0.log)",
+        "runs/odd: DivergenceError: step 3",
+    ]
+    new = [fields.override(cfg, {"workdir": f"{cfg.workdir}-new"}) for cfg in points]
+    view = sweep_state.SweepDisplay(new)
+    for cfg in new:
+        Path(cfg.workdir).mkdir()
+        directory.write_error(cfg.workdir, "ConfigError: no text (log: a.log)")
+    view.update({cfg.workdir for cfg in new}, last=True)
+    view.update((), last=True)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "failed" in line]
+    assert [line.partition(": ")[2] for line in lines] == [
+        "failed: ConfigError: no text (log: a.log)",
+        *["failed: the same error"] * (len(new) - 1),
+    ]
+
+
 def test_runs_of_another_version_or_of_other_settings_are_named_beside_a_sweep(points):
     assert sweep_state.describe_unmatched_runs(points) == ""
     drawn = fields.build_identity(points[0], {})

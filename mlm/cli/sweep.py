@@ -320,15 +320,14 @@ def run_points(experiment, root: Path, configs, args) -> None:
         sys.exit(128 + sweep_runner.signal)
     if args.points:
         print(f"{len(sweep_state.load_results(configs)[0])} of {len(configs)} selected points are done")
-    failures = [f"{workdir}: {error}" for workdir, error in sweep_runner.failures.items()]
     try:
         if not args.points:
             print_table(experiment, root, configs, has_report=True)
     finally:
-        if failures:
-            title = f"{len(failures)} failed; the same command tries again:"
-            print("\n".join([title, *failures]), file=sys.stderr)
-    if failures:
+        if sweep_runner.failures:
+            title = f"{len(sweep_runner.failures)} failed; the same command tries again:"
+            print("\n".join([title, *sweep_state.describe_failures(sweep_runner.failures)]), file=sys.stderr)
+    if sweep_runner.failures:
         sys.exit(1)
 
 

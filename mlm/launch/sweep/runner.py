@@ -12,7 +12,7 @@ from pathlib import Path
 from mlm.base import config, errors, files
 from mlm.launch.sweep import worker
 from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt
-from mlm.launch.sweep.sweep_state import SweepDisplay, read_state
+from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, read_state
 from mlm.training.run import directory
 from mlm.training.step import parallel, program
 
@@ -191,7 +191,7 @@ class SweepRunner:
                     if not error and (state := read_state(cfg)).name != "done":
                         error = state.error
                     if error:
-                        self.record_failure(cfg.workdir, f"{error} (log: {member.log})")
+                        self.record_failure(cfg.workdir, f"{error}{LOG_PREFIX}{member.log})")
 
     def remove_worker(self, member: WorkerProcess) -> None:
         """Handles a worker that ended on its own: its points failed, unless this runner stopped it."""
@@ -204,10 +204,10 @@ class SweepRunner:
         code = member.process.exitcode or 0
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if member.platform is None:
-            raise CannotStart(f"a worker could not start: it {how} (log: {member.log})")
+            raise CannotStart(f"a worker could not start: it {how}{LOG_PREFIX}{member.log})")
         for cfg in member.assigned:
             if read_state(cfg).name != "done":
-                self.record_failure(cfg.workdir, f"the worker {how} (log: {member.log})")
+                self.record_failure(cfg.workdir, f"the worker {how}{LOG_PREFIX}{member.log})")
 
     def record_failure(self, workdir: str, error: str) -> None:
         """Stores the error of a point in `failures`, and in the point's directory if that can be written."""

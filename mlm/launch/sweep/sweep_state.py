@@ -1,7 +1,7 @@
 """The state of a sweep for people: each point's state, step, losses and time left; on a terminal a live table."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from mlm.training.run import directory, log
 LINE_INTERVALS = (30, 60, 120, 240, 480, 600)  # seconds between two lines about a point's steps, without a terminal
 REFRESH_SECONDS = 10  # between two looks at a point that this runner does not train
 REDO_HINT = "run makes it again"
+LOG_PREFIX = " (log: "  # between an error and the path of its worker's log
 
 
 class PointState(NamedTuple):
@@ -146,6 +147,20 @@ def describe_unmatched_runs(points: Sequence[config.Config]) -> str:
     )
 
 
+def describe_failures(failures: Mapping[str, str]) -> list[str]:
+    """A line for each error: the first point that it ended, and how many others.
+
+    failures: errors by workdir, each with its worker's log in parentheses at the end.
+    """
+    workdirs_by_error: dict[str, list[str]] = {}
+    for workdir, error in failures.items():
+        workdirs_by_error.setdefault(error.partition(LOG_PREFIX)[0], []).append(workdir)
+    return [
+        f"{workdirs[0]}{f' and {more:,} more' if (more := len(workdirs) - 1) else ''}: {failures[workdirs[0]]}"
+        for workdirs in workdirs_by_error.values()
+    ]
+
+
 class SweepDisplay:
     """Shows the points during a call of `run`."""
 
@@ -156,6 +171,7 @@ class SweepDisplay:
         self.first_records: dict[str, tuple[float, int]] = {}  # time and step of the first record during this call
         self.start_steps: dict[str, int] = {}  # the step of a point when a worker got it
         self.last_lines: dict[str, LastLine] = {}
+        self.shown_errors: set[str] = set()
         console = Console()
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
@@ -254,5 +270,13 @@ class SweepDisplay:
             parts += [format_score(cfg)] if name == "done" else [f"{time_left} left"] if time_left else []
             self.print_line(
                 f"{Path(cfg.workdir).name}: {', '.join([name, *parts])}"
-                + (f": {state.error}" if name in ("failed", "damaged") else "")
+                + (f": {self.format_error(state.error)}" if name in ("failed", "damaged") else "")
             )
+
+    def format_error(self, error: str) -> str:
+        """An error at its first point, and that it is the same at the others."""
+        cause = error.partition(LOG_PREFIX)[0]
+        if cause in self.shown_errors:
+            return "the same error"
+        self.shown_errors.add(cause)
+        return error
