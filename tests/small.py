@@ -95,10 +95,17 @@ VARIANTS = {
         },
     ),
     "gru": ("rnn", "gru", {"model__norm_placement": "post", "model__bias": "output", "model__embedding_dim": 8}),
+    "elman": ("rnn", "elman", {"model__tie_embeddings": False, "model__bias": "none", "model__embed_norm": False}),
     "window": (
         "feedforward",
         "window",
-        {"model__norm_placement": "sandwich", "model__activation": "swiglu", "model__bias": "norms"},
+        {
+            "model__norm_placement": "sandwich",
+            "model__activation": "swiglu",
+            "model__bias": "norms",
+            "model__lm_head_activation": "relu",
+            "model__type_vocab_size": 0,
+        },
     ),
 }
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from small import FAMILY_CELLS, VOCAB, batch, params_of, small_config
 
-from mlm.base import config, errors
+from mlm import models
+from mlm.base import config, errors, fields
 from mlm.models import MODELS, attention, layers, lm, positions
 from mlm.models.hub import gpt2, settings
 from mlm.models.transformer import TransformerEncoder
+from mlm.training.run import resolution
 from mlm.training.step import optim
 
 B, L, D, H = 2, 9, 16, 4
@@ -176,26 +178,30 @@ def test_slopes_of_alibi_are_the_paper_s():
     np.testing.assert_allclose(powers(12), [*range(1, 9), 0.5, 1.5, 2.5, 3.5], atol=1e-6)
 
 
-@pytest.mark.parametrize("directionality", ["bidirectional", "causal"])
-def test_with_a_window_a_state_depends_on_the_nearest_tokens_of_its_segment_alone(directionality):
+@pytest.mark.parametrize(
+    ("directionality", "left_B"), [("bidirectional", None), ("causal", None), ("mixed", [False]), ("mixed", [True])]
+)
+def test_with_a_window_a_state_depends_on_the_nearest_tokens_of_its_segment_alone(directionality, left_B):
     """By gradients, in a packed example: one local layer, and a local layer on top of a global one."""
     text = batch(1).text
     same_LxL = text.segments_BxL[0][:, None] == text.segments_BxL[0]
     index_L = np.arange(len(same_LxL))
+    left_B = None if left_B is None else np.array(left_B)
     distance_LxL = index_L - index_L[:, None]
     for num_layers, every in ((1, 0), (2, 2)):
         changes = {"num_layers": num_layers, "local_window": 4, "global_every": every, "directionality": directionality}
         model = change_fields(**changes, positions="rotary", dropout=0.0, attention_dropout=0.0)
         module, x_BxLxD = TransformerEncoder(model), RNG.normal(size=(1, len(index_L), D)).astype(np.float32)
-        params = init(module, x_BxLxD, text.segments_BxL, None, None)
+        params = init(module, x_BxLxD, text.segments_BxL, left_B, None)
 
         def total(x_BxLxD, weight_D, module=module, params=params):
-            h_BxLxD = module.apply({"params": params}, x_BxLxD, text.segments_BxL, None, None)
+            h_BxLxD = module.apply({"params": params}, x_BxLxD, text.segments_BxL, left_B, None)
             return (h_BxLxD[0] * weight_D).sum(-1)
 
         slope_LxLxD = jax.jit(jax.jacrev(total))(x_BxLxD, RNG.normal(size=D).astype(np.float32))[:, 0]
         expected = same_LxL & (abs(distance_LxL) <= 2) if num_layers == 1 else same_LxL
-        expected = expected & (distance_LxL <= 0) if directionality == "causal" else expected
+        is_causal = directionality == "causal" or (left_B is not None and left_B[0])
+        expected = expected & (distance_LxL <= 0) if is_causal else expected
         np.testing.assert_array_equal(abs(slope_LxLxD).max(-1) > 0, expected)
 
 
@@ -214,6 +220,30 @@ def test_factorised_embeddings_are_projected_in_and_out(lm_head):
         h = normalize(model, params["transform_norm"], ACTIVATIONS["gelu"](h))
     expected = h @ params["token"]["embedding"].T + params.get("bias", 0)
     np.testing.assert_allclose(module.apply({"params": params}, X_BxLxD, method="logits"), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"local_window": 4, "global_every": 1}, "model.global_every = 1: expected 0, or a number that leaves a local"),
+        ({"local_window": 4, "num_layers": 1}, "model.global_every = 3: .* config.model.num_layers = 1 all are global"),
+        ({"lm_head": "linear", "bias": "output"}, "model.bias = 'output': expected all, norms or none"),
+    ],
+)
+def test_blocks_without_effect_are_refused(changes, message):
+    cfg = small_config(**{f"model__{name}": value for name, value in changes.items()})
+    with pytest.raises(errors.ConfigError, match=message):
+        resolution.check(cfg)
+
+
+@pytest.mark.parametrize("bias", ["all", "norms", "output", "none"])
+@pytest.mark.parametrize(("family", "cell"), [("rnn", "lstm"), ("rnn", "gru"), ("encoder_decoder", "gru")])
+def test_a_recurrent_model_trains_with_any_biases(family, cell, bias):
+    objective = "denoising" if family == "encoder_decoder" else "mlm"
+    own = {"model.family": family, "model.cell": cell, "model.bias": bias, "objective": objective}
+    cfg = resolution.resolve(fields.override(config.Config(), own))
+    models.check(cfg)
+    assert not resolution.find_unread_settings(cfg)
 
 
 MEMBERS = [*FAMILY_CELLS, ("encoder_decoder", "transformer"), ("encoder_decoder", "gru")]
@@ -250,6 +280,19 @@ def test_weights_decay_and_norms_scales_and_biases_do_not(family, cell):
     for path, leaf in shapes.items():
         is_vector = leaf.ndim - ("layers" in path) < 2
         assert decays[path][path[-1]] == (not is_vector and path[-1] != "relative_bias"), path
+
+
+@pytest.mark.parametrize("init_std", [0.0, 0.02])
+def test_initial_weights_have_their_standard_deviation(init_std):
+    """Of a matrix and of a table of embeddings; truncated at two of them, as BERT's, which makes 0.88 of it."""
+    model = change_fields(width=64, mlp_dim=256, num_layers=1, init_std=init_std, positions="rotary")
+    params = lm.EncoderLM(model, 500, TransformerEncoder, "rotary").init(jax.random.key(0), batch(1).text)["params"]
+    expected = {"kernel": 256**-0.5, "embedding": 500**-0.5}
+    found = {"kernel": params["body"]["stack"]["layers"]["layer"]["mlp"]["down"]["kernel"], **params["token"]}
+    for name, values in found.items():
+        std = 0.8796 * init_std or expected[name]
+        assert float(values.std()) == pytest.approx(std, rel=0.05), name
+        assert abs(values).max() <= 2 * std / 0.8796 * 1.001
 
 
 @pytest.mark.parametrize("init_std", [0.0, 0.02])

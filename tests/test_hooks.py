@@ -119,9 +119,18 @@ def test_when_hooks_are_due(changes, evaluated, saved):
         assert [step for step in range(1, 21) if hook.is_due(step)] == expected
 
 
-@pytest.mark.parametrize(("excess", "steps", "warns"), [(0.0, 1000, True), (-0.2, 1000, False), (0.0, 100, False)])
-def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, warns):
-    cfg = small_config(train__steps=steps)
+@pytest.mark.parametrize(
+    ("excess", "steps", "objective", "smoothing", "warns"),
+    [
+        (0.0, 1000, "mlm", 0.0, True),
+        (0.0, 1000, "causal", 0.0, True),
+        (-0.2, 1000, "mlm", 0.0, False),
+        (0.0, 100, "mlm", 0.0, False),
+        (0.0, 1000, "causal", 0.1, False),
+    ],
+)
+def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, objective, smoothing, warns):
+    cfg = small_config(train__steps=steps, objective=objective, optim__label_smoothing=smoothing)
     dataset, lines = make_dataset_info(cfg), []
     share_V = np.arange(5, 50) / np.arange(5, 50).sum()  # entries 0 to 4 are special
     loss = -(share_V * np.log(share_V)).sum() + excess
@@ -133,7 +142,7 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, warns):
             hook = plateau.PlateauWarning(
                 cfg, small_program(cfg).objective, dataset, hook.log, json.loads(json.dumps(hook.get_totals()))
             )
-        sums = BatchSums({"mlm": (loss + 0.01 * (step - 75.5)) * 7}, {"mlm": 7}, {})
+        sums = BatchSums({objective: (loss + 0.01 * (step - 75.5)) * 7}, {objective: 7}, {})
         hook.on_metrics(step, {"sums": sums}, False)
     start = f"token frequencies alone give a loss of {loss - excess:.3f}"
     assert lines[0] == start and lines.count(start) == 1 + sum(step <= steps for step in (80, 150))
@@ -141,6 +150,8 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, warns):
     assert len(lines) == warns
     if warns:
         assert f"step {steps // 10}: the training loss, {loss:.2f}," in lines[0]
+        advice = "another optim.learning_rate, a longer optim.warmup_fraction, model.init_std=0.08, or model.positions="
+        assert lines[0].endswith(f"try {advice}rotary")
         assert hook.summarize()["plateau"]["step"] == steps // 10
         assert hook.summarize()["plateau"]["loss"] == pytest.approx(loss)
         assert hook.summarize().items() <= hook.get_totals().items()

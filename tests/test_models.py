@@ -27,6 +27,21 @@ variants = pytest.mark.parametrize(
 )
 
 
+# Fields of config.model that are no block: a member's name and size, and how it is computed, not what.
+NO_BLOCKS = {
+    *("family", "cell", "size", "num_layers", "width", "mlp_dim", "rnn_dim", "num_heads", "window", "max_positions"),
+    *("directionality", "chrono_init", "norm_eps", "dropout", "attention_dropout", "init_std", "dtype"),
+    *("scan_unroll", "rnn_unroll", "remat", "remat_policy", "kernels"),
+}
+
+
+def test_every_block_is_in_a_variant_and_every_variant_is_a_config_that_trains():
+    blocks = {name.removeprefix("model.") for name in fields.DEFAULT if name.startswith("model.")} - NO_BLOCKS
+    assert blocks == {name.removeprefix("model__") for *_, changes in VARIANTS.values() for name in changes}
+    for family, cell, changes in VARIANTS.values():
+        resolution.check(small_config(family, cell, **changes))
+
+
 def logits(cfg, rows):
     return np.asarray(build(cfg)[2](rows.text))
 

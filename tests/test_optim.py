@@ -37,6 +37,15 @@ def test_the_inverse_square_root_is_that_of_the_updates_number():
     assert shares(schedule="inverse_sqrt", warmup_fraction=0.0)[3] == pytest.approx(0.5)
 
 
+def test_one_minus_the_root_is_the_paper_s():
+    """Hägele et al. 2024, section 4.1: 1 - sqrt((n - (N - N_decay)) / N_decay), here down to a rest."""
+    share = shares(schedule="wsd", warmup_fraction=0.1, decay_fraction=0.2, decay_shape="one_minus_sqrt")
+    np.testing.assert_allclose(share[80:], 1 - np.sqrt(np.arange(21) / 20), atol=1e-6)
+    assert (share[10:80] == 1).all()
+    rest = shares(schedule="wsd", decay_fraction=0.2, decay_shape="one_minus_sqrt", final_lr_fraction=0.05)
+    np.testing.assert_allclose(rest[80:], 0.05 + 0.95 * (1 - np.sqrt(np.arange(21) / 20)), atol=1e-6)
+
+
 @pytest.mark.parametrize("family", ["transformer", "rnn", "feedforward"])
 def test_weights_decay_and_biases_and_norms_do_not(family):
     cell = {"rnn": "gru"}.get(family, "")

@@ -45,6 +45,16 @@ def test_a_papers_recipe_is_a_layer_that_the_command_line_overrides(name, tmp_pa
         assert flat[field] == recipe[field] and resolved.origins[field] == f"--recipe={name}"
 
 
+@pytest.mark.parametrize("name", paper_recipes.RECIPES)
+def test_a_size_of_yours_replaces_a_papers(name, tmp_path):
+    (tmp_path / "a.txt").write_text("a b c")
+    _, layers = train.parse_words(["train", f"--recipe={name}", f"data.path={tmp_path}/*.txt", "model.size=micro"])
+    cfg = resolution.resolve_layers(layers).config
+    resolution.check(cfg)
+    assert (cfg.model.num_layers, cfg.model.width, cfg.model.num_heads) == (2, 64, 4)
+    assert cfg.train.batch_size == paper_recipes.RECIPES[name].fields["train.batch_size"]
+
+
 def test_a_file_overrides_a_papers_recipe_which_brings_no_text(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("import mlm\n\n\ndef get_config():\n    return mlm.Config(seed=3)\n")

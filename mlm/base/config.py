@@ -369,8 +369,9 @@ class Model:
     attention_dropout: float = field(-1.0, "transformer: dropout rate of the attention weights; -1: as for dropout")
     init_std: float = field(
         -1.0,
-        "standard deviation of the initial weights (truncated normal); 0: 1/sqrt(fan_in) of each matrix; -1: 0.08 up "
-        "to width 128, but 0.02 above it and for encoder_decoder",
+        "standard deviation of the initial weights (truncated normal); 0: 1/sqrt(fan_in) of each matrix, and of "
+        "embeddings 1/sqrt(number of rows), but for encoder_decoder 1/sqrt(their width); -1: 0.08 up to width 128, but "
+        "0.02 above it and for encoder_decoder",
     )
     depth_scaled_init: bool = field(
         False,
@@ -407,7 +408,7 @@ class Optim:
     optimizer: str = field(
         "adamw",
         "adamw | stable_adamw (AdamW with Adafactor's clipping of updates) | lamb | lion | adafactor | muon (for the "
-        "matrices of the layers; AdamW for the rest)",
+        "model's matrices; AdamW for tables, norms and biases)",
     )
     learning_rate: float = field(
         0.0,

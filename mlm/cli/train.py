@@ -142,7 +142,9 @@ def parse_words(words: list[str]):
     args = make_parser().parse_words(others)
     layers = config_flags.load_layers()
     if args.recipe:
-        layers.insert(0, fields.Layer(f"--recipe={args.recipe}", RECIPES[args.recipe].fields))
+        recipe = RECIPES[args.recipe]
+        has_size = any("model.size" in layer.values for layer in layers)
+        layers.insert(0, fields.Layer(f"--recipe={args.recipe}", recipe.drop_size() if has_size else recipe.fields))
         corpora = ("data.path", "data.corpus", "data.tfds_name", "data.parallel_path", "data.task")
         errors.require(
             any(name in layer.values for layer in layers for name in corpora),

@@ -217,11 +217,18 @@ ENCODER = {
 }
 
 
+SIZE_FIELDS = ("model.num_layers", "model.width", "model.mlp_dim", "model.num_heads")  # that model.size gives
+
+
 class PaperRecipe(NamedTuple):
     """A paper's recipe: its fields by dotted name, and where they are from."""
 
     fields: dict[str, Any]
     source: str
+
+    def drop_size(self) -> dict[str, Any]:
+        """Returns the fields without the paper's size, for a model of another model.size."""
+        return {name: value for name, value in self.fields.items() if name not in SIZE_FIELDS}
 
 
 RECIPES = {

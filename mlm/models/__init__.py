@@ -165,6 +165,12 @@ def check(cfg: config.Config) -> None:
     errors.require_number(f"{name}.init_std", model.init_std, 0, 100)
     errors.require_number(f"{name}.layer_scale", model.layer_scale, 0, 100)
     errors.require_number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
+    errors.require(
+        model.lm_head == "bert" or model.bias != "output",
+        f"{name}.bias",
+        model.bias,
+        "all, norms or none, since config.model.lm_head is linear, whose output has no bias",
+    )
     platform_kernels.check(model.kernels)
     if cfg.pack.mode == "segment_pair":
         errors.require(

@@ -162,7 +162,10 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that a recurrent model cannot use."""
     errors.require_number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
     errors.require(
-        cfg.model.cell == "elman" or cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2,
+        cfg.model.cell == "elman"
+        or cfg.model.bias != "all"  # the gates have none to initialize
+        or cfg.model.chrono_init == 0
+        or cfg.model.chrono_init > 2,
         "config.model.chrono_init",
         cfg.model.chrono_init,
         "0, or at least 3 tokens",

@@ -77,6 +77,13 @@ def check(cfg: config.Config) -> None:
     )
     errors.require_at_least(0, "config.model.global_every", model.global_every)
     errors.require(
+        not model.local_window or any(positions.is_local(model, number + 1) for number in range(model.num_layers)),
+        "config.model.global_every",
+        model.global_every,
+        f"0, or a number that leaves a local layer for config.model.local_window = {model.local_window}; of "
+        f"config.model.num_layers = {model.num_layers} all are global",
+    )
+    errors.require(
         cfg.pack.seq_len <= model.max_positions,
         "config.pack.seq_len",
         cfg.pack.seq_len,

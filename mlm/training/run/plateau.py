@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mlm import models
 from mlm.base import config, recipe_constants, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.training.run.hook import Hook
@@ -29,7 +30,7 @@ def list_advice(cfg: config.Config) -> str:
     advice = ["another optim.learning_rate", "a longer optim.warmup_fraction"]
     if cfg.model.init_std < 0.05:
         advice.append(f"model.init_std={recipe_constants.SMALL_INIT_STD}")
-    if cfg.model.family == "transformer" and cfg.model.positions != recipe_constants.SMALL_POSITIONS:
+    if models.reads_field(cfg, "positions") and cfg.model.positions != recipe_constants.SMALL_POSITIONS:
         advice.append(f"model.positions={recipe_constants.SMALL_POSITIONS}")
     return ", or ".join([", ".join(advice[:-1]), advice[-1]])
 
@@ -37,7 +38,8 @@ def list_advice(cfg: config.Config) -> str:
 class PlateauWarning(Hook):
     """Says first what loss the unigram has; after a tenth of the steps, if the training loss has not left it.
 
-    Runs of fewer than 10 * MIN_STEPS steps have no such second line. The run's result keeps what it says, and so do the
+    Runs of fewer than 10 * MIN_STEPS steps have no such second line, nor have those with label smoothing, which the
+    training loss contains. The run's result keeps what it says, and so do the
     totals of its checkpoints, with the sums so far: a run that is killed and continued says the same.
 
     A model of text begins there: it learns how frequent each token is, then how tokens depend on each other. A recipe
@@ -61,7 +63,8 @@ class PlateauWarning(Hook):
         has_unigram = any(
             score.reference == "unigram" and score.reference_for == first.name for score in objective.scores
         )
-        self.term = first.columns[0].removesuffix("_nats") if has_unigram and self.check_step >= MIN_STEPS else ""
+        checks = has_unigram and self.check_step >= MIN_STEPS and not cfg.optim.label_smoothing
+        self.term = first.columns[0].removesuffix("_nats") if checks else ""
         self.unigram_loss = compute_unigram_entropy(dataset) if has_unigram else 0.0
         if has_unigram:
             log.write_message(f"token frequencies alone give a loss of {self.unigram_loss:.3f}")
