@@ -110,7 +110,8 @@ COLUMNS = (
 )
 RESULT_COLUMNS = (
     *("optimizer", "size", "learning_rate", "excess_loss", "difference", "p_end"),
-    *(f"{name}_{threshold:g}" for threshold in THRESHOLDS[:3] for name in ("steps", "p")),
+    *(f"{name}_{threshold:g}" for threshold in THRESHOLDS for name in ("steps", "p")),
+    *(f"seconds_{threshold:g}" for threshold in THRESHOLDS),
 )
 
 

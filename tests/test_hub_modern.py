@@ -326,22 +326,23 @@ def test_fine_tuning_starts_from_a_discriminator_and_detection_from_its_head(fol
         jax.tree.map(np.testing.assert_array_equal, params["objective"][name], source.params["model"][whose])
 
 
+CHOICES = {"data__labelled__choice_columns": "a,b", "data__labelled__format": "csv"}
+ELECTRA = {"finetune__pooler": "electra", "model__embedding_dim": 8}
+MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
+
+
 @pytest.mark.parametrize(
     ("objective", "changes", "name"),
     [
         ("extractive_qa", {}, "BertForQuestionAnswering"),
-        (
-            "multiple_choice",
-            {"data__labelled__choice_columns": "a,b", "data__labelled__format": "csv"},
-            "BertForMultipleChoice",
-        ),
-        (
-            "classification",
-            {"finetune__pooler": "electra", "model__embedding_dim": 8},
-            "ElectraForSequenceClassification",
-        ),
+        ("multiple_choice", CHOICES, "BertForMultipleChoice"),
+        ("classification", ELECTRA, "ElectraForSequenceClassification"),
+        ("extractive_qa", ELECTRA, "ElectraForQuestionAnswering"),
+        ("multiple_choice", ELECTRA | CHOICES, "ElectraForMultipleChoice"),
+        ("extractive_qa", MODERN_HEAD, "ModernBertForQuestionAnswering"),
+        ("multiple_choice", MODERN_HEAD | CHOICES | {"finetune__pooling": "mean"}, "ModernBertForMultipleChoice"),
     ],
-    ids=["span", "choice", "electra"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_ours_with_a_head_is_theirs(objective, changes, name, tmp_path):
     model, folder = ours(objective, **changes), tmp_path / "out"
@@ -352,10 +353,10 @@ def test_ours_with_a_head_is_theirs(objective, changes, name, tmp_path):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     ids = np.array([model.tokenize("the apple is red . the apple"), model.tokenize("the apple is green . the red")])
     rows = {"ids": ids, "types": np.zeros_like(ids), "real": np.ones_like(ids)}
-    given = torch.from_numpy(ids)
+    given, real = torch.from_numpy(ids), torch.ones(ids.shape, dtype=torch.long)
     with torch.no_grad():
         there = getattr(transformers, name).from_pretrained(folder).eval()
-        said = there(given[None] if objective == "multiple_choice" else given)
+        said = there(given[None], real[None]) if objective == "multiple_choice" else there(given, real)
     if objective == "extractive_qa":
         found = torch.stack([said.start_logits, said.end_logits], -1).numpy()
     else:

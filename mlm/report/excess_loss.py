@@ -166,10 +166,15 @@ def list_evaluations(result: dict) -> list[tuple[int, float]]:
 def summarize(
     results: Sequence[dict], steps: Sequence[int | None], factors: Sequence[float], form: str
 ) -> Estimate | str:
-    """The mean of steps times factor over seeds; seed by seed, as text, where a run never came so far."""
+    """The mean of steps times factor over seeds; as text seed by seed where some runs never came so far, and the least
+    of their ends where none did.
+    """
     if None not in steps:
         return estimate_mean(step * factor for step, factor in zip(steps, factors, strict=True) if step is not None)
+    ends = [list_evaluations(result)[-1][0] * factor for result, factor in zip(results, factors, strict=True)]
+    if not any(steps):
+        return f"> {min(ends):{form}}"
     return ", ".join(
-        f"> {list_evaluations(result)[-1][0] * factor:{form}}" if step is None else f"{step * factor:{form}}"
-        for result, step, factor in zip(results, steps, factors, strict=True)
+        f"> {end:{form}}" if step is None else f"{step * factor:{form}}"
+        for step, end, factor in zip(steps, ends, factors, strict=True)
     )
