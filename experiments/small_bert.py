@@ -3,10 +3,11 @@
 Paper      Nobody publishes held-out losses of masked language models smaller than base. Turc et al. 2019
            (arXiv:1908.08962) give fine-tuned scores of BERT's mini, small and medium after a million steps.
 Method     Masked language models of four sizes, each trained from nothing on so many tokens with a schedule of that
-           length. Each size has the same search of learning rate and initialization at the smallest budget, on a seed
-           and held-out rows that are not the table's; larger budgets have what it chose. Beside them stand the unigram
-           and Kneser-Ney n-grams up to order 5, which predict each token from those to its left: they come with a
-           causal model of micro size, since a masked model has no such loss.
+           length; a budget counts the places of all rows, and the column "tokens" those that are filled. Each size has
+           the same search of learning rate and initialization at the smallest budget, on a seed and held-out rows that
+           are not the table's; larger budgets have what it chose. Beside them stand the unigram and Kneser-Ney n-grams
+           up to order 5, which predict each token from those to its left: they come with a causal model of micro size,
+           since a masked model has no such loss.
 Run        mlm sweep run experiments/small_bert.py --scale=laptop --workers=2 --config.data.path=wikitext-2/train.txt
            --config.data.validation_path=wikitext-2/valid.txt --config.data.document_boundary=' = [^=]+ = '
            After it mlm evaluate runs/small_bert-laptop/*/ --blimp=FOLDER --sentences=FILE, and the table has the
@@ -73,7 +74,7 @@ COLUMNS = (
     *run_columns.select_columns("learning_rate", "non_embedding", "tokens", "tokens_per_second"),
 )
 RESULT_COLUMNS = (
-    *("model", "size", "budget", "learning_rate", "non_embedding", "loss", "perplexity", "accuracy"),
+    *("model", "size", "budget", "learning_rate", "non_embedding", "tokens", "loss", "perplexity", "accuracy"),
     *("excess_loss", "pseudo_perplexity", "pairs_blimp"),
 )
 
