@@ -1,6 +1,7 @@
 """Each block of config.model against a plain formula in numpy, and what no Hugging Face class of ours can express."""
 
 import dataclasses
+import itertools
 import math
 
 import jax
@@ -169,6 +170,35 @@ def test_attention_is_its_formula(changes, kernels):
         found = module.apply({"params": params}, X_BxLxD[:1], number, context, None)
         expected = attend(model, params, number, table_KxH, X_BxLxD[0], visible_LxL)
         np.testing.assert_allclose(found[0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True, "attention_gate": True, "norm": "rmsnorm"}], ids=str)
+def test_attention_to_a_source_is_its_formula(changes):
+    """One query and head after the other; a query that sees nothing gets the output layer's bias, gated or not."""
+    model, S = change_fields(**changes), 5
+    module, source_BxSxD = attention.CrossAttention(model), RNG.normal(size=(1, S, D)).astype(np.float32)
+    visible_LxS = RNG.random((L, S)) < 0.6
+    visible_LxS[0] = False
+
+    def run(module, x_BxLxD, source_BxSxD, visible_Bx1xLxS):
+        return module(x_BxLxD, *module.project_source(source_BxSxD), visible_Bx1xLxS, None)
+
+    inputs = X_BxLxD[:1], source_BxSxD, jnp.asarray(visible_LxS)[None, None]
+    params = params_of(jax.eval_shape(lambda: module.init(jax.random.key(0), *inputs, method=run))["params"])
+    q = (X_BxLxD[0] @ params["query"]["kernel"] + params["query"]["bias"]).reshape(L, H, D // H)
+    kv = (source_BxSxD[0] @ params["source"]["kernel"] + params["source"]["bias"]).reshape(S, 2, H, D // H)
+    k, v = kv[:, 0], kv[:, 1]
+    if model.qk_norm:
+        q, k = normalize(model, params["q_norm"], q), normalize(model, params["k_norm"], k)
+    out = np.zeros((L, H, D // H))
+    for i, h in itertools.product(range(1, L), range(H)):
+        seen = np.flatnonzero(visible_LxS[i])
+        weight = np.exp(np.array([q[i, h] @ k[j, h] / math.sqrt(D // H) for j in seen]))
+        out[i, h] = weight @ v[seen, h] / weight.sum()
+    if model.attention_gate:
+        out *= sigmoid(X_BxLxD[0] @ params["gate"]["kernel"] + params["gate"]["bias"])[..., None]
+    expected = out.reshape(L, D) @ params["out"]["kernel"] + params["out"]["bias"]
+    np.testing.assert_allclose(module.apply({"params": params}, *inputs, method=run)[0], expected, atol=1e-4)
 
 
 def test_slopes_of_alibi_are_the_paper_s():
