@@ -8,24 +8,24 @@ Paper      "Should We Still Pretrain Encoders with MLM?" (Gisserot-Boukhlef et a
            in their bound on a text's probability. ELECTRA (Clark et al. 2020, arXiv:2003.10555): detecting replaced
            tokens learns from all tokens and fine-tunes better than masking at equal compute.
 Method     One architecture, the same examples and steps, and the same search of learning rate and warm-up for each
-           objective, on rows that no table reads. Losses of different objectives do not compare,
-           so each is measured by its excess over its own floor, and a column names what each was evaluated on. Causal
-           and diffusion models predict whole documents, and share the column "loss of a document above the floor", in
-           nats per document. All models can be compared by the task's score after fine-tuning, which stands beside its
-           optimum, and those that fill in masks by the verbs that agree and the names that recur, each masked alone.
+           objective, on rows that no table reads. Losses of different objectives do not compare, so each is measured by
+           its excess over its own floor, and a column names what each was evaluated on. Causal and diffusion models
+           predict whole documents, and share the column "loss of a document above the floor", in nats per document. All
+           models can be compared by the task's score after fine-tuning, which stands beside its optimum, and those that
+           fill in masks by the verbs that agree and the names that recur, each masked alone.
 Run        mlm sweep run experiments/objectives.py --scale=laptop --workers=2
            (equal training FLOPs instead of equal tokens: --budget=flops, with a --config.workdir of its own)
 Search     mlm sweep search experiments/objectives.py --scale=laptop --trials=4 --rungs=1 --workers=2
-           --out=experiments/searches/objectives-laptop.json; from then on scale laptop has what it chose.
+           --out=experiments/searches/objectives-laptop.json; scale laptop has what it chose, and before it the values
+           of recipes.TUNED_FIELDS for all.
 Scales     quick: one objective of each kind, for a first look. laptop: all, three seeds. families: every objective with
            a floor, two stacks among them, with a window, a GRU and a Transformer, and denoising encoder-decoders with
            as many layers on each side; three seeds, half the examples, no task: the table of excess losses. paper: base
            size, English Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' recipes differ.
 Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 42 minutes with --workers=2; its search: 44
-           trials, three quarters of an hour. families: 60
-           points, an hour and a half, a third of it for the recurrent encoder-decoder: estimated from the other 45
-           points, 49 minutes with other work beside. paper: 11 points of some 5 hours of an H200 at 40% of its peak: an
-           estimate from 6 FLOPs per parameter and token.
+           trials, three quarters of an hour. families: 60 points, an hour and a half, a third of it for the recurrent
+           encoder-decoder: estimated from the other 45 points, 49 minutes with other work beside. paper: 11 points of
+           some 5 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
 """
 
 from collections.abc import Sequence

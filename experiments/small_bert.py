@@ -13,7 +13,7 @@ Run        mlm sweep run experiments/small_bert.py --scale=laptop --workers=2 --
            After it mlm evaluate runs/small_bert-laptop/*/ --blimp=FOLDER --sentences=FILE, and the table has the
            pseudo-perplexity, and accuracies on BLiMP by phenomenon; with --milestones too, as curves over training.
 Search     mlm sweep search experiments/small_bert.py --scale=trials --trials=4 --rungs=0.25,1 --workers=2 with the same
-           fields and --out=experiments/searches/small_bert-trials.json
+           fields and --out=experiments/searches/small_bert-trials.json; before it, LEARNING_RATES hold.
 Scales     quick: micro at two budgets, one seed, the built-in language. trials: four sizes at the smallest budget, one
            seed, for the search. laptop: micro, tiny and mini at 1 and 4 million tokens, small at 1 million, three
            seeds. paper: mini to base at 100 million and 1 billion tokens, one seed, English Wikipedia.

@@ -268,7 +268,7 @@ def test_blocks_without_effect_are_refused(changes, message):
 
 @pytest.mark.parametrize("bias", ["all", "norms", "output", "none"])
 @pytest.mark.parametrize(("family", "cell"), [("rnn", "lstm"), ("rnn", "gru"), ("encoder_decoder", "gru")])
-def test_a_recurrent_model_trains_with_any_biases(family, cell, bias):
+def test_a_recurrent_model_may_have_any_biases(family, cell, bias):
     objective = "denoising" if family == "encoder_decoder" else "mlm"
     own = {"model.family": family, "model.cell": cell, "model.bias": bias, "objective": objective}
     cfg = resolution.resolve(fields.override(config.Config(), own))

@@ -1,8 +1,11 @@
 """Experiments compare what they say they compare: the same rows and masks, and learning rates that favour nobody."""
 
 import json
+from itertools import product
 
+import numpy as np
 import pytest
+from scipy import stats
 from test_experiments import FLOORS, result
 
 from experiments import architectures, masking_rate, modern_bert
@@ -10,6 +13,7 @@ from mlm.base import config, fields
 from mlm.base.estimates import Estimate
 from mlm.experiment.recipes import MODERN_BLOCK
 from mlm.objectives import mlm
+from mlm.report import compare
 from mlm.report.table import to_markdown
 
 
@@ -69,23 +73,33 @@ def test_every_masking_rate_has_the_same_search_and_rows(scale):
 
 def test_the_masking_rate_s_rows_are_compared_with_15_and_a_move_is_seen():
     budgets = {8_000: 0.0, 50_000: 0.2}  # nats that 40% gains on 15%
-    results = []
+    results, losses, random = [], {}, np.random.default_rng(0)
     for name, point in masking_rate.sweep("laptop").items():
         examples = point["train.steps"] * point["train.batch_size"]
         if point["mask.rate"] in (0.15, 0.4) and examples in budgets:
-            loss = 3.0 - budgets[examples] * (point["mask.rate"] == 0.4) + 0.001 * point["seed"] * point["mask.rate"]
+            loss = 3.0 - budgets[examples] * (point["mask.rate"] == 0.4) + random.normal(scale=0.003)
+            losses.setdefault((point["model.size"], examples, point["mask.rate"]), []).append(loss)
             one = result(name.partition("-seed")[0], point["seed"], loss, (*mlm.SCORES, *FLOORS[:3]))
             one["config"] = fields.flatten(config.Config()) | point | one["config"] | {"mask.rate": point["mask.rate"]}
             one["evaluation"] |= {"floor": 2.0, "window_floor": 2.1, "excess_loss": loss - 2, "excess_loss_se": 0.01}
             results.append(one)
     rows, _ = masking_rate.table(results)
     cells = {(row["size"], row["examples"], row["rate"]): row for row in rows if "rate" in row}
-    assert cells["micro", 50_000, "40%"]["difference"].mean == pytest.approx(-0.2, abs=1e-3)
+    assert cells["micro", 50_000, "40%"]["difference"].mean == pytest.approx(-0.2, abs=0.01)
     assert cells["micro", 50_000, "40%"]["p"] < 0.01 and "p" not in cells["micro", 50_000, "15%"]
     (moves,) = masking_rate.tables(results)
-    moved = {(row["less"], row["more"]): row["moved"] for row in moves.rows}
-    assert moved["micro with 8,000 examples", "micro with 50,000 examples"].mean == pytest.approx(-0.2, abs=1e-3)
-    assert moved["micro with 8,000 examples", "tiny with 8,000 examples"].mean == pytest.approx(0, abs=1e-6)
+    gains = {at: np.subtract(losses[*at, 0.4], losses[*at, 0.15]) for at in product(("micro", "tiny"), budgets)}
+    pairs = [(("micro", 8_000), ("micro", 50_000)), (("tiny", 8_000), ("tiny", 50_000))]
+    pairs += [(("micro", 8_000), ("tiny", 8_000)), (("micro", 50_000), ("tiny", 50_000))]
+    p = [stats.ttest_rel(gains[more], gains[less]).pvalue for less, more in pairs]
+    assert [(row["less"], row["more"]) for row in moves.rows] == [
+        tuple("{} with {:,} examples".format(*at) for at in pair) for pair in pairs
+    ]
+    assert [row["difference"].mean for row in moves.rows] == pytest.approx(
+        [gains[more].mean() - gains[less].mean() for less, more in pairs]
+    )
+    assert [row["p"] for row in moves.rows] == pytest.approx(compare.holm_p(np.array(p)).tolist())
+    assert [row["p"] < 0.05 for row in moves.rows] == [True, True, False, False]
     (chart,) = masking_rate.charts(results)
     assert [line.name for line in chart.series][:2] == ["micro, 8,000 examples", "micro, 50,000 examples"]
     assert chart.series[1].x == [0.15, 0.4] and chart.series[1].y[1].mean < chart.series[1].y[0].mean
