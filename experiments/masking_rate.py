@@ -159,6 +159,7 @@ RESULT_COLUMNS = (
     *("size", "examples", "rate", "learning_rate", "loss", "excess_loss", "difference", "p"),
     *(f"{score}_at_{rate:g}" for score in ("excess_loss", "loss") for rate in (0.4, 0.8)),
 )
+RESULT_TABLES = ("moves", "search-trials")
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -144,7 +144,7 @@ SCALES = {
     },
 }
 SEARCHES = searches.read_searches(__file__)
-COLUMNS = (Column("objective", "objective"), *run_columns.select_columns("model", "size"))
+COLUMNS = (Column("objective", "objective"), *run_columns.select_columns("model", "size", "learning_rate"))
 
 
 def sweep(scale: str) -> dict[str, dict]:

@@ -77,6 +77,7 @@ RESULT_COLUMNS = (
     *("model", "size", "budget", "learning_rate", "non_embedding", "tokens", "loss", "perplexity", "accuracy"),
     *("excess_loss", "pseudo_perplexity", "pairs_blimp"),
 )
+RESULT_TABLES = ("blimp", "search-trials")
 
 
 def sweep(scale: str) -> dict[str, dict]:

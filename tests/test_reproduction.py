@@ -114,7 +114,16 @@ def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(sweep_files
 def test_a_page_shows_the_columns_that_its_experiment_names(sweep_files):
     folder, results, call = sweep_files
     source = folder / "families.py"
-    source.write_text(source.read_text() + '\nRESULT_COLUMNS = ("model", "excess_loss", "seeds", "not_there")\n')
+    further = (
+        "from mlm.report.table import Column, NamedTable\n"
+        "def tables(results):\n"
+        "    columns = [Column('law', 'law')]\n"
+        "    return [NamedTable('laws', 'Laws', 'Of all.', [{'law': 'falls'}], columns),\n"
+        "        NamedTable('more', 'More', 'Not asked for.', [{'law': 'rises'}], columns)]\n"
+        "def claims(names): return [('lstm', 'transformer')]\n"
+    )
+    shown = 'RESULT_COLUMNS = ("model", "excess_loss", "seeds", "not_there")\nRESULT_TABLES = ("claims", "laws", "no")'
+    source.write_text(f"{source.read_text()}\n{further}\n{shown}\n")
     results[0]["provenance"][0]["commit"] = "0123456789"
     page = folder / "page.md"
     page.write_text("<!-- figures: families-quick -->\n<!-- end of figures -->\n")
@@ -122,6 +131,8 @@ def test_a_page_shows_the_columns_that_its_experiment_names(sweep_files):
     text = page.read_text()
     assert re.search(r"\| model +\| +loss above the floor \(nats\) \| +seeds \|\n", text)
     assert "Commit abcdef0 (3 runs), 0123456 (1 run)" in text
+    assert "\n\nLaws. Of all.\n\n| law   |\n" in text and "| falls |" in text and "rises" not in text
+    assert re.search(r"Claims\. Held-out .*\n\n\| better +\| than +\|.*\n.*\n\| lstm +\| transformer \| planned", text)
     call(f"--pages={page}")
     assert page.read_text() == text  # from the file of figures alone
 

@@ -43,6 +43,7 @@ def compare_points(
     """
     from mlm.base import errors, user_code
     from mlm.report import reproduction
+    from mlm.report.pages import sweep
 
     errors.require(
         len(results) == num_points, "sweep", f"{len(results)} of {num_points} points are done", "all of them"
@@ -57,8 +58,14 @@ def compare_points(
     shown = []
     if names := getattr(experiment, "RESULT_COLUMNS", ()):
         with user_code.report_errors("experiment", experiment.__file__):
-            rows, columns = experiment.table(results)
-        shown = reproduction.select_table(rows, columns, names)
+            findings = sweep.collect_findings(experiment, results)
+        shown = reproduction.render_tables(
+            findings.rows,
+            findings.columns,
+            names,
+            [findings.claims, *findings.tables],
+            getattr(experiment, "RESULT_TABLES", ()),
+        )
     found = reproduction.collect_figures(source.stem, args.scale, line, results, shown)
     if args.write:
         path.parent.mkdir(parents=True, exist_ok=True)

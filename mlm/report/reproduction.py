@@ -22,7 +22,7 @@ from mlm.base import errors, files
 from mlm.base.estimates import Score
 from mlm.report import evaluation_columns, series, table
 from mlm.report.pages import run_provenance
-from mlm.report.table import Column
+from mlm.report.table import Column, NamedTable
 
 MAX_ERRORS = 3.0  # standard errors, beyond which a figure has changed
 EXACT = 1e-4  # relative difference up to which figures without an error, such as floors, are the same
@@ -79,7 +79,7 @@ def collect_figures(
 ) -> Figures:
     """The figures of finished runs, as in report/series.py: all scores of the models, and their references.
 
-    shown_table: as of `select_table`.
+    shown_table: as of `render_tables`.
     """
     scores = [score for score in series.collect_scores(results) if score.reference or score.chart or score.better]
     rows = {
@@ -113,10 +113,22 @@ def count_runs(groups: Mapping[str, Sequence[str]]) -> str:
     return ", ".join(counts) or run_provenance.UNKNOWN
 
 
-def select_table(rows: Sequence[dict], columns: Sequence[Column], names: Sequence[str]) -> list[str]:
-    """The columns of these names, in this order, as lines of Markdown; those that the table lacks are left out."""
-    by_name = {column.name: column for column in columns}
-    return table.to_markdown(rows, [by_name[name] for name in names if name in by_name]).splitlines()
+def render_tables(
+    rows: Sequence[dict],
+    columns: Sequence[Column],
+    column_names: Sequence[str],
+    tables: Sequence[NamedTable],
+    table_names: Sequence[str],
+) -> list[str]:
+    """The columns of these names, in this order, and below them the tables of these names, as lines of Markdown.
+
+    Columns and tables that there are none of are left out.
+    """
+    columns_by_name, tables_by_name = {column.name: column for column in columns}, {one.stem: one for one in tables}
+    parts = [table.to_markdown(rows, [columns_by_name[name] for name in column_names if name in columns_by_name])]
+    for one in (tables_by_name[name] for name in table_names if name in tables_by_name):
+        parts += [f"{one.title}. {one.caption}", table.to_markdown(one.rows, one.columns)]
+    return "\n\n".join(parts).splitlines()
 
 
 def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:

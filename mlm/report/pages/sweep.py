@@ -10,6 +10,7 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
     charts(results) -> list     further charts
     SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
     RESULT_COLUMNS              names of the table's columns that `mlm sweep compare --pages` shows; default: all scores
+    RESULT_TABLES               names of the tables that it shows below: claims, search-SCALE, those of tables(results)
 """
 
 import collections
@@ -41,9 +42,7 @@ class Findings(NamedTuple):
 
     rows: list[dict]
     columns: Sequence[Column]
-    claims: list[dict]
-    claim_columns: Sequence[Column]
-    claim_note: str
+    claims: NamedTable
     charts: list
     tables: Sequence[NamedTable] = ()  # beside these
 
@@ -75,7 +74,8 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
         ),
     ]
     plots += [*(experiment.charts(results) if hasattr(experiment, "charts") else ()), *search_charts]
-    return Findings(rows, columns, claims, claim_columns, note, plots, [entry for entry in tables if entry.rows])
+    claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
+    return Findings(rows, columns, claims_table, plots, [entry for entry in tables if entry.rows])
 
 
 def describe_searches(searches: Mapping[str, Any], groups: Mapping[str, Sequence[dict]]) -> tuple[list, list]:
@@ -111,8 +111,7 @@ def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
     """
     findings = collect_findings(experiment, results)
     table.write_table(root, findings.rows, findings.columns)
-    table.write_table(root, findings.claims, findings.claim_columns, "claims")
-    for extra in findings.tables:
+    for extra in (findings.claims, *findings.tables):
         table.write_table(root, extra.rows, extra.columns, extra.stem)
     styles = charts.assign_styles(findings.charts)
     for chart in findings.charts if extras.is_installed("vl_convert") else ():
@@ -125,7 +124,11 @@ def write_report(root: Path, experiment, results: Sequence[dict], num_points: in
 
     num_points: of the sweep. Without results the page holds only the experiment's question.
     """
-    findings = write_files(root, experiment, results) if results else Findings([], [], [], [], "", [])
+    findings = (
+        write_files(root, experiment, results)
+        if results
+        else Findings([], [], NamedTable("claims", "", "", [], []), [])
+    )
     return write_page(root, experiment, findings, results, num_points)
 
 
@@ -155,7 +158,7 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         same=same,
         provenance=provenance,
         table=table_blocks.build_blocks(findings.rows, findings.columns),
-        claims=table_blocks.build_blocks(findings.claims, findings.claim_columns),
+        claims=table_blocks.build_blocks(findings.claims.rows, findings.claims.columns),
         tables=[(extra, table_blocks.build_blocks(extra.rows, extra.columns)) for extra in findings.tables],
         runs=build_score_blocks(results, different),
         costs=build_cost_blocks(results, provenance),
