@@ -10,25 +10,27 @@ Rule       Written before the runs. For each family and size the combination wit
            candidate, on two texts. The default is the combination with the lowest mean, over texts and sizes, of the
            loss less the lowest one of that text, family and size: not the best of any single one. It is checked on a
            third text, which the search never saw, before it becomes the default.
-Run        mlm sweep run experiments/default_recipe.py --scale=trials --workers=2 --config.data.path='texts/*.txt'
-           (a second text: with a --config.workdir=... of its own). Without data.path it reads the built-in language.
-Scales     quick: two learning rates of a micro Transformer, 40 steps. trials: 36 points of 500 steps, half of the
-           default's length, one seed. laptop: the same of 1,000 steps. paper: the star at base size, 10,000 steps,
-           English Wikipedia.
-Cost       quick: seconds per point. trials: three quarters of an hour on 2 CPU cores with --workers=2; laptop: an hour
-           and a half: estimated from 40,000 tokens a second, 2 million tokens a point. paper: 18 points of some 30
-           minutes of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
-Columns    The held-out loss, and the unigram's beside it in "nats below unigram"; the rows of a family and size are
-           sorted by the loss. "On the unigram's plateau" names the runs that had not left it after a tenth of the
-           steps.
+Run        mlm sweep run experiments/default_recipe.py --scale=trials --workers=2
+           It reads texts/wikitext-2/train.txt and texts/multi30k-de/train.txt (the German side of Multi30k), which are
+           yours to put there. The other scales read the built-in language, or your text: --config.data.path=...
+Scales     quick: two learning rates of a micro Transformer, 40 steps. trials: 36 points on each text, of 500 steps,
+           half of the default's length, one seed. laptop: the same on one text, of 1,000 steps. paper: the star at base
+           size, 10,000 steps, English Wikipedia.
+Cost       quick: seconds per point. trials: an hour and a half on 2 CPU cores with --workers=2, and so is laptop:
+           estimated from 40,000 tokens a second, 2 million tokens a point. paper: 18 points of some 30 minutes of an
+           H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
+Columns    The held-out loss; the rows of a text, family and size are sorted by it. "On the unigram's plateau" names the
+           runs that had not left it after a tenth of the steps. The second table is that of the rule.
 """
 
 from collections.abc import Sequence
 
-from mlm.experiment.grid import Points, chain_points, cross_points, make_axis, name_points
+import numpy as np
+
+from mlm.experiment.grid import Points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import LARGE, QUICK
 from mlm.report import run_columns, summary
-from mlm.report.table import Column
+from mlm.report.table import Column, NamedTable
 
 FAMILIES = {
     "transformer": {"name": "transformer", "model.family": "transformer"},
@@ -43,6 +45,10 @@ VALUES = {  # the first value of each is the centre
 }
 NAMES = dict(zip(VALUES, ("lr{:g}", "init{:g}", "warmup{:g}", "dropout{:g}"), strict=True))
 EVAL_EVERY = 100  # steps
+TEXTS = (
+    {"name": "wikitext-2", "data.path": "texts/wikitext-2/*.txt", "data.document_boundary": "blank_line"},
+    {"name": "multi30k-de", "data.path": "texts/multi30k-de/*.txt", "data.document_boundary": "line"},
+)
 
 
 def build_star(values: dict[str, tuple] = VALUES) -> Points:
@@ -63,6 +69,7 @@ SCALES = {
         "fields": QUICK,
     },
     "trials": {
+        "texts": TEXTS,
         "members": tuple(FAMILIES),
         "sizes": ("micro", "tiny"),
         "trials": build_star(),
@@ -83,28 +90,38 @@ SCALES = {
 }
 
 COLUMNS = (
-    *run_columns.select_columns("model", "size", "learning_rate"),
+    *run_columns.select_columns("model", "size"),
+    Column("text", "text"),
+    *run_columns.select_columns("learning_rate"),
     Column("init_std", "initial weights", "g"),
     Column("warmup", "warm-up", "g"),
     Column("dropout", "dropout", "g"),
     *run_columns.select_columns("tokens_per_second"),
 )
+CHOICE_COLUMNS = COLUMNS[3:7]  # a combination
+RESULT_COLUMNS = (
+    *("model", "size", "text", "evaluation_set", "learning_rate", "init_std", "warmup", "dropout", "loss", "accuracy"),
+    *("unigram_plateau", "above_unigram"),
+)
+RESULT_TABLES = ("rule",)
 
 
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    points = [
-        cross_points([FAMILIES[member]], [{"name": size, "model.size": size}], plan["trials"])
-        for member in plan["members"]
-        for size in plan["sizes"]
-    ]
-    return name_points(chain_points(*points), plan["fields"])
+    points = cross_points(
+        plan.get("texts", [{}]),
+        [FAMILIES[member] for member in plan["members"]],
+        make_axis("model.size", *plan["sizes"], name="{}"),
+        plan["trials"],
+    )
+    return name_points(points, plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     return {
+        "text": config["data.path"] or "built-in language",
         "init_std": config["model.init_std"],
         "warmup": config["optim.warmup_fraction"],
         "dropout": config["model.dropout"],
@@ -112,9 +129,37 @@ def describe_row(seeds: Sequence[dict]) -> dict:
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
-    """A row for each point, the best of each family and size first; then the unigram's."""
+    """A row for each point, the best of each text, family and size first; then the unigram's."""
     rows, columns = summary.build_table(results, COLUMNS, describe_row)
     trials = [row for row in rows if "seeds" in row]
-    groups = list(dict.fromkeys((row["model"], row["size"]) for row in trials))
-    trials.sort(key=lambda row: (groups.index((row["model"], row["size"])), row["loss"].mean))
+    groups = list(dict.fromkeys(map(find_group, trials)))
+    trials.sort(key=lambda row: (groups.index(find_group(row)), row["loss"].mean))
     return trials + [row for row in rows if "seeds" not in row], columns
+
+
+def find_group(row: dict) -> tuple:
+    """The text, the model and the size of a row, within which combinations are compared."""
+    return row["text"], row["model"], row["size"]
+
+
+def tables(results: Sequence[dict]) -> list[NamedTable]:
+    """The mean of each combination's loss less the lowest one of its text, family and size, where all of them ran."""
+    rows, _ = table(results)
+    groups: dict[tuple, dict[tuple, float]] = {}
+    for row in rows:
+        if "seeds" in row:
+            combination = tuple(row[column.name] for column in CHOICE_COLUMNS)
+            groups.setdefault(find_group(row), {})[combination] = row["loss"].mean
+    models = list(dict.fromkeys(model for _, model, _ in groups))
+    ranks = []
+    for combination in sorted(set.intersection(*map(set, groups.values()))):
+        above = {group: losses[combination] - min(losses.values()) for group, losses in groups.items()}
+        means = {model: np.mean([value for group, value in above.items() if group[1] == model]) for model in models}
+        names = [column.name for column in CHOICE_COLUMNS]
+        ranks.append(
+            dict(zip(names, combination, strict=True)) | means | {"all": np.mean([*above.values()]), "runs": len(above)}
+        )
+    ranks.sort(key=lambda row: row["all"])
+    columns = [*CHOICE_COLUMNS, *(Column(model, model, ".3f") for model in models), Column("all", "all", ".3f")]
+    caption = "Loss less the lowest of its text, family and size, in nats: means over texts and sizes."
+    return [NamedTable("rule", "Which default?", caption, ranks, [*columns, Column("runs", "runs", ",d")])]

@@ -132,23 +132,42 @@ def test_the_steps_and_seconds_to_a_threshold_are_those_of_the_first_evaluation_
     assert "p_0.2" in found["muon"] and "p_0.05" not in found["muon"] and "p_0.2" not in found["adamw"]
 
 
-def test_the_best_trial_of_each_family_and_size_comes_first():
-    rows = {
-        name: own | {"model.init_std": 0.08, "optim.warmup_fraction": 0.06, "model.dropout": 0.0}
-        for name, own in {
-            "gru-a": {"model.cell": "gru"},
-            "lstm-a": {"model.cell": "lstm"},
-            "gru-b": {"model.cell": "gru"},
-        }.items()
+def test_the_default_is_the_combination_that_loses_least_over_texts_and_sizes():
+    losses = {  # by text and family: of the two combinations
+        ("a", "gru"): {"kept": 4.0, "dropped": 3.5},
+        ("a", "lstm"): {"kept": 3.0, "dropped": 4.0},
+        ("b", "gru"): {"kept": 5.0, "dropped": 5.2},
+        ("b", "lstm"): {"kept": 6.0, "dropped": 6.0},
     }
-    made, _ = default_recipe.table(make_runs(rows, {"gru-a": [[4.0]], "lstm-a": [[3.0]], "gru-b": [[3.5]]}))
-    assert [(row["model"], row["loss"].mean) for row in made[:3]] == [("gru", 3.5), ("gru", 4.0), ("lstm", 3.0)]
-    assert made[3]["model"] == "unigram"
+    centre = {field: values[0] for field, values in default_recipe.VALUES.items()}
+    rows, curves = {}, {}
+    for (text, cell), ends in losses.items():
+        for name, loss in ends.items():
+            dropout = {"model.dropout": 0.1 if name == "dropped" else 0.0}
+            rows[f"{text}-{cell}-{name}"] = centre | dropout | {"data.path": text, "model.cell": cell}
+            curves[f"{text}-{cell}-{name}"] = [[loss]]
+    results = make_runs(rows, curves)
+    made, _ = default_recipe.table(results)
+    assert [(row["text"], row["model"], row["loss"].mean) for row in made[:3]] == [
+        ("a", "gru", 3.5),
+        ("a", "gru", 4.0),
+        ("a", "lstm", 3.0),
+    ]
+    assert made[len(rows)]["model"] == "unigram"
+    (rule,) = default_recipe.tables(results)
+    assert [(row["dropout"], row["runs"]) for row in rule.rows] == [(0.0, 4), (0.1, 4)]
+    assert [rule.rows[0][name] for name in ("gru", "lstm", "all")] == pytest.approx([0.25, 0.0, 0.125])
+    assert [rule.rows[1][name] for name in ("gru", "lstm", "all")] == pytest.approx([0.1, 0.5, 0.3])
+    (partial,) = default_recipe.tables(results[:-1])  # a combination that one text, family or size lacks is not judged
+    assert [row["dropout"] for row in partial.rows] == [0.0]
+
+
+def test_every_text_family_and_size_has_the_same_trials_of_the_recipe():
     grids = {}
-    for name in default_recipe.sweep("trials"):
-        family, size, trial = name.split("-", 2)
-        grids.setdefault((family, size), set()).add(trial)
-    assert len(grids) == 6 and len(set(map(frozenset, grids.values()))) == 1
+    for name, point in default_recipe.sweep("trials").items():
+        group = (point["data.path"], point["model.family"], point.get("model.cell"), point["model.size"])
+        grids.setdefault(group, set()).add(name.partition(f"{point['model.size']}-")[2])
+    assert len(grids) == 12 and len(set(map(frozenset, grids.values()))) == 1
 
 
 @pytest.mark.parametrize(("name", "vocab_size", "millions"), [("bert", 30_522, 110), ("modernbert", 50_368, 150)])
