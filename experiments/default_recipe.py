@@ -99,10 +99,7 @@ COLUMNS = (
     *run_columns.select_columns("tokens_per_second"),
 )
 CHOICE_COLUMNS = COLUMNS[3:7]  # a combination
-RESULT_COLUMNS = (
-    *("model", "size", "text", "evaluation_set", "learning_rate", "init_std", "warmup", "dropout", "loss", "accuracy"),
-    *("unigram_plateau", "above_unigram"),
-)
+RESULT_COLUMNS = (*("model", "size", "text", "learning_rate", "init_std", "warmup", "dropout", "loss", "accuracy"),)
 RESULT_TABLES = ("rule",)
 
 
@@ -121,7 +118,7 @@ def sweep(scale: str) -> dict[str, dict]:
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     return {
-        "text": config["data.path"] or "built-in language",
+        "text": config["data.path"] or config["data.tfds_name"] or "built-in language",
         "init_std": config["model.init_std"],
         "warmup": config["optim.warmup_fraction"],
         "dropout": config["model.dropout"],
@@ -157,9 +154,15 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
         means = {model: np.mean([value for group, value in above.items() if group[1] == model]) for model in models}
         names = [column.name for column in CHOICE_COLUMNS]
         ranks.append(
-            dict(zip(names, combination, strict=True)) | means | {"all": np.mean([*above.values()]), "runs": len(above)}
+            dict(zip(names, combination, strict=True))
+            | means
+            | {"all": np.mean([*above.values()]), "groups": len(above)}
         )
     ranks.sort(key=lambda row: row["all"])
     columns = [*CHOICE_COLUMNS, *(Column(model, model, ".3f") for model in models), Column("all", "all", ".3f")]
     caption = "Loss less the lowest of its text, family and size, in nats: means over texts and sizes."
-    return [NamedTable("rule", "Which default?", caption, ranks, [*columns, Column("runs", "runs", ",d")])]
+    return [
+        NamedTable(
+            "rule", "Which default?", caption, ranks, [*columns, Column("groups", "texts, models and sizes", ",d")]
+        )
+    ]

@@ -149,14 +149,8 @@ COLUMNS = (
 )
 RESULT_COLUMNS = (
     *("change", "size", "learning_rate", "loss", "excess_loss", *(part.name for part in excess_loss.PARTS)),
-    *(
-        "difference",
-        "p",
-        "tokens_per_second",
-        *(probe.name for probe in evaluation_columns.PROBES),
-        "accuracy",
-        "pairs_blimp",
-    ),
+    *("difference", "p", "tokens_per_second", *(probe.name for probe in evaluation_columns.PROBES)),
+    *("accuracy", "pairs_blimp"),
 )
 
 

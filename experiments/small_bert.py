@@ -3,23 +3,25 @@
 Paper      Nobody publishes held-out losses of masked language models smaller than base. Turc et al. 2019
            (arXiv:1908.08962) give fine-tuned scores of BERT's mini, small and medium after a million steps.
 Method     Masked language models of four sizes, each trained from nothing on so many tokens with a schedule of that
-           length; a budget counts the places of all rows, and the column "tokens" those that are filled. Each size has
-           the same search of learning rate and initialization at the smallest budget, on a seed and held-out rows that
-           are not the table's; larger budgets have what it chose. Beside them stand the unigram and Kneser-Ney n-grams
-           up to order 5, which predict each token from those to its left: they come with a causal model of micro size,
-           since a masked model has no such loss.
+           length; a budget counts the places of all rows, and the column "tokens" those that are filled. A text of
+           fewer is read several times. Each size has the same search of learning rate and initialization at the
+           smallest budget, on a seed and held-out rows that are not the table's; larger budgets have what it chose.
+           Beside them stand the unigram and Kneser-Ney n-grams up to order 5, which predict each token from those to
+           its left: they come with a causal model of micro size, since a masked model has no such loss, and are counted
+           on all of the training text, whatever the budget.
 Run        mlm sweep run experiments/small_bert.py --scale=laptop --workers=2 --config.data.path=wikitext-2/train.txt
            --config.data.validation_path=wikitext-2/valid.txt --config.data.document_boundary=' = [^=]+ = '
            After it mlm evaluate runs/small_bert-laptop/*/ --blimp=FOLDER --sentences=FILE, and the table has the
            pseudo-perplexity, and accuracies on BLiMP by phenomenon; with --milestones too, as curves over training.
-Search     mlm sweep search experiments/small_bert.py --scale=trials --trials=4 --rungs=0.25,1 --workers=2 with the same
-           fields and --out=experiments/searches/small_bert-trials.json; before it, LEARNING_RATES hold.
+Search     mlm sweep search experiments/small_bert.py --scale=trials --trials=4 --rungs=1 --workers=2 with the same
+           fields and --out=experiments/searches/small_bert-trials.json; before it, LEARNING_RATES hold at all scales
+           but paper.
 Scales     quick: micro at two budgets, one seed, the built-in language. trials: four sizes at the smallest budget, one
-           seed, for the search. laptop: micro, tiny and mini at 1 and 4 million tokens, small at 1 million, three
-           seeds. paper: mini to base at 100 million and 1 billion tokens, one seed, English Wikipedia.
-Cost       quick: a minute on 2 CPU cores. The search: 16 trials, three quarters of an hour, most of it small. laptop:
-           22 points, 70 minutes with --workers=2. Estimated: 50,000, 19,000, 5,000 and 750 tokens a second of a core.
-           paper: 10 points, 60 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
+           seed, for the search. laptop: micro, tiny and mini at 1 and 4 million tokens, small at 1, three seeds.
+           paper: mini to base at 100 million and 1 billion tokens, one seed, English Wikipedia.
+Cost       quick: a minute on 2 CPU cores. The search: 16 trials, an hour, most of it small. laptop: 22 points, 70
+           minutes with --workers=2. Estimated: 50,000, 19,000, 5,000 and 750 tokens a second of a core. paper: 9
+           points, 60 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
 """
 
 from collections.abc import Sequence

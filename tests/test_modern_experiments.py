@@ -144,7 +144,9 @@ def test_the_default_is_the_combination_that_loses_least_over_texts_and_sizes():
     for (text, cell), ends in losses.items():
         for name, loss in ends.items():
             dropout = {"model.dropout": 0.1 if name == "dropped" else 0.0}
-            rows[f"{text}-{cell}-{name}"] = centre | dropout | {"data.path": text, "model.cell": cell}
+            rows[f"{text}-{cell}-{name}"] = (
+                centre | dropout | {"data.path": text, "data.tfds_name": "", "model.cell": cell}
+            )
             curves[f"{text}-{cell}-{name}"] = [[loss]]
     results = make_runs(rows, curves)
     made, _ = default_recipe.table(results)
@@ -155,7 +157,7 @@ def test_the_default_is_the_combination_that_loses_least_over_texts_and_sizes():
     ]
     assert made[len(rows)]["model"] == "unigram"
     (rule,) = default_recipe.tables(results)
-    assert [(row["dropout"], row["runs"]) for row in rule.rows] == [(0.0, 4), (0.1, 4)]
+    assert [(row["dropout"], row["groups"]) for row in rule.rows] == [(0.0, 4), (0.1, 4)]
     assert [rule.rows[0][name] for name in ("gru", "lstm", "all")] == pytest.approx([0.25, 0.0, 0.125])
     assert [rule.rows[1][name] for name in ("gru", "lstm", "all")] == pytest.approx([0.1, 0.5, 0.3])
     (partial,) = default_recipe.tables(results[:-1])  # a combination that one text, family or size lacks is not judged

@@ -15,7 +15,7 @@ from test_search import write_experiment
 from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
 from mlm.launch.sweep import sweep_points, table_rehearsal
-from mlm.report import reproduction
+from mlm.report import evaluation_columns, excess_loss, reproduction, summary
 from mlm.training.run import provenance
 
 ROOT = Path(__file__).parents[1]
@@ -135,6 +135,21 @@ def test_a_page_shows_the_columns_that_its_experiment_names(sweep_files):
     assert re.search(r"Claims\. Held-out .*\n\n\| better +\| than +\|.*\n.*\n\| lstm +\| transformer \| planned", text)
     call(f"--pages={page}")
     assert page.read_text() == text  # from the file of figures alone
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(ROOT.glob("experiments/[!_]*.py"))])
+def test_an_experiment_shows_columns_that_its_table_can_have(name):
+    experiment = command.load_experiment(str(ROOT / "experiments" / f"{name}.py"))
+    names = getattr(experiment, "RESULT_COLUMNS", ())
+    if not names:
+        return
+    resolved = sweep_points.resolve_points(config.Config(), experiment.sweep("quick"), {})
+    configs = [fields.override(cfg, {"workdir": f"runs/{name}-012345"}) for name, cfg in resolved.items()]
+    _, columns = experiment.table([table_rehearsal.make_result(cfg, number) for number, cfg in enumerate(configs)])
+    measured = (*columns, *experiment.COLUMNS, *excess_loss.PARTS, *evaluation_columns.PROBES)
+    rates = {summary.rate_column(rate) for cfg in configs for rate in cfg.eval.mask_rates}
+    assert {*names} <= {column.name for column in measured} | rates | {"pseudo_perplexity", "pairs_blimp"}
+    assert experiment.COLUMNS[0].name in names  # where the unigram and the floors are named
 
 
 def test_committed_figures_of_a_kept_sweep_come_from_its_archive(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import architectures, modern_bert, optimizers, scaling
+from experiments import architectures, modern_bert, objectives, optimizers, scaling
 from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
 from mlm.experiment import search_space, searches
@@ -227,7 +227,8 @@ def test_bad_flags_end_in_one_line(tmp_path, flags, message):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ("{}", "search_space(point lstm-seed0) = {}: expected ranges by field"),
+        ("None", "search_space(point lstm-seed0) = None: expected ranges by field"),
+        ("{}", "search_space = '{}': expected ranges by field of one row at least"),
         ("{'optim.learning_rte': Uniform(0.1, 0.2)}", "did you mean config.optim.learning_rate?"),
         ("{'optim.b2': (0.9, 0.99)}", "expected LogUniform(low, high), Uniform(low, high) or Choice"),
         ("{'optim.b2': Uniform(0.99, 0.9)}", "expected low < high"),
@@ -262,7 +263,34 @@ def test_a_damaged_file_of_a_search_ends_in_one_line(tmp_path):
         assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("experiment", [architectures, modern_bert, optimizers, scaling])
+def test_rows_of_different_scores_name_them_all_and_must_agree_on_which_are_better(tmp_path, monkeypatch):
+    made = Sweep(monkeypatch)
+    read = made.read_score
+    rows = load_rows(write_experiment(tmp_path), {"train.steps": 80})
+    _, make_point = search.build_trials(rows, PLAN, tmp_path / "search", config.Config(), {"train.steps": 80})
+    own = {"rnn": ("excess_loss", -1), "transformer": ("loss", -1)}
+    monkeypatch.setattr(search, "read_score", lambda cfg: (*own[cfg.model.family], read(cfg)[2]))
+    assert search.run_search([*rows], PLAN, make_point, made.train)[1:] == ("excess_loss or loss", -1)
+    own["transformer"] = ("accuracy", 1)
+    with pytest.raises(errors.ConfigError, match="search = 'excess_loss, accuracy': expected scores of which"):
+        search.run_search([*rows], PLAN, make_point, made.train)
+
+
+def test_replaced_token_detection_is_not_searched_and_has_what_its_generator_chose(monkeypatch):
+    points = {name: point for name, point in objectives.sweep("laptop").items() if name.endswith("seed0")}
+    configs = list(sweep_points.resolve_points(config.Config(), points, {}).values())
+    rows = search.build_rows(objectives.search_space, points, configs, {})
+    assert points.keys() - {f"{row}-seed0" for row in rows} == {"replaced_token_detection-transformer-seed0"}
+    chosen = {row: searches.RowSearch({"optim.learning_rate": 0.001 * (1 + i)}, [], {}) for i, row in enumerate(rows)}
+    monkeypatch.setattr(objectives, "SEARCHES", {"laptop": search.make_search("laptop", PLAN, chosen, "loss", -1)})
+    rates = {name: point["optim.learning_rate"] for name, point in objectives.sweep("laptop").items()}
+    for seed in range(3):
+        generator = rates[f"masked30-transformer-seed{seed}"]
+        assert rates[f"replaced_token_detection-transformer-seed{seed}"] == generator
+        assert generator == chosen["masked30-transformer"].chosen["optim.learning_rate"]
+
+
+@pytest.mark.parametrize("experiment", [architectures, modern_bert, objectives, optimizers, scaling])
 def test_every_row_of_an_experiment_has_a_space_that_its_trials_can_have(experiment, tmp_path):
     scale = "laptop" if experiment is not scaling else "quick"
     points = experiment.sweep(scale)

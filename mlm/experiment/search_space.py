@@ -83,7 +83,7 @@ def round_value(value: float) -> float:
 
 def check_space(space: Any, where: str) -> None:
     """Raises ConfigError, which begins with `where`, unless the space maps fields to ranges that their types allow."""
-    errors.require(isinstance(space, Mapping) and bool(space), where, space, "ranges by field, at least one")
+    errors.require(isinstance(space, Mapping), where, space, "ranges by field; {} for a row that is not searched")
     for field, values in space.items():
         fields.check_name(field)
         name = f"{where}[{field!r}]"

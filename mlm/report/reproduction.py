@@ -20,12 +20,14 @@ import numpy as np
 
 from mlm.base import errors, files
 from mlm.base.estimates import Score
-from mlm.report import evaluation_columns, series, table
+from mlm.report import evaluation_columns, series, summary, table
 from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
 
 MAX_ERRORS = 3.0  # standard errors, beyond which a figure has changed
 EXACT = 1e-4  # relative difference up to which figures without an error, such as floors, are the same
+# Columns without which a row may be misread; they are there only where a row has such a mark.
+MARKS = ("leaks", "unigram_plateau", "above_unigram", summary.EVALUATION_SET)
 MARKERS = re.compile(r"(<!-- figures: ([\w.-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -120,12 +122,14 @@ def render_tables(
     tables: Sequence[NamedTable],
     table_names: Sequence[str],
 ) -> list[str]:
-    """The columns of these names, in this order, and below them the tables of these names, as lines of Markdown.
+    """The columns of these names, in this order, then those of MARKS; below them the tables of these names, as lines of
+    Markdown.
 
     Columns and tables that there are none of are left out.
     """
     columns_by_name, tables_by_name = {column.name: column for column in columns}, {one.stem: one for one in tables}
-    parts = [table.to_markdown(rows, [columns_by_name[name] for name in column_names if name in columns_by_name])]
+    shown = [columns_by_name[name] for name in (*column_names, *MARKS) if name in columns_by_name]
+    parts = [table.to_markdown(rows, shown)]
     for one in (tables_by_name[name] for name in table_names if name in tables_by_name):
         parts += [f"{one.title}. {one.caption}", table.to_markdown(one.rows, one.columns)]
     return "\n\n".join(parts).splitlines()

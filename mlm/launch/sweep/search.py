@@ -82,7 +82,7 @@ def build_rows(
     configs: Sequence[config.Config],
     overrides: Mapping[str, Any],
 ) -> dict[str, SearchRow]:
-    """The rows of a sweep by name. A row's space has those of its fields that the row reads.
+    """The rows of a sweep by name. A row's space has those of its fields that the row reads; one without is left out.
 
     Args:
         find_space: the experiment's search_space(point).
@@ -93,7 +93,7 @@ def build_rows(
     Raises:
         ConfigError: a space is wrong, no row reads one of its fields, or the command line sets one.
     """
-    rows: dict[str, SearchRow] = {}
+    rows: dict[str, SearchRow | None] = {}
     unread: dict[str, str] = {}
     for (name, point), cfg in zip(sweep.items(), configs, strict=True):
         row = re.sub(r"-seed\d+$", "", name)
@@ -101,16 +101,21 @@ def build_rows(
             continue
         space = find_space(dict(point))
         search_space.check_space(space, f"search_space(point {name})")
+        rows[row] = None
+        if not space:
+            continue
         reasons = conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, fields.flatten(cfg))
         unread |= {field: reasons[field] for field in space if field in reasons}
         rows[row] = SearchRow(dict(point), cfg, {name: space[name] for name in space if name not in reasons})
-    searched = search_space.list_fields([row.space for row in rows.values()])
+    found = {name: row for name, row in rows.items() if row is not None}
+    errors.require(bool(found), "search_space", "{}", "ranges by field of one row at least")
+    searched = search_space.list_fields([row.space for row in found.values()])
     for field, reason in unread.items():
         errors.require(field in searched, "search_space", field, f"fields that some row reads; {reason}")
     for field in searched:
         if field in overrides:
             raise errors.ConfigError(f"config.{field} = {overrides[field]!r}: the search varies it; leave it out")
-    return rows
+    return found
 
 
 def find_search_split(cfg: config.Config) -> dict[str, Any]:
@@ -176,7 +181,8 @@ def run_search(
 ) -> tuple[dict[str, list[list[float | None]]], str, int]:
     """Trains the trials of all rows, rung by rung.
 
-    Returns the scores of each row's trials by rung, the score's name, and whether higher is better (+1, -1).
+    Returns the scores of each row's trials by rung, the score's name (those of all rows, if they differ), and whether
+    higher is better (+1, -1). Raises ConfigError if it is better for one row and worse for another.
 
     Args:
         rows: their names.
@@ -186,7 +192,8 @@ def run_search(
     """
     scores: dict[str, list[list[float | None]]] = {row: [[] for _ in range(plan.num_trials)] for row in rows}
     alive = {row: list(range(plan.num_trials)) for row in rows}
-    name, better = "", -1
+    names: dict[str, int] = {}  # whether higher is better, by name
+    better = -1
     for rung, count in enumerate(count_survivors(plan)):
         if rung:
             alive = {row: select_best(scores[row], trials, better, count) for row, trials in alive.items()}
@@ -195,9 +202,11 @@ def run_search(
         train([cfg for cfg, is_lost in zip(points.values(), diverged, strict=True) if not is_lost])
         for (row, number), cfg in points.items():
             found, direction, value = read_score(cfg)
-            name, better = (found, direction) if found else (name, better)
+            names |= {found: direction} if found else {}
             scores[row][number].append(value)
-    return scores, name, better
+        errors.require(len({*names.values()}) < 2, "search", ", ".join(names), "scores of which a lower one is better")
+        better = next(iter(names.values()), better)
+    return scores, " or ".join(names), better
 
 
 def select_best(scores: Sequence[Sequence[float | None]], trials: Sequence[int], better: int, count: int) -> list[int]:

@@ -171,7 +171,7 @@ class SweepDisplay:
         self.first_records: dict[str, tuple[float, int]] = {}  # time and step of the first record during this call
         self.start_steps: dict[str, int] = {}  # the step of a point when a worker got it
         self.last_lines: dict[str, LastLine] = {}
-        self.shown_errors: set[str] = set()
+        self.shown_errors: dict[str, str] = {}  # the first point that has it
         console = Console()
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
@@ -270,13 +270,17 @@ class SweepDisplay:
             parts += [format_score(cfg)] if name == "done" else [f"{time_left} left"] if time_left else []
             self.print_line(
                 f"{Path(cfg.workdir).name}: {', '.join([name, *parts])}"
-                + (f": {self.format_error(state.error)}" if name in ("failed", "damaged") else "")
+                + (
+                    f": {self.format_error(state.error, Path(cfg.workdir).name)}"
+                    if name in ("failed", "damaged")
+                    else ""
+                )
             )
 
-    def format_error(self, error: str) -> str:
-        """An error at its first point, and that it is the same at the others."""
+    def format_error(self, error: str, name: str) -> str:
+        """The error of the point `name`: at the first one that has it itself, at others the name of that one."""
         cause = error.partition(LOG_PREFIX)[0]
         if cause in self.shown_errors:
-            return "the same error"
-        self.shown_errors.add(cause)
+            return f"the same error as {self.shown_errors[cause]}"
+        self.shown_errors[cause] = name
         return error
