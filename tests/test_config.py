@@ -142,6 +142,14 @@ def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
     assert all(word in done.stderr for word in words), done.stderr
 
 
+def test_a_small_model_warms_up_for_longer():
+    warmups = {
+        size: resolution.resolve(config.Config(), {"model.size": size}).optim.warmup_fraction
+        for size in ("micro", "tiny", "mini", "base")
+    }
+    assert warmups == {"micro": 0.2, "tiny": 0.2, "mini": 0.06, "base": 0.06}
+
+
 def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
     base = small_config()
     assert fields.fingerprint(base) == fields.fingerprint(small_config(workdir="elsewhere", train__log_every=7))
@@ -219,7 +227,9 @@ def test_a_field_that_was_added_later_changes_no_run_made_before():
     with pytest.raises(errors.ConfigError, match=r"config.finetune.layerwise_lr_decay = 0.9, there 1.0"):
         fields.check_identity(fields.override(cfg, {"finetune.layerwise_lr_decay": 0.9}), {}, early, "runs/a")
     alone = hashlib.sha256(json.dumps([{"seed": 3}, RNG_VERSIONS], sort_keys=True).encode()).hexdigest()[:12]
-    assert fields.fingerprint(config.Config(seed=3)) == alone
+    first = fields.override(config.Config(seed=3), fields.FIRST_DEFAULT)
+    assert fields.fingerprint(first) == alone  # and so does a field whose default has changed
+    assert fields.fingerprint(config.Config(seed=3)) != alone
 
 
 def test_a_config_never_changes():

@@ -321,7 +321,7 @@ def test_new_parameters_have_a_group_by_their_shape():
 )
 def test_what_no_run_could_use_is_refused(changes, said):
     with pytest.raises(errors.ConfigError, match=rf"^config\.optim\.{said}"):
-        optim.check(config.Optim(learning_rate=1e-3, **changes), 1000)
+        optim.check(config.Optim(learning_rate=1e-3, warmup_fraction=0.1, **changes), 1000)
 
 
 def test_a_row_of_the_table_is_all_that_an_optimizer_needs(monkeypatch):
@@ -329,7 +329,7 @@ def test_a_row_of_the_table_is_all_that_an_optimizer_needs(monkeypatch):
         return (optax.trace(optim.b1), decay)
 
     monkeypatch.setitem(OPTIMIZERS, "sgd", OptimizerSpec(build_sgd, ("b1",), 1))
-    optim.check(config.Optim(optimizer="sgd", learning_rate=1e-3), 1000)
+    optim.check(config.Optim(optimizer="sgd", learning_rate=1e-3, warmup_fraction=0.1), 1000)
     found = train(transformation("sgd"), draw(0))[0]
     wanted = train(optax.sgd(RATE, 0.9), draw(0))[0]
     np.testing.assert_allclose(found["model"]["token"]["embedding"], wanted["model"]["token"]["embedding"], rtol=1e-5)

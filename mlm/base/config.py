@@ -420,7 +420,9 @@ class Optim:
         "learning rate after linear warmup: linear | cosine | wsd (constant, then a decay at the end) | constant | "
         "inverse_sqrt",
     )
-    warmup_fraction: float = field(0.06, "share of the steps with warmup")
+    warmup_fraction: float = field(
+        -1.0, "share of the steps with warmup; -1: by width (mlm/training/run/default_recipe.py)"
+    )
     decay_fraction: float = field(0.1, "wsd: share of the steps, at the end, in which the learning rate decays")
     decay_shape: str = field(
         "linear", "wsd: the decay: linear | one_minus_sqrt (1 minus the root of the share of it that is over)"

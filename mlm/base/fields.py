@@ -47,6 +47,7 @@ def _list_fields(section: type) -> list[tuple[str, bool]]:
 
 
 DEFAULT = flatten(Config())
+FIRST_DEFAULT = {"optim.warmup_fraction": 0.06}  # of fields whose default has changed since: fingerprints keep it
 ALIASES = {  # what other libraries call fields: for the hint of an error alone
     "lr": "optim.learning_rate",
     "bs": "train.batch_size",
@@ -175,9 +176,11 @@ def check_values(config: Config) -> None:
 def fingerprint(config: Config) -> str:
     """Twelve hexadecimal digits of everything that can change the result of a resolved config: fields and random draws.
 
-    Fields at their default are left out, so that adding a field whose default keeps the old behavior renames no run.
+    Fields at their first default are left out, so that neither a new field whose default keeps the old behavior nor a
+    default that changes renames a run.
     """
-    changed = {name: value for name, value in flatten(config, results_only=True).items() if value != DEFAULT[name]}
+    values = flatten(config, results_only=True).items()
+    changed = {name: value for name, value in values if value != FIRST_DEFAULT.get(name, DEFAULT[name])}
     return hashlib.sha256(json.dumps([changed, RNG_VERSIONS], sort_keys=True).encode()).hexdigest()[:12]
 
 

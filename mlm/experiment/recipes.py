@@ -15,6 +15,7 @@ SMALL = {
     "mask.mask_token_prob": 1.0,
     "mask.random_token_prob": 0.0,
     "model.init_std": recipe_constants.SMALL_INIT_STD,
+    "optim.warmup_fraction": recipe_constants.WARMUP_FRACTION,
     "data.language.train_documents": 80_000,
 }
 # What it says of fields that one architecture alone reads, to be added for that one:

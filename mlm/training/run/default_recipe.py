@@ -1,8 +1,9 @@
 """The default recipe: how a model of each family and width is trained where the config does not say.
 
-Widths of up to 128 have the recipe that experiments/architectures.py found by its trials on the built-in language, and
-that the quickstart uses: with the larger widths' recipe, a micro Transformer is still at the unigram's loss after 700
-steps. Larger widths have BERT's initialization and dropout (Devlin et al. 2019, appendix A.2).
+Widths of up to 128 have the recipe that experiments/architectures.py found by its trials on the built-in language: with
+the larger widths' recipe, a micro Transformer is still at the unigram's loss after 700 steps. Their warm-up is that of
+experiments/default_recipe.py, whose trials are on text. Larger widths have BERT's initialization and dropout (Devlin et
+al. 2019, appendix A.2).
 """
 
 from mlm import models
@@ -28,6 +29,11 @@ def _derive_learning_rate(cfg):
 
 def _derive_dropout(cfg):
     return recipe_constants.SMALL_DROPOUT if _is_small(cfg) else recipe_constants.BERT_DROPOUT
+
+
+def _derive_warmup(cfg):
+    is_new = not (cfg.init.run or cfg.init.hub)
+    return recipe_constants.SMALL_WARMUP_FRACTION if is_new and _is_small(cfg) else recipe_constants.WARMUP_FRACTION
 
 
 SIZE = ("model.width", "model.family")
@@ -57,6 +63,7 @@ DERIVED_FIELDS = (
         lambda cfg: recipe_constants.GATE_MEMORY if _is_small(cfg) else 0,
         applies=lambda cfg: models.reads_field(cfg, "chrono_init") and cfg.model.bias == "all",
     ),
+    DerivedField("optim.warmup_fraction", (*SIZE, "init.run", "init.hub"), _derive_warmup),
     DerivedField(
         "optim.learning_rate", (*SIZE, "model.cell", "optim.optimizer", "init.run", "init.hub"), _derive_learning_rate
     ),
