@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlm.experiment.grid import Points, cross_points, make_axis, name_points
+from mlm.experiment.grid import Points, chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import LARGE, QUICK
 from mlm.report import run_columns, summary
 from mlm.report.table import Column, NamedTable
@@ -49,6 +49,15 @@ TEXTS = (
     {"name": "wikitext-2", "data.path": "texts/wikitext-2/*.txt", "data.document_boundary": "blank_line"},
     {"name": "multi30k-de", "data.path": "texts/multi30k-de/*.txt", "data.document_boundary": "line"},
 )
+THIRD_TEXT = {"name": "tinyshakespeare", "data.path": "texts/tinyshakespeare/*.txt"}
+# The default before the search, and what the rule chose where it chose another.
+BEFORE = {"name": "before", "optim.learning_rate": 4e-3, "optim.warmup_fraction": 0.06}
+GRU = BEFORE | {"optim.learning_rate": 8e-3}
+CHECKED = {
+    "transformer": [BEFORE, BEFORE | {"name": "after", "optim.warmup_fraction": 0.2}],
+    "lstm": [BEFORE, BEFORE | {"name": "after", "optim.learning_rate": 8e-3}],
+    "gru": [GRU],
+}
 
 
 def build_star(values: dict[str, tuple] = VALUES) -> Points:
@@ -63,28 +72,32 @@ def build_star(values: dict[str, tuple] = VALUES) -> Points:
 
 SCALES = {
     "quick": {
-        "members": ("transformer",),
         "sizes": ("micro",),
-        "trials": make_axis("optim.learning_rate", *VALUES["optim.learning_rate"][:2], name="lr{:g}"),
+        "trials": {"transformer": make_axis("optim.learning_rate", *VALUES["optim.learning_rate"][:2], name="lr{:g}")},
         "fields": QUICK,
     },
     "trials": {
         "texts": TEXTS,
-        "members": tuple(FAMILIES),
         "sizes": ("micro", "tiny"),
-        "trials": build_star(),
+        "trials": dict.fromkeys(FAMILIES, build_star()),
         "fields": {"train.steps": 500, "train.eval_every": EVAL_EVERY},
     },
-    "laptop": {
-        "members": tuple(FAMILIES),
+    "check": {
+        "texts": (THIRD_TEXT,),
         "sizes": ("micro", "tiny"),
-        "trials": build_star(),
+        "trials": CHECKED,
+        "fields": {"train.eval_every": EVAL_EVERY},
+    },
+    "laptop": {
+        "sizes": ("micro", "tiny"),
+        "trials": dict.fromkeys(FAMILIES, build_star()),
         "fields": {"train.steps": 1000, "train.eval_every": EVAL_EVERY},
     },
     "paper": {
-        "members": tuple(FAMILIES),
         "sizes": ("base",),
-        "trials": build_star(VALUES | {"optim.learning_rate": (1e-3, 5e-4, 2e-3), "model.init_std": (0.02, 0.04)}),
+        "trials": dict.fromkeys(
+            FAMILIES, build_star(VALUES | {"optim.learning_rate": (1e-3, 5e-4, 2e-3), "model.init_std": (0.02, 0.04)})
+        ),
         "fields": LARGE | {"train.steps": 10_000, "train.batch_size": 256, "train.checkpoint_every": 1000},
     },
 }
@@ -106,13 +119,9 @@ RESULT_TABLES = ("rule",)
 def sweep(scale: str) -> dict[str, dict]:
     """Points by name, each the fields it sets."""
     plan = SCALES[scale]
-    points = cross_points(
-        plan.get("texts", [{}]),
-        [FAMILIES[member] for member in plan["members"]],
-        make_axis("model.size", *plan["sizes"], name="{}"),
-        plan["trials"],
-    )
-    return name_points(points, plan["fields"])
+    texts, sizes = plan.get("texts", [{}]), make_axis("model.size", *plan["sizes"], name="{}")
+    points = (cross_points(texts, [FAMILIES[member]], sizes, trials) for member, trials in plan["trials"].items())
+    return name_points(chain_points(*points), plan["fields"])
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:
