@@ -49,7 +49,11 @@ TEXTS = (
     {"name": "wikitext-2", "data.path": "texts/wikitext-2/*.txt", "data.document_boundary": "blank_line"},
     {"name": "multi30k-de", "data.path": "texts/multi30k-de/*.txt", "data.document_boundary": "line"},
 )
-THIRD_TEXT = {"name": "tinyshakespeare", "data.path": "texts/tinyshakespeare/*.txt"}
+THIRD_TEXT = {
+    "name": "tinyshakespeare",
+    "data.path": "texts/tinyshakespeare/*.txt",
+    "data.document_boundary": "blank_line",
+}
 # The default before the search, and what the rule chose where it chose another.
 BEFORE = {"name": "before", "optim.learning_rate": 4e-3, "optim.warmup_fraction": 0.06}
 GRU = BEFORE | {"optim.learning_rate": 8e-3}
