@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -142,12 +143,19 @@ def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
     assert all(word in done.stderr for word in words), done.stderr
 
 
-def test_a_small_model_warms_up_for_longer():
-    warmups = {
-        size: resolution.resolve(config.Config(), {"model.size": size}).optim.warmup_fraction
-        for size in ("micro", "tiny", "mini", "base")
+def test_a_small_transformer_warms_up_for_longer_and_a_small_gated_cell_learns_faster():
+    found = {}
+    for family, cell, size in itertools.product(("transformer", "rnn"), ("", "lstm", "gru"), ("micro", "tiny", "mini")):
+        if (family == "rnn") == bool(cell):
+            changes = {"model.family": family, "model.cell": cell, "model.size": size}
+            optim = resolution.resolve(config.Config(), changes).optim
+            found[cell or family, size] = (optim.learning_rate, optim.warmup_fraction)
+    small = {"transformer": (4e-3, 0.2), "lstm": (8e-3, 0.06), "gru": (8e-3, 0.06)}
+    assert found == {
+        (member, size): own if size != "mini" else (1e-3, 0.06)
+        for member, own in small.items()
+        for size in ("micro", "tiny", "mini")
     }
-    assert warmups == {"micro": 0.2, "tiny": 0.2, "mini": 0.06, "base": 0.06}
 
 
 def test_fingerprint_names_what_can_change_a_result_and_nothing_else():

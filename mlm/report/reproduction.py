@@ -131,7 +131,7 @@ def render_tables(
     shown = [columns_by_name[name] for name in (*column_names, *MARKS) if name in columns_by_name]
     parts = [table.to_markdown(rows, shown)]
     for one in (tables_by_name[name] for name in table_names if name in tables_by_name):
-        parts += [f"{one.title}. {one.caption}", table.to_markdown(one.rows, one.columns)]
+        parts += [f"**{one.title}** {one.caption}", table.to_markdown(one.rows, one.columns)]
     return "\n\n".join(parts).splitlines()
 
 

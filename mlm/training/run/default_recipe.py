@@ -1,9 +1,9 @@
 """The default recipe: how a model of each family and width is trained where the config does not say.
 
 Widths of up to 128 have the recipe that experiments/architectures.py found by its trials on the built-in language: with
-the larger widths' recipe, a micro Transformer is still at the unigram's loss after 700 steps. Their warm-up is that of
-experiments/default_recipe.py, whose trials are on text. Larger widths have BERT's initialization and dropout (Devlin et
-al. 2019, appendix A.2).
+the larger widths' recipe, a micro Transformer is still at the unigram's loss after 700 steps. The learning rate of the
+LSTM and the warm-up of the Transformer are those of experiments/default_recipe.py, whose trials are on text. Larger
+widths have BERT's initialization and dropout (Devlin et al. 2019, appendix A.2).
 """
 
 from mlm import models
@@ -32,8 +32,9 @@ def _derive_dropout(cfg):
 
 
 def _derive_warmup(cfg):
-    is_new = not (cfg.init.run or cfg.init.hub)
-    return recipe_constants.SMALL_WARMUP_FRACTION if is_new and _is_small(cfg) else recipe_constants.WARMUP_FRACTION
+    is_trained = cfg.init.run or cfg.init.hub
+    fractions = {} if is_trained or not _is_small(cfg) else recipe_constants.SMALL_WARMUP_FRACTIONS
+    return fractions.get(cfg.model.family, recipe_constants.WARMUP_FRACTION)
 
 
 SIZE = ("model.width", "model.family")
