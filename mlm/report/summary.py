@@ -41,8 +41,8 @@ LEAK_COLUMN = Column(
 PLATEAU_COLUMN = Column(
     "unigram_plateau",
     "on the unigram's plateau",
-    note="On the unigram's plateau: after a tenth of the steps the training loss was no better than that of token "
-    "frequencies. Another learning rate, a longer warm-up or larger initial weights may leave it sooner.",
+    note="On the unigram's plateau: after a tenth of the steps, or a longer warm-up, the training loss was no better "
+    "than that of token frequencies. Another learning rate, warm-up or larger initial weights may leave it sooner.",
 )
 
 UNIGRAM_COLUMN = Column(

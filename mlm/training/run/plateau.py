@@ -12,7 +12,7 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.training.run.hook import Hook
 from mlm.training.run.log import Log
 
-CHECK_FRACTION = 0.1  # share of the steps after which the check is made
+CHECK_FRACTION = 0.1  # share of the steps after which the check is made, or the warm-up if it is longer
 WINDOW_FRACTION = 0.05  # share of the steps over whose losses the check takes the mean
 MIN_STEPS = 50  # before the check: no recipe has left the unigram's loss sooner
 MARGIN = 0.1  # nats below the unigram loss that count as having left it
@@ -38,9 +38,10 @@ def list_advice(cfg: config.Config) -> str:
 class PlateauWarning(Hook):
     """Says first what loss the unigram has; after a tenth of the steps, if the training loss has not left it.
 
-    Runs of fewer than 10 * MIN_STEPS steps have no such second line, nor have those with label smoothing, which the
-    training loss contains. The run's result keeps what it says, and so do the
-    totals of its checkpoints, with the sums so far: a run that is killed and continued says the same.
+    Where the warm-up is longer, the check comes at its end: before, the learning rate is not yet what was chosen. Runs
+    whose check would come before MIN_STEPS steps have none, nor have those with label smoothing, which the training
+    loss contains. The run's result keeps what it says, and so do the totals of its checkpoints, with the sums so far: a
+    run that is killed and continued says the same.
 
     A model of text begins there: it learns how frequent each token is, then how tokens depend on each other. A recipe
     that does not suit the model leaves it there for most of the run.
@@ -55,7 +56,7 @@ class PlateauWarning(Hook):
         totals: Mapping[str, Any],
     ):
         self.log, self.advice = log, list_advice(cfg)
-        self.check_step = math.ceil(cfg.train.steps * CHECK_FRACTION)
+        self.check_step = math.ceil(cfg.train.steps * max(CHECK_FRACTION, cfg.optim.warmup_fraction))
         self.window = math.ceil(cfg.train.steps * WINDOW_FRACTION)
         self.sums: list[float] = totals.get("plateau_sums", [0.0, 0.0])  # nats, predictions
         self.found: dict[str, float] | None = totals.get("plateau")
