@@ -138,7 +138,7 @@ def make_report(archive: Path) -> dict[str, bytes]:
         workdir = Path(folder) / name
         words = ["report", f"experiments/{experiment}.py", f"--scale={scale}", f"workdir={workdir}"]
         subprocess.run([sys.executable, "-m", "mlm", "sweep", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        paths = [*workdir.glob("*.*"), *workdir.glob("figures/*")]  # no run has a dot in its name
+        paths = [path for path in (*workdir.glob("*"), *workdir.glob("figures/*")) if path.is_file()]
         return {f"reports/{name}/{path.relative_to(workdir)}": path.read_bytes() for path in paths}
 
 

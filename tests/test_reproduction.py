@@ -150,7 +150,7 @@ def test_an_experiment_shows_columns_that_its_table_can_have(name):
     _, columns = experiment.table([table_rehearsal.make_result(cfg, number) for number, cfg in enumerate(configs)])
     measured = (*columns, *experiment.COLUMNS, *excess_loss.PARTS, *evaluation_columns.PROBES)
     rates = {summary.rate_column(rate) for cfg in configs for rate in cfg.eval.mask_rates}
-    evaluations = {"pseudo_perplexity", "pairs_blimp", "task_topic", "document_excess_loss"}
+    evaluations = {"pseudo_perplexity", "pairs_blimp", "task_topic", "document_excess_loss", "below_unigram"}
     assert {*names} <= {column.name for column in measured} | rates | evaluations
     assert experiment.COLUMNS[0].name in names  # where the unigram and the floors are named
 
