@@ -278,7 +278,31 @@ def test_an_excess_loss_has_a_logarithmic_axis_where_it_can(last, is_log):
 def test_a_row_is_named_by_its_columns_of_text_but_warnings():
     columns = [table.Column("model", "model"), table.Column("loss", "loss", ".3f"), summary.PLATEAU_COLUMN]
     row = {"model": "lstm", "loss": 4.0, "unigram_plateau": "seed 0: 4.77 at step 400"}
-    assert charts.format_row_label(row, columns) == "lstm"
+    assert charts.make_row_labels([row], columns) == ["lstm"]
+
+
+def test_rows_of_one_name_get_the_numbers_in_which_they_differ():
+    columns = [
+        table.Column("model", "model"),
+        table.Column("rate", "learning rate", "g"),
+        table.Column("dropout", "dropout", "g"),
+        table.Column("loss", "loss", ".3f"),
+    ]
+    loss = estimates.Estimate(4.0, None, None)
+    rows = [
+        {"model": "lstm", "rate": 0.004, "dropout": 0.0, "loss": loss},
+        {"model": "lstm", "rate": 0.008, "dropout": 0.0, "loss": loss},
+        {"model": "lstm", "rate": 0.004, "dropout": 0.1, "loss": loss},
+        {"model": "gru", "rate": 0.008, "dropout": 0.1, "loss": loss},
+        {"model": "unigram", "loss": loss},
+    ]
+    assert charts.make_row_labels(rows, columns) == [
+        "lstm, learning rate 0.004, dropout 0",
+        "lstm, learning rate 0.008",
+        "lstm, learning rate 0.004, dropout 0.1",
+        "gru",
+        "unigram",
+    ]
 
 
 def test_a_field_that_a_run_does_not_read_differs_from_nothing():

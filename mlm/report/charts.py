@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mlm.base.estimates import Estimate, Score
 from mlm.report import palette, series
 from mlm.report.series import RateMatrix, Series
-from mlm.report.table import Column
+from mlm.report.table import Column, format_cell
 
 
 class Axis(NamedTuple):
@@ -328,12 +328,12 @@ def build_interval_charts(
     scores = {score.name: score for score in select_curve_scores(results) if series.is_common(results, score)}
     first, primary = series.collect_scores(results)[0].name, series.select_primary_score(results).name
     selected = scores.keys() if primary == first else scores.keys() - {first}
-    names, charts = {column.name for column in columns}, []
+    names, charts, labels = {column.name for column in columns}, [], make_row_labels(rows, columns)
     for column in sorted(columns, key=lambda column: column.name != primary):
         if column.name in selected or f"{column.name}_paper" in names:
             chart_rows = [
-                (format_row_label(row, columns), to_estimate(row[column.name]), row.get(f"{column.name}_paper"))
-                for row in rows
+                (label, to_estimate(row[column.name]), row.get(f"{column.name}_paper"))
+                for label, row in zip(labels, rows, strict=True)
                 if is_drawable(row.get(column.name))
             ]
             if chart_rows:
@@ -350,10 +350,26 @@ def is_drawable(value) -> bool:
     return all(number is None or math.isfinite(number) for number in (estimate.mean, estimate.low, estimate.high))
 
 
-def format_row_label(row: dict, columns: Sequence[Column]) -> str:
-    """The name of a row of the table: its columns of text, but for those with a note, which warn of something."""
+def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str]:
+    """The names of the rows of a table: their columns of text, but for those with a note, which warn of something.
+
+    Rows of one name get the numbers in which they differ, such as the learning rate, until no two are the same.
+    """
     names = [column.name for column in columns if not column.format and not column.note]
-    return ", ".join(str(row[name]) for name in names if row.get(name))
+    labels = [", ".join(str(row[name]) for name in names if row.get(name)) for row in rows]
+    for column in columns:
+        cells = [row.get(column.name) for row in rows]
+        if column.format and not any(isinstance(cell, Estimate) for cell in cells):
+            values: dict[str, set] = {}
+            for label, cell in zip(labels, cells, strict=True):
+                values.setdefault(label, set()).add(cell)
+            labels = [
+                label
+                if len(values[label]) == 1 or cell is None
+                else f"{label}, {column.title} {format_cell(cell, column.format)}"
+                for label, cell in zip(labels, cells, strict=True)
+            ]
+    return labels
 
 
 def to_estimate(value: float | Estimate) -> Estimate:
