@@ -15,6 +15,11 @@ Method     One architecture, the same examples and steps, and at scale laptop th
            predict whole documents, and share the column "loss of a document above the floor", in nats per document. All
            models can be compared by the task's score after fine-tuning, which stands beside its optimum, and those that
            fill in masks by the verbs that agree and the names that recur, each masked alone.
+Rule       Written before the runs that have a search. Two claims are planned: causal steps first (25%), and a few
+           causal rows, lower the masked loss of a model that tells each token by the state before. Each is a one-sided
+           paired test over seeds (Student), with Holm's correction for the two in what is said of them; it is seen if p
+           is below 0.05. That an objective's masked loss is the lowest has Holm's correction for all pairs. Scores
+           after fine-tuning are told apart if their intervals do not meet.
 Run        mlm sweep run experiments/objectives.py --scale=laptop --workers=2
            (equal training FLOPs instead of equal tokens: --budget=flops, with a --config.workdir of its own)
 Search     mlm sweep search experiments/objectives.py --scale=laptop --trials=4 --rungs=1 --workers=2
