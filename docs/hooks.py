@@ -1,11 +1,12 @@
 """Pages that mkdocs makes from the code, experiments/RESULTS.md and kept runs at each build: none goes out of date."""
 
+import contextlib
 import importlib
 import inspect
+import io
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -136,8 +137,15 @@ def make_report(archive: Path) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         shutil.unpack_archive(archive, folder, filter="data")
         workdir = Path(folder) / name
-        words = ["report", f"experiments/{experiment}.py", f"--scale={scale}", f"workdir={workdir}"]
-        subprocess.run([sys.executable, "-m", "mlm", "sweep", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        words = [
+            "sweep",
+            "report",
+            str(ROOT / "experiments" / f"{experiment}.py"),
+            f"--scale={scale}",
+            f"workdir={workdir}",
+        ]
+        with contextlib.redirect_stdout(io.StringIO()):
+            importlib.import_module("mlm.cli.sweep").main(words)
         paths = [path for path in (*workdir.glob("*"), *workdir.glob("figures/*")) if path.is_file()]
         return {f"reports/{name}/{path.relative_to(workdir)}": path.read_bytes() for path in paths}
 

@@ -64,7 +64,7 @@ def test_what_a_longer_run_shares_ends_before_the_first_of_them():
     [(1, 1, 10, False), (4, 3, 10, True), (5, 3, 10, False), (-1, 1, 10, False), (2, 0, 10, False)],
 )
 def test_moments_lie_within_the_run(count, every, steps, good):
-    knobs = config.Optim(learning_rate=1e-3, average_checkpoints=count, average_every=every)
+    knobs = config.Optim(learning_rate=1e-3, warmup_fraction=0.1, average_checkpoints=count, average_every=every)
     if good:
         optim.check(knobs, steps)
     else:
