@@ -4,8 +4,10 @@ import contextlib
 import importlib
 import inspect
 import io
+import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -16,7 +18,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "experiments" / "figures"
-ARCHIVE = ".tar.xz"  # of a sweep's runs, EXPERIMENT-SCALE
+ARCHIVE = ".tar.xz"  # of a sweep's runs; a file of figures has the same name
 FILES = {"results.md": "experiments/RESULTS.md", "changes.md": "CHANGELOG.md"}  # pages that are a file of the project
 HELP_COLUMNS = "96"  # width of a command's help
 
@@ -133,17 +135,12 @@ def render_file(name: str) -> str:
 def make_report(archive: Path) -> dict[str, bytes]:
     """The files of the report of an archive's runs, as `mlm sweep report` writes them, by their path in the site."""
     name = archive.name.removesuffix(ARCHIVE)
-    experiment, _, scale = name.rpartition("-")
+    command = json.loads(FIGURES.joinpath(f"{name}.json").read_text())["command"]
+    experiment, *flags = shlex.split(command)[3:]  # what follows mlm sweep run
     with tempfile.TemporaryDirectory() as folder:
         shutil.unpack_archive(archive, folder, filter="data")
         workdir = Path(folder) / name
-        words = [
-            "sweep",
-            "report",
-            str(ROOT / "experiments" / f"{experiment}.py"),
-            f"--scale={scale}",
-            f"workdir={workdir}",
-        ]
+        words = ["sweep", "report", str(ROOT / experiment), *flags, f"workdir={workdir}"]
         with contextlib.redirect_stdout(io.StringIO()):
             importlib.import_module("mlm.cli.sweep").main(words)
         paths = [path for path in (*workdir.glob("*"), *workdir.glob("figures/*")) if path.is_file()]

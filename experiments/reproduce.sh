@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes tables again from nothing and says what differs from the committed figures, and by how many standard errors.
 # $1: quick (the scales of that name, at most 15 minutes on two CPU cores), all, NAME (all scales of an experiment that
-# have figures) or NAME-SCALE. Each sweep is in runs/reproduce/NAME-SCALE; a second call goes on with what is there.
+# have figures) or NAME-SCALE. Each sweep is that of the command in its file of figures, which also names the texts that
+# it reads, and trains in runs/reproduce/NAME-SCALE; a second call goes on with what is there.
 # Exit code 1: a figure differs by more than 3 standard errors, or a sweep failed.
 # WRITE=1: writes the figures, and the parts of RESULTS.md that show them, in place of comparing.
 set -uo pipefail
@@ -19,10 +20,14 @@ if [ "${#files[@]}" -eq 0 ]; then
     echo "error: PART = '$part': expected quick, all, an experiment, or one of $known" >&2
     exit 2
 fi
+read_sweep='import json, shlex, sys
+command = json.load(open(sys.argv[1]))["command"]
+print(*shlex.split(command)[3:], sep="\0", end="\0")  # what follows mlm sweep run'
 status=0
 for file in "${files[@]}"; do
     name="$(basename "$file" .json)"
-    sweep=("experiments/${name%-*}.py" "--scale=${name##*-}" "workdir=runs/reproduce/$name")
+    mapfile -d "" -t sweep < <(.venv/bin/python -c "$read_sweep" "$file")
+    sweep+=("workdir=runs/reproduce/$name")
     .venv/bin/python -m mlm sweep run "${sweep[@]}" --workers=2 &&
         .venv/bin/python -m mlm sweep compare "${sweep[@]}" ${WRITE:+--write --pages=experiments/RESULTS.md} || status=1
 done

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from test_search import write_experiment
 
 from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
-from mlm.launch.sweep import sweep_points, table_rehearsal
+from mlm.cli import sweep_compare
+from mlm.cli.command import extract_config_flags
+from mlm.launch.sweep import budget, sweep_points, table_rehearsal
 from mlm.report import evaluation_columns, excess_loss, reproduction, summary
 from mlm.training.run import provenance
 
@@ -41,6 +44,15 @@ def sweep_files(tmp_path, monkeypatch):
     return tmp_path, results, call
 
 
+def load_sweep(path):
+    """The experiment, the config flags and the flags of the command in a file of figures."""
+    words = shlex.split(reproduction.read_figures(path).command)
+    assert words[:3] == ["mlm", "sweep", "run"]
+    config_flags, others = extract_config_flags(words[3:], allow_bare=True)
+    args = command.make_parser("list").parse_words(others)
+    return command.load_experiment(str(ROOT / args.experiment)), config_flags, args
+
+
 def test_figures_come_back_as_they_were_and_say_where_they_come_from(sweep_files, capsys):
     folder, results, call = sweep_files
     call("--write")
@@ -54,6 +66,17 @@ def test_figures_come_back_as_they_were_and_say_where_they_come_from(sweep_files
     assert figures.rows["lstm"]["floor"].error == 0
     call()
     assert "0 differ by more than 3 standard errors" in capsys.readouterr().out
+    assert figures.command == "mlm sweep run experiments/families.py --scale=quick"
+
+
+def test_figures_of_another_budget_or_text_have_its_command(sweep_files, monkeypatch):
+    folder, _, call = sweep_files
+    monkeypatch.setitem(budget.BUDGETS, "flops", lambda points, folder, measure: [1.0] * len(points))
+    call("--write", "--budget=flops", "data.language.train_documents=700")
+    figures = reproduction.read_figures(folder / "figures" / "families-quick-flops.json")
+    assert shlex.split(figures.command)[3:] == [
+        *("experiments/families.py", "--scale=quick", "--budget=flops", "data.language.train_documents=700")
+    ]
 
 
 def test_a_changed_figure_is_reported_by_how_many_standard_errors(sweep_files, capsys):
@@ -162,10 +185,11 @@ def test_committed_figures_of_a_kept_sweep_come_from_its_archive(tmp_path):
     assert kept
     for archive in kept:
         shutil.unpack_archive(archive, tmp_path, filter="data")
-        name, _, scale = archive.name.removesuffix(".tar.xz").rpartition("-")
-        flags = [str(ROOT / "experiments" / f"{name}.py"), f"--scale={scale}", f"workdir={tmp_path / name}-{scale}"]
-        command.main(["sweep", "compare", *flags, "--write", f"--figures={tmp_path / name}.json"])
-        assert (tmp_path / f"{name}.json").read_text() == (FIGURES / f"{name}-{scale}.json").read_text()
+        name = archive.name.removesuffix(".tar.xz")
+        path, *flags = shlex.split(reproduction.read_figures(FIGURES / f"{name}.json").command)[3:]
+        sweep = [str(ROOT / path), *flags, f"workdir={tmp_path / name}"]
+        command.main(["sweep", "compare", *sweep, "--write", f"--figures={tmp_path / name}.json"])
+        assert (tmp_path / f"{name}.json").read_text() == (FIGURES / f"{name}.json").read_text()
 
 
 def test_what_cannot_be_compared_ends_in_one_line(sweep_files, monkeypatch):
@@ -185,15 +209,17 @@ def test_what_cannot_be_compared_ends_in_one_line(sweep_files, monkeypatch):
 def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp_path):
     for path in FIGURES.glob("*.json"):
         figures = reproduction.read_figures(path)
-        assert path.stem == figures.name
-        experiment = command.load_experiment(str(ROOT / "experiments" / f"{figures.experiment}.py"))
+        experiment, _, args = load_sweep(path)
+        assert path.stem == sweep_compare.name_sweep(experiment, args)
+        assert (figures.experiment, figures.scale) == (Path(args.experiment).stem, args.scale)
         points = {name.rpartition("-seed")[0] or name for name in experiment.sweep(figures.scale)}
         assert set(figures.rows) == points
     fake = tmp_path / "experiments"
     (tmp_path / "launch").mkdir()
     (tmp_path / "launch" / "environment.sh").write_text("")
     (fake / "figures").mkdir(parents=True)
-    (fake / "figures" / "scaling-quick.json").write_text("{}")
+    recorded = {"command": "mlm sweep run experiments/scaling.py --scale=quick data.document_boundary=' = [a b] = '"}
+    (fake / "figures" / "scaling-quick.json").write_text(json.dumps(recorded))
     script = fake / "reproduce.sh"
     script.write_text((ROOT / "experiments" / "reproduce.sh").read_text())
     wrong = subprocess.run(["bash", script, "scalin"], capture_output=True, text=True, check=False)
@@ -202,11 +228,17 @@ def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp
     )
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$@"\n[ "$4" != compare ]\n')
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nprintf "<%s>" "$@"\n[ "$4" != compare ]\n'
+    )
     python.chmod(0o755)
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
-    words = "experiments/scaling.py --scale=quick workdir=runs/reproduce/scaling-quick"
-    assert done.stdout == f"-m mlm sweep run {words} --workers=2\n-m mlm sweep compare {words} \n".replace(" \n", "\n")
+    words = (
+        "<experiments/scaling.py><--scale=quick><data.document_boundary= = [a b] = >"
+        "<workdir=runs/reproduce/scaling-quick>"
+    )
+    start = "<-m><mlm><sweep>"
+    assert done.stdout == f"{start}<run>{words}<--workers=2>{start}<compare>{words}"
     assert done.returncode == 1
 
 
@@ -215,10 +247,8 @@ def test_archives_hold_finished_points_of_their_sweeps():
     for path in FIGURES.glob("*.tar.xz"):
         with tarfile.open(path) as archive:
             files = [Path(name) for name in archive.getnames()]
-        name, _, scale = path.name.removesuffix(".tar.xz").rpartition("-")
-        experiment = command.load_experiment(str(ROOT / "experiments" / f"{name}.py"))
-        resolved = sweep_points.resolve_points(config.Config(), experiment.sweep(scale), {})
-        points = {f"{point}-{fields.fingerprint(cfg)[:6]}" for point, cfg in resolved.items()}
+        _, configs = command.resolve_sweep(*load_sweep(FIGURES / path.name.replace(".tar.xz", ".json")))
+        points = {Path(cfg.workdir).name for cfg in configs}
         finished = {file.parts[1] for file in files if file.name == "result.json"}
         assert finished and finished <= points
         assert {file.parts[1] for file in files if len(file.parts) > 1} == finished

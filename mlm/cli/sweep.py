@@ -204,9 +204,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
 
     errors.require_one_of("--scale", args.scale, list(experiment.SCALES))
     overrides = dict(config_flags.overrides)
-    is_step_budget = args.budget == "steps"
-    name = f"{Path(experiment.__file__).stem}-{args.scale}" + ("" if is_step_budget else f"-{args.budget}")
-    root = files.make_path(overrides.pop("workdir", f"runs/{name}"))
+    root = files.make_path(overrides.pop("workdir", f"runs/{sweep_compare.name_sweep(experiment, args)}"))
     is_preview = args.verb == "plan" or (args.verb == "submit" and args.dry_run)  # works without access to the bucket
     with contextlib.suppress(*([buckets.BucketAccessError] if is_preview else [])):
         files.check_folder(
@@ -222,7 +220,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     if warning and args.verb in ("run", "submit", "table", "report"):
         print(f"warning: {warning}", file=sys.stderr)
     resolved = list(points.values())
-    if not is_step_budget:
+    if args.budget != "steps":
         from mlm.launch.sweep import budget
 
         resolved = budget.apply_budget(resolved, args.budget, root, measure=args.verb in ("run", "search"))

@@ -16,7 +16,7 @@ def add_flags(parser: command.CommandParser) -> None:
         "--figures",
         default="",
         metavar="FILE",
-        help="committed figures (figures/NAME-SCALE.json beside the experiment)",
+        help="committed figures (figures/NAME-SCALE.json beside the experiment, NAME-SCALE-BUDGET.json with --budget)",
     )
     parser.add_argument("--write", action="store_true", help="write the figures in place of comparing with them")
     parser.add_argument(
@@ -27,6 +27,12 @@ def add_flags(parser: command.CommandParser) -> None:
         help="Markdown files whose parts between <!-- figures: NAME-SCALE --> and <!-- end of figures --> are written "
         "from the files of figures",
     )
+
+
+def name_sweep(experiment, args) -> str:
+    """NAME-SCALE, or NAME-SCALE-BUDGET where a budget other than the steps is compared."""
+    name = f"{Path(experiment.__file__).stem}-{args.scale}"
+    return name if args.budget == "steps" else f"{name}-{args.budget}"
 
 
 def compare_points(
@@ -49,12 +55,14 @@ def compare_points(
         len(results) == num_points, "sweep", f"{len(results)} of {num_points} points are done", "all of them"
     )
     source = Path(experiment.__file__)
-    path = Path(args.figures) if args.figures else source.parent / FOLDER / f"{source.stem}-{args.scale}.json"
+    path = Path(args.figures) if args.figures else source.parent / FOLDER / f"{name_sweep(experiment, args)}.json"
     changes = {
         name: value for name, value in config_flags.overrides.items() if name not in ("workdir", "data.cache_dir")
     }
-    words = [f"{name}={value}" for name, value in changes.items()]
-    line = f"mlm sweep run experiments/{source.name} --scale={args.scale} {shlex.join(words)}".strip()
+    words = [f"experiments/{source.name}", f"--scale={args.scale}"]
+    words += [f"--budget={args.budget}"] if args.budget != "steps" else []
+    words += [f"{name}={value}" for name, value in changes.items()]
+    line = f"mlm sweep run {shlex.join(words)}"
     shown = []
     if names := getattr(experiment, "RESULT_COLUMNS", ()):
         with user_code.report_errors("experiment", experiment.__file__):
@@ -79,7 +87,7 @@ def compare_points(
     differences = reproduction.compare_figures(committed, found)
     count = sum(map(len, committed.rows.values()))
     print(
-        f"{committed.name}: {count} figures of commit {committed.commit}, {len(differences)} differ by more than "
+        f"{path.stem}: {count} figures of commit {committed.commit}, {len(differences)} differ by more than "
         f"{reproduction.MAX_ERRORS:g} standard errors"
     )
     if differences:

@@ -53,11 +53,6 @@ class Figures(NamedTuple):
     rows: dict[str, dict[str, Figure]]
     table: Sequence[str] = ()  # lines of Markdown that a page shows in place of the rows
 
-    @property
-    def name(self) -> str:
-        """Returns EXPERIMENT-SCALE, the stem of the file."""
-        return f"{self.experiment}-{self.scale}"
-
 
 class Change(NamedTuple):
     """A figure that is not as it was."""
