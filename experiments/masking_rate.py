@@ -204,7 +204,7 @@ def search_space(point: dict) -> dict:
 
 
 def group_by_rate(results: Sequence[dict]) -> dict[tuple, dict[float, dict[int, float]]]:
-    """The primary score of runs by size, mix and number of examples; then by masking rate; then by seed."""
+    """The primary score of runs by size, mix and budget; then by masking rate; then by seed."""
     primary = series.select_primary_score(results).name
     groups: dict[tuple, dict[float, dict[int, float]]] = {}
     for result in results:
@@ -214,10 +214,17 @@ def group_by_rate(results: Sequence[dict]) -> dict[tuple, dict[float, dict[int, 
 
 
 def find_group(result: Mapping) -> tuple[str, bool, int]:
-    """The size, whether [MASK] alone hides tokens, and the number of examples of a run."""
-    config = result["config"]
-    is_mask_only = config["mask.mask_token_prob"] == 1
-    return config["model.size"], is_mask_only, config["train.steps"] * config["train.batch_size"]
+    """The size, whether [MASK] alone hides tokens, and the budget of a run by its name, 0 where its scale has none.
+
+    The examples that it took in say less: by --budget=flops or predictions each rate takes in others.
+    """
+    config, name = result["config"], series.group_name(result)
+    budget = next((count for count in BUDGETS if f"-{count}-" in name), 0)
+    return config["model.size"], config["mask.mask_token_prob"] == 1, budget
+
+
+def describe_budget(size: str, budget: int) -> str:
+    return f"{size}, {budget:,} examples" if budget else size
 
 
 def compute_tests(results: Sequence[dict]) -> dict[tuple, randomized_blocks.BlockTest]:
@@ -243,11 +250,11 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 
     def describe_row(seeds):
         config = seeds[0]["config"]
-        size, is_mask_only, examples = group = find_group(seeds[0])
+        size, is_mask_only, _ = group = find_group(seeds[0])
         test = tests.get((group, config["mask.rate"]))
         row = {
             "masking": "[MASK]" if is_mask_only else "80/10/10",
-            "examples": examples,
+            "examples": config["train.steps"] * config["train.batch_size"],
             "rate": f"{config['mask.rate']:.0%}",
         }
         paper = PAPER.get((is_mask_only, config["mask.rate"])) if size == "large" else None
@@ -263,11 +270,11 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 def tables(results: Sequence[dict]) -> list[NamedTable]:
     """How much more 40% is worth at the next larger size or budget, with [MASK] alone."""
     gains = {
-        (size, examples): {
+        (size, budget): {
             seed: by_rate[CONTENDER][seed] - by_rate[BASELINE][seed]
             for seed in by_rate[CONTENDER].keys() & by_rate[BASELINE].keys()
         }
-        for (size, is_mask_only, examples), by_rate in group_by_rate(results).items()
+        for (size, is_mask_only, budget), by_rate in group_by_rate(results).items()
         if is_mask_only and {BASELINE, CONTENDER} <= by_rate.keys()
     }
     sizes, budgets = (list(dict.fromkeys(values)) for values in zip(*gains, strict=True)) if gains else ((), ())
@@ -275,7 +282,7 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
     pairs += [((small, budget), (large, budget)) for budget in budgets for small, large in pairwise(sizes)]
     tests = randomized_blocks.compare_rows(gains, [(more, less) for less, more in pairs])
     rows = [
-        {"less": "{} with {:,} examples".format(*less), "more": "{} with {:,} examples".format(*more)} | test._asdict()
+        {"less": describe_budget(*less), "more": describe_budget(*more)} | test._asdict()
         for (more, less), test in randomized_blocks.correct_p(tests).items()
     ]
     columns = [
@@ -293,11 +300,11 @@ def charts(results: Sequence[dict]) -> list[LineChart]:
     score = series.select_primary_score(results)
     lines = [
         Series(
-            f"{size}{'' if is_mask_only else ', 80/10/10'}, {examples:,} examples",
+            describe_budget(size, budget) + ("" if is_mask_only else ", 80/10/10"),
             sorted(by_rate),
             [estimate_mean(by_rate[rate].values()) for rate in sorted(by_rate)],
         )
-        for (size, is_mask_only, examples), by_rate in group_by_rate(results).items()
+        for (size, is_mask_only, budget), by_rate in group_by_rate(results).items()
     ]
     chart = LineChart(
         score.name, "training_rate", "Masking rate", "masking rate of training", f"{score.title} (nats)", lines, []

@@ -97,7 +97,7 @@ def test_the_masking_rate_s_rows_are_compared_with_15_and_a_move_is_seen():
     error = np.sqrt((rest**2).sum() / freedom * 2 / values.shape[1])
     p = [2 * stats.t.sf(abs(gains[more].mean() - gains[less].mean()) / error, freedom) for less, more in pairs]
     assert [(row["less"], row["more"]) for row in moves.rows] == [
-        tuple("{} with {:,} examples".format(*at) for at in pair) for pair in pairs
+        tuple("{}, {:,} examples".format(*at) for at in pair) for pair in pairs
     ]
     assert [row["difference"].mean for row in moves.rows] == pytest.approx(
         [gains[more].mean() - gains[less].mean() for less, more in pairs]
@@ -107,6 +107,11 @@ def test_the_masking_rate_s_rows_are_compared_with_15_and_a_move_is_seen():
     (chart,) = masking_rate.charts(results)
     assert [line.name for line in chart.series][:2] == ["micro, 8,000 examples", "micro, 50,000 examples"]
     assert chart.series[1].x == [0.15, 0.4] and chart.series[1].y[1].mean < chart.series[1].y[0].mean
+    for one in results:  # as by --budget=flops, by which each rate has other steps
+        one["config"]["train.steps"] -= round(100 * one["config"]["mask.rate"])
+    other_rows, _ = masking_rate.table(results)
+    assert [row.get("p") for row in other_rows] == [row.get("p") for row in rows]
+    assert [row["examples"] for row in other_rows if "rate" in row][:2] == [7_760, 7_360]
 
 
 def run(seed, losses, **more):

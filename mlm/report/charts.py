@@ -353,7 +353,7 @@ def is_drawable(value) -> bool:
 def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str]:
     """The names of the rows of a table: their columns of text, but for those with a note, which warn of something.
 
-    Rows of one name get the numbers in which they differ, such as the learning rate, until no two are the same.
+    Rows of one name get the numbers in which they differ, such as the learning rate; those that differ in none keep it.
     """
     names = [column.name for column in columns if not column.format and not column.note]
     labels = [", ".join(str(row[name]) for name in names if row.get(name)) for row in rows]
