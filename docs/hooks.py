@@ -125,9 +125,12 @@ def render_python() -> str:
 def render_file(name: str) -> str:
     """A Markdown file of the project with its figures, without its links to files that are no page.
 
-    A link to an archive of runs leads to their report.
+    A link to an archive of runs leads to their report. No line breaks within a number and its interval.
     """
     text = (ROOT / name).read_text()
+    text = re.sub(r" ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", text)
+    text = re.sub(r"(?<=\d) \[(-?[\d.]+), (?=-?[\d.]+\])", "\N{NO-BREAK SPACE}[\\1,\N{NO-BREAK SPACE}", text)
+    text = re.sub(r"seed \d+: [\d.]+ at step \d+", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     text = re.sub(rf"\(figures/([\w-]+){re.escape(ARCHIVE)}\)", r"(reports/\1/report.html)", text)
     return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/|reports/)[^)]*\)", r"\1", text)
 
