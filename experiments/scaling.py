@@ -37,7 +37,7 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL, TUNED_FIELDS, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import run_columns, scaling_law, series, summary
+from mlm.report import excess_loss, run_columns, scaling_law, series, summary
 from mlm.report.charts import LineChart
 from mlm.report.series import Series
 from mlm.report.table import Column, NamedTable
@@ -117,7 +117,7 @@ RESULT_COLUMNS = (
     "loss",
     "excess_loss",
 )
-RESULT_TABLES = ("laws", "sizes", "crossings")
+RESULT_TABLES = ("laws", "sizes", "crossings", "parts")
 BOUND_NOTE = (
     f"An exponent of {scaling_law.MAX_EXPONENT:g} or 0 is a bound of the fit, and so is E = 0 (minus the floor): the "
     "points do not determine it."
@@ -143,6 +143,12 @@ SIZE_COLUMNS = (
     Column("ratio", "tokens a parameter", ".3g"),
     Column("loss", "loss above E (nats)", ".3f"),
     Column("free_size", "best number of parameters, E fitted", ".3g"),
+)
+PART_COLUMNS = (
+    *(column for column in COLUMNS if column.name in ("model", "objective", "layout", "examples")),
+    Column("flops", "FLOPs", ".2e"),
+    Column("excess_loss", "loss above the floor (nats)", ".3f"),
+    *excess_loss.PARTS,
 )
 CROSSING_COLUMNS = (Column("first", "better below"), Column("second", "better above"), Column("flops", "FLOPs", ".2e"))
 
@@ -308,8 +314,21 @@ def describe_crossings(cells: dict, laws: dict) -> list[dict]:
     return rows
 
 
+def describe_parts(results: Sequence[dict], cells: dict) -> list[dict]:
+    """What the loss above the floor is made of along each kind's frontier, where its runs were evaluated for it."""
+    rows = []
+    for kind, own in cells.items():
+        groups = list(series.group_runs([one for one in results if find_kind(one["config"]) == kind]).values())
+        for cell in scaling_law.find_frontier(own.flops_P, own.mean_losses()):
+            if parts := excess_loss.compute_parts(groups[cell]):
+                excess = estimate_mean(one["evaluation"]["excess_loss"] for one in groups[cell])
+                row = dict(zip(("model", "objective"), kind, strict=True)) | describe_row(groups[cell])
+                rows.append(row | {"flops": own.flops_P[cell], "excess_loss": excess} | parts)
+    return rows
+
+
 def tables(results: Sequence[dict]) -> list[NamedTable]:
-    """The laws, the compute-optimal sizes and the crossings."""
+    """The laws, the compute-optimal sizes, the crossings, and what is left of the loss along the frontier."""
     cells = collect_cells(results)
     laws = fit_laws(cells)
     law_rows = [
@@ -329,6 +348,13 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
             "Compute at which the fitted frontiers of two models have one loss.",
             describe_crossings(cells, laws),
             CROSSING_COLUMNS,
+        ),
+        NamedTable(
+            "parts",
+            "What is left above the floor",
+            "Of each model and objective the points that no point of as little compute is better than.",
+            describe_parts(results, cells),
+            PART_COLUMNS,
         ),
     ]
 

@@ -9,6 +9,7 @@ from mlm.launch.sweep import sweep_points, table_rehearsal
 from mlm.report import scaling_law
 from mlm.report.pages import sweep as page
 
+PARTS = {"kind": 0.5, "number": 0.2, "word": 0.3}  # shares of the loss above the floor
 TRUE = scaling_law.ScalingLaw(np.log(60.0), 0.4, np.log(900.0), 0.5, 0.0, np.log(9.0), 0.9)
 FLOOR = 2.0
 
@@ -106,10 +107,18 @@ def test_the_experiment_s_tables_and_charts_state_the_law_of_its_points(tmp_path
         loss = TRUE.predict(made["non_embedding"], made["tokens"])
         own_floor = made["evaluation"]["window_floor" if "window" in name else "floor"]  # 4.0 and 2.0
         made["evaluation"] |= {"excess_loss": own_floor + loss - 2.0, "loss": own_floor + loss}
+        parts = {part: {"excess": share * made["evaluation"]["excess_loss"]} for part, share in PARTS.items()}
+        made["evaluations"]["loss_decomposition"] = {"parts": parts}
         results.append(made)
     findings = page.collect_findings(scaling, results)
     laws, sizes = findings.tables[:2]
-    assert [extra.stem for extra in findings.tables] == ["laws", "sizes"]  # one law: nothing crosses
+    assert [extra.stem for extra in findings.tables] == ["laws", "sizes", "parts"]  # one law: nothing crosses
+    left = findings.tables[-1].rows
+    flops = [row["flops"] for row in left if row["model"] == "window"]
+    assert len(flops) > 3 and flops == sorted(flops)
+    for row in left:
+        parts = [row[f"excess_{part}"].mean / row["excess_loss"].mean for part in PARTS]
+        assert parts == pytest.approx([*PARTS.values()])
     assert len(laws.rows) == 2 and len(sizes.rows) == 8 and laws.columns == scaling.LAW_COLUMNS
     for row in laws.rows:
         assert row["alpha"].mean == pytest.approx(TRUE.alpha, rel=0.05) and row["alpha"].low is None
