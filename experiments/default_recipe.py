@@ -18,7 +18,7 @@ Scales     quick: two learning rates of a micro Transformer, 40 steps. trials: 3
            half of the default's length, one seed. check: what the rule chose, and the default before it, on
            texts/tinyshakespeare/input.txt, 1,000 steps. laptop: 36 points on one text, of 1,000 steps. paper: the star
            at base size, 10,000 steps, English Wikipedia.
-Cost       quick: seconds per point. trials: an hour on 2 CPU cores with --workers=2, and so is laptop. check: 18
+Cost       quick: seconds per point. trials: an hour on 2 CPU cores with --workers=2, and so is laptop. check: 15
            minutes. paper: 18 points of some 30 minutes of an H200 at 40% of its peak: an estimate from 6 FLOPs per
            parameter and token.
 Columns    The held-out loss; the rows of a text, family and size are sorted by it. "On the unigram's plateau" names the

@@ -29,8 +29,8 @@ Scales     quick: one objective of each kind, for a first look. laptop: all, thr
            a floor, two stacks among them, with a window, a GRU and a Transformer, and denoising encoder-decoders with
            as many layers on each side; three seeds, half the examples, no task: the table of excess losses. paper: base
            size, English Wikipedia, the recipe of Wettig et al. 2022 for all, since the papers' recipes differ.
-Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 42 minutes with --workers=2; its search: 40
-           trials, 40 minutes. families: 60 points, an hour and a half, a third of it for the recurrent
+Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 29 minutes with --workers=2; its search: 40
+           trials, 33 minutes. families: 60 points, an hour and a half, a third of it for the recurrent
            encoder-decoder: estimated from the other 45 points, 49 minutes with other work beside. paper: 11 points of
            some 5 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
 """

@@ -1,6 +1,6 @@
 """What held-out loss does a small BERT reach at a fixed number of tokens?
 
-Paper      Nobody publishes held-out losses of masked language models smaller than base. Turc et al. 2019
+Paper      We know of no held-out losses of masked language models smaller than base. Turc et al. 2019
            (arXiv:1908.08962) give fine-tuned scores of BERT's mini, small and medium after a million steps.
 Method     Masked language models of four sizes, each trained from nothing on so many tokens with a schedule of that
            length; a budget counts the places of all rows, and the column "tokens" those that are filled. A text of

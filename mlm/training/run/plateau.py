@@ -81,8 +81,8 @@ class PlateauWarning(Hook):
             if loss > self.unigram_loss - MARGIN:
                 self.found = {"step": step, "loss": loss, "unigram_loss": self.unigram_loss}
                 self.log.write_message(
-                    f"step {step:,}: the training loss, {loss:.2f}, is no better than that of token frequencies, "
-                    f"{self.unigram_loss:.2f}. If it stays so, try {self.advice}"
+                    f"step {step:,}: the training loss, {loss:.2f}, is not {MARGIN} nats below that of token "
+                    f"frequencies, {self.unigram_loss:.2f}. If it stays so, try {self.advice}"
                 )
 
     def get_totals(self) -> dict[str, Any]:
