@@ -5,17 +5,17 @@ Paper      Wettig et al. 2022 ("Should You Mask 15%?", arXiv:2202.08005): yes fo
 Method     A learning rate that was tuned at one masking rate favors that rate, and one tuned at one size that size. So
            each masking rate has the same search of learning rate and warm-up at each size, with a seed that no table
            has and on rows that no table reads; it is made at the middle budget, and all budgets have what it chose, and
-           so has scale text. (A search at micro size alone, in a first run, chose 0.012 for 15% and 30%, at which tiny
-           models stayed on the unigram's plateau.) A budget is a number of examples; every point is a run of its own,
-           with a schedule of that length. The built-in language has as many, so that each is read once; a text of fewer
-           is read several times. paper: the paper's learning rate for all.
-Rule       Written before the runs. For each size and budget, seeds are blocks and rates are treatments (randomized
-           block design, mlm/report/randomized_blocks.py); each rate is compared with 15%, and the two-sided p has
-           Holm's correction for the rates of that size and budget. A rate is better or worse if its p is below 0.05.
-           Whether 40% is worth more at a larger size or budget: the loss at 40% less that at 15% is a row for each
-           size and budget, seeds are blocks, and neighboring sizes and budgets are compared, with Holm's correction
-           for all these pairs; so it is if p is below 0.05. Between budgets it may be the rates' learning rates, which
-           the middle one chose. All else is a difference with its interval, and no sentence.
+           so has scale text. (A search at micro size alone, in a first run, chose 0.012 for 15% and 30%, at which some
+           tiny models stayed on the unigram's plateau.) A budget is a number of examples; every point is a run of its
+           own, with a schedule of that length. The built-in language has as many, so that each is read once; a text of
+           fewer is read several times. paper: the paper's learning rate for all.
+Rule       Written before all runs, that first one too. For each size and budget, seeds are blocks and rates are
+           treatments (randomized block design, mlm/report/randomized_blocks.py); each rate is compared with 15%, and
+           the two-sided p has Holm's correction for the rates of that size and budget. A rate is better or worse if its
+           p is below 0.05. Whether 40% is worth more at a larger size or budget: the loss at 40% less that at 15% is a
+           row for each size and budget, seeds are blocks, and neighboring sizes and budgets are compared, with Holm's
+           correction for all these pairs; so it is if p is below 0.05. Between budgets it may be the rates' learning
+           rates, which the middle one chose. All else is a difference with its interval, and no sentence.
 Run        mlm sweep run experiments/masking_rate.py --scale=laptop --workers=2
            Your own text: --scale=text --config.data.path=... --config.tokenizer.vocab_size=8192
            --config.downstream.path=FOLDER of the tasks; after it mlm evaluate runs/masking_rate-text/*/ --blimp=FOLDER,
