@@ -108,8 +108,8 @@ def draw_trials(spaces: Mapping[str, Space], num_trials: int, seed: int) -> dict
 
     A field has the same coordinate in all rows, so that no row has a luckier draw of what it shares with others. More
     trials with the same seed begin with the fewer ones, if the spaces are the same: a search can be made longer.
-    The price is that few trials do not separate the fields: of six, four pairs lie in the same or opposite halves in all
-    of eight trials, one pair in all of 16, none in 32.
+    The price is that few trials do not separate the fields: of six, four pairs lie in the same or opposite halves in
+    all of eight trials, one pair in all of 16, none in 32.
 
     Args:
         spaces: of each row.
