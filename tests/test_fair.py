@@ -37,10 +37,14 @@ def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
         tried.setdefault(name.partition("-")[0], set()).add(tuple(point[field] for field in fields))
     assert tried.keys() == architectures.TUNED.keys() and len(set(map(frozenset, tried.values()))) == 1
     assert len(tried["lstm"]) == 4 * 2 * 3  # learning rates, batches, seeds
-    for scale in ("quick", "laptop"):
-        assert {tuple(point[field] for field in fields) for point in scales[scale].values()} <= tried["lstm"], scale
-        for name, point in scales[scale].items():
-            assert point.items() >= architectures.TUNED[name.partition("-")[0]].items()
+    assert {tuple(point[field] for field in fields) for point in scales["quick"].values()} <= tried["lstm"]
+    for name, point in scales["quick"].items():
+        assert point.items() >= architectures.TUNED[name.partition("-")[0]].items()
+    rows = architectures.SEARCHES["laptop"].rows
+    assert len({tuple(len(trial.scores) for trial in row.trials).count(2) for row in rows.values()}) == 1  # second rung
+    assert len({len(row.trials) for row in rows.values()}) == 1
+    for name, point in scales["laptop"].items():
+        assert point.items() >= rows[name.rpartition("-seed")[0]].chosen.items()
 
 
 def test_the_modern_transformer_is_the_ladder_s_last_block():
