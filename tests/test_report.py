@@ -220,6 +220,7 @@ def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
             "train.batch_size",
             "train.steps",
             "train.eval_every",
+            *architectures.search_space({}),
         }
         assert len({fields["train.steps"] * fields["train.batch_size"] for fields in sweep.values()}) == 1
 
