@@ -209,7 +209,7 @@ def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
         sweep = architectures.sweep(scale)
         assert len({json.dumps(fields, sort_keys=True) for fields in sweep.values()}) == len(sweep)
         varied = {
-            name for name in next(iter(sweep.values())) if len({str(fields[name]) for fields in sweep.values()}) > 1
+            name for name in next(iter(sweep.values())) if len({str(fields.get(name)) for fields in sweep.values()}) > 1
         }
         assert varied <= {
             "model.family",
