@@ -4,10 +4,8 @@ import contextlib
 import importlib
 import inspect
 import io
-import json
 import os
 import re
-import shlex
 import shutil
 import sys
 import tempfile
@@ -138,8 +136,8 @@ def render_file(name: str) -> str:
 def make_report(archive: Path) -> dict[str, bytes]:
     """The files of the report of an archive's runs, as `mlm sweep report` writes them, by their path in the site."""
     name = archive.name.removesuffix(ARCHIVE)
-    command = json.loads(FIGURES.joinpath(f"{name}.json").read_text())["command"]
-    experiment, *flags = shlex.split(command)[3:]  # what follows mlm sweep run
+    reproduction = importlib.import_module("mlm.report.reproduction")
+    experiment, *flags = reproduction.read_figures(FIGURES / f"{name}.json").sweep_words
     with tempfile.TemporaryDirectory() as folder:
         shutil.unpack_archive(archive, folder, filter="data")
         workdir = Path(folder) / name

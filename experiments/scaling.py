@@ -145,7 +145,7 @@ SIZE_COLUMNS = (
     Column("free_size", "best number of parameters, E fitted", ".3g"),
 )
 PART_COLUMNS = (
-    *(column for column in COLUMNS if column.name in ("model", "objective", "layout", "examples")),
+    *COLUMNS[:4],
     Column("flops", "FLOPs", ".2e"),
     Column("excess_loss", "loss above the floor (nats)", ".3f"),
     *excess_loss.PARTS,
@@ -228,12 +228,16 @@ def find_floor(result: dict, first: str, excess: str) -> float:
     return float(evaluation[first] - evaluation[excess])
 
 
+def select_kind(results: Sequence[dict], kind: tuple[str, str]) -> list[dict]:
+    return [result for result in results if find_kind(result["config"]) == kind]
+
+
 def collect_cells(results: Sequence[dict]) -> dict[tuple[str, str], scaling_law.Cells]:
     """The cells of each kind of model."""
     cells = {}
     kinds = dict.fromkeys(find_kind(result["config"]) for result in results)
     for kind in kinds:
-        runs = [result for result in results if find_kind(result["config"]) == kind]
+        runs = select_kind(results, kind)
         groups = list(series.group_runs(runs).values())
         first, primary = series.collect_scores(runs)[0].name, series.select_primary_score(runs)
         is_excess = primary.columns[0] == series.EXCESS
@@ -318,7 +322,7 @@ def describe_parts(results: Sequence[dict], cells: dict) -> list[dict]:
     """What the loss above the floor is made of along each kind's frontier, where its runs were evaluated for it."""
     rows = []
     for kind, own in cells.items():
-        groups = list(series.group_runs([one for one in results if find_kind(one["config"]) == kind]).values())
+        groups = list(series.group_runs(select_kind(results, kind)).values())
         for cell in scaling_law.find_frontier(own.flops_P, own.mean_losses()):
             if parts := excess_loss.compute_parts(groups[cell]):
                 excess = estimate_mean(one["evaluation"]["excess_loss"] for one in groups[cell])

@@ -219,7 +219,9 @@ def test_generated_pages_are_those_of_the_code(site):
     assert not [name for name in entry.COMMANDS if f"usage: mlm {name} " not in commands]
     results = (ROOT / "experiments" / "RESULTS.md").read_text()
     titles = re.findall(r"^## (.*)$", results, re.MULTILINE)
-    assert titles and all(title in (site / "results.html").read_text() for title in titles)
+    page = (site / "results.html").read_text()
+    assert titles and all(title in page for title in titles)
+    assert not re.search(r"\d ± \d", page) and "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}" in page  # on one line
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -46,9 +45,9 @@ def sweep_files(tmp_path, monkeypatch):
 
 def load_sweep(path):
     """The experiment, the config flags and the flags of the command in a file of figures."""
-    words = shlex.split(reproduction.read_figures(path).command)
-    assert words[:3] == ["mlm", "sweep", "run"]
-    config_flags, others = extract_config_flags(words[3:], allow_bare=True)
+    figures = reproduction.read_figures(path)
+    assert figures.command.startswith("mlm sweep run ")
+    config_flags, others = extract_config_flags(figures.sweep_words, allow_bare=True)
     args = command.make_parser("list").parse_words(others)
     return command.load_experiment(str(ROOT / args.experiment)), config_flags, args
 
@@ -74,7 +73,7 @@ def test_figures_of_another_budget_or_text_have_its_command(sweep_files, monkeyp
     monkeypatch.setitem(budget.BUDGETS, "flops", lambda points, folder, measure: [1.0] * len(points))
     call("--write", "--budget=flops", "data.language.train_documents=700")
     figures = reproduction.read_figures(folder / "figures" / "families-quick-flops.json")
-    assert shlex.split(figures.command)[3:] == [
+    assert figures.sweep_words == [
         *("experiments/families.py", "--scale=quick", "--budget=flops", "data.language.train_documents=700")
     ]
 
@@ -186,7 +185,7 @@ def test_committed_figures_of_a_kept_sweep_come_from_its_archive(tmp_path):
     for archive in kept:
         shutil.unpack_archive(archive, tmp_path, filter="data")
         name = archive.name.removesuffix(".tar.xz")
-        path, *flags = shlex.split(reproduction.read_figures(FIGURES / f"{name}.json").command)[3:]
+        path, *flags = reproduction.read_figures(FIGURES / f"{name}.json").sweep_words
         sweep = [str(ROOT / path), *flags, f"workdir={tmp_path / name}"]
         command.main(["sweep", "compare", *sweep, "--write", f"--figures={tmp_path / name}.json"])
         assert (tmp_path / f"{name}.json").read_text() == (FIGURES / f"{name}.json").read_text()

@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -52,6 +53,11 @@ class Figures(NamedTuple):
     columns: dict[str, str]  # titles by name
     rows: dict[str, dict[str, Figure]]
     table: Sequence[str] = ()  # lines of Markdown that a page shows in place of the rows
+
+    @property
+    def sweep_words(self) -> list[str]:
+        """The words of the command after mlm sweep run: the experiment's path, then flags."""
+        return shlex.split(self.command)[3:]
 
 
 class Change(NamedTuple):
