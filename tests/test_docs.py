@@ -145,7 +145,7 @@ def test_the_dry_runs_of_the_guide_show_their_files(line, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])
-def test_the_compilers_know_the_flags_that_the_guide_names(variable):
+def test_the_compilers_know_the_flags_that_the_guide_names(variable, tmp_path):
     if variable == "LIBTPU_INIT_ARGS" and not importlib.util.find_spec("libtpu"):
         pytest.skip("libtpu is not installed")
     rows = [line for line in PAGES["docs/guides/clusters.md"].splitlines() if f"| `{variable}` |" in line]
@@ -155,8 +155,9 @@ def test_the_compilers_know_the_flags_that_the_guide_names(variable):
         code = "from jax.experimental import topologies as t; t.get_topology_desc('v5e:2x2', 'tpu')"
 
     def run(flags):
-        settings = target_compiler.TPU_ENVIRONMENT | {"JAX_PLATFORMS": "cpu", variable: flags}
-        return subprocess.run([sys.executable, "-c", code], env=os.environ | settings, capture_output=True).returncode
+        environment = os.environ | target_compiler.TPU_ENVIRONMENT | {"JAX_PLATFORMS": "cpu", variable: flags}
+        command = [sys.executable, "-c", code]  # one flag writes into the working directory
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True).returncode
 
     assert len(flags) > 5 and run(" ".join(flags)) == 0
     assert run("--xla_no_such_flag=true") != 0
