@@ -27,8 +27,10 @@ Scales     quick: three rates, one seed. trials: five rates, one seed, micro and
            fine-tuned on five tasks. paper: base and large, eight rates and two of 80/10/10, three seeds.
 Cost       quick: seconds per point. The search: 80 points, an hour and a half on 2 CPU cores with --workers=2.
            laptop: 90 points, two hours and a quarter. text: 9 points, about 70 minutes, half of it fine-tuning: all
-           estimated from 48,000 and 12,500 tokens a second of a core. paper: 60 points, some 660 hours of an H200 at
-           40% of its peak (5 per point at base size, 17 at large): an estimate from 6 FLOPs per parameter and token.
+           estimated from 48,000 and 12,500 tokens a second of a core. On an H200, where mask.max_rate=0.8 lets all
+           rates share a program, the search took 112 s and laptop 155 s (docs/guides/devices.md). paper: 60 points,
+           some 660 hours of an H200 at 40% of its peak (5 per point at base size, 17 at large): an estimate from 6
+           FLOPs per parameter and token.
 Published  large model, accuracy on the development sets after fine-tuning (the authors' README):
            rate           15    20    30    40    50    60    70    80 | 80/10/10: 15    40
            MNLI         84.2  84.1  84.2  84.5  84.1  83.2  82.3  80.8 |         83.7  84.3
