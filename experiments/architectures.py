@@ -144,6 +144,7 @@ COLUMNS = run_columns.select_columns(
 RESULT_COLUMNS = (
     *("model", "size", "learning_rate", "batch", "non_embedding", "tokens_per_second", "loss", "excess_loss"),
     *("own_excess", "excess_kind", "excess_number", "excess_word", "plateau"),
+    *("near", "far", "recall", "task_topic"),
 )
 RESULT_TABLES = ("claims", "search-laptop")
 
