@@ -128,6 +128,8 @@ def render_file(name: str) -> str:
     text = (ROOT / name).read_text()
     text = re.sub(r" ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", text)
     text = re.sub(r"(?<=\d) \[(-?[\d.]+), (?=-?[\d.]+\])", "\N{NO-BREAK SPACE}[\\1,\N{NO-BREAK SPACE}", text)
+    joined = "\N{NO-BREAK SPACE}(\\1\N{WORD JOINER}\N{EN DASH}\N{WORD JOINER}\\2)"
+    text = re.sub(r"(?<=\d) \(([\d.,]+)\N{EN DASH}([\d.,]+)\)", joined, text)
     text = re.sub(r"seed \d+: [\d.]+ at step \d+", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     text = re.sub(rf"\(figures/([\w-]+){re.escape(ARCHIVE)}\)", r"(reports/\1/report.html)", text)
     return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/|reports/)[^)]*\)", r"\1", text)

@@ -223,6 +223,7 @@ def test_generated_pages_are_those_of_the_code(site):
     page = (site / "results.html").read_text()
     assert titles and all(title in page for title in titles)
     assert not re.search(r"\d ± \d", page) and "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}" in page  # on one line
+    assert not re.search(r"\d \([\d.,]+\N{EN DASH}", page) and "\N{WORD JOINER}\N{EN DASH}" in page
 
 
 @pytest.mark.slow
