@@ -148,4 +148,5 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
                 {"row": name} | {term: estimate_mean(100 * one[term][key] for one in found) for term in found[0]}
             )
     columns = [Column("row", "row"), *(Column(term, term.replace("_", " "), ".1f") for term in phenomena)]
-    return [NamedTable("blimp", "BLiMP by phenomenon", "Accuracy on minimal pairs (%).", rows, columns)]
+    caption = "Accuracy on minimal pairs (%), the mean of a phenomenon's paradigms."
+    return [NamedTable("blimp", "BLiMP by phenomenon", caption, rows, columns)]

@@ -157,7 +157,11 @@ def test_what_every_seed_was_asked_since_has_a_column_with_its_name():
     )
     assert found[0]["pseudo_perplexity"].mean == 20.5 and found[0]["pairs_blimp"].mean == pytest.approx(60)
     assert found[0]["pairs_mine"] == pytest.approx((92.5, 90, 95)) and found[1]["pairs_mine"].mean == 100
-    assert "pairs_blimp" not in found[1] and "mine: accuracy on pairs (%): 100 pairs in 2 paradigms." in said
+    assert (
+        "pairs_blimp" not in found[1]
+        and "mine: accuracy on pairs (%): mean of 2 paradigms, 100 pairs in all, by PLL-word-l2r (Kauf & Ivanova 2023)."
+        in said
+    )
 
 
 def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_were_not():
@@ -172,8 +176,9 @@ def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_
     assert first["pairs_blimp_7788"] == first["pairs_blimp_99aa"] == "1 of 3 seeds evaluated"
     assert first["pseudo_perplexity_a"] == first["pseudo_perplexity_e"] == "1 of 3 seeds evaluated"
     assert other["pairs_blimp_99aa"].mean == 90 and "pairs_blimp_7788" not in other
-    assert "blimp: accuracy on pairs (%), 7788: 100 pairs" in said and "1 of 3 seeds evaluated" in table.to_markdown(
-        found, columns
+    assert (
+        "blimp: accuracy on pairs (%), 7788: mean of 2 paradigms, 100 pairs" in said
+        and "1 of 3 seeds evaluated" in table.to_markdown(found, columns)
     )
     line = dict(zip(*(line.split(",") for line in table.to_csv(found, columns).splitlines()[:2]), strict=True))
     assert line["pairs_blimp_99aa"] == "" and line["pairs_blimp_99aa_note"] == "1 of 3 seeds evaluated"

@@ -12,6 +12,7 @@ from mlm.report import series
 from mlm.report.table import Column
 
 METRIC = "pll_word_l2r"
+METRIC_TITLE = "PLL-word-l2r (Kauf & Ivanova 2023)"
 PROBES = (
     Column("near", "agreement, 1-3 words", ".3f"),
     Column("far", "agreement, 9-16 words", ".3f"),
@@ -60,7 +61,7 @@ def iterate_evaluations(result: dict) -> Iterator[tuple[EvaluationKey, Evaluatio
             EvaluationValue(
                 values["word_perplexity"],
                 values["word_perplexity_se"] if evaluation["sentences"] > 1 else None,
-                f"{evaluation['sentences']:,} sentences",
+                f"{evaluation['sentences']:,} sentences, by {METRIC_TITLE}",
             ),
         )
     for suite in result["summary"].get("minimal_pairs", {}).values():
@@ -70,7 +71,7 @@ def iterate_evaluations(result: dict) -> Iterator[tuple[EvaluationKey, Evaluatio
             EvaluationValue(
                 100 * overall[f"{METRIC}_accuracy"],
                 None,
-                f"{overall['pairs']:,} pairs in {overall['paradigms']:,} paradigms",
+                f"mean of {overall['paradigms']:,} paradigms, {overall['pairs']:,} pairs in all, by {METRIC_TITLE}",
             ),
         )
     for task in result["summary"].get("finetuned_tasks", {}).values():

@@ -20,7 +20,8 @@ OWN_EXCESS = Column(
     "own_excess",
     "loss above the floor of what it sees (nats)",
     ".3f",
-    note="What it sees: of a window its neighbours, of a bag these without their order, of others the whole row.",
+    note="What it sees: a window and a bag model.window neighbors on each side, by default 5 and 2, a bag without "
+    "order; others the whole row.",
 )
 PLATEAU_SHARE = 0.1  # of the way from the unigram loss to the floor, after which a run has left the plateau
 
