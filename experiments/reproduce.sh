@@ -20,15 +20,19 @@ if [ "${#files[@]}" -eq 0 ]; then
     echo "error: PART = '$part': expected quick, all, an experiment, or one of $known" >&2
     exit 2
 fi
-read_sweep='import json, shlex, sys
-command = json.load(open(sys.argv[1]))["command"]
-print(*shlex.split(command)[3:], sep="\0", end="\0")  # what follows mlm sweep run'
+read_words='import json, shlex, sys
+command = json.load(open(sys.argv[1])).get(sys.argv[2], "")
+print(*shlex.split(command)[3:], sep="\0", end="\0")  # what follows mlm sweep run, or mlm evaluate and the runs'
 status=0
 for file in "${files[@]}"; do
     name="$(basename "$file" .json)"
-    mapfile -d "" -t sweep < <(.venv/bin/python -c "$read_sweep" "$file")
+    mapfile -d "" -t sweep < <(.venv/bin/python -c "$read_words" "$file" command)
+    mapfile -d "" -t evaluate < <(.venv/bin/python -c "$read_words" "$file" evaluate)
     sweep+=("workdir=runs/reproduce/$name")
-    .venv/bin/python -m mlm sweep run "${sweep[@]}" --workers=2 &&
-        .venv/bin/python -m mlm sweep compare "${sweep[@]}" ${WRITE:+--write --pages=experiments/RESULTS.md} || status=1
+    .venv/bin/python -m mlm sweep run "${sweep[@]}" --workers=2 || { status=1; continue; }
+    if [ -n "${evaluate[0]}" ]; then # it names the runs that it does not suit, and leaves them out
+        .venv/bin/python -m mlm evaluate "runs/reproduce/$name"/*/ "${evaluate[@]}"
+    fi
+    .venv/bin/python -m mlm sweep compare "${sweep[@]}" ${WRITE:+--write --pages=experiments/RESULTS.md} || status=1
 done
 exit "$status"

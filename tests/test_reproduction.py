@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from test_search import write_experiment
+from test_summary import judge
 
 from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
 from mlm.cli import sweep_compare
 from mlm.cli.command import extract_config_flags
 from mlm.launch.sweep import budget, sweep_points, table_rehearsal
-from mlm.report import evaluation_columns, excess_loss, reproduction, summary
+from mlm.report import evaluation_columns, excess_loss, reproduction, results_page, summary
 from mlm.training.run import provenance
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +106,28 @@ def test_a_changed_figure_is_reported_by_how_many_standard_errors(sweep_files, c
     assert "transformer, accuracy: not among the committed figures" in err and "gru, loss: missing" in err
 
 
+def test_evaluations_are_among_the_figures_and_the_command_that_makes_them_is_kept(sweep_files):
+    folder, results, call = sweep_files
+    for result, accuracy in zip(results[:3], (0.6, 0.7, 0.5), strict=True):
+        judge(result, (100 * accuracy, "a"), blimp=(accuracy, "b"))
+    call("--write", "--evaluate=--blimp='a b'")
+    path = folder / "figures" / "families-quick.json"
+    figures = reproduction.read_figures(path)
+    assert figures.rows["lstm"]["pairs_blimp"] == pytest.approx((65, 5))
+    assert figures.rows["lstm"]["pseudo_perplexity"] == pytest.approx((65, 5))
+    assert "pairs_blimp" not in figures.rows["transformer"]  # one of two seeds
+    command_line = "mlm evaluate runs/families-quick/*/ --blimp='a b'"
+    assert figures.evaluate == command_line and f"    {command_line}\n" in results_page.render_figures(figures)
+    call("--write")
+    assert reproduction.read_figures(path).evaluate == command_line
+    call("--write", "--evaluate=")
+    assert "evaluate" not in json.loads(path.read_text())
+    single = reproduction.collect_figures("families", "quick", "mlm", results[2:3])
+    assert (
+        single.rows["transformer"]["pseudo_perplexity"] == (50, 1) and "pairs_blimp" not in single.rows["transformer"]
+    )
+
+
 def test_one_seed_has_the_error_over_held_out_examples(sweep_files):
     _, results, _ = sweep_files
     single = reproduction.collect_figures("families", "quick", "mlm", results[::2])
@@ -187,7 +210,10 @@ def test_committed_figures_of_a_kept_sweep_come_from_its_archive(tmp_path):
         name = archive.name.removesuffix(".tar.xz")
         path, *flags = reproduction.read_figures(FIGURES / f"{name}.json").sweep_words
         sweep = [str(ROOT / path), *flags, f"workdir={tmp_path / name}"]
-        command.main(["sweep", "compare", *sweep, "--write", f"--figures={tmp_path / name}.json"])
+        evaluate = reproduction.read_figures(FIGURES / f"{name}.json").evaluate.partition("/*/ ")[2]
+        command.main(
+            ["sweep", "compare", *sweep, "--write", f"--figures={tmp_path / name}.json", f"--evaluate={evaluate}"]
+        )
         assert (tmp_path / f"{name}.json").read_text() == (FIGURES / f"{name}.json").read_text()
 
 
@@ -217,7 +243,11 @@ def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp
     (tmp_path / "launch").mkdir()
     (tmp_path / "launch" / "environment.sh").write_text("")
     (fake / "figures").mkdir(parents=True)
-    recorded = {"command": "mlm sweep run experiments/scaling.py --scale=quick data.document_boundary=' = [a b] = '"}
+    recorded = {
+        "command": "mlm sweep run experiments/scaling.py --scale=quick data.document_boundary=' = [a b] = '",
+        "evaluate": "mlm evaluate runs/scaling-quick/*/ --blimp='a b'",
+    }
+    (tmp_path / "runs" / "reproduce" / "scaling-quick" / "row").mkdir(parents=True)
     (fake / "figures" / "scaling-quick.json").write_text(json.dumps(recorded))
     script = fake / "reproduce.sh"
     script.write_text((ROOT / "experiments" / "reproduce.sh").read_text())
@@ -227,18 +257,28 @@ def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp
     )
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(
-        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nprintf "<%s>" "$@"\n[ "$4" != compare ]\n'
-    )
-    python.chmod(0o755)
-    done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+
+    def answer(failing):
+        python.write_text(
+            f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nprintf "<%s>" "$@"\n[ "$4" != {failing} ]\n'
+        )
+        python.chmod(0o755)
+        return subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+
+    done = answer("compare")
     words = (
         "<experiments/scaling.py><--scale=quick><data.document_boundary= = [a b] = >"
         "<workdir=runs/reproduce/scaling-quick>"
     )
     start = "<-m><mlm><sweep>"
-    assert done.stdout == f"{start}<run>{words}<--workers=2>{start}<compare>{words}"
-    assert done.returncode == 1
+    run = f"{start}<run>{words}<--workers=2>"
+    evaluate = "<-m><mlm><evaluate><runs/reproduce/scaling-quick/row/><--blimp=a b>"
+    assert done.stdout == f"{run}{evaluate}{start}<compare>{words}" and done.returncode == 1
+    recorded.pop("evaluate")
+    (fake / "figures" / "scaling-quick.json").write_text(json.dumps(recorded))
+    assert answer("compare").stdout == f"{run}{start}<compare>{words}"
+    failed = answer("run")
+    assert failed.stdout == run and failed.returncode == 1
 
 
 def test_archives_hold_finished_points_of_their_sweeps():

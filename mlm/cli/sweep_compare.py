@@ -18,6 +18,13 @@ def add_flags(parser: command.CommandParser) -> None:
         metavar="FILE",
         help="committed figures (figures/NAME-SCALE.json beside the experiment, NAME-SCALE-BUDGET.json with --budget)",
     )
+    parser.add_argument(
+        "--evaluate",
+        default=None,
+        metavar="FLAGS",
+        help="flags of mlm evaluate that made a part of the figures; the file keeps them, and without this flag has "
+        "those that it had",
+    )
     parser.add_argument("--write", action="store_true", help="write the figures in place of comparing with them")
     parser.add_argument(
         "--pages",
@@ -48,7 +55,7 @@ def compare_points(
         num_points: of the sweep, all of which must be done.
     """
     from mlm.base import errors, user_code
-    from mlm.report import reproduction
+    from mlm.report import reproduction, results_page
     from mlm.report.pages import sweep
 
     errors.require(
@@ -74,7 +81,11 @@ def compare_points(
             [findings.claims, *findings.tables],
             getattr(experiment, "RESULT_TABLES", ()),
         )
-    found = reproduction.collect_figures(source.stem, args.scale, line, results, shown)
+    if args.evaluate is None:
+        evaluate = reproduction.read_figures(path).evaluate if path.exists() else ""
+    else:
+        evaluate = args.evaluate and f"mlm evaluate runs/{name_sweep(experiment, args)}/*/ {args.evaluate}"
+    found = reproduction.collect_figures(source.stem, args.scale, line, results, shown, evaluate)
     if args.write:
         path.parent.mkdir(parents=True, exist_ok=True)
         reproduction.write_figures(path, found)
@@ -83,7 +94,7 @@ def compare_points(
     for page in pages:
         errors.require(page.is_file(), "--pages", str(page), "a Markdown file")
     committed = reproduction.read_figures(path)
-    reproduction.write_pages(pages, path.parent)
+    results_page.write_pages(pages, path.parent)
     differences = reproduction.compare_figures(committed, found)
     count = sum(map(len, committed.rows.values()))
     print(

@@ -1,16 +1,12 @@
-"""The figures of a sweep as a small file, the comparison of another sweep's with them, and the pages that show them.
+"""The figures of a sweep as a small file, and the comparison of another sweep's with them.
 
-A file of figures holds, for each group of runs, its scores with their standard errors, and where they come from. A page
-in Markdown shows it between two markers; what stands outside of these is written by hand and stays:
-
-    <!-- figures: scaling-quick -->
-    <!-- end of figures -->
+A file of figures holds, for each group of runs, its scores and evaluations with their standard errors, and where they
+come from. Pages show it (mlm/report/results_page.py).
 """
 
 import difflib
 import json
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -29,7 +25,6 @@ MAX_ERRORS = 3.0  # standard errors, beyond which a figure has changed
 EXACT = 1e-4  # relative difference up to which figures without an error, such as floors, are the same
 # Columns without which a row may be misread; they are there only where a row has such a mark.
 MARKS = ("leaks", "unigram_plateau", "above_unigram", summary.EVALUATION_SET)
-MARKERS = re.compile(r"(<!-- figures: ([\w.-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 
 
 class Figure(NamedTuple):
@@ -52,6 +47,7 @@ class Figures(NamedTuple):
     seeds: int  # of each row, at most
     columns: dict[str, str]  # titles by name
     rows: dict[str, dict[str, Figure]]
+    evaluate: str = ""  # the command after it, of evaluations that training does not make
     table: Sequence[str] = ()  # lines of Markdown that a page shows in place of the rows
 
     @property
@@ -78,15 +74,23 @@ class Change(NamedTuple):
 
 
 def collect_figures(
-    experiment: str, scale: str, command: str, results: Sequence[dict], shown_table: Sequence[str] = ()
+    experiment: str,
+    scale: str,
+    command: str,
+    results: Sequence[dict],
+    shown_table: Sequence[str] = (),
+    evaluate: str = "",
 ) -> Figures:
-    """The figures of finished runs, as in report/series.py: all scores of the models, and their references.
+    """The figures of finished runs: all scores of the models and their references, as in report/series.py, and the
+    evaluations that all runs of a group have.
 
     shown_table: as of `render_tables`.
     """
     scores = [score for score in series.collect_scores(results) if score.reference or score.chart or score.better]
+    evaluations = evaluation_columns.build_columns(results)
     rows = {
         name: {score.name: estimate_figure(score, runs) for score in scores if series.is_common(runs, score)}
+        | estimate_evaluations(runs, evaluations)
         for name, runs in series.group_runs(results).items()
     }
     starts = [result["provenance"][-1] for result in results if result.get("provenance")]
@@ -104,8 +108,10 @@ def collect_figures(
         origin["device"],
         round(sum(durations), 3),
         max(map(len, series.group_runs(results).values())),
-        {score.name: table.score_column(score).title if not score.reference else score.title for score in scores},
+        {score.name: table.score_column(score).title if not score.reference else score.title for score in scores}
+        | {column.name: column.title for column in evaluations.values()},
         rows,
+        evaluate,
         shown_table,
     )
 
@@ -151,6 +157,29 @@ def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
     return Figure(float(np.mean(values)), error)
 
 
+def estimate_evaluations(
+    runs: Sequence[dict], columns: Mapping[evaluation_columns.EvaluationKey, Column]
+) -> dict[str, Figure]:
+    """The figures of the evaluations that all runs have, by name: of one run over its fine-tuning seeds or examples.
+
+    One whose error is unknown is left out: nothing could be compared with it.
+    """
+    found = [dict(evaluation_columns.iterate_evaluations(run)) for run in runs]
+    figures = {}
+    for key, column in columns.items():
+        entries = [evaluations[key] for evaluations in found if key in evaluations]
+        if len(entries) < len(runs) or any(entry.value is None for entry in entries):
+            continue
+        values = entries[0].values if len(runs) == 1 else [entry.value for entry in entries]
+        if len(values) > 1:
+            figures[column.name] = Figure(
+                float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+            )
+        elif entries[0].error is not None:
+            figures[column.name] = Figure(entries[0].value, entries[0].error)
+    return figures
+
+
 def measure_hours(start: str, end: str) -> float:
     """The hours between two times of a run's provenance."""
     times = [datetime.fromisoformat(time.replace("Z", "+00:00")) for time in (start, end)]
@@ -180,7 +209,7 @@ def compute_distance(old: Figure, new: Figure) -> float:
 
 def write_figures(path: Path, figures: Figures) -> None:
     """Writes a file of figures, with a line for each row."""
-    head = {name: value for name, value in figures._asdict().items() if name not in ("rows", "table")}
+    head = {name: value for name, value in figures._asdict().items() if name not in ("rows", "table") and value != ""}
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     rows = [f"  {json.dumps(row)}: {json.dumps(cells)}" for row, cells in figures.rows.items()]
     lines.append(' "rows": {\n' + ",\n".join(rows) + "\n }")
@@ -205,62 +234,3 @@ def read_figures(path: Path) -> Figures:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {errors.first_line(error)}"
         raise errors.ConfigError(f"{path}: expected a file of mlm sweep compare --write ({reason})") from None
-
-
-def render_figures(figures: Figures) -> str:
-    """The figures in Markdown: the command, where they come from, and the table: the one that the experiment chose, or
-    all scores, with the references that all rows share below it.
-    """
-    origin = f"Commit {figures.commit}, {figures.date}; {figures.device}; {figures.hours:.2f} hours of runs"
-    seeds = f"{figures.seeds} seeds" if figures.seeds > 1 else "one seed"
-    lines = [f"    {figures.command}", f"{origin}; {seeds}."]
-    if figures.table:
-        return "\n\n".join([*lines, "\n".join(figures.table)]) + "\n"
-    shared = {}
-    for name, title in figures.columns.items():
-        values = {cells.get(name) for cells in figures.rows.values()}
-        if len(values) == 1 and (figure := next(iter(values))) is not None and not figure.error:
-            shared[name] = f"{title} {figure.value:.4f}"
-    names = [name for name in figures.columns if name not in shared]
-    columns = [Column("row", "row"), *(Column(name, figures.columns[name], ".4f") for name in names)]
-    rows = [
-        {"row": row} | {name: format_figure(figure) for name, figure in cells.items()}
-        for row, cells in figures.rows.items()
-    ]
-    meaning = "the standard error over seeds" if figures.seeds > 1 else "the standard error over held-out examples"
-    lines[-1] += f" ± is {meaning}."
-    lines.append(table.to_grid(rows, columns))
-    return "\n\n".join([*lines, *([f"Of all rows: {', '.join(shared.values())}."] if shared else [])]) + "\n"
-
-
-def format_figure(figure: Figure) -> str:
-    """A figure with its standard error, if it has one."""
-    return f"{figure.value:.4f}" + (f" ± {figure.error:.4f}" if figure.error else "")
-
-
-def render_page(page: str, figures: Mapping[str, Figures], where: str) -> str:
-    """A page whose generated parts are those of the figures; all else stays.
-
-    Args:
-        page: its Markdown.
-        figures: by name.
-        where: the page's name, for an error.
-
-    Raises:
-        ConfigError: the page names figures that there are none of, or has a marker without its end.
-    """
-    starts, parts = page.count("<!-- figures: "), MARKERS.findall(page)
-    errors.require(
-        starts == len(parts), where, f"{starts} markers", f"<!-- end of figures --> after each; {len(parts)} have"
-    )
-    for _, name, _, _ in parts:
-        errors.require_one_of(f"{where}: figures", name, list(figures))
-    return MARKERS.sub(lambda match: f"{match[1]}\n{render_figures(figures[match[2]])}\n{match[4]}", page)
-
-
-def write_pages(paths: Sequence[Path], folder: Path) -> None:
-    """Writes the generated parts of pages from the files of figures in a folder; nothing if one page is wrong."""
-    figures = {path.stem: read_figures(path) for path in sorted(folder.glob("*.json"))}
-    pages = {path: render_page(path.read_text(encoding="utf-8"), figures, str(path)) for path in paths}
-    for path, page in pages.items():
-        files.write_text(path, page)
