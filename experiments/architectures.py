@@ -15,8 +15,8 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            paper: all at base size, three seeds, BERT's batch size, English Wikipedia, for an accelerator; all have
            BERT's learning rate, tuned for none of them.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 168 points, two and a half hours. laptop: 42 points,
-           80 minutes. long: 12 points, 84 minutes. All with --workers=2; long is measured, the others are estimated from
-           the time per example.
+           80 minutes. long: 12 points, 84 minutes. All with --workers=2; long is measured, the others are estimates
+           from the time per example.
 Data       The built-in language, whose floor (Bayes-optimal loss) is known, except at scale paper. Your own text:
            --config.data.path=...
 Search     mlm sweep search experiments/architectures.py --scale=laptop --trials=8 --workers=2
