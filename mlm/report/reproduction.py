@@ -168,15 +168,16 @@ def estimate_evaluations(
     figures = {}
     for key, column in columns.items():
         entries = [evaluations[key] for evaluations in found if key in evaluations]
-        if len(entries) < len(runs) or any(entry.value is None for entry in entries):
+        defined = [entry.value for entry in entries if entry.value is not None]
+        if len(defined) < len(runs):
             continue
-        values = entries[0].values if len(runs) == 1 else [entry.value for entry in entries]
+        values = entries[0].values if len(runs) == 1 else defined
         if len(values) > 1:
             figures[column.name] = Figure(
                 float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
             )
         elif entries[0].error is not None:
-            figures[column.name] = Figure(entries[0].value, entries[0].error)
+            figures[column.name] = Figure(defined[0], entries[0].error)
     return figures
 
 
