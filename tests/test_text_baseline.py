@@ -99,3 +99,22 @@ def test_a_score_below_it_is_named(value, is_below):
     assert references == {"majority class": {"task_sst2": 50.0}, text_baseline.TITLE: {"task_sst2": 80.0}}
     (column,) = columns.values()
     assert (f"below {text_baseline.TITLE}: mine" in column.note) == is_below
+
+
+@pytest.mark.parametrize("count", [0, 3, 4])
+def test_a_note_counts_failed_finetunings_and_names_a_few(count):
+    task = {"task": "sst2", "variant": "", "title": "SST-2", "note": "", "score": ACCURACY._asdict(), "seeds": [0]}
+    task |= {"values": [0.5], "trials": 1, "references": {"majority class": 0.5}, "sha256": "a"}
+    runs = [
+        {
+            "config": {"workdir": f"runs/run{i}"},
+            "evaluations": {},
+            "summary": {"finetuned_tasks": {"sst2-a": task | {"failed": [0] if i < count else []}}},
+        }
+        for i in range(5)
+    ]
+    (column,) = evaluation_columns.build_columns(runs).values()
+    assert (f"failed (no better than the majority class, or 0, or not finite), {count} of 5" in column.note) == bool(
+        count
+    )
+    assert ("run0 s0" in column.note) == (count == 3)

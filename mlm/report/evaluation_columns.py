@@ -13,6 +13,7 @@ from mlm.report.table import Column
 
 METRIC = "pll_word_l2r"
 METRIC_TITLE = "PLL-word-l2r (Kauf & Ivanova 2023)"
+MAX_NAMED = 3  # failed fine-tunings
 PROBES = (
     Column("near", "agreement, 1-3 words", ".3f"),
     Column("far", "agreement, 9-16 words", ".3f"),
@@ -230,15 +231,13 @@ def build_columns(results: Sequence[dict]) -> dict[EvaluationKey, Column]:
 
 
 def describe_failures(values: Sequence[EvaluationValue]) -> str:
-    """Which fine-tunings failed, and of how many; empty if none did."""
+    """How many fine-tunings failed, with their names if they are few; empty if none did."""
     failed = [name for value in values for name in value.failed]
+    if not failed:
+        return ""
     total = sum(len(value.values) for value in values)
-    return (
-        f"; failed (no better than the majority class, or 0, or not finite), {len(failed)} of {total}: "
-        f"{', '.join(failed)}"
-        if failed
-        else ""
-    )
+    names = f": {', '.join(failed)}" if len(failed) <= MAX_NAMED else ""
+    return f"; failed (no better than the majority class, or 0, or not finite), {len(failed)} of {total}{names}"
 
 
 def describe_below(values: Sequence[EvaluationValue]) -> str:
