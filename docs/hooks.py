@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from unittest import mock
 
@@ -32,11 +33,13 @@ def on_files(files: Files, config) -> Files:
     }
     for path, render in pages.items():
         files.append(File.generated(config, path, content=render()))
+    archives = sorted(FIGURES.glob(f"{config.extra['reports']}{ARCHIVE}"))
+    names = [path.name.removesuffix(ARCHIVE) for path in archives]
     for path, name in FILES.items():
-        files.append(File.generated(config, path, content=render_file(name)))
+        files.append(File.generated(config, path, content=render_file(name, names)))
     for path in FIGURES.glob("*.svg"):
         files.append(File.generated(config, f"figures/{path.name}", content=path.read_text()))
-    for path in FIGURES.glob(f"*{ARCHIVE}"):
+    for path in archives:
         for name, content in make_report(path).items():
             copied = File.generated(config, name.replace(".md", ".md.txt"), content=content)  # no page of the site
             copied.dest_uri = name
@@ -120,10 +123,11 @@ def render_python() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def render_file(name: str) -> str:
+def render_file(name: str, reports: Collection[str]) -> str:
     """A Markdown file of the project with its figures, without its links to files that are no page.
 
-    A link to an archive of runs leads to their report. No line breaks within a number and its interval.
+    A link to an archive of runs leads to their report, if it is among `reports`. No line breaks within a number and its
+    interval.
     """
     text = (ROOT / name).read_text()
     text = re.sub(r" ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", text)
@@ -131,8 +135,9 @@ def render_file(name: str) -> str:
     joined = "\N{NO-BREAK SPACE}(\\1\N{WORD JOINER}\N{EN DASH}\N{WORD JOINER}\\2)"
     text = re.sub(r"(?<=\d) \(([\d.,]+)\N{EN DASH}([\d.,]+)\)", joined, text)
     text = re.sub(r"seed \d+: [\d.]+ at step \d+", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
-    text = re.sub(rf"\(figures/([\w-]+){re.escape(ARCHIVE)}\)", r"(reports/\1/report.html)", text)
-    return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/|reports/)[^)]*\)", r"\1", text)
+    for report in reports:
+        text = text.replace(f"(figures/{report}{ARCHIVE})", f"(reports/{report}/report.html)")
+    return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/[\w-]+\.svg\)|reports/)[^)]*\)", r"\1", text)
 
 
 def make_report(archive: Path) -> dict[str, bytes]:
