@@ -56,7 +56,7 @@ def train(config: Config | Mapping[str, Any]) -> Result:
         mlm.training.run.spikes.DivergenceError: the loss became infinite, or spikes outlasted their rewinds.
         mlm.training.run.preemption.RunStopped: a signal stopped the run; the same call continues it.
     """
-    from mlm.base.estimates import read_scores
+    from mlm.base.estimates import read_first_score
     from mlm.cli import train as command
     from mlm.training.run import resolution
 
@@ -65,7 +65,7 @@ def train(config: Config | Mapping[str, Any]) -> Result:
     resolution.check(cfg)
     content = command.run_training(cfg, command.load_dataset(cfg))
     metrics = content["evaluation"]
-    return Result(cfg.workdir, content["steps"], metrics[read_scores(content)[0].name], metrics, content)
+    return Result(cfg.workdir, content["steps"], metrics[read_first_score(content).name], metrics, content)
 
 
 def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[str, Any]:

@@ -261,6 +261,7 @@ def test_a_quick_sweep_ends_in_its_table(tmp_path):
             "--config.train.steps=10",
             "--config.downstream.epochs=0.1",
             "--config.model.scan_unroll=1",
+            "--config.model.num_layers=1",
             "--config.data.language.train_documents=1000",
             "--config.data.language.validation_documents=100",
             "--config.downstream.learning_rates=1e-3",

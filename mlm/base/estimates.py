@@ -31,6 +31,11 @@ def read_scores(result: Mapping[str, Any]) -> list[Score]:
     return [Score(**saved) for saved in result["scores"]]
 
 
+def read_first_score(result: Mapping[str, Any]) -> Score:
+    """The score that runs are compared by."""
+    return Score(**result["scores"][0])
+
+
 def _mean(total: Sum, weight: Sum) -> Sum:
     return total / weight
 

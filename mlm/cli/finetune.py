@@ -52,7 +52,7 @@ def main(words: list[str]) -> None:
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
     from mlm.base import fields
-    from mlm.base.estimates import read_scores
+    from mlm.base.estimates import read_first_score, read_scores
     from mlm.data.tasks import task_file
     from mlm.evaluation import evaluation_tasks, text_baseline
     from mlm.training.run import directory, finetuning_recipe, log, loop, spikes
@@ -83,7 +83,7 @@ def main(words: list[str]) -> None:
     except spikes.DivergenceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    predictions, first = evaluations["predictions"], read_scores(result)[0]
+    predictions, first = evaluations["predictions"], read_first_score(result)
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
     if line := describe_weak_score(read_scores(result), result["evaluation"]):
         print(line)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from mlm.base.estimates import SCORE_FUNCTIONS, Estimate, ExampleInterval, Score, estimate_mean, read_scores
+from mlm.base.estimates import SCORE_FUNCTIONS, Estimate, ExampleInterval, Score, estimate_mean, read_first_score
 from mlm.report.evaluation_sets import are_comparable
 from mlm.report.table import Column
 
@@ -69,11 +69,6 @@ class GroupPair(NamedTuple):
         return value_a_S - value_b_S if self.paired and len(value_a_S) > 1 else None
 
 
-def primary_score(run: Mapping) -> Score:
-    """The score that runs are compared by: the first."""
-    return read_scores(run)[0]
-
-
 def build_claims_table(
     groups: Mapping[str, Sequence[dict]], planned: Iterable[tuple[str, str]] | None = None
 ) -> tuple[list[dict], Sequence[Column]]:
@@ -106,7 +101,7 @@ def build_claims_table(
         ]
         counts += [count] if new_pairs else []
     notes += [describe_selected_tests(counts)] if counts else []
-    columns = build_columns(primary_score(next(iter(groups.values()))[0]), " ".join(notes))
+    columns = build_columns(read_first_score(next(iter(groups.values()))[0]), " ".join(notes))
     return rows, [column for column in columns if any(column.name in row for row in rows)]
 
 
@@ -190,7 +185,7 @@ def group_comparable(groups: Mapping[str, Sequence[dict]]) -> list[list[str]]:
 
 def pair_with_best(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> dict[tuple[str, str], GroupPair]:
     """The best group of a family paired with each other one, from the second best to the worst."""
-    score = primary_score(groups[family[0]][0])
+    score = read_first_score(groups[family[0]][0])
     best, *others = sorted(
         family, key=lambda name: -score.better * float(np.mean([run["evaluation"][score.name] for run in groups[name]]))
     )
@@ -286,9 +281,9 @@ def match_groups(a: Sequence[dict], b: Sequence[dict]) -> GroupPair | None:
     None if columns are missing, or if examples, masks or primary scores differ. Runs are paired if the groups share at
     least two seeds, or if each group has the same single seed.
     """
-    score = primary_score(a[0])
+    score = read_first_score(a[0])
     if any(
-        primary_score(run).name != score.name or score_columns(run) is None or not are_comparable(a[0], run)
+        read_first_score(run).name != score.name or score_columns(run) is None or not are_comparable(a[0], run)
         for run in (*a, *b)
     ):
         return None
@@ -304,7 +299,7 @@ def match_groups(a: Sequence[dict], b: Sequence[dict]) -> GroupPair | None:
 
 def score_columns(run: Mapping) -> np.ndarray | None:
     """The columns of a run's primary score, NxC in float64; None if they are missing."""
-    held_out, names = run["held_out"], primary_score(run).columns
+    held_out, names = run["held_out"], read_first_score(run).columns
     if held_out is None or not held_out.keys() >= set(names):
         return None
     return np.stack([np.asarray(held_out[name], np.float64) for name in names], axis=-1)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base import config, fields
-from mlm.base.estimates import read_scores
+from mlm.base.estimates import read_first_score, read_scores
 from mlm.report.series import EXCESS
 
 # Config fields that determine the examples and masks.
@@ -30,7 +30,7 @@ def are_comparable(a: dict, b: dict) -> bool:
     The weights of all examples are equal, and so are the reference values: the floor, which does not depend on the
     training data, or else the other references, such as the unigram loss.
     """
-    weight, weight_b = (read_scores(run)[0].columns[-1] for run in (a, b))
+    weight, weight_b = (read_first_score(run).columns[-1] for run in (a, b))
     values_a, values_b = a["evaluation"], b["evaluation"]
     if weight != weight_b or any(values_a.get(name) != values_b.get(name) for name in ("rows", "predictions")):
         return False

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import config, extras, fields
+from mlm.base.estimates import read_first_score
 from mlm.base.files import write_text
 from mlm.report import charts, compare, expected_best, figures, milestone_curves, series, table
 from mlm.report.pages import docstring, drawings, run_provenance, table_blocks, template
@@ -54,7 +55,7 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
     rows, columns = table.add_paper_differences(*experiment.table(results))
     plan_claims = getattr(experiment, "claims", None)
     claims, claim_columns = compare.build_claims_table(groups, plan_claims and plan_claims(list(groups)))
-    score = compare.primary_score(results[0])
+    score = read_first_score(results[0])
     note = (
         f"{score.title[0].upper()}{score.title[1:]} of the first group minus the second: "
         f"{'negative' if score.better < 0 else 'positive'} if the first is better."
