@@ -86,6 +86,24 @@ def test_laws_cross_where_their_frontiers_do():
     assert scaling_law.find_crossing(a, b, flops * 2, 1e20) is None
 
 
+def test_a_fit_is_not_caught_where_a_neighboring_law_is_worse():
+    """Causal LSTMs (experiments/RESULTS.md, section 17): exponents of 0.3 and 1 lead to a frontier of 0.715."""
+    size_P, token_P, flops_P, loss_P = np.transpose(
+        [
+            (54464, 978702, 5.193e11, 0.26383),
+            (215424, 391457, 6.767e11, 0.48106),
+            (13920, 6115476, 1.122e12, 0.0449),
+            (54464, 2446470, 1.298e12, 0.04531),
+            (215424, 978702, 1.692e12, 0.08103),
+            (54464, 6115476, 3.246e12, 0.01357),
+            (215424, 2446470, 4.229e12, 0.01714),
+            (215424, 6115476, 1.057e13, 0.0081),
+        ]
+    )
+    cells = scaling_law.Cells(size_P, token_P, flops_P, [loss_P[i : i + 1] for i in range(8)], FLOOR)
+    assert scaling_law.fit_law(cells, fits_floor=False).law.frontier_exponent == pytest.approx(0.618, abs=2e-3)
+
+
 def test_too_few_cells_have_no_law():
     cells = make_cells()
     few = cells._replace(
