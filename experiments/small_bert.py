@@ -12,12 +12,14 @@ Method     Masked language models of four sizes, each trained from nothing on so
 Run        mlm sweep run experiments/small_bert.py --scale=laptop --workers=2 --config.data.path=wikitext-2/train.txt
            --config.data.validation_path=wikitext-2/valid.txt --config.data.document_boundary=' = [^=]+ = '
            After it mlm evaluate runs/small_bert-laptop/*/ --blimp=FOLDER --sentences=FILE, and the table has the
-           pseudo-perplexity, and accuracies on BLiMP by phenomenon; with --milestones too, as curves over training.
+           pseudo-perplexity, and accuracies on BLiMP by phenomenon. After --scale=milestones the same with
+           --milestones, and both are curves over training.
 Search     mlm sweep search experiments/small_bert.py --scale=trials --trials=4 --rungs=1 --workers=2 with the same
            fields and --out=experiments/searches/small_bert-trials.json; before it, LEARNING_RATES hold at all scales
            but paper.
 Scales     quick: micro at two budgets, one seed, the built-in language. trials: four sizes at the smallest budget, one
            seed, for the search. laptop: micro, tiny and mini at 1 and 4 million tokens, small at 1, three seeds.
+           milestones: of these the masked models at 4 million, for evaluations that take longer than their training.
            paper: mini to base at 100 million and 1 billion tokens, one seed, English Wikipedia.
 Cost       quick: a minute on 2 CPU cores. The search: 16 trials, an hour, most of it small. laptop: 22 points, 70
            minutes with --workers=2. Estimated: 50,000, 19,000, 5,000 and 750 tokens a second of a core. paper: 9
@@ -26,12 +28,12 @@ Cost       quick: a minute on 2 CPU cores. The search: 16 trials, an hour, most 
 
 from collections.abc import Sequence
 
-from mlm.base.estimates import estimate_mean
+from mlm.base.estimates import Estimate, estimate_mean
 from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import evaluation_columns, run_columns, series, summary
+from mlm.report import evaluation_columns, milestone_curves, run_columns, series, summary
 from mlm.report.table import Column, NamedTable
 
 MILLION = 1_000_000
@@ -64,6 +66,12 @@ SCALES = {
         "search": "trials",
         "fields": FIELDS,
     },
+    "milestones": {
+        "budgets": dict.fromkeys(("micro", "tiny", "mini"), (4,)),
+        "seeds": (0, 1, 2),
+        "search": "trials",
+        "fields": FIELDS,
+    },
     "paper": {
         "budgets": dict.fromkeys(("mini", "small", "medium", "base"), (100, 1000)),
         "seeds": (0,),
@@ -79,7 +87,7 @@ RESULT_COLUMNS = (
     *("model", "size", "budget", "learning_rate", "non_embedding", "tokens", "loss", "perplexity", "accuracy"),
     *("excess_loss", "pseudo_perplexity", "pairs_blimp"),
 )
-RESULT_TABLES = ("blimp", "search-trials")
+RESULT_TABLES = ("blimp", "milestones", "blimp_milestones", "search-trials")
 
 
 def sweep(scale: str) -> dict[str, dict]:
@@ -92,7 +100,7 @@ def sweep(scale: str) -> dict[str, dict]:
         for budget in budgets
     ]
     found = name_points(chain_points(*masked), plan["fields"])
-    if scale == "trials":
+    if scale in ("trials", "milestones"):
         return found
     size, (budget, *_) = next(iter(plan["budgets"].items()))
     causal = cross_points([CAUSAL], [make_size(scale, size)], [make_budget(plan["fields"], budget)], seeds[:1])
@@ -132,21 +140,46 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 
 
 def tables(results: Sequence[dict]) -> list[NamedTable]:
-    """The accuracy on each phenomenon of BLiMP, of the groups whose runs were all evaluated on it."""
+    """The accuracy on each phenomenon of BLiMP, of the groups whose runs were all evaluated on it: of the trained
+    models, and at their milestones.
+    """
+    groups = series.group_runs(results)
+    rows = [{"row": name} | average_phenomena(runs) for name, runs in groups.items()]
+    milestones = [
+        {"row": name, "step": step} | average_phenomena(milestone_curves.select_step(runs, step))
+        for name, runs in groups.items()
+        for step in milestone_curves.list_steps(runs)
+    ]
+    caption = "Accuracy on minimal pairs (%), the mean of a phenomenon's paradigms"
+    row, step = Column("row", "row"), Column("step", "step", ",d")
+    return [
+        build_phenomena_table("blimp", "BLiMP by phenomenon", f"{caption}.", rows, [row]),
+        build_phenomena_table(
+            "blimp_milestones", "BLiMP by phenomenon over training", f"{caption}, by step.", milestones, [row, step]
+        ),
+    ]
+
+
+def average_phenomena(runs: Sequence[dict]) -> dict[str, Estimate]:
+    """The mean accuracy on each phenomenon of BLiMP (%); none unless all runs were evaluated on it."""
     key = f"{evaluation_columns.METRIC}_accuracy"
-    rows, phenomena = [], {}
-    for name, runs in series.group_runs(results).items():
-        found = [
-            suite["phenomena"]
-            for run in runs
-            for suite in run["summary"].get("minimal_pairs", {}).values()
-            if suite["suite"] == "blimp"
-        ]
-        if len(found) == len(runs):
-            phenomena |= dict.fromkeys(found[0])
-            rows.append(
-                {"row": name} | {term: estimate_mean(100 * one[term][key] for one in found) for term in found[0]}
-            )
-    columns = [Column("row", "row"), *(Column(term, term.replace("_", " "), ".1f") for term in phenomena)]
-    caption = "Accuracy on minimal pairs (%), the mean of a phenomenon's paradigms."
-    return [NamedTable("blimp", "BLiMP by phenomenon", caption, rows, columns)]
+    found = [
+        suite["phenomena"]
+        for run in runs
+        for suite in run["summary"].get("minimal_pairs", {}).values()
+        if suite["suite"] == "blimp"
+    ]
+    if len(found) != len(runs):
+        return {}
+    return {term: estimate_mean(100 * one[term][key] for one in found) for term in found[0]}
+
+
+def build_phenomena_table(
+    stem: str, title: str, caption: str, rows: Sequence[dict], columns: Sequence[Column]
+) -> NamedTable:
+    """The rows that have phenomena, each a column after these."""
+    known = [column.name for column in columns]
+    full = [row for row in rows if len(row) > len(known)]
+    phenomena = [name for name in (full[0] if full else ()) if name not in known]
+    shown = [*columns, *(Column(term, term.replace("_", " "), ".1f") for term in phenomena)]
+    return NamedTable(stem, title, caption, full, shown)

@@ -41,7 +41,25 @@ def make_run(seed, accuracy):
 
 
 def test_blimp_stands_by_phenomenon_where_every_seed_was_asked():
-    (asked,) = small_bert.tables([make_run(0, 0.6), make_run(1, 0.7), make_run(2, 0.65)])
+    asked, over_training = small_bert.tables([make_run(0, 0.6), make_run(1, 0.7), make_run(2, 0.65)])
     assert [column.title for column in asked.columns] == ["row", "island effects"]
     assert asked.rows[0]["row"] == "micro-1M" and asked.rows[0]["island_effects"].mean == pytest.approx(65)
+    assert over_training.rows == []
     assert small_bert.tables([make_run(0, 0.6), make_run(1, None)])[0].rows == []
+
+
+def test_blimp_over_training_has_the_milestones_where_every_seed_was_asked():
+    runs = [make_run(seed, 0.9) for seed in (0, 1)]
+    for run, accuracy in zip(runs, (0.5, 0.6), strict=True):
+        run["milestones"] = {40: make_run(0, accuracy)}
+    runs[0]["milestones"][80] = make_run(0, 0.7)
+    asked, over_training = small_bert.tables(runs)
+    assert asked.rows[0]["island_effects"].mean == pytest.approx(90)
+    assert [column.title for column in over_training.columns] == ["row", "step", "island effects"]
+    assert [(row["row"], row["step"]) for row in over_training.rows] == [("micro-1M", 40)]
+    assert over_training.rows[0]["island_effects"].mean == pytest.approx(55)
+
+
+def test_milestones_are_of_the_table_s_runs():
+    points, table = small_bert.sweep("milestones"), small_bert.sweep("laptop")
+    assert points and points.items() <= table.items()
