@@ -73,7 +73,7 @@ def compare_points(
     shown = []
     if names := getattr(experiment, "RESULT_COLUMNS", ()):
         with user_code.report_errors("experiment", experiment.__file__):
-            findings = sweep.collect_findings(experiment, results)
+            findings = sweep.collect_tables(experiment, results)
         shown = reproduction.render_tables(
             findings.rows,
             findings.columns,
