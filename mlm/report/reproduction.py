@@ -149,12 +149,8 @@ def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
     """
     values = [run["evaluation"][score.name] for run in runs]
     if score.reference:
-        error = 0.0
-    elif len(values) > 1:
-        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    else:
-        error = float(runs[0]["evaluation"][f"{score.name}_se"])
-    return Figure(float(np.mean(values)), error)
+        return Figure(float(np.mean(values)), 0.0)
+    return average(values) if len(values) > 1 else Figure(values[0], runs[0]["evaluation"][f"{score.name}_se"])
 
 
 def estimate_evaluations(
@@ -173,12 +169,15 @@ def estimate_evaluations(
             continue
         values = entries[0].values if len(runs) == 1 else defined
         if len(values) > 1:
-            figures[column.name] = Figure(
-                float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
-            )
+            figures[column.name] = average(values)
         elif entries[0].error is not None:
             figures[column.name] = Figure(defined[0], entries[0].error)
     return figures
+
+
+def average(values: Sequence[float]) -> Figure:
+    """The mean of at least two values with its standard error."""
+    return Figure(float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values)))
 
 
 def measure_hours(start: str, end: str) -> float:
