@@ -19,7 +19,8 @@ Search     mlm sweep search experiments/small_bert.py --scale=trials --trials=4 
            but paper.
 Scales     quick: micro at two budgets, one seed, the built-in language. trials: four sizes at the smallest budget, one
            seed, for the search. laptop: micro, tiny and mini at 1 and 4 million tokens, small at 1, three seeds.
-           milestones: of these the masked models at 4 million, for evaluations that take longer than their training.
+           milestones: of these micro and tiny at 4 million, whose evaluation at each milestone takes longer than the
+           training.
            paper: mini to base at 100 million and 1 billion tokens, one seed, English Wikipedia.
 Cost       quick: a minute on 2 CPU cores. The search: 16 trials, an hour, most of it small. laptop: 22 points, 70
            minutes with --workers=2. Estimated: 50,000, 19,000, 5,000 and 750 tokens a second of a core. paper: 9
@@ -66,12 +67,7 @@ SCALES = {
         "search": "trials",
         "fields": FIELDS,
     },
-    "milestones": {
-        "budgets": dict.fromkeys(("micro", "tiny", "mini"), (4,)),
-        "seeds": (0, 1, 2),
-        "search": "trials",
-        "fields": FIELDS,
-    },
+    "milestones": {"budgets": {"micro": (4,), "tiny": (4,)}, "seeds": (0, 1, 2), "search": "trials", "fields": FIELDS},
     "paper": {
         "budgets": dict.fromkeys(("mini", "small", "medium", "base"), (100, 1000)),
         "seeds": (0,),

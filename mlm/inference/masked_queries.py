@@ -1,6 +1,5 @@
 """Log-probabilities of masked tokens, one query per sequence."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -49,7 +48,7 @@ def compute_target_log_prob(model: types.Model, params, queries: MaskedQueries, 
 
 def make_scorer(model: types.Model, partitioner: parallel.Partitioner, state) -> Callable[[MaskedQueries], np.ndarray]:
     """`compute_target_log_prob` on all devices of all processes. Each process passes the whole batch."""
-    score_batch = partitioner.jit_per_example(functools.partial(compute_target_log_prob, model))
+    score_batch = partitioner.jit_per_example(compute_target_log_prob, model)
 
     def score(queries):
         local_slice = parallel.process_slice(len(queries.position_B))
