@@ -129,6 +129,21 @@ def test_evaluations_are_among_the_figures_and_the_command_that_makes_them_is_ke
     )
 
 
+def test_evaluations_at_milestones_are_among_the_figures(sweep_files):
+    _, results, _ = sweep_files
+    for result, shares in zip(results[:2], ((0.5, 0.7), (0.6, 0.9)), strict=True):
+        result["milestones"] = {
+            step: judge({"evaluations": {}, "summary": {}}, blimp=(share, "b"))
+            for step, share in zip((40, 80), shares, strict=True)
+        }
+    figures = reproduction.collect_figures("families", "quick", "mlm", results)
+    assert figures.rows["lstm"]["pairs_blimp, step 40"] == pytest.approx((55, 5))
+    assert figures.rows["lstm"]["pairs_blimp, step 80"] == pytest.approx((80, 10))
+    assert "pairs_blimp" not in figures.rows["lstm"]
+    assert not [name for name in figures.rows["transformer"] if "step" in name]
+    assert figures.columns["pairs_blimp, step 40"] == "blimp: accuracy on pairs (%), step 40"
+
+
 def test_one_seed_has_the_error_over_held_out_examples(sweep_files):
     _, results, _ = sweep_files
     single = reproduction.collect_figures("families", "quick", "mlm", results[::2])

@@ -17,7 +17,7 @@ import numpy as np
 
 from mlm.base import errors, files
 from mlm.base.estimates import Score
-from mlm.report import evaluation_columns, series, summary, table
+from mlm.report import evaluation_columns, milestone_curves, series, summary, table
 from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
 
@@ -82,17 +82,25 @@ def collect_figures(
     evaluate: str = "",
 ) -> Figures:
     """The figures of finished runs: all scores of the models and their references, as in report/series.py, and the
-    evaluations that all runs of a group have.
+    evaluations that all runs of a group have, those at milestones as "NAME, step N".
 
     shown_table: as of `render_tables`.
     """
     scores = [score for score in series.collect_scores(results) if score.reference or score.chart or score.better]
-    evaluations = evaluation_columns.build_columns(results)
+    titles = {score.name: table.score_column(score).title if not score.reference else score.title for score in scores}
     rows = {
         name: {score.name: estimate_figure(score, runs) for score in scores if series.is_common(runs, score)}
-        | estimate_evaluations(runs, evaluations)
         for name, runs in series.group_runs(results).items()
     }
+    milestones = {
+        f", step {step}": milestone_curves.select_step(results, step) for step in milestone_curves.list_steps(results)
+    }
+    for suffix, evaluated in {"": results, **milestones}.items():
+        columns = evaluation_columns.build_columns(evaluated)
+        titles |= {f"{column.name}{suffix}": f"{column.title}{suffix}" for column in columns.values()}
+        for name, runs in series.group_runs(evaluated).items():
+            found = estimate_evaluations(runs, columns)
+            rows[name] |= {f"{column}{suffix}": figure for column, figure in found.items()}
     starts = [result["provenance"][-1] for result in results if result.get("provenance")]
     shown = run_provenance.collect_provenance(results, series.group_name)
     origin = {name: shown.same.get(name) or count_runs(shown.mixed.get(name, {})) for name in ("commit", "device")}
@@ -108,8 +116,7 @@ def collect_figures(
         origin["device"],
         round(sum(durations), 3),
         max(map(len, series.group_runs(results).values())),
-        {score.name: table.score_column(score).title if not score.reference else score.title for score in scores}
-        | {column.name: column.title for column in evaluations.values()},
+        titles,
         rows,
         evaluate,
         shown_table,
