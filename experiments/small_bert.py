@@ -12,15 +12,15 @@ Method     Masked language models of four sizes, each trained from nothing on so
 Run        mlm sweep run experiments/small_bert.py --scale=laptop --workers=2 --config.data.path=wikitext-2/train.txt
            --config.data.validation_path=wikitext-2/valid.txt --config.data.document_boundary=' = [^=]+ = '
            After it mlm evaluate runs/small_bert-laptop/*/ --blimp=FOLDER --sentences=FILE, and the table has the
-           pseudo-perplexity, and accuracies on BLiMP by phenomenon. After --scale=milestones the same with
-           --milestones, and both are curves over training.
+           pseudo-perplexity, and accuracies on BLiMP by phenomenon. After --scale=milestones add --milestones, and the
+           report has both as curves over training.
 Search     mlm sweep search experiments/small_bert.py --scale=trials --trials=4 --rungs=1 --workers=2 with the same
            fields and --out=experiments/searches/small_bert-trials.json; before it, LEARNING_RATES hold at all scales
            but paper.
 Scales     quick: micro at two budgets, one seed, the built-in language. trials: four sizes at the smallest budget, one
            seed, for the search. laptop: micro, tiny and mini at 1 and 4 million tokens, small at 1, three seeds.
-           milestones: of these micro and tiny at 4 million, whose evaluation at each milestone takes longer than the
-           training.
+           milestones: laptop's points of micro and tiny at 4 million, for curves over training. Only these, since to
+           evaluate all milestones of a run takes longer than to train it.
            paper: mini to base at 100 million and 1 billion tokens, one seed, English Wikipedia.
 Cost       quick: a minute on 2 CPU cores. The search: 16 trials, an hour, most of it small. laptop: 22 points, 70
            minutes with --workers=2. Estimated: 50,000, 19,000, 5,000 and 750 tokens a second of a core. paper: 9
@@ -136,22 +136,23 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 
 
 def tables(results: Sequence[dict]) -> list[NamedTable]:
-    """The accuracy on each phenomenon of BLiMP, of the groups whose runs were all evaluated on it: of the trained
-    models, and at their milestones.
+    """The accuracies on BLiMP's phenomena: of the trained models, and of those at their milestones.
+
+    A group is there if all its runs were evaluated.
     """
     groups = series.group_runs(results)
     rows = [{"row": name} | average_phenomena(runs) for name, runs in groups.items()]
     milestones = [
-        {"row": name, "step": step} | average_phenomena(milestone_curves.select_step(runs, step))
+        {"run": name, "step": step} | average_phenomena(milestone_curves.select_step(runs, step))
         for name, runs in groups.items()
         for step in milestone_curves.list_steps(runs)
     ]
     caption = "Accuracy on minimal pairs (%), the mean of a phenomenon's paradigms"
-    row, step = Column("row", "row"), Column("step", "step", ",d")
+    steps = [Column("run", "run"), Column("step", "step", ",d")]
     return [
-        build_phenomena_table("blimp", "BLiMP by phenomenon", f"{caption}.", rows, [row]),
+        build_phenomena_table("blimp", "BLiMP by phenomenon", f"{caption}.", rows, [Column("row", "row")]),
         build_phenomena_table(
-            "blimp_milestones", "BLiMP by phenomenon over training", f"{caption}, by step.", milestones, [row, step]
+            "blimp_milestones", "BLiMP by phenomenon over training", f"{caption}, by step.", milestones, steps
         ),
     ]
 
@@ -173,9 +174,9 @@ def average_phenomena(runs: Sequence[dict]) -> dict[str, Estimate]:
 def build_phenomena_table(
     stem: str, title: str, caption: str, rows: Sequence[dict], columns: Sequence[Column]
 ) -> NamedTable:
-    """The rows that have phenomena, each a column after these."""
+    """The table of the rows that have phenomena: the columns, then one for each phenomenon."""
     known = [column.name for column in columns]
     full = [row for row in rows if len(row) > len(known)]
-    phenomena = [name for name in (full[0] if full else ()) if name not in known]
+    phenomena = dict.fromkeys(name for row in full for name in row if name not in known)
     shown = [*columns, *(Column(term, term.replace("_", " "), ".1f") for term in phenomena)]
     return NamedTable(stem, title, caption, full, shown)

@@ -141,7 +141,7 @@ def test_evaluations_at_milestones_are_among_the_figures(sweep_files):
     assert figures.rows["lstm"]["pairs_blimp, step 80"] == pytest.approx((80, 10))
     assert "pairs_blimp" not in figures.rows["lstm"]
     assert not [name for name in figures.rows["transformer"] if "step" in name]
-    assert figures.columns["pairs_blimp, step 40"] == "blimp: accuracy on pairs (%), step 40"
+    assert not [name for name in figures.columns if "step" in name]  # a page's grid would be too wide
 
 
 def test_one_seed_has_the_error_over_held_out_examples(sweep_files):

@@ -188,10 +188,12 @@ def test_a_scale_reads_what_a_search_chose_and_its_report_states_the_trials(tmp_
     resolved = sweep_points.resolve_points(config.Config(), points, {})
     configs = [fields.override(cfg, {"workdir": f"runs/{name}-012345"}) for name, cfg in resolved.items()]
     results = [table_rehearsal.make_result(cfg, number) for number, cfg in enumerate(configs)]
-    (stated,), (chart,) = page.describe_searches(experiment.SEARCHES, {"lstm": results[:2], "transformer": results[2:]})
+    findings = page.collect_findings(experiment, results)
+    (stated,) = (one for one in findings.tables if one.stem == "search-quick")
+    chart = findings.charts[-1]
     assert [row["trials"] for row in stated.rows] == [8, 8] and len(chart.series[0].x) == 8
     others = [result | {"config": result["config"] | {"optim.learning_rate": 1.0}} for result in results[:2]]
-    assert page.describe_searches(experiment.SEARCHES, {"lstm": others}) == ([], [])  # these are not its choice
+    assert not [*page.iterate_searches(experiment, {"lstm": others})]  # these are not its choice
 
 
 def test_the_expected_best_of_k_is_that_of_draws_with_replacement():

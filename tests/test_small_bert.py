@@ -29,8 +29,8 @@ def test_a_budget_is_a_number_of_tokens_and_each_size_has_what_its_search_chose(
     assert len(causal) == 1 and causal[0]["eval.ngram_order"] == 5
 
 
-def make_run(seed, accuracy):
-    one = result("micro-1M", seed, 3.0, (*mlm.SCORES, *FLOORS[:1]))
+def make_run(seed, accuracy, name="micro-1M"):
+    one = result(name, seed, 3.0, (*mlm.SCORES, *FLOORS[:1]))
     suite = {
         "suite": "blimp",
         "sha256": "0",
@@ -45,18 +45,23 @@ def test_blimp_stands_by_phenomenon_where_every_seed_was_asked():
     assert [column.title for column in asked.columns] == ["row", "island effects"]
     assert asked.rows[0]["row"] == "micro-1M" and asked.rows[0]["island_effects"].mean == pytest.approx(65)
     assert over_training.rows == []
+    more = make_run(0, 0.6, "tiny-1M")
+    more["summary"]["minimal_pairs"]["key"]["phenomena"]["ellipsis"] = {"pll_word_l2r_accuracy": 0.3}
+    shown = small_bert.tables([make_run(0, 0.6), more])[0].columns
+    assert [column.title for column in shown] == ["row", "island effects", "ellipsis"]
     assert small_bert.tables([make_run(0, 0.6), make_run(1, None)])[0].rows == []
 
 
 def test_blimp_over_training_has_the_milestones_where_every_seed_was_asked():
-    runs = [make_run(seed, 0.9) for seed in (0, 1)]
-    for run, accuracy in zip(runs, (0.5, 0.6), strict=True):
-        run["milestones"] = {40: make_run(0, accuracy)}
-    runs[0]["milestones"][80] = make_run(0, 0.7)
+    accuracies = {40: 0.5, 80: 0.7}, {40: 0.6}
+    runs = [
+        make_run(seed, 0.9) | {"milestones": {step: make_run(seed, accuracy) for step, accuracy in by_step.items()}}
+        for seed, by_step in enumerate(accuracies)
+    ]
     asked, over_training = small_bert.tables(runs)
     assert asked.rows[0]["island_effects"].mean == pytest.approx(90)
-    assert [column.title for column in over_training.columns] == ["row", "step", "island effects"]
-    assert [(row["row"], row["step"]) for row in over_training.rows] == [("micro-1M", 40)]
+    assert [column.title for column in over_training.columns] == ["run", "step", "island effects"]
+    assert [(row["run"], row["step"]) for row in over_training.rows] == [("micro-1M", 40)]
     assert over_training.rows[0]["island_effects"].mean == pytest.approx(55)
 
 

@@ -45,7 +45,7 @@ class Figures(NamedTuple):
     device: str
     hours: float  # of all runs together, one after the other
     seeds: int  # of each row, at most
-    columns: dict[str, str]  # titles by name
+    columns: dict[str, str]  # titles by name, of all but the evaluations at milestones
     rows: dict[str, dict[str, Figure]]
     evaluate: str = ""  # the command after it, of evaluations that training does not make
     table: Sequence[str] = ()  # lines of Markdown that a page shows in place of the rows
@@ -97,7 +97,7 @@ def collect_figures(
     }
     for suffix, evaluated in {"": results, **milestones}.items():
         columns = evaluation_columns.build_columns(evaluated)
-        titles |= {f"{column.name}{suffix}": f"{column.title}{suffix}" for column in columns.values()}
+        titles |= {} if suffix else {column.name: column.title for column in columns.values()}
         for name, runs in series.group_runs(evaluated).items():
             found = estimate_evaluations(runs, columns)
             rows[name] |= {f"{column}{suffix}": figure for column, figure in found.items()}
@@ -157,7 +157,11 @@ def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
     values = [run["evaluation"][score.name] for run in runs]
     if score.reference:
         return Figure(float(np.mean(values)), 0.0)
-    return average(values) if len(values) > 1 else Figure(values[0], runs[0]["evaluation"][f"{score.name}_se"])
+    return (
+        average(values)
+        if len(values) > 1
+        else Figure(float(values[0]), float(runs[0]["evaluation"][f"{score.name}_se"]))
+    )
 
 
 def estimate_evaluations(

@@ -10,7 +10,7 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
     charts(results) -> list     further charts
     SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
     RESULT_COLUMNS              names of the table's columns that `mlm sweep compare --pages` shows; default: all scores
-    RESULT_TABLES               names of the tables that it shows below: claims, search-SCALE, those of tables(results)
+    RESULT_TABLES               names of the tables that it shows below: claims, search-SCALE, milestones, of tables()
 """
 
 import collections

@@ -34,7 +34,8 @@ class Partitioner(NamedTuple):
     train_step: Any  # compiled: (state, batch, hparams) -> (state, metrics); donates the old state's memory
     # (function, *fixed) -> a compiled (state, batch, hparams) -> what function(*fixed, params, batch, hparams) gives
     # for each example of the global batch, as numpy, on every process. gather_params=True: the function gets all
-    # parameters at once, even those of sharded layers. A function that reads layers outside a Stack needs this.
+    # parameters at once, even those of sharded layers. A function that reads layers outside a Stack needs this. Of the
+    # same function and fixed values, which must be hashable, it is compiled once.
     jit_per_example: Callable[..., Any]
     get_metrics: Callable[..., Any]  # metrics -> numpy scalars
     list_whole_matrices: Callable[..., list[str]] = lambda params: []  # those that are not split, though others are
