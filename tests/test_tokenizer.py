@@ -1,5 +1,6 @@
 """Vocabularies: the special ids, what comes back, how many entries a text can give."""
 
+import hashlib
 import itertools
 import pathlib
 import random
@@ -30,6 +31,12 @@ def sentences(count=600):
 @pytest.fixture(scope="module", params=KINDS)
 def trained(request):
     return kinds.train_tokenizer(config.Tokenizer(kind=request.param, vocab_size=SIZE[request.param]), sentences())
+
+
+def test_a_text_s_vocabulary_is_that_of_the_tables():
+    """Each version of SentencePiece may learn another one; figures on text are of the version that is required."""
+    pieces = kinds.train_tokenizer(config.Tokenizer("unigram", 150), sentences()).pieces
+    assert hashlib.sha256("\n".join(sorted(pieces)).encode()).hexdigest()[:12] == "030539dbd780"
 
 
 def test_special_ids_and_size(trained):
