@@ -206,14 +206,14 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
     done = run_mlm(
         "evaluate",
         cfg.workdir,
-        cfg.workdir,
+        f"{cfg.workdir}/",
         f"--blimp={folder}",
         f"--sentences={tmp_path}/held.txt",
         "--max_sentences=7",
         "--max_pairs=30",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"written: {cfg.workdir}") == 2
+    assert done.stdout.count(f"written: {cfg.workdir}/evaluations.json") == 2
     kept = directory.read_evaluations(cfg.workdir)
     (held,) = kept["evaluations"]["pseudo_likelihood"].values()
     overall = next(one["overall"] for one in kept["summary"]["minimal_pairs"].values() if one["suite"] == "words")

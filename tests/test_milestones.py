@@ -196,7 +196,7 @@ def test_every_evaluation_is_a_curve_over_training(run, monkeypatch, capsys):
         assert again["pll_word_l2r"]["word_perplexity"] == row["pseudo_perplexity"].mean
     assert len({row["pseudo_perplexity"].mean for row in rows}) == 3
     (chart,) = milestone_curves.build_charts([finished])
-    assert chart.series[0].x == [1, 4, 7]
+    assert chart.series[0].x == [1, 4, 7] and chart.log_y
     assert [value.mean for value in chart.series[0].y] == [row["pseudo_perplexity"].mean for row in rows]
     assert specs.build_lines(chart, charts.assign_styles([chart]))["encoding"]["x"]["scale"]["type"] == "log"
     assert json.loads(figures.build_figure(chart, charts.assign_styles([chart])))

@@ -261,6 +261,6 @@ def main(words: list[str]) -> None:
             failed.append(workdir)
             print(f"not evaluated: {workdir}: {error}", file=sys.stderr, flush=True)
         else:
-            print(f"\nwritten: {workdir}/{written}")
+            print(f"\nwritten: {workdir.rstrip('/')}/{written}")
     if failed:
         raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be evaluated: {', '.join(failed)}")

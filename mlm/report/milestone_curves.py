@@ -75,6 +75,7 @@ def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.
                     bounds=series.describe_bounds(lines),
                     axes=[Axis("milestone", "step", [line.x for line in lines])],
                     log_x=True,
+                    log_y=key.column == "pseudo_perplexity",  # an exponential, which falls by orders of magnitude
                 )
             )
     return charts
