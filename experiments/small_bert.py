@@ -24,7 +24,7 @@ Scales     quick: micro at two budgets, one seed, the built-in language. trials:
            paper: mini to base at 100 million and 1 billion tokens, one seed, English Wikipedia.
 Cost       quick: a minute on 2 CPU cores. The search: 16 trials, an hour, most of it small. laptop: 22 points, 70
            minutes with --workers=2. Estimated: 50,000, 19,000, 5,000 and 750 tokens a second of a core.
-           milestones: 6 points, 10 minutes with --workers=2, and 20 for 50 pairs of each paradigm and 500 sentences at
+           milestones: 6 points, 14 minutes with --workers=2, and 20 for 50 pairs of each paradigm and 500 sentences at
            each milestone, in two processes. paper: 9 points, 60 hours of an H200 at 40% of its peak: an estimate from 6
            FLOPs per parameter and token.
 """

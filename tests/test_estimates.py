@@ -55,6 +55,8 @@ def test_a_mean_over_seeds_says_as_much_as_its_seeds():
     two = estimates.estimate_mean([3.0, 4.0])
     assert two == (3.5, 3.0, 4.0) and isinstance(two, estimates.SeedRange)
     assert isinstance(estimates.estimate_mean([1.0, 1.0, 1.0]), estimates.SeedRange)
+    rounded = [190 / 350, 190 / 350, np.nextafter(190 / 350, 0)]  # the same share, added up in another order
+    assert isinstance(estimates.estimate_mean(rounded), estimates.SeedRange)
     alike = [0.1] * 3
     assert np.mean(alike) > max(alike) and estimates.estimate_mean(alike) == estimates.seed_range(alike) == (
         0.1,

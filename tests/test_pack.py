@@ -13,6 +13,7 @@ from mlm.base import config, special
 from mlm.base.special import CLS, PAD, SEP
 from mlm.data.rows import bucket_cache, columns, pack, packing, segment_pairs
 from mlm.data.text import corpus
+from mlm.data.tokenizers import kinds
 
 LENGTH = 16
 MODES = [mode for mode in packing.PACKERS if mode != "stream"]  # in which [CLS] and [SEP] stand around
@@ -241,6 +242,17 @@ def test_changed_text_is_packed_anew(knobs, tmp_path):
     after = [pack.load_dataset(dataclasses.replace(knobs, data=d, tokenizer=words)) for d in (knobs.data, data)]
     assert len({r.manifest["inputs"]["corpus"] for r in (before, *after)}) == 2
     assert len({json.dumps(r.manifest["inputs"]) for r in (before, *after)}) == 3
+
+
+def test_a_vocabulary_of_another_version_of_its_library_is_learnt_again(knobs, monkeypatch):
+    unigram = dataclasses.replace(knobs, tokenizer=config.Tokenizer("unigram", 60))
+    content, learned = corpus.compute_fingerprint(knobs.data), []
+    train_tokenizer = kinds.train_tokenizer
+    monkeypatch.setattr(kinds, "train_tokenizer", lambda *args: learned.append(args) or train_tokenizer(*args))
+    for version in ("0.2.2", "0.2.3", "0.2.2"):
+        monkeypatch.setattr(pack.metadata, "version", lambda name, version=version: version)
+        pack.get_or_train_tokenizer(unigram, content)
+    assert len(learned) == 2
 
 
 @pytest.mark.parametrize(

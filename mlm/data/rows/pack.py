@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -262,6 +263,8 @@ def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
     is_stream = cfg.pack.mode == "stream"
     inputs = {"format": FORMAT, "corpus": content, "kind": cfg.tokenizer.kind, "size": cfg.tokenizer.vocab_size}
     inputs |= {"mode": cfg.pack.mode} if is_stream else {}
+    if cfg.tokenizer.kind == "unigram":  # each version may learn another vocabulary
+        inputs["sentencepiece"] = metadata.version("sentencepiece")
     folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "tokenizer", inputs, make)
     return kinds.load_tokenizer(folder / manifest["file"])
 
