@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from mlm.base import config, errors, fields
-from mlm.data.rows import pack
+from mlm.data.rows import pack, tokenization
 from mlm.data.text import corpus, files, warnings_
 from mlm.training.run import resolution
 
@@ -55,7 +55,7 @@ def test_a_document_tokenized_in_parts_is_the_same(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("\n\n".join("\n".join(f"the {n} cat {m}" for m in range(9)) for n in range(50)))
     made = []
     for number, size in enumerate((2**20, 7)):
-        monkeypatch.setattr(pack, "BATCH_CHARACTERS", size)
+        monkeypatch.setattr(tokenization, "BATCH_CHARACTERS", size)
         cfg = resolution.resolve(
             fields.override(
                 config.Config(),

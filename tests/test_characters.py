@@ -46,7 +46,10 @@ def test_a_text_comes_back_character_by_character():
         ids = words.encode(one)
         assert len(ids) == len(one) and words.decode(ids) == one and UNK not in ids
     assert words.encode("aX") == [words.encode("a")[0], UNK]
-    assert words.encode_masked("a[MASK] b")[1:3] == [MASK, *words.encode(" ")] and words.encode_masked("") == []
+    assert words.encode_masked("a[MASK] b")[0][1:3] == [MASK, *words.encode(" ")] and words.encode_masked("") == (
+        [],
+        [],
+    )
     assert [words.pieces[i] for i in np.flatnonzero(words.starts_word_V)[4:]] == [
         c for c in words.pieces[NUM_SPECIAL:] if c in " \n\t\u2028"
     ]

@@ -70,7 +70,7 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
     answer = run.program.partitioner.jit_per_example(
         prompts.compute_label_log_probs,
         run.program.model,
-        prompts.encode_verbalizers(run.tokenizer, task.prompt.verbalizers).tobytes(),
+        prompts.encode_verbalizers(run.tokenizer, part.inputs["pattern"], task.prompt.verbalizers).tobytes(),
     )
     assert answer(run.state, asked, None)[-1].shape == (2,)
 
@@ -125,10 +125,9 @@ def test_words_that_are_not_one_entry_of_the_vocabulary_are_errors(run):
         small_config(tokenizer__kind="wordpiece", tokenizer__vocab_size=30).tokenizer,
         iter(["good great abc", "good gr at"] * 9),
     )
-    assert prompts.encode_verbalizers(run.tokenizer, {"0": "terrible", "1": "great"}).tolist() == [
-        run.tokenizer.pieces.index("terrible"),
-        run.tokenizer.pieces.index("great"),
-    ]
+    assert prompts.encode_verbalizers(
+        run.tokenizer, "{text} It was [MASK] .", {"0": "terrible", "1": "great"}
+    ).tolist() == [run.tokenizer.pieces.index("terrible"), run.tokenizer.pieces.index("great")]
     split = pieces.encode("gooda")
     for tokenizer, said, message in (
         (
@@ -150,7 +149,7 @@ def test_words_that_are_not_one_entry_of_the_vocabulary_are_errors(run):
         ),
     ):
         with pytest.raises(errors.ConfigError, match=message) as caught:
-            prompts.encode_verbalizers(tokenizer, said)
+            prompts.encode_verbalizers(tokenizer, "{text} It was [MASK] .", said)
         assert "\n" not in str(caught.value)
     assert UNK not in split and len(split) > 1
 

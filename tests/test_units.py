@@ -1,4 +1,4 @@
-"""Whole words and spans: what is chosen is whole, in a random order, and as many tokens as the rate says but a word."""
+"""Whole words and spans: what is chosen is whole, in a random order, and on average as many tokens as the rate says."""
 
 import functools
 
@@ -66,16 +66,15 @@ def sizes(ids_L, word_L):
 
 
 @pytest.mark.parametrize("kind", ["word", "span"])
-def test_words_are_chosen_whole_and_never_more_tokens_than_the_rate_says(kind):
+def test_words_are_chosen_whole_and_on_average_as_many_tokens_as_the_rate_says(kind):
     found, budget_B = masked(kind), masked("token").num_corrupted_B
     np.testing.assert_array_equal((found.ids_BxL != rows()).sum(1), found.num_corrupted_B)
     np.testing.assert_array_equal(found.weights_BxK.sum(1), found.num_corrupted_B)
     for ids_L, word_L, chosen_L, budget in zip(rows(), word_BxL(), mark_chosen(found), budget_B, strict=True):
         size_W, inside_W = sizes(ids_L, word_L), np.bincount(word_L[chosen_L], minlength=LENGTH)
         assert ((inside_W == 0) | (inside_W == size_W)).all() and (ids_L[chosen_L] >= NUM_SPECIAL).all()
-        left = size_W[(inside_W == 0) & (size_W > 0)]
-        assert chosen_L.sum() <= budget < chosen_L.sum() + left.max()
-    assert 0.9 < found.num_corrupted_B.sum() / budget_B.sum() < 1
+        assert abs(chosen_L.sum() - budget) < 2 * size_W.max()
+    assert found.num_corrupted_B.sum() / budget_B.sum() == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize("kind", ["token", "word", "span"])
@@ -112,8 +111,7 @@ def test_what_is_predicted_is_whole_words_of_what_is_corrupted(kind):
     for ids_L, word_L, places_K, weight_K in zip(rows(), word_BxL(), part.positions_BxK, part.weights_BxK, strict=True):
         inside_W = np.bincount(word_L[places_K[weight_K > 0]], minlength=LENGTH)
         assert ((inside_W == 0) | (inside_W == sizes(ids_L, word_L))).all()
-    asked_B = np.floor(0.2 * found.num_eligible_B + 1)
-    assert (part.weights_BxK.sum(1) <= asked_B).all() and part.weights_BxK.sum() > 0.6 * asked_B.sum() - ROWS
+    assert part.weights_BxK.sum() == pytest.approx(0.2 * found.num_eligible_B.sum(), rel=0.04)
 
 
 def test_entries_that_each_begin_a_word_are_chosen_as_tokens_are():
@@ -138,7 +136,55 @@ def test_no_word_is_chosen_for_its_length():
         for size in (1, 2, 3):
             often.setdefault(size, []).extend(inside_W[size_W == size] > 0)
     share = [np.mean(often[size]) for size in (1, 2, 3)]
-    assert max(share) - min(share) < 0.06  # the last word of a row is the likelier to fit the shorter it is
+    assert max(share) - min(share) < 0.04
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.4])
+@pytest.mark.parametrize("sizes", [(3,), (1, 2, 3, 8), (1, 4, 9)])
+def test_the_rate_is_realised_whatever_the_lengths_of_words(sizes, rate):
+    """In short examples, where few words have the tokens that the rate asks for; long words as often as short ones."""
+    draws, length, count = np.random.default_rng(0), 34, 4000
+    starts_BxL = np.zeros((count, length), bool)
+    for starts_L in starts_BxL:
+        place = 1
+        while place < length - 1:
+            starts_L[place] = True
+            place += draws.choice(sizes)
+    ids_BxL = np.where(starts_BxL, 5, 6).astype(np.int32)
+    ids_BxL[:, 0], ids_BxL[:, -1] = CLS, SEP
+    found = corrupt_words(ids_BxL, rate)
+    assert found.num_corrupted_B.sum() / found.num_eligible_B.sum() == pytest.approx(rate, rel=0.02)
+    masked_BxL, word_BxL = found.ids_BxL == MASK, np.cumsum(starts_BxL, axis=1)
+    for size in sizes:
+        share = [
+            masked_L[word_L == word].any()
+            for masked_L, word_L in zip(masked_BxL, word_BxL, strict=True)
+            for word in np.flatnonzero(np.bincount(word_L[1:-1]) == size)
+        ]
+        assert np.mean(share) == pytest.approx(rate, abs=0.03), size
+
+
+def test_words_that_no_mask_can_hold_are_left_out():
+    ids_BxL = np.full((8, 40), 6, np.int32)
+    ids_BxL[:, 0], ids_BxL[:, 1], ids_BxL[:, 31:] = CLS, 5, 5
+    found = corrupt_words(ids_BxL, 0.2)
+    assert (found.ids_BxL[:, :31] == ids_BxL[:, :31]).all() and (found.num_corrupted_B >= 7).all()
+
+
+def corrupt_words(ids_BxL, rate):
+    """Masks words of the entry 5, which 6 continues, in as many slots as a run has."""
+    unit = masking_units.MaskingUnit(False, np.arange(7) != 6)
+    corrupt = functools.partial(
+        masking.corrupt_tokens,
+        rate=rate,
+        mask_token_prob=1.0,
+        random_token_prob=0.0,
+        num_slots=masking.count_slots(rate, ids_BxL.shape[1], unit),
+        cdf_V=np.ones(1),
+        unit=unit,
+    )
+    keys = update.make_example_keys(np.uint32(0), 0, np.arange(len(ids_BxL)))
+    return jax.device_get(jax.jit(corrupt)(keys, ids_BxL))
 
 
 def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
@@ -147,6 +193,7 @@ def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
     draws = jax.vmap(lambda key: masking.sample_uniforms(key, LENGTH, SLOTS, 0, 1))(KEYS)
     drawn_BxW = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 1), (LENGTH,)))(KEYS)
     length_BxW = np.asarray(masking_units.compute_span_lengths(drawn_BxW))
+    drawn_B = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, 2), (2,))[1])(KEYS)
     for row in range(40):
         ids_L, word_L, order_L = rows()[row], word_BxL()[row], np.asarray(draws.order_L[row])
         first_L = np.append(True, word_L[1:] != word_L[:-1]) & (ids_L >= NUM_SPECIAL)
@@ -158,8 +205,9 @@ def test_spans_come_in_random_order_each_from_a_word_on_up_to_a_special_token():
                 if full or not len(places) or ids_L[places[0]] < NUM_SPECIAL:
                     break
                 new = [place for place in places if place not in taken]
-                full = len(taken) + len(new) > budget_B[row]
-                taken += [] if full else new
+                missing = budget_B[row] - len(taken)
+                taken += new if drawn_B[row] * len(new) < missing and len(taken) + len(new) <= SLOTS else []
+                full = missing <= len(new) and bool(new)
         np.testing.assert_array_equal(np.flatnonzero(found[row]), sorted(taken))
 
 

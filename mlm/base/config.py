@@ -135,6 +135,9 @@ class Data:
     validation_path: str = field(
         "", "text: held-out files, as globs; empty: data.validation_fraction of the documents in data.path"
     )
+    word_separator: str = field(
+        "", "text: a character that a segmenter has put between the words of a script without spaces; read as a space"
+    )
     document_boundary: str = field(
         "file",
         "text: where a document ends: file (one document a file) | line (one a line) | blank_line | a regular "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mlm.base.config import Config
 from mlm.base.errors import ConfigError, require
-from mlm.base.rng_versions import RNG_VERSIONS
+from mlm.base.rng_versions import RNG_VERSIONS, WORD_MASKS
 
 # Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
 FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -181,7 +181,9 @@ def fingerprint(config: Config) -> str:
     """
     values = flatten(config, results_only=True).items()
     changed = {name: value for name, value in values if value != FIRST_DEFAULT.get(name, DEFAULT[name])}
-    return hashlib.sha256(json.dumps([changed, RNG_VERSIONS], sort_keys=True).encode()).hexdigest()[:12]
+    masks_long_words = config.mask.unit != "token" and config.tokenizer.kind != "words"
+    versions = RNG_VERSIONS | (WORD_MASKS if masks_long_words else {})
+    return hashlib.sha256(json.dumps([changed, versions], sort_keys=True).encode()).hexdigest()[:12]
 
 
 def build_identity(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,3 +15,5 @@ GATE_MEMORY = 128  # model.chrono_init: longest memory, in tokens, of a gated ce
 BERT_DROPOUT = 0.1
 BERT_INIT_STD = 0.02
 WARMUP_FRACTION = 0.06  # Wettig et al. 2022
+
+MIN_REALISED_RATE = 0.9  # of the masking rate; a run that masks less is named

@@ -11,3 +11,4 @@ RNG_VERSIONS = {
     "parameters": 1,  # initial parameters (mlm/models/)
     "probes": 1,  # items of the probes of the built-in language (mlm/data/language/probes.py)
 }
+WORD_MASKS = {"word_masks": 2}  # of runs whose masks are of words that may have several tokens, beside the above

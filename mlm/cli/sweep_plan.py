@@ -114,6 +114,8 @@ def print_plan(configs, args) -> None:
     print(f"\n{note}; a step fits if it needs at most {limit}, {memory_note}.")
     if not local and options.target:
         print(roofline.ASSUMPTIONS)
+    for line in plan.list_shortfalls(configs):
+        print(line)
     if any(cfg.downstream.tasks for cfg in configs):
         print("Fine-tunings (config.downstream) are not counted.")
     if not local and any(cfg.model.dtype != "bfloat16" for cfg in configs):

@@ -223,7 +223,7 @@ def evaluate_anisotropy(run: TrainedRun, case: EvaluationCase, progress: ReportP
         h_BxKxLxD = encode_batch(run.state, partitioner.put_batch(batch), None)
         ids_BxL = np.asarray(split["ids"][start : min(start + len(h_BxKxLxD), num_examples)], np.int32)
         batch_keys, batch_example_W, batch_h_WxKxD = pool_words(
-            run.tokenizer.starts_word_V, ids_BxL, h_BxKxLxD[: len(ids_BxL)]
+            run.tokenizer.find_word_starts(ids_BxL), ids_BxL, h_BxKxLxD[: len(ids_BxL)]
         )
         keys += batch_keys
         example_parts.append(batch_example_W + start)
@@ -252,20 +252,20 @@ def compute_states(model: types.Model, params, batch: types.Batch, hparams=None)
     return compute_layer_states(model, params, batch.text).swapaxes(0, 1)
 
 
-def pool_words(starts_word_V, ids_BxL, h_BxKxLxD) -> tuple[list[bytes], np.ndarray, np.ndarray]:
+def pool_words(starts_word_BxL, ids_BxL, h_BxKxLxD) -> tuple[list[bytes], np.ndarray, np.ndarray]:
     """The words of examples: their pieces as bytes, example_W, and h_WxKxD, the means of their pieces' states.
 
     Leaves out words that began in an earlier example, and words that start with an unknown piece.
     """
     ids_T = ids_BxL.reshape(-1)
     is_text_T = ids_T >= NUM_SPECIAL
-    starts_BxL = starts_word_V[ids_BxL] | (ids_BxL < NUM_SPECIAL)
+    starts_BxL = starts_word_BxL | (ids_BxL < NUM_SPECIAL)
     starts_BxL[:, 0] = True
     (start_W,) = np.nonzero(starts_BxL.reshape(-1))
     end_W = np.append(start_W[1:], len(ids_T))
     h_TxKxD = h_BxKxLxD.swapaxes(1, 2).reshape(len(ids_T), h_BxKxLxD.shape[1], -1)
     h_WxKxD = np.add.reduceat(h_TxKxD, start_W) / (end_W - start_W)[:, None, None]
-    valid_W = is_text_T[start_W] & starts_word_V[ids_T[start_W]]
+    valid_W = is_text_T[start_W] & starts_word_BxL.reshape(-1)[start_W]
     start_W, end_W = start_W[valid_W], end_W[valid_W]
     keys = [ids_T[start:end].tobytes() for start, end in zip(start_W, end_W, strict=True)]
     return keys, start_W // ids_BxL.shape[1], h_WxKxD[valid_W]

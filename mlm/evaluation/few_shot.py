@@ -137,7 +137,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     inputs, eval_batch_size = case.inputs, run.cfg.eval.batch_size
     grid = FewShotGrid(*inputs["grid"])
     rates = grid.get_learning_rates(run.cfg.model.width)
-    verbalizer_C = prompts.encode_verbalizers(run.tokenizer, inputs["verbalizers"])
+    verbalizer_C = prompts.encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
     (train, _), (selection, _), (dev, truncated) = (
         prompts.build_queries(run.tokenizer, inputs["pattern"], inputs[name], run.cfg.pack.seq_len)
         for name in ("train", "selection", "examples")

@@ -17,7 +17,7 @@ import numpy as np
 from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.estimates import Score, compute_score
-from mlm.base.special import CLS, MASK, PAD, SEP, UNK
+from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, task_specs, tasks
 from mlm.data.tasks.examples import require_column
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -165,11 +165,32 @@ def format_key(task: PromptTask) -> str:
     return f"{task.name}-{hashlib.sha256(prompt.encode()).hexdigest()[:6]}"
 
 
-def encode_verbalizers(tokenizer: Tokenizer, verbalizers: Mapping[str, str]) -> np.ndarray:
-    """id_C of the verbalizers. Raises ConfigError for one that is not one entry of the vocabulary, or is not unique."""
+def encode_pattern(
+    tokenizer: Tokenizer, pattern: str, texts: Mapping[str, str]
+) -> tuple[list[int], dict[str, list[int]]]:
+    """The ids of a pattern whose places have these texts, encoded as one, and the indices of each place's tokens."""
+    filled, places = [], {}
+    for word in pattern.split():
+        filled.append(texts.get(word, word))
+        if word in (TEXT_PLACE, SECOND_PLACE, MASK_PLACE):
+            end = len(" ".join(filled))
+            places[word] = (end - len(filled[-1]), end)
+    ids, spans = batching.encode_masked(tokenizer, " ".join(filled))
+    return ids, {
+        place: [i for i, (start, end) in enumerate(spans) if start < last and first < end]
+        for place, (first, last) in places.items()
+    }
+
+
+def encode_verbalizers(tokenizer: Tokenizer, pattern: str, verbalizers: Mapping[str, str]) -> np.ndarray:
+    """id_C of the verbalizers as they stand in the pattern.
+
+    Raises ConfigError for one that is not one entry of the vocabulary there, or is not unique.
+    """
     labels: dict[int, str] = {}
     for label, word in verbalizers.items():
-        ids, field = tokenizer.encode(word), f"verbalizer of label {label}"
+        ids, places = encode_pattern(tokenizer, pattern, {TEXT_PLACE: ".", SECOND_PLACE: ".", MASK_PLACE: word})
+        ids, field = [ids[i] for i in places[MASK_PLACE]], f"verbalizer of label {label}"
         pieces = ", ".join(repr(tokenizer.pieces[i]) for i in ids)
         errors.require(
             len(ids) > 0 and UNK not in ids,
@@ -190,34 +211,29 @@ def build_queries(tokenizer: Tokenizer, pattern: str, examples: Sequence, length
 
     Raises ConfigError for a pattern that leaves no room for the texts.
     """
-    parts: list = [[]]  # token ids, and the places between them
-    for word in pattern.split():
-        if word in (TEXT_PLACE, SECOND_PLACE, MASK_PLACE):
-            parts += [word, []]
-        else:
-            parts[-1].append(word)
-    parts = [part if isinstance(part, str) else tokenizer.encode(" ".join(part)) if part else [] for part in parts]
-    max_text_tokens = length - 3 - sum(len(part) for part in parts if not isinstance(part, str))
-    is_pair = SECOND_PLACE in parts
+    names = [place for place in (TEXT_PLACE, SECOND_PLACE) if place in pattern.split()]
+    ids, places = encode_pattern(tokenizer, pattern, dict.fromkeys(names, "."))
+    num_free = length - 2 - len(ids) + sum(len(places[name]) for name in names)
     errors.require(
-        max_text_tokens > is_pair,
+        num_free >= len(names),
         "--pattern",
         pattern,
         f"a pattern that leaves room for texts in sequences of {length} tokens",
     )
-    first_ids = tokenizer.encode_batch([example[0] for example in examples])
-    second_ids = tokenizer.encode_batch([example[1] for example in examples]) if is_pair else [[]] * len(examples)
-    ids_NxL, positions, truncated = np.full((len(examples), length), PAD, np.int32), [], 0
-    for ids_L, ids_a, ids_b in zip(ids_NxL, first_ids, second_ids, strict=True):
-        length_b = min(len(ids_b), max(max_text_tokens - len(ids_a), max_text_tokens // 2))
-        length_a = min(len(ids_a), max_text_tokens - length_b)
-        truncated += length_a + length_b < len(ids_a) + len(ids_b)
-        place_ids = {TEXT_PLACE: ids_a[:length_a], SECOND_PLACE: ids_b[:length_b], MASK_PLACE: [MASK]}
-        ids = [CLS, *(i for part in parts for i in (place_ids[part] if isinstance(part, str) else part)), SEP]
-        ids_L[: len(ids)] = ids
-        positions.append(ids.index(MASK))
+    ids_NxL, positions, num_truncated = np.full((len(examples), length), PAD, np.int32), [], 0
+    for ids_L, example in zip(ids_NxL, examples, strict=True):
+        ids, places = encode_pattern(tokenizer, pattern, dict(zip(names, example, strict=False)))
+        first, second = (places.get(name, []) for name in (TEXT_PLACE, SECOND_PLACE))
+        num_free = length - 2 - len(ids) + len(first) + len(second)
+        length_b = min(len(second), max(num_free - len(first), num_free // 2))
+        length_a = min(len(first), num_free - length_b)
+        cut = {*first[length_a:], *second[length_b:]}
+        num_truncated += bool(cut)
+        kept = [i for i in range(len(ids)) if i not in cut]
+        ids_L[: len(kept) + 2] = [CLS, *(ids[i] for i in kept), SEP]
+        positions.append(1 + kept.index(places[MASK_PLACE][0]))
     position_N = np.array(positions, np.int32)
-    return MaskedQueries(ids_NxL, position_N, position_N + 1), truncated
+    return MaskedQueries(ids_NxL, position_N, position_N + 1), num_truncated
 
 
 def compute_label_log_probs(
@@ -259,7 +275,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     truncated examples. Raises ConfigError for verbalizers that are not one entry of the vocabulary each.
     """
     inputs, partitioner = case.inputs, run.program.partitioner
-    verbalizer_C = encode_verbalizers(run.tokenizer, inputs["verbalizers"])
+    verbalizer_C = encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
     queries, truncated = build_queries(run.tokenizer, inputs["pattern"], inputs["examples"], run.cfg.pack.seq_len)
     model = objectives.shift_states(run.cfg, run.program.model)
     score_batch = partitioner.jit_per_example(compute_label_log_probs, model, verbalizer_C.tobytes())

@@ -98,7 +98,7 @@ def _locate_words(tokenizer, text, spans) -> tuple[list[int], list[tuple[int, in
 
 def _split_text(tokenizer, ids, words, max_tokens):
     """Sequences of at most `max_tokens` tokens between [CLS] and [SEP], split before words, each with its words."""
-    for start, stop in pseudo_likelihood.split_at_words(tokenizer.starts_word_V[ids], max_tokens):
+    for start, stop in pseudo_likelihood.split_at_words(tokenizer.find_word_starts(np.array(ids)), max_tokens):
         inside = [(first - start + 1, end - start + 1) for first, end in words if start <= first < end <= stop]
         if inside:
             yield [CLS, *ids[start:stop], SEP], inside

@@ -30,24 +30,34 @@ def encode_text(tokenizer: Tokenizer, text: str, allow_mask: bool = False) -> li
     """
     if not (allow_mask and MASK_TOKEN in text):
         return [CLS, *tokenizer.encode(text), SEP]
+    return [CLS, *encode_masked(tokenizer, text)[0], SEP]
+
+
+def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """The ids of a text in which [MASK] is that special token, and where in the text each token starts and ends.
+
+    Raises ConfigError where the tokenizer would lose a [MASK].
+    """
     if tokenizer.encode_masked is not None:
-        return [CLS, *tokenizer.encode_masked(text), SEP]
+        return tokenizer.encode_masked(text)
     mark = next((mark for mark in RARE_MARKS if mark not in text and UNK in tokenizer.encode(mark)), RARE_MARKS[0])
     marked_text = text.replace(MASK_TOKEN, mark)
-    tokens, spans = tokenizer.encode_with_offsets(marked_text)
-    ids: list[int] = [CLS]
-    for token, (start, end) in zip(tokens, spans, strict=True):
-        is_mask = token == UNK and mark in marked_text[start:end]
-        if is_mask and tokenizer.pieces[ids[-1]] == SPACE:
-            ids.pop()  # the space before the word, which belongs to the masked piece
-        ids += [MASK] * marked_text[start:end].count(mark) if is_mask else [token]
+    ids, spans = [], []
+    for token, (start, end) in zip(*tokenizer.encode_with_offsets(marked_text), strict=True):
+        num_masks = marked_text.count(mark, start, end) if token == UNK else 0
+        if num_masks and ids and tokenizer.pieces[ids[-1]] == SPACE:  # the space before the word is of the masked piece
+            del ids[-1], spans[-1]
+        longer = (len(MASK_TOKEN) - len(mark)) * marked_text.count(mark, 0, start)
+        end += longer + (len(MASK_TOKEN) - len(mark)) * num_masks
+        ids += [MASK] * num_masks or [token]
+        spans += [(start + longer, end)] * max(1, num_masks)
     errors.require(
         ids.count(MASK) == text.count(MASK_TOKEN),
         "text",
         text,
         f"one whose {text.count(MASK_TOKEN)} {MASK_TOKEN} are words or parts of words of this model's vocabulary",
     )
-    return [*ids, SEP]
+    return ids, spans
 
 
 def format_piece(piece: str) -> str:

@@ -62,7 +62,7 @@ def find_words(tokenizer: Tokenizer, text: str, max_pieces: int) -> list[WordSpa
     boundaries = sorted(
         {
             place
-            for place in start_P[tokenizer.starts_word_V[id_P]].tolist()
+            for place in start_P[tokenizer.find_word_starts(id_P)].tolist()
             if 0 < place < len(text) and not {text[place - 1], text[place]} & set(APOSTROPHES)
         }
     )

@@ -50,7 +50,7 @@ def build_queries(tokenizer: Tokenizer, sentences: Sequence[str], length: int) -
     warning = WarningCounter(f"sentences longer than {length - 2} tokens, split over several sequences")
     sequences, sentence_of_sequence = [], []
     for sentence, ids in enumerate(unique):
-        spans = list(split_at_words(tokenizer.starts_word_V[list(ids)], length - 2))
+        spans = list(split_at_words(tokenizer.find_word_starts(np.array(ids, int)), length - 2))
         sequences += [[CLS, *ids[start:end], SEP] for start, end in spans]
         sentence_of_sequence += [sentence] * len(spans)
         if len(spans) > 1:
@@ -61,7 +61,7 @@ def build_queries(tokenizer: Tokenizer, sentences: Sequence[str], length: int) -
         ids_L[: len(sequence)] = sequence
     sequence_T, position_T = np.nonzero(ids_RxL >= NUM_SPECIAL)
     # The first word start at or after each position; [SEP] counts as one.
-    start_RxL = np.where(tokenizer.starts_word_V[ids_RxL], np.arange(length), length)
+    start_RxL = np.where(tokenizer.find_word_starts(ids_RxL), np.arange(length), length)
     start_RxL = np.minimum.accumulate(start_RxL[:, ::-1], axis=1)[:, ::-1]
     end_T = start_RxL[sequence_T, position_T + 1]
     has_rest_T = end_T > position_T + 1

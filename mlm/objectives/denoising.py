@@ -46,7 +46,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
             key_B,
             text.ids_BxL,
             hparams,
-            num_slots=masking.count_slots(rate, dataset.seq_len),
+            num_slots=masking.count_slots(rate, dataset.seq_len, unit if train else None),
             cdf_V=cdf_V,
             static_key_B=static_key_B,
             mask_unk=cfg.mask.mask_unk and train,

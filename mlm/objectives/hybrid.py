@@ -51,8 +51,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     cdf_V = masking.compute_random_token_cdf(
         np.frombuffer(dataset.unigram_counts, np.int64), cfg.mask.random_token_from == "uniform"
     )
-    num_slots = masking.count_slots(cfg.mask.max_rate, dataset.seq_len)
     unit = masking_units.build_unit(cfg, dataset)
+    num_slots = masking.count_slots(cfg.mask.max_rate, dataset.seq_len, unit)
 
     def evaluate(params, model, batch, key_B, hparams):
         masked_sums, _ = masked_forward(params, shift_states(model), batch, key_B, hparams, train=False)

@@ -132,9 +132,10 @@ def make_eval_hparams(cfg: config.Config) -> dict[str, np.generic]:
     return make_train_hparams(config.Config(mask=mask))
 
 
-def count_slots(max_rate: float, seq_len: int) -> int:
-    """K, the most tokens of an example that rates up to max_rate can mask."""
-    return math.ceil(max_rate * seq_len - 1e-6)
+def count_slots(max_rate: float, seq_len: int, unit: masking_units.MaskingUnit | None = None) -> int:
+    """K, the most tokens of an example that rates up to max_rate can mask; the last word of a mask may exceed them."""
+    max_excess = 0 if unit is None or unit.starts_V.all() else masking_units.MAX_EXCESS
+    return min(seq_len, math.ceil(max_rate * seq_len - 1e-6) + max_excess)
 
 
 def compute_random_token_cdf(unigram_V: np.ndarray, uniform: bool) -> np.ndarray:
@@ -298,8 +299,8 @@ def corrupt_tokens(
             and prediction); 0: all that are corrupted.
         mask_index: which of the `num_masks` masks of the same keys to make.
         mask_unk: whether [UNK] is eligible.
-        unit: choose whole words or spans in their random order, up to the word that would exceed the number of tokens
-            above, both of corrupted and of predicted tokens; for one mask only. None: tokens.
+        unit: choose whole words or spans in their random order, as many as have the number of tokens above on average,
+            both of corrupted and of predicted tokens; for one mask only. None: tokens.
     """
 
     def corrupt_example(key, ids_L):
@@ -314,16 +315,21 @@ def corrupt_tokens(
         start, count = edge_E[mask_index], edge_E[mask_index + 1] - edge_E[mask_index]
 
         # The eligible tokens in their random order, of which this mask takes those from its start on.
-        order_L = draws.order_L if unit is None else masking_units.sample_unit_order(unit, key, ids_L, draws.order_L)
+        order_L = (
+            draws.order_L
+            if unit is None
+            else masking_units.sample_unit_order(unit, key, ids_L, draws.order_L, num_slots)
+        )
         order_L = jnp.where(eligible_L, order_L, -2.0)  # below [UNK], which units put at -1
-        _, ordered = jax.lax.top_k(order_L, min(num_masks * num_slots + (unit is not None), len(order_L)))
-        if unit is not None:
-            count = masking_units.round_down_to_words(unit, ids_L, ordered, num_eligible, count)
-        positions_K = jnp.roll(ordered, -start)[:num_slots]
-        corrupted_K = jnp.arange(num_slots) < count
+        num_ordered = num_masks * num_slots if unit is None else 2 * num_slots + 1
+        _, ordered = jax.lax.top_k(order_L, min(num_ordered, len(order_L)))
         num_predicted = jnp.floor(predict_rate / num_masks * num_eligible + reached_E[mask_index] % 1).astype(jnp.int32)
         if unit is not None:
-            num_predicted = masking_units.round_down_to_words(unit, ids_L, ordered, num_eligible, num_predicted)
+            counts = jnp.stack([count, num_predicted])
+            start, ends = masking_units.select_words(unit, key, ids_L, ordered, num_eligible, counts, num_slots)
+            count, num_predicted = ends - start
+        positions_K = jnp.roll(ordered, -start)[:num_slots]
+        corrupted_K = jnp.arange(num_slots) < count
         predicted_K = corrupted_K & (jnp.arange(num_slots) < jnp.where(predict_rate > 0, num_predicted, count))
 
         targets_K = ids_L[positions_K]

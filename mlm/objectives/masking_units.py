@@ -15,6 +15,7 @@ from mlm.base.static_config import StaticConfig
 
 UNITS = ("token", "word", "span")
 SPAN_STOP_PROB, MAX_SPAN_WORDS = 0.2, 10  # a span ends after each of its words with this probability
+MAX_EXCESS = 8  # tokens by which the last word of a mask may exceed the rate
 
 
 class MaskingUnit(NamedTuple):
@@ -22,14 +23,15 @@ class MaskingUnit(NamedTuple):
 
     spans: bool
     starts_V: np.ndarray  # bool: which vocabulary entries begin a word
+    ends_V: np.ndarray | None = None  # bool: which end one, so that the next begins another
 
 
 def build_unit(cfg: StaticConfig, dataset: types.DatasetInfo) -> MaskingUnit | None:
     """The unit that training masks; None: tokens. Without `dataset.word_starts` every entry begins a word."""
     if cfg.mask.unit == "token":
         return None
-    starts_V = np.frombuffer(dataset.word_starts, bool) if dataset.word_starts else np.ones(dataset.vocab_size, bool)
-    return MaskingUnit(cfg.mask.unit == "span", starts_V)
+    bounds_V = np.frombuffer(dataset.word_starts or bytes([1]) * dataset.vocab_size, np.uint8)
+    return MaskingUnit(cfg.mask.unit == "span", bounds_V & 1 > 0, bounds_V & 2 > 0 if (bounds_V & 2).any() else None)
 
 
 def check(mask: config.Mask) -> None:
@@ -50,12 +52,16 @@ def index_words(unit: MaskingUnit, ids_L):
     Each special token is a word, and the token after one begins a word.
     """
     special_L = ids_L < NUM_SPECIAL
-    first_L = (jnp.asarray(unit.starts_V)[ids_L] | special_L | jnp.roll(special_L, 1)).at[0].set(True)
+    ends_L = special_L if unit.ends_V is None else special_L | jnp.asarray(unit.ends_V)[ids_L]
+    first_L = (jnp.asarray(unit.starts_V)[ids_L] | special_L | jnp.roll(ends_L, 1)).at[0].set(True)
     return jnp.cumsum(first_L) - 1, first_L
 
 
-def sample_unit_order(unit: MaskingUnit, key, ids_L, order_L):
+def sample_unit_order(unit: MaskingUnit, key, ids_L, order_L, num_slots: int):
     """order_L: a random order of words or spans, highest first; tokens of one word have one number.
+
+    The first word is that of a random token; the others are in any order.
+    Words of more than `num_slots` tokens, which no mask can hold, come last.
 
     A span has 1 to MAX_SPAN_WORDS words, truncated geometric with SPAN_STOP_PROB (SpanBERT, Joshi et al. 2020, section
     3.1: a mean of 3.8). It begins at any word and ends before the next special token. A word takes the number of the
@@ -74,7 +80,10 @@ def sample_unit_order(unit: MaskingUnit, key, ids_L, order_L):
             reaches_W = (jnp.roll(length_W, distance) > distance) & (jnp.roll(stretch_W, distance) == stretch_W)
             reaches_W &= (jnp.arange(len(ids_L)) >= distance) & (start_order_W >= 0)
             order_W = jnp.maximum(order_W, jnp.where(reaches_W, jnp.roll(start_order_W, distance), -1.0))
-    return order_W[word_L]
+    size_W = jnp.zeros(len(ids_L), jnp.int32).at[word_L].add(1)
+    order_L = jnp.where(special_L | (size_W > num_slots)[word_L], -1.5, order_L)
+    order_W = jnp.where(size_W > num_slots, -1.5, order_W)
+    return (order_W if unit.spans else order_W.at[word_L[order_L.argmax()]].set(2.0))[word_L]
 
 
 def compute_span_lengths(uniform_W):
@@ -84,14 +93,31 @@ def compute_span_lengths(uniform_W):
     return jnp.minimum(length_W, MAX_SPAN_WORDS)
 
 
-def round_down_to_words(unit: MaskingUnit, ids_L, ordered_K, num_eligible, count):
-    """The largest number of tokens, at most `count`, that is whole words of the order.
+def select_words(unit: MaskingUnit, key, ids_L, ordered, num_eligible, count_E, num_slots: int):
+    """(start, end_E): parts of the order, from `start` on, that are whole words and on average `count_E` tokens.
+
+    Each word has the same chance, whatever its length. Think of the words in their order around a circle, and of an arc
+    of `count` tokens that begins anywhere in the first word: a word is chosen if a random point of it lies in the arc.
+    Spans, whose order is that of the text, begin with the first word. Words for which no slots are left are left out.
 
     Args:
-        ordered_K: positions in their random order, of which the first `num_eligible` may be chosen; more than `count`
-            of them, or all there are.
+        key: of the example.
+        ordered: positions in their random order, of which the first `num_eligible` may be chosen; twice as many as
+            slots and one more, or all there are.
+        count_E: the numbers of tokens that rates ask for, the largest first.
+        num_slots: the most tokens that can be chosen.
     """
-    word_K, number_K = index_words(unit, ids_L)[0][ordered_K], jnp.arange(len(ordered_K))
-    is_word_start_K = (number_K == 0) | (word_K != jnp.roll(word_K, 1)) | (number_K == num_eligible)
-    largest = jnp.where(is_word_start_K & (number_K <= count), number_K, 0).max()
-    return jnp.where(count >= num_eligible, num_eligible, largest)
+    word, number = index_words(unit, ids_L)[0][ordered], jnp.arange(len(ordered))
+    is_start = (number == 0) | (word != jnp.roll(word, 1)) | (number == num_eligible)
+    first_size = jnp.where(is_start & (number > 0), number, num_eligible).min()
+    begin, point = jax.random.uniform(jax.random.fold_in(key, 2), (2,))
+    begin *= not unit.spans and not unit.starts_V.all()
+    reach_E = count_E + begin * first_size
+    is_outside = (point < begin) & (point * first_size >= reach_E[0] - num_eligible)  # the first word's
+    start = jnp.where(is_outside, first_size, 0)
+    within_E = number <= jnp.minimum(reach_E, start + num_slots)[:, None]
+    lower_E = jnp.where(is_start & within_E, number, 0).max(-1)
+    upper_E = jnp.where(is_start & (number > reach_E[:, None]), number, 2 * len(ids_L)).min(-1)
+    takes_upper_E = (point * (upper_E - lower_E) < reach_E - lower_E) & (upper_E - start <= num_slots)
+    end_E = jnp.where(count_E >= num_eligible, num_eligible, jnp.where(takes_upper_E, upper_E, lower_E))
+    return start, jnp.maximum(end_E, start)

@@ -66,7 +66,7 @@ def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
             key_B,
             text.ids_BxL,
             hparams,
-            num_slots=masking.count_slots(rate, dataset.seq_len),
+            num_slots=masking.count_slots(rate, dataset.seq_len, unit if train else None),
             cdf_V=cdf_V,
             mask_index=mask_index,
             num_masks=num_masks,

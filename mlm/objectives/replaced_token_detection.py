@@ -82,12 +82,12 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model)
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text, head = batch.text, params["objective"]
         static_key_B = masking.derive_static_keys(hparams, batch) if train and batch.split_index_B is not None else None
-        num_slots = masking.count_slots(cfg.mask.max_rate if train else cfg.eval.mask_rate, dataset.seq_len)
+        rate = cfg.mask.max_rate if train else cfg.eval.mask_rate
         masked, rest_key_B = masking.sample_masks(
             key_B,
             text.ids_BxL,
             hparams,
-            num_slots=num_slots,
+            num_slots=masking.count_slots(rate, dataset.seq_len, unit if train else None),
             cdf_V=cdf_V,
             static_key_B=static_key_B,
             mask_unk=cfg.mask.mask_unk and train,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from absl import logging
 
 from mlm.base.estimates import Score, estimate_mean
+from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_columns, evaluation_sets, run_columns, series
 from mlm.report.table import Column, score_column
 
@@ -27,11 +28,17 @@ RATE_COLUMNS = (
         "realised_rate",
         "masking rate, realised",
         ".4f",
-        note="The masking rates differ by more than 1%: whole words and spans that would exceed the rate are left out, "
-        "and short examples have few tokens to round to. Compare runs at equal realised rates.",
+        note="The masking rates differ by more than 1%: words that no mask can hold are left out, and short examples "
+        "have few tokens to round to. Compare runs at equal realised rates.",
     ),
 )
 MIN_RATE_DIFFERENCE = 0.01  # of the target
+SHORTFALL_COLUMN = Column(
+    "rate_shortfall",
+    "masked too little",
+    note="Masked too little: fewer than nine tenths of the tokens that the masking rate asks for were masked, since "
+    "words have too many. Such a run says nothing of that rate.",
+)
 LEAK_COLUMN = Column(
     "leaks",
     "below the floor",
@@ -63,10 +70,10 @@ def build_table(
     """The table (rows, columns): a row per group, then the references (unigram baseline, floor) of each evaluation set.
 
     The columns: the leading columns; runs below their floor; runs on the unigram's plateau; runs that ended no better
-    than the unigram; the evaluation set, if there are several; costs; scores; evaluations of the trained models
-    (mlm/cli/evaluate.py); the trailing columns; and the primary score at each of config.eval.mask_rates. Between costs
-    and scores: the masking rates, if a realised one differs from the target. Columns without any value are left out; a
-    warning names those that seem misspelt.
+    than the unigram; runs that masked too little; the evaluation set, if there are several; costs; scores; evaluations
+    of the trained models (mlm/cli/evaluate.py); the trailing columns; and the primary score at each of
+    config.eval.mask_rates. Between costs and scores: the masking rates, if a realised one differs from the target.
+    Columns without any value are left out; a warning names those that seem misspelt.
 
     Args:
         results: runs.
@@ -85,6 +92,7 @@ def build_table(
         | leak_cell(seeds)
         | plateau_cell(seeds)
         | unigram_cell(seeds, primary)
+        | shortfall_cell(seeds)
         | build_group_cells(seeds, primary)
         | evaluation_columns.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
@@ -105,6 +113,7 @@ def build_table(
         LEAK_COLUMN,
         PLATEAU_COLUMN,
         UNIGRAM_COLUMN,
+        SHORTFALL_COLUMN,
         Column(EVALUATION_SET, "evaluation set", note=evaluation_sets.format_note(sets)),
         *COST_COLUMNS,
         *(() if has_own_rates else RATE_COLUMNS),
@@ -153,6 +162,16 @@ def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) ->
     if max(differences, default=0.0) <= MIN_RATE_DIFFERENCE:
         return list(rows)
     return [row | cells for row, cells in zip(rows, rates, strict=True)]
+
+
+def shortfall_cell(seeds: Sequence[dict]) -> dict:
+    """The cell of a group with runs that masked too little: their seeds and rates."""
+    short = [
+        f"seed {result['config'].get('seed')}: {result['realised_rate']:.3f}"
+        for result in seeds
+        if result.get("realised_rate", 1.0) < MIN_REALISED_RATE * compute_target_rate(result["config"])
+    ]
+    return {SHORTFALL_COLUMN.name: "; ".join(short)} if short else {}
 
 
 def compute_target_rate(config: dict) -> float:

@@ -1,10 +1,7 @@
 """Packs documents once into examples of a fixed length, which are memory-mapped from then on."""
 
-import concurrent.futures
 import hashlib
-import itertools
 import time
-from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
@@ -16,16 +13,17 @@ from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import PAD
 from mlm.data.language import translation
-from mlm.data.rows import columns, labelled, parallel_text, store
+from mlm.data.rows import columns, labelled, parallel_text, store, tokenization
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
-from mlm.data.rows.packing import PACKERS, SentenceBatch, build_columns
+from mlm.data.rows.packing import PACKERS, build_columns
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus, stream, warnings_
 from mlm.data.text import parallel_text as pairs
-from mlm.data.tokenizers import encoding_cache, kinds
+from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3  # of the cached files; a change of their content must raise it
+TEXT_FORMAT = 4  # of the examples of all text but the built-in language's
 FIELD_CONDITIONS = (
     FieldCondition(
         ("pack.mode", "pack.isolate_documents", "pack.short_seq_prob"),
@@ -39,8 +37,6 @@ FIELD_CONDITIONS = (
     FieldCondition(("pack.short_seq_prob",), "pack.mode", ("segment_pair",)),
     FieldCondition(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)),
 )
-BATCH_CHARACTERS = 2**18  # after so many characters a batch of documents is tokenized
-BATCH_LINES = 2**12  # lines of a running text that are tokenized at once
 WARN_FRACTION = 0.01  # fraction of unknown words that causes a warning
 
 
@@ -150,9 +146,10 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     tokenizer = get_or_train_tokenizer(cfg, content)
     if cfg.data.corpus == "parallel":
         return parallel_text.load_dataset(cfg, tokenizer)
+    word_starts = tokenizer.pack_word_bounds() if cfg.mask.unit != "token" else b""
     isolate_documents = cfg.pack.isolate_documents and cfg.pack.mode == "full_sentences"
     inputs = {
-        "format": FORMAT,
+        "format": FORMAT if _is_generated(cfg.data) else TEXT_FORMAT,
         "corpus": content,
         "kind": tokenizer.kind,
         "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
@@ -167,14 +164,10 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
 
     def make(folder):
         statistics = {}
-        # In a running text the white space of a line counts: the line's ids are not those of its words.
-        encode = encoding_cache.CachedEncoder(
-            tokenizer._replace(context_pattern="") if cfg.pack.mode == "stream" else tokenizer
-        )
         for split in corpus.SPLITS:
             logging.info("packing %s", split)
             with columns.SplitWriter(folder, split, specs, cfg.pack.seq_len, tokenizer.vocab_size) as writer:
-                batches = _tokenize(cfg, split, encode)
+                batches = _tokenize(cfg, split, tokenizer)
                 for packed in PACKERS[cfg.pack.mode](batches, cfg.pack.seq_len, **options):
                     writer.write_examples(build_columns(packed, cfg.pack.seq_len, isolate_documents))
             statistics[split] = writer.compute_statistics()
@@ -199,8 +192,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
     _report_statistics(cfg, tokenizer, manifest)
     dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
-    if cfg.mask.unit != "token":
-        dataset_info = dataset_info._replace(word_starts=tokenizer.starts_word_V.tobytes())
+    dataset_info = dataset_info._replace(word_starts=word_starts)
     train, validation = (
         columns.open_columns(folder, split, specs, manifest[split]["rows"], cfg.pack.seq_len) for split in corpus.SPLITS
     )
@@ -281,43 +273,12 @@ def _log_progress(texts, description):
             logging.info("%s: %.1f million characters, %.2f a second", description, millions, millions / (now - start))
 
 
-def _tokenize(cfg, split, encode) -> Iterator[SentenceBatch]:
-    """The split's text as token ids; many sentences are tokenized at once, which is faster."""
-    batches = _batch_lines(cfg, split) if cfg.pack.mode == "stream" else _batch_sentences(cfg, split)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # reads the next batch while this one is tokenized
-        future = pool.submit(next, batches, None)
-        while (batch := future.result()) is not None:
-            future = pool.submit(next, batches, None)
-            sentences, ends_document_S = batch
-            ids_T, size_S = encode(sentences)
-            yield SentenceBatch(ids_T, size_S, ends_document_S)
-
-
-def _batch_lines(cfg, split):
-    lines = _log_progress(stream.read_running_text(cfg.data, split), f"packing {split}")
-    while batch := list(itertools.islice(lines, BATCH_LINES)):
-        yield batch, np.zeros(len(batch), bool)
-
-
-def _batch_sentences(cfg, split):
-    """Pairs (sentences, ends_document_S) of about BATCH_CHARACTERS characters."""
-    batch, last_indices, size = [], [], 0
-    long_sentences = corpus.make_long_sentence_counter()
-    for text in _log_progress(corpus.read_documents(cfg.data, split), f"packing {split}"):
-        batch += corpus.split_sentences(text, long_sentences)
-        last_indices.append(len(batch) - 1)
-        size += len(text)
-        if size > BATCH_CHARACTERS:
-            yield batch, _make_mask(last_indices, len(batch))
-            batch, last_indices, size = [], [], 0
-    yield batch, _make_mask(last_indices, len(batch))
-    long_sentences.report()
-
-
-def _make_mask(indices, size):
-    mask_S = np.zeros(size, bool)
-    mask_S[indices] = True
-    return mask_S
+def _tokenize(cfg, split, tokenizer):
+    if cfg.pack.mode == "stream":
+        lines = stream.read_running_text(cfg.data, split)
+        return tokenization.tokenize_stream(_log_progress(lines, f"packing {split}"), tokenizer)
+    documents = corpus.read_documents(cfg.data, split)
+    return tokenization.tokenize_documents(_log_progress(documents, f"packing {split}"), tokenizer)
 
 
 def _report_statistics(cfg, tokenizer, manifest):

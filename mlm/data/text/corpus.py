@@ -22,12 +22,15 @@ from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits, tasks
 from mlm.data.text import files, warnings_
 from mlm.data.text import parallel_text as two_sided
+from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
 SPLITS = ("train", "validation")
 FIELD_CONDITIONS = (
     *tasks.FIELD_CONDITIONS,
     *two_sided.FIELD_CONDITIONS,
-    FieldCondition(("data.path", "data.validation_path", "data.document_boundary"), "data.corpus", ("text",)),
+    FieldCondition(
+        ("data.path", "data.validation_path", "data.document_boundary", "data.word_separator"), "data.corpus", ("text",)
+    ),
     FieldCondition(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
     FieldCondition(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
     FieldCondition(("data.validation_fraction", "data.search_fraction"), "data.corpus", ("text", "tfds", "docstrings")),
@@ -62,8 +65,7 @@ MAX_SENTENCE_LENGTH = 10_000  # characters: what is tokenized at once stays boun
 FIRST_VALIDATION_NUMBER = 2**32  # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
 SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
-# Where none of these is, the same is had faster.
-SPACE_AFTER_STOP, EAST_ASIAN_STOP = re.compile(r"[.!?][^\S \n]"), re.compile("[\u3002\uff01\uff1f]")
+UNUSUAL_END = re.compile(UNUSUAL_SENTENCE_END)  # where there is none, the same is had faster
 # Not documentation, or not part of the library itself.
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "_bundled"}
 
@@ -83,6 +85,8 @@ def check(data: config.Data) -> None:
     if data.corpus == "text":
         errors.require(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
         files.make_boundary("config.data.document_boundary", data.document_boundary)
+        is_character = len(data.word_separator) <= 1
+        errors.require(is_character, "config.data.word_separator", data.word_separator, "one character, or none")
     if data.corpus == "parallel":
         two_sided.check(data)
     if data.corpus == "tfds":
@@ -110,14 +114,15 @@ def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> 
     One longer than MAX_SENTENCE_LENGTH is cut into pieces, at a space where there is one. `long` counts them; without
     it, a warning names each.
     """
-    if not SPACE_AFTER_STOP.search(text) and (text.isascii() or not EAST_ASIAN_STOP.search(text)):
+    if not UNUSUAL_END.search(text):
         parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
         if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
             return filter(None, map(str.strip, parts))
-    return _split_sentences_exactly(text, long)
+    return (text[start:end] for start, end in locate_sentences(text, long))
 
 
-def _split_sentences_exactly(text, long):
+def locate_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterator[tuple[int, int]]:
+    """Where each sentence of `split_sentences` starts and ends in the text."""
     start = 0
     for end in itertools.chain(SENTENCE_END.finditer(text), [None]):
         last, after = end.span() if end else (len(text), len(text))
@@ -126,14 +131,15 @@ def _split_sentences_exactly(text, long):
             counter.add(f"that which begins {text[start : start + 40]!r}")
             if not long:
                 counter.report()
-        while last - start > MAX_SENTENCE_LENGTH:
-            cut = text.rfind(" ", start + MAX_SENTENCE_LENGTH // 2, start + MAX_SENTENCE_LENGTH)
-            cut = cut if cut > 0 else start + MAX_SENTENCE_LENGTH
-            if piece := text[start:cut].strip():
-                yield piece
+        while start < last:
+            cut = last
+            if last - start > MAX_SENTENCE_LENGTH:
+                cut = text.rfind(" ", start + MAX_SENTENCE_LENGTH // 2, start + MAX_SENTENCE_LENGTH)
+                cut = cut if cut > 0 else start + MAX_SENTENCE_LENGTH
+            if sentence := text[start:cut].strip():
+                first = text.index(sentence[0], start)
+                yield first, first + len(sentence)
             start = cut
-        if sentence := text[start:last].strip():
-            yield sentence
         start = after
 
 
@@ -164,7 +170,7 @@ def compute_fingerprint(data: config.Data) -> str:
         return splits.hash_content(data)
     corpus = _open_corpus(data)
     share = data.validation_fraction if corpus.validation is None else None
-    division = (data.corpus, share, data.search_fraction) if data.search_fraction else (data.corpus, share)
+    division = (data.corpus, share, *filter(None, (data.search_fraction, data.word_separator)))
     return hashlib.sha256(corpus.compute_digest() + repr(division).encode()).hexdigest()
 
 
@@ -253,7 +259,10 @@ def open_text(data: config.Data) -> Corpus:
         return b"".join([*parts, *map(files.file_digest, [*train, *validation])])
 
     def read(paths):
-        if not (yield from files.read_documents(paths, boundary)) and data.document_boundary != "file":
+        if (
+            not (yield from files.read_documents(paths, boundary, data.word_separator))
+            and data.document_boundary != "file"
+        ):
             warnings_.warn_once(
                 f"config.data.document_boundary = {data.document_boundary!r}: no line of {len(paths)} files matches; "
                 "each file is one document"

@@ -133,7 +133,7 @@ def file_digest(path: str) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def read_documents(paths: list[str], boundary: Boundary) -> Generator[str, None, bool]:
+def read_documents(paths: list[str], boundary: Boundary, word_separator: str = "") -> Generator[str, None, bool]:
     """The documents of the files, stripped, never empty; memory holds one of at most MAX_DOCUMENT_LENGTH characters.
 
     Returns, at the end, whether a line started a document. Bytes that are not UTF-8 become U+FFFD; they, empty files
@@ -146,7 +146,7 @@ def read_documents(paths: list[str], boundary: Boundary) -> Generator[str, None,
     for path in paths:
         found = False
         for document in _split_documents(_read_blocks(path, *faults), boundary, path, long, started):
-            if document := document.strip():
+            if document := (document.replace(word_separator, " ") if word_separator else document).strip():
                 found = True
                 yield document
         if not found:

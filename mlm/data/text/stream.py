@@ -20,7 +20,7 @@ def read_running_text(data: config.Data, split: str) -> Iterator[str]:
     is_whole = data.validation_path and not data.search_fraction
     for part in files.read_lines(paths) if is_whole else _read_part(paths, data, split):
         found = True
-        yield part
+        yield part.replace(data.word_separator, " ") if data.word_separator else part
     errors.require(found, f"config.data.{field}", getattr(data, field), f"files with text for the {split} split")
 
 

@@ -106,8 +106,9 @@ def build_tokenizer(model):
         decode,
         locate,
         make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True),
-        context_pattern=r"\s\s",
-    )  # of several white spaces the last alone goes with the word behind
+        context_pattern=r"\s\s",  # of several white spaces the last alone goes with the word behind
+        document_pattern=r"[^\S ]|  |[\u3002\uff01\uff1f]",  # other white space than a space is a token
+    )
 
 
 def entry_to_bytes(entry: str) -> bytes:

@@ -1,6 +1,7 @@
 """Characters as a vocabulary: white space, line ends and all, so that a text comes back as it was."""
 
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -8,6 +9,8 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer, VocabularyTooLarge, sort_by_count
+
+MASK_OR_CHARACTER = re.compile(re.escape(SPECIAL_TOKENS[MASK]) + "|.", re.DOTALL)
 
 
 def train_model(vocab_size, texts):
@@ -50,8 +53,10 @@ def build_tokenizer(model):
         return encode(text), [(i, i + (not character.isspace())) for i, character in enumerate(text)]
 
     def hide(text):
-        first, *rest = (encode(part) for part in text.split(SPECIAL_TOKENS[MASK]))
-        return first + [i for part in rest for i in (MASK, *part)]
+        parts = [(found[0], found.span()) for found in MASK_OR_CHARACTER.finditer(text)]
+        return [MASK if part == SPECIAL_TOKENS[MASK] else number.get(part, UNK) for part, _ in parts], [
+            (start, end - part.isspace()) for part, (start, end) in parts
+        ]
 
     starts_V = np.array([piece.isspace() or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
     return Tokenizer("characters", model, pieces, starts_V, encode_batch, decode, locate, hide)

@@ -57,6 +57,17 @@ class CachedEncoder:
         return self._parts(list(itertools.chain.from_iterable(parts)), np.fromiter(map(len, parts), np.int64))
 
 
+def encode_sentences(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int, int]]) -> FlatIds:
+    """Ids of a whole text, divided among its sentences: what lies before the first letter of one is of that before it.
+
+    spans: where each sentence starts and ends.
+    """
+    ids, char_spans = tokenizer.encode_with_offsets(text)
+    end_T = np.maximum.accumulate(np.array([end for _, end in char_spans], np.int64))
+    first_S = np.searchsorted(end_T, [start for start, _ in spans[1:]], "right")
+    return np.array(ids, np.int32), np.diff(first_S, prepend=0, append=len(ids))
+
+
 class _WordCache(dict):
     """Words by the order in which they first came, and their ids, which `encode` gives once."""
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base import errors, files
-from mlm.base.special import MASK, SPECIAL_TOKENS
+from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS
 
 FILE_SUFFIXES = {
     "unigram": "model",
@@ -19,6 +19,9 @@ FILE_SUFFIXES = {
 }  # of a kind's file; the others': txt
 MAX_TRAINING_PIECE = 1000  # characters; the longest stretch learnt from at once
 MATCH_NOTHING = "(?!)"  # what is found in no text
+# Where a sentence ends at other white space than a space or line end, or without any. A vocabulary without tokens of
+# white space has, in all other documents, the ids of their sentences.
+UNUSUAL_SENTENCE_END = r"[.!?][^\S \n]|[\u3002\uff01\uff1f]"
 
 
 class Tokenizer(NamedTuple):
@@ -34,11 +37,15 @@ class Tokenizer(NamedTuple):
         [str], tuple[list[int], list[tuple[int, int]]]
     ]  # ids of a text, as `encode` has them, and where
     # in it each begins and ends, in characters
-    encode_masked: Callable[[str], list[int]] | None = None  # ids of a text in which [MASK] is that special token;
-    # None: as mlm/inference/batching.py finds them
-    context_pattern: str = ""  # a regular expression: a stripped text that it is not
-    # found in has the ids of its words, between spaces
-    word_part_pattern: str = ""  # another: a word has the ids of all that it matches there
+    # `encode_with_offsets` of a text in which [MASK] is that special token; None: as mlm/inference/batching.py finds it
+    encode_masked: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
+    # Regular expressions. A stripped text without the first has the ids of its words, between spaces; a word has those
+    # of all that the second matches there; a stripped document without the third has those of its sentences.
+    context_pattern: str = ""
+    word_part_pattern: str = ""
+    document_pattern: str = ""
+    ends_word_V: np.ndarray | None = None  # bool: the piece ends a word, so that the next one begins another
+    shows_words: bool = True  # whether the pieces of a text show where its words begin or end
 
     @property
     def vocab_size(self) -> int:
@@ -48,6 +55,29 @@ class Tokenizer(NamedTuple):
     def encode(self, text: str) -> list[int]:
         """Ids of a text; UNK is the only special id among them, whatever the text holds."""
         return self.encode_batch([text])[0]
+
+    def find_word_starts(self, ids_xL: np.ndarray) -> np.ndarray:
+        """bool: whether each token of a sequence, or of several, begins a word.
+
+        Raises ConfigError where pieces do not show it.
+        """
+        self.require_words()
+        starts_xL = self.starts_word_V[ids_xL]
+        if self.ends_word_V is not None:
+            starts_xL[..., 1:] |= self.ends_word_V[ids_xL][..., :-1]
+        return starts_xL
+
+    def pack_word_bounds(self) -> bytes:
+        """What `DatasetInfo.word_starts` holds of the vocabulary. Raises ConfigError as `find_word_starts`."""
+        self.require_words()
+        ends_V = np.zeros(self.vocab_size, bool) if self.ends_word_V is None else self.ends_word_V
+        return (self.starts_word_V + 2 * ends_V.astype(np.uint8)).astype(np.uint8).tobytes()
+
+    def require_words(self) -> None:
+        """Raises ConfigError for a vocabulary whose pieces do not show where words begin."""
+        example = ", ".join(map(repr, self.pieces[NUM_SPECIAL : NUM_SPECIAL + 3]))
+        expected = "pieces that show where words begin or end, as by a space, ##, or </w>, since words are counted"
+        errors.require(self.shows_words, "tokenizer, its pieces", f"{example}, ...", expected)
 
     def save(self, folder: Path | str) -> Path:
         """Writes the vocabulary into a folder, and returns the file's path."""
@@ -88,7 +118,8 @@ def make_mask_encoder(make: Callable, ours: Sequence[int], lstrip: bool = False,
 
     def hide(text):
         tool, mask = finding()
-        return [MASK if i == mask else ours[i] for i in tool.encode(text, add_special_tokens=False).ids]
+        ids, spans = encode_with_offsets(tool, text)
+        return [MASK if i == mask else ours[i] for i in ids], spans
 
     return hide
 

@@ -10,6 +10,7 @@ from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import (
     MAX_TRAINING_PIECE,
+    UNUSUAL_SENTENCE_END,
     Tokenizer,
     VocabularyTooLarge,
     count_characters,
@@ -101,4 +102,6 @@ def build_tokenizer(model):
 
     # An unknown stretch may lie within a word; the other special tokens never do.
     starts_V = np.array([p.startswith(SPACE) or (i < NUM_SPECIAL and i != UNK) for i, p in enumerate(pieces)])
-    return Tokenizer("unigram", model, pieces, starts_V, processor.encode, decode, locate)
+    return Tokenizer(
+        "unigram", model, pieces, starts_V, processor.encode, decode, locate, document_pattern=UNUSUAL_SENTENCE_END
+    )

@@ -5,6 +5,7 @@ import numpy as np
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import (
     MATCH_NOTHING,
+    UNUSUAL_SENTENCE_END,
     Tokenizer,
     VocabularyTooLarge,
     count_characters,
@@ -94,5 +95,6 @@ def build_tokenizer(model):
         decode,
         lambda text: encode_with_offsets(tool, text),
         context_pattern=MATCH_NOTHING,
-        word_part_pattern=r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+",
-    )  # ASCII's marks, each alone
+        word_part_pattern=r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+",  # ASCII's marks, each alone
+        document_pattern=UNUSUAL_SENTENCE_END,
+    )

@@ -7,7 +7,13 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import MATCH_NOTHING, Tokenizer, VocabularyTooLarge, sort_by_count
+from mlm.data.tokenizers.tokenizer import (
+    MATCH_NOTHING,
+    UNUSUAL_SENTENCE_END,
+    Tokenizer,
+    VocabularyTooLarge,
+    sort_by_count,
+)
 
 
 def train_model(vocab_size, sentences):
@@ -40,7 +46,15 @@ def build_tokenizer(model):
         return encode_batch([text])[0], [found.span() for found in re.finditer(r"\S+", text)]
 
     return Tokenizer(
-        "words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate, context_pattern=MATCH_NOTHING
+        "words",
+        model,
+        pieces,
+        np.ones(len(pieces), bool),
+        encode_batch,
+        decode,
+        locate,
+        context_pattern=MATCH_NOTHING,
+        document_pattern=UNUSUAL_SENTENCE_END,
     )
 
 

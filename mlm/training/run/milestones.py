@@ -75,7 +75,8 @@ def list_steps(cfg: config.Config, packed: PackedDataset) -> list[int]:
 
 def count_words(packed: PackedDataset) -> int:
     """The words of the train split, as its tokenizer begins them: a mark of punctuation may be one of its own."""
-    is_word_V = packed.tokenizer.starts_word_V.copy()
+    tokenizer = packed.tokenizer
+    is_word_V = (tokenizer.starts_word_V if tokenizer.ends_word_V is None else tokenizer.ends_word_V).copy()
     is_word_V[:NUM_SPECIAL] = False
     is_word_V[UNK] = True
     return int(np.frombuffer(packed.dataset_info.unigram_counts, np.int64)[is_word_V].sum())

@@ -11,7 +11,17 @@ from mlm.base import config, fields, files
 from mlm.data.rows import loader, pack
 from mlm.models import lm
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, directory, extension, heartbeat, initialization, milestones, plateau, spikes
+from mlm.training.run import (
+    checkpoint,
+    directory,
+    extension,
+    heartbeat,
+    initialization,
+    masking_rate,
+    milestones,
+    plateau,
+    spikes,
+)
 from mlm.training.run.log import Log
 from mlm.training.run.model_flops import ModelFlops
 from mlm.training.run.periodic_evaluation import Evaluate
@@ -96,6 +106,8 @@ class TrainingRun:
             directory.record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
         self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops)
+        if shortfall := masking_rate.describe_shortfall(cfg, packed):
+            self.log.write_message(shortfall)
         self.log_whole_matrices()
         self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, self.checkpoints, self.log)
         self.evaluate = Evaluate(cfg, program, packed, self.log)

@@ -22,7 +22,7 @@ def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, n
     [SEP] counts as a word, as <eos> does in published perplexities per word.
     """
     ids_NxL = np.asarray(packed.validation["ids"][: len(mask_NxL)])
-    return {"words": (packed.tokenizer.starts_word_V[ids_NxL] & mask_NxL).sum(1)}
+    return {"words": (packed.tokenizer.find_word_starts(ids_NxL) & mask_NxL).sum(1)}
 
 
 def make_scores(loss: Score, references: Mapping[str, str]) -> tuple[Score, ...]:

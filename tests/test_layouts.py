@@ -1,0 +1,155 @@
+"""Tokenizers of every layout: a text's ids are those of the whole text, and words and decoding are the library's."""
+
+import functools
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tokenizers
+from layouts import LAYOUTS, LOSSLESS, TEXT, write
+from small import small_config
+
+from mlm.base import config, errors
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
+from mlm.data.rows import pack, tokenization
+from mlm.data.text import stream
+from mlm.data.tokenizers import hub, kinds
+from mlm.evaluation import prompts
+from mlm.inference import pseudo_likelihood
+from mlm.training.run import resolution
+
+SIZES = {"bpe": 390, "wordpiece": 180, "unigram": 80, "words": 0, "characters": 0}
+NAMES = [*LAYOUTS, *SIZES]
+WORDS = "The horse bread was unbelievable horses ran"
+PATTERN = "{text} The river was [MASK] ."
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The folder of each tokenizer, those of the project's own kinds among them."""
+    made = {}
+    for name in NAMES:
+        made[name] = tmp_path_factory.mktemp("tokenizer")
+        if name in SIZES:
+            kinds.train_tokenizer(
+                config.Tokenizer(name, SIZES[name]), [line + "\n" for line in TEXT.split("\n")] * 3
+            ).save(made[name])
+        else:
+            write(name, made[name])
+    return made
+
+
+def load(folders, name):
+    return kinds.load_tokenizer_folder("config.tokenizer.path", str(folders[name]))
+
+
+def encode_whole(folders, name, text) -> list[int]:
+    """Ids of a whole text by the tokenizers library, in our numbers; [MASK] is read there."""
+    tokenizer = load(folders, name)
+    if name in SIZES:
+        return tokenizer.encode(text)
+    tool = tokenizers.Tokenizer.from_file(str(folders[name] / hub.TOKENIZER_FILE))
+    ours_V = np.argsort(hub.get_original_ids(tokenizer))
+    return ours_V[tool.encode(text, add_special_tokens=False).ids].tolist()
+
+
+@pytest.mark.parametrize("mode", ["full_sentences", "doc_sentences", "segment_pair", "stream"])
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_text_has_the_ids_of_the_whole_text(folders, name, mode, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenization, "BATCH_CHARACTERS", 150)
+    lines = [
+        TEXT,
+        TEXT.replace("\n", " "),
+        "No space.\u3000Here!\x85And\u2028there",
+        "a. " * 70,
+        "x" * 30,
+        TEXT[40:] * 9,
+    ]
+    for number, text in enumerate(lines):
+        (tmp_path / f"{number}.txt").write_text(f"{text}\n", encoding="utf-8", newline="")
+    (tmp_path / "held_out").write_text("The end.\n  It rained.")
+    cfg = resolution.resolve(
+        small_config(data__corpus="docstrings"),
+        {
+            "data.corpus": "text",
+            "data.path": str(tmp_path / "*.txt"),
+            "data.validation_path": str(tmp_path / "held_out"),
+            "data.cache_dir": str(tmp_path / "cache"),
+            "tokenizer.path": str(folders[name]),
+            "pack.mode": mode,
+            "pack.seq_len": 24,
+        }
+        | ({"objective": "nsp"} if mode == "segment_pair" else {}),
+    )
+    packed = pack.load_dataset(cfg)
+    ids = packed.train["ids"].ravel()
+    found = ids[(ids >= NUM_SPECIAL) | (ids == UNK)].tolist()
+    texts = (
+        ["".join(stream.read_running_text(cfg.data, "train"))] if mode == "stream" else [text.strip() for text in lines]
+    )
+    expected = [encode_whole(folders, name, text) for text in texts]
+    if mode == "segment_pair":  # samples its pairs
+        pairs = {pair for ids in expected for pair in itertools.pairwise(ids)}
+        assert sum(pair not in pairs for pair in itertools.pairwise(found)) < 0.2 * len(found)
+        return
+    assert found == list(itertools.chain.from_iterable(expected))
+    if name in (*LOSSLESS, "characters", "bpe"):
+        known = [(text, ids) for text, ids in zip(texts, expected, strict=True) if UNK not in ids]
+        assert len(known) > len(texts) - 2 and all(packed.tokenizer.decode(ids) == text for text, ids in known)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_are_those_between_spaces(folders, name):
+    tokenizer = load(folders, name)
+    if name == "no mark":
+        with pytest.raises(
+            errors.ConfigError, match=r"its pieces = .*: expected pieces that show where words begin"
+        ) as e:
+            tokenizer.pack_word_bounds()
+        assert "\n" not in str(e.value)
+        return
+    text = WORDS
+    ids, spans = tokenizer.encode_with_offsets(text)
+    starts_T = tokenizer.find_word_starts(np.array(ids))
+    firsts = {text[: start + 1].count(" ") for (start, end), begins in zip(spans, starts_T, strict=True) if begins}
+    assert starts_T[1:].sum() >= len(text.split()) - 1 and starts_T.sum() <= len(text.split()) and firsts >= {1, 2, 3}
+    if name != "characters":  # whose spaces are words
+        queries = pseudo_likelihood.build_queries(tokenizer, [text], 64)
+        word_T = np.array([text[: max(start + 1, end)].count(" ") for start, end in spans])
+        for position, end in zip(queries.position_I - 1, queries.end_I - 1, strict=True):
+            assert end == position + 1 or (
+                len({*word_T[position:end]}) == 1 and (word_T[end : end + 1] > word_T[position]).all()
+            )
+        assert queries.in_word_l2r_I.sum() == len(ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_is_encoded_as_one_text_and_cut_where_it_is_too_long(folders, name):
+    tokenizer = load(folders, name)
+    text = "Rain came. The horse slept?"
+    (ids_L,), truncated = (lambda made: (made[0].ids_BxL, made[1]))(
+        prompts.build_queries(tokenizer, PATTERN, [(text, 0)], 128)
+    )
+    ids = ids_L[ids_L > 0].tolist()
+    filled = PATTERN.replace("{text}", text)
+    if name not in SIZES:
+        assert ids == [CLS, *encode_whole(folders, name, filled), SEP] and truncated == 0
+    assert ids.count(MASK) == 1
+    short, truncated = prompts.build_queries(tokenizer, PATTERN, [(text, 0)], len(ids) - 3)
+    assert truncated == 1 and len({*short.ids_BxL[0]} - {*ids}) == 0
+    cut = short.ids_BxL[0].tolist()
+    size = next(i for i, (one, other) in enumerate(zip(ids, cut, strict=False)) if one != other)
+    assert cut == ids[:size] + ids[size + 3 :] and cut[short.position_B[0]] == MASK
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_verbalizer_is_the_entry_that_stands_in_the_text(folders, name):
+    tokenizer = load(folders, name)
+    ids, spans = tokenizer.encode_with_offsets(PATTERN.replace("{text}", ".").replace("[MASK]", "bread"))
+    there = [i for i, (start, end) in zip(ids, spans, strict=True) if start < 21 and end > 16]
+    if len(there) == 1 and there[0] != UNK:
+        assert prompts.encode_verbalizers(tokenizer, PATTERN, {"0": "bread"}).tolist() == there
+    else:
+        with pytest.raises(errors.ConfigError, match="verbalizer of label 0 = 'bread'"):
+            prompts.encode_verbalizers(tokenizer, PATTERN, {"0": "bread"})
