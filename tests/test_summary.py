@@ -253,6 +253,13 @@ def test_a_misspelt_column_is_a_line_with_the_nearest_name(caplog):
     ]
 
 
+def test_the_table_names_runs_that_masked_too_little():
+    short, full = (make_run("one", seed, 3.0) | {"realised_rate": rate} for seed, rate in ((1, 0.13), (2, 0.39)))
+    rows, _, notes = build_table([short, full])
+    assert rows[0]["rate_shortfall"] == "seed 1: 0.130" and summary.SHORTFALL_COLUMN.note in notes
+    assert summary.SHORTFALL_COLUMN not in build_table([full])[1]
+
+
 def test_the_table_names_runs_on_the_unigram_s_plateau():
     slow = make_run("one", 1, 3.0) | {"plateau": {"step": 100, "loss": 6.514, "unigram_loss": 6.5}}
     rows, _, notes = build_table([make_run("one", 0, 3.0), slow, make_run("two", 0, 3.1)])

@@ -1,6 +1,7 @@
 """Whole words and spans: what is chosen is whole, in a random order, and on average as many tokens as the rate says."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,9 @@ from mlm import objectives
 from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack
+from mlm.launch.sweep import plan
 from mlm.objectives import masking, masking_units
-from mlm.training.run import resolution
+from mlm.training.run import masking_rate, resolution
 from mlm.training.step import program, update
 
 STARTS_V = np.arange(VOCAB) % 3 > 0  # a third of the entries continue a word
@@ -277,9 +279,46 @@ def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
         assert made.dataset_info.word_starts == (expected.tobytes() if unit == "word" else b"")
 
 
+THAI = ["แมว", "กิน", "ขนมปัง", "ใกล้", "สะพาน", "และ", "หมา", "เห็น", "ช้าง"]  # cat eats bread near bridge and ...
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "characters"])
+def test_text_without_spaces_is_named_and_a_separator_gives_its_words(tmp_path, kind):
+    draws = np.random.default_rng(0)
+    lines = [draws.choice(THAI, 50) for _ in range(60)]
+    found = {}
+    for name, between, separator in (("none", "", ""), ("mark", "|", "|"), ("space", " ", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text("\n".join(between.join(words) for words in lines), encoding="utf-8")
+        cfg = resolution.resolve(
+            drawn_config(tmp_path / "cache", mask__unit="word", mask__rate=0.3),
+            {
+                "data.corpus": "text",
+                "data.path": str(tmp_path / name / "*.txt"),
+                "data.document_boundary": "line",
+                "data.word_separator": separator,
+                "tokenizer.kind": kind,
+                "tokenizer.vocab_size": {"unigram": 45, "bpe": 270, "characters": 0}[kind],
+                "data.validation_fraction": 0.3,
+                "pack.seq_len": 64,
+            },
+        )
+        packed = pack.load_dataset(cfg)
+        found[name] = packed.train["ids"].tobytes(), masking_rate.describe_shortfall(cfg, packed)
+    assert found["mark"] == found["space"] and found["mark"][1] == ""
+    assert re.search(
+        r"^config.mask.unit = word: masks have 0\.\d+ of the tokens, not .* = 0.3, since", found["none"][1]
+    )
+    assert plan.list_shortfalls([cfg]) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"data__corpus": "text", "data__path": "x", "data__word_separator": "||"},
+            r"^config.data.word_separator = '\|\|': expected one character, or none",
+        ),
         ({"mask__unit": "sentence"}, r"^config.mask.unit = 'sentence': expected one of token, word, span"),
         (
             {"mask__unit": "word", "mask__rate": 0.3, "mask__predict_rate": 0.6},
@@ -289,4 +328,4 @@ def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
 )
 def test_what_cannot_be_masked_whole_is_refused(changes, message):
     with pytest.raises(errors.ConfigError, match=message):
-        resolution.check(small_config(data__corpus="docstrings", **changes))
+        resolution.check(small_config(**{"data__corpus": "docstrings", **changes}))
