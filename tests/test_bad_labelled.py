@@ -7,9 +7,9 @@ import re
 import pytest
 from small import get_refusal
 
-from mlm.base import config, fields
+from mlm.base import config, fields, text_files
 from mlm.data.rows import pack
-from mlm.data.tasks import conll, examples, splits, squad
+from mlm.data.tasks import conll, splits, squad
 from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution
 
@@ -156,7 +156,7 @@ BAD = {
         "jsonl",
         {},
         "",
-        "x" * (examples.MAX_LINE_BYTES + 2),
+        "x" * (text_files.MAX_LINE_BYTES + 2),
         ", line 1 = b'x+': expected a line of at most",
     ),
     "an open quote": ("csv", {}, "", 'w1,a\n"w2,a\nw3,b\n', ", line 2: unexpected end of data; expected fields quoted"),

@@ -2,6 +2,7 @@
 
 import sys
 
+from mlm.base import text_files
 from mlm.cli import command
 
 DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held-out sentences.
@@ -136,7 +137,7 @@ def make_parser() -> command.CommandParser:
     )
     group.add_argument(
         "--pairs",
-        type=command.split_words,
+        type=text_files.split_paths,
         default=[],
         metavar="FILE,...",
         help="two files with one sentence a line, or one with two columns (default: the run's test split, or its "

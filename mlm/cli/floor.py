@@ -1,7 +1,5 @@
 """mlm floor: exact probabilities of texts of the built-in language."""
 
-from pathlib import Path
-
 from mlm.cli import command
 
 DESCRIPTION = """Exact probabilities of the built-in language; nothing is trained.
@@ -83,16 +81,13 @@ def measure_bound(language, args):
 
 def score_texts(language, args):
     """-log P of each text as a complete document, in nats and in nats per word."""
-    from mlm.base import errors
+    from mlm.base import errors, text_files
     from mlm.data.language import probability
 
     errors.require(
         bool(args.texts) != bool(args.file), "--file", args.file, "texts in a file or on the command line, not both"
     )
-    try:
-        texts = args.texts or Path(args.file).read_text(errors="replace").splitlines()
-    except OSError as error:
-        raise errors.ConfigError(f"--file = {args.file!r}: expected a file ({error.strerror})") from None
+    texts = args.texts or list(text_files.read_numbered_lines("--file", args.file).values())
     for text, log_prob in zip(texts, probability.compute_document_log_probs(language, texts), strict=True):
         yield {"what": text, "document": -float(log_prob), "word": -float(log_prob) / max(len(text.split()), 1)}
 
@@ -126,7 +121,6 @@ def main(words: list[str]) -> None:
     resolution.check(cfg)
     command.raise_on_interrupt()
     rows = list(VERBS[args.verb](cfg.data.language, args))
-    errors.require(bool(rows), "--file", args.file, "a text, one a line")
     columns = (
         Column("what", args.verb),
         Column("probability", "probability", ".4f"),

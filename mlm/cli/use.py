@@ -3,9 +3,7 @@ attention, export and serve.
 """
 
 import dataclasses
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from mlm.cli import command, records
 
@@ -129,26 +127,6 @@ def make_parser(name: str) -> command.CommandParser:
     return parser
 
 
-def read_numbered_lines(path: str) -> dict[int, str]:
-    """The lines of a file, or of standard input where it is "", that hold something, by their number from 1."""
-    from mlm.base import errors
-
-    try:
-        given = Path(path).read_text() if path else sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise errors.ConfigError(f"{path or 'standard input'}: expected UTF-8 ({errors.first_line(error)})") from None
-    except OSError as error:
-        raise errors.ConfigError(f"--file = {path!r}: expected a file ({error.strerror})") from None
-    found = {number: line for number, line in enumerate(given.split("\n"), 1) if line.strip()}
-    errors.require(bool(found), f"--file = {path!r}" if path else "standard input", len(found), "a text, one a line")
-    return found
-
-
-def read_lines(path: str) -> list[str]:
-    """The lines of a file that are not empty."""
-    return list(read_numbered_lines(path).values())
-
-
 def fill(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the most probable tokens of each [MASK]."""
     for text, masks in zip(texts, model.fill_mask(texts, args.top_k), strict=True):
@@ -172,11 +150,11 @@ def embed(model, texts: list[str], args) -> Iterator[dict]:
 
 def similar(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the texts, or words, that are most similar to each text."""
-    from mlm.base import errors
+    from mlm.base import errors, text_files
     from mlm.inference import neighbors
 
     errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
-    found = read_numbered_lines(args.file)
+    found = text_files.read_numbered_lines("--file", args.file)
     number, others = list(found), list(found.values())
     if args.word:
         errors.require(args.pooling == "mean", "--pooling", args.pooling, "mean, over the pieces of --word")
@@ -315,7 +293,7 @@ TEXT_OUTPUT = ("generate", "translate")  # commands whose texts are printed in f
 
 def read_texts(name: str, args) -> list[str]:
     """The texts of a command line, of --file or of standard input. Raises ConfigError for none, or for both."""
-    from mlm.base import errors
+    from mlm.base import errors, text_files
 
     if name == "export":
         return []
@@ -323,7 +301,7 @@ def read_texts(name: str, args) -> list[str]:
     if name == "generate" and not texts and not args.file:
         return [""]
     if not texts:
-        texts = read_lines("" if name == "similar" else args.file)
+        texts = list(text_files.read_numbered_lines("--file", "" if name == "similar" else args.file).values())
     elif args.file and name != "similar":
         raise errors.ConfigError(f"--file = {args.file!r}: expected texts there or on the command line, not both")
     errors.require(name == "generate" or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
@@ -335,11 +313,11 @@ def main(words: list[str]) -> None:
     name = words[0]
     args = make_parser(name).parse_words(words[1:])
     if name == "serve":
+        from mlm.base import text_files
         from mlm.serve import app
 
-        app.serve_models(
-            args.models, read_numbered_lines(args.file) if args.file else {}, app.ServeOptions(args.host, args.port)
-        )
+        texts = text_files.read_numbered_lines("--file", args.file) if args.file else {}
+        app.serve_models(args.models, texts, app.ServeOptions(args.host, args.port))
         return
     texts = read_texts(name, args)
     out = (

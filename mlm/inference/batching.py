@@ -26,7 +26,7 @@ RARE_MARKS = [chr(code) for code in range(0x2E00, 0x2E50) if unicodedata.categor
 def encode_text(tokenizer: Tokenizer, text: str, allow_mask: bool = False) -> list[int]:
     """The ids of a text between [CLS] and [SEP]. allow_mask: a [MASK] in the text is that special token.
 
-    Raises ConfigError where the tokenizer would lose a [MASK].
+    Warns of parts of a masked word that are dropped. Raises ConfigError where it would lose a [MASK].
     """
     if not (allow_mask and MASK_TOKEN in text):
         return [CLS, *tokenizer.encode(text), SEP]
@@ -45,6 +45,8 @@ def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tupl
     ids, spans = [], []
     for token, (start, end) in zip(*tokenizer.encode_with_offsets(marked_text), strict=True):
         num_masks = marked_text.count(mark, start, end) if token == UNK else 0
+        if num_masks and (lost := marked_text[start:end].replace(mark, " ").split()):
+            LOGGER.warning("text %r: %r is dropped, since this vocabulary masks whole words", text, " ".join(lost))
         if num_masks and ids and tokenizer.pieces[ids[-1]] == SPACE:  # the space before the word is of the masked piece
             del ids[-1], spans[-1]
         longer = (len(MASK_TOKEN) - len(mark)) * marked_text.count(mark, 0, start)

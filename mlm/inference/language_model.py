@@ -470,7 +470,9 @@ class LanguageModel:
         before = batching.MASK_TOKEN.join(parts)
         starts_word = self.tokenizer.starts_word_V[token_id]
         piece = batching.format_piece(self.tokenizer.pieces[token_id])
-        return (before if starts_word else before.rstrip()) + piece + after
+        word = before.split()[-1] if starts_word and before[-1:].strip() else ""  # as a part of it the token is another
+        space = " " * (word != "" and self.tokenizer.encode(word + piece)[-1:] != [token_id])
+        return (before + space if starts_word else before.rstrip()) + piece + after
 
 
 def _listed(text: str | Sequence[str]) -> tuple[list[str], bool]:

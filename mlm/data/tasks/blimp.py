@@ -2,7 +2,6 @@
 of its form.
 """
 
-import difflib
 import hashlib
 import json
 import re
@@ -10,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base.errors import ConfigError, require, require_one_of
+from mlm.base import text_files
+from mlm.base.errors import require, require_one_of
+from mlm.data.tasks.examples import require_column
 
 BENCHMARK, NUM_PARADIGMS, NUM_PAIRS = "blimp", 67, 1000  # of the benchmark
 SAMPLE_PARADIGMS = {"adjunct_island", "npi_present_1", "wh_island"}  # of its paradigms
@@ -26,6 +27,7 @@ PAPER_ACCURACY = {
 }
 # The files have a term of their own for two paradigms that the paper counts to argument structure.
 PHENOMENON_BY_TERM = {"s-selection": "argument_structure"}
+TERM_COLUMNS = ("UID", "linguistics_term")  # of paradigms.tsv
 
 
 class Paradigm(NamedTuple):
@@ -88,38 +90,26 @@ def _make_suite_name(name: str) -> str:
 def _read_terms(path) -> dict[str, str]:
     if not path.exists():
         return {}
-    header, *rows = (line.split("\t") for line in path.read_text().splitlines())
-    for key in ("UID", "linguistics_term"):
+    (_, header), *rows = ((number, line.split("\t")) for number, line in text_files.read_lines(path))
+    for key in TERM_COLUMNS:
         require(key in header, f"{path}, line 1", "\t".join(header), f"a column {key}")
-    return {row[header.index("UID")]: row[header.index("linguistics_term")] for row in rows}
+    for number, row in rows:
+        require(len(row) == len(header), f"{path}, line {number}: columns", len(row), f"{len(header)}")
+    name, term = map(header.index, TERM_COLUMNS)
+    return {row[name]: row[term] for _, row in rows}
 
 
 def _read_paradigm(path, terms):
-    try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"blimp: cannot read {path} ({error})") from None
-    require(bool(lines), "blimp", str(path), "a file of minimal pairs; this one is empty")
-    sentences = []
-    for number, line in enumerate(lines, 1):
-        where = f"{path}, line {number}"
-        try:
-            pair = json.loads(line)
-        except (json.JSONDecodeError, RecursionError):
-            pair = None
-        require(isinstance(pair, dict), where, line[:60], "a JSON object")
-        assert pair is not None
+    sentences, term = [], terms.get(path.stem)
+    for where, pair in text_files.read_json_objects(path):
         sentences += [_get_text(pair, key, where) for key in ("sentence_good", "sentence_bad")]
-        if number == 1:
-            term = terms.get(path.stem) or _get_text(pair, "linguistics_term", where)
+        term = term or _get_text(pair, "linguistics_term", where)
+    require(bool(sentences), "blimp", str(path), "a file of minimal pairs; this one is empty")
     return Paradigm(path.stem, PHENOMENON_BY_TERM.get(term, term), sentences)
 
 
 def _get_text(pair: Mapping, key: str, where: str) -> str:
-    if key not in pair:
-        nearest = difflib.get_close_matches(key, pair, n=1)
-        raise ConfigError(
-            f"{where}: no key {key!r}" + (f", but {nearest[0]!r}" if nearest else f" among {', '.join(pair)}")
-        )
+    require_column(key, list(pair), where, "key")
     require(isinstance(pair[key], str) and bool(pair[key].strip()), f"{where}: {key}", pair[key], "a text")
+    text_files.require_encodable(pair[key], f"{where}: {key}")
     return pair[key]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mlm.base import config, errors
+from mlm.base import config, errors, text_files
 from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, LabelParser
 
@@ -42,7 +42,7 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
 def read_sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
     """Pairs (where, line) of each stretch without blank lines."""
     sentence: list[tuple[str, str]] = []
-    for number, line in examples.read_lines(path):
+    for number, line in text_files.read_lines(path):
         if line.strip():
             sentence.append((f"{path}, line {number}", line))
             errors.require(

@@ -1,16 +1,15 @@
-"""Examples with labels, and the lines of their files: an error names file and line."""
+"""Examples with labels: an error names file and line."""
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlm.base import config, errors
+from mlm.base import config, errors, text_files
 
-MAX_LINE_BYTES = 2**20  # bytes of a line, at most
 MAX_NUMBER = float(np.finfo(np.float32).max)
 LabelParser = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
 # What the column of labels is called in headers: in the first line of a file that has none, it is no label.
@@ -69,47 +68,16 @@ def make_example(
     return Example(example_id, tuple(texts), label=parse_label(values[labelled.label_column], f"{where}: label"))
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file, without their ends, numbered from 1.
-
-    Raises ConfigError for a file that cannot be read or is empty, and a line of more than LINE bytes.
-    """
-    number = 0
-    try:
-        with open(path, "rb") as file:
-            while raw := file.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                where = f"{path}, line {number}"
-                errors.require(len(raw) <= MAX_LINE_BYTES, where, raw[:40], f"a line of at most {MAX_LINE_BYTES} bytes")
-                yield (
-                    number,
-                    decode_utf8(raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw, where).rstrip("\r\n"),
-                )
-    except OSError as error:
-        raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
-    errors.require(number > 0, f"{path}, line 1", "", "an example; the file is empty")
-
-
-def decode_utf8(raw: bytes, where: str) -> str:
-    """Raises ConfigError for bytes that are not UTF-8, and for NUL."""
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        raise errors.ConfigError(
-            f"{where}: byte {error.start + 1} = {raw[error.start : error.start + 1]!r}: expected UTF-8"
-        ) from None
-    errors.require("\0" not in text, where, text[:40], "text without NUL")
-    return text
-
-
 def require_text(value: Any, where: str) -> str:
     """A text that is one, without the white space around it."""
     errors.require(isinstance(value, str) and bool(value.strip()), where, value, "a text that is not blank")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        errors.require(False, where, value, "text without halves of surrogate pairs")
+    text_files.require_encodable(value, where)
     return value.strip()
+
+
+def normalize_label(label: str) -> str:
+    """A label without white space around it, in the one form (NFC) that its characters are compared in."""
+    return unicodedata.normalize("NFC", label.strip())
 
 
 def parse_number(value: Any, where: str) -> float:

@@ -1,23 +1,18 @@
 """JSON lines: an object with texts and a label in each."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlm.base import config, errors
+from mlm.base import config, errors, text_files
 from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, LabelParser
 
 
 def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The examples of a file. Blank lines are left out. Raises ConfigError for a line that does not fit `labelled`."""
-    index = 0
-    for line_number, text in examples.read_lines(path):
-        if not text.strip():
-            continue
-        where = f"{path}, line {line_number}"
-        values = parse_json(text, path, line_number)
-        errors.require(isinstance(values, dict), where, values, "a JSON object")
+    for index, (where, values) in enumerate(text_files.read_json_objects(path)):
         for key in examples.list_columns(labelled):
             examples.require_column(key, list(values), where, "key")
         values |= {
@@ -25,24 +20,12 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
         }
         values |= {labelled.id_column: str(values[labelled.id_column])} if labelled.id_column else {}
         yield examples.make_example(labelled, values, parse_label, where, index)
-        index += 1
-
-
-def parse_json(text: str, path: Path, line: int = 1):
-    """What the JSON says that begins at a line of a file. Raises ConfigError, by line and column, where it is none."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise errors.ConfigError(
-            f"{path}, line {line + error.lineno - 1}, column {error.colno}: {error.msg}; expected JSON"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise errors.ConfigError(
-            f"{path}, line {line}: {errors.first_line(error)}; expected JSON that is not so deep or long"
-        ) from None
 
 
 def _format_label(value, where):
-    """A label as a table would have it."""
-    errors.require(isinstance(value, str | int | float), where, value, "a label: a text or a number")
+    """A label as a table would have it, a whole number without a point."""
+    is_finite = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    errors.require(is_finite, where, value, "a label: a text or a finite number")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        value = int(value)
     return value if isinstance(value, str) else json.dumps(value)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, errors
+from mlm.base import config, errors, text_files
 from mlm.data.tasks import conll, conllu, examples, generated, jsonl, squad, tasks, tsv
 from mlm.data.tasks.examples import Example
 from mlm.data.text import files
@@ -112,7 +112,7 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
         from mlm.data.tasks import tfds  # an extra
 
         if names := tfds.list_classes(cfg.data):
-            return names
+            return tuple(map(examples.normalize_label, names))
     path, read = _list_readers(cfg.data)["train"]
     labels: set[str] = set()
     for example in _require_nonempty(path, read, _make_label_parser(cfg, ())):
@@ -145,7 +145,8 @@ def _make_label_parser(cfg, classes):
     )
 
     def parse_label(value, where):
-        value = value.strip()
+        text_files.require_encodable(value, where)
+        value = examples.normalize_label(value)
         errors.require(bool(value), where, value, "a label")
         if classes and value not in classes:
             nearest = difflib.get_close_matches(value[:100], [one[:100] for one in classes], n=1, cutoff=0.5)

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlm.base import config, errors
-from mlm.data.tasks import examples, jsonl
+from mlm.base import config, errors, text_files
+from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, LabelParser
 
 MAX_FILE_BYTES = 2**29  # bytes of a file, which is read at once, at most
@@ -16,14 +16,10 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
 
     Raises ConfigError, by its place in the JSON, for what is wrong, such as an answer that is not at its offset.
     """
-    try:
-        size = os.path.getsize(path)
-        errors.require(size <= MAX_FILE_BYTES, str(path), f"{size} bytes", f"at most {MAX_FILE_BYTES} bytes")
-        raw = path.read_bytes()
-    except OSError as error:
-        raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
-    number = 1 + raw[: _find_undecodable(raw)].count(b"\n")
-    found = jsonl.parse_json(examples.decode_utf8(raw.removeprefix(b"\xef\xbb\xbf"), f"{path}, line {number}"), path)
+    size = os.path.getsize(path)
+    errors.require(size <= MAX_FILE_BYTES, str(path), f"{size} bytes", f"at most {MAX_FILE_BYTES} bytes")
+    text = "\n".join(line for _, line in text_files.read_lines(path, MAX_FILE_BYTES))
+    found = text_files.parse_json(text, path)
     seen: set[str] = set()
     for i, article in enumerate(_get_key(found, "data", list, f"{path}, line 1")):
         for j, paragraph in enumerate(_get_key(article, "paragraphs", list, f"{path}, data[{i}]")):
@@ -35,14 +31,6 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
                 errors.require(one.id not in seen, f"{where}.qas[{k}].id", one.id, "an id that no other question has")
                 seen.add(one.id)
                 yield one
-
-
-def _find_undecodable(raw):
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return 0
 
 
 def _parse_question(record, passage, where) -> Example:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mlm.base import conditional_fields, config, errors, fields
+from mlm.base import conditional_fields, config, errors, fields, text_files
 from mlm.data.tasks import examples, splits, tasks
 
 SUFFIX = ".toml"
@@ -75,7 +75,10 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
         name,
         {"data.task": tasks.CUSTOM_TASK, "data.task_path": folder, **settings},
         _parse_text(prompt.get("pattern", ""), "pattern", path),
-        {label: _parse_text(word, f"verbalizers.{label}", path) for label, word in verbalizers.items()},
+        {
+            examples.normalize_label(label): _parse_text(word, f"verbalizers.{label}", path)
+            for label, word in verbalizers.items()
+        },
     )
     try:
         _check(task_file, required)
@@ -108,7 +111,7 @@ def _read_toml(flag, path) -> dict:
         file.is_file(), flag, path, "a task file (TOML)" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
     )
     try:
-        return tomllib.loads(examples.decode_utf8(file.read_bytes(), path))
+        return tomllib.loads(text_files.decode_utf8(file.read_bytes().removeprefix(text_files.BOM), path))
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
     except tomllib.TOMLDecodeError as error:

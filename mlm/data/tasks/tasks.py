@@ -272,5 +272,5 @@ def list_labels(labelled: config.Labelled) -> tuple[str, ...]:
     Those of endings to choose from are their numbers, where it gives no others.
     """
     if labelled.labels:
-        return tuple(one.strip() for one in labelled.labels.split(","))
+        return tuple(map(examples.normalize_label, labelled.labels.split(",")))
     return tuple(map(str, range(len(examples.list_choice_columns(labelled)))))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mlm.base import config, errors
+from mlm.base import config, errors, text_files
 from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, LabelParser
 from mlm.data.text import tfds
@@ -101,4 +101,4 @@ def _format_value(feature, value: Any, where: str) -> Any:
             "a label; where it is hidden, another split, or none, in config.data.labelled",
         )
         return names[value]
-    return examples.decode_utf8(value, where) if isinstance(value, bytes) else value
+    return text_files.decode_utf8(value, where) if isinstance(value, bytes) else value

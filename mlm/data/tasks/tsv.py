@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from mlm.base import config, errors
+from mlm.base import config, errors, text_files
 from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, LabelParser
 
@@ -20,7 +20,7 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
     rows = (
         _read_quoted(path, delimiter)
         if labelled.quoting == "on"
-        else ((line, text.split(delimiter)) for line, text in examples.read_lines(path) if text.strip(" "))
+        else ((line, text.split(delimiter)) for line, text in text_files.read_lines(path) if text.strip(" "))
     )
     columns, header = examples.list_columns(labelled), None
     if not labelled.text_column.isdecimal():
@@ -48,7 +48,8 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
 
 def _read_quoted(path, delimiter) -> Iterator[tuple[int, list[str]]]:
     """Rows with the number of the line that they begin at; quoted fields may hold delimiters and line ends."""
-    reader = csv.reader((f"{text}\n" for _, text in examples.read_lines(path)), delimiter=delimiter, strict=True)
+    csv.field_size_limit(max(csv.field_size_limit(), text_files.MAX_LINE_BYTES))
+    reader = csv.reader((f"{text}\n" for _, text in text_files.read_lines(path)), delimiter=delimiter, strict=True)
     first_line = 1
     try:
         for row in reader:

@@ -250,9 +250,6 @@ def open_text(data: config.Data) -> Corpus:
     boundary = files.make_boundary("config.data.document_boundary", data.document_boundary)
     train = files.find_files("config.data.path", data.path)
     validation = files.find_files("config.data.validation_path", data.validation_path) if data.validation_path else []
-    files.check_text_files("config.data.path", train)
-    if validation:
-        files.check_text_files("config.data.validation_path", validation)
 
     def content():
         parts = [hashlib.sha256(data.document_boundary.encode()).digest(), len(train).to_bytes(8, "big")]

@@ -1,7 +1,6 @@
 """Text files as streams of documents: .gz and plain UTF-8, read a line at a time."""
 
 import codecs
-import contextlib
 import difflib
 import glob
 import gzip
@@ -11,13 +10,13 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import regex
 
-from mlm.base import errors
+from mlm.base import errors, text_files
 from mlm.data.text.warnings_ import WarningCounter
 
 MAX_DOCUMENT_LENGTH = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
@@ -25,7 +24,6 @@ LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
 BLOCK_BYTES = 2**16  # bytes of complete lines
 MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
 REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
-MAX_STRANGE_SHARE = 0.3  # of characters that are no text: about half in UTF-16 or an image, few in Latin-1
 # A compressed file is cut where it unpacks to more than both: so many times its size, and so many bytes.
 MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = 100, 2**24
 
@@ -86,35 +84,27 @@ def make_boundary(field: str, name: str) -> Boundary:
 
 
 def find_files(field: str, patterns: str) -> list[str]:
-    """The files that globs, separated by commas, name: each once, sorted.
+    """The text files that paths and globs, separated by commas, name: each once, sorted.
 
-    Raises errors.ConfigError for a glob that matches no file, with the nearest name there is.
+    As much of a path as is there is taken as it stands, whatever characters it has. Raises errors.ConfigError for a
+    glob that matches no file, with the nearest name there is, for files that are all empty, and for one that is no
+    plain text.
     """
     paths = set()
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        found = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if os.path.isfile(path)]
+    for pattern in text_files.split_paths(patterns):
+        literal, rest = os.path.expanduser(pattern), ""
+        while literal and not os.path.exists(literal):
+            literal, slash, last = literal.rpartition("/")
+            rest = slash + last + rest
+        found = [path for path in glob.glob(glob.escape(literal) + rest, recursive=True) if os.path.isfile(path)]
         if not found:
             raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{_suggest_path(pattern)}")
         paths.update(found)
     errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
+    errors.require(any(map(os.path.getsize, paths)), field, patterns, "text; there is not a byte in it")
+    for path in sorted(paths):
+        text_files.check_plain_text(field, path)
     return sorted(paths)
-
-
-def check_text_files(field: str, paths: Sequence[str]) -> None:
-    """Raises errors.ConfigError where all files are empty, or the beginning of one is not text in UTF-8."""
-    errors.require(any(map(os.path.getsize, paths)), field, ",".join(paths), "text; there is not a byte in it")
-    for path in paths:
-        with contextlib.suppress(OSError, EOFError, zlib.error):  # `read_documents` names the byte
-            with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
-                start = file.read(BLOCK_BYTES).decode("utf-8", "replace")
-            strange = start.count("\ufffd") + start.count("\0")
-            errors.require(
-                strange <= MAX_STRANGE_SHARE * len(start),
-                field,
-                path,
-                f"text in UTF-8; of its first {len(start):,} characters {strange:,} are none: it is binary, or has "
-                "another encoding",
-            )
 
 
 def _suggest_path(pattern):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, errors
+from mlm.base import config, errors, text_files
 from mlm.base.conditional_fields import FieldCondition
 from mlm.data.language import translation
 from mlm.data.tasks import examples
@@ -135,12 +135,14 @@ def find_paths(data: config.Data) -> dict[str, list[Path]]:
 
 def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
     """The pairs of two files, or of one of two columns. Raises ConfigError for the first fault, by file and line."""
+    for path in paths:
+        text_files.check_plain_text("pairs", str(path), accepted="tsv")
     return _read_table(*paths) if len(paths) == 1 else _read_two_files(*paths)
 
 
 def _read_two_files(source, target):
     last = 0
-    for first, second in itertools.zip_longest(examples.read_lines(source), examples.read_lines(target)):
+    for first, second in itertools.zip_longest(text_files.read_lines(source), text_files.read_lines(target)):
         if first is None or second is None:
             longer, shorter = (target, source) if first is None else (source, target)
             raise errors.ConfigError(
@@ -157,7 +159,7 @@ def _read_two_files(source, target):
 
 
 def _read_table(path):
-    for number, line in examples.read_lines(path):
+    for number, line in text_files.read_lines(path):
         parts = line.split("\t")
         errors.require(
             len(parts) == 2,

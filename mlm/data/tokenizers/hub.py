@@ -302,7 +302,7 @@ def _convert_gpt2_files(folder):
 
     vocab = _read_json(folder / GPT2_FILES[0])
     try:
-        lines = (folder / GPT2_FILES[1]).read_text(encoding="utf-8").splitlines()
+        lines = (folder / GPT2_FILES[1]).read_text(encoding="utf-8-sig").split("\n")
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
         tool = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
     except Exception as error:  # the library raises nothing more exact

@@ -99,14 +99,14 @@ def format_config_flag(name: str, value) -> str:
 
 def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
     """(field, path): the files and folders outside buckets that runs read, each once."""
-    from mlm.base import buckets, fields
+    from mlm.base import buckets, fields, text_files
 
     found = {}
     for cfg in configs:
         values = fields.flatten(cfg)
         for name in PATH_FIELDS:
             is_dataset = name == "data.task_path" and cfg.data.labelled.format == "tfds"
-            paths = values[name].split(",") if name in GLOB_FIELDS else [values[name]]
+            paths = text_files.split_paths(values[name]) if name in GLOB_FIELDS else [values[name]]
             for path in () if is_dataset else filter(None, map(str.strip, paths)):
                 if not buckets.is_bucket_path(path) and not path.startswith("hf:"):
                     found[f"--config.{name}", path] = None

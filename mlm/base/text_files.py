@@ -1,0 +1,160 @@
+"""Text files that a user made: their lines, the JSON in them, and what is no plain text."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mlm.base import errors
+
+MAX_LINE_BYTES = 2**20  # bytes of a line, at most
+START_BYTES = 2**16  # bytes that show what a file is
+MAX_STRANGE_SHARE = 0.3  # of characters that are no text: about half in UTF-16 or an image, few in Latin-1
+BOM, SURROGATE = b"\xef\xbb\xbf", re.compile("[\ud800-\udfff]")
+# What is no plain text, by the ending of its name before .gz, and by its first bytes.
+OTHER_ENDING = re.compile(
+    r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|feather|zstd?|bz2|xz|lz4|tar|tgz|zip|7z|html?|xml|pdf)(\.gz)?\Z", re.I
+)
+FORMAT_BY_START = {
+    rb"PAR1[^\t\n\r\x20-\x7e]": "Parquet",
+    rb"ARROW1\0|\xff{4}..\0\0": "Arrow",
+    rb"\x28\xb5\x2f\xfd|BZh[1-9]1AY&SY|\xfd7zXZ\0": "compressed by zstd, bzip2 or xz",
+    rb"\x1f\x8b": "gzip, inside or without the ending .gz",
+    rb"PK\x03\x04|.{257}ustar": "an archive",
+    rb"%PDF-\d": "PDF",
+    rb"(?i:(?:\xef\xbb\xbf)?\s*<(?:\?xml\s|!doctype\s|html[\s>]))": "XML or HTML",
+}
+
+
+def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 file, without their ends (a line feed, after a carriage return or not), numbered from 1.
+
+    Raises ConfigError for a file that cannot be read or is empty, a line that is too long or not UTF-8, and NUL.
+    """
+    number = 0
+    try:
+        with open(path, "rb") as file:
+            for number, line in _iterate_lines(file, path, max_line_bytes):
+                yield number, line
+    except OSError as error:
+        raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
+    errors.require(number > 0, f"{path}, line 1", "", "an example; the file is empty")
+
+
+def read_numbered_lines(flag: str, path: str) -> dict[int, str]:
+    """The lines of a file of texts, or of standard input where it is "", that hold something, by number from 1.
+
+    Raises ConfigError as `read_lines` does, and for what is no plain text; a table with tabs is some.
+    """
+    name = path or "standard input"
+    try:
+        raw = Path(path).read_bytes() if path else sys.stdin.buffer.read()
+    except OSError as error:
+        raise errors.ConfigError(f"{flag} = {path!r}: expected a file ({error.strerror})") from None
+    check_plain_text(flag, name, raw[:START_BYTES], accepted="tsv")
+    lines = _iterate_lines(io.BytesIO(raw), name, MAX_LINE_BYTES)
+    texts = {number: line for number, line in lines if line.strip()}
+    errors.require(bool(texts), f"{flag} = {path!r}" if path else name, len(texts), "a text, one a line")
+    return texts
+
+
+def _iterate_lines(file: BinaryIO, name: Path | str, max_line_bytes: int) -> Iterator[tuple[int, str]]:
+    number = 0
+    while raw := file.readline(max_line_bytes + 1):
+        number += 1
+        where = f"{name}, line {number}"
+        errors.require(len(raw) <= max_line_bytes, where, raw[:40], f"a line of at most {max_line_bytes} bytes")
+        line = decode_utf8(raw.removeprefix(BOM) if number == 1 else raw, where)
+        yield number, line.removesuffix("\n").removesuffix("\r")
+
+
+def decode_utf8(raw: bytes, where: str) -> str:
+    """Raises ConfigError for bytes that are not UTF-8, and for NUL."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise errors.ConfigError(
+            f"{where}: byte {error.start + 1} = {raw[error.start : error.start + 1]!r}: expected UTF-8"
+        ) from None
+    errors.require("\0" not in text, where, text[:40], "text without NUL")
+    return text
+
+
+def require_encodable(text: str, where: str) -> None:
+    """Raises ConfigError for a text that UTF-8 cannot hold, which JSON can escape."""
+    errors.require(not SURROGATE.search(text), where, text, "text without halves of surrogate pairs")
+
+
+def read_json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Pairs (where, object) of the lines of a JSON lines file; blank ones are left out. Raises ConfigError."""
+    for number, line in read_lines(path):
+        if line.strip():
+            value = parse_json(line, path, number)
+            errors.require(isinstance(value, dict), f"{path}, line {number}", value, "a JSON object")
+            yield f"{path}, line {number}", value
+
+
+def parse_json(text: str, path: Path, line: int = 1) -> Any:
+    """What the JSON says that begins at a line of a file. Raises ConfigError, by line and column, where it is none."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise errors.ConfigError(
+            f"{path}, line {line + error.lineno - 1}, column {error.colno}: {error.msg}; expected JSON"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise errors.ConfigError(
+            f"{path}, line {line}: {errors.first_line(error)}; expected JSON that is not so deep or long"
+        ) from None
+
+
+def split_paths(text: str) -> list[str]:
+    """Paths separated by commas; a comma of a name that a file has is left in it."""
+    parts = text.split(",")
+    paths: list[str] = []
+    while parts:
+        names = (",".join(parts[:count]).strip() for count in range(len(parts), 1, -1))
+        paths.append(next((name for name in names if os.path.isfile(os.path.expanduser(name))), parts[0].strip()))
+        parts = parts[paths[-1].count(",") + 1 :]
+    return [path for path in paths if path]
+
+
+def check_plain_text(field: str, path: str, start: bytes | None = None, accepted: str = "") -> None:
+    """Raises ConfigError, which says what it is, for a file that is no plain text; start: its first bytes, if known."""
+    if start is None:
+        start, opener = b"", gzip.open if path.endswith(".gz") else open
+        with contextlib.suppress(OSError, EOFError, zlib.error), opener(path, "rb") as file:
+            start = file.read(START_BYTES)  # whoever reads on names the byte that cannot be read
+    kinds = [found[1].upper() for found in OTHER_ENDING.finditer(path) if found[1] != accepted]
+    kinds += [kind for pattern, kind in FORMAT_BY_START.items() if re.match(pattern, start, re.DOTALL)]
+    text = start.decode("utf-8", "replace").removeprefix("\ufeff")
+    strange = text.count("\ufffd") + text.count("\0")
+    kinds += ["JSON"] * _is_json(text)
+    if strange > MAX_STRANGE_SHARE * len(text):
+        kinds.append(f"binary, or has another encoding: {strange:,} of its first {len(text):,} characters are none")
+    if kinds:
+        found = f"{kinds[0]} (--task=FILE.toml reads labelled csv, tsv and jsonl)"
+        raise errors.ConfigError(f"{field} = {path!r}: expected plain text in UTF-8; this is {found}")
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is JSON or lines of it, as far as it goes; another text may begin with a brace."""
+    is_long = len(text) > 2000  # then it may end within a value
+    try:
+        value = json.loads(text)
+        return bool(value) and isinstance(value, dict | list)
+    except json.JSONDecodeError as error:
+        if is_long and (error.pos > len(text) - 10 or error.msg.startswith("Unterminated")):
+            return text.lstrip().startswith(("{", "["))
+        lines = [line for line in text.split("\n") if line.strip()]
+        whole = lines[:-1] if is_long else lines
+        return len(lines) > 1 and all(line.lstrip().startswith("{") and _is_json(line) for line in whole)
+    except (ValueError, RecursionError):
+        return False
