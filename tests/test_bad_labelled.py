@@ -149,9 +149,6 @@ BAD = {
     "digits in groups": ("tsv", {}, "regression", HEADED + "w1\t1_0\n", ", line 2: label = '1_0': expected a finite"),
     "an empty file": ("tsv", {}, "", "", ", line 1 = '': expected an example; the file is empty"),
     "a header alone": ("tsv", {}, "", HEADED, ", line 1 = '': expected an example; the file has none"),
-    "not UTF-8": ("tsv", {}, "", HEADED.encode() + b"w1 \xff\ta\n", r", line 2: byte 4 = b'\\xff': expected UTF-8"),
-    "UTF-16": ("tsv", {}, "", (HEADED + "w1\ta\n").encode("utf-16"), ", line 1: byte 1 = .*: expected UTF-8"),
-    "NUL": ("conll", {}, "", "w1\0 O\n", r", line 1 = 'w1\\x00 O.*': expected text without NUL"),
     "a line without end": (
         "jsonl",
         {},
@@ -183,13 +180,6 @@ BAD = {
         "",
         '{"sentence": "w1", "label": null}',
         ", line 1: label = None: expected a",
-    ),
-    "half a character": (
-        "jsonl",
-        {},
-        "",
-        r'{"sentence": "w1 \ud800", "label": "a"}',
-        ", line 1: sentence = .*surrogate",
     ),
     "JSON that is deep": ("jsonl", {}, "", "[" * 100_000 + "\n", ", line 1: .*; expected JSON that is not so deep"),
     "a tag that is missing": (
@@ -270,13 +260,6 @@ BAD = {
     ),
     "no questions": ("squad", {}, "", questions(qas={}), r".*paragraphs\[0\].qas = {}: expected a list"),
     "SQuAD's bad JSON": ("squad", {}, "", '{"data":\n [}', ", line 2, column 3: Expecting value; expected JSON"),
-    "SQuAD that is not UTF-8": (
-        "squad",
-        {},
-        "",
-        b'{"data":\n "\xff"}',
-        r", line 2: byte \d+ = b'\\xff': expected UTF-8",
-    ),
 }
 
 
@@ -306,22 +289,6 @@ def load(folder, tokenizer, form, objective="", **said):
 
 def write(folder, name, text):
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-
-
-@pytest.mark.parametrize("form", GOOD)
-@pytest.mark.parametrize(
-    "change",
-    [lambda text: text.replace("\n", "\r\n"), lambda text: f"\ufeff{text}", str.rstrip],
-    ids=["line ends", "byte order mark", "last line"],
-)
-def test_a_good_file_is_read_however_it_is_written(form, change, tmp_path, tokenizer):
-    text = GOOD[form][1]
-    write(tmp_path, "train.txt", text)
-    write(tmp_path, "dev.txt", change(text))
-    packed = load(tmp_path, tokenizer, form)
-    assert (packed.train["ids"] > 4).any()
-    for name, column in packed.validation.items():
-        assert column.tolist() == packed.train[name].tolist()
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -92,28 +92,6 @@ def test_bad_bytes_and_empty_files_are_counted_with_file_and_offset(tmp_path, ca
     assert "1 empty files" in caplog.text and "empty.txt at byte 0" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (b"", "expected text; there is not a byte in it"),
-        (
-            bytes(range(256)) * 9,
-            r"this is binary, or has another encoding: [\d,]+ of its first [\d,]+ characters are none",
-        ),
-        ("a text in another encoding".encode("utf-16"), "or has another encoding"),
-        (gzip.compress("текст другой кодировки".encode("cp1251")), "or has another encoding"),
-    ],
-)
-@pytest.mark.parametrize("field", ["path", "validation_path"])
-def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path, field, content, message):
-    wrong = tmp_path / ("wrong.gz" if content[:2] == b"\x1f\x8b" else "wrong.txt")
-    wrong.write_bytes(content)
-    data = write_corpus(tmp_path / "texts", texts(9))
-    with pytest.raises(errors.ConfigError, match=rf"config\.data\.{field} = .*wrong\..*{message}") as error:
-        read_splits(dataclasses.replace(data, **{field: str(wrong)}))
-    assert "\n" not in str(error.value)
-
-
 def test_a_cut_gzip_file_is_an_error_that_names_it(tmp_path):
     whole = gzip.compress("\n".join(texts(500)).encode())
     (tmp_path / "a.gz").write_bytes(whole[:-100])

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import types
 import unicodedata
 
 import numpy as np
@@ -15,6 +16,8 @@ import pytest
 from mlm.base import config, errors, special
 from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds, tokenizer
+from mlm.inference import batching
+from mlm.inference.language_model import LanguageModel
 
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
 KINDS = list(kinds.KINDS)
@@ -195,3 +198,21 @@ def test_a_given_tokenizer_is_that_of_its_folder(trained, tmp_path):
     ):
         with pytest.raises(errors.ConfigError, match=rf"^x = '.*{words}"):
             kinds.load_tokenizer_folder("x", str(tmp_path / folder))
+
+
+def test_a_filled_token_is_read_as_it_was_predicted(trained):
+    start = " ".join(sentences(1)[0].split()[:2])
+    before, model = trained.encode(start), types.SimpleNamespace(tokenizer=trained)
+    for token_id in range(special.NUM_SPECIAL, trained.vocab_size):
+        filled = LanguageModel._fill(model, f"{start}[MASK] .", 0, token_id)
+        if not trained.starts_word_V[token_id]:
+            assert filled == f"{start}{batching.format_piece(trained.pieces[token_id])} ."
+        elif batching.format_piece(trained.pieces[token_id]).isalpha():
+            assert trained.encode(filled)[: len(before) + 1] == [*before, token_id]
+
+
+def test_what_a_masked_word_drops_is_named(trained, caplog):
+    for text, lost in (("x[MASK]y", "'x y'"), ("the [MASK].", "'.'"), ("the [MASK] .", "")):
+        caplog.clear()
+        batching.encode_text(trained, text, allow_mask=True)
+        assert (f"{lost} is dropped" in caplog.text) == (trained.kind == "words" and lost != "")
