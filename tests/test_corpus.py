@@ -70,17 +70,6 @@ def test_boundaries(tmp_path, boundary, count):
         assert found[0].startswith("= One =") and found[1].startswith("= Two =")
 
 
-def test_gzip_line_ends_and_byte_order_mark_do_not_show(tmp_path):
-    (tmp_path / "a.txt").write_bytes("One é\ntwo\n\nthree\n".encode())
-    with gzip.open(tmp_path / "b.gz", "wb") as file:
-        file.write("\ufeffOne é\r\ntwo\r\n\r\nthree\r\n".encode())
-    plain, packed = (
-        [*files.read_documents([str(tmp_path / name)], files.make_boundary("", "blank_line"))]
-        for name in ("a.txt", "b.gz")
-    )
-    assert plain == packed == ["One é\ntwo", "three"]
-
-
 def test_bad_bytes_and_empty_files_are_counted_with_file_and_offset(tmp_path, caplog):
     documents = texts(50)
     data = write_corpus(tmp_path / "a", documents, validation_fraction=0.2)

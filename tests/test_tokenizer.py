@@ -205,14 +205,14 @@ def test_a_filled_token_is_read_as_it_was_predicted(trained):
     before, model = trained.encode(start), types.SimpleNamespace(tokenizer=trained)
     for token_id in range(special.NUM_SPECIAL, trained.vocab_size):
         filled = LanguageModel._fill(model, f"{start}[MASK] .", 0, token_id)
+        text = batching.format_piece(trained.pieces[token_id])
         if not trained.starts_word_V[token_id]:
-            assert filled == f"{start}{batching.format_piece(trained.pieces[token_id])} ."
-        elif batching.format_piece(trained.pieces[token_id]).isalpha():
+            assert filled == f"{start}{text} ."
+        elif text.isalpha():
             assert trained.encode(filled)[: len(before) + 1] == [*before, token_id]
 
 
-def test_what_a_masked_word_drops_is_named(trained, caplog):
-    for text, lost in (("x[MASK]y", "'x y'"), ("the [MASK].", "'.'"), ("the [MASK] .", "")):
-        caplog.clear()
-        batching.encode_text(trained, text, allow_mask=True)
-        assert (f"{lost} is dropped" in caplog.text) == (trained.kind == "words" and lost != "")
+@pytest.mark.parametrize(("text", "lost"), [("x[MASK]y", "x y"), ("the [MASK].", "."), ("the [MASK] .", "")])
+def test_what_a_masked_word_drops_is_named(trained, text, lost, caplog):
+    batching.encode_text(trained, text, allow_mask=True)
+    assert (f"{lost!r} is dropped" in caplog.text) == (trained.kind == "words" and lost != "")
