@@ -64,7 +64,7 @@ def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tupl
 
 def format_piece(piece: str) -> str:
     """A vocabulary entry as it is written in a text."""
-    return piece.removeprefix(SPACE).removeprefix("##") or " "
+    return piece.removeprefix(SPACE).removeprefix("##").removesuffix("</w>") or " "
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], allow_mask: bool = False) -> list[list[int]]:

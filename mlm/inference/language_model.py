@@ -468,7 +468,7 @@ class LanguageModel:
         """The text with a token in the place of its [MASK] of that number."""
         *parts, after = text.split(batching.MASK_TOKEN, number + 1)
         before = batching.MASK_TOKEN.join(parts)
-        starts_word = self.tokenizer.starts_word_V[token_id]
+        starts_word = self.tokenizer.starts_word_V[token_id] or self.tokenizer.ends_word_V is not None
         piece = batching.format_piece(self.tokenizer.pieces[token_id])
         word = before.split()[-1] if starts_word and before[-1:].strip() else ""  # as a part of it the token is another
         space = " " * (word != "" and self.tokenizer.encode(word + piece)[-1:] != [token_id])
