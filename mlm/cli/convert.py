@@ -1,7 +1,7 @@
 """mlm convert FOLDER OUT: converts the pickled weights of a Hugging Face folder to safetensors.
 
 A pickle can run code when it is read. torch (the extra `convert`) reads it with `weights_only`, which allows tensors
-and plain containers only. config.json and the tokenizer's files are copied.
+and plain containers only. Files of settings and of the vocabulary are copied.
 """
 
 import shutil
@@ -10,6 +10,7 @@ from pathlib import Path
 from mlm.cli import command
 
 PICKLE_GLOB = "pytorch_model*.bin"
+COPIED_SUFFIXES = (".json", ".txt", ".model")  # of config.json and the tokenizer's files
 
 
 def read_pickle(path: Path) -> dict:
@@ -62,27 +63,27 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     args = make_parser().parse_words(words[1:])
     from mlm.base import errors, extras, files
-    from mlm.data.tokenizers import hub
     from mlm.models.hub import settings, tensors
 
     folder, out = Path(args.folder), Path(args.out)
-    pickles = sorted(folder.glob(PICKLE_GLOB))
+    pickles, index = sorted(folder.glob(PICKLE_GLOB)), folder / tensors.PICKLE_INDEX_FILE
     errors.require(bool(pickles), "FOLDER", str(folder), f"a folder with {PICKLE_GLOB}")
+    if index.exists() or pickles[0].name != tensors.PICKLE_FILES[0]:
+        pickles = tensors.list_shards(index)
+        missing = next((path.name for path in pickles if not path.is_file()), None)
+        errors.require(missing is None, f"{index}: weight_map", missing, "a file of this folder")
     files.check_empty_folder("OUT", str(out))
     extras.import_extra("torch", "convert", str(pickles[0]))
     import safetensors.numpy
 
     command.raise_on_interrupt()
     arrays = {name: array for path in pickles for name, array in read_pickle(path).items()}
+    if index.exists():
+        missing = min(settings.read_json(index)["weight_map"].keys() - arrays.keys(), default=None)
+        errors.require(missing is None, f"{index}: weight_map", missing, "a tensor of these files")
     with files.atomic_folder(out) as temporary:
-        for name in (
-            settings.CONFIG_FILE,
-            hub.TOKENIZER_FILE,
-            hub.VOCAB_FILE,
-            hub.TOKENIZER_CONFIG_FILE,
-            hub.SPECIAL_TOKENS_FILE,
-        ):
-            if (folder / name).exists():
-                shutil.copyfile(folder / name, temporary / name)
+        for path in folder.iterdir():
+            if path.is_file() and path.suffix in COPIED_SUFFIXES and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, temporary / path.name)
         safetensors.numpy.save_file(arrays, temporary / tensors.TENSOR_FILE, metadata={"format": "pt"})
     print(f"done: {out}: {len(arrays)} tensors")

@@ -13,9 +13,11 @@ DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held
     mlm evaluate runs/a --prompt=reviews.toml --sts=pairs.toml
     mlm evaluate runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
     mlm evaluate runs/a --milestones --blimp=FOLDER
+    mlm evaluate runs/a HUGGING_FACE_FOLDER --blimp=FOLDER
 
-Results are written to evaluations.json in each run's directory, which the sweep's table reads. A second call computes
-only what is missing. NAME=VALUE sets a field that cannot change a result, such as eval.batch_size or data.cache_dir.
+Results are written to evaluations.json in each run's directory, which the sweep's table reads; those of a Hugging Face
+folder NAME to runs/NAME, or to workdir=DIR. A second call computes only what is missing. NAME=VALUE sets a field that
+cannot change a result, such as eval.batch_size or data.cache_dir.
 """
 
 
@@ -24,7 +26,10 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION, has_fields=True)
     at_least_0 = command.Number(int, 0)
     parser.add_argument(
-        "runs", metavar="RUN", nargs="+", help="directories of runs; a directory without a trained model is skipped"
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="directories of runs, or Hugging Face folders; a directory without a trained model is skipped",
     )
     parser.add_argument(
         "--milestones",
@@ -152,11 +157,14 @@ def select_runs(workdirs: list[str]) -> list[str]:
     Raises ConfigError if several are given and none has a trained model.
     """
     from mlm.base import errors, files
-    from mlm.training.run import directory
+    from mlm.training.run import directory, pretrained_folder
 
     skipped: dict[str, list[str]] = {}
     selected = []
     for workdir in workdirs:
+        if pretrained_folder.is_pretrained_folder(workdir):
+            selected.append(workdir)
+            continue
         steps = [int(path.name) for path in directory.checkpoint_folder(workdir).glob("*") if path.name.isdigit()]
         try:
             identity = directory.read_identity(workdir)
@@ -243,7 +251,9 @@ def main(words: list[str]) -> None:
     suite, common = evaluate_cases.read_suite(args), evaluate_cases.list_common_cases(args)
     if few := [case for case in common if case.task == "few_shot"]:
         print(evaluate_cases.describe_few_shot(few), file=sys.stderr, flush=True)
-    workdirs, failed = select_runs(args.runs), []
+    workdirs, failed, evaluated = select_runs(args.runs), [], {}
+    workdir = config_flags.overrides.get("workdir", "")
+    errors.require(not workdir or len(workdirs) == 1, "config.workdir", workdir, "none, with several runs")
     for workdir in workdirs:
         try:
             if args.milestones:
@@ -252,9 +262,9 @@ def main(words: list[str]) -> None:
                 written = f"milestone_evaluations/ ({len(by_step)} milestones)"
             else:
                 run = trained_run.load(workdir, config_flags.overrides)
-                evaluate_tables.print_evaluations(
-                    evaluation_tasks.evaluate(run, evaluate_cases.list_run_cases(run, args, suite, common))
-                )
+                cases = evaluate_cases.list_run_cases(run, args, suite, common)
+                evaluated[workdir] = evaluation_tasks.evaluate(run, cases)
+                evaluate_tables.print_evaluations(evaluated[workdir])
                 written = f"evaluations.json (step {run.step:,})"
         except errors.ConfigError as error:
             if len(workdirs) == 1:
@@ -262,6 +272,9 @@ def main(words: list[str]) -> None:
             failed.append(workdir)
             print(f"not evaluated: {workdir}: {error}", file=sys.stderr, flush=True)
         else:
-            print(f"\nwritten: {workdir.rstrip('/')}/{written}")
+            folder = workdir if args.milestones else run.cfg.workdir
+            print(f"\nwritten: {folder.rstrip('/')}/{written}")
+    if len(evaluated) > 1:
+        evaluate_tables.print_comparison(evaluated)
     if failed:
         raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be evaluated: {', '.join(failed)}")

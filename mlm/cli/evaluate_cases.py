@@ -62,6 +62,8 @@ def list_run_cases(run, args, suite, common: list) -> list:
     """The cases that the arguments ask for, of a loaded run; without any, the held-out sentences."""
     cases = minimal_pairs.list_cases(suite) if suite else []
     if args.sentences or args.max_sentences or not (cases or common or args.anisotropy or args.beams):
+        if not args.sentences:
+            run.require_data()
         sentences = read_sentences(run.cfg.data, args)
         cases = [EvaluationCase("pseudo_likelihood", "all", sentences)] * bool(sentences) + cases
     cases += common + list_translation_cases(run.cfg, args)

@@ -5,7 +5,7 @@ import math
 from mlm.base.estimates import Estimate, ItemInterval, wilson_interval
 from mlm.data.tasks import blimp
 from mlm.inference import pseudo_likelihood
-from mlm.report import evaluation_tables, milestone_curves
+from mlm.report import evaluation_columns, evaluation_tables, milestone_curves
 from mlm.report.table import Column, to_markdown
 
 
@@ -79,6 +79,15 @@ def build_suite_table(suite: str, means: dict, results: dict, titles: dict[str, 
         ]
         columns += [Column("paper", "paper (%)", ".1f")]
     return rows, columns
+
+
+def print_comparison(evaluated: dict[str, dict]) -> None:
+    """Prints a table with a row for each of several runs, by their directories, and a column for each evaluation."""
+    results = [contents | {"config": {"workdir": workdir}} for workdir, contents in evaluated.items()]
+    columns = evaluation_columns.build_columns(results)
+    cells = (evaluation_columns.build_cells([result], columns) for result in results)
+    rows = [{"run": workdir} | row for workdir, row in zip(evaluated, cells, strict=True)]
+    print("\n" + to_markdown(rows, [Column("run", "run"), *columns.values()]))
 
 
 def print_milestones(workdir: str, by_step: dict[int, dict]) -> None:

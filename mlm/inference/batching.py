@@ -74,6 +74,17 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], allow_mask: bool = 
     return [[CLS, *ids, SEP] for ids in tokenizer.encode_batch(list(texts))]
 
 
+def recognize_masks(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer whose `encode_batch` reads a [MASK] in a text as that special token, as `encode_text` does."""
+
+    def encode_batch(texts):
+        if not any(MASK_TOKEN in text for text in texts):
+            return tokenizer.encode_batch(texts)
+        return [encode_text(tokenizer, text, allow_mask=True)[1:-1] for text in texts]
+
+    return tokenizer._replace(encode_batch=encode_batch)
+
+
 def truncate_ids(ids: list[int], max_len: int) -> list[int]:
     """The ids, truncated to `max_len` tokens with [SEP] last."""
     return ids if len(ids) <= max_len else [*ids[: max_len - 1], SEP]

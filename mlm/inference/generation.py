@@ -173,7 +173,7 @@ def translate_texts(
     errors.require_at_least(1, "num_beams", num_beams)
     errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
     max_len = model.dataset_info.source_len
-    columns, _ = parallel_text.encode_sources(model.tokenizer, list(sources), max_len)
+    columns, _ = parallel_text.encode_sources(batching.recognize_masks(model.tokenizer), list(sources), max_len)
     sequences = [
         ids[segments > 0].tolist()
         for ids, segments in zip(columns["source_ids"], columns["source_segments"], strict=True)

@@ -77,8 +77,9 @@ class LanguageModel:
         model.fill_mask("The sky is [MASK].")[0][0].token
 
     Each method takes one text or a list of texts. One text returns one answer, a list returns a list of answers in the
-    same order. Texts longer than `length` tokens are truncated. An argument that is wrong, or a method that the model
-    does not support, raises mlm.base.errors.ConfigError, whose message is one line.
+    same order. A [MASK] in a text is the mask token. Texts longer than `length` tokens are truncated. An argument that
+    is wrong, or a method that the model does not support, raises mlm.base.errors.ConfigError, whose message is one
+    line.
 
     Token ids and the columns of `logits` are numbered as in the Hugging Face folder that the vocabulary came from, else
     as the run numbers them: `vocab` lists the entries by id. `tokenizer` and `params` number the special tokens first.
@@ -200,8 +201,7 @@ class LanguageModel:
         layer %= fields.num_layers + 1
         layer = layer if layer < fields.num_layers else -1
         encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, pooling)
-        sequences = batching.encode_truncated(self.tokenizer, texts, self.length)
-        states = self._map_sequences(sequences, encode, batch_size)
+        states = self._map_sequences(self._encode(texts), encode, batch_size)
         if normalize:
             states = [l2_normalize(state).astype(np.float32) for state in states]
         if is_single or pooling is None:
@@ -240,7 +240,7 @@ class LanguageModel:
         return answers[0] if is_single else answers
 
     def logits(self, text: str | Sequence[str], batch_size: int | None = None) -> Any:
-        """Computes the output layer's logits at all tokens of each text. A [MASK] in a text is masked.
+        """Computes the output layer's logits at all tokens of each text.
 
         Args:
             text: a text, or several.
@@ -265,6 +265,8 @@ class LanguageModel:
     ) -> Any:
         """Computes the pseudo-log-likelihood of each text: the sum of the log-probabilities of its tokens, each masked.
 
+        A [MASK] in a text stays masked and has no log-probability.
+
         Args:
             text: a text, or several.
             metric: "pll" masks each token alone (Salazar et al. 2020); "pll_word_l2r" also masks the tokens after it in
@@ -281,8 +283,9 @@ class LanguageModel:
         errors.require_one_of("metric", metric, pseudo_likelihood.METRICS)
         texts, is_single = _listed(text)
         predict = forward_passes.compile_predictor(masked_queries.compute_target_log_prob, self)
-        queries = pseudo_likelihood.build_queries(self.tokenizer, texts, self.length)
-        num_unknown = sum(UNK in ids for ids in self.tokenizer.encode_batch(texts))
+        tokenizer = batching.recognize_masks(self.tokenizer)
+        queries = pseudo_likelihood.build_queries(tokenizer, texts, self.length)
+        num_unknown = sum(UNK in ids for ids in tokenizer.encode_batch(texts))
         batching.warn_of_losses(0, num_unknown, len(texts), self.length)  # a long text is split
         with show_progress(len(queries.sequence_I), "token") as advance:
 

@@ -13,6 +13,7 @@ import regex
 from mlm.base import errors
 from mlm.base.special import UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.inference import batching
 from mlm.inference.language_model import LanguageModel
 from mlm.inference.similarity import l2_normalize
 
@@ -52,10 +53,10 @@ def find_words(tokenizer: Tokenizer, text: str, max_pieces: int) -> list[WordSpa
     """The words within the first `max_pieces` pieces of a text, without those that have an unknown piece.
 
     A word is a run of letters, marks and digits, with apostrophes inside. It also ends where the vocabulary starts a
-    new word, as BERT's does at each Chinese character.
+    new word, as BERT's does at each Chinese character. A text with [MASK] has none.
     """
     ids, spans = tokenizer.encode_with_offsets(text)
-    if not ids:
+    if not ids or batching.MASK_TOKEN in text:
         return []
     id_P, (start_P, end_P) = np.array(ids), np.array(spans).T
     end_P = np.maximum(end_P, start_P + 1)  # the piece of a space before a word has no character
@@ -90,6 +91,8 @@ def locate_word(model: LanguageModel, text: str, word: str, which: int | None = 
     Raises:
         ConfigError: the word does not occur, or it occurs more than once.
     """
+    mask = batching.MASK_TOKEN
+    errors.require(mask not in text, "text", text, f"one without {mask}, as its words have states")
     words = find_words(model.tokenizer, text, model.length - 2)
     by_end = {span.end: span for span in words}
     for normalize in (str, str.casefold):

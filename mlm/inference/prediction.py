@@ -43,7 +43,8 @@ def predict_labels(model, text) -> Any:
         return predicted
     examples = [make_example(model, one) for one in text]
     encode = PREPROCESSORS[objective].encode
-    by_example = list(encode(examples, model.tokenizer, model.config, model.dataset_info.classes))
+    tokenizer = batching.recognize_masks(model.tokenizer)
+    by_example = list(encode(examples, tokenizer, model.config, model.dataset_info.classes))
     sequences = [sequence for example_sequences in by_example for sequence in example_sequences]
     batching.warn_of_losses(
         sum(any(sequence.num_truncated for sequence in part) for part in by_example),

@@ -6,6 +6,7 @@ The one place that renumbers: `_order_entries` says which entry there each of ou
 import contextlib
 import functools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,20 @@ from mlm.data.tokenizers.unigram import SPACE
 
 SPECIAL_TOKEN_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 DEFAULT_SPECIAL_TOKENS = (SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
-TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE = (
+TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE = (
     "tokenizer.json",
     "vocab.txt",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
 )
 MODEL_CONFIG_FILE = "config.json"
-GPT2_FILES = ("vocab.json", "merges.txt")  # GPT-2's
+GPT2_FILES = ("vocab.json", "merges.txt")  # GPT-2's and RoBERTa's
+FOLDER_FILES = (TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE, *GPT2_FILES)
+TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between texts
 MAX_ENTRY_LENGTH = 1000  # letters of an entry; the library overflows the stack at some 100,000
+MAX_EXPANSION = 256  # letters that the steps before the model may make of one
 MAX_PADDING = 4096  # rows of a model's table beyond the vocabulary, which make its size a round number
 NUM_SAMPLE_ENTRIES, MAX_WRONG_SHARE = 400, 0.1  # entries of which a text is made; its pieces that may hide a word
 PLACEHOLDER = "\ufdd0"  # a code point that no text may hold
@@ -37,27 +42,34 @@ PLACEHOLDER = "\ufdd0"  # a code point that no text may hold
 def read_tokenizer(folder: Path | str) -> Tokenizer:
     """The tokenizer of a folder. Raises ConfigError for one that is not there, broken, or lacks a special token."""
     folder = Path(folder)
-    knobs = _read_json(folder / SPECIAL_TOKENS_FILE) | _read_json(folder / TOKENIZER_CONFIG_FILE)
-    if (folder / TOKENIZER_FILE).exists():
-        made = _read_json(folder / TOKENIZER_FILE)
-    elif all((folder / name).exists() for name in GPT2_FILES):
-        made = _convert_gpt2_files(folder)
-    elif (folder / VOCAB_FILE).exists():
-        made = _convert_vocab_file(folder / VOCAB_FILE, knobs)
-        # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
-        lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
-        knobs = {"do_lower_case": lower} | knobs | {"tokenizer_class": "BertTokenizer"}
-    else:
+    knobs, config = _read_json(folder / TOKENIZER_CONFIG_FILE), {}
+    with contextlib.suppress(errors.ConfigError):  # which the reader of the model reports
+        config = _read_json(folder / MODEL_CONFIG_FILE)
+    if knobs.get("added_tokens_decoder") is None:  # else transformers does not read the other file
+        knobs |= _read_json(folder / SPECIAL_TOKENS_FILE)
+    sources = ((TOKENIZER_FILE,), GPT2_FILES, (VOCAB_FILE,))
+    source = next((names for names in sources if all((folder / name).exists() for name in names)), None)
+    if source is None:
         raise errors.ConfigError(
             f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; transformers "
             f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    where = str(folder / TOKENIZER_FILE)
+    hub_classes.check_settings(folder / TOKENIZER_CONFIG_FILE, knobs, folder / MODEL_CONFIG_FILE, config, source[0])
+    if source == (TOKENIZER_FILE,):
+        made = _read_json(folder / TOKENIZER_FILE)
+    elif source == GPT2_FILES:
+        made = _convert_gpt2_files(folder)
+    else:
+        made = _convert_vocab_file(folder / VOCAB_FILE, knobs)
+        # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
+        lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
+        knobs = {"do_lower_case": lower} | knobs | {"tokenizer_class": "BertTokenizer"}
+    where = str(folder / source[0])
     _build_backend(where, made)
-    made = hub_classes.apply_class_steps(
-        made, knobs, {} if knobs.get("tokenizer_class") else _read_json(folder / MODEL_CONFIG_FILE)
-    )
-    number, size = _get_entry_ids(made), _read_table_size(folder)
+    size = config["vocab_size"] if type(config.get("vocab_size")) is int else 0
+    made = hub_classes.apply_class_steps(made, knobs, config)
+    made = _merge_added_tokens(folder, made, knobs, size)
+    number = _get_entry_ids(made)
     if END_OF_TEXT in number and not any(knobs.get(key) for key in SPECIAL_TOKEN_KEYS[CLS:]):
         made, knobs = _add_special_tokens(made, number)
         number, size = _get_entry_ids(made), 0
@@ -67,6 +79,13 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     special = _get_special_tokens(knobs, usual)
     for key, name in zip(SPECIAL_TOKEN_KEYS, special, strict=True):
         errors.require(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
+    mask: Any = knobs.get("mask_token")
+    if all(one["content"] != special[MASK] for one in made.get("added_tokens", ())):
+        # As transformers' class for RoBERTa adds it: the space before it is hidden with it.
+        flags = mask if isinstance(mask, dict) else {"lstrip": source == GPT2_FILES}
+        if sides := {side: True for side in ("lstrip", "rstrip") if flags.get(side)}:
+            token = _make_added_token(number[special[MASK]], special[MASK], special=True, **sides)
+            made |= {"added_tokens": [*made.get("added_tokens", ()), token]}
     errors.require(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
     errors.require(
         sorted(number.values()) == list(range(len(number))),
@@ -78,12 +97,43 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     return build_tokenizer(json.dumps({"special": special, "tokenizer": made} | padded, ensure_ascii=False).encode())
 
 
-def _read_table_size(folder) -> int:
-    """vocab_size of config.json; 0 where that is none, which is for the reader of the model to report."""
-    with contextlib.suppress(errors.ConfigError):
-        size = _read_json(folder / MODEL_CONFIG_FILE).get("vocab_size")
-        return size if type(size) is int else 0
-    return 0
+def _merge_added_tokens(folder, made, knobs, size):
+    """tokenizer.json with the tokens that the files beside it add, as transformers merges them.
+
+    Tokens that are named alone follow where a model's table of `size` entries has a row for them.
+    """
+    number, beside, path = _get_entry_ids(made), {}, folder / TOKENIZER_CONFIG_FILE
+    named = [value for key, value in knobs.items() if key.endswith("_token") and key not in SPECIAL_TOKEN_KEYS]
+    extra: Any = knobs.get("extra_special_tokens") or knobs.get("additional_special_tokens") or []
+    named += extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else [extra]
+    names = [one["content"] if isinstance(one, dict) else one for one in named if one]
+    special = {*names, *_get_special_tokens(knobs)}
+    listed = {one["content"]: one for one in made.get("added_tokens", ())}
+    try:
+        if knobs.get("added_tokens_decoder") is not None:
+            for number_there, one in knobs["added_tokens_decoder"].items():
+                flags = {flag: one[flag] for flag in TOKEN_FLAGS if flag in one}
+                beside[one["content"]] = _make_added_token(number_there, one["content"], **flags)
+        else:
+            path = folder / ADDED_TOKENS_FILE
+            for content, number_there in _read_json(path).items():
+                beside[content] = _make_added_token(number_there, content, special=content in special)
+            beside |= listed
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise errors.ConfigError(f"{path}: expected the number of each added token ({error!r})") from None
+    tokens = listed | beside
+    number |= {content: one["id"] for content, one in tokens.items()}
+    for name in names:
+        if name not in number and (not size or max(number.values()) + 1 < size):
+            number[name] = max(number.values()) + 1
+            tokens[name] = _make_added_token(number[name], name, special=True)
+    return made if tokens == listed else made | {"added_tokens": sorted(tokens.values(), key=lambda one: one["id"])}
+
+
+def _make_added_token(number, content, *, special=False, **flags):
+    """An entry of added_tokens in tokenizer.json."""
+    none = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+    return {"id": int(number), "content": content, **none, "normalized": not special, "special": special} | flags
 
 
 def has_vocabulary(folder: Path | str) -> bool:
@@ -225,17 +275,54 @@ def _read_json(path) -> dict[str, Any]:
     return found
 
 
+class _Backend:
+    """A tool of the tokenizers library, whose panics (no Exception) are ConfigErrors."""
+
+    def __init__(self, tool):
+        self._tool = tool
+
+    def __getattr__(self, name):
+        value = getattr(self._tool, name)
+        if not name.startswith("encode"):
+            return value
+
+        def encode(*args, **kwargs):
+            try:
+                return value(*args, **kwargs)
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":
+                    raise
+                raise errors.ConfigError(
+                    f"{TOKENIZER_FILE}: expected steps that end for each text ({errors.first_line(error)})"
+                ) from None
+
+        return encode
+
+
 def _build_backend(where, made):
     import tokenizers
 
     try:
         longest = max(map(len, _get_entry_ids(made)), default=0)
         errors.require(longest <= MAX_ENTRY_LENGTH, "letters of an entry", longest, f"at most {MAX_ENTRY_LENGTH}")
-        return tokenizers.Tokenizer.from_str(json.dumps(made))
+        for step in ("normalizer", "decoder"):
+            expansion = _bound_expansion(made.get(step) or {})
+            errors.require(
+                expansion <= MAX_EXPANSION, f"letters of {step} for one", expansion, f"at most {MAX_EXPANSION}"
+            )
+        return _Backend(tokenizers.Tokenizer.from_str(json.dumps(made)))
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(
             f"{where}: expected a file of the tokenizers library ({errors.first_line(error)})"
         ) from None
+
+
+def _bound_expansion(step) -> float:
+    """How many letters the replacements of a normalizer or a decoder make of one, at most."""
+    if step.get("type") != "Replace":
+        return math.prod(map(_bound_expansion, (*step.get("normalizers", ()), *step.get("decoders", ()))))
+    text = step["pattern"].get("String")  # a regular expression may match between letters
+    return max(1, len(step["content"]) / len(text)) if text else 1 + len(step["content"])
 
 
 def _build_text_backend(made, special):
@@ -324,18 +411,7 @@ def _add_special_tokens(made, number):
         for key, name in zip(SPECIAL_TOKEN_KEYS, SPECIAL_TOKENS, strict=True)
     }
     new = [name for name in special.values() if name not in number]
-    added = [
-        {
-            "id": len(number) + i,
-            "content": name,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for i, name in enumerate(new)
-    ]
+    added = [_make_added_token(len(number) + i, name, special=True) for i, name in enumerate(new)]
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 

@@ -4,8 +4,10 @@ As transformers 5 has it: its classes for BERT, RoBERTa and XLM-R read a vocabul
 steps before it anew. Where both files are of one mind, as where it saved them, nothing changes.
 """
 
+from pathlib import Path
 from typing import Any
 
+from mlm.base import errors
 from mlm.data.tokenizers.unigram import SPACE
 
 CLASS_BY_MODEL_TYPE = {
@@ -15,7 +17,31 @@ CLASS_BY_MODEL_TYPE = {
     "roberta": "RobertaTokenizer",
     "roberta-prelayernorm": "RobertaTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
+    "gpt2": "GPT2Tokenizer",
 }  # where none is named, by the model_type of config.json
+MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
+# Classes of BERT's and RoBERTa's models that split text with other programs and read no tokenizer.json.
+OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer", "RoCBertTokenizer")
+SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
+
+
+def check_settings(path: Path, knobs: dict[str, Any], config_path: Path, config: dict[str, Any], source: str) -> None:
+    """Raises ConfigError for a class whose steps are not known here, or for a setting of it that is none.
+
+    Args:
+        path: of tokenizer_config.json.
+        knobs: its content.
+        config_path: of config.json.
+        config: its content.
+        source: the file that the vocabulary is read from.
+    """
+    where, name = (path, knobs["tokenizer_class"]) if knobs.get("tokenizer_class") else (config_path, "")
+    name = str(name or config.get("tokenizer_class") or "").removesuffix("Fast")
+    known = [one for one, (model, _) in STEPS.items() if model == MODEL_BY_FILE.get(source, model)]
+    is_known = not name or name in known or (source not in MODEL_BY_FILE and name not in OTHER_CLASSES)
+    errors.require(is_known, f"{where}: tokenizer_class", name, f"one of {', '.join(known)}, to read {source}")
+    for key in SWITCHES if name in STEPS or source in MODEL_BY_FILE else ():
+        errors.require(isinstance(knobs.get(key, True), bool), f"{path}: {key}", knobs.get(key), "true or false")
 
 
 def apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +83,14 @@ def _make_roberta_steps(made, knobs):
     }
 
 
+def _make_gpt2_steps(made, knobs):
+    """As RoBERTa's, but settings that tokenizer.json leaves out stay out."""
+    steps, before = _make_roberta_steps(made, knobs), made.get("pre_tokenizer") or {}
+    return steps | {
+        "pre_tokenizer": before if steps["pre_tokenizer"] | before == steps["pre_tokenizer"] else steps["pre_tokenizer"]
+    }
+
+
 def _make_xlm_roberta_steps(made, knobs):
     normal = made.get("normalizer") or {}
     steps = (normal, *normal.get("normalizers", ()))
@@ -79,5 +113,7 @@ STEPS = {
     "DistilBertTokenizer": ("WordPiece", _make_bert_steps),
     "ElectraTokenizer": ("WordPiece", _make_bert_steps),
     "RobertaTokenizer": ("BPE", _make_roberta_steps),
+    "BartTokenizer": ("BPE", _make_roberta_steps),
+    "GPT2Tokenizer": ("BPE", _make_gpt2_steps),
     "XLMRobertaTokenizer": ("Unigram", _make_xlm_roberta_steps),
 }

@@ -228,4 +228,7 @@ def _read_classes(where, config_json) -> tuple[str, ...]:
         list(labels),
         "each number from 0 on",
     )
+    errors.require(
+        len({*labels.values()}) == len(labels), f"{where}: id2label", [*labels.values()], "names that differ"
+    )
     return tuple(labels[str(number)] for number in range(len(labels)))

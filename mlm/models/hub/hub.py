@@ -68,6 +68,9 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
         shapes = _param_shapes(model, vocab_size)
         map_tensors = functools.partial(module.map_tensors, architecture, is_tied=model.tie_embeddings)
         outside_layers = {mapping.path: mapping for mapping in map_tensors(0)}
+        table, decoder = outside_layers["token", "embedding"].name, f"{architecture.decoder}.weight"
+        if model.tie_embeddings and table not in names and decoder in names:  # a file may have either name
+            names[table] = names.pop(decoder)
         has_lm_head = not any(mapping.lm_head for mapping in outside_layers.values()) or any(
             mapping.lm_head and mapping.name in names for mapping in outside_layers.values()
         )
@@ -87,7 +90,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
             for name, name_in_file in names.items()
             if name not in mapped and file.get_slice(name_in_file).get_dtype() in tensors.FLOAT_TYPES
         }
-    table_VxD = mapped[outside_layers["token", "embedding"].name]
+    table_VxD = mapped[table]
     for name in [name for name in unused if name.startswith(f"{architecture.decoder}.")]:
         decoder = unused.pop(name)
         errors.require(
@@ -214,7 +217,7 @@ def read_own_config(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]
     errors.require(isinstance(flat, dict), f"{path}: config", flat, "fields by name")
     labels = config_json.get("labels", [])
     is_valid = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
-    errors.require(is_valid, f"{path}: labels", labels, "names")
+    errors.require(is_valid and len({*labels}) == len(labels), f"{path}: labels", labels, "names that differ")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in flat.items()}, tuple(labels)
 
 

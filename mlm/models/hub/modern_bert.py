@@ -139,13 +139,12 @@ def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
     if layer_types == [GLOBAL] * num_layers:
         return {"rope_theta": attention["rope_theta"], "local_window": 0}
     window = settings.get_integer(where, config_json, "local_attention", 2, 128)
-    errors.require(window % 2 == 0, f"{where}: local_attention", window, "an even number")
     counts = (every, 0, *range(2, num_layers + 1))
     found = [count for count in counts if layer_types == _make_layer_types(count, num_layers)]
     errors.require(
         bool(found), f"{where}: layer_types", layer_types, f"{GLOBAL} for every n-th layer from the first on"
     )
-    return attention | {"local_window": window, "global_every": found[0]}
+    return attention | {"local_window": window // 2 * 2, "global_every": found[0]}  # half on each side of a token
 
 
 def _make_layer_types(every: int, num_layers: int) -> list[str]:

@@ -14,6 +14,7 @@ from mlm.models.hub import settings
 TENSOR_FILE = "model.safetensors"
 PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "tf_model.h5", "flax_model.msgpack")
 SHARD_INDEX_FILE = f"{TENSOR_FILE}.index.json"
+PICKLE_INDEX_FILE = "pytorch_model.bin.index.json"
 SHARD_GLOB = "model-*-of-*.safetensors"
 FLOAT_TYPES = ("F32", "F16", "BF16")  # the types that are read, as float32
 
@@ -77,11 +78,16 @@ def list_tensor_files(folder: Path) -> list[Path]:
                 f"{folder / pickle}: expected {TENSOR_FILE}, since reading a pickle can run code; {remedy}"
             )
         raise errors.ConfigError(f"{folder}: expected a folder with {TENSOR_FILE}")
-    weight_map = settings.read_json(index).get("weight_map")
+    return list_shards(index)
+
+
+def list_shards(index: Path) -> list[Path]:
+    """The files that an index of shards names, in order of name."""
+    weight_map: Any = settings.read_json(index).get("weight_map")
     names = {*weight_map.values()} if isinstance(weight_map, dict) else set()
     is_valid = bool(names) and all(isinstance(name, str) and name == Path(name).name for name in names)
     errors.require(is_valid, f"{index}: weight_map", weight_map, "the name of a file of this folder for each tensor")
-    return [folder / name for name in sorted(names)]
+    return [index.parent / name for name in sorted(names)]
 
 
 def check_tensor(where: str, file, name: str, shape: tuple[int, ...] | None = None) -> None:

@@ -32,6 +32,7 @@ from mlm.base.storage import get_storage
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.models import platform_kernels
+from mlm.models.hub import hub
 from mlm.training.run import extension, provenance
 from mlm.training.step import parallel
 from mlm.training.validation.split_scores import Columns
@@ -80,7 +81,13 @@ def read_identity(workdir: Path | str) -> dict | None:
     If the run was extended, it also has its "original" values (extension.py). Raises ConfigError for a run of an
     earlier version.
     """
-    return _check_format(workdir, files.read_json_with_digest(files.make_path(workdir, "config.json")))
+    try:
+        return _check_format(workdir, files.read_json_with_digest(files.make_path(workdir, "config.json")))
+    except files.DamagedFile:
+        errors.require(
+            not hub.is_hub_folder(workdir), "run", str(workdir), "the directory of a run, not a Hugging Face folder"
+        )
+        raise
 
 
 def require_identity(workdir: str) -> dict:

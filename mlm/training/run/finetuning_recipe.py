@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,8 +124,7 @@ def check(cfg: config.Config) -> None:
 def choose_finetuning_folder(source: str, name: str) -> Path:
     """The directory of a fine-tuning of a run or of a Hugging Face folder; nothing is written into the latter."""
     is_external = pretrained_folder.is_pretrained_folder(source) or not files.make_path(source).exists()
-    source_name = Path(os.path.abspath(source)).name.partition("@")[0]
-    return directory.finetuning_folder(Path("runs", source_name) if is_external else source, name)
+    return directory.finetuning_folder(pretrained_folder.choose_workdir(source) if is_external else source, name)
 
 
 def prepare_finetuning(

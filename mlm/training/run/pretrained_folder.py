@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +25,7 @@ DOWNLOADED_FILES = (
     tensors.TENSOR_FILE,
     tensors.SHARD_INDEX_FILE,
     tensors.SHARD_GLOB,
-    vocabulary.TOKENIZER_FILE,
-    vocabulary.TOKENIZER_CONFIG_FILE,
-    vocabulary.SPECIAL_TOKENS_FILE,
-    vocabulary.VOCAB_FILE,
-    *vocabulary.GPT2_FILES,
+    *vocabulary.FOLDER_FILES,
 )
 DEFAULT_SCORES = {
     "regression": "pearson",
@@ -60,6 +57,11 @@ class PretrainedFolder(NamedTuple):
 def is_pretrained_folder(path: str) -> bool:
     """Whether a path is a Hugging Face folder, or hf:ORG/NAME."""
     return path.startswith(HUB_PREFIX) or hub.is_hub_folder(path)
+
+
+def choose_workdir(path: str) -> Path:
+    """The directory of the results of a Hugging Face folder; nothing is written into the folder."""
+    return Path("runs", Path(os.path.abspath(path)).name.partition("@")[0])
 
 
 def download_folder(path: str) -> str:

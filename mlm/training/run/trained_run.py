@@ -4,10 +4,12 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.training.run import checkpoint, directory, resolution
+from mlm.training.run import checkpoint, directory, pretrained_folder, resolution
 from mlm.training.step import parallel, program
 
 
@@ -23,9 +25,21 @@ class TrainedRun(NamedTuple):
     dataset_info: types.DatasetInfo  # the dataset that it was built for
     cached_data: pack.PackedDataset | None = None
     milestone: int | None = None  # the step, if it was loaded by its step; None: the newest checkpoint
+    has_lm_head: bool = True
+    has_data: bool = True  # False: a Hugging Face folder's model
+
+    def require_data(self) -> None:
+        """Raises ConfigError if the run has no data of its own."""
+        errors.require(
+            self.has_data,
+            "evaluation",
+            self.cfg.init.hub,
+            "a run, since a folder has no held-out text; or --sentences, --blimp, --sts, --prompt or --pairs",
+        )
 
     def load_data(self) -> pack.PackedDataset:
         """The data of the run, prepared again unless cached. Raises ConfigError if it changed since the training."""
+        self.require_data()
         if self.cached_data is not None:
             return self.cached_data
         packed = pack.load_dataset(self.cfg)
@@ -43,9 +57,10 @@ def load(
     exclusive: bool = True,
     step: int | None = None,
 ) -> TrainedRun:
-    """Loads the run in a directory.
+    """Loads the run in a directory, or the model of a Hugging Face folder as a run of no steps.
 
     Args:
+        workdir: the directory, or the folder.
         settings: fields, by dotted name, that override the run's. Only fields that cannot change a result.
         packed: the run's data, if it is loaded already. The program is then the same as in training. Without it, the
             objective has no scores of the majority class, whose counts are in the data; the run's result has them.
@@ -56,12 +71,14 @@ def load(
         ConfigError: there is no run, or no checkpoint or milestone of the step, or a process is training there.
         DamagedFile: a file of the run is damaged.
     """
-    saved = directory.require_identity(workdir)
     result_fields = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():
         errors.require(
             name not in result_fields, f"config.{name}", value, "what the run was trained with; leave it out"
         )
+    if pretrained_folder.is_pretrained_folder(workdir):
+        return _load_folder(workdir, settings)
+    saved = directory.require_identity(workdir)
     unknown_fields = saved["config"].keys() - fields.DEFAULT.keys()
     if unknown_fields:
         raise errors.ConfigError(
@@ -96,4 +113,34 @@ def load(
     state = run_program.partitioner.put_state(snapshot.state._replace(opt_state=()))
     return TrainedRun(
         cfg, int(snapshot.state.step), tokenizer, run_program, state, digest, dataset_info, packed, milestone=step
+    )
+
+
+def _load_folder(path, settings) -> TrainedRun:
+    """The results of a folder go to runs/NAME, or to the workdir of the settings: nothing is written into it."""
+    folder = pretrained_folder.find_folder(path)
+    source, digest = pretrained_folder.read_folder(folder), pretrained_folder.compute_digest(folder)
+    workdir = settings.get("workdir") or str(pretrained_folder.choose_workdir(path))
+    errors.require(
+        directory.read_identity(workdir) is None,
+        "config.workdir",
+        workdir,
+        f"a directory without a run, for the results of {path}; set workdir=DIR",
+    )
+    files.check_folder("config.workdir", workdir)
+    values = {"workdir": workdir, "init.hub": path, "init.hub_sha256": digest}
+    cfg = fields.override(source.cfg, dict(settings) | values)
+    parallel.check_evaluation(cfg)
+    run_program = program.build_program(cfg, source.dataset_info)
+    state = run_program.partitioner.put_state(types.TrainState(np.zeros((), np.int32), source.params, ()))
+    return TrainedRun(
+        cfg,
+        0,
+        source.tokenizer,
+        run_program,
+        state,
+        digest,
+        source.dataset_info,
+        has_lm_head=source.has_lm_head,
+        has_data=False,
     )
