@@ -1,5 +1,6 @@
 """Pickled weights become a folder that opens, where torch reads them; what is no plain tensor is refused."""
 
+import json
 import pickle
 
 import numpy as np
@@ -36,6 +37,33 @@ def test_a_folder_of_pickles_opens_once_converted(hub_folders, tmp_path):
     convert.main(["convert", str(folder), str(tmp_path / "out")])
     np.testing.assert_array_equal(mlm.load(tmp_path / "out").logits(line), wanted)
     assert refuse(folder, tmp_path / "out") == f"OUT = '{tmp_path}/out': expected an empty or new folder"
+
+
+def test_shards_are_whole_and_every_file_of_the_vocabulary_is_kept(hub_folders, tmp_path):
+    torch = pytest.importorskip("torch")
+    folder, line = tmp_path / "roberta", "the apple is [MASK]"
+    wanted = mlm.load(folder).logits(line)
+    made = json.loads((folder / "tokenizer.json").read_text())["model"]
+    (folder / "vocab.json").write_text(json.dumps(made["vocab"]))
+    (folder / "merges.txt").write_text("".join(f"{' '.join(pair)}\n" for pair in made["merges"]))
+    (folder / "tokenizer.json").unlink()
+    tensors = load((folder / "model.safetensors").read_bytes())
+    (folder / "model.safetensors").unlink()
+    shards = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
+    index = {"weight_map": {name: shards[i % 2] for i, name in enumerate(tensors)}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    for shard in shards:
+        part = {name: torch.from_numpy(x) for name, x in tensors.items() if index["weight_map"][name] == shard}
+        torch.save(part, folder / shard)
+    convert.main(["convert", str(folder), str(tmp_path / "out")])
+    np.testing.assert_array_equal(mlm.load(tmp_path / "out").logits(line), wanted)
+    assert {"vocab.json", "merges.txt", "tokenizer_config.json"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    torch.save({}, folder / shards[1])
+    assert refuse(folder, tmp_path / "none").endswith("expected a tensor of these files")
+    (folder / shards[1]).unlink()
+    assert refuse(folder, tmp_path / "none").endswith(f"weight_map = '{shards[1]}': expected a file of this folder")
+    (folder / "pytorch_model.bin.index.json").unlink()
+    assert "index.json: expected a file" in refuse(folder, tmp_path / "none") and not (tmp_path / "none").exists()
 
 
 def test_tensors_of_any_layout_are_converted_or_refused_in_a_line(hub_folders, tmp_path):

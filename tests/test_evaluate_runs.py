@@ -7,8 +7,10 @@ import types
 from pathlib import Path
 
 import pytest
-from small import drawn_config, run_mlm, small_config
+from hub_folders import change_tensors, make_folders
+from small import drawn_config, get_refusal, run_mlm, small_config
 
+import mlm
 from mlm.base import errors, fields, files
 from mlm.cli import evaluate, evaluate_cases
 from mlm.data.tasks import blimp
@@ -311,3 +313,43 @@ def test_only_what_the_flags_name_is_evaluated(flags, tasks):
     run = types.SimpleNamespace(cfg=drawn_config("cache"))
     suite = blimp.Suite("words", "1", [blimp.Paradigm("order", "order", ["a b", "b a"])]) if args.blimp else None
     assert {case.task for case in evaluate_cases.list_run_cases(run, args, suite, [])} == tasks
+
+
+def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, monkeypatch, capsys):
+    cfg, _ = run
+    monkeypatch.chdir(tmp_path)
+    folder = make_folders(tmp_path)["bert"]
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    (tmp_path / "pairs").mkdir()
+    pair = {"sentence_good": "the apple is red", "sentence_bad": "the red is apple", "linguistics_term": "order"}
+    (tmp_path / "pairs" / "order.jsonl").write_text(f"{json.dumps(pair)}\n" * 3)
+    flags = ["--blimp=pairs", "--max_pairs=3"]
+    evaluate.main(["evaluate", str(folder), cfg.workdir, *flags])
+    shown = capsys.readouterr().out
+    assert f"written: {cfg.workdir}/evaluations.json" in shown and "written: runs/bert/evaluations.json" in shown
+    assert [line.split("|")[1].strip() for line in shown.splitlines()[-6:] if line.startswith("|")][-2:] == [
+        str(folder),
+        cfg.workdir,
+    ]
+    stored = directory.read_evaluations("runs/bert")
+    path = tmp_path / "runs" / "bert" / "evaluations.json"
+    written = path.stat().st_mtime_ns
+    assert mlm.evaluate(mlm.load(folder), blimp="pairs", max_pairs=3) == stored and path.stat().st_mtime_ns == written
+    loaded, model = trained_run.load(str(folder), {}), mlm.load(folder)
+    case = EvaluationCase("pseudo_likelihood", "all", ["the apple is red", "the sky"])
+    nats = -model.pseudo_log_likelihood(case.inputs).sum()
+    result = evaluation_tasks.evaluate(loaded, [case])["evaluations"]["pseudo_likelihood"]["all"]
+    assert result["pll"]["token_nats"] * result["tokens"] == pytest.approx(nats, rel=1e-5)
+    for flag, line in (
+        ((), "no held-out text"),
+        (("--anisotropy",), "no held-out text"),
+        (("--milestones",), "a run's directory"),
+        ((*flags, f"workdir={cfg.workdir}"), "expected a directory without a run"),
+    ):
+        assert line in get_refusal(evaluate.main, ["evaluate", str(folder), *flag])
+    for change in ({"workdir": str(folder)}, {"init.run": str(folder)}):
+        changed = {"data.path": str(tmp_path / "pairs" / "*"), "workdir": "runs/b", "train.steps": 1} | change
+        assert "init.hub takes a Hugging Face folder" in get_refusal(mlm.train, changed)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    encoder = change_tensors(folder, lambda name, x: [(name, x)] if name.startswith("bert.") else [])
+    assert "an encoder alone" in get_refusal(evaluate.main, ["evaluate", str(encoder), *flags])

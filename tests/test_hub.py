@@ -20,8 +20,9 @@ from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export, kinds
-from mlm.inference import batching, pretrained_io
-from mlm.models.hub import hub
+from mlm.inference import batching, neighbors, pretrained_io
+from mlm.inference.masked_queries import make_tokens
+from mlm.models.hub import bert, hub
 from mlm.training.run import directory
 
 EVERY = pytest.mark.parametrize("name", theirs.FOLDERS)
@@ -50,6 +51,33 @@ def test_logits_states_and_attentions_are_theirs(models, name):
         np.testing.assert_allclose(
             model.encode(theirs.LINES[plain], layer, pooling=None), wanted_TxD, rtol=0, atol=1e-5
         )
+
+
+@EVERY
+def test_a_mask_in_a_text_is_the_mask_in_every_method(models, name):
+    model, text = models[name], "the [MASK] is red"
+    ids = [batching.encode_text(model.tokenizer, text, allow_mask=True)]
+    states = jax.device_get(model.model.encode(model.params["model"], make_tokens(jnp.array(ids)))[0])[0]
+    assert MASK in ids[0] and len(model.tokenize(text)) == len(ids[0])
+    np.testing.assert_allclose(model.encode(text, pooling=None), states, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(model.similar(text, [text])[0].cosine, 1, atol=1e-5)
+    assert len(model.attentions(text).tokens) == len(model.logits(text)) == len(ids[0])
+    assert model.pseudo_log_likelihood("[MASK]") == 0
+    assert not neighbors.find_words(model.tokenizer, text, 30)
+    with pytest.raises(errors.ConfigError, match=r"expected one without \[MASK\]"):
+        neighbors.find_neighbors(model, text, "red", ["the sky"])
+
+
+@EVERY
+def test_a_tied_table_is_read_by_either_name(folders, models, name, tmp_path):
+    architecture = bert.ARCHITECTURES[json.loads((folders[name] / "config.json").read_text())["model_type"]]
+    table = f"{architecture.prefix}.embeddings.word_embeddings.weight"
+    folder = change_tensors(
+        change_folder(folders, tmp_path, name),
+        lambda had, x: [(f"{architecture.decoder}.weight" if had == table else had, x)],
+    )
+    line = theirs.LINES[theirs.ASKED[-1]]
+    np.testing.assert_array_equal(mlm.load(folder).logits(line), models[name].logits(line))
 
 
 @EVERY

@@ -143,7 +143,7 @@ BAD = {
         {"layer_types": ["full_attention"]},
         "layer_types = .*: expected one for each of 3 layers",
     ),
-    "an odd window": ({"local_attention": 7}, "local_attention = 7: expected an even number"),
+    "a window of itself": ({"local_attention": 1}, "local_attention = 1: expected 2 <= value"),
     "scaled positions": (
         {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
         "rope_parameters = .*: expected rope_type default",
@@ -164,6 +164,26 @@ def test_an_encoder_alone_is_read(plain, models, case, prefix, tmp_path):
     assert not found.has_lm_head
     for name in found.params["model"].keys() - {"transform", "transform_norm", "bias"}:
         jax.tree.map(np.testing.assert_array_equal, found.params["model"][name], models[case].params["model"][name])
+
+
+def test_a_window_is_half_of_it_on_each_side(plain, tmp_path):
+    even, odd = (
+        mlm.load(write_case(plain, tmp_path / str(size), "modernbert", local_attention=size)) for size in (4, 5)
+    )
+    assert odd.config.model == even.config.model and odd.config.model.local_window == 4
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    peer = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "5" / "modernbert").eval()
+    logits = odd.logits("a b c d e f g h i j k l")
+    ids = torch.tensor([odd.tokenize("a b c d e f g h i j k l")])
+    np.testing.assert_allclose(logits, peer(ids).logits[0].detach().numpy(), rtol=0, atol=1e-4)
+
+
+def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path):
+    table = "model.embeddings.tok_embeddings.weight"
+    folder = change_tensors(
+        write_case(plain, tmp_path, "modernbert"), lambda name, x: [("decoder.weight" if name == table else name, x)]
+    )
+    np.testing.assert_array_equal(mlm.load(folder).logits("a b"), models["modernbert"].logits("a b"))
 
 
 @pytest.mark.parametrize("case", BAD)

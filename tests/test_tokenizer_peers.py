@@ -5,6 +5,7 @@ variable MLM_TEXTS names a folder of texts, one line in so many of those is aske
 """
 
 import functools
+import json
 import os
 import random
 import unicodedata
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import tokenizers
 from fixtures import tokenizer_lines as theirs
-from small import load_arrays
+from small import get_refusal, load_arrays
 
 from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
@@ -173,6 +174,85 @@ def test_entries_of_a_list_are_as_many_as_its_lines(tmp_path):
     (tmp_path / "tokenizer_config.json").unlink()
     pytest.importorskip("transformers")
     assert theirs.encode_lines(tmp_path, ["The the"]) == [[8, 8]]
+
+
+REFUSED = {  # changes of a folder, its settings first, and what is said
+    "another program": (
+        "uncased",
+        {"tokenizer_class": "BertJapaneseTokenizer"},
+        "vocab.txt",
+        "tokenizer_class = 'BertJ",
+    ),
+    "a file's class": (
+        "uncased",
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        "vocab.txt",
+        "tokenizer_class = 'PreT",
+    ),
+    "another alphabet": (
+        "bytes",
+        {"tokenizer_class": "CLIPTokenizer"},
+        "vocab.txt",
+        "tokenizer_class = 'CLIPTokenizer'",
+    ),
+    "another program's": ("uncased", {"tokenizer_class": "BertweetTokenizer"}, "", "tokenizer_class = 'Bertweet"),
+    "a word for a switch": ("uncased", {"do_lower_case": "no"}, "", "do_lower_case = 'no': expected true or false"),
+    "no number": ("uncased", {"added_tokens_decoder": ["brown"]}, "", "expected the number of each added token"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_are_not_known_are_refused_in_one_line(case, tmp_path):
+    base, settings, drop, line = REFUSED[case]
+    folder = theirs.write(load_outputs(), base, tmp_path)
+    theirs.change(
+        folder, {name: value for name, value in settings.items() if value != ["brown"]}, "tokenizer.json" * bool(drop)
+    )
+    if case == "no number":
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    said = get_refusal(hub.read_tokenizer, folder)
+    assert said.startswith(f"{folder}/tokenizer_config.json: ") and line in said
+
+
+def test_the_mask_of_merges_takes_its_space_as_in_the_released_file(tmp_path):
+    folder = theirs.write(load_outputs(), "a word added to merges", tmp_path)
+    words = hub.read_tokenizer(folder)
+    assert words.encode_masked(" the [MASK] fox") == [*words.encode(" the"), MASK, *words.encode(" fox")]
+    mask = {"content": "<mask>", "lstrip": False, "rstrip": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"mask_token": mask}))
+    assert hub.read_tokenizer(folder).encode_masked(" the [MASK] fox")[-len(words.encode("fox")) :] == words.encode(
+        "fox"
+    )
+
+
+def replace(text, content):
+    return {"type": "Replace", "pattern": {"String": text}, "content": content}
+
+
+@pytest.mark.parametrize(("step", "key"), [("normalizer", "normalizers"), ("decoder", "decoders")])
+def test_steps_that_multiply_the_text_are_refused(step, key, tmp_path):
+    folder = theirs.write(load_outputs(), "bytes", tmp_path)
+    made = json.loads((folder / hub.TOKENIZER_FILE).read_text())
+    for steps, line in (
+        ([replace("a", "a" * 10)] * 12, "letters of"),
+        ([replace("", "ab" * 200)], "letters of"),
+        ([replace("a", "bb")] * 3, ""),
+    ):
+        (folder / hub.TOKENIZER_FILE).write_text(json.dumps(made | {step: {"type": "Sequence", key: steps}}))
+        if line:
+            assert line in get_refusal(hub.read_tokenizer, folder)
+    hub.read_tokenizer(folder)
+
+
+def test_a_pattern_that_goes_back_without_end_is_a_line(tmp_path):
+    folder = theirs.write(load_outputs(), "bytes", tmp_path)
+    made = json.loads((folder / hub.TOKENIZER_FILE).read_text())
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    (folder / hub.TOKENIZER_FILE).write_text(json.dumps(made | {"pre_tokenizer": split}))
+    (folder / "tokenizer_config.json").unlink()
+    words = hub.read_tokenizer(folder)
+    for encode in (words.encode, words.encode_with_offsets, words.encode_masked):
+        assert "expected steps that end" in get_refusal(encode, "a" * 40 + "b")
 
 
 @pytest.mark.parametrize("name", [*theirs.FOLDERS, *theirs.CHANGED])

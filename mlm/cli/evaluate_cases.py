@@ -17,6 +17,8 @@ def read_sentences(data, args) -> list[str]:
             files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
         )
     else:
+        is_run = data.corpus != "auto"
+        errors.require(is_run, "--sentences", "", "text files, since a Hugging Face folder has no held-out text")
         texts = corpus.read_documents(data, "validation")
     sentences = itertools.chain.from_iterable(map(corpus.split_sentences, texts))
     return list(itertools.islice(sentences, args.max_sentences or None))
@@ -62,8 +64,6 @@ def list_run_cases(run, args, suite, common: list) -> list:
     """The cases that the arguments ask for, of a loaded run; without any, the held-out sentences."""
     cases = minimal_pairs.list_cases(suite) if suite else []
     if args.sentences or args.max_sentences or not (cases or common or args.anisotropy or args.beams):
-        if not args.sentences:
-            run.require_data()
         sentences = read_sentences(run.cfg.data, args)
         cases = [EvaluationCase("pseudo_likelihood", "all", sentences)] * bool(sentences) + cases
     cases += common + list_translation_cases(run.cfg, args)

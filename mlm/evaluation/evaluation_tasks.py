@@ -26,28 +26,22 @@ EVALUATION_TASKS = {
     "grammar_probes": EvaluationTask(grammar_probes.get_unsupported_reason, grammar_probes.evaluate),
     "loss_decomposition": EvaluationTask(loss_decomposition.get_unsupported_reason, loss_decomposition.evaluate),
     "pseudo_likelihood": EvaluationTask(
-        sentence_scores.get_unsupported_reason,
-        sentence_scores.evaluate,
-        sentence_scores.count_units,
-        needs_lm_head=True,
+        sentence_scores.get_unsupported_reason, sentence_scores.evaluate, sentence_scores.count_units
     ),
     "text_baseline": EvaluationTask(text_baseline.get_unsupported_reason, text_baseline.evaluate),
     "predictions": EvaluationTask(predictions.get_unsupported_reason, predictions.evaluate),
     "anisotropy": EvaluationTask(embeddings.get_unsupported_reason, embeddings.evaluate_anisotropy),
     "context_range": EvaluationTask(context_range.get_unsupported_reason, context_range.evaluate),
     "sts": EvaluationTask(embeddings.get_unsupported_reason, embeddings.evaluate_similarity, embeddings.count_units),
-    "zero_shot": EvaluationTask(
-        sentence_scores.get_unsupported_reason, prompts.evaluate, prompts.count_units, needs_lm_head=True
-    ),
+    "zero_shot": EvaluationTask(sentence_scores.get_unsupported_reason, prompts.evaluate, prompts.count_units),
     "few_shot": EvaluationTask(
-        few_shot.get_unsupported_reason, few_shot.evaluate, few_shot.count_units, few_shot.summarize, needs_lm_head=True
+        few_shot.get_unsupported_reason, few_shot.evaluate, few_shot.count_units, few_shot.summarize
     ),
     "minimal_pairs": EvaluationTask(
         sentence_scores.get_unsupported_reason,
         minimal_pairs.evaluate,
         sentence_scores.count_units,
         minimal_pairs.summarize,
-        needs_lm_head=True,
     ),
     "translation": EvaluationTask(translation_scores.get_unsupported_reason, translation_scores.evaluate),
     "finetuned_tasks": EvaluationTask(

@@ -78,7 +78,6 @@ class EvaluationTask(NamedTuple):
     evaluate: EvaluateCase
     count_units: CountUnits = lambda run, case: 1
     summarize: Summarize = lambda results: {}
-    needs_lm_head: bool = False
 
 
 def select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
@@ -137,8 +136,6 @@ def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequen
     """
     for name in {case.task for case in cases}:
         reason = tasks[name].get_unsupported_reason(run.cfg)
-        if not reason and tasks[name].needs_lm_head and not run.has_lm_head:
-            reason = "it is an encoder without an output layer over the vocabulary"
         if reason:
             raise errors.ConfigError(f"run {run.cfg.workdir!r}: does not support the evaluation {name}: {reason}")
     contents = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "evaluations": {}, "summary": {}}

@@ -8,7 +8,7 @@ import functools
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TO
 MODEL_CONFIG_FILE = "config.json"
 GPT2_FILES = ("vocab.json", "merges.txt")  # GPT-2's and RoBERTa's
 FOLDER_FILES = (TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE, *GPT2_FILES)
-TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between texts
 MAX_ENTRY_LENGTH = 1000  # letters of an entry; the library overflows the stack at some 100,000
 MAX_EXPANSION = 256  # letters that the steps before the model may make of one
@@ -54,7 +53,7 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
             f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; transformers "
             f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    hub_classes.check_settings(folder / TOKENIZER_CONFIG_FILE, knobs, folder / MODEL_CONFIG_FILE, config, source[0])
+    hub_classes.check_settings(folder, knobs, config, source[0])
     if source == (TOKENIZER_FILE,):
         made = _read_json(folder / TOKENIZER_FILE)
     elif source == GPT2_FILES:
@@ -66,10 +65,8 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
         knobs = {"do_lower_case": lower} | knobs | {"tokenizer_class": "BertTokenizer"}
     where = str(folder / source[0])
     _build_backend(where, made)
-    size = config["vocab_size"] if type(config.get("vocab_size")) is int else 0
-    made = hub_classes.apply_class_steps(made, knobs, config)
-    made = _merge_added_tokens(folder, made, knobs, size)
-    number = _get_entry_ids(made)
+    made = _merge_added_tokens(folder, hub_classes.apply_class_steps(made, knobs, config), knobs)
+    number, size = _get_entry_ids(made), config["vocab_size"] if type(config.get("vocab_size")) is int else 0
     if END_OF_TEXT in number and not any(knobs.get(key) for key in SPECIAL_TOKEN_KEYS[CLS:]):
         made, knobs = _add_special_tokens(made, number)
         number, size = _get_entry_ids(made), 0
@@ -79,13 +76,11 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     special = _get_special_tokens(knobs, usual)
     for key, name in zip(SPECIAL_TOKEN_KEYS, special, strict=True):
         errors.require(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
-    mask: Any = knobs.get("mask_token")
-    if all(one["content"] != special[MASK] for one in made.get("added_tokens", ())):
-        # As transformers' class for RoBERTa adds it: the space before it is hidden with it.
-        flags = mask if isinstance(mask, dict) else {"lstrip": source == GPT2_FILES}
-        if sides := {side: True for side in ("lstrip", "rstrip") if flags.get(side)}:
-            token = _make_added_token(number[special[MASK]], special[MASK], special=True, **sides)
-            made |= {"added_tokens": [*made.get("added_tokens", ()), token]}
+    added, flags = made.get("added_tokens", []), knobs.get("mask_token")
+    flags = flags if isinstance(flags, dict) else {"lstrip": source == GPT2_FILES}  # as RoBERTa's mask takes its space
+    if any(map(flags.get, ("lstrip", "rstrip"))) and all(one["content"] != special[MASK] for one in added):
+        mask = _make_added_token(number[special[MASK]], flags | {"content": special[MASK], "special": True})
+        made |= {"added_tokens": [*added, mask]}
     errors.require(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
     errors.require(
         sorted(number.values()) == list(range(len(number))),
@@ -97,43 +92,32 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     return build_tokenizer(json.dumps({"special": special, "tokenizer": made} | padded, ensure_ascii=False).encode())
 
 
-def _merge_added_tokens(folder, made, knobs, size):
-    """tokenizer.json with the tokens that the files beside it add, as transformers merges them.
-
-    Tokens that are named alone follow where a model's table of `size` entries has a row for them.
-    """
-    number, beside, path = _get_entry_ids(made), {}, folder / TOKENIZER_CONFIG_FILE
-    named = [value for key, value in knobs.items() if key.endswith("_token") and key not in SPECIAL_TOKEN_KEYS]
-    extra: Any = knobs.get("extra_special_tokens") or knobs.get("additional_special_tokens") or []
-    named += extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else [extra]
-    names = [one["content"] if isinstance(one, dict) else one for one in named if one]
-    special = {*names, *_get_special_tokens(knobs)}
+def _merge_added_tokens(folder, made, knobs):
+    """tokenizer.json with the tokens that the files beside it add, as transformers merges them."""
     listed = {one["content"]: one for one in made.get("added_tokens", ())}
+    path, decoder = folder / TOKENIZER_CONFIG_FILE, knobs.get("added_tokens_decoder")
     try:
-        if knobs.get("added_tokens_decoder") is not None:
-            for number_there, one in knobs["added_tokens_decoder"].items():
-                flags = {flag: one[flag] for flag in TOKEN_FLAGS if flag in one}
-                beside[one["content"]] = _make_added_token(number_there, one["content"], **flags)
+        if decoder is not None:
+            beside = {one["content"]: _make_added_token(number, one) for number, one in decoder.items()}
         else:
-            path = folder / ADDED_TOKENS_FILE
-            for content, number_there in _read_json(path).items():
-                beside[content] = _make_added_token(number_there, content, special=content in special)
-            beside |= listed
+            path, extra = folder / ADDED_TOKENS_FILE, knobs.get("additional_special_tokens") or []
+            special = {*_get_special_tokens(knobs), *(knobs.get("extra_special_tokens") or extra)}
+            beside = {
+                content: _make_added_token(number, {"content": content, "special": content in special})
+                for content, number in _read_json(path).items()
+            } | listed
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise errors.ConfigError(f"{path}: expected the number of each added token ({error!r})") from None
     tokens = listed | beside
-    number |= {content: one["id"] for content, one in tokens.items()}
-    for name in names:
-        if name not in number and (not size or max(number.values()) + 1 < size):
-            number[name] = max(number.values()) + 1
-            tokens[name] = _make_added_token(number[name], name, special=True)
     return made if tokens == listed else made | {"added_tokens": sorted(tokens.values(), key=lambda one: one["id"])}
 
 
-def _make_added_token(number, content, *, special=False, **flags):
-    """An entry of added_tokens in tokenizer.json."""
-    none = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-    return {"id": int(number), "content": content, **none, "normalized": not special, "special": special} | flags
+def _make_added_token(number, token):
+    """An entry of added_tokens in tokenizer.json; token: its content, and flags that are not the default."""
+    flags = {flag: token.get(flag, False) for flag in ("single_word", "lstrip", "rstrip")}
+    special = token.get("special", False)
+    normalized = token.get("normalized", not special)
+    return {"id": int(number), "content": token["content"], **flags, "normalized": normalized, "special": special}
 
 
 def has_vocabulary(folder: Path | str) -> bool:
@@ -275,28 +259,25 @@ def _read_json(path) -> dict[str, Any]:
     return found
 
 
-class _Backend:
-    """A tool of the tokenizers library, whose panics (no Exception) are ConfigErrors."""
+class _Backend(NamedTuple):
+    """A tool of the tokenizers library, whose panics, which are no Exceptions, are ConfigErrors."""
 
-    def __init__(self, tool):
-        self._tool = tool
+    tool: Any
 
     def __getattr__(self, name):
-        value = getattr(self._tool, name)
-        if not name.startswith("encode"):
-            return value
+        value = getattr(self.tool, name)
+        return functools.partial(_report_panic, value) if name.startswith("encode") else value
 
-        def encode(*args, **kwargs):
-            try:
-                return value(*args, **kwargs)
-            except BaseException as error:
-                if type(error).__name__ != "PanicException":
-                    raise
-                raise errors.ConfigError(
-                    f"{TOKENIZER_FILE}: expected steps that end for each text ({errors.first_line(error)})"
-                ) from None
 
-        return encode
+def _report_panic(encode, *args, **kwargs):
+    try:
+        return encode(*args, **kwargs)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise errors.ConfigError(
+            f"{TOKENIZER_FILE}: expected steps that end for each text ({errors.first_line(error)})"
+        ) from None
 
 
 def _build_backend(where, made):
@@ -306,10 +287,8 @@ def _build_backend(where, made):
         longest = max(map(len, _get_entry_ids(made)), default=0)
         errors.require(longest <= MAX_ENTRY_LENGTH, "letters of an entry", longest, f"at most {MAX_ENTRY_LENGTH}")
         for step in ("normalizer", "decoder"):
-            expansion = _bound_expansion(made.get(step) or {})
-            errors.require(
-                expansion <= MAX_EXPANSION, f"letters of {step} for one", expansion, f"at most {MAX_EXPANSION}"
-            )
+            bound = _bound_expansion(made.get(step) or {})
+            errors.require(bound <= MAX_EXPANSION, f"letters of {step} for one", bound, f"at most {MAX_EXPANSION}")
         return _Backend(tokenizers.Tokenizer.from_str(json.dumps(made)))
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(
@@ -411,7 +390,7 @@ def _add_special_tokens(made, number):
         for key, name in zip(SPECIAL_TOKEN_KEYS, SPECIAL_TOKENS, strict=True)
     }
     new = [name for name in special.values() if name not in number]
-    added = [_make_added_token(len(number) + i, name, special=True) for i, name in enumerate(new)]
+    added = [_make_added_token(len(number) + i, {"content": name, "special": True}) for i, name in enumerate(new)]
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 

@@ -25,23 +25,23 @@ OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer
 SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
 
 
-def check_settings(path: Path, knobs: dict[str, Any], config_path: Path, config: dict[str, Any], source: str) -> None:
-    """Raises ConfigError for a class whose steps are not known here, or for a setting of it that is none.
+def check_settings(folder: Path, knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
+    """Raises ConfigError for a class whose steps are not known, or for a setting of it that is none.
 
     Args:
-        path: of tokenizer_config.json.
-        knobs: its content.
-        config_path: of config.json.
-        config: its content.
+        folder: of the files.
+        knobs: tokenizer_config.json.
+        config: config.json.
         source: the file that the vocabulary is read from.
     """
-    where, name = (path, knobs["tokenizer_class"]) if knobs.get("tokenizer_class") else (config_path, "")
-    name = str(name or config.get("tokenizer_class") or "").removesuffix("Fast")
+    where = folder / ("tokenizer_config.json" if knobs.get("tokenizer_class") else "config.json")
+    name = str(knobs.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
     known = [one for one, (model, _) in STEPS.items() if model == MODEL_BY_FILE.get(source, model)]
     is_known = not name or name in known or (source not in MODEL_BY_FILE and name not in OTHER_CLASSES)
     errors.require(is_known, f"{where}: tokenizer_class", name, f"one of {', '.join(known)}, to read {source}")
     for key in SWITCHES if name in STEPS or source in MODEL_BY_FILE else ():
-        errors.require(isinstance(knobs.get(key, True), bool), f"{path}: {key}", knobs.get(key), "true or false")
+        is_switch = isinstance(knobs.get(key, True), bool)
+        errors.require(is_switch, f"{folder / 'tokenizer_config.json'}: {key}", knobs.get(key), "true or false")
 
 
 def apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
@@ -84,11 +84,8 @@ def _make_roberta_steps(made, knobs):
 
 
 def _make_gpt2_steps(made, knobs):
-    """As RoBERTa's, but settings that tokenizer.json leaves out stay out."""
-    steps, before = _make_roberta_steps(made, knobs), made.get("pre_tokenizer") or {}
-    return steps | {
-        "pre_tokenizer": before if steps["pre_tokenizer"] | before == steps["pre_tokenizer"] else steps["pre_tokenizer"]
-    }
+    steps, before = _make_roberta_steps(made, knobs), made.get("pre_tokenizer") or {"type": ""}
+    return {} if before.items() <= steps["pre_tokenizer"].items() else steps  # what is left out there stays out
 
 
 def _make_xlm_roberta_steps(made, knobs):

@@ -84,9 +84,8 @@ def read_identity(workdir: Path | str) -> dict | None:
     try:
         return _check_format(workdir, files.read_json_with_digest(files.make_path(workdir, "config.json")))
     except files.DamagedFile:
-        errors.require(
-            not hub.is_hub_folder(workdir), "run", str(workdir), "the directory of a run, not a Hugging Face folder"
-        )
+        is_run = not hub.is_hub_folder(workdir)
+        errors.require(is_run, "run", str(workdir), "a run's directory; init.hub takes a Hugging Face folder")
         raise
 
 

@@ -1,6 +1,8 @@
 """A trained run, loaded: its newest checkpoint, its tokenizer and its config."""
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,21 +27,12 @@ class TrainedRun(NamedTuple):
     dataset_info: types.DatasetInfo  # the dataset that it was built for
     cached_data: pack.PackedDataset | None = None
     milestone: int | None = None  # the step, if it was loaded by its step; None: the newest checkpoint
-    has_lm_head: bool = True
     has_data: bool = True  # False: a Hugging Face folder's model
-
-    def require_data(self) -> None:
-        """Raises ConfigError if the run has no data of its own."""
-        errors.require(
-            self.has_data,
-            "evaluation",
-            self.cfg.init.hub,
-            "a run, since a folder has no held-out text; or --sentences, --blimp, --sts, --prompt or --pairs",
-        )
 
     def load_data(self) -> pack.PackedDataset:
         """The data of the run, prepared again unless cached. Raises ConfigError if it changed since the training."""
-        self.require_data()
+        expected = "a run, since a Hugging Face folder has no held-out text"
+        errors.require(self.has_data, "evaluation", self.cfg.init.hub, expected)
         if self.cached_data is not None:
             return self.cached_data
         packed = pack.load_dataset(self.cfg)
@@ -132,15 +125,12 @@ def _load_folder(path, settings) -> TrainedRun:
     cfg = fields.override(source.cfg, dict(settings) | values)
     parallel.check_evaluation(cfg)
     run_program = program.build_program(cfg, source.dataset_info)
+    if not source.has_lm_head:
+        model = dataclasses.replace(run_program.model, logits=functools.partial(_refuse_logits, path))
+        run_program = run_program._replace(model=model)
     state = run_program.partitioner.put_state(types.TrainState(np.zeros((), np.int32), source.params, ()))
-    return TrainedRun(
-        cfg,
-        0,
-        source.tokenizer,
-        run_program,
-        state,
-        digest,
-        source.dataset_info,
-        has_lm_head=source.has_lm_head,
-        has_data=False,
-    )
+    return TrainedRun(cfg, 0, source.tokenizer, run_program, state, digest, source.dataset_info, has_data=False)
+
+
+def _refuse_logits(path, *_):
+    raise errors.ConfigError(f"{path}: expected a folder whose tensors have an output layer; this is an encoder alone")
