@@ -41,9 +41,10 @@ PLACEHOLDER = "\ufdd0"  # a code point that no text may hold
 def read_tokenizer(folder: Path | str) -> Tokenizer:
     """The tokenizer of a folder. Raises ConfigError for one that is not there, broken, or lacks a special token."""
     folder = Path(folder)
-    knobs, config = _read_json(folder / TOKENIZER_CONFIG_FILE), {}
+    paths = (folder / TOKENIZER_CONFIG_FILE, folder / MODEL_CONFIG_FILE)
+    knobs, config = _read_json(paths[0]), {}
     with contextlib.suppress(errors.ConfigError):  # which the reader of the model reports
-        config = _read_json(folder / MODEL_CONFIG_FILE)
+        config = _read_json(paths[1])
     if knobs.get("added_tokens_decoder") is None:  # else transformers does not read the other file
         knobs |= _read_json(folder / SPECIAL_TOKENS_FILE)
     sources = ((TOKENIZER_FILE,), GPT2_FILES, (VOCAB_FILE,))
@@ -53,7 +54,7 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
             f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; transformers "
             f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    hub_classes.check_settings(folder, knobs, config, source[0])
+    hub_classes.check_settings(paths, knobs, config, source[0])
     if source == (TOKENIZER_FILE,):
         made = _read_json(folder / TOKENIZER_FILE)
     elif source == GPT2_FILES:

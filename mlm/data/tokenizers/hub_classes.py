@@ -25,23 +25,23 @@ OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer
 SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
 
 
-def check_settings(folder: Path, knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
+def check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
     """Raises ConfigError for a class whose steps are not known, or for a setting of it that is none.
 
     Args:
-        folder: of the files.
-        knobs: tokenizer_config.json.
-        config: config.json.
+        paths: of tokenizer_config.json and of config.json.
+        knobs: the content of the first.
+        config: that of the second.
         source: the file that the vocabulary is read from.
     """
-    where = folder / ("tokenizer_config.json" if knobs.get("tokenizer_class") else "config.json")
+    where = paths[not knobs.get("tokenizer_class")]
     name = str(knobs.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
     known = [one for one, (model, _) in STEPS.items() if model == MODEL_BY_FILE.get(source, model)]
     is_known = not name or name in known or (source not in MODEL_BY_FILE and name not in OTHER_CLASSES)
     errors.require(is_known, f"{where}: tokenizer_class", name, f"one of {', '.join(known)}, to read {source}")
     for key in SWITCHES if name in STEPS or source in MODEL_BY_FILE else ():
         is_switch = isinstance(knobs.get(key, True), bool)
-        errors.require(is_switch, f"{folder / 'tokenizer_config.json'}: {key}", knobs.get(key), "true or false")
+        errors.require(is_switch, f"{paths[0]}: {key}", knobs.get(key), "true or false")
 
 
 def apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:

@@ -139,12 +139,14 @@ def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
     if layer_types == [GLOBAL] * num_layers:
         return {"rope_theta": attention["rope_theta"], "local_window": 0}
     window = settings.get_integer(where, config_json, "local_attention", 2, 128)
-    counts = (every, 0, *range(2, num_layers + 1))
-    found = [count for count in counts if layer_types == _make_layer_types(count, num_layers)]
-    errors.require(
-        bool(found), f"{where}: layer_types", layer_types, f"{GLOBAL} for every n-th layer from the first on"
-    )
-    return attention | {"local_window": window // 2 * 2, "global_every": found[0]}  # half on each side of a token
+    different = {
+        count: [layer for layer, kind in enumerate(_make_layer_types(count, num_layers)) if layer_types[layer] != kind]
+        for count in (every, 0, *range(2, num_layers + 1))
+    }
+    count = min(different, key=lambda count: len(different[count]))
+    expected = f"{GLOBAL} for every n-th layer from the first on; layer {[*different[count], 0][0] + 1} is another"
+    errors.require(not different[count], f"{where}: layer_types", layer_types, expected)
+    return attention | {"local_window": window // 2 * 2, "global_every": count}  # half on each side of a token
 
 
 def _make_layer_types(every: int, num_layers: int) -> list[str]:
