@@ -3,7 +3,7 @@
     import mlm
 
     model = mlm.load("runs/a")
-    model.fill_mask("the [MASK] calls the old box .", top_k=3)
+    model.fill_mask("the [MASK] milks the old cow .", top_k=3)
 
 `import mlm` is cheap: JAX is imported when a name below is first used.
 """

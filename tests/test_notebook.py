@@ -41,7 +41,7 @@ def test_every_cell_runs(tmp_path, monkeypatch):
     ).execute()
     said = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     assert "('transformer', '', '2 layers of 16', 'mlm')" in said[0][0]["data"]["text/plain"]
-    expected = mlm.load(cfg.workdir).fill_mask("the [MASK] calls the old box .", top_k=3)[0]
+    expected = mlm.load(cfg.workdir).fill_mask("the [MASK] milks the old cow .", top_k=3)[0]
     printed = [output for output in said[1] if output.get("name") == "stdout"]  # a vocabulary this small lacks words
     assert printed[0]["text"] == "".join(f"{one.probability:.3f}  {one.text}\n" for one in expected)
     assert all(len(outputs) > 0 for outputs in said) and "image/png" in said[-1][-1]["data"]

@@ -117,7 +117,7 @@ def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
     done = call("mlm", "train", *(f"{name}={value}" for name, value in TINY.items()), "workdir=runs/a")
     assert "TensorBoard" not in done.stderr  # the extra is not installed, and nothing that would show its files
     assert (call.work / "runs" / "a" / "result.json").exists()
-    assert len(call("mlm", "fill", "runs/a", "the [MASK] calls the old box .").stdout.splitlines()) > 2
+    assert len(call("mlm", "fill", "runs/a", "the [MASK] milks the old cow .").stdout.splitlines()) > 2
 
     (call.work / "seeds.py").write_text(EXPERIMENT)
     done = call("mlm", "sweep", "run", "seeds.py")

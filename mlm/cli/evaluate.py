@@ -9,8 +9,8 @@ DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held
 
     mlm evaluate runs/a [runs/b ...] --blimp=FOLDER --sentences='held-out/*.txt'
     mlm evaluate runs/a --anisotropy --sts=FOLDER
-    mlm evaluate runs/a --prompt=sst2 --task_path=FOLDER [--few_shot]
-    mlm evaluate runs/a --prompt=reviews.toml --sts=pairs.toml
+    mlm evaluate runs/text --prompt=sst2 --task_path=FOLDER [--few_shot]
+    mlm evaluate runs/text --prompt=reviews.toml --sts=pairs.toml
     mlm evaluate runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
     mlm evaluate runs/a --milestones --blimp=FOLDER
     mlm evaluate runs/a HUGGING_FACE_FOLDER --blimp=FOLDER

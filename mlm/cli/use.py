@@ -14,15 +14,15 @@ the words to tag. The output is a table, with --json a line for each answer; mas
 a file count from 1, token ids are the folder's own. From Python: mlm.load(MODEL).
 """
 EXAMPLES = {
-    "fill": 'mlm fill runs/a "The capital of France is [MASK]."',
+    "fill": 'mlm fill runs/a "the [MASK] milks the old cow ."',
     "embed": "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pooling=mean",
-    "similar": 'mlm similar runs/a "He sat by the bank of the river" --word=bank --file=texts.txt',
-    "score": 'mlm score runs/a "A man plays the guitar." --metric=pll_word_l2r',
+    "similar": 'mlm similar runs/a "the horse sleeps near the river ." --word=river --file=texts.txt',
+    "score": 'mlm score runs/a "the singer hears the guitar ." --metric=pll_word_l2r',
     "predict": "mlm predict runs/a/tasks/sst2 --file=reviews.txt --out=predictions.csv",
-    "generate": 'mlm generate runs/a "Once upon a time" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
-    "translate": 'mlm translate runs/a "Ein Mann spielt Gitarre." --num_beams=4',
+    "generate": 'mlm generate runs/a "the old horse" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
+    "translate": 'mlm translate runs/a "the old horse sleeps ." --num_beams=4',
     "readability": "mlm readability runs/a --file=passages.txt",
-    "attention": 'mlm attention runs/a "A man plays the guitar." --out=page.html',
+    "attention": 'mlm attention runs/a "the old horse sleeps ." --out=page.html',
     "export": "mlm export runs/a FOLDER",
     "serve": "mlm serve runs/a runs/b --file=texts.txt",
 }

@@ -74,7 +74,7 @@ class LanguageModel:
     """A trained model with its tokenizer; `mlm.load` returns one.
 
         model = mlm.load("runs/a")
-        model.fill_mask("The sky is [MASK].")[0][0].token
+        model.fill_mask("the [MASK] milks the old cow .")[0][0].token
 
     Each method takes one text or a list of texts. One text returns one answer, a list returns a list of answers in the
     same order. A [MASK] in a text is the mask token. Texts longer than `length` tokens are truncated. An argument that
