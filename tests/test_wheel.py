@@ -50,11 +50,15 @@ def table(results):
 '''
 
 
+def copy_tree(folder):
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*LEFT_OUT))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel, built from a copy of the tree."""
     folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(ROOT, folder / "tree", ignore=shutil.ignore_patterns(*LEFT_OUT))
+    copy_tree(folder / "tree")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", f"--outdir={folder}", str(folder / "tree")]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -136,3 +140,33 @@ def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
 )
 def test_what_needs_an_extra_ends_at_its_start_in_one_line_that_names_the_extra(call, words, line):
     assert call("mlm", *words, code=2).stderr.splitlines() == [f"error: {line}"]
+
+
+@pytest.mark.parametrize("name", ["mlm", "clone", "orbax"])
+def test_a_clone_of_any_name_is_imported_from_the_folder_beside_it_and_logs_its_own_lines_alone(tmp_path, name):
+    copy_tree(tmp_path / name)
+    (site := tmp_path / "site").mkdir()
+    build = f"from setuptools import build_meta; print(build_meta.build_editable({str(site)!r}))"
+    subprocess.run([sys.executable, "-c", build], cwd=tmp_path / name, check=True, capture_output=True)
+    with zipfile.ZipFile(*site.glob("*.whl")) as archive:
+        archive.extractall(site)
+    code = f"""
+import logging, runpy, site, sys
+count = len(sys.path)
+site.addsitedir({str(site)!r})
+sys.path[1:1] = sys.path[count:]  # before those of another installation
+sys.argv = ["mlm", "--version"]
+runpy.run_module("mlm")
+from mlm.cli import command
+command.configure_logs(has_progress=True)
+for folder, level in (("mlm", "INFO"), (".venv/orbax", "INFO"), (".venv/orbax", "WARNING")):
+    values = {{"name": "", "msg": folder, "levelname": level, "levelno": getattr(logging, level)}}
+    values["pathname"] = {str(tmp_path / name)!r} + f"/{{folder}}/file.py"
+    logging.getLogger().handle(logging.makeLogRecord(values))
+import mlm
+print(mlm.__file__)
+"""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(PYTHONPATH=""), capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == str(tmp_path / name / "mlm" / "__init__.py"), done.stderr
+    assert done.stderr.splitlines() == ["mlm", "warning: .venv/orbax"]

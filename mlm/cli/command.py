@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import mlm
 from mlm.base import buckets, config, errors, fields, user_code
 from mlm.cli import process_environment
 from mlm.launch import rendezvous
@@ -25,6 +26,7 @@ RESOURCE_ERRORS = {  # words of a library's error when the machine has no more -
     "was set meanwhile; the same command continues",
     "RESOURCE_EXHAUSTED: Out of memory": "out of memory; mlm sweep plan prints the memory that a step needs",
 }
+OUR_FOLDER = os.path.join(os.path.dirname(mlm.__file__), "")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -193,8 +195,10 @@ def configure_logs(*, has_progress: bool) -> None:
     from absl import logging as absl_logging
 
     def is_ours_or_serious(record):
+        if record.pathname.startswith(OUR_FOLDER):
+            return True
         raised_later = record.exc_info and "orbax" in record.pathname  # an error in a thread, which is raised later
-        return (record.levelno >= logging.WARNING and not raised_later) or "mlm" in record.pathname.split("/")
+        return record.levelno >= logging.WARNING and not raised_later
 
     absl_logging.set_verbosity(absl_logging.INFO if has_progress else absl_logging.WARNING)
     handler = logging.StreamHandler()
