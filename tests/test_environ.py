@@ -82,3 +82,44 @@ def test_a_second_start_compiles_nothing(tmp_path):
     first = start(tmp_path / "a")
     assert any("train_step" in name for name in first)
     assert start(tmp_path / "b") == first
+
+
+def test_what_needs_no_jax_to_be_found_wrong_is_said_before_its_import(tmp_path):
+    (tmp_path / "texts.txt").write_text("a b")
+    cases = {
+        "train data.path=nowhere/*.txt": "no file matches",
+        "train data.path=texts.txt data.validation_path=nowhere": "config.data.validation_path",
+        "train tokenizer.kind=wrod": "did you mean 'words'",
+        "train tokenizer.path=nowhere": "config.tokenizer.path",
+        "finetune run eval.sts=nowhere": "config.eval.sts",
+        "similar run text": "--file = ''",
+        "similar run text --file=nowhere": "--file = 'nowhere'",
+        "embed run text --out=a.txt": "--out = 'a.txt'",
+        "fill run text --out=nowhere/a.csv": "--out = 'nowhere/a.csv'",
+        "attention run text --out=page.md": "--out = 'page.md'",
+        "export run .": "export = '.'",
+    }
+    code = f"""
+import sys
+sys.modules["jax"] = None  # an import of it fails
+from mlm.base import errors
+from mlm.cli import entry
+for words, line in {cases!r}.items():
+    try:
+        entry.run_command(words.split())
+    except errors.ConfigError as error:
+        assert line in str(error), (words, error)
+    else:
+        raise AssertionError(words)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("platform", ["cuda", "nowhere"])
+def test_a_device_that_is_not_there_is_one_line(tmp_path, platform):
+    command = [sys.executable, "-m", "mlm", "train", "workdir=run"]
+    variables = environment(JAX_PLATFORMS=platform, CUDA_VISIBLE_DEVICES="")
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"error: JAX_PLATFORMS = '{platform}': expected a device that is there and free (")

@@ -1,17 +1,21 @@
 """Sweeps handed to a cluster: its commands are recorded, no cluster is there. What a real one does: test_slurm.py."""
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import own_slurm
 import pytest
+from small import environment
 
 from mlm.base import buckets, config, errors, fields, files
 from mlm.cli import sweep as command
 from mlm.cli.command import ConfigFlags
+from mlm.data.text import warnings_
 from mlm.launch.cluster import job as jobs
+from mlm.launch.cluster import slurm
 from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state
 from mlm.training.run import directory, provenance, resolution
 
@@ -162,6 +166,56 @@ def test_data_that_a_cluster_cannot_see_is_named_before_anything_is_submitted(
     configs = [fields.override(cfg, fields_) for cfg in sweep.configs]
     with pytest.raises(errors.ConfigError, match=said):
         go(sweep._replace(root=root, configs=configs), cluster, dry_run=True, options=asked)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "accelerator", "options"),
+    [
+        ("slurm", "H200-8", ()),
+        ("tpu", "v5e-8", ("zone=a",)),
+        ("kubernetes", "H200-8", ("image=a",)),
+        ("kubernetes", "v5e-8", ("image=a",)),
+    ],
+)
+def test_setup_lines_come_first_and_a_job_of_gpus_demands_them(
+    sweep, go, monkeypatch, capsys, cluster, accelerator, options
+):
+    monkeypatch.setattr(code_snapshot, "make_snapshot", lambda *_: code_snapshot.CodeSnapshot(Path("/mnt/code/a"), {}))
+    root = sweep.root if cluster == "slurm" else files.make_path("gs://lab")
+    monkeypatch.setattr(submit, "BUCKET_SECONDS", 0.0)
+    go(
+        sweep._replace(root=root),
+        cluster,
+        dry_run=True,
+        accelerator=accelerator,
+        options=(*options, "setup=module load cuda; true;"),
+    )
+    train, table = re.split(r"^==> .* <==\n", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    for text in (train, table):
+        assert 0 < text.find("{ module load cuda; true; } || exit 1") < text.find("mlm sweep")
+    assert ("JAX_PLATFORMS" in train) == accelerator.startswith("H") and "JAX_PLATFORMS" not in table
+
+
+def test_paths_that_one_host_alone_sees_are_named(sweep, go, tmp_path, monkeypatch, caplog):
+    (private := tmp_path / "private").mkdir()
+    (tmp_path / "link").symlink_to(private)
+    monkeypatch.setattr(slurm, "PRIVATE_FOLDERS", (str(private),))
+    monkeypatch.setattr(sys, "executable", str(private / "python"))
+    monkeypatch.chdir(private)
+    warnings_.warn_once.cache_clear()
+    go(sweep._replace(root=tmp_path / "link" / "runs"), dry_run=True)
+    for name in ("config.workdir", "the folder that this is called from", "the interpreter"):
+        assert caplog.text.count(f"{name} = '") == 1 and f"each host has its own {private}" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_dry_run_waits_seconds_for_a_bucket_that_does_not_answer(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        variables = environment(STORAGE_EMULATOR_HOST=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        words = ["architectures", "--cluster=tpu", "--option=zone=a", "workdir=gs://lab/runs", "--dry_run"]
+        command = [sys.executable, "-m", "mlm", "sweep", "submit", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "gs://lab/runs: no answer within 8 s; shown as if no point were done" in done.stderr
 
 
 def test_data_that_a_cluster_sees_is_accepted(sweep):

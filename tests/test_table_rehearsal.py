@@ -45,6 +45,7 @@ def resolve(experiment, scale):
         ("seed[0]", "NameError: name 'seed' is not defined"),
         ("seeds[0].config", "AttributeError: 'dict' object has no attribute 'config'"),
         ("1 + str(seeds)", "TypeError: unsupported operand"),
+        ("f\"{seeds[0]['steps']:.2q}\"", "ValueError: "),
     ],
 )
 def test_a_bug_is_one_line_with_the_user_s_line(tmp_path, cell, message):
@@ -64,8 +65,26 @@ def test_a_bug_of_a_further_table_is_found_too(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("cell", "columns", "message"),
+    [
+        ("1", "run_columns.select_columns('size', 'lerning_rate')", "'lerning_rate': .*did you mean 'learning_rate'"),
+        ("1", "[Column('width', 'width', '.3q')]", "ValueError: "),
+        ("1", "['width']", "AttributeError: 'str' object has no attribute 'name'"),
+    ],
+)
+def test_columns_that_no_results_would_fill_are_one_line_before_training(tmp_path, cell, columns, message):
+    load(tmp_path, cell)
+    text = (tmp_path / "experiment.py").read_text().replace('[Column("width", "width")]', columns)
+    (tmp_path / "experiment.py").write_text(text.replace("import summary", "import run_columns, summary"))
+    experiment = command.load_experiment(str(tmp_path / "experiment.py"))
+    with pytest.raises(errors.ConfigError, match=f"{message}.*before anything is trained"):
+        table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
+
+
+@pytest.mark.parametrize(
     "cell",
     [
+        "seeds[0]['history'][7]['loss']",
         "seeds[0]['evaluations']['grammar_probes']['agreement']['distance'][0]",
         "seeds[0]['evaluation']['word_loss']",
         "seeds[0]['summary'].get('finetuned_tasks', {})",

@@ -26,6 +26,9 @@ RESOURCE_ERRORS = {  # words of a library's error when the machine has no more -
     "was set meanwhile; the same command continues",
     "RESOURCE_EXHAUSTED: Out of memory": "out of memory; mlm sweep plan prints the memory that a step needs",
 }
+DEVICE_ERRORS = re.compile(
+    "CUDA_ERROR_|CUBLAS_STATUS_|cuBLAS|DNN library init|No visible GPU|already in use by|allocate"
+)
 OUR_FOLDER = os.path.join(os.path.dirname(mlm.__file__), "")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -164,6 +167,20 @@ def parse_value(name: str, text: str) -> Any:
         raise errors.ConfigError(f"config.{name} = {text!r}: expected {expected}") from None
 
 
+def check_files(layers: Sequence[fields.Layer]) -> None:
+    """Raises ConfigError for a vocabulary, text or folder that is not there, before the seconds of JAX's import."""
+    from mlm.data.text import files as text_files
+    from mlm.data.tokenizers import kinds
+
+    for name, value in {name: value for layer in layers for name, value in layer.values.items() if value}.items():
+        if name in ("data.path", "data.validation_path"):
+            text_files.find_files(f"config.{name}", value)
+        elif name == "tokenizer.kind":
+            errors.require_one_of("config.tokenizer.kind", value, list(kinds.KINDS))
+        elif name in ("tokenizer.path", "downstream.path", "eval.sts") and not buckets.is_bucket_path(value):
+            errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, "a path that is there")
+
+
 def load_config_file(path: str) -> config.Config:
     """The config that get_config() of a file returns. Raises ConfigError with file and line if it returns none."""
     file, _, argument = path.partition(":") if not os.path.exists(path) else (path, "", "")
@@ -258,6 +275,10 @@ def describe_machine_failure(error: Exception) -> tuple[int, str] | None:
             return 1, f"error: {line}{path_note}"
     if line := buckets.describe_error(error):
         return 1, f"error: {line}"
+    last_file = ([""] + [frame.filename for frame in traceback.extract_tb(error.__traceback__)])[-1]
+    if last_file.endswith("xla_bridge.py") or (isinstance(error, RuntimeError) and DEVICE_ERRORS.search(str(error))):
+        platforms, reason = os.environ.get("JAX_PLATFORMS", ""), errors.first_line(error) or "JAX finds none"
+        return 2, f"error: JAX_PLATFORMS = {platforms!r}: expected a device that is there and free ({reason})"
     if isinstance(error, MemoryError):
         return 1, f"error: {RESOURCE_ERRORS['RESOURCE_EXHAUSTED: Out of memory']}"
     if isinstance(error, OSError) and error.errno in errno.errorcode:

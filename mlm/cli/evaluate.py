@@ -107,8 +107,8 @@ def make_parser() -> command.CommandParser:
         "--verbalizers",
         type=command.split_words,
         default=[],
-        metavar="WORD,...",
-        help="a word for each label, in their order (default: of the task file, or from Gao et al. 2021)",
+        metavar="LABEL=WORD,...",
+        help="words of the labels; without LABEL= in their order (default: of the task file, or from Gao et al. 2021)",
     )
     group.add_argument(
         "--few_shot",
@@ -249,6 +249,9 @@ def main(words: list[str]) -> None:
 
     command.raise_on_interrupt()
     suite, common = evaluate_cases.read_suite(args), evaluate_cases.list_common_cases(args)
+    for prompt in (case.inputs for case in common if case.task == "zero_shot"):
+        pairs = ", ".join(f"{label}={word}" for label, word in prompt["verbalizers"].items())
+        print(f"prompt: {prompt['pattern']!r}, verbalizers: {pairs}", file=sys.stderr, flush=True)
     if few := [case for case in common if case.task == "few_shot"]:
         print(evaluate_cases.describe_few_shot(few), file=sys.stderr, flush=True)
     workdirs, failed, evaluated = select_runs(args.runs), [], {}

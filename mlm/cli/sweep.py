@@ -1,6 +1,5 @@
 """mlm sweep: lists, plans, runs, reports or submits the points of an experiment."""
 
-import contextlib
 import dataclasses
 import difflib
 import os
@@ -206,7 +205,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     overrides = dict(config_flags.overrides)
     root = files.make_path(overrides.pop("workdir", f"runs/{sweep_compare.name_sweep(experiment, args)}"))
     is_preview = args.verb == "plan" or (args.verb == "submit" and args.dry_run)  # works without access to the bucket
-    with contextlib.suppress(*([buckets.BucketAccessError] if is_preview else [])):
+    if not (is_preview and buckets.is_bucket_path(root)):  # submit.is_reachable asks the bucket, for seconds at most
         files.check_folder(
             "config.workdir",
             str(root),

@@ -141,9 +141,8 @@ def embed(model, texts: list[str], args) -> Iterator[dict]:
 
     from mlm.base import files
 
-    out = records.check_output(args.out, ".npy")
     h_SxD = model.encode(texts, layer=args.layer, pooling=args.pooling)
-    with files.atomic_write(out) as path, path.open("wb") as file:
+    with files.atomic_write(Path(args.out)) as path, path.open("wb") as file:
         np.save(file, h_SxD)
     yield {"written": args.out, "texts": h_SxD.shape[0], "width": h_SxD.shape[1]}
 
@@ -153,11 +152,8 @@ def similar(model, texts: list[str], args) -> Iterator[dict]:
     from mlm.base import errors, text_files
     from mlm.inference import neighbors
 
-    errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
-    found = text_files.read_numbered_lines("--file", args.file)
-    number, others = list(found), list(found.values())
+    number, others = list(args.lines), list(args.lines.values())
     if args.word:
-        errors.require(args.pooling == "mean", "--pooling", args.pooling, "mean, over the pieces of --word")
         for text in texts:
             near = neighbors.find_neighbors(model, text, args.word, others, args.top_k, args.layer)
             errors.require(bool(near), "--file", args.file, "a text with a word that this model has entries for")
@@ -186,11 +182,9 @@ def predict(model, texts: list[str], args) -> Iterator[dict]:
 
 def readability(model, texts: list[str], args) -> Iterator[dict]:
     """Records of passages, from the most to the least readable."""
-    from mlm.base import extras
     from mlm.evaluation import readability as passages
     from mlm.evaluation import reading_ease
 
-    extras.import_extra("pyphen", "evaluate", "mlm readability")
     found = [
         (one, reading_ease.compute_reading_ease(one.text))
         for one in passages.measure_readability(model, texts, args.every)
@@ -210,7 +204,7 @@ def readability(model, texts: list[str], args) -> Iterator[dict]:
 
 def attention(model, texts: list[str], args) -> Iterator[dict]:
     """The page of a text, or with --json the numbers of each."""
-    from mlm.base import errors, extras, files
+    from mlm.base import files
     from mlm.inference import attention_maps
     from mlm.report.pages import attention as attention_page
 
@@ -218,11 +212,8 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
         for text in texts:
             yield {"text": text, **attention_maps.format_json(attention_maps.compute_attention_maps(model, text))}
         return
-    extras.import_extra("jinja2", "report", "mlm attention --out")
-    path = records.check_output(args.out, ".html")
-    errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
     looked = attention_maps.compute_attention_maps(model, texts[0])
-    files.write_text(path, attention_page.render_page(model.config.workdir, texts[0], **looked._asdict()))
+    files.write_text(Path(args.out), attention_page.render_page(model.config.workdir, texts[0], **looked._asdict()))
     yield {"written": args.out, "tokens": len(looked.tokens)}
 
 
@@ -308,6 +299,28 @@ def read_texts(name: str, args) -> list[str]:
     return texts
 
 
+def check_arguments(name: str, texts: list[str], args) -> Path | None:
+    """The file of records to write. Raises ConfigError for what is wrong whatever the model, which is loaded then."""
+    from mlm.base import errors, extras, files
+
+    if name == "export":
+        return files.check_empty_folder("export", args.folder)
+    if name == "similar":
+        errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
+        errors.require(not args.word or args.pooling == "mean", "--pooling", args.pooling, "mean, over --word's pieces")
+        args.lines = text_files.read_numbered_lines("--file", args.file)
+    if name == "readability":
+        extras.import_extra("pyphen", "evaluate", "mlm readability")
+    is_page = name == "attention" and (args.out or not args.json)
+    if is_page:
+        extras.import_extra("jinja2", "report", "mlm attention --out")
+        errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
+    if name == "embed" or is_page:
+        records.check_output(args.out, ".npy" if name == "embed" else ".html")
+        return None
+    return records.check_output(args.out, ".csv", ".jsonl") if args.out else None
+
+
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     name = words[0]
@@ -320,11 +333,7 @@ def main(words: list[str]) -> None:
         app.serve_models(args.models, texts, app.ServeOptions(args.host, args.port))
         return
     texts = read_texts(name, args)
-    out = (
-        records.check_output(args.out, ".csv", ".jsonl")
-        if name != "export" and name not in OUTPUT_HELP and args.out
-        else None
-    )
+    out = check_arguments(name, texts, args)
     from mlm.inference import pretrained_io
 
     command.raise_on_interrupt()

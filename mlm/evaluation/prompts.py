@@ -72,7 +72,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
             verbalizers.
         folder: the folder of the task's files; a task file says where they are.
         pattern: replaces that of the task file, or of PROMPTS.
-        words: replace the verbalizers of these, in the order of the labels.
+        words: replace the verbalizers of these: LABEL=WORD of each label, or the words in the order of the labels.
 
     Raises:
         ConfigError: for an unknown task, for a pattern that lacks a place, for a label without a verbalizer, and as
@@ -102,12 +102,17 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         bool(cfg.data.labelled.text_pair_column),
         f"{file}: prompt.pattern" if file and default.pattern and not pattern else "--pattern",
     )
+    named = dict(word.rpartition("=")[::2] for word in words)
+    if words and "" not in named:
+        for label in named:
+            errors.require_one_of("--verbalizers", label, labels)
+        words = [named[label] for label in labels if label in named]
     if words or not default.verbalizers:
         errors.require(
             len(words) == len(labels),
             "--verbalizers",
             ",".join(words),
-            f"a word for each label of {name}, in this order: {', '.join(labels)}",
+            f"a word for each label of {name}, in this order, or LABEL=WORD of each: {', '.join(labels)}",
         )
     else:
         for label in default.verbalizers:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mlm.base import errors
+from mlm.launch.cluster.accelerators import GPUS
 
 NO_OPTIONS = MappingProxyType({})
 JOB_NAME = re.compile(r"[a-z][a-z0-9-]{0,38}[a-z0-9]")
@@ -44,6 +45,11 @@ VARIABLES_OPTION = ClusterOption(
 )
 
 
+SETUP_OPTION = ClusterOption(
+    "shell lines before the commands, where these run, such as 'module load cuda; source ~/venv/bin/activate'", ""
+)
+
+
 class Cluster(NamedTuple):
     """A kind of cluster: an entry of CLUSTERS (registry.py).
 
@@ -67,7 +73,13 @@ class Cluster(NamedTuple):
 
 def job_environment(job: Job) -> dict[str, str]:
     """Environment variables of the commands: they import the copied code, wherever they start."""
-    return {"PYTHONPATH": str(job.code_folder), "PYTHONSAFEPATH": "1"}
+    demand = {"JAX_PLATFORMS": "cuda"} if job.accelerator.partition("-")[0] in GPUS else {}  # JAX ends without a GPU
+    return {"PYTHONPATH": str(job.code_folder), "PYTHONSAFEPATH": "1"} | demand
+
+
+def render_setup(job: Job) -> str:
+    """The lines of --option=setup for a shell; "": none."""
+    return f"{{ {job.options['setup'].rstrip('; ')}; }} || exit 1" if job.options["setup"].strip() else ""
 
 
 def parse_pairs(option: str, text: str) -> dict[str, str]:
@@ -114,6 +126,8 @@ def check_job(job: Job) -> None:
     errors.require_number("--hours", job.hours, 0.05, 24 * 365)
     for path in (job.folder, job.code_folder, job.submit_folder):
         errors.require(str(path).isprintable(), "a job's folder", str(path), "a path that can be printed")
+    for name, value in job.options.items():
+        errors.require(value.isprintable(), f"--option={name}", value, "text in one line")
 
 
 def check_count(job: Job, name: str, low: int) -> None:

@@ -67,6 +67,7 @@ OPTIONS = {
     "memory": ClusterOption("memory that each pod asks for, such as 64Gi", ""),
     "shm": ClusterOption("the most that the processes of a pod with GPUs share in memory, such as 16Gi", ""),
     "env": jobs.VARIABLES_OPTION,
+    "setup": jobs.SETUP_OPTION,
     "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets", ""),
     "restarts": ClusterOption("how often a failed command is restarted; a preempted one always is", "3"),
 }
@@ -86,7 +87,7 @@ def check_job(job: Job) -> None:
     options = job.options
     for name, value in options.items():
         errors.require(
-            value.isprintable() and (name == "env" or not set(value) & set(" \"'")),
+            name in ("env", "setup") or not set(value) & set(" \"'"),
             f"--option={name}",
             value,
             "text without spaces and quotes",
@@ -266,7 +267,8 @@ def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
     limits = {resource: accelerator.num_chips // accelerator.num_hosts} if accelerator else {}
     requests = {name: options[name] for name in ("cpu", "memory") if options[name]}
     resources = {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
-    env = (jobs.job_environment(job) if options["claim"] else {}) | jobs.parse_variables(job)
+    env = {name: value for name, value in jobs.job_environment(job).items() if options["claim"] or "PYTHON" not in name}
+    env |= jobs.parse_variables(job)
     container = {
         "name": "run",
         "image": options["image"],
@@ -308,6 +310,8 @@ def render_script(job: Job, indices: Sequence[int], coordinator: str) -> str:
     needs_coordinator = job.num_hosts > 1 and not (job.accelerator and ACCELERATORS[job.accelerator].tpu)
     commands = jobs.relocate_commands(job, "python", code_folder)
     lines = [RUN_FUNCTION % (GRACE_SECONDS, round(3600 * job.hours))]
+    if setup := jobs.render_setup(job):
+        lines.append(f"{setup}\n")
     if needs_coordinator:
         lines.append(f"until getent hosts {coordinator}; do sleep 2; done\n")
     for index in indices:

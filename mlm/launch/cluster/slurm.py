@@ -12,7 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlm.base import errors
+from mlm.base import buckets, errors
+from mlm.data.text import warnings_
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
 from mlm.launch.cluster.job import Cluster, ClusterOption, Job
@@ -48,6 +49,7 @@ HEAD = """\
 BODY = """\
 
 {environment}
+{setup}
 cd {folder} || exit 1
 case "$SLURM_ARRAY_TASK_ID" in
 {cases}
@@ -77,11 +79,12 @@ OPTIONS = {
     "account": ClusterOption("the account that is charged, if not SLURM's default", ""),
     "cpus": ClusterOption("cores of each host for a command, if not SLURM's default", ""),
     "sbatch": ClusterOption("more options of sbatch, such as '--qos=long --mem=64G'", ""),
+    "setup": jobs.SETUP_OPTION,
     "table_partition": ClusterOption("the partition of the table's job, which needs no GPU, if not the default", ""),
     "table_sbatch": ClusterOption("more options of sbatch for the table's job of runs on GPUs", ""),
 }
 TABLE_OPTIONS = {"partition": "table_partition", "sbatch": "table_sbatch", "cpus": ""}
-PRIVATE_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # of each host
+PRIVATE_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # of each host
 
 PYTHONPATH_SUFFIX = '"${PYTHONPATH:+:$PYTHONPATH}"'  # the user's own modules
 # A process that has saved and ends first is no reason to kill the others, whom JAX tells; srun does not inherit cores.
@@ -100,8 +103,6 @@ def check_job(job: Job) -> None:
     )
     if job.options["cpus"]:
         jobs.check_count(job, "cpus", 1)
-    for name, value in job.options.items():
-        errors.require(value.isprintable(), f"--option={name}", value, "text in one line")
     for name in ("sbatch", "table_sbatch"):
         try:
             words = shlex.split(job.options[name])
@@ -113,14 +114,22 @@ def check_job(job: Job) -> None:
             job.options[name],
             "options of sbatch, each as --name=value",
         )
+    own = f"each host has its own {', '.join(PRIVATE_FOLDERS)}"
     for field, path in job.data_paths:
-        absolute = os.path.normpath(job.submit_folder / path)
-        errors.require(
-            not any(Path(absolute).is_relative_to(folder) for folder in PRIVATE_FOLDERS),
-            field,
-            path,
-            f"a path on a disk that all hosts share; each host has its own {', '.join(PRIVATE_FOLDERS)}",
-        )
+        errors.require(not is_private(job, path), field, path, f"a path on a disk that all hosts share; {own}")
+    for field, path in (
+        ("config.workdir", job.runs_folder),
+        ("the folder that this is called from", job.submit_folder),
+        ("the interpreter", job.commands[0][0]),
+    ):
+        if is_private(job, path):  # of one host alone, such a cluster works
+            warnings_.warn_once(f"{field} = {str(path)!r}: other hosts do not see it, {own}")
+
+
+def is_private(job: Job, path: Path | str) -> bool:
+    """Whether each host has a disk of its own there, be it through a link."""
+    absolute = os.path.normpath(path if buckets.is_bucket_path(path) else job.submit_folder / path)
+    return any(Path(p).is_relative_to(own) for p in (absolute, os.path.realpath(absolute)) for own in PRIVATE_FOLDERS)
 
 
 def render_script(job: Job) -> str:
@@ -154,6 +163,7 @@ def render_script(job: Job) -> str:
             f"export {name}={shlex.quote(value)}" + (PYTHONPATH_SUFFIX if name == "PYTHONPATH" else "")
             for name, value in environment.items()
         ),
+        setup=jobs.render_setup(job),
         folder=shlex.quote(str(job.submit_folder)),
         warning=WARNING_SECONDS,
         cases="\n".join(f"    {index}) set -- {shlex.join(words)} ;;" for index, words in enumerate(job.commands)),

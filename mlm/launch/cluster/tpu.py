@@ -43,6 +43,7 @@ OPTIONS = {
         "",
     ),
     "env": jobs.VARIABLES_OPTION,
+    "setup": jobs.SETUP_OPTION,
     "install": ClusterOption("the shell command that makes .venv in the copy of the project on a host", INSTALL),
     "restarts": ClusterOption("how often a failed command is restarted; preemptions do not count", "3"),
 }
@@ -64,8 +65,6 @@ def check_job(job: Job) -> None:
     errors.require_one_of("--option=capacity", options["capacity"], list(CAPACITY))
     jobs.check_count(job, "restarts", 0)
     jobs.parse_variables(job)
-    for name in OPTIONS:
-        errors.require(options[name].isprintable(), f"--option={name}", options[name], "text in one line")
     for name in ("create", "ssh"):
         split_flags(name, options[name])
     for name in split_names(options["files"]):
@@ -135,6 +134,8 @@ def render_script(job: Job) -> str:
         variables = [f"{name}={value}" for name, value in jobs.parse_variables(job).items()]
         commands = jobs.relocate_commands(job, "python", ".")
         commands = [["env", *variables, *words] for words in commands] if variables else commands
+    if setup := jobs.render_setup(job):
+        commands = [["bash", "-c", f'{setup}; exec "$@"', "setup", *words] for words in commands]
     return "\n".join(
         [
             "#!/usr/bin/env bash",

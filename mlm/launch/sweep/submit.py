@@ -14,6 +14,7 @@ import io
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ PATH_FIELDS = (
     "downstream.path",
     "eval.sts",
 )
+BUCKET_SECONDS = 8  # that a dry run waits for a bucket
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,15 +288,26 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
 
 def is_reachable(root: Path) -> bool:
     """Whether the sweep's folder can be read; if a bucket cannot be reached from here, prints that."""
-    from mlm.base import buckets, files
+    from mlm.base import buckets, errors, files
     from mlm.training.run import directory
 
-    try:
-        files.check_folder("config.workdir", str(root), writable=False, schemes=directory.CHECKPOINT_SCHEMES)
-    except buckets.BucketAccessError as error:
+    outcome: list[Exception | None] = [buckets.BucketAccessError(f"{root}: no answer within {BUCKET_SECONDS} s")]
+
+    def check():
+        try:
+            files.check_folder("config.workdir", str(root), writable=False, schemes=directory.CHECKPOINT_SCHEMES)
+            outcome[0] = None
+        except errors.ConfigError as error:
+            outcome[0] = error
+
+    thread = threading.Thread(target=check, daemon=True)  # the libraries of buckets try again for minutes
+    thread.start()
+    thread.join(BUCKET_SECONDS)
+    if isinstance(error := outcome[0], buckets.BucketAccessError):
         print(f"{error}; shown as if no point were done", file=sys.stderr)
-        return False
-    return True
+    elif error is not None:
+        raise error
+    return error is None
 
 
 def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple[list, str]:

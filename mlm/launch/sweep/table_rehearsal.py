@@ -14,7 +14,7 @@ from mlm.base import config, errors, fields, user_code
 from mlm.base.estimates import Score
 from mlm.data.rows import pack
 from mlm.data.text import parallel_text
-from mlm.report import series
+from mlm.report import series, table
 from mlm.training.run.log import TIMING_TOTALS
 from mlm.training.step import program
 from mlm.training.validation import floors, ngrams, references
@@ -45,22 +45,29 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
     path = experiment.__file__
     try:
         with user_code.report_errors("experiment", path):
-            table = experiment.table(results)
-            for name in {"tables", "charts"} & set(vars(experiment)):
-                getattr(experiment, name)(results)
+            shown = [experiment.table(results)]
+            is_pair = isinstance(shown[0], tuple | list) and len(shown[0]) == 2
+            errors.require(is_pair, f"experiment {path}: what table() returns", shown[0], "the rows and the columns")
+            if hasattr(experiment, "tables"):
+                shown += [(extra.rows, extra.columns) for extra in experiment.tables(results)]
+            if hasattr(experiment, "charts"):
+                experiment.charts(results)
             if hasattr(experiment, "claims"):
                 experiment.claims(list(series.group_runs(results, getattr(experiment, "group", series.group_name))))
-    except Exception as error:
-        cause = error.__context__ if isinstance(error, errors.ConfigError) else None  # else no error of the file's
-        if isinstance(cause, BUGS) and not isinstance(cause, UnknownValue):
+        with user_code.report_errors("experiment", path, loading=True):  # the file's, though the line is ours
+            for rows, columns in shown:
+                table.to_markdown(rows, columns)
+    except errors.ConfigError as error:
+        if error.__context__ is None or is_bug(error.__context__):  # a refusal of ours, such as a column's name
             raise errors.ConfigError(f"{error} (in the table of made-up results, before anything is trained)") from None
+    except Exception:  # none of the file's
         return
-    errors.require(
-        isinstance(table, tuple | list) and len(table) == 2,
-        f"experiment {path}: what table(results) returns",
-        table,
-        "the rows and the columns",
-    )
+
+
+def is_bug(error: BaseException) -> bool:
+    """Whether no other results would avoid the error."""
+    is_format = isinstance(error, ValueError) and "format" in str(error)
+    return is_format or (isinstance(error, BUGS) and not isinstance(error, UnknownValue))
 
 
 def make_result(cfg: config.Config, number: int) -> dict:

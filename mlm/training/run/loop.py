@@ -7,6 +7,7 @@ from typing import Protocol
 
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
+from mlm.data.text import corpus
 from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, directory, extension, finetuning_recipe, heartbeat, resolution, trackers
 from mlm.training.run.preemption import Preemption, RunStopped
@@ -22,6 +23,8 @@ def check(cfg: config.Config) -> None:
     finetuning_recipe.check(cfg)
     parallel.check(cfg)
     trackers.check_installed(cfg)
+    if cfg.data.corpus in ("text", "parallel"):
+        corpus.CORPORA[cfg.data.corpus](cfg.data)  # raises for a file that is missing
     files.check_folder("config.workdir", cfg.workdir, schemes=directory.CHECKPOINT_SCHEMES)
     directory.check_workdir(cfg)
     cost.check_memory(cfg)
