@@ -9,7 +9,7 @@ import pytest
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack, tokenization
 from mlm.data.text import corpus, files, warnings_
-from mlm.training.run import resolution
+from mlm.training.run import loop, resolution
 
 
 @pytest.fixture(autouse=True)
@@ -160,3 +160,9 @@ def test_the_parts_of_a_long_line_start_no_document(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("a" * 40 + "\naaaaaaa\nb\n")
     assert read(tmp_path / "a.txt", "a+") == ["a" * 40, "aaaaaaa\nb"]
     assert read(tmp_path / "a.txt", "line") == ["a" * 40, "aaaaaaa", "b"]
+
+
+def test_a_text_that_is_not_there_is_said_when_a_sweep_checks_its_points(tmp_path):
+    cfg = resolution.resolve(config.Config(), {"data.path": "nowhere/*.txt", "workdir": str(tmp_path / "run")})
+    with pytest.raises(errors.ConfigError, match=r"^config.data.path = 'nowhere/\*.txt': no file matches"):
+        loop.check(cfg)

@@ -46,17 +46,12 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
-@pytest.mark.parametrize("given", [("0=terrible", "1=great"), ("1=great", "0=terrible"), ("terrible", "great")])
-def test_verbalizers_name_their_labels_or_stand_in_their_order(folder, given):
-    assert prompts.read_task("sst2", folder, words=given).prompt.verbalizers == {"0": "terrible", "1": "great"}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"), [(("1=great", "2=bad"), "'2': expected one of 0, 1"), (("1=great",), "in this order, or LABEL=")]
-)
-def test_verbalizers_of_other_labels_are_refused(folder, given, said):
-    with pytest.raises(errors.ConfigError, match=f"^--verbalizers = .*{said}"):
-        prompts.read_task("sst2", folder, words=given)
+def test_verbalizers_name_their_labels_or_stand_in_their_order(folder):
+    for given in ("0=terrible", "1=great"), ("1=great", "0=terrible"), ("terrible", "great"):
+        assert prompts.read_task("sst2", folder, words=given).prompt.verbalizers == {"0": "terrible", "1": "great"}
+    for given, said in (("1=great", "2=bad"), "'2': expected one of 0, 1"), (("1=great",), "order, or LABEL="):
+        with pytest.raises(errors.ConfigError, match=f"^--verbalizers = .*{said}"):
+            prompts.read_task("sst2", folder, words=given)
 
 
 def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, folder):

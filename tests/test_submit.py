@@ -168,18 +168,9 @@ def test_data_that_a_cluster_cannot_see_is_named_before_anything_is_submitted(
         go(sweep._replace(root=root, configs=configs), cluster, dry_run=True, options=asked)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "accelerator", "options"),
-    [
-        ("slurm", "H200-8", ()),
-        ("tpu", "v5e-8", ("zone=a",)),
-        ("kubernetes", "H200-8", ("image=a",)),
-        ("kubernetes", "v5e-8", ("image=a",)),
-    ],
-)
-def test_setup_lines_come_first_and_a_job_of_gpus_demands_them(
-    sweep, go, monkeypatch, capsys, cluster, accelerator, options
-):
+@pytest.mark.parametrize("case", ["slurm H200-8", "tpu v5e-8 zone=a", "kubernetes H200-8 image=a"])
+def test_setup_lines_come_first_and_a_job_of_gpus_demands_them(sweep, go, monkeypatch, capsys, case):
+    cluster, accelerator, *options = case.split()
     monkeypatch.setattr(code_snapshot, "make_snapshot", lambda *_: code_snapshot.CodeSnapshot(Path("/mnt/code/a"), {}))
     root = sweep.root if cluster == "slurm" else files.make_path("gs://lab")
     monkeypatch.setattr(submit, "BUCKET_SECONDS", 0.0)

@@ -240,9 +240,12 @@ def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> d
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     from mlm.base import errors
+    from mlm.data.text import files
 
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
+    if args.sentences:  # before JAX is imported
+        files.find_files("--sentences", args.sentences)
     from mlm.cli import evaluate_cases, evaluate_tables
     from mlm.evaluation import evaluation_tasks
     from mlm.training.run import trained_run

@@ -57,8 +57,6 @@ def list_common_cases(args) -> list:
                 ),
             )
     errors.require(bool(args.beams) or not args.pairs, "--pairs", ",".join(args.pairs), "--beams=1,4 with it")
-    if args.sentences:
-        files.find_files("--sentences", args.sentences)
     if args.beams:
         translation_scores.import_sacrebleu()
     return cases

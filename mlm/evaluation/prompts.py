@@ -102,7 +102,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         bool(cfg.data.labelled.text_pair_column),
         f"{file}: prompt.pattern" if file and default.pattern and not pattern else "--pattern",
     )
-    named = dict(word.rpartition("=")[::2] for word in words)
+    named = {label: word for label, _, word in (given.rpartition("=") for given in words)}
     if words and "" not in named:
         for label in named:
             errors.require_one_of("--verbalizers", label, labels)
