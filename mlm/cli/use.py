@@ -4,6 +4,7 @@ attention, export and serve.
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 from mlm.cli import command, records
 
@@ -149,7 +150,7 @@ def embed(model, texts: list[str], args) -> Iterator[dict]:
 
 def similar(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the texts, or words, that are most similar to each text."""
-    from mlm.base import errors, text_files
+    from mlm.base import errors
     from mlm.inference import neighbors
 
     number, others = list(args.lines), list(args.lines.values())
@@ -301,7 +302,7 @@ def read_texts(name: str, args) -> list[str]:
 
 def check_arguments(name: str, texts: list[str], args) -> Path | None:
     """The file of records to write. Raises ConfigError for what is wrong whatever the model, which is loaded then."""
-    from mlm.base import errors, extras, files
+    from mlm.base import errors, extras, files, text_files
 
     if name == "export":
         return files.check_empty_folder("export", args.folder)
