@@ -168,7 +168,9 @@ def test_words_are_their_pieces_and_their_states_the_mean():
     # 6, 9, 12 continue a word; 2 and 3 are [CLS] and [SEP], 1 is unknown
     ids_BxL = np.array([[2, 5, 6, 9, 7, 1, 6, 3], [2, 6, 5, 6, 9, 3, 0, 0]], np.int32)
     h_BxKxLxD = np.arange(2 * 2 * 8 * 3, dtype=np.float32).reshape(2, 2, 8, 3)
-    keys, row_W, h_WxKxD = embeddings.pool_words(TOKENIZER.starts_word_V | (np.arange(VOCAB) < 5), ids_BxL, h_BxKxLxD)
+    keys, row_W, h_WxKxD = embeddings.pool_words(
+        (TOKENIZER.starts_word_V | (np.arange(VOCAB) < 5))[ids_BxL], ids_BxL, h_BxKxLxD
+    )
     assert [np.frombuffer(key, np.int32).tolist() for key in keys] == [[5, 6, 9], [7], [5, 6, 9]]
     assert row_W.tolist() == [0, 0, 1]
     for word, (row, first, end) in zip(h_WxKxD, ((0, 1, 4), (0, 4, 5), (1, 2, 5)), strict=True):
