@@ -11,7 +11,7 @@ Points     Every kind of model at four widths (layers: two) and four numbers of 
            once; each point is a run of its own with a schedule of its own length, no part of a longer one. Widths have
            a factor of 8, parameters of some 60, tokens of 16. N is the number of parameters outside the embeddings,
            C the FLOPs that XLA counts of the step, the output layer's with them.
-Fit        mlm/report/scaling_law.py: least squares of the logarithm; intervals by a bootstrap over seeds. "E fitted" is
+Fit        mlm/report/scaling_law.py: least squares of the logarithm; intervals over seeds. "E fitted" is
            the same law on the loss, as if nobody knew the floor. "Broken?" compares the frontier's exponent by the law
            of the half of the points with less compute with that of the other half: an interval without 0 says that one
            law does not hold for both. Crossings are of the fitted frontiers, where both kinds were measured.
@@ -279,7 +279,7 @@ def describe_law(kind: tuple[str, str], cells: scaling_law.Cells, laws: dict) ->
         row |= {f"free_{name}": free.estimate(lambda law, name=name: getattr(law, name)) for name in ("alpha", "beta")}
         row["free_frontier"] = free.estimate(lambda law: law.frontier_exponent)
         if cells.floor is not None:
-            row["free_floor"] = free.estimate(lambda law: law.floor - cells.floor)
+            row["free_floor"] = free.estimate(lambda law: law.floor - cells.floor, positive=False)
     halves = scaling_law.compare_halves(cells)
     return row | ({} if halves is None else {"small": halves.small, "large": halves.large, "break": halves.difference})
 

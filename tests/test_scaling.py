@@ -1,5 +1,8 @@
 """Scaling laws: fitted to made-up losses of known exponents, they come back, with intervals that cover them."""
 
+import collections
+import operator
+
 import numpy as np
 import pytest
 
@@ -42,27 +45,49 @@ def test_the_compute_optimal_size_has_the_lowest_loss_of_its_compute():
     assert ends[0] - ends[1] == pytest.approx(TRUE.frontier_exponent, rel=1e-6)
 
 
-def test_intervals_cover_known_exponents_about_as_often_as_they_say(monkeypatch):
-    monkeypatch.setattr(scaling_law, "RESAMPLES", 40)
-    names, covered = ("alpha", "beta", "frontier_exponent"), []
-    for seed in range(6):
-        fit = scaling_law.fit_law(make_cells(noise=0.05, seed=seed), fits_floor=False)
-        estimates = [fit.estimate(lambda law, name=name: getattr(law, name)) for name in names]
-        covered += [own.low <= getattr(TRUE, name) <= own.high for name, own in zip(names, estimates, strict=True)]
-        assert all(own.high - own.low < 0.4 for own in estimates)
-    assert np.mean(covered) > 0.7  # of 18 that depend on each other, by 40 resamples of two seeds
+@pytest.mark.slow
+@pytest.mark.parametrize("fits_floor", [False, True], ids=["E known", "E fitted"])
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_intervals_cover_the_truth_as_often_as_they_say(seeds, fits_floor, monkeypatch):
+    """Of 200 simulations, whose share has a standard error of 0.015. The starts are one, the truth: that saves time."""
+    monkeypatch.setattr(scaling_law, "STARTS", ((TRUE.alpha, TRUE.beta),))
+    functions = {
+        **{name: operator.attrgetter(name) for name in ("alpha", "beta", "frontier_exponent", "size_exponent")},
+        "size": lambda law: law.find_optimal_size(1e12),
+        "loss": lambda law: law.predict_frontier(1e12),
+        "floor": operator.attrgetter("floor"),
+    }
+    if not fits_floor:
+        del functions["floor"]
+    estimates = collections.defaultdict(list)
+    for seed in range(200):
+        cells = make_cells(noise=0.02, seeds=seeds, seed=seed)
+        fit = scaling_law.fit_law(cells, fits_floor=fits_floor)
+        for name, function in functions.items():
+            estimates[name].append(fit.estimate(function))
+        if not fits_floor and seeds == 2:
+            estimates["break"].append(scaling_law.compare_halves(cells).difference)
+    for name, found in estimates.items():
+        truth = 0.0 if name == "break" else functions[name](TRUE._replace(floor=FLOOR))
+        covered = np.mean([own.low <= truth <= own.high for own in found])
+        assert 0.92 <= covered <= 0.995, (name, covered)
+
+
+def test_cells_of_one_seed_have_no_interval():
+    cells = make_cells(noise=0.02)
+    cells.losses[3] = cells.losses[3][:1]
+    assert scaling_law.fit_law(cells, fits_floor=False).estimate(lambda law: law.alpha)[1:] == (None, None)
 
 
 def test_a_fit_that_has_to_guess_the_floor_is_less_sure():
     cells = make_cells(noise=0.03)
     known, free = (scaling_law.fit_law(cells, fits_floor=fits_floor) for fits_floor in (False, True))
-    for name in ("alpha", "beta", "frontier_exponent"):
+    for name in ("beta", "frontier_exponent"):
         known_one, free_one = (fit.estimate(lambda law, name=name: getattr(law, name)) for fit in (known, free))
         assert free_one.high - free_one.low > 1.2 * (known_one.high - known_one.low)
 
 
-def test_one_law_is_not_broken_and_a_plateau_at_small_compute_breaks_it(monkeypatch):
-    monkeypatch.setattr(scaling_law, "RESAMPLES", 40)
+def test_one_law_is_not_broken_and_a_plateau_at_small_compute_breaks_it():
     one = make_cells(noise=0.02)
     whole = scaling_law.compare_halves(one).difference
     assert abs(whole.mean) < 0.05  # as wide as the noise makes it
@@ -80,7 +105,7 @@ def test_the_frontier_is_what_nothing_cheaper_is_better_than():
 
 def test_laws_cross_where_their_frontiers_do():
     other = TRUE._replace(log_a=np.log(6.0), alpha=0.2, log_b=np.log(90.0), beta=0.35)
-    a, b = (scaling_law.LawFit(law, []) for law in (TRUE._replace(floor=0.5), other._replace(floor=0.6)))
+    a, b = (scaling_law.LawFit(law, [], np.zeros(0)) for law in (TRUE._replace(floor=0.5), other._replace(floor=0.6)))
     flops = scaling_law.find_crossing(a, b, 1e6, 1e20).mean
     assert 0.5 + TRUE.predict_frontier(flops) == pytest.approx(0.6 + other.predict_frontier(flops), rel=1e-6)
     assert scaling_law.find_crossing(a, b, flops * 2, 1e20) is None

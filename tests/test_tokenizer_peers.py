@@ -5,9 +5,11 @@ variable MLM_TEXTS names a folder of texts, one line in so many of those is aske
 """
 
 import functools
+import itertools
 import json
 import os
 import random
+import re
 import unicodedata
 from pathlib import Path
 
@@ -17,13 +19,26 @@ import tokenizers
 from fixtures import tokenizer_lines as theirs
 from small import get_refusal, load_arrays
 
-from mlm.base import config, errors
+from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
+from mlm.data.rows import preprocessors
+from mlm.data.tasks import examples
 from mlm.data.tokenizers import hub, hub_export, kinds
+from mlm.objectives import answer_extraction
 
 ASKED = 10_000
 SIZE = {"bpe": 600, "wordpiece": 700, "unigram": 500, "words": 200, "characters": 0}
 SAID = ["the [MASK] is", "[MASK]", " [MASK][MASK] .", "un[MASK]able. [MASK]"]
+THAI, BREAD = "แมวกินขนมปังใกล้สะพานและหมาเห็นช้าง", "ขนมปัง"
+PASSAGES = (
+    THAI,
+    "เธอกินﬁน้ำ\u0e33①ครับ😀แล้ว",
+    "東京は日本の首都で、人口は①番です。２０２３年ｶﾞｷﾞ",
+    "中国的首都是北京\uff0c人口超过两千万。",
+    "the ﬁrst of ①②, ½ caf\u00e9 cafe\u0301 \uff21\uff22\uff23 x\u0301\u0302 \U0001d49cbc😀 ㍿ \ufdfa end",
+    " \u3000 lead　東　京 \u200b x\u00ad y  ",
+)
+UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u4e00-\u9fff\uff66-\uff9f]")
 KINDS = pytest.mark.parametrize("kind", kinds.KINDS)
 
 
@@ -280,3 +295,41 @@ def test_ten_thousand_lines_are_our_ids_there(kind, tmp_path):
     found = theirs.encode_lines(written(words, tmp_path), lines)
     differ = sum(list(mine) != ids for mine, ids in zip(words.encode_batch(lines), found, strict=True))
     assert differ <= (len(lines) / 1000 if kind == "unigram" else 0)
+
+
+def find_boundaries(text, spans):
+    """The starts and the ends of pieces where no piece goes on and, in scripts with spaces, no word does."""
+
+    def is_inside(place):
+        pair = text[max(place - 1, 0) : place + 1]
+        is_word = len(pair) == 2 and all(unicodedata.category(c)[0] in "LMN" and not UNSPACED.match(c) for c in pair)
+        return is_word or any(start < place < end for start, end in spans)
+
+    places = zip(*(span for span in spans if span[0] < span[1]), strict=True)
+    return [[place for place in sorted({*side}) if not is_inside(place)] for side in places]
+
+
+@pytest.mark.parametrize("name", [*kinds.KINDS, "unigram of passages", *theirs.FOLDERS, *theirs.CHANGED])
+def test_an_answer_in_any_script_comes_back_from_its_pieces(name, tmp_path):
+    if name == "unigram of passages":
+        tokenizer = kinds.train_tokenizer(config.Tokenizer("unigram", 115), PASSAGES * 3)
+    elif name in kinds.KINDS:
+        tokenizer = train_tokenizer(name)
+    else:
+        tokenizer = hub.read_tokenizer(theirs.write(load_outputs(), name, tmp_path))
+    cfg = fields.override(config.Config(), {"pack.seq_len": 256, "data.labelled.doc_stride": 128})
+    for passage in PASSAGES:
+        ids, spans = tokenizer.encode_with_offsets(passage)
+        words = [match.span() for match in re.finditer(r"\S+", passage)]
+        assert ids == tokenizer.encode(passage)
+        assert all(a <= c and b <= d for (a, b), (c, d) in itertools.pairwise(spans))
+        assert all(a == b or any(first <= a <= b <= last for first, last in words) for a, b in spans)
+        pairs = itertools.product(*find_boundaries(passage, spans))
+        answers = [(a, b) for a, b in pairs if 0 < b - a <= len(BREAD)]
+        questions = [examples.Example("q", ("?", passage), label=((passage[a:b], a),)) for a, b in answers]
+        for (row,), (a, b) in zip(preprocessors.encode_questions(questions, tokenizer, cfg, ()), answers, strict=True):
+            start_L, end_L = (np.arange(cfg.pack.seq_len) == row.labels[column] for column in ("start", "end"))
+            window = (start_L, end_L, row.labels["passage"], np.array(spans))
+            assert answer_extraction.find_best_answer([window], passage).text == passage[a:b]
+        if passage == THAI and name in ("unigram", "characters", "unigram of passages", "bpe"):
+            assert BREAD in {passage[a:b] for a, b in answers}

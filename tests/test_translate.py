@@ -84,7 +84,7 @@ def test_sources_stand_alone_in_their_rows(run):
 
 
 def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sacrebleu", python.SimpleNamespace(metrics=None))
+    monkeypatch.setitem(sys.modules, "sacrebleu", python.SimpleNamespace(metrics=python.SimpleNamespace(BLEU=dict)))
     cfg = config.Config(data=config.Data(corpus="parallel"))
     assert [part.name for part in translation_scores.list_due_cases(cfg, (1, 4))] == [
         "dev-beam1",
@@ -138,6 +138,43 @@ def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
     ]
     assert found["bleu_se"] == pytest.approx(np.std(drawn), rel=0.3)
     assert found["bleu_low"] < whole.score - found["bleu_se"] and whole.score + found["bleu_se"] < found["bleu_high"]
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_perfect_translation_has_100_whatever_the_tokenizer_writes(kind, monkeypatch):
+    """References of WordPiece come back as "doesn ' t"; of unigram with letters that NFKC changed."""
+    metrics = pytest.importorskip("sacrebleu").metrics
+    references = ["It doesn't matter -- (really) 3.5% of O'Neil's well-read cats, ﬁnd x½ \u2460 .", *sentences(20, 8)]
+    size = {"unigram": 53, "wordpiece": 130, "bpe": 300, "words": 0, "characters": 0}[kind]
+    tokenizer = kinds.train_tokenizer(config.Tokenizer(kind, size), references * 3)
+    perfect = [tokenizer.decode(ids) for ids in tokenizer.encode_batch(references)]
+    targets, rewritten = translation_scores.decode_references(tokenizer, references)
+    assert translation_scores.compute_scores(perfect, targets, 0)["bleu"] == pytest.approx(100)
+    assert targets[1:] == references[1:] and rewritten == (targets[0] != references[0])
+    assert rewritten == (perfect[0].split() != references[0].split())  # lossless: as published scores are computed
+    if not rewritten:
+        assert metrics.BLEU().corpus_score(perfect, [references]).score == pytest.approx(100)
+
+
+def test_an_unknown_word_is_no_translation():
+    tokenizer = kinds.train_tokenizer(config.Tokenizer("words"), ["a b c d e"])
+    targets, rewritten = translation_scores.decode_references(tokenizer, ["a b c d other"])
+    assert rewritten == 1 and "[UNK]" not in targets[0]
+
+
+def test_scores_of_text_without_spaces_need_their_own_tokenizer(run, caplog):
+    pytest.importorskip("sacrebleu")
+    texts = ["東京は日本の首都です。", "猫はパンを食べた。"]
+    assert translation_scores.compute_scores(texts, texts[::-1], 0, "char")["bleu"] > 0 and not caplog.records
+    translation_scores.compute_scores(texts, texts, 0)
+    assert "config.eval.bleu_tokenizer = '13a'" in caplog.text
+    parts = [
+        translation_scores.list_pair_cases("own", [Pair("a", "b")], (1,), tokenizer)[0] for tokenizer in ("13a", "zh")
+    ]
+    assert parts[0].sha256 != parts[1].sha256 and [part.name for part in parts] == ["own-beam1", "own-beam1-zh"]
+    for changes in ({"eval.bleu_tokenizer": "zhh"}, {"eval.bleu_tokenizer": "zhh", "eval.beams": (1,)}):
+        with pytest.raises(errors.ConfigError, match=r"^config.eval.bleu_tokenizer = 'zhh': expected one of 13a, zh"):
+            evaluation_tasks.list_due_cases(fields.override(run.cfg, changes))
 
 
 def test_the_answer_is_kept_with_what_was_found(run):

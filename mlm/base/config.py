@@ -607,6 +607,11 @@ class Eval:
         "parallel: beam sizes (whole numbers); at the end, the first max_examples pairs of the test split (of dev if "
         "there is none) are translated with each",
     )
+    bleu_tokenizer: str = setting(
+        "13a",
+        "parallel: sacrebleu's tokenizer of BLEU: 13a | zh | ja-mecab (pip install sacrebleu[ja]) | char | flores200 "
+        "(it is downloaded)",
+    )
     context_range: bool = setting(
         False,
         "at the end, measure how much context a causal model uses: gradients and recall of names by distance, time "

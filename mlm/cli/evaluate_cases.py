@@ -81,7 +81,8 @@ def list_translation_cases(cfg, args) -> list:
         return translation_scores.list_due_cases(cfg, beam_sizes)
     errors.require(len(args.pairs) < 3, "--pairs", ",".join(args.pairs), "one file, or two separated by a comma")
     paths = [Path(path) for path in args.pairs]
-    return translation_scores.list_pair_cases(paths[-1].name, list(parallel_text.read_pairs(paths)), beam_sizes)
+    pairs = list(parallel_text.read_pairs(paths))
+    return translation_scores.list_pair_cases(paths[-1].name, pairs, beam_sizes, cfg.eval.bleu_tokenizer)
 
 
 def parse_numbers(name: str, args, kind: type) -> tuple:

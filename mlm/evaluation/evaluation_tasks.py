@@ -55,9 +55,10 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
 
     Raises ConfigError for what cannot be evaluated on this machine.
     """
+    cases = _list_due_cases(cfg)
     if cfg.eval.beams:
-        translation_scores.import_sacrebleu()
-    return _list_due_cases(cfg)
+        translation_scores.build_bleu(cfg.eval.bleu_tokenizer)
+    return cases
 
 
 def _list_due_cases(cfg):

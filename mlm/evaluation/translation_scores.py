@@ -1,24 +1,29 @@
 """Translation quality of a run: BLEU and chrF of beam search on held-out sources (extra `evaluate`)."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from mlm.base import config, errors, extras, types
+from mlm.base import config, errors, extras, scripts, types
 from mlm.base.special import CLS, NUM_SPECIAL, UNK
 from mlm.data.rows import loader, pack
 from mlm.data.rows import parallel_text as rows
 from mlm.data.text import parallel_text
+from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.inference import decoding
 from mlm.training.run import directory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program
 
-FORMAT = 1
+LOGGER = logging.getLogger(__name__)
+FORMAT = 2
+BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "char", "flores200")
 SPLITS = {"dev": "validation", "test": "test"}
 NUM_RESAMPLES = 1000  # of the bootstrap, for BLEU's interval
+UNMATCHED = "\ufffd"  # a word of no translation
 LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several texts (mlm/inference/beam_search.py)
 
 
@@ -30,23 +35,26 @@ def get_unsupported_reason(cfg: config.Config) -> str:
 def list_due_cases(cfg: config.Config, beams: Sequence[int]) -> list[EvaluationCase]:
     """The cases of a run's own test split, or of dev where it has none."""
     split = "test" if cfg.data.parallel.test else "dev"
-    return list_cases(split, {"split": split, "max_examples": cfg.eval.max_examples}, beams)
+    return list_cases(split, {"split": split, "max_examples": cfg.eval.max_examples}, beams, cfg.eval.bleu_tokenizer)
 
 
-def list_pair_cases(name: str, pairs: Sequence[parallel_text.Pair], beams: Sequence[int]) -> list[EvaluationCase]:
+def list_pair_cases(
+    name: str, pairs: Sequence[parallel_text.Pair], beams: Sequence[int], tokenizer: str = "13a"
+) -> list[EvaluationCase]:
     """The cases of some other pairs. Raises ConfigError if there are none."""
     errors.require(len(pairs) > 0, "pairs", name, "a file of at least one pair of texts")
-    return list_cases(name, {"pairs": [list(pair) for pair in pairs]}, beams)
+    return list_cases(name, {"pairs": [list(pair) for pair in pairs]}, beams, tokenizer)
 
 
-def list_cases(name: str, pairs: Mapping[str, Any], beams: Sequence[int]) -> list[EvaluationCase]:
+def list_cases(name: str, pairs: Mapping[str, Any], beams: Sequence[int], tokenizer: str) -> list[EvaluationCase]:
     """A case for each beam width and length penalty. name: of the pairs; pairs: the inputs that identify them."""
-    cases = []
+    errors.require_one_of("config.eval.bleu_tokenizer", tokenizer, BLEU_TOKENIZERS)
+    cases, other = [], "" if tokenizer == "13a" else f"-{tokenizer}"
     for num_beams in beams:
         for length_penalty in LENGTH_PENALTIES if num_beams > 1 else ("none",):
             search = {"pairs_name": name, "num_beams": num_beams, "length_penalty": length_penalty}
-            case_name = f"{name}-beam{num_beams}" + (f"-{length_penalty}" if num_beams > 1 else "")
-            inputs = search | dict(pairs) | {"format": FORMAT}
+            case_name = f"{name}-beam{num_beams}" + (f"-{length_penalty}" if num_beams > 1 else "") + other
+            inputs = search | dict(pairs) | {"format": FORMAT, "bleu_tokenizer": tokenizer}
             cases.append(EvaluationCase("translation", case_name, inputs, search))
     return cases
 
@@ -54,9 +62,12 @@ def list_cases(name: str, pairs: Mapping[str, Any], beams: Sequence[int]) -> lis
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """The scores of `compute_scores`; also writes the translations to a predictions file.
 
-    "pairs" counts the pairs and "truncated" the truncated sources.
+    "pairs" counts the pairs and "truncated" the truncated sources. "rewritten" counts the references that the
+    tokenizer cannot give back, such as "doesn't" of WordPiece, "doesn ' t". If there are any, translations are compared
+    with the references as the tokenizer writes them, and the signatures end in "refs:decoded": such scores compare runs
+    of one tokenizer, not with published ones.
     """
-    import_sacrebleu()  # fails before the long work
+    build_bleu(case.inputs["bleu_tokenizer"])  # fails before the long work
     pairs = _read_pairs(run, case)
     texts, truncated = translate_texts(
         run, [pair.source for pair in pairs], case.inputs["num_beams"], case.inputs["length_penalty"]
@@ -65,8 +76,24 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     if not parallel.is_primary():
         return {}
     directory.write_predictions(run.cfg.workdir, case.name, iterate_records(pairs, texts))
-    references = [pair.target for pair in pairs]
-    return {"pairs": len(pairs), "truncated": truncated, **compute_scores(texts, references, run.cfg.eval.mask_seed)}
+    references, rewritten = decode_references(run.tokenizer, [pair.target for pair in pairs])
+    scores = compute_scores(texts, references, run.cfg.eval.mask_seed, case.inputs["bleu_tokenizer"])
+    if rewritten:
+        scores |= {name: f"{scores[name]}|refs:decoded" for name in ("signature", "chrf_signature")}
+    return {"pairs": len(pairs), "truncated": truncated, "rewritten": rewritten, **scores}
+
+
+def decode_references(tokenizer: Tokenizer, references: Sequence[str]) -> tuple[list[str], int]:
+    """The references as the tokenizer gives them back, and how many of them differ in more than white space.
+
+    A reference that does not differ stays as it is. An unknown piece of a reference matches no piece of a translation.
+    """
+    decoded = [
+        reference if text.split() == reference.split() else text.replace(tokenizer.pieces[UNK], UNMATCHED)
+        for ids, reference in zip(tokenizer.encode_batch(list(references)), references, strict=True)
+        for text in [tokenizer.decode(ids)]
+    ]
+    return decoded, sum(one is not other for one, other in zip(decoded, references, strict=True))
 
 
 def iterate_records(pairs: Sequence[parallel_text.Pair], texts: Sequence[str]) -> Iterator[dict]:
@@ -127,14 +154,25 @@ def import_sacrebleu():
     return extras.import_extra("sacrebleu", "evaluate", "BLEU").metrics
 
 
-def compute_scores(texts: Sequence[str], references: Sequence[str], seed: int) -> dict:
+def build_bleu(tokenizer: str, **options):
+    """sacrebleu's BLEU with one of its tokenizers. Raises ConfigError where that is not installed."""
+    try:
+        return import_sacrebleu().BLEU(tokenize=tokenizer, **options)
+    except (RuntimeError, OSError) as error:
+        raise errors.ConfigError(f"config.eval.bleu_tokenizer = {tokenizer!r}: {errors.first_line(error)}") from None
+
+
+def compute_scores(texts: Sequence[str], references: Sequence[str], seed: int, tokenizer: str = "13a") -> dict:
     """Corpus BLEU (Papineni et al. 2002) and chrF (Popovic 2015) of translations, by sacrebleu (Post 2018).
 
     Both range from 0 to 100, with sacrebleu's "signature". "brevity" is the translations' length over the references'.
     BLEU's standard error and 95% interval come from a bootstrap over pairs (Koehn 2004).
     """
-    metrics = import_sacrebleu()
-    bleu, chrf, sentence_bleu = metrics.BLEU(), metrics.CHRF(), metrics.BLEU(effective_order=True)
+    letters = "".join("".join(references).split())
+    if tokenizer == "13a" and 2 * sum(map(scripts.is_unspaced, letters)) > len(letters):
+        LOGGER.warning("config.eval.bleu_tokenizer = '13a' takes text without spaces for one word: zh | char do not")
+    bleu, sentence_bleu = build_bleu(tokenizer), build_bleu(tokenizer, effective_order=True)
+    chrf = import_sacrebleu().CHRF()
     sentences = [
         sentence_bleu.sentence_score(text, [reference]) for text, reference in zip(texts, references, strict=True)
     ]

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlm.base import scripts
+
 NUM_CANDIDATES = 20  # starts, and ends, of a window that are tried
 MAX_ANSWER_TOKENS = 30
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Each is a word of its own, as in BERT's tokenizer: these scripts have no spaces between words.
-IDEOGRAPH = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ceaf\U0002f800-\U0002fa1f]")
 
 
 class Answer(NamedTuple):
@@ -61,12 +61,13 @@ def get_reference_texts(answers: Sequence[Sequence]) -> list[str]:
 def snap_to_words(passage: str, start: int, end: int) -> tuple[int, int]:
     """The start and end of a span in a passage, in characters, moved outwards to those of its first and last word.
 
-    A word is a run of letters, marks and digits, or one ideograph, as BERT's tokenizer cuts words before their pieces.
+    A word is a run of letters, marks and digits, as BERT's tokenizer cuts words before their pieces. In scripts without
+    spaces the span stays where it is, at the tokenizer's own boundaries.
     """
 
     def is_inside_word(index):
         return 0 < index < len(passage) and all(
-            unicodedata.category(letter)[0] in "LMN" and not IDEOGRAPH.match(letter)
+            unicodedata.category(letter)[0] in "LMN" and not scripts.is_unspaced(letter)
             for letter in passage[index - 1 : index + 1]
         )
 

@@ -260,6 +260,6 @@ PREPROCESSORS = {
         encode_questions,
         f"have a question of more than {MAX_QUESTION_TOKENS} tokens, which was truncated, or an answer that no "
         "window of config.pack.seq_len = {seq_len} tokens contains; {lost} tokens are lost",
-        format=2,
+        format=3,
     ),
 }

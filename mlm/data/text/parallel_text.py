@@ -17,7 +17,9 @@ from mlm.data.text import files, warnings_
 
 SPLIT_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.parallel by split
 FIELD_CONDITIONS = (
-    FieldCondition(("data.parallel_path", "data.parallel", "eval.beams"), "data.corpus", ("parallel",)),
+    FieldCondition(
+        ("data.parallel_path", "data.parallel", "eval.beams", "eval.bleu_tokenizer"), "data.corpus", ("parallel",)
+    ),
     FieldCondition(("data.parallel",), "data.parallel_path", excluded_values=("",)),
     FieldCondition(("data.language",), "data.parallel_path", ("",)),
 )

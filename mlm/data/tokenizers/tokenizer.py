@@ -94,10 +94,12 @@ def encode_with_offsets(tool, text: str, blank: Set[int] = frozenset()) -> tuple
     blank: pieces that are white space alone, which may stand for a space that the text does not have.
     """
     found = tool.encode(text, add_special_tokens=False)
-    return found.ids, [
-        (first, first) if i in blank else (end - len(text[first:end].lstrip()), end)
-        for i, (first, end) in zip(found.ids, found.offsets, strict=True)
-    ]
+    spans, last = [], 0
+    for i, (first, end) in zip(found.ids, found.offsets, strict=True):
+        # A space within what normalization made of one character has its place.
+        spans.append((first, max(first, last)) if i in blank else (end - len(text[first:end].lstrip()), end))
+        last = spans[-1][1]
+    return found.ids, spans
 
 
 def make_mask_encoder(make: Callable, ours: Sequence[int], lstrip: bool = False, rstrip: bool = False) -> Callable:

@@ -88,17 +88,17 @@ def build_tokenizer(model):
         return "".join(pieces[i] for i in ids).replace(SPACE, " ").strip()
 
     def locate(text):
-        """Pieces are found in their word by their letters; where NFKC changed it, each has the place of the word."""
+        """Where normalization made several pieces of one character, each has its place."""
+        found = processor.encode(text, return_type="offset_mapping")
         spans = []
-        words = list(re.finditer(r"\S+", text))
-        texts = [word[0] for word in words]
-        for word, found in zip(words, processor.encode(texts, out_type=str), strict=True):
-            plain = "".join(found) == SPACE + word[0]
-            end = word.start() - 1  # the mark of the space before the word is no letter of it
-            for piece in found:
-                start, end = end, end + len(piece)
-                spans.append((max(start, word.start()), end) if plain else word.span())
-        return [i for word in processor.encode(texts) for i in word], spans
+        for piece, (start, end) in zip(found["pieces"], found["offsets"], strict=True):
+            if start == end and (piece != SPACE or (spans and end < spans[-1][1])):
+                end += 1
+            words = list(
+                re.finditer(r"\S+", text[start:end])
+            )  # white space, alone or before a word, is no letter of it
+            spans.append((start + words[-1].start(), start + words[-1].end()) if words else (end, end))
+        return found["ids"], spans
 
     # An unknown stretch may lie within a word; the other special tokens never do.
     starts_V = np.array([p.startswith(SPACE) or (i < NUM_SPECIAL and i != UNK) for i, p in enumerate(pieces)])

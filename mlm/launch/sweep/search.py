@@ -34,6 +34,7 @@ UNUSED_FIELDS = (
     "downstream",
     "eval.mask_rates",
     "eval.beams",
+    "eval.bleu_tokenizer",
     "eval.context_range",
     "eval.anisotropy",
     "eval.baseline",

@@ -29,6 +29,7 @@ UNCOMPILED_FIELDS = (
     "eval.ngram_order",
     "eval.context_range",
     "eval.beams",
+    "eval.bleu_tokenizer",
     "eval.baseline",
     "train.group_by_length",
     "train.spike_threshold",
