@@ -151,7 +151,8 @@ def fit_law(cells: Cells, *, fits_floor: bool) -> LawFit | None:
 
     def make_law(x):
         floor = math.exp(x[4]) if fits_floor else cells.floor or 0.0
-        return ScalingLaw(*map(float, x[:4]), floor, float(log_k), float(p))
+        log_a, alpha, log_b, beta = map(float, x[:4])
+        return ScalingLaw(log_a, alpha, log_b, beta, floor, float(log_k), float(p))
 
     mean_P = cells.mean_losses() + offset
     loss_P = np.maximum(mean_P, MIN_LOSS + offset)
