@@ -21,6 +21,10 @@ def compile_text(function, *shapes) -> str:
     return jax.jit(mapped).lower(*arrays).compile().as_text()
 
 
+def count_bytes(text: str) -> dict[str, int]:
+    return collectives.sum_bytes(collectives.read_collectives(text))
+
+
 gather = functools.partial(jax.lax.all_gather, axis_name="data", tiled=True)
 
 
@@ -31,7 +35,7 @@ def test_each_kind_counts_the_whole_array_that_it_is_about():
         other_1x4 = jax.lax.all_to_all(y_4x4, "data", 1, 1, tiled=True)
         return part_2x6, jax.lax.ppermute(other_1x4, "data", [(0, 1), (1, 0)]), jax.lax.psum(part_2x6[:1, :5], "data")
 
-    found = collectives.count_bytes(compile_text(moves, ((8, 6), jnp.float32), ((4, 4), jnp.float32)))
+    found = count_bytes(compile_text(moves, ((8, 6), jnp.float32), ((4, 4), jnp.float32)))
     assert found == {
         "all-gather": 8 * 6 * 4,
         "reduce-scatter": 8 * 6 * 4,
@@ -51,11 +55,11 @@ def test_the_body_of_a_loop_counts_as_often_as_it_runs():
 
         return jax.lax.scan(outer, x_8x16, length=5)[0]
 
-    assert collectives.count_bytes(compile_text(moves, ((8, 16), jnp.float32))) == NONE | {
+    assert count_bytes(compile_text(moves, ((8, 16), jnp.float32))) == NONE | {
         "all-gather": 5 * 8 * 16 * 4,
         "all-reduce": 5 * 3 * 16 * 4,
     }
-    assert collectives.count_bytes(compile_text(lambda x: x + 1, ((8, 16), jnp.float32))) == NONE
+    assert count_bytes(compile_text(lambda x: x + 1, ((8, 16), jnp.float32))) == NONE
 
 
 STARTED = """HloModule started
@@ -80,6 +84,31 @@ ENTRY %main (a: f32[8], b: pred[4,2]) -> f32[16] {
 
 def test_what_is_begun_and_ended_apart_counts_once_and_an_unknown_loop_is_refused():
     """As accelerators' compilers write it: collectives that run beside others, layouts by tiles."""
-    assert collectives.count_bytes(STARTED) == NONE | {"all-gather": 16 * 4 + 8 * 2, "all-reduce": 3 * 64 * 2}
+    assert count_bytes(STARTED) == NONE | {"all-gather": 16 * 4 + 8 * 2, "all-reduce": 3 * 64 * 2}
     with pytest.raises(ValueError, match="the loop w moves data"):
-        collectives.count_bytes(STARTED.replace("known_trip_count", "other"))
+        count_bytes(STARTED.replace("known_trip_count", "other"))
+
+
+GROUPS = {  # jax 0.10.2 writes the second and the fourth as 0.12.0 writes the one after each
+    "[4,2]<=[2,4]T(1,0)": (0, 4),
+    "mesh['axis_0'=1,'axis_1'=4,'axis_2'=2,'axis_3'=1], device_ids=([2,4]T(1,0)) {'axis_2'}": (0, 4),
+    "mesh['axis_0'=2,'axis_1'=4] {'axis_0'}": (0, 4),
+    "mesh['axis_0'=4,'axis_1'=2], device_ids=([2,2,2]T(0,2,1)) {'axis_0':(2)2}": (0, 1),
+    "mesh['a'=2,'b'=4] {'b':(2)2}": (0, 1),
+    "mesh['a'=2,'b'=2,'a b'=2], device_ids=(1,0,2,3,7,6,5,4) {'a b','a'}": (1, 7, 0, 6),
+}
+
+
+def test_groups_are_read_in_each_form_that_a_compiler_writes():
+    assert {text: collectives.read_group(f"%x), replica_groups={text}, dimensions={{0}}") for text in GROUPS} == GROUPS
+
+
+def test_a_sum_over_slices_of_a_tpu_counts_and_an_unknown_form_is_refused():
+    sum_ = '_xla_megascale_target="{1,2,3}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"'
+    send = f"(f32[16]{{0}}, u32[], token[]) send(%a), channel_id=3, frontend_attributes={{{sum_}}}"
+    program = STARTED.replace("(f32[16]{0}, pred[8,2]{1,0}) all-gather-done(%start)", send)
+    assert ("all-reduce", 8 * 4, 1, True, False, (0, 4, 8)) in collectives.read_collectives(program)
+    unknown = "ALL_REDUCE>ALL_GATHER all-reduce-start>collective-reduce-start ={{0,1}}>=groups(2) %body>body"
+    for change in f"{unknown} %reduced>reduced (%x)>(bf16[64]{{0:T(256)}}%x) f32[8]>f32[<=8]".split():
+        with pytest.raises(ValueError, match=r"unknown|<="):
+            collectives.read_collectives(program.replace(*change.split(">")))

@@ -73,6 +73,9 @@ def test_memory_counts_slices_of_stacks_and_nothing_that_stays_in_fast_memory():
     layer, row = 8 * 128 * 4, 128 * 4
     assert memory_traffic.count_bytes(PROGRAM) == 4 * (layer + row) + (8 * 8 + 16 * 8) * 4
     assert memory_traffic.count_bytes(PROGRAM.replace("direction=LT", "direction=NE")) is None
+    start = "((f32[4,8,128], f32[4,128], s32[]), f32[4,128], u32[]) fusion-start(%stack"  # GPUs', since jax 0.12
+    started = PROGRAM.replace("f32[4,128]{1,0} fusion(%stack", start)
+    assert start in started and memory_traffic.count_bytes(started) == memory_traffic.count_bytes(PROGRAM)
 
 
 def test_a_step_takes_the_longest_of_its_bounds_and_then_what_nothing_overlaps():

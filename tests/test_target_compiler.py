@@ -4,11 +4,12 @@ import re
 
 import pytest
 from small import small_config
+from test_collectives import count_bytes
 
 from mlm.base import errors
 from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
 from mlm.launch.sweep import plan, target_compiler
-from mlm.training.compilation import collectives, cycles
+from mlm.training.compilation import cycles
 from mlm.training.step import program
 
 pytestmark = pytest.mark.slow
@@ -47,9 +48,9 @@ def needs(name):
 
 
 def test_a_loop_of_a_tpu_program_counts_as_often_as_its_condition_says():
-    assert collectives.count_bytes(TPU_LOOP)["all-reduce"] == 12 * 8 * 4
+    assert count_bytes(TPU_LOOP)["all-reduce"] == 12 * 8 * 4
     with pytest.raises(ValueError, match="number of iterations is unknown"):
-        collectives.count_bytes(TPU_LOOP.replace("direction=LT", "direction=NE"))
+        count_bytes(TPU_LOOP.replace("direction=LT", "direction=NE"))
 
 
 def test_cycles_of_a_loop_count_as_often_as_it_runs():

@@ -5,15 +5,15 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) .*\{$")  # the first line of a computation
-# Name, type, operation, then operands and attributes.
-_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = (.+?) ([\w\-]+)\((.*)")
+_COMPUTATION = re.compile(r"(?:ENTRY )?%([\w.\-]+) .*\{$")  # the first line of a computation
+# Name, type, operation, then operands, whose types are not repeated, and attributes.
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%([\w.\-]+) = (.+?) ([\w\-]+)\(([^)\[]*\).*)")
 _CALLED_COMPUTATIONS = re.compile(r"=\{?((?:%[\w.\-]+(?:, )?)+)")  # attributes that name computations
 _NAME = re.compile(r"%([\w.\-]+)")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONDITION = re.compile(r"condition=%([\w.\-]+)")
 _BOUND = re.compile(r"^s32\[\]")  # the type of a constant in a condition, of a loop that counts from 0
-_ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([\d,]*)\](\{[^}]*\})?")
+_ARRAY = re.compile(r"([a-z]+)(\d*)\w*\[([^\]]*)\](\{[^}]*\})?")
 _FAST_MEMORY = re.compile(r"S\([1-9]\)")  # in a layout: not in the device's main memory
 
 
@@ -46,7 +46,7 @@ class Call(NamedTuple):
 
 
 def parse_program(text: str) -> HloProgram:
-    """The program of a text that compiled.as_text() gives."""
+    """The program of a text that compiled.as_text() gives. Raises ValueError for a line that cannot be read."""
     computations: dict[str, list[Instruction]] = {}
     body: list[Instruction] = []
     entry = ""
@@ -58,6 +58,8 @@ def parse_program(text: str) -> HloProgram:
         elif start := _COMPUTATION.match(line):
             body = computations.setdefault(start[1], [])
             entry = start[1] if line.startswith("ENTRY") else entry
+        elif line.startswith(" ") or line.endswith("{"):
+            raise ValueError(f"HLO in an unknown form: {line.strip()[:200]}")
     return HloProgram(computations, entry)
 
 
@@ -71,7 +73,8 @@ def iterate_calls(program: HloProgram, call: Call | None = None) -> Iterator[Cal
             trips = count_trips(instruction, program)
             times = None if trips is None or times is None else times * trips
             loop = loop or ("" if trips is not None else instruction.name)
-        is_fused = call.is_fused or instruction.operation not in ("while", "call", "conditional", "async-start")
+        kind = instruction.operation.removesuffix("-start")
+        is_fused = call.is_fused or kind not in ("while", "call", "conditional", "async")
         for name in list_called(instruction):
             if name in program.computations:
                 yield from iterate_calls(program, Call(name, times, instruction, loop, is_fused))

@@ -34,18 +34,20 @@ def count_bytes(text: str) -> float | None:
 
 def count_instruction_bytes(one: hlo.Instruction, types: Mapping[str, str], program: hlo.HloProgram) -> int:
     """Bytes that one kernel reads and writes; types: of the instructions of its computation."""
-    if one.operation in FREE or one.operation.endswith("-done"):
+    kind = one.operation.removesuffix("-start")
+    if kind in FREE or kind.endswith(("-done", "-update")):
         return 0
-    operand_types = [types[name] for name in one.operands if name in types]
+    operand_types = [types[name] for name in one.operands]
     if one.operation == "dynamic-slice":
         return 2 * measure(one.type)
     if one.operation == "dynamic-update-slice":
         return 2 * measure(operand_types[1])
-    if one.operation == "fusion":
+    if kind == "fusion":
         called = next((name for name in hlo.list_called(one) if name in program.computations), "")
         if called:
-            return count_fusion_bytes(program.computations[called], operand_types, hlo.split_tuple(one.type))
-    if one.operation.endswith("-start"):  # its result holds its operands, too
+            output_types = hlo.split_tuple(one.type)[len(operand_types) if kind != one.operation else 0 :]
+            return count_fusion_bytes(program.computations[called], operand_types, output_types)
+    if kind != one.operation:  # its result holds its operands, too
         return 2 * sum(map(measure, operand_types))
     return measure(one.type) + sum(map(measure, operand_types))
 
