@@ -96,7 +96,8 @@ def test_packed_text_has_the_ids_of_the_whole_text(folders, name, mode, tmp_path
     assert found == list(itertools.chain.from_iterable(expected))
     if name in (*LOSSLESS, "characters", "bpe"):
         known = [(text, ids) for text, ids in zip(texts, expected, strict=True) if UNK not in ids]
-        assert len(known) > 0.6 * len(texts) and all(packed.tokenizer.decode(ids) == text for text, ids in known)
+        assert mode == "stream" or len(known) > 0.6 * len(texts)
+        assert all(packed.tokenizer.decode(ids) == text for text, ids in known)
 
 
 @pytest.mark.parametrize("name", NAMES)
