@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, NoReturn, TypeVar, dataclass_transform
 
 T = TypeVar("T")
+MAX_BEAMS = 1024  # of a beam search
 
 
 def field(default: T, help: str) -> T:
@@ -11,9 +12,12 @@ def field(default: T, help: str) -> T:
     return dataclasses.field(default=default, metadata={"help": help})
 
 
-def setting(default: T, help: str) -> T:
-    """A field that is not part of the fingerprint: it changes no result, or the run records what it brings in apart."""
-    return dataclasses.field(default=default, metadata={"help": help, "affects_result": False})
+def setting(default: T, help: str, *, is_path: bool = False) -> T:
+    """A field that is not part of the fingerprint: it changes no result, or the run records what it brings in apart.
+
+    is_path: a `~` at its start is the home folder.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "affects_result": False, "is_path": is_path})
 
 
 @dataclass_transform(frozen_default=True)
@@ -163,7 +167,9 @@ class Data:
     parallel_path: str = field(
         "", "parallel: folder of its files; empty: sentence pairs generated from the built-in language"
     )
-    cache_dir: str = setting("runs/cache", "folder for tokenizers and packed examples, shared by all runs")
+    cache_dir: str = setting(
+        "runs/cache", "folder for tokenizers and packed examples, shared by all runs", is_path=True
+    )
     language: Language = dataclasses.field(default_factory=Language)
     labelled: Labelled = dataclasses.field(default_factory=Labelled)
     parallel: ParallelText = dataclasses.field(default_factory=ParallelText)
@@ -183,7 +189,7 @@ class Tokenizer:
         "vocabulary size, with the 5 special tokens; 0: every word of the built-in language or every character of "
         "kind characters, else 8192",
     )
-    path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one")
+    path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one", is_path=True)
 
 
 @section
@@ -480,9 +486,13 @@ class Optim:
 class Init:
     """The model that training starts from. The objective's own head is new, except for BERT's pooler."""
 
-    run: str = setting("", "directory of a run, whose newest checkpoint gives the parameters; empty: random ones")
+    run: str = setting(
+        "", "directory of a run, whose newest checkpoint gives the parameters; empty: random ones", is_path=True
+    )
     run_sha256: str = field("", "expected SHA-256 of that checkpoint; empty: any (a run records what it found)")
-    hub: str = setting("", "Hugging Face folder instead of a run, or hf:ORG/NAME to download it; empty: none")
+    hub: str = setting(
+        "", "Hugging Face folder instead of a run, or hf:ORG/NAME to download it; empty: none", is_path=True
+    )
     hub_sha256: str = field(
         "", "expected SHA-256 of that folder's config.json, weights and vocabulary; empty: any (a run records it)"
     )
@@ -529,7 +539,7 @@ class Downstream:
     """Tasks that the model is fine-tuned on when its training ends: a grid for each, selected on the dev split."""
 
     tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.py, separated by commas; empty: none")
-    path: str = setting("", "folder with one folder of files for each task, of the task's name")
+    path: str = setting("", "folder with one folder of files for each task, of the task's name", is_path=True)
     learning_rates: tuple[float, ...] = setting(
         (), "learning rates to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"
     )
@@ -626,6 +636,7 @@ class Eval:
         "",
         "folder of STS-B's files, or task file (.toml) of pairs with their similarity, to measure sentence similarity "
         "at the end; empty: not measured",
+        is_path=True,
     )
 
 
@@ -654,7 +665,7 @@ class Config:
     """All fields of a run; the command line sets them as NAME=VALUE."""
 
     seed: int = field(0, "random seed of initialization, data order, masks and dropout")
-    workdir: str = setting("runs/base", "directory of the run: checkpoints, metrics, result")
+    workdir: str = setting("runs/base", "directory of the run: checkpoints, metrics, result", is_path=True)
     objective: str = field(
         "mlm",
         "pretraining: mlm (masked tokens, BERT) | nsp (mlm and next-sentence prediction) | causal (next token, GPT) | "

@@ -2,7 +2,7 @@
 
 import difflib
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 _SHORT = reprlib.Repr()
@@ -33,9 +33,14 @@ def first_line(error: BaseException) -> str:
 def require_one_of(field: str, value: str, names: Collection[str]) -> None:
     """Raises ConfigError unless value is one of names; suggests the closest name."""
     if value not in names:
-        matches = difflib.get_close_matches(str(value)[:100], names, n=1, cutoff=0.5)
-        hint = f"; did you mean {str(matches[0])!r}?" if matches else ""
-        raise ConfigError(f"{field} = {format_value(value)}: expected one of {', '.join(names)}{hint}")
+        listed = ", ".join(name or "'' (none)" for name in names)
+        raise ConfigError(f"{field} = {format_value(value)}: expected one of {listed}{format_hint(str(value), names)}")
+
+
+def format_hint(value: str, names: Iterable[str]) -> str:
+    """The end of a message that suggests the closest of the names; "" if none is near, or it is the value itself."""
+    matches = difflib.get_close_matches(value[:100], [str(name)[:100] for name in names], n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches and matches[0] != value[:100] else ""
 
 
 def require_number(

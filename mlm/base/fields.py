@@ -10,9 +10,10 @@ import json
 import operator
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from mlm.base import files
 from mlm.base.config import Config
 from mlm.base.errors import ConfigError, require
 from mlm.base.rng_versions import RNG_VERSIONS, WORD_MASKS
@@ -46,7 +47,15 @@ def _list_fields(section: type) -> list[tuple[str, bool]]:
     return [(field.name, field.metadata.get("affects_result", True)) for field in dataclasses.fields(section)]
 
 
+def _iterate_metadata(section: Any, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for field in dataclasses.fields(section):
+        if _is_section(type(value := getattr(section, field.name))):
+            yield from _iterate_metadata(value, f"{prefix}{field.name}.")
+        yield prefix + field.name, field.metadata
+
+
 DEFAULT = flatten(Config())
+PATH_FIELDS = frozenset(name for name, metadata in _iterate_metadata(Config()) if metadata.get("is_path"))
 FIRST_DEFAULT = {"optim.warmup_fraction": 0.06}  # of fields whose default has changed since: fingerprints keep it
 ALIASES = {  # what other libraries call fields: for the hint of an error alone
     "lr": "optim.learning_rate",
@@ -82,14 +91,14 @@ def check_name(name: str) -> None:
         require(type(name) is str and len(name) < 100, "field", name, "the dotted name of a field of config")
         near = suggest_name(name)
         hint = f"; did you mean config.{near}?" if near else ""
-        raise ConfigError(f"config.{' '.join(name.split())}: no such field{hint}")
+        raise ConfigError(f"config.{name if name == ''.join(name.split()) else repr(name)}: no such field{hint}")
 
 
 def suggest_name(name: str) -> str:
     """The dotted name of the field that a name may stand for, such as train.steps for steps; "": none is near."""
     leaf = name.rpartition(".")[2]
     near = (
-        [full for full in (name, ALIASES.get(leaf)) if full in DEFAULT]
+        [full for full in (name.strip(), ALIASES.get(leaf)) if full in DEFAULT]
         or difflib.get_close_matches(name, DEFAULT, n=1, cutoff=0.6)
         or [full for full in DEFAULT if full.rpartition(".")[2] == leaf]
     )
@@ -110,7 +119,7 @@ def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
         elif kind is tuple and type(value) is tuple and int not in map(type, DEFAULT[name]):
             value = tuple(map(_int_to_float, value))
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
-        replaced[name] = value
+        replaced[name] = files.expand_home(f"config.{name}", str(value)) if name in PATH_FIELDS else value
     return replace_values(config, replaced)
 
 
@@ -147,7 +156,7 @@ def check_values(config: Config) -> None:
                 f"a finite number that float32 holds (0, or {FLOAT32_MIN:.2g} to {FLOAT32_MAX:.2g} in size)",
             )
         elif type(value) is int:
-            is_seed = name.rpartition(".")[2] == "seed"
+            is_seed = name.endswith("seed")
             low, high = (0, 2**32 - 1) if is_seed else (-(2**31), 2**31 - 1)
             require(low <= value <= high, name, value, f"{low} <= value <= {high}")
 
@@ -167,8 +176,10 @@ def check_values(config: Config) -> None:
                 )
                 check_number(f"config.{name}", element)
         elif type(value) is str:
+            is_text = value.isascii() or value.encode(errors="replace").decode() == value
             has_control = any(ord(letter) < 32 and letter != "\t" for letter in value)
-            require(not has_control, f"config.{name}", value, "text without line ends and control characters")
+            expected = "text without line ends and control characters, in UTF-8"
+            require(is_text and not has_control, f"config.{name}", value, expected)
         else:
             check_number(f"config.{name}", value)
 

@@ -6,11 +6,9 @@ not count as damaged.
 
 import contextlib
 import difflib
-import errno
 import hashlib
 import json
 import os
-import stat
 import tempfile
 import zlib
 from collections.abc import Generator, Iterable, Sequence
@@ -18,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, cast
 
 from mlm.base import buckets, errors
-from mlm.base.storage import BUCKET, get_storage
+from mlm.base.storage import BUCKET, DISK, get_storage
 
 MAX_REGULAR_BYTES = 2**28  # of a JSON file that somebody else made; tokenizers of many languages have some 2**24
 DIGEST_KEY = "sha256_of_the_rest"  # in a JSON object: the digest of all other keys
@@ -41,6 +39,18 @@ def make_path(*parts: PurePath | str) -> Path:
 def local_folder(path: Path) -> Path:
     """The folder on this machine's disk for local files of `path`: itself, or of a bucket one in the user's cache."""
     return get_storage(path).local_folder(path)
+
+
+def expand_home(field: str, path: str) -> str:
+    """The path with a home folder in place of `~` or `~USER` at its start, which a shell leaves in --out=~/a.csv.
+
+    Raises ConfigError if there is no such home folder, and nothing of that name.
+    """
+    expanded = os.path.expanduser(path)
+    first = expanded.partition("/")[0]
+    exists = not first.startswith("~") or os.path.lexists(first)
+    errors.require(exists, field, path, f"a path; there is no home folder {first}")
+    return expanded
 
 
 def check_folder(field: str, path: str, *, writable: bool = True, schemes: Sequence[str] = ()) -> None:
@@ -96,12 +106,7 @@ def read_bytes(path: Path | str) -> bytes:
 
 def read_regular_file(path: Path, max_bytes: int = MAX_REGULAR_BYTES) -> bytes:
     """The content of a file that somebody else made. Raises OSError for a pipe, a device or too large a file."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if status.st_size > max_bytes:
-        raise OSError(errno.EFBIG, f"{status.st_size:,} bytes, more than {max_bytes:,}", str(path))
-    return path.read_bytes()
+    return DISK.read(path, max_bytes)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -151,7 +156,7 @@ def read_json_with_digest(path: Path) -> dict[str, Any] | None:
         value = json.loads(read_bytes(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged: {describe_error(error)}") from None
     return verify_digest(value, path)
 
@@ -195,7 +200,7 @@ def read_complete_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
             if record.pop(CHECKSUM_KEY) != _crc32(record):
                 raise ValueError("its checksum does not match")
             records.append(record)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             messages.append(
                 f"{path} is damaged: line {number}: "
                 + (describe_error(error) if isinstance(error, ValueError) else "it lacks its checksum")

@@ -6,9 +6,12 @@ request; a rename is a copy, then a removal; growing files are uploaded from tim
 """
 
 import contextlib
+import errno
 import fcntl
+import math
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Generator, Sequence
@@ -71,8 +74,14 @@ class Storage:
         """The names in a folder, sorted; none if there is no folder."""
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
-    def read(self, path: Path | str) -> bytes:
-        """The content of a file. Raises OSError; on a bucket also BucketError."""
+    def read(self, path: Path | str, max_bytes: float = math.inf) -> bytes:
+        """The content of a file. Raises OSError, also for a pipe, device or larger file; on a bucket BucketError."""
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            is_folder = stat.S_ISDIR(status.st_mode)
+            raise OSError(errno.EISDIR if is_folder else errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"{status.st_size:,} bytes, more than {max_bytes:,}", str(path))
         return Path(path).read_bytes()
 
     @contextlib.contextmanager
@@ -144,7 +153,7 @@ class _Bucket(Storage):
             return sorted(PurePath(name).name for name in bucket.ls(str(folder), detail=False))
         return []
 
-    def read(self, path: Path | str) -> bytes:
+    def read(self, path: Path | str, max_bytes: float = math.inf) -> bytes:
         with buckets.connect(path) as bucket:
             return bucket.cat_file(str(path))
 

@@ -1,11 +1,14 @@
 """Loads a Python file of the user's; reports its errors in one line that names the file and the line."""
 
 import contextlib
+import functools
+import inspect
 import os
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from mlm.base import errors
 
@@ -33,6 +36,57 @@ def load_module(flag: str, path: str, required_names: tuple[str, ...]) -> Module
                 + (f"; it defines {', '.join(defined)}" if defined else "")
             )
     return module
+
+
+def check_value(
+    flag: str, module: ModuleType, name: str, value: Any, is_valid: Callable[[Any], bool], expected: str
+) -> None:
+    """Raises ConfigError unless a value of a loaded file is valid: is_valid(value) is true, and does not raise."""
+    try:
+        valid = is_valid(value)
+    except (TypeError, ValueError):
+        valid = False
+    errors.require(valid, f"{flag} = {str(module.__file__)!r}: {name}", value, expected)
+
+
+def wrap_function(
+    flag: str, module: ModuleType, name: str, num_arguments: int, is_valid: Callable[[Any], bool], expected: str
+) -> Callable[..., Any]:
+    """A function of a loaded file that reports its errors as `report_errors` does; iterators are returned as lists.
+
+    Args:
+        flag: where the user named the file.
+        module: the loaded file.
+        name: the function's name.
+        num_arguments: what it is called with.
+        is_valid: whether it may return a value.
+        expected: what it returns, for errors.
+
+    Raises:
+        ConfigError: it is no function, or none of so many arguments; when it is called, it raises or returns something
+            else.
+    """
+    function, path = getattr(module, name), str(module.__file__)
+    noun = f"{num_arguments} argument{'' if num_arguments == 1 else 's'}"
+    try:
+        inspect.signature(function).bind(*range(num_arguments))
+    except TypeError as error:
+        value = name + str(inspect.signature(function)) if callable(function) else function
+        takes = f"a function that takes {noun} ({errors.first_line(error)})"
+        errors.require(False, f"{flag} = {path!r}: {name}", value, takes)
+    except ValueError:  # a built-in function without a signature
+        pass
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        with report_errors(flag, path, loading=True):
+            value: Any = function(*arguments)
+            if inspect.isgenerator(value):
+                value = [*value]
+        check_value(flag, module, f"what {name}() returns ({type(value).__name__})", value, is_valid, expected)
+        return value
+
+    return call
 
 
 @contextlib.contextmanager

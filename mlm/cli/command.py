@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import errno
+import io
 import logging
 import os
 import re
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlm
-from mlm.base import buckets, config, errors, fields, user_code
+from mlm.base import buckets, config, errors, fields, files, user_code
 from mlm.cli import process_environment
 from mlm.launch import rendezvous
 from mlm.training.run import heartbeat
@@ -30,6 +31,8 @@ DEVICE_ERRORS = re.compile(
     "CUDA_ERROR_|CUBLAS_STATUS_|cuBLAS|DNN library init|No visible GPU|already in use by|allocate"
 )
 OUR_FOLDER = os.path.join(os.path.dirname(mlm.__file__), "")
+MAX_COUNT = 2**31 - 1  # the largest int32
+PATH_METAVARS = ("FILE", "FOLDER", "OUT", "RUN", "MODEL", "EXPERIMENT")  # of arguments that are paths
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -39,8 +42,8 @@ class CommandParser(argparse.ArgumentParser):
     has_fields: whether the command line may set config fields beside the flags.
     """
 
-    def __init__(self, *, stray_hint: str = "config fields are set as NAME=VALUE", has_fields: bool = False, **options):
-        self.stray_hint, self.has_fields = stray_hint, has_fields
+    def __init__(self, *, has_fields: bool = False, **options):
+        self.has_fields = has_fields
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **options)
 
@@ -54,14 +57,22 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Parses; raises ConfigError for an unknown flag, with the nearest right name, and for a stray word."""
+        check_encoding(words)
         parsed, unknown = self.parse_known_intermixed_args(words)
         if unknown:
             flag, _, value = unknown[0].partition("=")
             if not flag.startswith("-"):
-                raise errors.ConfigError(f"unexpected argument {unknown[0]!r}; {self.stray_hint}")
+                hint = "config fields are set as NAME=VALUE" if self.has_fields else f"see {self.prog} --help"
+                raise errors.ConfigError(f"unexpected argument {unknown[0]!r}; {hint}")
             near = self.suggest_word(flag.lstrip("-"), value or "VALUE")
             hint = f"did you mean {near}?" if near else f"see {self.prog} --help"
             raise errors.ConfigError(f"{flag}: no such flag of {self.prog}; {hint}")
+        for action in self._actions:
+            value = getattr(parsed, action.dest, None)
+            if value and str(action.metavar or action.dest).upper().removesuffix(",...") in PATH_METAVARS:
+                name = action.option_strings[-1] if action.option_strings else str(action.metavar)
+                paths = [resolve_path(name, path) for path in ([value] if isinstance(value, str) else value)]
+                setattr(parsed, action.dest, paths[0] if isinstance(value, str) else paths)
         return parsed
 
     def suggest_word(self, name: str, value: str) -> str:
@@ -93,24 +104,49 @@ class ConfigFlags(NamedTuple):
 class Number:
     """An argparse type: a number between two bounds, both included."""
 
-    def __init__(self, kind: type, low: float, high: float = float("inf")):
-        self.kind, self.low, self.high = kind, low, high
+    def __init__(self, kind: type, low: float, high: float | None = None):
+        """high: None: the largest that float32 and int32 hold."""
+        self.kind, self.low = kind, low
+        self.high = (fields.FLOAT32_MAX if kind is float else MAX_COUNT) if high is None else high
 
     def __call__(self, text: str):
         """Returns the number in a word; raises ArgumentTypeError, which names the bounds, for any other word."""
         try:
-            value = self.kind(text)
+            value = parse_number(self.kind, text)
         except ValueError:
             value = float("nan")
         if not self.low <= value <= self.high:
-            expected = f"{self.low} <= value" + (f" <= {self.high}" if self.high < float("inf") else "")
-            raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {self.low} <= value <= {self.high}")
         return value
+
+
+def parse_number(kind: type, text: str):
+    """The number in a text. Raises ValueError for any other text, and for digits that are not 0 to 9."""
+    if not text.isascii():
+        raise ValueError("expected the digits 0 to 9")
+    return kind(text)
 
 
 def split_words(text: str) -> list[str]:
     """An argparse type: words separated by commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(words):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected words separated by single commas")
+    return words
+
+
+def resolve_path(flag: str, path: str) -> str:
+    """A path with its home folder. Raises ConfigError for a pipe or a device: to open one may wait for ever."""
+    path = files.expand_home(flag, path)
+    is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    errors.require(not is_special, flag, path, "a file or folder; this is a pipe or a device")
+    return path
+
+
+def check_encoding(words: Sequence[str]) -> None:
+    """Raises ConfigError for a word whose bytes are not UTF-8: no file that stores it could be read again."""
+    for word in words:
+        errors.require(word == word.encode(errors="replace").decode(), "argument", word, "text in UTF-8")
 
 
 def extract_config_flags(words: Sequence[str], *, allow_bare: bool) -> tuple[ConfigFlags, list[str]]:
@@ -157,9 +193,14 @@ def parse_value(name: str, text: str) -> Any:
         if kind is bool:
             return BOOLEANS[text.lower()]
         if kind is tuple:
-            parse_part = int if int in map(type, default) else float
-            return tuple(parse_part(part) for part in text.strip("()[] ").split(",") if part.strip())
-        return kind(text)
+            part_kind = int if int in map(type, default) else float
+            parts = text.strip("()[] ").removesuffix(",")  # (32,) is how Python writes one
+            return tuple(parse_number(part_kind, part) for part in parts.split(",")) if parts else ()
+        if name in fields.PATH_FIELDS:
+            return files.expand_home(f"config.{name}", text)
+        return text if kind is str else parse_number(kind, text)
+    except errors.ConfigError:
+        raise
     except (ValueError, KeyError):
         expected = {bool: "true or false", tuple: "numbers separated by commas"}.get(
             kind, f"a value of type {kind.__name__}"
@@ -183,17 +224,14 @@ def check_files(layers: Sequence[fields.Layer]) -> None:
 
 def load_config_file(path: str) -> config.Config:
     """The config that get_config() of a file returns. Raises ConfigError with file and line if it returns none."""
+    path = files.expand_home("--config", path)
     file, _, argument = path.partition(":") if not os.path.exists(path) else (path, "", "")
     module = user_code.load_module("--config", file, ("get_config",))
-    with user_code.report_errors("--config", file):
-        loaded = module.get_config(argument) if argument else module.get_config()
-    errors.require(
-        isinstance(loaded, config.Config),
-        "--config",
-        path,
-        "a file whose get_config() returns a mlm.Config, such as configs/base.py; this one returns "
-        f"{type(loaded).__name__}",
-    )
+    arguments = [argument] if argument else []
+    expected = "a mlm.Config, such as configs/base.py returns"
+    loaded = user_code.wrap_function(
+        "--config", module, "get_config", len(arguments), lambda value: isinstance(value, config.Config), expected
+    )(*arguments)
     fields.check_values(loaded)
     return loaded
 
@@ -241,6 +279,8 @@ def run_main(main: Callable[[], None]) -> None:
     Exit codes: 2 for bad input; 1 if the machine or a bucket fails; 128 + signal after a signal; 141, without a line,
     if stdout is closed.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks
     try:
         main()
         sys.stdout.flush()

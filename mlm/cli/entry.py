@@ -73,6 +73,7 @@ def run_command(words: list[str]) -> None:
         raise errors.ConfigError(f"mlm {words[0]}: no such command{hint} (mlm --help lists all commands)")
     from mlm.cli import command
 
+    command.check_encoding(words)
     command.configure_logs(has_progress=words[0] in ("train", "finetune"))
     command.hide_orbax_threads()
     importlib.import_module(f"mlm.cli.{COMMANDS[words[0]][0]}").main(words)

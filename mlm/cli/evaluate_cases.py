@@ -3,7 +3,8 @@
 import itertools
 from pathlib import Path
 
-from mlm.base import errors
+from mlm.base import config, errors
+from mlm.cli import command
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus, files, parallel_text
 from mlm.evaluation import embeddings, few_shot, minimal_pairs, prompts, translation_scores
@@ -13,9 +14,12 @@ from mlm.evaluation.evaluations import EvaluationCase
 def read_sentences(data, args) -> list[str]:
     """The sentences to evaluate: those of --sentences, else of the held-out documents."""
     if args.sentences:
-        texts = files.read_documents(
-            files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
+        texts = list(
+            files.read_documents(
+                files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
+            )
         )
+        errors.require(bool(texts), "--sentences", args.sentences, "text; there is none in it")
     else:
         is_run = data.corpus != "auto"
         errors.require(is_run, "--sentences", "", "text files, since a Hugging Face folder has no held-out text")
@@ -76,7 +80,7 @@ def list_translation_cases(cfg, args) -> list:
     """The translation cases of a run."""
     beam_sizes = parse_numbers("beams", args, int)
     for beam_size in beam_sizes:
-        errors.require_at_least(1, "--beams", beam_size)
+        errors.require_number("--beams", beam_size, 1, config.MAX_BEAMS)
     if not (beam_sizes and args.pairs):
         return translation_scores.list_due_cases(cfg, beam_sizes)
     errors.require(len(args.pairs) < 3, "--pairs", ",".join(args.pairs), "one file, or two separated by a comma")
@@ -89,7 +93,7 @@ def parse_numbers(name: str, args, kind: type) -> tuple:
     """The numbers of a flag with several values. Raises ConfigError for a word that is none."""
     words = getattr(args, name)
     try:
-        return tuple(map(kind, words))
+        return tuple(command.parse_number(kind, word) for word in words)
     except ValueError:
         raise errors.ConfigError(f"--{name} = {','.join(words)!r}: expected numbers separated by commas") from None
 

@@ -4,8 +4,9 @@ import dataclasses
 import difflib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mlm.cli import command, config_help, sweep_compare, sweep_plan, sweep_search
 from mlm.launch.sweep import submit
@@ -157,6 +158,34 @@ VERB_FLAGS = {
 }
 
 
+# What the functions of an experiment's file return, each of one argument: a test of the value, and its words.
+EXPERIMENT_FUNCTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "sweep": (lambda points: isinstance(points, Mapping), "points by name"),
+    "table": (
+        lambda table: (
+            len(rows_and_columns := [*table]) == 2
+            and all(isinstance(row, Mapping) for row in rows_and_columns[0])
+            and all(hasattr(column, "title") for column in rows_and_columns[1])
+        ),
+        "rows, dicts of values by column, and a list of columns (mlm.report.table.Column)",
+    ),
+    "tables": (lambda tables: all(hasattr(one, "stem") for one in tables), "a list of NamedTable"),
+    "charts": (lambda found: all(hasattr(chart, "topic") for chart in found), "a list of Chart"),
+    "claims": (lambda pairs: all(isinstance(a + b, str) for a, b in pairs), "pairs of names of groups"),
+    "group": (lambda name: isinstance(name, str), "the name of a row"),
+    "search_space": (lambda space: isinstance(space, Mapping), "ranges by field; {} for a row that is not searched"),
+}
+EXPERIMENT_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "SCALES": (
+        lambda scales: isinstance(scales, Mapping) and bool(scales) and all(isinstance(name, str) for name in scales),
+        "a dict of scales by name, at least one",
+    ),
+    "SEARCHES": (lambda searches: isinstance(searches, Mapping), "what read_searches(__file__) returns"),
+    "RESULT_COLUMNS": (lambda names: all(isinstance(name, str) for name in names), "names of columns"),
+    "RESULT_TABLES": (lambda names: all(isinstance(name, str) for name in names), "names of tables"),
+}
+
+
 def find_experiment(name: str) -> str:
     """The path of an experiment: a file's own, or that of a file of experiments/ whose bare name is given.
 
@@ -177,26 +206,21 @@ def find_experiment(name: str) -> str:
 
 def load_experiment(name: str):
     """The experiment's module. Raises ConfigError, with the line if possible, if the file is no experiment."""
-    from mlm.base import errors, user_code
+    from mlm.base import user_code
 
-    path = find_experiment(name)
-    module = user_code.load_module("experiment", path, ("SCALES", "sweep", "table"))
-    for name, is_valid, expected in (
-        (
-            "SCALES",
-            isinstance(module.SCALES, Mapping) and bool(module.SCALES),
-            "a dict of scales by name, at least one",
-        ),
-        ("sweep", callable(module.sweep), "a function of a scale"),
-        ("table", callable(module.table), "a function of results"),
-    ):
-        errors.require(is_valid, f"experiment {path}: {name}", getattr(module, name), expected)
+    module = user_code.load_module("experiment", find_experiment(name), ("SCALES", "sweep", "table"))
+    for name, (is_valid, expected) in EXPERIMENT_VALUES.items():
+        if hasattr(module, name):
+            user_code.check_value("experiment", module, name, getattr(module, name), is_valid, expected)
+    for name, (is_valid, expected) in EXPERIMENT_FUNCTIONS.items():
+        if hasattr(module, name):
+            setattr(module, name, user_code.wrap_function("experiment", module, name, 1, is_valid, expected))
     return module
 
 
 def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[Path, list]:
     """The sweep's folder and the resolved config of each point. The command line overrides the experiment."""
-    from mlm.base import buckets, errors, fields, files, user_code
+    from mlm.base import buckets, errors, fields, files
     from mlm.launch.sweep import sweep_points
     from mlm.report import series
     from mlm.training.run import directory
@@ -212,8 +236,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
             writable=not is_preview and args.verb not in ("list", "status"),
             schemes=directory.CHECKPOINT_SCHEMES,
         )
-    with user_code.report_errors("experiment", experiment.__file__):
-        sweep = experiment.sweep(args.scale)
+    sweep = experiment.sweep(args.scale)
     points = sweep_points.resolve_points(config_flags.load_base(), sweep, overrides)
     warning = sweep_points.check_groups(points, getattr(experiment, "group", series.group_name))
     if warning and args.verb in ("run", "submit", "table", "report"):
@@ -227,10 +250,11 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     for name, cfg in zip(sweep, resolved, strict=True):
         digest = fields.fingerprint(cfg)
         if digest in names:
-            raise errors.ConfigError(
-                f"points {names[digest]} and {name} are the same: the command line sets fields that "
-                f"the sweep varies ({', '.join(f'config.{field}' for field in overrides)})"
+            names_set = ", ".join(f"config.{field}" for field in overrides)
+            reason = (
+                f"the command line sets {names_set}; leave out what the sweep varies" if overrides else "leave one out"
             )
+            raise errors.ConfigError(f"points {names[digest]} and {name} are the same: {reason}")
         names[digest] = name
         configs.append(dataclasses.replace(cfg, workdir=str(root / f"{name}-{digest[:6]}")))
     return root, configs if args.verb in WHOLE_SWEEP else sweep_points.select_points(configs, args.points)
@@ -271,15 +295,14 @@ def print_table(experiment, root: Path, configs, *, has_report: bool = False) ->
 
     has_report: writes the page too, where the extra `report` is installed.
     """
-    from mlm.base import extras, user_code
+    from mlm.base import extras
     from mlm.report import table
     from mlm.report.pages import sweep as page
 
     results = load_results(configs)
     print(f"{len(results)} of {len(configs)} points are done")
     if results:
-        with user_code.report_errors("experiment", experiment.__file__):
-            report = page.write_files(root, experiment, results)
+        report = page.write_files(root, experiment, results)
         figures = f"figures/ (.pdf, .png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
         if not extras.is_installed("vl_convert"):
             figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
@@ -427,10 +450,8 @@ def list_points(experiment, configs, config_flags: command.ConfigFlags, args) ->
 
 def write_report(experiment, root: Path, configs) -> None:
     """Writes the page, the tables and the figures of the points that are done."""
-    from mlm.base import user_code
     from mlm.report.pages import sweep as page
 
     results = load_results(configs)
-    with user_code.report_errors("experiment", experiment.__file__):
-        path = page.write_report(root, experiment, results, len(configs))
+    path = page.write_report(root, experiment, results, len(configs))
     print(f"{len(results)} of {len(configs)} points are done; written: {path}, figures/ and table.*")

@@ -42,6 +42,19 @@ def name_sweep(experiment, args) -> str:
     return name if args.budget == "steps" else f"{name}-{args.budget}"
 
 
+def check_evaluation(flags: str) -> None:
+    """Raises ConfigError unless mlm evaluate takes these flags."""
+    from mlm.base import errors
+    from mlm.cli import evaluate
+
+    try:
+        words = shlex.split(flags)
+    except ValueError as error:  # an open quotation mark
+        raise errors.ConfigError(f"--evaluate = {flags!r}: expected flags of mlm evaluate ({error})") from None
+    _, others = command.extract_config_flags(words, allow_bare=True)
+    evaluate.make_parser().parse_words(["RUN", *others])
+
+
 def compare_points(
     experiment, config_flags: command.ConfigFlags, args, results: Sequence[dict], num_points: int
 ) -> None:
@@ -54,10 +67,11 @@ def compare_points(
         results: of the points that are done.
         num_points: of the sweep, all of which must be done.
     """
-    from mlm.base import errors, user_code
+    from mlm.base import errors
     from mlm.report import reproduction, results_page
     from mlm.report.pages import sweep
 
+    check_evaluation(args.evaluate or "")
     errors.require(
         len(results) == num_points, "sweep", f"{len(results)} of {num_points} points are done", "all of them"
     )
@@ -72,8 +86,7 @@ def compare_points(
     line = f"mlm sweep run {shlex.join(words)}"
     shown = []
     if names := getattr(experiment, "RESULT_COLUMNS", ()):
-        with user_code.report_errors("experiment", experiment.__file__):
-            findings = sweep.collect_tables(experiment, results)
+        findings = sweep.collect_tables(experiment, results)
         shown = reproduction.render_tables(
             findings.rows,
             findings.columns,

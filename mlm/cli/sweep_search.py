@@ -52,16 +52,16 @@ def search_points(experiment, root: Path, configs: Sequence, config_flags: comma
         args: the parsed flags.
         words: of the command line, from "sweep" on.
     """
-    from mlm.base import errors, files, user_code
+    from mlm.base import errors, files
     from mlm.experiment import search_space, searches
     from mlm.launch.sweep import search
     from mlm.report import expected_best, table
     from mlm.training.run import provenance
 
     errors.require(
-        callable(getattr(experiment, "search_space", None)),
+        hasattr(experiment, "search_space"),
         f"experiment {experiment.__file__}: search_space",
-        getattr(experiment, "search_space", None),
+        None,
         "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)",
     )
     plan = search.SearchPlan(args.trials, args.rungs, args.search_seed)
@@ -69,8 +69,7 @@ def search_points(experiment, root: Path, configs: Sequence, config_flags: comma
     out = files.make_path(args.out or root / "search" / "chosen.json")
     files.check_folder("--out", str(out.parent))
     base, overrides = config_flags.load_base(), config_flags.overrides
-    with user_code.report_errors("experiment", experiment.__file__):
-        rows = search.build_rows(experiment.search_space, experiment.sweep(args.scale), configs, overrides)
+    rows = search.build_rows(experiment.search_space, experiment.sweep(args.scale), configs, overrides)
     values, make_point = search.build_trials(rows, plan, root / "search", base, overrides)
     scores, name, better = search.run_search(
         [*rows], plan, make_point, lambda points: train_trials(root / "search", points, args)

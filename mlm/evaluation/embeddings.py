@@ -4,8 +4,8 @@ Letters in array names: K layers, S distinct sentences, P pairs of them, R examp
 occurrences of one word.
 """
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -57,9 +57,8 @@ def list_similarity_cases(field: str, path: str) -> list[EvaluationCase]:
     if path.endswith(task_file.SUFFIX):
         name, settings, *_ = task_file.read_task_file(field, path, required=())
     else:
-        errors.require(
-            Path(path).expanduser().is_dir(), field, path, f"the folder of {STS_TASK}'s files, or a task file (.toml)"
-        )
+        is_folder = os.path.isdir(os.path.expanduser(path))
+        errors.require(is_folder, field, path, f"the folder of {STS_TASK}'s files, or a task file (.toml)")
     cfg = tasks.resolve_task(settings)
     cfg = fields.override(cfg, {"data.labelled.train": ""})
     labelled = cfg.data.labelled

@@ -5,9 +5,9 @@ The method is that of Gao et al. 2021 (LM-BFF). Letters in array names: N exampl
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -85,9 +85,8 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     else:
         known = [task for task, row in task_specs.TASKS.items() if row.objective == "classification"]
         errors.require_one_of("--prompt", name, known)
-        errors.require(
-            Path(folder).expanduser().is_dir() and bool(folder), "--task_path", folder, f"the folder of {name}'s files"
-        )
+        is_folder = os.path.isdir(os.path.expanduser(folder))
+        errors.require(is_folder, "--task_path", folder, f"the folder of {name}'s files")
         file, default = "", PROMPTS.get(name, Prompt("", {}))
         settings = {"data.task": name, "data.task_path": folder}
         if default.verbalizers:

@@ -97,10 +97,13 @@ def check_space(space: Any, where: str) -> None:
                 values.values,
                 f"a tuple of {kind.__name__}",
             )
+            errors.require(field != BATCH or min(values.values) > 0, name, values.values, "sizes of at least 1")
         else:
             errors.require(kind is float, name, values, f"Choice, since the field is of type {kind.__name__}")
-            is_ordered = values.low < values.high and (isinstance(values, Uniform) or values.low > 0)
-            errors.require(is_ordered, name, values, f"low < high{'' if isinstance(values, Uniform) else ', above 0'}")
+            is_number = all(type(bound) in (int, float) and abs(bound) <= fields.FLOAT32_MAX for bound in values)
+            is_ordered = is_number and values.low < values.high and (isinstance(values, Uniform) or values.low > 0)
+            positive = "" if isinstance(values, Uniform) else ", above 0"
+            errors.require(is_ordered, name, values, f"numbers, low < high{positive}")
 
 
 def draw_trials(spaces: Mapping[str, Space], num_trials: int, seed: int) -> dict[str, list[dict[str, Any]]]:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from mlm import models, objectives
-from mlm.base import errors, types
+from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import loader, parallel_text
 from mlm.inference import batching, beam_search, decoding, forward_passes, iterative_unmasking
@@ -94,11 +94,8 @@ def generate_texts(
     errors.require_number("temperature", temperature, 0, 100)
     errors.require_number("top_k", top_k, 0, model.tokenizer.vocab_size)
     errors.require_number("top_p", top_p, 0, 1, low_open=True)
-    for name, value in (
-        ("num_return_sequences", num_return_sequences),
-        ("num_beams", num_beams),
-        ("tokens_per_step", tokens_per_step),
-    ):
+    errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
+    for name, value in (("num_return_sequences", num_return_sequences), ("tokens_per_step", tokens_per_step)):
         errors.require_at_least(1, name, value)
     visibilities = {*objectives.get_loss_visibilities(cfg).values()}
     is_causal = bool({types.Visibility.CAUSAL, types.Visibility.TWO_STACK} & visibilities)
@@ -170,7 +167,7 @@ def translate_texts(
     )
     _require_integers(num_beams=num_beams, num_return_sequences=num_return_sequences)
     errors.require_one_of("length_penalty", length_penalty, beam_search.LENGTH_PENALTIES)
-    errors.require_at_least(1, "num_beams", num_beams)
+    errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
     errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
     max_len = model.dataset_info.source_len
     columns, _ = parallel_text.encode_sources(batching.recognize_masks(model.tokenizer), list(sources), max_len)

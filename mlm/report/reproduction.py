@@ -232,7 +232,7 @@ def write_figures(path: Path, figures: Figures) -> None:
 def read_figures(path: Path) -> Figures:
     """The figures of a file. Raises ConfigError, which names the file, if it is missing or holds something else."""
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(files.read_regular_file(path))
         rows = {
             row: {column: Figure(*map(float, figure)) for column, figure in cells.items()}
             for row, cells in saved.pop("rows").items()
@@ -242,6 +242,6 @@ def read_figures(path: Path) -> Figures:
         near = difflib.get_close_matches(path.name, [other.name for other in path.parent.glob("*.json")], n=1)
         hint = f"; did you mean {path.with_name(near[0])}?" if near else "; mlm sweep compare --write makes it"
         raise errors.ConfigError(f"{path}: no such file of figures{hint}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {errors.first_line(error)}"
         raise errors.ConfigError(f"{path}: expected a file of mlm sweep compare --write ({reason})") from None

@@ -222,11 +222,16 @@ class RequestGuard:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound, and not listened at yet. Raises OSError if the port is taken."""
+    """A socket that is bound, and not listened at yet.
+
+    Raises OSError if the port is taken, and for a host such as "", which stands for every address without saying so.
+    """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
+        if ipaddress.ip_address(bound.getsockname()[0]).is_unspecified and host not in ("0.0.0.0", "::"):
+            raise OSError("0.0.0.0 listens on every address")
     except BaseException:
         bound.close()
         raise

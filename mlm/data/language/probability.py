@@ -6,7 +6,6 @@ is resolved: its `words` say how many a document may hold.
 Letters in array names: N texts, L places, W words and, last, the document's end.
 """
 
-import difflib
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,8 +56,7 @@ def encode_texts(grammar: Grammar, texts: Sequence[str]) -> np.ndarray:
     number, found = {word: i for i, word in enumerate(grammar.words)}, []
     for n, text in enumerate(texts, 1):
         for place, word in enumerate(text.split(), 1):
-            near = [] if word in number else difflib.get_close_matches(word[:100], grammar.words, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = "" if word in number else errors.format_hint(word, grammar.words)
             errors.require(word in number, f"text {n}, word {place}", word, f"a word of the built-in language{hint}")
         found.append([number[word] for word in text.split()])
     words_NxL = np.full((len(found), max(map(len, found), default=1) or 1), -1)

@@ -94,8 +94,8 @@ def check(cfg: config.Config) -> None:
     if cfg.data.corpus == "parallel":
         errors.require_number("config.pack.source_len", cfg.pack.source_len, 8, 2**16 - 1)
         for num_beams in cfg.eval.beams:
-            is_valid = num_beams >= 1 and num_beams == int(num_beams)
-            errors.require(is_valid, "config.eval.beams", num_beams, "an integer, 1 or more")
+            is_valid = 1 <= num_beams <= config.MAX_BEAMS and num_beams == int(num_beams)
+            errors.require(is_valid, "config.eval.beams", num_beams, f"an integer from 1 to {config.MAX_BEAMS}")
     else:
         errors.require_one_of("config.pack.mode", cfg.pack.mode, list(PACKERS))
         errors.require_number("config.pack.short_seq_prob", cfg.pack.short_seq_prob, 0, 1)

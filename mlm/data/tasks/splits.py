@@ -1,10 +1,10 @@
 """The splits of a task as examples: finds its files, lists its labels, checks each label against them."""
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -78,20 +78,15 @@ def has_test(data: config.Data) -> bool:
 
 def find_files(data: config.Data) -> dict[str, Path]:
     """The file of each split. Raises ConfigError for one that is not there, with the nearest name that is."""
-    folder = Path(data.task_path).expanduser()
+    folder = Path(os.path.expanduser(data.task_path))
     errors.require(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
     paths = {}
     for split, field in FILE_FIELDS.items():
         name = getattr(data.labelled, field)
         if name:
             path = folder / name
-            nearest = [] if path.is_file() else difflib.get_close_matches(name, [p.name for p in folder.iterdir()], n=1)
-            errors.require(
-                path.is_file(),
-                f"config.data.labelled.{field}",
-                name,
-                f"a file in {folder}" + (f"; did you mean {nearest[0]!r}?" if nearest else ""),
-            )
+            hint = errors.format_hint(name, sorted(other.name for other in folder.iterdir()))
+            errors.require(path.is_file(), f"config.data.labelled.{field}", name, f"a file in {folder}{hint}")
             paths[split] = path
     return paths
 
@@ -149,14 +144,8 @@ def _make_label_parser(cfg, classes):
         value = examples.normalize_label(value)
         errors.require(bool(value), where, value, "a label")
         if classes and value not in classes:
-            nearest = difflib.get_close_matches(value[:100], [one[:100] for one in classes], n=1, cutoff=0.5)
-            errors.require(
-                False,
-                where,
-                value,
-                f"a label of {origin}: {examples.format_names(classes)}"
-                + (f"; did you mean {nearest[0]!r}?" if nearest else ""),
-            )
+            hint = errors.format_hint(value, classes)
+            errors.require(False, where, value, f"a label of {origin}: {examples.format_names(classes)}{hint}")
         return value
 
     return parse_label

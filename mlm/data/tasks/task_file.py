@@ -1,7 +1,6 @@
 """A task as one TOML file: its files, columns, labels and scores, and how it is written as a prompt."""
 
 import dataclasses
-import difflib
 import os
 import re
 import tomllib
@@ -69,7 +68,7 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
         errors.require_one_of(f"{path}: objective", settings["objective"], tasks.FORMATS)
     folder = _parse_text(content.get("path", ""), "path", path)
     if settings.get("data.labelled.format") != "tfds":
-        folder = os.path.normpath(Path(path).expanduser().parent / Path(folder).expanduser())
+        folder = os.path.normpath(Path(os.path.expanduser(path)).parent / os.path.expanduser(folder))
     verbalizers = _read_table(prompt, "verbalizers", f"{path}: prompt")
     task_file = TaskFile(
         name,
@@ -103,18 +102,14 @@ def _check(task_file, required):
 
 
 def _read_toml(flag, path) -> dict:
-    file = Path(path).expanduser()
-    nearest = []
-    if not file.is_file() and file.parent.is_dir():
-        nearest = difflib.get_close_matches(file.name, [other.name for other in file.parent.glob(f"*{SUFFIX}")], n=1)
-    errors.require(
-        file.is_file(), flag, path, "a task file (TOML)" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
-    )
+    file = Path(os.path.expanduser(path))
+    hint = errors.format_hint(file.name, [other.name for other in file.parent.glob(f"*{SUFFIX}")])
+    errors.require(file.is_file(), flag, path, f"a task file (TOML){hint}")
     try:
         return tomllib.loads(text_files.decode_utf8(file.read_bytes().removeprefix(text_files.BOM), path))
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         if file.suffix != SUFFIX:
             raise errors.ConfigError(
                 f"{flag} = {path!r}: expected a task file: a text such as {file.stem}{SUFFIX} that describes the data "

@@ -114,7 +114,7 @@ def _suggest_path(pattern):
     while not path.parent.is_dir():
         path = path.parent
     near = difflib.get_close_matches(path.name, os.listdir(path.parent), n=1, cutoff=0.6)
-    return f"; did you mean {str(path.parent / near[0])!r}?" if near else ""
+    return f"; did you mean {str(path.parent / near[0])!r}?" if near and near[0] != path.name else ""
 
 
 def file_digest(path: str) -> bytes:

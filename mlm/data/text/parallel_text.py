@@ -2,9 +2,9 @@
 drawn, where no folder of files is named.
 """
 
-import difflib
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -117,19 +117,19 @@ def warn_of_duplicates(found: PairSource) -> None:
 
 def find_paths(data: config.Data) -> dict[str, list[Path]]:
     """The file or both files of each split. Raises ConfigError for one that is not there, with the nearest name."""
-    folder, fields = Path(data.parallel_path).expanduser(), data.parallel
+    folder, fields = Path(os.path.expanduser(data.parallel_path)), data.parallel
     errors.require(folder.is_dir(), "config.data.parallel_path", data.parallel_path, "the folder of the pairs' files")
     found = {}
     for split, field in SPLIT_FIELDS.items():
         if name := getattr(fields, field):
             names = [f"{name}.{ending}" for ending in (fields.source, fields.target)] if fields.source else [name]
             for one in names:
-                near = difflib.get_close_matches(one, sorted(path.name for path in folder.iterdir()), n=1)
+                hint = errors.format_hint(one, sorted(path.name for path in folder.iterdir()))
                 errors.require(
                     (folder / one).is_file(),
                     f"config.data.parallel.{field}",
                     name,
-                    f"a name of which {one} is a file in {folder}" + (f"; did you mean {near[0]!r}?" if near else ""),
+                    f"a name of which {one} is a file in {folder}{hint}",
                 )
             found[split] = [folder / one for one in names]
     return found

@@ -5,8 +5,8 @@
 prepares text files as array_record; config.data.tfds_name=my_text and config.data.tfds_dir=prepared then read them.
 """
 
-import difflib
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -42,11 +42,10 @@ def open_builder(field: str, name: str, folder: str) -> Any:
     data sets need TensorFlow or Apache Beam for it).
     """
     try:
-        builder: Any = tfds.builder(name, data_dir=folder or None)
+        builder: Any = tfds.builder(name, data_dir=os.path.expanduser(folder) or None)
     except tfds.core.DatasetNotFoundError:
         known = tfds.list_builders(with_community_datasets=False)
-        near = difflib.get_close_matches(name.partition("/")[0], known, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = errors.format_hint(name.partition("/")[0], known)
         raise errors.ConfigError(
             f"{field} = {name!r}: expected a TensorFlow data set, or one prepared in "
             f"config.data.tfds_dir = {folder!r}{hint}"

@@ -1,6 +1,5 @@
 """The points of a sweep as checked configs: an experiment's points are user input, as is the command line."""
 
-import difflib
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -104,13 +103,9 @@ def select_points(configs: Sequence[config.Config], patterns: Sequence[str]) -> 
     selected = set()
     for pattern in patterns:
         matches = {pattern} & set(names) or set(fnmatch.filter(names, pattern))
-        near = difflib.get_close_matches(pattern[:100], names, n=1, cutoff=0.5)
-        errors.require(
-            bool(matches),
-            "--points",
-            pattern,
-            "the name of a point, or a pattern such as '*-seed0'" + (f"; did you mean {near[0]!r}?" if near else ""),
-        )
+        hint = errors.format_hint(pattern, names)
+        expected = f"the name of a point, or a pattern such as '*-seed0'{hint}"
+        errors.require(bool(matches), "--points", pattern, expected)
         selected |= matches
     return [cfg for cfg, name in zip(configs, names, strict=True) if not patterns or name in selected]
 

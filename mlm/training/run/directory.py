@@ -13,7 +13,6 @@ Each file has a digest, its own or in another file: what is read is what was wri
 """
 
 import contextlib
-import difflib
 import functools
 import hashlib
 import io
@@ -93,10 +92,8 @@ def require_identity(workdir: str) -> dict:
     """The identity of the run in a directory. Raises ConfigError, with the nearest run's name, if there is none."""
     saved = read_identity(workdir)
     if saved is None:
-        nearest = difflib.get_close_matches(str(files.make_path(workdir)), list_sibling_runs(workdir), n=1)
-        raise errors.ConfigError(
-            f"run {workdir!r}: expected the directory of a run" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
-        )
+        hint = errors.format_hint(str(files.make_path(workdir)), list_sibling_runs(workdir))
+        raise errors.ConfigError(f"run {workdir!r}: expected the directory of a run{hint}")
     return saved
 
 

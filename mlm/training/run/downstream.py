@@ -103,4 +103,4 @@ def check(cfg: config.Config) -> None:
         errors.require(all(value > 0 for value in values), f"{field}.{name}", values, "numbers above 0")
     for variant in parse_variants(cfg):
         parse_variant(variant)
-    errors.require_at_least(1, f"{field}.seeds", settings.seeds)
+    errors.require_number(f"{field}.seeds", settings.seeds, 1, 10_000)

@@ -158,7 +158,8 @@ def prepare_finetuning(
         epochs,
         "no --epochs, since config.train.steps is set",
     )
-    errors.require(epochs is None or math.isfinite(epochs), "--epochs", epochs, "a finite number of passes")
+    is_number = epochs is None or (math.isfinite(epochs) and epochs > 0)
+    errors.require(is_number, "--epochs", epochs, "a finite number of passes, above 0")
     folder = choose_finetuning_folder(run, (name or task) + ("-from_scratch" if from_scratch else ""))
     workdir = fields.Layer("run and task", {"workdir": str(folder)})
     source_cfg = config.Config()
@@ -170,6 +171,7 @@ def prepare_finetuning(
     if not from_scratch:
         inheritance.check_inherited_fields(cfg, inherited)
     resolution.check(cfg)
+    files.check_folder("config.workdir", cfg.workdir, schemes=directory.CHECKPOINT_SCHEMES)
     packed = pack.load_dataset(cfg)
     if "train.steps" not in changes:
         num_examples, batch_size = len(packed.train["ids"]), cfg.train.batch_size

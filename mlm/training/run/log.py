@@ -192,7 +192,12 @@ class MetricsWriter:
         self.folder = storage.GrowingFolder(files.make_path(cfg.workdir))
         local = self.folder.local
         self.trackers = trackers.open_trackers(cfg, step, directory.tensorboard_folder(local), records)
-        kept_records = [record for record in records if record["step"] <= step]
+        is_trained = step == cfg.train.steps  # then the last evaluation is made again
+        kept_records = [
+            record
+            for record in records
+            if record["step"] < step + (not is_trained or not any(name.startswith("eval_") for name in record))
+        ]
         self.lines = files.RecordWriter(directory.metrics_file(local), kept_records)
         self.folder.upload()
 

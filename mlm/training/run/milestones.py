@@ -14,8 +14,8 @@ UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so man
 # The moments that the BabyLM challenge of 2025 asks for, in millions of words.
 BABYLM = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
 EXPECTED = (
-    "log:24 (so many, evenly spaced in the logarithm of the step), steps such as 100,1000, words such as 500kw,1Mw, "
-    "or babylm"
+    "log:24 (so many, up to 9999, evenly spaced in the logarithm of the step), steps such as 100,1000, words such as "
+    "500kw,1Mw, or babylm"
 )
 
 
@@ -31,11 +31,11 @@ def parse(text: str) -> Milestones:
     """The moments that a text names. Raises ConfigError if it names none that can be."""
     if text == "babylm":
         return Milestones(words=[UNITS["Mw"] * count for count in BABYLM])
-    if match := re.fullmatch("log:([1-9][0-9]*)", text):
+    if (match := re.fullmatch("log:([1-9][0-9]*)", text)) and len(match[1]) <= 4:
         return Milestones(log_count=int(match[1]))
     steps, words = [], []
-    for part in filter(None, text.split(",")):
-        match = re.fullmatch("([1-9][0-9]*)(|kw|Mw)", part.strip())
+    for part in text.split(",") if text else ():
+        match = re.fullmatch("([1-9][0-9]{0,11})(|kw|Mw)", part.strip())
         if match is None:
             raise errors.ConfigError(f"config.train.milestones = {text!r}: expected {EXPECTED}")
         steps += [] if match[2] else [int(match[1])]

@@ -22,6 +22,8 @@ from mlm.data.text import warnings_
 from mlm.training.run import directory
 
 DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
+# A server that does not answer is named within seconds; MLflow's own defaults wait for minutes.
+MLFLOW_TIMEOUTS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 MLFLOW_BATCH = 100  # parameters in a request to an MLflow server at most
 
 
@@ -149,6 +151,8 @@ class MlflowTracker:
         from mlflow.exceptions import MlflowException
 
         uri, self.failed = None, False
+        for name, value in MLFLOW_TIMEOUTS.items():
+            os.environ.setdefault(name, value)
         if not mlflow.is_tracking_uri_set():
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow-skinny has no other store on a disk
             uri = Path(run.cfg.workdir, "mlruns").absolute().as_uri()

@@ -166,7 +166,7 @@ def build_schedule(optim: config.Optim, steps: int) -> Callable[[types.Array], j
 
 def split_decay_groups(optim: config.Optim) -> list[str]:
     """The names in config.optim.decay_groups."""
-    return [name.strip() for name in optim.decay_groups.split(",") if name.strip()]
+    return [name.strip() for name in optim.decay_groups.split(",")] if optim.decay_groups.strip() else []
 
 
 def make_decay_mask(groups: Sequence[str], params: types.Params) -> types.Params:
