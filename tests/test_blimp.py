@@ -27,6 +27,12 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_a_part_of_a_suite_with_the_table_of_all_is_read_and_says_what_it_lacks(folder, caplog):
+    (folder / "paradigms.tsv").write_text("UID\tlinguistics_term\nwh_island\tislands\nadjunct_island\tislands\n")
+    assert [one.name for one in blimp.read_suite(folder).paradigms] == ["wh_island"]
+    assert "lacks 1 of its 2 paradigms: adjunct_island" in caplog.text
+
+
 def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
     trans, island = blimp.read_suite(folder).paradigms
     assert trans == ("animate_subject_trans", "argument_structure", ["A man sang.", "A pan sang."])

@@ -1,5 +1,8 @@
 """Inputs that a user could get wrong end in one line and create nothing; tests/fuzz tries many more."""
 
+import importlib
+import inspect
+import os
 import signal
 import subprocess
 import sys
@@ -9,11 +12,17 @@ from pathlib import Path
 import pytest
 from small import environment, get_refusal
 
-from mlm.base import config, fields, user_code
+from mlm.base import config, errors, fields, user_code
+from mlm.cli import command as cli
+from mlm.cli import entry, sweep_compare
 from mlm.cli import sweep as command
+from mlm.data.tasks import task_file
+from mlm.data.text import files
+from mlm.experiment import search_space
 from mlm.launch import rendezvous
 from mlm.launch.sweep import sweep_points
-from mlm.training.run import loop, resolution
+from mlm.serve import http_server
+from mlm.training.run import loop, milestones, resolution
 from tests.fuzz import cases
 
 ROOT = Path(__file__).parents[1]
@@ -184,6 +193,127 @@ def test_a_workdir_that_can_be_no_folder(folder, workdir):
 )
 def test_processes_that_cannot_be(asked, words):
     assert_refused(words, rendezvous.check_config, rendezvous.RendezvousConfig(*asked, 1))
+
+
+def list_parsers():
+    """The parser of each command, and of each verb of sweep."""
+    for name, (module_name, _) in entry.COMMANDS.items():
+        make_parser = importlib.import_module(f"mlm.cli.{module_name}").make_parser
+        for verb in command.VERBS if name == "sweep" else [name]:
+            yield make_parser(*[verb] * len(inspect.signature(make_parser).parameters))
+
+
+def parse(parser, action, value):
+    """Parses a value of one argument beside the positional ones that the parser needs."""
+    words = [f"{action.option_strings[-1]}={value}"] if action.option_strings else []
+    positional = [one for one in parser._actions if not one.option_strings and (one is action or one.nargs != "?")]
+    return parser.parse_words(
+        words + [value if one is action else next(iter(one.choices or ["x"])) for one in positional]
+    )
+
+
+PARSERS = list(list_parsers())
+NO_NUMBERS = ("\u0661\u0662", "nan", "inf", "1e400", "9" * 5000, "", "1,2", "-1e30")
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.prog)
+def test_every_argument_refuses_what_is_no_path_number_or_list(folder, parser):
+    paths = ["~nouser/x", f"{folder}/pipe", "/dev/zero"]
+    for action in parser._actions:
+        is_path = str(action.metavar or action.dest).upper().removesuffix(",...") in cli.PATH_METAVARS
+        values = [*paths, f"{paths[0]},{paths[0]}"] if is_path and action.dest != "config" else []
+        values += (
+            NO_NUMBERS if isinstance(action.type, cli.Number) else ["1,,2", ",1"] * (action.type is cli.split_words)
+        )
+        for value in values:
+            assert_refused(
+                [action.option_strings[-1] if action.option_strings else action.metavar], parse, parser, action, value
+            )
+        if is_path and action.dest != "config":
+            assert str(Path.home()) in str(getattr(parse(parser, action, "~/x"), action.dest))
+
+
+@pytest.mark.parametrize("name", entry.COMMANDS)
+def test_every_command_refuses_bytes_that_are_not_utf8(name):
+    assert_refused(["argument = ", "UTF-8"], entry.run_command, [name, "a", "--b=\udcff"])
+
+
+@pytest.mark.parametrize("name", cases.DEFAULT)
+def test_every_field_refuses_digits_homes_and_bytes_that_are_none(name):
+    default = cases.DEFAULT[name]
+    if type(default) in (int, float, tuple):
+        for text in ("\u0661", "1,,2", ",1", "1,"[: 1 + (type(default) is not tuple)] + "x"):
+            assert_refused([f"config.{name} = "], cli.parse_value, name, text)
+    if type(default) is str:
+        changed = fields.replace_values(config.Config(), {name: "a\udcff"})
+        assert_refused([f"config.{name} = "], fields.check_values, changed)
+    if name in fields.PATH_FIELDS:
+        for door in (
+            cli.parse_value,
+            lambda name, path: fields.flatten(fields.override(config.Config(), {name: path}))[name],
+        ):
+            assert_refused([f"config.{name} = ", "home folder"], door, name, "~nouser/x")
+            assert door(name, "~/x") == str(Path.home() / "x")
+    if name.endswith("seed"):
+        assert_refused([f"config.{name} = -1"], fields.check_values, fields.override(config.Config(), {name: -1}))
+
+
+@pytest.mark.parametrize("name", [*command.EXPERIMENT_FUNCTIONS, *command.EXPERIMENT_VALUES])
+def test_every_function_and_value_of_an_experiment_is_checked(folder, name):
+    text = cases.EXPERIMENT.format("{'a': {}}", "[], []")
+    for definition, words in (
+        ("3", [f"{name} = 3"]),
+        ("lambda: {}", [name]),
+        ("lambda a, b: {}", [name]),
+        ("lambda a: 3", [f"what {name}() returns (int) = 3"]),
+        ("lambda a: [3]", [f"what {name}() returns (list) = [3]"]),
+        ("lambda a: 1 / 0", ["line 6", "ZeroDivisionError"]),
+        ("lambda a: (1 / 0 for _ in [1])", ["line 6", "ZeroDivisionError"]),
+    ):
+        (folder / "edge.py").write_text(f"{text}{name} = {definition}\n")
+        words = [name] if name in command.EXPERIMENT_VALUES else words
+        assert_refused(words, lambda: getattr(command.load_experiment(str(folder / "edge.py")), name)({}))
+
+
+@pytest.mark.parametrize("bounds", [("a", "b"), (False, True), (None, 1.0), (0.1, float("inf")), (float("nan"), 1.0)])
+@pytest.mark.parametrize("kind", [search_space.Uniform, search_space.LogUniform])
+def test_a_range_has_two_numbers(kind, bounds):
+    assert_refused(["numbers, low < high"], search_space.check_space, {"optim.b2": kind(*bounds)}, "space")
+
+
+@pytest.mark.parametrize(
+    "text", ["log:99999999999", "log:" + "9" * 5000, "9" * 5000, "9" * 5000 + "Mw", "1,,2", ",", "log:0"]
+)
+def test_milestones_are_bounded(text):
+    assert_refused(["config.train.milestones = "], milestones.parse, text)
+
+
+def test_what_a_hint_suggests_is_another_name(folder, tmp_path):
+    (tmp_path / "deep.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
+    assert_refused(["expected TOML"], task_file.read_task_file, "--task", str(tmp_path / "deep.toml"))
+    os.mkfifo(tmp_path / "pipe.toml")
+    for line in (
+        get_refusal(task_file.read_task_file, "--task", str(tmp_path / "pipe.toml")),
+        get_refusal(files.find_files, "--sentences", str(folder / "pipe")),
+        get_refusal(fields.check_name, "mask.rate "),
+        get_refusal(command.find_experiment, str(folder / "none.py")),
+    ):
+        asked, _, suggested = line.partition("did you mean ")
+        assert not suggested or suggested.strip("?'") not in asked
+    assert_refused(
+        ["expected one of '' (none), tfidf"], errors.require_one_of, "config.eval.baseline", "x", ["", "tfidf"]
+    )
+
+
+@pytest.mark.parametrize("flags", ["--nope", "'", "--max_pairs=-1", "config.x=1"])
+def test_flags_that_a_file_of_figures_keeps_are_those_of_evaluate(flags):
+    assert get_refusal(sweep_compare.check_evaluation, flags)
+
+
+@pytest.mark.parametrize("host", ["", "0", "0.0"])
+def test_only_a_host_that_says_so_listens_on_every_address(host):
+    with pytest.raises(OSError, match=r"0\.0\.0\.0"):
+        http_server.bind_socket(host, 0)
 
 
 @pytest.mark.slow

@@ -199,6 +199,8 @@ def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base
         loop.train(other)
     again = loop.train(resolve(base, tmp_path / "a", train__steps=10))
     assert again["evaluation"] == json.loads(before)["evaluation"]
+    steps = [record["step"] for record in files.read_records(tmp_path / "a" / "metrics.jsonl") if "eval_loss" in record]
+    assert steps == [10]  # a run that was killed between its last evaluation and its result has no line twice
 
 
 def test_a_checkpoint_of_another_type_is_refused(tmp_path):

@@ -116,7 +116,9 @@ class Number:
         except ValueError:
             value = float("nan")
         if not self.low <= value <= self.high:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected {self.low} <= value <= {self.high}")
+            raise argparse.ArgumentTypeError(
+                f"{errors.format_value(text)}: expected {self.low} <= value <= {self.high}"
+            )
         return value
 
 

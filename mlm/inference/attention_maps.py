@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm import objectives
+from mlm import models, objectives
 from mlm.base import errors, types
 from mlm.inference import batching, masked_queries
 from mlm.inference.language_model import LanguageModel
@@ -43,13 +43,14 @@ def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
     """
     visibility = objectives.get_visibility(model.config)
     masked = visibility == types.Visibility.UNMASKED
-    predicts_tokens = model.has_lm_head and visibility in (types.Visibility.UNMASKED, types.Visibility.CAUSAL)
+    reads_text = visibility in (types.Visibility.UNMASKED, types.Visibility.CAUSAL)
+    predicts_tokens = model.has_lm_head and reads_text and not models.reads_source(model.config)
     has_attention = model.model.attention is not None
     errors.require(
         predicts_tokens or has_attention,
         "attention",
         model.config.objective,
-        "a Transformer, or a run that was trained to predict tokens",
+        "a Transformer, or a run that was trained to predict tokens, of a text without a source",
     )
     (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length, allow_mask=True)
     weights = model.attentions(text).weights_KxHxTxT if has_attention else None

@@ -52,7 +52,7 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
     """The suite in a folder of BLiMP's NAME.jsonl files: the paradigms named, or all, sorted by name.
 
     A line is an object with sentence_good, sentence_bad and linguistics_term; this last may stand in a table
-    paradigms.tsv (columns UID, linguistics_term) beside the files instead. A warning names those without a file.
+    paradigms.tsv (columns UID, linguistics_term) beside the files instead, which then also says which files are read.
     max_pairs: the first so many of each; 0 for all. called: the suite's name; not given, that of the folder, or "blimp"
     for all of BLiMP. Raises ConfigError for a folder, name or line that is wrong, selected or not.
     """
@@ -65,9 +65,10 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
         "a name of letters, digits, '.', '_' and '-'",
     )
     terms = _read_terms(folder / "paradigms.tsv")
-    available = sorted(path.stem for path in folder.glob("*.jsonl"))
+    existing = {path.stem for path in folder.glob("*.jsonl")}
+    available = sorted(existing & terms.keys() or terms or existing)
     require(bool(available), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
-    if missing := sorted(terms.keys() - {*available}):
+    if missing := sorted(terms.keys() - existing):
         logging.warning("%s lacks %d of its %d paradigms: %s", folder, len(missing), len(terms), ", ".join(missing))
     for name in names:
         require_one_of("paradigm", name, available)

@@ -37,7 +37,7 @@ def parse(text: str) -> Milestones:
     for part in text.split(",") if text else ():
         match = re.fullmatch("([1-9][0-9]{0,11})(|kw|Mw)", part.strip())
         if match is None:
-            raise errors.ConfigError(f"config.train.milestones = {text!r}: expected {EXPECTED}")
+            raise errors.ConfigError(f"config.train.milestones = {errors.format_value(text)}: expected {EXPECTED}")
         steps += [] if match[2] else [int(match[1])]
         words += [int(match[1]) * UNITS[match[2]]] if match[2] else []
     return Milestones(steps=steps, words=words)

@@ -23,7 +23,7 @@ from mlm.training.run import directory
 
 DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
 # A server that does not answer is named within seconds; MLflow's own defaults wait for minutes.
-MLFLOW_TIMEOUTS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+MLFLOW_TIMEOUTS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 MLFLOW_BATCH = 100  # parameters in a request to an MLflow server at most
 
 
@@ -180,8 +180,9 @@ class MlflowTracker:
         from mlflow.exceptions import MlflowException
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", DEFAULT_PROJECT)
+        experiment = self.client.get_experiment_by_name(name)
         try:
-            experiment_id = self.client.create_experiment(name)
+            experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(name)
         except MlflowException:
             experiment = self.client.get_experiment_by_name(name)
             if experiment is None:  # it was not refused because it exists
