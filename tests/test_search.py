@@ -229,7 +229,7 @@ def test_bad_flags_end_in_one_line(tmp_path, flags, message):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ("None", "search_space(point lstm-seed0) = None: expected ranges by field"),
+        ("None", "what search_space() returns (NoneType) = None: expected ranges by field"),
         ("{}", "search_space = '{}': expected ranges by field of one row at least"),
         ("{'optim.learning_rte': Uniform(0.1, 0.2)}", "did you mean config.optim.learning_rate?"),
         ("{'optim.b2': (0.9, 0.99)}", "expected LogUniform(low, high), Uniform(low, high) or Choice"),

@@ -268,7 +268,8 @@ def hide_orbax_threads() -> None:
     """Hides errors of threads after a failed save or restore: they use an event loop that orbax has closed."""
 
     def report_others(unraisable):
-        if str(unraisable.exc_value) != "Event loop is closed":
+        # "_ssock": of a loop that could not be opened, with too many open files, which is an error of its own
+        if str(unraisable.exc_value) != "Event loop is closed" and "'_ssock'" not in str(unraisable.exc_value):
             sys.__unraisablehook__(unraisable)
 
     sys.unraisablehook = report_others

@@ -103,7 +103,7 @@ def check_space(space: Any, where: str) -> None:
             is_number = all(type(bound) in (int, float) and abs(bound) <= fields.FLOAT32_MAX for bound in values)
             is_ordered = is_number and values.low < values.high and (isinstance(values, Uniform) or values.low > 0)
             positive = "" if isinstance(values, Uniform) else ", above 0"
-            errors.require(is_ordered, name, values, f"numbers, low < high{positive}")
+            errors.require(is_ordered, name, values, f"low < high{positive}, finite numbers")
 
 
 def draw_trials(spaces: Mapping[str, Space], num_trials: int, seed: int) -> dict[str, list[dict[str, Any]]]:
