@@ -34,6 +34,7 @@ from small import (
 from mlm.base import errors, estimates, types
 from mlm.base.special import CLS, NUM_SPECIAL
 from mlm.evaluation import evaluation_tasks
+from mlm.launch.sweep import local_timing
 from mlm.objectives import OBJECTIVES
 from mlm.report import summary
 from mlm.report.pages import sweep
@@ -296,3 +297,24 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     for words in (objective, "Bayes optimum", "unigram", "above the floor"):
         assert words in table and words in page
     assert expected["evaluation"]["excess_loss"] > 0
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_full_rows_have_the_tokens_of_the_plan_however_often_they_are_masked(name):
+    masks = {"mask__predict_rate": 0.45} if name in ("mlm", "nsp") else {}
+    family = {"family": "encoder_decoder", "cell": "transformer"} if name in SOURCED else {}
+    cfg = small_config(objective=name, train__batch_size=4, model__num_layers=1, **masks, **family)
+    info = make_dataset_info(cfg)
+    model, objective = program.build_model_and_objective(program.make_static_config(cfg), info)
+    hparams, batch = program.make_train_hparams(cfg), local_timing.random_batch(4, info)
+    if info.source_len:
+        batch = batch._replace(source=batch.text)
+    params = jax.eval_shape(lambda: update.init_state(cfg, model, objective, hparams)).params
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
+    keys = update.make_example_keys(0, 0, batch.index_B)
+    assert objective.masks_per_example == (3 if masks else 1)
+    num_tokens = sum(
+        float(objective.loss(params, model, batch, keys, hparams, train=True, mask_index=mask).sums_B["tokens"].sum())
+        for mask in range(objective.masks_per_example)
+    )
+    assert num_tokens == 4 * info.seq_len

@@ -323,8 +323,35 @@ def test_no_float_is_outside_float32(name, value):
 @pytest.mark.parametrize("name", [name for name, value in fields.DEFAULT.items() if type(value) is int])
 @pytest.mark.parametrize("value", [2**63, -(2**63), 2**32])
 def test_no_integer_is_outside_int32(name, value):
-    with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = -?\d+: expected"):
+    with pytest.raises(errors.ConfigError, match=rf"^config\.{name} = -?\d+: expected") as caught:
         resolution.check(resolution.resolve(make_config({name: value})))
+    assert "-2147483648 <= value" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.width": 10**12}, "config.model.width = 1000000000000: expected at least 1, at most 2147483647"),
+        ({"train.steps": -(10**12)}, "config.train.steps = -1000000000000: expected at least 1"),
+        ({"mask.rate": float("inf")}, "config.mask.rate = inf: expected 0 < value < 1"),
+        (
+            {"optim.learning_rate": 1e300},
+            "config.optim.learning_rate = 1e+300: expected more than 0, at most 3.4028234",
+        ),
+        (
+            {"mask.predict_rate": 1.0},
+            "config.mask.predict_rate = 1.0, from which follows config.mask.masks_per_example",
+        ),
+        (
+            {"mask.rate": 0.5, "mask.masks_per_example": 3},
+            "config.mask.masks_per_example = 3: expected at most 1 / 0.5",
+        ),
+    ],
+)
+def test_an_error_names_the_field_that_was_set_and_its_own_bounds(changes, message):
+    with pytest.raises(errors.ConfigError) as caught:
+        resolution.check(resolution.resolve(config.Config(), changes))
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("name", [name for name, value in fields.DEFAULT.items() if type(value) is str])

@@ -323,3 +323,28 @@ def test_a_field_that_a_run_does_not_read_differs_from_nothing():
         ("2", "config"),
         ("8", "config odd"),
     ]
+
+
+FROZEN = {
+    "transformer": {},
+    "encoder_decoder": {"family": "encoder_decoder", "cell": "transformer", "objective": "denoising"},
+    "two_stack": {"objective": "causal", "model__directionality": "two_stack"},
+    "replaced_token_detection": {"objective": "replaced_token_detection"},
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_flops_leave_out_the_gradients_of_frozen_layers(name):
+    """Of a product, forward and both gradients take the same; a layer's products are those with its matrices."""
+    size = {"model__num_layers": 3, "model__width": 64, "model__mlp_dim": 256, "model__num_heads": 2}
+    size |= {"pack__seq_len": 16, "model__dropout": 0.0, "model__attention_dropout": 0.0}
+    flops = {
+        k: cost.count_step_flops(*count(**size, **FROZEN[name], finetune__trainable_layers=k)) for k in (-1, 0, 1, 2, 3)
+    }
+    tokens, attention = 4 * 16, 2 * 16 * 64
+    frozen_layer = 2 * 2 * tokens * (12 * 64**2 + attention) * (2 if name == "two_stack" else 1)
+    if name == "encoder_decoder":  # frozen layers of the decoder pass on the gradient of the encoder's layers
+        frozen_layer += 2 * tokens * 16 * 64**2
+    assert flops[2] - flops[1] == pytest.approx(frozen_layer, rel=0.1)
+    assert flops[3] - flops[2] == pytest.approx(flops[2] - flops[1], rel=0.01)
+    assert flops[0] < flops[1] and flops[-1] == pytest.approx(flops[3], rel=0.03)

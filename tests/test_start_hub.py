@@ -1,5 +1,8 @@
 """A run that starts from a Hugging Face folder or from another run: its model, its words, its content, not its path."""
 
+import contextlib
+import dataclasses
+import itertools
 import json
 import random
 import shutil
@@ -12,14 +15,16 @@ import pytest
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors, make_folders
 from safetensors.numpy import load
-from small import prepare_finetuning
+from small import FAMILY_CELLS, prepare_finetuning, small_config
 
 import mlm
 from mlm.base import config, errors, fields
 from mlm.base.special import SEP
+from mlm.base.types import Directionality
 from mlm.data.rows import pack
 from mlm.launch.sweep import sweep_points
-from mlm.training.run import directory, finetuning_recipe, initialization, loop, resolution, trained_run
+from mlm.models import MODELS
+from mlm.training.run import directory, finetuning_recipe, inheritance, initialization, loop, resolution, trained_run
 from mlm.training.step import program
 
 SHORT = {"pack.seq_len": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_examples": 8}
@@ -358,3 +363,35 @@ def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, mon
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(errors.ConfigError, match=r'^hf:a/b: expected the package huggingface_hub: .*\[hub\]"'):
         mlm.load("hf:a/b")
+
+
+@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
+def test_a_direction_is_free_exactly_where_the_parameters_are_the_same(family, cell):
+    """But for a feedforward model, whose neighbors are others in each direction."""
+    cfg = small_config(family, cell, pack__seq_len=16, model__num_layers=1, objective="classification")
+
+    def describe(directionality):
+        model = dataclasses.replace(cfg.model, directionality=directionality)
+        init = MODELS[family].build(model, 9).init
+        return jax.tree.map(lambda leaf: leaf.shape, jax.eval_shape(lambda: init(jax.random.key(0))))
+
+    for old, new in itertools.permutations(Directionality, 2):
+        source = fields.flatten(fields.override(cfg, {"model.directionality": old.value}))
+        inherited = {field: value for field, value in source.items() if field.startswith("model.")}
+        is_free = describe(old) == describe(new) and family != "feedforward"
+        with contextlib.nullcontext() if is_free else pytest.raises(errors.ConfigError, match="whose parameters need"):
+            inheritance.check_inherited_fields(fields.override(cfg, {"model.directionality": new.value}), inherited)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "alibi", "relative"])
+def test_windows_and_lengths_are_the_new_runs_but_for_a_table_of_positions(positions):
+    cfg = small_config(model__positions=positions, model__local_window=4, model__max_positions=512)
+    inherited = {name: value for name, value in fields.flatten(cfg).items() if name.startswith("model.")}
+    for name, value in (
+        *(("model.local_window", 0), ("model.global_every", 0), ("model.rope_theta", 5e4), ("model.norm_eps", 1e-5)),
+        *(("model.max_positions", 1024), ("model.max_positions", 256)),
+    ):
+        is_refused = name == "model.max_positions" and positions == "learned"
+        refusal = pytest.raises(errors.ConfigError, match=f"^config.{name} = {value}: expected 512, as .*leave it out$")
+        with refusal if is_refused else contextlib.nullcontext():
+            inheritance.check_inherited_fields(fields.override(cfg, {name: value}), inherited)

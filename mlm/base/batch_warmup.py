@@ -35,27 +35,41 @@ def check(train: config.Train) -> None:
     )
 
 
-def count_microbatches(train: config.Train, step: Any) -> jax.Array:
-    """How many of the microbatches a step uses: at least one, and all from the end of the warm-up on."""
+def count_microbatches(train: config.Train, step: Any) -> Any:
+    """How many of the microbatches a step uses: at least one, and all from the end of the warm-up on.
+
+    NumPy counts those of steps that are not traced: it starts no device in a process that watches others.
+    """
+    xp = np if isinstance(step, int | np.ndarray) else jnp
     num_warmup = max(round(train.batch_warmup_fraction * train.steps), 1)
     fraction = train.initial_batch_fraction + (1 - train.initial_batch_fraction) * step / num_warmup
-    count = jnp.floor(train.grad_accum_steps * fraction + 1e-4)  # float32 may fall just below an integer
-    return jnp.clip(count, 1, train.grad_accum_steps).astype(jnp.int32)
+    count = xp.floor(xp.float32(train.grad_accum_steps * fraction + 1e-4))  # which may fall just below an integer
+    return xp.clip(count, 1, train.grad_accum_steps).astype(xp.int32)
 
 
 def count_batches_read(train: config.Train) -> types.Array:
     """How many full batches of examples a run has used after each of its steps."""
     if not train.batch_warmup_fraction:
         return np.arange(1, train.steps + 1)
-    counts_N = np.asarray(count_microbatches(train, np.arange(train.steps)), np.int64)
-    return np.cumsum(counts_N) / train.grad_accum_steps
+    return np.cumsum(count_microbatches(train, np.arange(train.steps)), dtype=np.int64) / train.grad_accum_steps
 
 
-def compute_mean_fraction(train: config.Train) -> float:
-    """The share of a full batch that a step uses, mean over the run."""
+def count_batches(train: config.Train, steps: range) -> float:
+    """How many full batches of examples these steps, counted from 0, use: their compute and time are proportional."""
     if not train.batch_warmup_fraction:
-        return 1.0
-    return float(np.mean(count_microbatches(train, np.arange(train.steps)))) / train.grad_accum_steps
+        return len(steps)
+    return int(count_microbatches(train, np.array(steps)).sum()) / train.grad_accum_steps
+
+
+def compute_mean_fraction(train: config.Train, steps: range | None = None) -> float:
+    """The share of a full batch that a step uses, mean over these steps; None: over the run."""
+    steps = range(train.steps) if steps is None else steps
+    return count_batches(train, steps) / len(steps) if steps else 1.0
+
+
+def estimate_seconds_left(train: config.Train, seconds: float, timed: range, left: range) -> int:
+    """The time that some steps will take; seconds: what those that were timed took."""
+    return int(seconds * count_batches(train, left) / count_batches(train, timed))
 
 
 def split_batch(train: config.Train, step: types.Array, tree: Any) -> Any:

@@ -218,7 +218,7 @@ class Mask:
 
     rate: float = field(0.15, "masking rate: share of an example's tokens that is masked; with a schedule, at step 0")
     schedule: str = field("constant", "masking rate over train.steps: constant | linear | cosine (half a period)")
-    final_rate: float = field(0.0, "linear, cosine: masking rate at the end of training")
+    final_rate: float = field(0.0, "linear, cosine: masking rate one step after the last")
     max_rate: float = setting(
         0.0,
         "highest masking rate that the compiled step supports; 0: the higher of rate and final_rate. Runs with the "
@@ -295,7 +295,11 @@ class Model:
     )
     rnn_dim: int = field(0, "rnn: recurrent units of each direction; 0: from model.size")
     num_heads: int = field(0, "transformer: number of attention heads; 0: from model.size")
-    window: int = field(0, "feedforward: number of neighbors that a layer reads on each side; 0: from model.size")
+    window: int = field(
+        0,
+        "feedforward: number of neighbors that the model reads on each side (causal, mixed: the token itself is one of "
+        "those on the left); 0: from model.size",
+    )
     directionality: str = field(
         "",
         "which tokens a state sees: bidirectional (all) | causal (itself and those before it) | two_stack (one stack "
@@ -372,15 +376,18 @@ class Model:
     type_vocab_size: int = field(2, "number of token types (segment embeddings); 0: none")
     dropout: float = field(
         -1.0,
-        "dropout rate of embeddings and of each sublayer's output; -1: 0 up to width 128, but 0.1 above it and for "
-        "encoder_decoder",
+        "dropout rate of embeddings, of each sublayer's output and of what a task's head reads; -1: 0 up to width 128, "
+        "but 0.1 above it and for encoder_decoder",
     )
-    attention_dropout: float = field(-1.0, "transformer: dropout rate of the attention weights; -1: as for dropout")
+    attention_dropout: float = field(
+        -1.0, "transformer: dropout rate of the attention weights; -1: the default of dropout"
+    )
     init_std: float = field(
         -1.0,
-        "standard deviation of the initial weights (truncated normal); 0: 1/sqrt(fan_in) of each matrix, and of "
-        "embeddings 1/sqrt(number of rows), but for encoder_decoder 1/sqrt(their width); -1: 0.08 up to width 128, but "
-        "0.02 above it and for encoder_decoder",
+        "standard deviation of the normal distribution of the initial weights before it is cut at two of them; the "
+        "weights have 0.88 of it (a recurrence's own matrices are orthogonal). 0: the weights have 1/sqrt(fan_in) of "
+        "each matrix, embeddings 1/sqrt(number of rows), but for encoder_decoder 0.88/sqrt(their width); -1: 0.08 up "
+        "to width 128, but 0.02 above it and for encoder_decoder",
     )
     depth_scaled_init: bool = field(
         False,
@@ -421,7 +428,8 @@ class Optim:
     )
     learning_rate: float = field(
         0.0,
-        "peak learning rate; 0: by family, width and optimizer (mlm/training/run/default_recipe.py). adafactor's is "
+        "peak learning rate; 0: by cell, width, optimizer and whether a trained model is the start "
+        "(mlm/training/run/default_recipe.py). adafactor's is "
         "relative to the size of each tensor",
     )
     schedule: str = field(
@@ -430,13 +438,15 @@ class Optim:
         "inverse_sqrt",
     )
     warmup_fraction: float = field(
-        -1.0, "share of the steps with warmup; -1: by width (mlm/training/run/default_recipe.py)"
+        -1.0, "share of the steps with warmup; -1: by family, width and start (mlm/training/run/default_recipe.py)"
     )
     decay_fraction: float = field(0.1, "wsd: share of the steps, at the end, in which the learning rate decays")
     decay_shape: str = field(
         "linear", "wsd: the decay: linear | one_minus_sqrt (1 minus the root of the share of it that is over)"
     )
-    final_lr_fraction: float = field(0.0, "learning rate at the last step, as a fraction of the peak")
+    final_lr_fraction: float = field(
+        0.0, "linear, cosine, wsd: learning rate one step after the last, as a fraction of the peak"
+    )
     b1: float = field(
         0.9, "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW for the other parameters"
     )
@@ -508,7 +518,9 @@ class Finetune:
         "model is frozen and has no dropout)",
     )
     layerwise_lr_decay: float = field(
-        1.0, "factor of the learning rate from each layer to the one below it; 1: the same for all layers"
+        1.0,
+        "factor of the learning rate from the heads to the last layer, and from each layer to the one below it; 1: the "
+        "same for all",
     )
     pooling: str = field(
         "",
@@ -569,7 +581,11 @@ class Train:
         "share of the steps, at the start, in which the batch grows linearly to batch_size, by whole microbatches of "
         "grad_accum_steps; a step skips the other examples of its batch. 0: none",
     )
-    initial_batch_fraction: float = field(0.25, "batch-size warm-up: share of batch_size that the first step uses")
+    initial_batch_fraction: float = field(
+        0.25,
+        "batch-size warm-up: share of batch_size that the first step uses, rounded down to whole microbatches, at "
+        "least one",
+    )
     spike_threshold: float = field(
         0.0,
         "a loss above this many times its running mean, or not finite, is a spike: the run goes back by up to "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mlm.base import files
 from mlm.base.config import Config
-from mlm.base.errors import ConfigError, require
+from mlm.base.errors import ConfigError, format_value, require
 from mlm.base.rng_versions import RNG_VERSIONS, WORD_MASKS
 
 # Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
@@ -141,6 +141,15 @@ def _int_to_float(value: Any) -> Any:
     return float(value) if type(value) is int and abs(value) < 2**1000 else value
 
 
+class OutOfRange(ConfigError):
+    """A number in the field `name` that no field can hold; nearest: the one that it is beyond; farthest: the other."""
+
+    def __init__(self, name: str, value: Any, low: Any, high: Any):
+        super().__init__(f"config.{name} = {format_value(value)}: expected {low:.10g} <= value <= {high:.10g}")
+        self.name, self.value = name, value
+        self.nearest, self.farthest = (low, high) if value < low else (high, low)
+
+
 def check_values(config: Config) -> None:
     """Raises ConfigError for a value that cannot be used in any field.
 
@@ -148,17 +157,13 @@ def check_values(config: Config) -> None:
     """
 
     def check_number(name: str, value: Any) -> None:
-        if type(value) is float:
-            require(
-                value == 0 or FLOAT32_MIN <= abs(value) <= FLOAT32_MAX,
-                name,
-                value,
-                f"a finite number that float32 holds (0, or {FLOAT32_MIN:.2g} to {FLOAT32_MAX:.2g} in size)",
-            )
-        elif type(value) is int:
-            is_seed = name.endswith("seed")
-            low, high = (0, 2**32 - 1) if is_seed else (-(2**31), 2**31 - 1)
-            require(low <= value <= high, name, value, f"{low} <= value <= {high}")
+        low, high = -FLOAT32_MAX, FLOAT32_MAX
+        if type(value) is int:
+            low, high = (0, 2**32 - 1) if name.endswith("seed") else (-(2**31), 2**31 - 1)
+        if not low <= value <= high:
+            raise OutOfRange(name, value, low, high)
+        expected = f"0, or at least {FLOAT32_MIN:.2g} in size, as float32 holds it"
+        require(value == 0 or abs(value) >= FLOAT32_MIN, f"config.{name}", value, expected)
 
     flat = flatten(config)
     for name, value in DEFAULT.items():
@@ -174,14 +179,14 @@ def check_values(config: Config) -> None:
                     value,
                     "integers" if element_type is int else "numbers with a decimal point",
                 )
-                check_number(f"config.{name}", element)
+                check_number(name, element)
         elif type(value) is str:
             is_text = value.isascii() or value.encode(errors="replace").decode() == value
             has_control = any(ord(letter) < 32 and letter != "\t" for letter in value)
             expected = "text without line ends and control characters, in UTF-8"
             require(is_text and not has_control, f"config.{name}", value, expected)
-        else:
-            check_number(f"config.{name}", value)
+        elif type(value) is not bool:
+            check_number(name, value)
 
 
 def fingerprint(config: Config) -> str:

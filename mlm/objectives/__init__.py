@@ -47,19 +47,14 @@ FIELD_CONDITIONS = [
 ]
 
 
-def _derive_directionality(cfg):
-    errors.require_one_of("config.objective", cfg.objective, list(OBJECTIVES))
-    return OBJECTIVES[cfg.objective].directionalities[0].value
-
-
 def _derive_pooling(cfg):
-    if cfg.model.directionality in (types.Directionality.CAUSAL, types.Directionality.TWO_STACK):
+    if is_one_sided(cfg.model.directionality):
         return "last"
     return "first" if cfg.model.family == "transformer" else "mean"
 
 
 DERIVED_FIELDS = (
-    DerivedField("model.directionality", ("objective",), _derive_directionality),
+    DerivedField("model.directionality", ("objective",), lambda cfg: list_directionalities(cfg)[0].value),
     DerivedField(
         "finetune.pooling",
         ("objective", "model.directionality", "model.family"),
@@ -70,6 +65,11 @@ DERIVED_FIELDS = (
 )
 
 
+def is_one_sided(directionality: str) -> bool:
+    """Whether the states of a model see one side of a token alone."""
+    return directionality in (types.Directionality.CAUSAL, types.Directionality.TWO_STACK)
+
+
 def find_token_objective(directionality: str) -> str:
     """The name of the first objective that predicts tokens and whose default is this config.model.directionality."""
     return next(
@@ -77,6 +77,12 @@ def find_token_objective(directionality: str) -> str:
         for name, spec in OBJECTIVES.items()
         if spec.visibility is not types.Visibility.FULL and spec.directionalities[0] == directionality
     )
+
+
+def list_directionalities(cfg: config.Config) -> tuple[types.Directionality, ...]:
+    """The values of config.model.directionality that the objective can use, its default first."""
+    errors.require_one_of("config.objective", cfg.objective, list(OBJECTIVES))
+    return OBJECTIVES[cfg.objective].directionalities
 
 
 def get_visibility(cfg: config.Config) -> types.Visibility:
@@ -108,7 +114,7 @@ def estimate_predictions_per_token(cfg: config.Config) -> float:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
-    allowed = OBJECTIVES[cfg.objective].directionalities
+    allowed = list_directionalities(cfg)
     errors.require_one_of("config.model.directionality", cfg.model.directionality, list(types.Directionality))
     errors.require(
         cfg.model.directionality in allowed,

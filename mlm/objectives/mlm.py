@@ -89,9 +89,12 @@ def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
             # An example with several masks counts once.
             **{
                 name: jnp.where(mask_index == 0, count_B, 0).astype(jnp.float32)
-                for name, count_B in (("eligible", masked.num_eligible_B), ("corrupted", masked.num_corrupted_B))
+                for name, count_B in (
+                    ("eligible", masked.num_eligible_B),
+                    ("corrupted", masked.num_corrupted_B),
+                    ("tokens", (text.segments_BxL > 0).sum(-1)),
+                )
             },
-            "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32),
         }
         if not train:
             sums |= token_prediction.compute_unigram_baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)

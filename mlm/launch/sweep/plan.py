@@ -192,10 +192,11 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     if options.measure_step:
         seconds, description = options.measure_step(cfg, vocab_size, flops)
     abstract_state = cost.make_abstract_state(program.make_static_config(cfg), vocab_size)
+    seq_len = pack.build_dataset_info(cfg, vocab_size).seq_len  # of all choices of multiple_choice
     row = {
         "point": name,
         **lm.count_parameters(abstract_state.params["model"]),
-        "tokens": steps and steps * batch_size * batch_warmup.compute_mean_fraction(cfg.train) * cfg.pack.seq_len,
+        "tokens": steps and steps * batch_size * batch_warmup.compute_mean_fraction(cfg.train) * seq_len,
         "flops": flops and steps and flops * steps,
         "hours": seconds and steps and seconds * steps / 3600,
         "step_seconds": seconds,

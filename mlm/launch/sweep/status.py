@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, files
+from mlm.base import batch_warmup, config, files
 from mlm.launch.cluster import job, registry
 from mlm.launch.sweep import job_registry, sweep_points, sweep_state
 from mlm.training.run import directory
@@ -80,8 +80,9 @@ def estimate_time_left(cfg: config.Config, point: sweep_state.PointState) -> str
     timed = [record for record in records if record.get("timed_seconds")]
     if not timed:
         return ""
-    seconds = int(timed[-1]["timed_seconds"] / timed[-1]["step"] * (point.num_steps - point.step))
-    return sweep_state.format_duration(seconds)
+    seconds, steps = timed[-1]["timed_seconds"], range(timed[-1]["step"])
+    left = range(point.step, point.num_steps)
+    return sweep_state.format_duration(batch_warmup.estimate_seconds_left(cfg.train, seconds, steps, left))
 
 
 def read_last_line(path: Path) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from mlm.base import config, errors, fields, files
+from mlm.base import batch_warmup, config, errors, fields, files
 from mlm.base.estimates import read_scores
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import directory, log
@@ -214,17 +214,18 @@ class SweepDisplay:
         """Returns "training" for a point of this runner's workers, else the name of its last read state."""
         return "training" if workdir in training else self.states[workdir].name
 
-    def time_left(self, workdir: str, now: float) -> str:
+    def time_left(self, cfg: config.Config, now: float) -> str:
         """The time left of a point in training, from the steps since its first record; packing and compiling come
         before that.
         """
-        state = self.states[workdir]
-        if state.step == self.start_steps.setdefault(workdir, state.step):
+        state = self.states[cfg.workdir]
+        if state.step == self.start_steps.setdefault(cfg.workdir, state.step):
             return ""
-        first_time, first_step = self.first_records.setdefault(workdir, (now, state.step))
+        first_time, first_step = self.first_records.setdefault(cfg.workdir, (now, state.step))
         if state.step <= first_step:
             return ""
-        return format_duration(int((now - first_time) / (state.step - first_step) * (state.num_steps - state.step)))
+        timed, left = range(first_step, state.step), range(state.step, state.num_steps)
+        return format_duration(batch_warmup.estimate_seconds_left(cfg.train, now - first_time, timed, left))
 
     def make_table(self, training: Collection[str], now: float) -> Table:
         """All points. Those in training and those that failed come first, since a terminal may show only a part."""
@@ -246,7 +247,7 @@ class SweepDisplay:
                 name,
                 f"{state.step:,}/{state.num_steps:,}",
                 *losses,
-                self.time_left(cfg.workdir, now) if name == "training" else "",
+                self.time_left(cfg, now) if name == "training" else "",
                 style={"failed": "red", "damaged": "red", "training": "bold", "done": "green"}.get(name, ""),
             )
         return table
@@ -258,7 +259,7 @@ class SweepDisplay:
         for cfg in self.points:
             name, state = self.state_name(cfg.workdir, training), self.states[cfg.workdir]
             last = self.last_lines.setdefault(cfg.workdir, LastLine(now, state.name, state.step, 0))
-            time_left = self.time_left(cfg.workdir, now) if name == "training" else ""
+            time_left = self.time_left(cfg, now) if name == "training" else ""
             if name == last.name:
                 interval = LINE_INTERVALS[min(last.count, len(LINE_INTERVALS) - 1)]
                 if name != "training" or state.step == last.step or now - last.time < interval:

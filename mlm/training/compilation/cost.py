@@ -13,7 +13,8 @@ from mlm.base.static_config import StaticConfig
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
 from mlm.training.compilation import collectives, cycles, memory_traffic
-from mlm.training.step import parallel, program, update
+from mlm.training.step import parallel, program, trainable, update
+from mlm.training.step.fsdp import is_stacked
 from mlm.training.step.optimizers import OPTIMIZERS
 
 
@@ -28,7 +29,8 @@ def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
 
     XLA counts a loop's body once, however often it runs. Layers are therefore unrolled, and the loop over tokens is
     counted with one and with two tokens per iteration: the difference is the cost of one token. The loop over a source
-    is counted as long as the example's. Examples of a task count at full length, though their batches are cut.
+    is counted as long as the example's. Examples of a task count at full length, though their batches are cut. Frozen
+    parameters have no gradient, and the backward pass ends where only they are below.
     """
     flops_1, flops_2 = (count_lowered_flops(cfg, vocab_size, rnn_unroll=unroll) for unroll in (1, 2))
     if flops_1 is None or flops_2 is None:
@@ -53,24 +55,48 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
         "parallel.mode": "data_parallel",
         "train.batch_warmup_fraction": 0.0,
     }
-    static_cfg = program.make_static_config(fields.override(cfg, changes))
-    return _count_lowered_flops(program.clear_tokenizer_path(static_cfg), vocab_size)
+    static_cfg = program.clear_tokenizer_path(program.make_static_config(fields.override(cfg, changes)))
+    num_layers = cfg.model.num_layers
+    if not 0 < cfg.finetune.trainable_layers < num_layers:
+        return _count_lowered_flops(static_cfg, vocab_size)
+    # JAX leaves out a gradient of frozen layers where all of a stack are frozen. Each layer takes as much as the other,
+    # but an encoder's gradient passes through its decoder's frozen layers, too.
+    share = cfg.finetune.trainable_layers / num_layers
+    static_cfg = fields.override(static_cfg, {"finetune.trainable_layers": num_layers})
+    model_params = make_abstract_state(static_cfg, vocab_size).params["model"]
+    stacks = {path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(model_params) if is_stacked(path)}
+    counts: list[Any] = [
+        _count_lowered_flops(static_cfg, vocab_size, frozen)
+        for frozen in (frozenset(stacks), frozenset(), *(frozenset(stacks - {stack}) for stack in stacks))
+    ]
+    if None in counts:
+        return None
+    none, every, *single = counts
+    passed_through = sum(single) - every - (len(stacks) - 1) * none
+    return none + share * (every - none) + (1 - share) * passed_through
 
 
 @functools.cache
-def _count_lowered_flops(cfg: StaticConfig, vocab_size: int):
+def _count_lowered_flops(cfg: StaticConfig, vocab_size: int, frozen_stacks: frozenset[str] = frozenset()):
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, dataset_info)
     hparams, num_examples = program.make_placeholder_hparams(cfg), cfg.train.batch_size * objective.masks_per_example
+    base_rule = update.make_freeze_rule(cfg, objective)
 
-    def loss_fn(params: types.Params, batch: types.Batch, key_B: types.Array):
-        losses = objective.loss(params, model, batch, key_B, hparams, train=True)
+    def freeze_rule(path: trainable.Path) -> int:
+        is_frozen = is_stacked(path) and path[0].key == "model" and path[1].key in frozen_stacks
+        return trainable.WHOLE_LEAF if is_frozen else base_rule(path)
+
+    def loss_fn(trainable_params: types.Params, params: types.Params, batch: types.Batch, key_B: types.Array):
+        merged = trainable.merge_params(params, trainable_params, freeze_rule)
+        losses = objective.loss(merged, model, batch, key_B, hparams, train=True)
         return sum(x_B.sum() for x_B in losses.loss_B.values())
 
     params, batch = make_abstract_state(cfg, vocab_size).params, types.abstract_batch(num_examples, dataset_info)
+    trainable_params = jax.eval_shape(lambda params: trainable.select_trainable(params, freeze_rule), params)
     key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_examples))
     with parallel.use_cpu_backend():
-        analysis = jax.jit(jax.grad(loss_fn)).lower(params, batch, key_B).cost_analysis()
+        analysis = jax.jit(jax.grad(loss_fn)).lower(trainable_params, params, batch, key_B).cost_analysis()
     return analysis["flops"] if analysis else None
 
 

@@ -88,7 +88,6 @@ def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
         path
         | {
             "data.task": trial.task,
-            "data.cache_dir": cfg.data.cache_dir,
             "train.batch_size": trial.batch_size,
             "optim.learning_rate": trial.learning_rate,
             "seed": (cfg.seed * SEED_STRIDE + trial.seed) % 2**32,

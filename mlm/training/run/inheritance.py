@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from mlm import objectives
 from mlm.base import config, errors, fields, files
 from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.tasks import tasks
@@ -11,8 +12,8 @@ from mlm.data.tokenizers import kinds
 from mlm.training.run import checkpoint, directory, pretrained_folder
 
 SOURCES = ("init.run", "init.hub")
-# Fields of a model that may differ from its source's: they say how it is trained and computed.
-TRAINING_FIELDS = tuple(
+# Fields of a model that may differ from its source's: no parameter depends on them.
+FREE_FIELDS = tuple(
     f"model.{name}"
     for name in (
         "dropout",
@@ -22,6 +23,9 @@ TRAINING_FIELDS = tuple(
         "chrono_init",
         "rope_theta",  # no parameters: ModernBERT raises it for longer rows
         "local_rope_theta",
+        "local_window",
+        "global_every",
+        "norm_eps",
         "dtype",
         "scan_unroll",
         "rnn_unroll",
@@ -29,6 +33,8 @@ TRAINING_FIELDS = tuple(
         "remat_policy",
     )
 )
+# The values of model.directionality that share their parameters, by family.
+SHARED_DIRECTIONALITIES = {"transformer": ("bidirectional", "causal", "mixed"), "rnn": ("bidirectional", "mixed")}
 
 
 def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,6 +64,10 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
         del inherited_fields["tokenizer.path"]  # `initialization.init_from_source` checks that the words are the same
     elif data.task not in tasks.LANGUAGE_TASKS:
         inherited_fields = {name: value for name, value in inherited_fields.items() if name not in language}
+    name, choices = "model.directionality", objectives.list_directionalities(cfg)
+    is_open = data.corpus != "task" and not cfg.model.directionality and inherited_fields[name] not in choices
+    if is_open and _may_change(inherited_fields, name, choices[0]):
+        del inherited_fields[name]  # the objective's own takes its place
     return inherited_fields
 
 
@@ -79,7 +89,8 @@ def read_source_fields(
     kind = kind or ("hub" if pretrained_folder.is_pretrained_folder(source) else "run")
     try:
         if kind == "run":
-            return read_run_fields(source, from_scratch=from_scratch)
+            own = {} if cfg.data.cache_dir == config.Data().cache_dir else {"data.cache_dir": cfg.data.cache_dir}
+            return read_run_fields(source, from_scratch=from_scratch) | own
         return read_hub_fields(source, cfg, from_scratch=from_scratch)
     except errors.ConfigError:
         if files.make_path(source).exists():
@@ -129,17 +140,28 @@ def select_inherited_fields(flat_config: Mapping[str, Any], workdir: str) -> dic
         inherited_fields |= {name: value for name, value in flat_config.items() if name.startswith("data.language.")}
     return inherited_fields | {
         "pack.seq_len": flat_config["pack.seq_len"],
+        "data.cache_dir": flat_config["data.cache_dir"],
         "tokenizer.path": str(directory.tokenizer_folder(workdir)),
     }
+
+
+def _may_change(inherited_fields: Mapping[str, Any], name: str, value: Any) -> bool:
+    """Whether a field of a model can have another value than its source's, with the same parameters."""
+    if name == "model.directionality":
+        return {inherited_fields[name], value} <= {*SHARED_DIRECTIONALITIES.get(inherited_fields["model.family"], ())}
+    return name in FREE_FIELDS or (name == "model.max_positions" and inherited_fields["model.positions"] != "learned")
 
 
 def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, Any]) -> None:
     """Raises ConfigError if the model or the vocabulary of a config is not that of its source."""
     flat, source = fields.flatten(cfg), cfg.init.run or cfg.init.hub
     for name, value in inherited_fields.items():
-        if name.startswith("model.") and name not in TRAINING_FIELDS:
+        if name.startswith("model."):
             errors.require(
-                flat[name] == value, f"config.{name}", flat[name], f"{value!r}, as {source} has it; leave it out"
+                flat[name] == value or _may_change(inherited_fields, name, flat[name]),
+                f"config.{name}",
+                flat[name],
+                f"{value!r}, as {source} has it, whose parameters need it; leave it out",
             )
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")
     if source_path not in ("", path):

@@ -92,6 +92,15 @@ def _replace_model_params(cfg, state, model_params, source_cfg, has_same_vocabul
             f"{field}: expected the vocabulary of the training data, and it has another; leave "
             "config.tokenizer.path out to use its own"
         )
+    if differences := _describe_differences(cfg, source_cfg):
+        logging.info("%s: %s", field, differences)
+    directionality, default = cfg.model.directionality, objectives.list_directionalities(cfg)[0]
+    if objectives.is_one_sided(directionality) and not objectives.is_one_sided(default):
+        logging.warning(
+            "config.model.directionality = %r, as %s has it, though config.objective = %r is %s by itself: a state "
+            "sees one side of its token alone; a Transformer takes another if it is set",
+            *(directionality, source_cfg.workdir, cfg.objective, default),
+        )
     return state._replace(params=state.params | {"model": model_params})
 
 
@@ -105,4 +114,5 @@ def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
 
 
 def _select_model_fields(cfg: config.Config) -> Mapping[str, Any]:
-    return {name: value for name, value in fields.flatten(cfg).items() if name.startswith("model.")}
+    flat = fields.flatten(cfg)
+    return {name: value for name, value in flat.items() if name.startswith("model.") and name != "model.kernels"}

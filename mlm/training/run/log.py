@@ -1,6 +1,7 @@
 """The metrics of a run, from the devices to metrics.jsonl, the trackers and the terminal."""
 
 import contextlib
+import functools
 import statistics
 import time
 from collections import Counter
@@ -9,7 +10,7 @@ from typing import Any
 
 from absl import logging
 
-from mlm.base import config, files, storage, types
+from mlm.base import batch_warmup, config, files, storage, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
 from mlm.training.run import directory, trackers
 from mlm.training.run.hook import Hook
@@ -78,7 +79,8 @@ class Log(Hook):
         self.status = trackers.RunStatus.FAILED  # until the run has come further
         is_primary = parallel.is_primary()
         self.writer = MetricsWriter(cfg, start_step) if is_primary else None
-        self.progress = Progress(start_step, cfg.train.steps, self.workdir.name) if is_primary else None
+        name, count_work = self.workdir.name, functools.partial(batch_warmup.count_batches, cfg.train)
+        self.progress = Progress(start_step, cfg.train.steps, name, count_work=count_work) if is_primary else None
         names = ("predictions", *objective.totals, *TIMING_TOTALS)
         self.totals = {name: totals.get(name, 0.0) for name in names}
         self.recorded_totals, self.pending, self.last_time = dict(self.totals), [], None
@@ -123,13 +125,13 @@ class Log(Hook):
         for _, sums in self.pending:
             sums_since.update(sums)
         timed = {name: self.totals[name] - self.recorded_totals[name] for name in TIMING_TOTALS}
-        throughput = compute_throughput(timed)
+        throughput, steps = compute_throughput(timed), range(number - len(self.pending), number)
         record = {
             "loss": statistics.fmean(float(values["loss"]) for values, _ in self.pending),
             **compute_scores(self.objective.train_scores, sums_since),
             **{name: float(last_metrics[name]) for name in ("gradient_norm", "parameter_norm", "learning_rate")},
             "tokens_per_second": throughput,
-            **self.model_flops.compute_utilisation(throughput, sums_since["tokens"] / len(self.pending)),
+            **self.model_flops.compute_utilisation(throughput, sums_since["tokens"] / len(steps), steps),
             **self.totals,
         }
         if len(terms := last_metrics["sums"].loss) > 1:

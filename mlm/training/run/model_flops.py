@@ -2,7 +2,7 @@
 
 import functools
 
-from mlm.base import config, device_peaks
+from mlm.base import batch_warmup, config, device_peaks
 from mlm.training.compilation import cost
 from mlm.training.step import parallel
 
@@ -20,8 +20,14 @@ class ModelFlops:
         """Of an update, as `cost.count_step_flops` counts them: what rematerialization repeats is not counted."""
         return cost.count_step_flops(self.cfg, self.vocab_size)
 
-    def compute_utilisation(self, tokens_per_second: float | None, tokens_per_step: float) -> dict[str, float]:
-        """The share of the dense bfloat16 peak, as "mfu"; {} where that is not known or nothing was timed."""
+    def compute_utilisation(
+        self, tokens_per_second: float | None, tokens_per_step: float, steps: range | None = None
+    ) -> dict[str, float]:
+        """The share of the dense bfloat16 peak, as "mfu"; {} where that is not known or nothing was timed.
+
+        tokens_per_step: mean over these steps, counted from 0; None: over the run.
+        """
         if not self.peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
             return {}
-        return {"mfu": self.step_flops * tokens_per_second / tokens_per_step / self.peak}
+        fraction, mean = (batch_warmup.compute_mean_fraction(self.cfg.train, part) for part in (steps, None))
+        return {"mfu": self.step_flops * fraction / mean * tokens_per_second / tokens_per_step / self.peak}

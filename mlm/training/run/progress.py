@@ -3,7 +3,7 @@
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tqdm import tqdm
@@ -16,15 +16,21 @@ SLOW = 10  # times the median step of these: a step that compiles
 class Progress:
     """Shows step, loss, tokens/s and the time left. The bar moves with every step; lines come with every record.
 
-    The time left counts from the end of the first step, which compiles, and leaves out early steps that do.
+    The time left counts from the end of the first step, which compiles, and leaves out early steps that do. It is
+    proportional to the work that is left: count_work gives that of steps, counted from 0.
     """
 
-    def __init__(self, step: int, steps: int, title: str, unit: str = "step"):
-        self.step, self.steps, self.title, self.unit = step, steps, title, unit
+    def __init__(
+        self, step: int, steps: int, title: str, unit: str = "step", count_work: Callable[[range], float] = len
+    ):
+        self.step, self.steps, self.title, self.unit, self.count_work = step, steps, title, unit, count_work
         self.first_step, self.start_time, self.last_shown = step, time.monotonic(), -float("inf")
-        self.last_time, self.early_seconds = self.start_time, list[float]()
+        self.last_time, self.early = self.start_time, list[tuple[float, float]]()  # (seconds, work) of a step
+        layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # the time left is in the status
         self.bar = (
-            tqdm(total=steps, initial=step, desc=title, unit=unit, dynamic_ncols=True) if sys.stderr.isatty() else None
+            tqdm(total=steps, initial=step, desc=title, unit=unit, dynamic_ncols=True, bar_format=layout)
+            if sys.stderr.isatty()
+            else None
         )
 
     def advance(self, step: int) -> None:
@@ -34,8 +40,8 @@ class Progress:
         now = time.monotonic()
         if self.step == self.first_step and step > self.step and self.last_shown < 0:
             self.first_step, self.start_time = step, now
-        elif len(self.early_seconds) < SETTLE_STEPS:
-            self.early_seconds.append(now - self.last_time)
+        elif len(self.early) < SETTLE_STEPS and step > self.step:
+            self.early.append((now - self.last_time, self.count_work(range(self.step, step))))
         self.step, self.last_time = step, now
 
     def is_stale(self) -> bool:
@@ -54,17 +60,18 @@ class Progress:
     def show(self, status: str) -> None:
         """Shows a status beside the step."""
         self.last_shown = time.monotonic()
+        if self.step > self.first_step:
+            limit = SLOW * statistics.median(seconds / work for seconds, work in self.early)
+            slow = [(seconds, work) for seconds, work in self.early if seconds > limit * work]
+            slow_seconds, slow_work = map(sum, zip((0, 0), *slow, strict=True))
+            work = self.count_work(range(self.first_step, self.step)) - slow_work
+            seconds = self.last_shown - self.start_time - slow_seconds
+            seconds *= self.count_work(range(self.step, self.steps)) / work
+            status += f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
         if self.bar is not None:
             self.bar.set_postfix_str(status)
             return
-        left = ""
-        if self.step > self.first_step:
-            limit = SLOW * statistics.median(self.early_seconds)
-            slow = [seconds for seconds in self.early_seconds if seconds > limit]
-            timed_steps = self.step - self.first_step - len(slow)
-            seconds = (self.last_shown - self.start_time - sum(slow)) / timed_steps * (self.steps - self.step)
-            left = f", {int(seconds // 60)}:{int(seconds % 60):02d} left"
-        print(f"{self.title}: {self.unit} {self.step:,}/{self.steps:,}, {status}{left}", flush=True)
+        print(f"{self.title}: {self.unit} {self.step:,}/{self.steps:,}, {status}", flush=True)
 
     def write_message(self, text: str) -> None:
         """Shows a line of text above the bar."""

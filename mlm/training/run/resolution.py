@@ -122,7 +122,7 @@ def find_unread_settings(cfg: Config, names: Collection[str] = ()) -> dict[str, 
 
     names: of the fields that are set, those at their default among them.
     """
-    fields.check_values(cfg)
+    _check_values(cfg, names)
     unread = {}
     settings, filled = fields.flatten(cfg), derive_fields(cfg, names)
     for name, why in conditional_fields.find_unread_fields(FIELD_CONDITIONS, fields.flatten(filled)).items():
@@ -140,7 +140,51 @@ def derive_fields(cfg: Config, names: Collection[str] = ()) -> Config:
 
 def check(cfg: Config) -> None:
     """Raises ConfigError for the first value of a resolved config that no run could use; compiles nothing."""
-    fields.check_values(cfg)
+    _check_values(cfg)
+    try:
+        _check_resolved(cfg)
+    except errors.ConfigError as error:
+        raise errors.ConfigError(_name_cause(cfg, str(error))) from None
+
+
+def _check_values(cfg, names=()):
+    """`fields.check_values`; says the bounds of a field itself where a number is beyond those of all fields."""
+    try:
+        fields.check_values(cfg)
+    except fields.OutOfRange as error:
+        if type(fields.DEFAULT[error.name]) is tuple or error.farthest == 0:
+            raise
+        own, other = (_find_bounds(cfg, names, error.name, bound) for bound in (error.nearest, error.farthest))
+        side = "at least" if error.value < error.nearest else "at most"
+        expected = own or f"{other}{other and ', '}{side} {error.nearest:.10g}"
+        errors.require(False, f"config.{error.name}", error.value, expected)
+
+
+def _find_bounds(cfg, names, name, value) -> str:
+    """What the check of a field expects in place of a value; empty: nothing else."""
+    try:
+        _check_resolved(derive_fields(fields.override(cfg, {name: value}), names))
+    except errors.ConfigError as error:
+        found, _, expected = str(error).partition(": expected ")
+        return expected if found == f"config.{name} = {errors.format_value(value)}" else ""
+    return ""
+
+
+def _name_cause(cfg, message):
+    """The message, which begins with the field that somebody set where that of the message follows from it."""
+    flat, name = fields.flatten(cfg), message.partition(" = ")[0].removeprefix("config.")
+    derived = {row.field: row.depends_on for row in DERIVED_FIELDS}
+    for field in derived.get(name, ()):
+        if field not in derived and flat[field] != fields.DEFAULT[field]:
+            again = derive_fields(fields.override(cfg, {name: fields.DEFAULT[name]}))
+            if fields.flatten(again)[name] == flat[name]:
+                return f"config.{field} = {errors.format_value(flat[field])}, from which follows {message}"
+    return message
+
+
+def _check_resolved(cfg):
+    for name in ("steps", "batch_size", "grad_accum_steps", "checkpoint_every", "log_every"):
+        errors.require_at_least(1, f"config.train.{name}", getattr(cfg.train, name))
     corpus.check(cfg.data)
     pack.check(cfg)
     grammar.check(cfg.data.language)
@@ -151,8 +195,6 @@ def check(cfg: Config) -> None:
     trainable.check(cfg)
     downstream.check(cfg)
     parallel.check_mode(cfg)
-    for name in ("steps", "batch_size", "grad_accum_steps", "checkpoint_every", "log_every"):
-        errors.require_at_least(1, f"config.train.{name}", getattr(cfg.train, name))
     errors.require_at_least(0, "config.train.eval_every", cfg.train.eval_every)
     milestones.check(cfg)
     profile.check(cfg)
