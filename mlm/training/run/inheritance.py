@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mlm import objectives
 from mlm.base import config, errors, fields, files
 from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.tasks import tasks
@@ -25,7 +24,6 @@ FREE_FIELDS = tuple(
         "local_rope_theta",
         "local_window",
         "global_every",
-        "norm_eps",
         "dtype",
         "scan_unroll",
         "rnn_unroll",
@@ -64,10 +62,6 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
         del inherited_fields["tokenizer.path"]  # `initialization.init_from_source` checks that the words are the same
     elif data.task not in tasks.LANGUAGE_TASKS:
         inherited_fields = {name: value for name, value in inherited_fields.items() if name not in language}
-    name, choices = "model.directionality", objectives.list_directionalities(cfg)
-    is_open = data.corpus != "task" and not cfg.model.directionality and inherited_fields[name] not in choices
-    if is_open and _may_change(inherited_fields, name, choices[0]):
-        del inherited_fields[name]  # the objective's own takes its place
     return inherited_fields
 
 
@@ -161,7 +155,7 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
                 flat[name] == value or _may_change(inherited_fields, name, flat[name]),
                 f"config.{name}",
                 flat[name],
-                f"{value!r}, as {source} has it, whose parameters need it; leave it out",
+                f"{value!r}, as {source} has it; leave it out: its parameters depend on it",
             )
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")
     if source_path not in ("", path):
