@@ -306,7 +306,7 @@ def test_full_rows_have_the_tokens_of_the_plan_however_often_they_are_masked(nam
     cfg = small_config(objective=name, train__batch_size=4, model__num_layers=1, **masks, **family)
     info = make_dataset_info(cfg)
     model, objective = program.build_model_and_objective(program.make_static_config(cfg), info)
-    hparams, batch = program.make_train_hparams(cfg), local_timing.random_batch(4, info)
+    hparams, batch = program.make_train_hparams(cfg), jax.tree.map(jnp.asarray, local_timing.random_batch(4, info))
     if info.source_len:
         batch = batch._replace(source=batch.text)
     params = jax.eval_shape(lambda: update.init_state(cfg, model, objective, hparams)).params
