@@ -167,7 +167,7 @@ def build_tokenizer(model: bytes) -> Tokenizer:
     bytewise = _has_pre_tokenizer(made, "ByteLevel")
     names = [*SPECIAL_TOKENS, *name_V[order_V[NUM_SPECIAL:]]]
     pieces = [*SPECIAL_TOKENS, *map(bpe.format_entry, names[NUM_SPECIAL:])] if bytewise else names
-    decoder = tool.decoder or _build_decoder(made)
+    decoder: Any = tool.decoder or _build_decoder(made)
     starts_V, ends_V = _find_word_bounds(made, pieces, decoder)
 
     def encode_batch(texts):
@@ -194,7 +194,7 @@ def _build_decoder(made):
     """The decoder of a layout that tokenizer.json has none for; None: entries stand between spaces."""
     from tokenizers import decoders
 
-    prefix, suffix = (made["model"].get(f"{name}") for name in ("continuing_subword_prefix", "end_of_word_suffix"))
+    prefix, suffix = (made["model"].get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix"))
     if prefix or suffix:
         return decoders.WordPiece(prefix, cleanup=False) if prefix else decoders.BPEDecoder(suffix)
     kinds = {"ByteLevel": decoders.ByteLevel, "Metaspace": decoders.Metaspace}
