@@ -39,6 +39,8 @@ def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tup
     Raises ConfigError for a file that cannot be read or is empty, a line that is too long or not UTF-8, and NUL.
     """
     number = 0
+    is_special = os.path.exists(path) and not os.path.isfile(path)
+    errors.require(not is_special, "a text file", str(path), "a file; this is a folder, a pipe or a device")
     try:
         with open(path, "rb") as file:
             for number, line in _iterate_lines(file, path, max_line_bytes):
