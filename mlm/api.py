@@ -53,7 +53,7 @@ def train(config: Config | Mapping[str, Any]) -> Result:
 
     Raises:
         mlm.base.errors.ConfigError: a field or its value is wrong, or the directory holds another run.
-        mlm.training.run.spikes.DivergenceError: the loss became infinite, or spikes outlasted their rewinds.
+        mlm.training.run.divergence.DivergenceError: the loss is not finite.
         mlm.training.run.preemption.RunStopped: a signal stopped the run; the same call continues it.
     """
     from mlm.base.estimates import read_first_score

@@ -288,3 +288,23 @@ def test_a_checkpoint_of_an_earlier_version_is_refused(runs, monkeypatch):
     monkeypatch.setattr(fields, "RUN_FORMAT", 4)
     with pytest.raises(errors.ConfigError, match=r"checkpoint 4 was made by an earlier version of mlm \(run format 3"):
         loop.train(cfg)
+
+
+def test_a_run_that_still_names_removed_fields_continues_and_opens(runs):
+    """A checkpoint's totals may hold what a removed hook kept."""
+    cfg = copy(runs, "half", "removed-fields")
+    removed_fields = dict.fromkeys(fields.REMOVED_FIELDS, 0)
+    path = Path(cfg.workdir, "config.json")
+    saved = files.read_json_with_digest(path)
+    files.write_json_with_digest(path, saved | {"config": saved["config"] | removed_fields})
+    path = directory.checkpoint_folder(cfg.workdir) / "4" / "origin" / "metadata"
+    origin = json.loads(path.read_bytes())
+    del origin[files.DIGEST_KEY]
+    origin |= {
+        "config": origin["config"] | removed_fields,
+        "totals": origin["totals"] | {"spikes": [], "loss_mean": 2.0},
+    }
+    path.write_text(json.dumps(files.add_digest(origin)))
+    assert trained_run.load(cfg.workdir, {}).step == 4
+    loop.train(cfg)
+    assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")

@@ -13,7 +13,7 @@ from small import small_config
 from mlm.base import config, errors, fields, lease
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_points, sweep_state
-from mlm.training.run import directory, finetuning_recipe, log, loop, resolution, spikes
+from mlm.training.run import directory, divergence, finetuning_recipe, log, loop, resolution
 from mlm.training.run.preemption import RunStopped
 from mlm.training.step import program
 
@@ -134,7 +134,7 @@ def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
     cfg = copy()
 
     def diverges(tuned, packed):
-        raise spikes.DivergenceError("step 1: loss nan")
+        raise divergence.DivergenceError("step 1: loss nan")
 
     monkeypatch.setattr(loop, "train", diverges)
     (one,) = evaluation_tasks.finish_evaluations(cfg)["summary"]["finetuned_tasks"].values()

@@ -102,11 +102,6 @@ def test_a_hook_that_raises_leaves_no_metrics_behind():
         ({}, [20], [20]),
         ({"train.eval_every": 8}, [8, 16, 20], [20]),
         ({"train.checkpoint_every": 7}, [20], [7, 14, 20]),
-        (
-            {"train.checkpoint_every": 50, "train.spike_threshold": 2.0, "train.spike_rewind_steps": 6},
-            [20],
-            [6, 12, 18, 20],
-        ),
         ({"optim.schedule": "wsd", "optim.decay_fraction": 0.25}, [20], [16, 20]),
     ],
 )

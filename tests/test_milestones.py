@@ -15,7 +15,7 @@ from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import pack
 from mlm.report import charts, figures, milestone_curves, specs
-from mlm.training.run import checkpoint, directory, loop, milestones, preemption, spikes, trained_run, training_run
+from mlm.training.run import checkpoint, directory, loop, milestones, preemption, trained_run, training_run
 
 STEPS = 8
 
@@ -115,15 +115,6 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
     packed = pack.load_dataset(cfg)
     with training_run.open_run(loop.extend_run(cfg, packed), packed):
         assert checkpoint.list_milestones(cfg.workdir) == [1, 4]
-
-
-def test_a_run_that_goes_back_leaves_no_milestone_behind(run, make_config):
-    short, _ = run
-    cfg = make_config("back")
-    shutil.copytree(short.workdir, cfg.workdir)
-    spike = spikes.LossSpike("a spike", [{"back_to": 3}])
-    with training_run.open_run(cfg, pack.load_dataset(cfg), spike):
-        assert checkpoint.list_milestones(cfg.workdir) == [1]
 
 
 def test_words_are_those_that_the_run_has_read(run):

@@ -11,7 +11,7 @@ from small import small_config
 
 from mlm.base import errors, fields, files
 from mlm.launch.sweep import worker
-from mlm.training.run import directory, loop, preemption, spikes, vmapped_runs
+from mlm.training.run import directory, divergence, loop, preemption, vmapped_runs
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, m
     with pytest.raises(preemption.RunStopped):
         loop.train(ahead)
     monkeypatch.undo()
-    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], spikes.DivergenceError)
+    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], divergence.DivergenceError)
     assert_same(folder / "behind" / "a", alone / "a")
 
 
@@ -123,7 +123,7 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
     elsewhere = member(folder, "mixed", "c")
     with directory.acquire_run(elsewhere):
         outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, elsewhere])
-    assert isinstance(outcomes.pop(bad.workdir), spikes.DivergenceError)
+    assert isinstance(outcomes.pop(bad.workdir), divergence.DivergenceError)
     assert list(outcomes) == [str(folder / "mixed" / "a")]
     assert_same(folder / "mixed" / "a", alone / "a")
     assert not Path(bad.workdir, "result.json").exists() and not Path(elsewhere.workdir, "config.json").exists()

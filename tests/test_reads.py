@@ -62,7 +62,6 @@ ALWAYS = {  # read by every run
     "train.profile",
     "train.milestones",
     "train.trackers",
-    "train.spike_threshold",
     "init.run",
     "init.hub",
     "finetune.trainable_layers",

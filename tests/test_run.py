@@ -17,7 +17,7 @@ from small import environment
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, directory, loop, provenance, resolution, spikes
+from mlm.training.run import checkpoint, directory, divergence, loop, provenance, resolution
 
 pytestmark = pytest.mark.slow
 
@@ -217,17 +217,21 @@ def test_a_checkpoint_of_another_type_is_refused(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpoint(base, tmp_path):
     cfg = resolve(base, tmp_path / "b", optim__learning_rate=1e30, optim__clip_norm=0.0, train__checkpoint_every=1)
-    with pytest.raises(spikes.DivergenceError, match=r"step 1: loss .*parameter_norm inf; there is no checkpoint yet$"):
+    advice = (
+        "try an optim.learning_rate below 1e[+]30, an optim.warmup_fraction above .*, or an optim.clip_norm such as 1"
+    )
+    message = rf"^step 1: loss .*parameter_norm inf; {advice}; there is no checkpoint yet$"
+    with pytest.raises(divergence.DivergenceError, match=message):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 
 
 def test_the_last_good_checkpoint_is_named_and_good(base, tmp_path, monkeypatch):
     cfg = resolve(base, tmp_path / "d", train__checkpoint_every=4, train__steps=40)
-    fail = spikes.math.isfinite
+    fail = divergence.math.isfinite
     seen = []
-    monkeypatch.setattr(spikes.math, "isfinite", lambda x: seen.append(x) or (len(seen) < 3 * 10 and fail(x)))
-    with pytest.raises(spikes.DivergenceError, match=r"last good checkpoint: .*/d/checkpoints/8$"):
+    monkeypatch.setattr(divergence.math, "isfinite", lambda x: seen.append(x) or (len(seen) < 3 * 10 and fail(x)))
+    with pytest.raises(divergence.DivergenceError, match=r"last good checkpoint: .*/d/checkpoints/8$"):
         loop.train(cfg)
     monkeypatch.undo()
     assert loop.train(cfg)["steps"] == 40

@@ -18,12 +18,12 @@ from mlm.base import errors, fields, files
 from mlm.data.text import warnings_
 from mlm.training.run import (
     directory,
+    divergence,
     log,
     loop,
     periodic_evaluation,
     preemption,
     resolution,
-    spikes,
     trackers,
     vmapped_runs,
 )
@@ -194,10 +194,10 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
     cfg = make_config(folder, "ended badly")
 
     def diverge(*_):
-        raise spikes.DivergenceError("step 1: loss nan")
+        raise divergence.DivergenceError("step 1: loss nan")
 
-    with monkeypatch.context() as patch, pytest.raises(spikes.DivergenceError):
-        patch.setattr(spikes.SpikeGuard, "on_metrics", diverge)
+    with monkeypatch.context() as patch, pytest.raises(divergence.DivergenceError):
+        patch.setattr(divergence.DivergenceCheck, "on_metrics", diverge)
         loop.train(cfg)
     assert read_wandb_exits(cfg.workdir) == [1] and read_mlflow_status(cfg.workdir) == "FAILED"
     with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):

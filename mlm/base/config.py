@@ -586,13 +586,6 @@ class Train:
         "batch-size warm-up: share of batch_size that the first step uses, rounded down to whole microbatches, at "
         "least one",
     )
-    spike_threshold: float = field(
-        0.0,
-        "a loss above this many times its running mean, or not finite, is a spike: the run goes back by up to "
-        "spike_rewind_steps and skips the batches since then. 0: no rewinding; a loss that is not finite ends the run",
-    )
-    spike_rewind_steps: int = field(100, "a rewind goes back to the last multiple of this many steps")
-    spike_max_rewinds: int = field(10, "number of rewinds after which the next spike ends the run")
     eval_every: int = setting(0, "steps between evaluations; 0: only at the end")
     checkpoint_every: int = setting(500, "steps between checkpoints")
     milestones: str = setting(

@@ -57,6 +57,8 @@ def _iterate_metadata(section: Any, prefix: str = "") -> Iterator[tuple[str, Map
 DEFAULT = flatten(Config())
 PATH_FIELDS = frozenset(name for name, metadata in _iterate_metadata(Config()) if metadata.get("is_path"))
 FIRST_DEFAULT = {"optim.warmup_fraction": 0.06}  # of fields whose default has changed since: fingerprints keep it
+# Of no model: a saved run may still name them.
+REMOVED_FIELDS = {"train.spike_threshold", "train.spike_rewind_steps", "train.spike_max_rewinds"}
 ALIASES = {  # what other libraries call fields: for the hint of an error alone
     "lr": "optim.learning_rate",
     "bs": "train.batch_size",

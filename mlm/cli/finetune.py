@@ -56,7 +56,7 @@ def main(words: list[str]) -> None:
     from mlm.base.estimates import read_first_score, read_scores
     from mlm.data.tasks import task_file
     from mlm.evaluation import evaluation_tasks, text_baseline
-    from mlm.training.run import directory, finetuning_recipe, log, loop, spikes
+    from mlm.training.run import directory, divergence, finetuning_recipe, log, loop
     from mlm.training.run.preemption import RunStopped
     from mlm.training.step import parallel
 
@@ -81,7 +81,7 @@ def main(words: list[str]) -> None:
     except RunStopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
-    except spikes.DivergenceError as error:
+    except divergence.DivergenceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     predictions, first = evaluations["predictions"], read_first_score(result)

@@ -201,7 +201,7 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     import jax
 
     from mlm.base.estimates import read_scores
-    from mlm.training.run import directory, log, spikes
+    from mlm.training.run import directory, divergence, log
     from mlm.training.run.preemption import RunStopped
 
     with consistency.agreement(processes) as facts:
@@ -214,7 +214,7 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     except RunStopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
-    except spikes.DivergenceError as error:
+    except divergence.DivergenceError as error:
         heartbeat.send_heartbeat(heartbeat.FATAL, 0)
         jax.distributed.shutdown()  # waits for the others, which diverge at the same step
         command.exit_with_line(1, f"error: {error}")

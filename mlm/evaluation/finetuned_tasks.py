@@ -16,7 +16,7 @@ from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, task_specs, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
-from mlm.training.run import directory, finetuning_recipe, loop, spikes
+from mlm.training.run import directory, divergence, finetuning_recipe, loop
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
@@ -113,7 +113,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     )
     try:
         result = loop.train(cfg, packed)
-    except spikes.DivergenceError as error:
+    except divergence.DivergenceError as error:
         progress()
         return {"diverged": str(error), "run": name}
     evaluations.finish_evaluations(PREDICTION_TASKS, cfg, predictions.list_cases(cfg), packed)

@@ -95,7 +95,6 @@ def make_result(cfg: config.Config, number: int) -> dict:
         "evaluation": PartialResults(evaluation),
         "scores": [score._asdict() for score in scores],
         **totals,
-        **({"spikes": 0} if cfg.train.spike_threshold else {}),
         "provenance": [PartialResults(step=0)],
         "evaluations": PartialResults(),
         "summary": PartialResults(),

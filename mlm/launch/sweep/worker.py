@@ -62,13 +62,13 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
     If they cannot be trained together, for lack of memory or because of one of them, each is trained on its own.
     """
     from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import loop, spikes, vmapped_runs
+    from mlm.training.run import divergence, loop, vmapped_runs
     from mlm.training.run.preemption import RunStopped
 
     if len(points) > 1:
         try:
             outcomes = {
-                workdir: describe_error(outcome) if isinstance(outcome, spikes.DivergenceError) else ""
+                workdir: describe_error(outcome) if isinstance(outcome, divergence.DivergenceError) else ""
                 for workdir, outcome in vmapped_runs.train(points).items()
             }
             for cfg in points:

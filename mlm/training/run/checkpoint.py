@@ -16,7 +16,7 @@ from absl import logging
 
 from mlm.base import buckets, config, errors, fields, files, types
 from mlm.base.storage import get_storage
-from mlm.training.run import directory, extension, spikes
+from mlm.training.run import directory, extension
 from mlm.training.run.hook import Hook
 from mlm.training.step import parallel
 from mlm.training.step.program import Program
@@ -31,21 +31,13 @@ class Snapshot(NamedTuple):
     totals: Mapping[str, Any]  # what the run's hooks keep (Hook.get_totals), by name
 
 
-def open_manager(
-    workdir: Path | str, *steps: int, keep_period: int = 0, exclusive: bool = True
-) -> ocp.CheckpointManager:
-    """The checkpoints of a run directory: it keeps the newest, those of `steps`, and multiples of keep_period.
+def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> ocp.CheckpointManager:
+    """The checkpoints of a run directory: it keeps the newest and those of `steps`.
 
     exclusive: False if another process may be writing a checkpoint, which would be removed as unfinished.
     """
     policies = ocp.checkpoint_managers
-    policy = policies.AnyPreservationPolicy(
-        [
-            policies.LatestN(NUM_KEPT),
-            policies.CustomSteps(steps),
-            *([policies.EveryNSteps(keep_period, max_to_keep=NUM_KEPT)] if keep_period else []),
-        ]
-    )
+    policy = policies.AnyPreservationPolicy([policies.LatestN(NUM_KEPT), policies.CustomSteps(steps)])
     options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=exclusive)
     return ocp.CheckpointManager(_find_folder(workdir), options=options)
 
@@ -237,10 +229,8 @@ class Checkpoint(Hook):
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint follows a step."""
         train = self.cfg.train
-        intervals = (train.checkpoint_every, spikes.get_rewind_interval(self.cfg) or train.checkpoint_every)
-        return step in (train.steps, extension.count_stable_steps(self.cfg)) or any(
-            step % interval == 0 for interval in intervals
-        )
+        is_last = step in (train.steps, extension.count_stable_steps(self.cfg))
+        return is_last or step % train.checkpoint_every == 0
 
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Starts saving, if that is due; if the run stops before its end, waits for the disk."""

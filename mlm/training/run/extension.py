@@ -30,16 +30,14 @@ def count_stable_steps(cfg: config.Config) -> int:
 def match_saved_length(cfg: config.Config, saved: Mapping[str, Any], step: int) -> config.Config:
     """cfg with the steps and the warm-up of a saved identity, if both runs are equal up to `step`; else cfg.
 
-    saved: the identity of a run (base/fields.py) or of a checkpoint. A spike after the shared steps may have sent the
-    saved run back into them, so that it came to `step` again with other batches: such a checkpoint is not shared.
+    saved: the identity of a run (base/fields.py) or of a checkpoint.
     """
     saved_cfg = fields.override(cfg, {name: saved["config"][name] for name in EXTENDABLE_FIELDS})
     same_warmup = optim.count_warmup_steps(saved_cfg.optim, saved_cfg.train.steps) == optim.count_warmup_steps(
         cfg.optim, cfg.train.steps
     )
     num_shared = min(count_stable_steps(saved_cfg), count_stable_steps(cfg))
-    spikes = saved.get("totals", {}).get("spikes", ())
-    return saved_cfg if same_warmup and max([step, *(spike["step"] for spike in spikes)]) <= num_shared else cfg
+    return saved_cfg if same_warmup and step <= num_shared else cfg
 
 
 def get_original_values(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import functools
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -112,12 +112,6 @@ class Log(Hook):
         self.pause_timing()
         if stop:
             self.status = trackers.RunStatus.STOPPED
-
-    def write_records(self, number: int, records: Iterable[dict]) -> None:
-        """Writes more records of a step, before the record of its metrics."""
-        if self.writer is not None:
-            for record in records:
-                self.writer.write(number, record)
 
     def write_record(self, number: int, flush: bool) -> None:
         """Writes the means and totals since the last record."""

@@ -10,8 +10,8 @@ from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, directory, extension, finetuning_recipe, heartbeat, resolution, trackers
+from mlm.training.run.divergence import DivergenceError
 from mlm.training.run.preemption import Preemption, RunStopped
-from mlm.training.run.spikes import DivergenceError, LossSpike
 from mlm.training.run.training_run import TrainingRun, open_run
 from mlm.training.step import parallel
 from mlm.training.step import program as programs
@@ -41,7 +41,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
     Raises:
         ConfigError: the config cannot be run.
         RunStopped: after SIGTERM or SIGINT.
-        DivergenceError: the loss is not finite, and config.train.spike_threshold does not handle it.
+        DivergenceError: the loss is not finite.
     """
     check(cfg)
     cfg = directory.pin_kernels(cfg)
@@ -56,10 +56,8 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
             result = directory.recover_finished(cfg, data_identity, packed.tokenizer)
         if result is not None:
             return result
-        outcome = None
-        while outcome is None or isinstance(outcome, LossSpike):
-            with open_run(cfg, packed, outcome) as (run, state):
-                outcome = train_runs([run], SingleRun(run, state))[cfg.workdir]
+        with open_run(cfg, packed) as (run, state):
+            outcome = train_runs([run], SingleRun(run, state))[cfg.workdir]
     if isinstance(outcome, DivergenceError):
         raise outcome
     return outcome

@@ -12,7 +12,7 @@ from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
-from mlm.training.run import default_recipe, downstream, inheritance, milestones, profile, spikes, trackers
+from mlm.training.run import default_recipe, downstream, inheritance, milestones, profile, trackers
 from mlm.training.step import optim, parallel, trainable
 from mlm.training.validation import ngrams
 
@@ -25,7 +25,6 @@ FIELD_CONDITIONS = (
     *batch_warmup.FIELD_CONDITIONS,
     *trainable.FIELD_CONDITIONS,
     *downstream.FIELD_CONDITIONS,
-    *spikes.FIELD_CONDITIONS,
     *ngrams.FIELD_CONDITIONS,
 )
 # In this order: a field is derived after those that it depends on.
@@ -199,7 +198,6 @@ def _check_resolved(cfg):
     milestones.check(cfg)
     profile.check(cfg)
     batch_warmup.check(cfg.train)
-    spikes.check(cfg)
     trackers.check(cfg)
     errors.require(
         cfg.train.batch_size % cfg.train.grad_accum_steps == 0,

@@ -2,9 +2,9 @@
 
 A run that continues makes the steps after its checkpoint again. TensorBoard drops those that it has of them. Weights &
 Biases and MLflow can neither drop nor replace a value. So each metric continues after its last step there, and their
-values stay those of the first time, also where a run went back after a loss spike or was extended; metrics.jsonl has
-those of the last time. What a killed process had not passed on is missing there: the last seconds of W&B's offline
-files, and at most one record of MLflow.
+values stay those of the first time, also where a run was extended; metrics.jsonl has those of the last time. What a
+killed process had not passed on is missing there: the last seconds of W&B's offline files, and at most one record of
+MLflow.
 """
 
 import enum

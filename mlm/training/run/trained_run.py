@@ -72,13 +72,15 @@ def load(
     if pretrained_folder.is_pretrained_folder(workdir):
         return _load_folder(workdir, settings)
     saved = directory.require_identity(workdir)
-    unknown_fields = saved["config"].keys() - fields.DEFAULT.keys()
+    unknown_fields = saved["config"].keys() - fields.DEFAULT.keys() - fields.REMOVED_FIELDS
     if unknown_fields:
         raise errors.ConfigError(
             f"run {workdir!r}: made by another version, whose config has {', '.join(sorted(unknown_fields))}"
         )
     values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in saved["config"].items()
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in saved["config"].items()
+        if name in fields.DEFAULT
     }
     if values.get("tokenizer.path") and not files.make_path(values["tokenizer.path"]).is_dir():
         values["tokenizer.path"] = str(directory.tokenizer_folder(workdir))  # a copy of the same tokenizer

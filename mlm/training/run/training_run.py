@@ -14,13 +14,13 @@ from mlm.training.compilation import cost
 from mlm.training.run import (
     checkpoint,
     directory,
+    divergence,
     extension,
     heartbeat,
     initialization,
     masking_rate,
     milestones,
     plateau,
-    spikes,
 )
 from mlm.training.run.log import Log
 from mlm.training.run.model_flops import ModelFlops
@@ -32,41 +32,27 @@ from mlm.training.step import program as programs
 
 
 @contextlib.contextmanager
-def open_run(
-    cfg: config.Config, packed: pack.PackedDataset, spike: spikes.LossSpike | None = None, *, cut: bool = True
-):
+def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
     """A run with its files open, and the state to continue from (numpy): its newest checkpoint's, or the initial one.
 
-    Args:
-        spike: goes back to before this spike.
-        cut: as in loader.iterate_train_batches. If False, all batches have the same shape.
+    cut: as in loader.iterate_train_batches. If False, all batches have the same shape.
     """
     program = programs.build_program(cfg, packed.dataset_info)
     with (
-        contextlib.closing(
-            checkpoint.open_manager(
-                cfg.workdir, extension.count_stable_steps(cfg), keep_period=spikes.get_rewind_interval(cfg)
-            )
-        ) as checkpoints,
+        contextlib.closing(checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg))) as checkpoints,
         contextlib.ExitStack() as stack,
     ):
         managers = [checkpoints]
         if cfg.train.milestones or checkpoint.list_milestones(cfg.workdir):
             managers.append(stack.enter_context(contextlib.closing(checkpoint.open_milestones(cfg.workdir))))
         migrate_extended(cfg, managers)
-        for manager in managers if spike else ():
-            for step in manager.all_steps():
-                if spike is not None and step > spike.back_to:
-                    manager.delete(step)
         saved = checkpoint.restore_or_init(
             checkpoints, cfg, packed.manifest["inputs"], program, programs.make_train_hparams(cfg)
         )
-        if spike:
-            saved = saved._replace(totals={**saved.totals, "spikes": spike.spikes})
         if saved.state.step == 0:
             saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
         with contextlib.closing(TrainingRun(cfg, packed, program, managers, saved, cut)) as run:
-            if message := str(spike) if spike else models.explain_plain_attention(cfg):
+            if message := models.explain_plain_attention(cfg):
                 run.log.write_message(message)
             yield run, saved.state
 
@@ -109,11 +95,10 @@ class TrainingRun:
         if shortfall := masking_rate.describe_shortfall(cfg, packed):
             self.log.write_message(shortfall)
         self.log_whole_matrices()
-        self.spike_guard = spikes.SpikeGuard(cfg, saved.totals, self.checkpoints, self.log)
         self.evaluate = Evaluate(cfg, program, packed, self.log)
         # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
         self.hooks = [
-            self.spike_guard,
+            divergence.DivergenceCheck(cfg, self.checkpoints),
             self.log,
             plateau.PlateauWarning(cfg, program.objective, packed.dataset_info, self.log, saved.totals),
             *([Profile(cfg, self.log)] if cfg.train.profile else []),
@@ -121,18 +106,15 @@ class TrainingRun:
             *self.make_milestone_hooks(managers),
             checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, self.get_totals),
         ]
-        self.batches = self.spike_guard.iterate_batches(
-            lambda first: loader.iterate_train_batches(
-                packed.train,
-                seed=cfg.seed,
-                batch_size=cfg.train.batch_size,
-                start_step=first,
-                cut=cut
-                and cfg.model.directionality != "two_stack",  # its right stack reads padding first: masks depend on it
-                grouped=cfg.train.group_by_length,
-                **parallel.get_process_position(),
-            ),
-            self.start_step,
+        self.batches = loader.iterate_train_batches(
+            packed.train,
+            seed=cfg.seed,
+            batch_size=cfg.train.batch_size,
+            start_step=self.start_step,
+            cut=cut
+            and cfg.model.directionality != "two_stack",  # its right stack reads padding first: masks depend on it
+            grouped=cfg.train.group_by_length,
+            **parallel.get_process_position(),
         )
         self.get_pending: Callable | None = None  # waits for the metrics of the step before
 

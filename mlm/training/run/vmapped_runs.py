@@ -13,18 +13,18 @@ import numpy as np
 
 from mlm.base import config, errors, lease, types
 from mlm.data.rows import pack
-from mlm.training.run import directory, loop, spikes, training_run
+from mlm.training.run import directory, divergence, loop, training_run
 from mlm.training.step import parallel, program
 
 
-def train(configs: Sequence[config.Config]) -> dict[str, dict | spikes.DivergenceError]:
+def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.DivergenceError]:
     """Trains the runs of resolved configs that program.make_static_config makes equal, each to its end.
 
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run is the same as when it
     is trained alone: its own data order, masks, checkpoints and directory, its numbers equal up to rounding. A run that
-    is ahead of the others waits, with its state unchanged, until they are where it is. A run that goes back after a
-    spike continues alone when the others are done, as does a run that began with other kernels. A run that another
-    process holds is left out. Raises ConfigError as loop.train does, and RunStopped once all runs are saved.
+    is ahead of the others waits, with its state unchanged, until they are where it is. A run that began with other
+    kernels continues alone when the others are done. A run that another process holds is left out. Raises ConfigError
+    as loop.train does, and RunStopped once all runs are saved.
     """
     for cfg in configs:
         loop.check(cfg)
@@ -57,18 +57,17 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | spikes.Divergenc
                     states.append(state)
         outcomes |= loop.train_runs(runs, VmappedRuns(runs, states)) if runs else {}
     for cfg in configs:
-        has_other_kernels = cfg.model.kernels != configs[0].model.kernels
-        if has_other_kernels or isinstance(outcomes.get(cfg.workdir), spikes.LossSpike):
+        if cfg.model.kernels != configs[0].model.kernels:
             with contextlib.suppress(lease.FolderInUse):
                 outcomes[cfg.workdir] = train_single(cfg, packed)
     return outcomes
 
 
-def train_single(cfg: config.Config, packed: pack.PackedDataset) -> dict | spikes.DivergenceError:
+def train_single(cfg: config.Config, packed: pack.PackedDataset) -> dict | divergence.DivergenceError:
     """The result of a run, trained to its end, or its divergence."""
     try:
         return loop.train(cfg, packed)
-    except spikes.DivergenceError as diverged:
+    except divergence.DivergenceError as diverged:
         return diverged
 
 
