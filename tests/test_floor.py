@@ -8,9 +8,9 @@ from tiny import TINY, documents
 
 from mlm.base.config import Language
 from mlm.base.estimates import compute_ratio
-from mlm.data.language import corruption_channel, floor, posterior
+from mlm.data.language import floor, posterior
 from mlm.data.language.grammar import build_grammar
-from mlm.data.language.hmm import HMM, compute_unigram, sample_documents
+from mlm.data.language.hmm import HMM, sample_documents
 
 LENGTH = 6
 WORDS = len(TINY.class_W)
@@ -114,39 +114,6 @@ def test_bag_posterior_is_the_enumerated_one(tables, monkeypatch, inner):
     posterior._infer_bags.clear_cache()
 
 
-def test_corrupted_posterior_is_the_enumerated_one(tables):
-    noisy = corruption_channel.Channel(0.5, 0.5, 0.3, np.array([0.1, 0.3, 0.2, 0.15, 0.25]))
-    words_NxL, _ = rows_and_masks(40)
-    seen_NxL, chosen_NxL = corruption_channel.corrupt_words(noisy, words_NxL, 0)
-    keep_share = 1 - noisy.mask_token_prob - noisy.random_token_prob
-
-    def likelihood(shown, chosen):  # P(shown | word), for a word chosen for certain or with probability rate
-        if shown < 0:
-            return np.ones(WORDS)
-        after_W = keep_share * exactly(shown) + noisy.random_token_prob * noisy.random_W[shown]
-        return after_W if chosen else (1 - noisy.rate) * exactly(shown) + noisy.rate * after_W
-
-    expected_K, best_K = [], []
-    for row, column in np.argwhere(chosen_NxL):
-        seen = {i: likelihood(seen_NxL[row, i + 1], i == column - 1) for i in range((words_NxL[row] >= 0).sum())}
-        share_W = brute(tables, words_NxL[row], column - 1, seen)
-        expected_K.append(np.log(share_W[words_NxL[row, column]]))
-        best_K.append(share_W.argmax())
-    log_prob_K, got_best_K = corruption_channel.predict_corrupted_words(TINY, noisy, words_NxL, seen_NxL, chosen_NxL)
-    assert len({bool(shown) for shown in seen_NxL[chosen_NxL] >= 0}) == 2
-    np.testing.assert_allclose(log_prob_K, expected_K, atol=1e-5)
-    np.testing.assert_array_equal(got_best_K, best_K)
-
-
-def test_unigram_is_the_enumerated_one(tables):
-    count_W, total = np.zeros(WORDS), 0.0
-    for length, joint in tables.items():
-        total += length * joint.sum()
-        for place in range(length):
-            count_W += joint.sum(tuple(axis for axis in range(length) if axis != place))
-    np.testing.assert_allclose(compute_unigram(TINY, LENGTH), count_W / total, rtol=1e-12)
-
-
 def test_with_nothing_seen_and_no_grammar_the_floor_is_the_unigram_entropy():
     share_W = np.array([0.5, 0.25, 0.125, 0.125])
     one = np.ones((1, 1))
@@ -155,9 +122,6 @@ def test_with_nothing_seen_and_no_grammar_the_floor_is_the_unigram_entropy():
     known = posterior.compute_posterior(trivial, words_NxL, words_NxL >= 0)
     entropy = -(share_W * np.log(share_W)).sum()
     np.testing.assert_allclose(-(posterior.compute_log_probs(trivial, known) @ share_W), entropy, rtol=1e-6)
-    np.testing.assert_allclose(
-        -(compute_unigram(trivial, 4) @ np.log(compute_unigram(trivial, 4))), entropy, rtol=1e-12
-    )
 
 
 def worst_deviation(model: HMM, samples: np.ndarray) -> float:
@@ -196,7 +160,7 @@ def test_samples_agree_with_the_posterior_and_not_with_a_wrong_one():
 def default():
     grammar = build_grammar(Language())
     words_NxL = np.pad(sample_documents(grammar.hmm, 126, 0, 0, 64), ((0, 0), (1, 1)), constant_values=-1)
-    return grammar.hmm, words_NxL, floor.sample_masks(words_NxL, 0.15, 0)
+    return grammar.hmm, words_NxL, (np.random.default_rng(0).random(words_NxL.shape) < 0.15) & (words_NxL >= 0)
 
 
 def test_float32_is_enough_for_whole_rows(default):
@@ -230,7 +194,6 @@ def test_the_less_a_model_sees_the_higher_its_floor(default):
         floor.compute_window_floor(hmm, few_NxL, few_masked_NxL, 10),
         floor.compute_window_floor(hmm, few_NxL, few_masked_NxL, 3),
         floor.compute_bag_floor(hmm, few_NxL, few_masked_NxL, 3),
-        floor.compute_unigram_loss(hmm, few_NxL, few_masked_NxL, 126),
     ]
     for less, more in itertools.pairwise(rising):
         gap, error = compute_ratio(more.nats_N - less.nats_N, less.count_N)
@@ -249,26 +212,6 @@ def test_the_floor_is_the_mean_over_masked_words_with_the_error_over_rows(defaul
     stream = np.random.default_rng(0)
     resampled = [bayes.nats_N[rows].sum() / bayes.count_N[rows].sum() for rows in stream.integers(0, 64, (2000, 64))]
     assert bayes.loss_error == pytest.approx(np.std(resampled), rel=0.1)
-
-
-def test_mixed_corruption_with_masks_alone_has_the_same_floor(default):
-    hmm, words_NxL, _ = default
-    masks = corruption_channel.Channel(0.15, 1.0, 0.0, compute_unigram(hmm, 126))
-    seen_NxL, chosen_NxL = corruption_channel.corrupt_words(masks, words_NxL[:8], 0)
-    mixed = floor.compute_corrupted_floor(hmm, masks, words_NxL[:8], seen_NxL, chosen_NxL)
-    np.testing.assert_allclose(
-        mixed.nats_N, floor.compute_masked_floor(hmm, words_NxL[:8], chosen_NxL).nats_N, rtol=1e-5
-    )
-
-
-def test_floor_rises_with_the_rate_up_to_the_unigram(default):
-    hmm, words_NxL, masked_NxL = default
-    losses = [result.loss for result in floor.compute_floors_by_rate(hmm, words_NxL, (0.15, 0.4, 0.8, 1.0), 0)]
-    assert losses == sorted(losses)
-    assert losses[0] == pytest.approx(floor.compute_masked_floor(hmm, words_NxL, masked_NxL).loss)
-    counts = [floor.sample_masks(words_NxL, rate, 0).sum() / (words_NxL >= 0).sum() for rate in (0.02, 0.15, 1.0)]
-    np.testing.assert_allclose(counts, (0.02, 0.15, 1.0), atol=0.002)
-    assert (floor.sample_masks(words_NxL, 0.4, 0) >= floor.sample_masks(words_NxL, 0.15, 0)).all()
 
 
 def test_a_name_that_is_always_recalled_is_certain_once_seen():

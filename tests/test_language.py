@@ -12,7 +12,7 @@ from mlm.base.estimates import compute_ratio
 from mlm.data.language import grammar as grammars
 from mlm.data.language import probes
 from mlm.data.language.grammar import build_grammar, iterate_documents
-from mlm.data.language.hmm import compute_unigram, sample_documents
+from mlm.data.language.hmm import compute_fit_probs, compute_state_marginals, sample_documents
 
 
 def take(knobs, seed, count, start=0):
@@ -67,10 +67,19 @@ def test_probabilities_are_probabilities():
                 np.testing.assert_allclose(other_ZxW.sum(1), 1)
 
 
-def test_word_frequencies_are_the_computed_ones():
+def expected_shares(hmm, length):
+    """Of each word in all documents, which hold at most `length` words each."""
+    before_LxS, after_LxS = compute_state_marginals(hmm, length)
+    _, unfit_P = compute_fit_probs(hmm, length)
+    state_S = sum(unfit_P[last + 1] * (before_LxS[: last + 1] * after_LxS[last::-1]).sum(0) for last in range(length))
+    class_C = state_S / state_S.sum() @ hmm.class_SxC
+    return class_C[hmm.class_W] * (hmm.topic_T @ hmm.topic_emission_TxW) * (hmm.name_M @ hmm.name_emission_MxW)
+
+
+def test_word_frequencies_are_the_expected_ones():
     grammar = build_grammar(Language(max_words=30))
     words_DxL = sample_documents(grammar.hmm, 30, 0, 0, 5000)
-    share_W = compute_unigram(grammar.hmm, 30)
+    share_W = expected_shares(grammar.hmm, 30)
     count_D = (words_DxL >= 0).sum(1)
     apart = []
     for word in np.argsort(-share_W)[:100]:

@@ -10,12 +10,6 @@ import numpy as np
 from mlm.base.estimates import Estimate, estimate_mean
 
 
-def compute_center_of_gravity(share_xK: np.ndarray) -> np.ndarray:
-    """The mean layer number, weighted by the probe's mixing weights; the embeddings are layer 0."""
-    share_xK = np.asarray(share_xK, np.float64)
-    return share_xK @ np.arange(share_xK.shape[-1])
-
-
 def compute_expected_layer(score_xK: np.ndarray) -> np.ndarray:
     """The mean layer number from 1 on, weighted by the gain of the probe that may read the layer over the previous one.
 

@@ -96,9 +96,8 @@ def _infer_prefixes(hmm, words_BxL, first_BxS):
     first_BxS: the weights at the leftmost place that holds a word.
     """
     seen_BxL = words_BxL >= 0
-    evidence = compute_class_evidence(hmm, words_BxL, seen_BxL)
-    ahead_LxBx1xS, _ = scan_messages(hmm.trans_SxS, evidence, seen_BxL.T, first_BxS[:, None])
-    state_BxLxS = ahead_LxBx1xS[:, :, 0].swapaxes(0, 1)
+    evidence_LxBxS = compute_class_evidence(hmm, words_BxL, seen_BxL)
+    state_BxLxS = scan_messages(hmm.trans_SxS, evidence_LxBxS, seen_BxL.T, first_BxS).swapaxes(0, 1)
     topic_BxLxT = _compute_latent_log_odds(hmm.topic_emission_TxW, hmm.topic_T, words_BxL, seen_BxL)
     name_BxLxM = _compute_latent_log_odds(hmm.name_emission_MxW, hmm.name_M, words_BxL, seen_BxL)
     return state_BxLxS, topic_BxLxT, name_BxLxM

@@ -6,7 +6,6 @@ give it to `estimates.ratio`, since the two losses rise and fall together. Rows 
 Letters in array names: N rows, L places, P places and one more, K masked words, W words.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ from mlm.data.language.causal_posterior import (
     compute_causal_posterior,
     compute_causal_window_posterior,
 )
-from mlm.data.language.corruption_channel import Channel, predict_corrupted_words
-from mlm.data.language.hmm import HMM, compute_unigram
+from mlm.data.language.hmm import HMM
 from mlm.data.language.infilling_posterior import compute_infilling_posterior
 from mlm.data.language.posterior import (
     compute_bag_posterior,
@@ -76,17 +74,6 @@ def compute_masked_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray
     """
     return score_predictions(
         words_NxL, masked_NxL, *predict_words(hmm, compute_posterior(hmm, words_NxL, masked_NxL), words_NxL)
-    )
-
-
-def compute_corrupted_floor(
-    hmm: HMM, channel: Channel, words_NxL: np.ndarray, seen_NxL: np.ndarray, chosen_NxL: np.ndarray
-) -> Floor:
-    """The floor of all models under mixed corruption such as 80/10/10: see `predict_corrupted_words` for where it is
-    exact.
-    """
-    return score_predictions(
-        words_NxL, chosen_NxL, *predict_corrupted_words(hmm, channel, words_NxL, seen_NxL, chosen_NxL)
     )
 
 
@@ -157,27 +144,3 @@ def compute_infilling_floor(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.ndar
     return score_predictions(
         words_NxL, hidden_NxL, *predict_words(hmm, compute_infilling_posterior(hmm, words_NxL, hidden_NxL), words_NxL)
     )
-
-
-def compute_unigram_loss(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, length: int) -> Floor:
-    """The loss of always predicting the language's word frequencies in documents of at most `length` words."""
-    share_W = compute_unigram(hmm, length)
-    word_K = words_NxL[masked_NxL]
-    return score_predictions(words_NxL, masked_NxL, np.log(share_W[word_K]), np.full(len(word_K), share_W.argmax()))
-
-
-def sample_masks(words_NxL: np.ndarray, rate: float, seed: int) -> np.ndarray:
-    """masked_NxL: floor(rate * words + U(0, 1)) of each row's words, without replacement, as in training.
-
-    The same seed masks at a higher rate what it masks at a lower one and more, so that curves over the rate are smooth.
-    """
-    valid_NxL = words_NxL >= 0
-    stream = np.random.default_rng(seed)
-    count_N = np.floor(rate * valid_NxL.sum(1) + stream.random(len(words_NxL)))
-    order_NxL = stream.random(words_NxL.shape) + ~valid_NxL
-    return (order_NxL.argsort(1).argsort(1) < count_N[:, None]) & valid_NxL
-
-
-def compute_floors_by_rate(hmm: HMM, words_NxL: np.ndarray, rates: Sequence[float], seed: int) -> list[Floor]:
-    """The floor of all models at each masking rate, on the same rows: so losses at different rates do not compare."""
-    return [compute_masked_floor(hmm, words_NxL, sample_masks(words_NxL, rate, seed)) for rate in rates]

@@ -133,13 +133,3 @@ def compute_fit_probs(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
         fits_PxS.append(np.where(is_end_S, 1, hmm.trans_SxS @ fits_PxS[-1]))
         open_PxS.append(open_PxS[-1] @ (hmm.trans_SxS * ~is_end_S))
     return np.array(fits_PxS[::-1]), np.sum(open_PxS, 1)[::-1]
-
-
-def compute_unigram(hmm: HMM, length: int) -> np.ndarray:
-    """share_W: the expected share of each word in all documents, which hold at most `length` words each."""
-    before_LxS, after_LxS = compute_state_marginals(hmm, length)
-    _, unfit_P = compute_fit_probs(hmm, length)
-    by_last = (unfit_P[last + 1] * (before_LxS[: last + 1] * after_LxS[last::-1]).sum(0) for last in range(length))
-    state_S = sum(by_last, np.zeros(len(hmm.trans_SxS)))
-    class_C = state_S / state_S.sum() @ hmm.class_SxC
-    return class_C[hmm.class_W] * (hmm.topic_T @ hmm.topic_emission_TxW) * (hmm.name_M @ hmm.name_emission_MxW)

@@ -43,10 +43,10 @@ def _infer_examples(hmm, words_BxL, visible_BxL):
     first_BxS = jnp.broadcast_to(hmm.trans_SxS[hmm.end], shape_BxS)
     last_BxS = jnp.broadcast_to(jnp.eye(shape_BxS[1])[hmm.end], shape_BxS)
     known, seen = (compute_class_evidence(hmm, words_BxL, at_BxL) for at_BxL in (words_BxL >= 0, visible_BxL))
-    ahead_LxBx1xS, _ = scan_messages(hmm.trans_SxS, known, valid_LxB, first_BxS[:, None])
-    back_LxBx1xS, _ = scan_messages(hmm.trans_SxS.T, seen, valid_LxB, last_BxS[:, None], reverse=True)
+    ahead_LxBxS = scan_messages(hmm.trans_SxS, known, valid_LxB, first_BxS)
+    back_LxBxS = scan_messages(hmm.trans_SxS.T, seen, valid_LxB, last_BxS, reverse=True)
     return (
-        compute_class_probs(hmm, (ahead_LxBx1xS * back_LxBx1xS)[:, :, 0]).swapaxes(0, 1),
+        compute_class_probs(hmm, ahead_LxBxS * back_LxBxS).swapaxes(0, 1),
         _compute_latent_log_odds(hmm.topic_emission_TxW, hmm.topic_T, words_BxL, visible_BxL),
         _compute_latent_log_odds(hmm.name_emission_MxW, hmm.name_M, words_BxL, visible_BxL),
     )

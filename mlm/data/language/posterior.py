@@ -49,43 +49,32 @@ def put_on_device(hmm: HMM) -> HMM:
     return jax.tree.map(jnp.asarray, hmm)
 
 
-def scan_messages(trans_SxS, evidence, valid_LxB, first_BxZxS, *, reverse: bool = False):
-    """One direction of forward-backward (Rabiner 1989, section III.A): the messages into each place from one side.
+def scan_messages(trans_SxS, evidence_LxBxS, valid_LxB, first_BxS, *, reverse: bool = False):
+    """One direction of forward-backward (Rabiner 1989, section III.A): message_LxBxS into each place from one side.
 
-    evidence: (class_LxBxS, gain_LxBxZ, noise_LxB), of which gain * class + noise is the likelihood of what is seen.
-    Messages are scaled to sum 1 at each step. Places that hold no word are passed over. Returns message_LxBxZxS and the
-    logarithm of its scale_LxBxZ, up to a constant over z that leaves the likely z near 0, where float32 is fine.
+    Messages are scaled to sum 1 at each step. Places that hold no word are passed over.
     """
 
-    def step(carry, inputs):
-        message_BxZxS, scale_BxZ = carry
-        (class_BxS, gain_BxZ, noise_B), valid_B = inputs
-        seen_BxZxS = message_BxZxS * (gain_BxZ[:, :, None] * class_BxS[:, None] + noise_B[:, None, None])
-        onward_BxZxS = jnp.matmul(seen_BxZxS, trans_SxS, precision=jax.lax.Precision.HIGHEST)
-        total_BxZ = onward_BxZxS.sum(-1)
-        risen_BxZ = scale_BxZ + jnp.log(total_BxZ)
-        risen_BxZ = risen_BxZ - risen_BxZ.max(-1, keepdims=True)
-        carried = (
-            jnp.where(valid_B[:, None, None], onward_BxZxS / total_BxZ[:, :, None], message_BxZxS),
-            jnp.where(valid_B[:, None], risen_BxZ, scale_BxZ),
-        )
-        return carried, carry
+    def step(message_BxS, inputs):
+        evidence_BxS, valid_B = inputs
+        onward_BxS = jnp.matmul(message_BxS * evidence_BxS, trans_SxS, precision=jax.lax.Precision.HIGHEST)
+        scaled_BxS = onward_BxS / onward_BxS.sum(-1, keepdims=True)
+        return jnp.where(valid_B[:, None], scaled_BxS, message_BxS), message_BxS
 
-    start = first_BxZxS, jnp.zeros(first_BxZxS.shape[:2])
-    return jax.lax.scan(step, start, (evidence, valid_LxB), reverse=reverse)[1]
+    return jax.lax.scan(step, first_BxS, (evidence_LxBxS, valid_LxB), reverse=reverse)[1]
 
 
 def compute_class_evidence(hmm, words_BxL, visible_BxL):
-    """Evidence on the state of masked rows: the likelihood of a visible word's class, and 1 where nothing is seen."""
-    class_LxBxS = hmm.class_SxC.T[hmm.class_W[words_BxL]].swapaxes(0, 1)
-    return class_LxBxS, visible_BxL.T[:, :, None].astype(class_LxBxS.dtype), 1.0 - visible_BxL.T
+    """evidence_LxBxS of masked rows: the likelihood of a visible word's class, and 1 where nothing is seen."""
+    return jnp.where(visible_BxL[:, :, None], hmm.class_SxC.T[hmm.class_W[words_BxL]], 1).swapaxes(0, 1)
 
 
 def _compute_messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    evidence, valid_LxB = compute_class_evidence(hmm, words_BxL, visible_BxL), (words_BxL >= 0).T
-    ahead_LxBx1xS, _ = scan_messages(hmm.trans_SxS, evidence, valid_LxB, first_BxS[:, None])
-    back_LxBx1xS, _ = scan_messages(hmm.trans_SxS.T, evidence, valid_LxB, last_BxS[:, None], reverse=True)
-    return ahead_LxBx1xS[:, :, 0], back_LxBx1xS[:, :, 0]
+    evidence_LxBxS, valid_LxB = compute_class_evidence(hmm, words_BxL, visible_BxL), (words_BxL >= 0).T
+    return (
+        scan_messages(hmm.trans_SxS, evidence_LxBxS, valid_LxB, first_BxS),
+        scan_messages(hmm.trans_SxS.T, evidence_LxBxS, valid_LxB, last_BxS, reverse=True),
+    )
 
 
 def compute_class_probs(hmm, state_xS):
@@ -133,10 +122,8 @@ def _infer_windows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
 @jax.jit
 def _infer_bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     """As _windows, with order summed out: of the innermost places together, of those further out in blocks."""
-    class_LxBxS, gain_LxBx1, noise_LxB = compute_class_evidence(hmm, words_BxL, visible_BxL)
-    likelihood_LxBxS = gain_LxBx1 * class_LxBxS + noise_LxB[:, :, None]
     held_BxL = words_BxL >= 0
-    evidence_LxBxS = likelihood_LxBxS * held_BxL.T[:, :, None]
+    evidence_LxBxS = compute_class_evidence(hmm, words_BxL, visible_BxL) * held_BxL.T[:, :, None]
     state_BxS = compute_middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, BAG_SIZE)
     return (
         compute_class_probs(hmm, state_BxS),

@@ -235,40 +235,6 @@ def score_translation(
     return TranslationScore(log_prob_L, right_L)
 
 
-def translate(language: Language, source: str) -> str:
-    """The likeliest translation.
-
-    It is the likeliest of some dialect: as the prepositions' forms have the same odds in each, P is convex in how many
-    of them are of one dialect, and largest where all are.
-    """
-    places = list_target_tokens(language, source)
-    each = {" ".join(token.forms[token.share_GxA[group].argmax()] for token in places) for group in range(DIALECTS)}
-    return max(sorted(each), key=lambda target: score_translation(language, source, target).log_prob_L.sum())
-
-
-def recover_source(language: Language, target: str) -> str:
-    """The source of a translation. Raises ValueError for what is none."""
-    two, found = build_translation(language), []
-    try:
-        for sentence in _split_sentences(target.split(), "."):
-            at = sentence.index(SUBJECT_MARKER)
-            *rest, verb, stop = sentence[at + 1 :]
-            for part in (sentence[:at], [verb], rest, [stop]):
-                found += _restore_part(two, [two.source_word[word] for word in part])
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{target!r}: expected a translation of a document of the built-in language") from error
-    return " ".join(two.grammar.words[word] for word in found)
-
-
-def _restore_part(two, words):
-    found, phrase = [], []
-    for word in words:
-        if two.grammar.kind_W[word] not in ("adjective", "determiner", "preposition"):
-            found, phrase = found + phrase[::-1], []
-        phrase.append(word)
-    return found + phrase[::-1]
-
-
 def decode_pairs(
     pieces: Sequence[str],
     ids_NxL: np.ndarray,
