@@ -68,6 +68,61 @@ def programs():
         yield
 
 
+@pytest.fixture(scope="module")
+def quick_to_compile():
+    """The file's programs are compiled without most of XLA's optimizations."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The hub's folders that fixtures/hub.py describes, by name."""
+    from hub_folders import make_folders
+
+    return make_folders(tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def folders(plain):
+    return plain
+
+
+@pytest.fixture(scope="module")
+def models(folders):
+    import mlm
+
+    return {name: mlm.load(folder) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    import pages
+
+    with pages.chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(chromium, written):
+    """The page `written` in a tab."""
+    import pages
+
+    with pages.open_page(chromium, written) as tab:
+        yield tab
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Slurm's commands, recorded."""
+    import own_slurm
+
+    return own_slurm.record_commands(tmp_path / "tools", monkeypatch)
+
+
 def pytest_collection_modifyitems(items):
     """Files with slow tests come first, those with most of them before the others: no worker is left with one at the
     end."""

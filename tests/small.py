@@ -16,7 +16,7 @@ from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.models import FAMILY_CELLS, MODELS
 from mlm.objectives import OBJECTIVES
-from mlm.training.run import finetuning_recipe, resolution
+from mlm.training.run import finetuning_recipe, loop, preemption, resolution
 from mlm.training.step import program
 
 VOCAB = 50
@@ -257,6 +257,14 @@ def get_refusal(call: Callable, *args, **settings) -> str:
     line = str(error.value)
     assert "\n" not in line and len(line) < 1500
     return line
+
+
+def stop_at(cfg: config.Config, step: int) -> None:
+    """Trains up to a step, where the run is asked to stop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
+        with pytest.raises(preemption.RunStopped):
+            loop.train(cfg)
 
 
 @functools.cache

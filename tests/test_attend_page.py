@@ -41,24 +41,12 @@ def maps():
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    with pages.chromium() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
 def written(maps, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "page.html"
     path.write_text(
         attention.render_page("</title><i>run", " ".join(TOKENS), TOKENS, predictions=[("</b>", 0.25)] * T, **maps)
     )
     return path
-
-
-@pytest.fixture
-def tab(chromium, written):
-    with pages.open_page(chromium, written) as tab:
-        yield tab
 
 
 def numbers(tab):

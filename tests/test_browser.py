@@ -25,18 +25,6 @@ def written(sweep):
     return pages.alone(*sweep)
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    with pages.chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def tab(chromium, written):
-    with pages.open_page(chromium, written) as tab:
-        yield tab
-
-
 def column(tab, title):
     """The cells of a table of runs, below a head."""
     head = tab.locator("#runs th", has_text=title).first

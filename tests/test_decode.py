@@ -8,6 +8,8 @@ from small import FAMILY_CELLS, VARIANTS, VOCAB, build, small_config
 
 from mlm.inference import masked_queries
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 ROOM = 14
 LENGTHS = np.array([14, 9, 5, 1])  # of the rows
 READ = np.array([6, 8, 1, 0])  # tokens of each that are read at once
@@ -28,13 +30,6 @@ CASES = (
     + list(VARIANTS.values())
     + [(*member, {"model__directionality": "mixed"}) for member in FAMILY_CELLS if member[1] not in ("elman", "gru")]
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def rows():

@@ -13,19 +13,14 @@ from mlm.base import types
 from mlm.models import MODELS
 from mlm.training.step import program
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 CELLS = MODELS["encoder_decoder"].cells
 cells = pytest.mark.parametrize("cell", CELLS)
 
 
 def config_of(cell, **changes):
     return small_config("encoder_decoder", cell, objective="causal", **{"model__num_layers": 1} | changes)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @functools.cache

@@ -16,15 +16,10 @@ from mlm.inference import forward_passes, iterative_unmasking, masked_queries, p
 from mlm.inference.forward_passes import compute_logits
 from mlm.models import MODELS
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 WORDS = [f"w{i}" for i in range(12)]
 PROMPTS = ["w3 w1", "", "w5 w5 w7 w2 w0 w9"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def open_model(family="transformer", cell="", objective="causal", source=0, **changes):

@@ -28,16 +28,6 @@ from mlm.training.run import directory
 EVERY = pytest.mark.parametrize("name", theirs.FOLDERS)
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return make_folders(tmp_path_factory.mktemp("hub"))
-
-
-@pytest.fixture(scope="module")
-def models(folders):
-    return {name: mlm.load(folder) for name, folder in folders.items()}
-
-
 @EVERY
 def test_logits_states_and_attentions_are_theirs(models, name):
     model = models[name]

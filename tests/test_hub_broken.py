@@ -106,11 +106,6 @@ def stuck(folder):
     return folder
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return make_folders(tmp_path_factory.mktemp("hub"))
-
-
 DEEP = "[" * 100_000 + "]" * 100_000
 BROKEN = {  # a change of the folder or of its config.json, and what is said
     "no config.json": (drop_files("config.json"), "config.json: expected a file"),

@@ -29,19 +29,9 @@ PAIRS = [("a red apple", "the sky is blue"), ("big", "un known")]
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return make_folders(tmp_path_factory.mktemp("hub"))
-
-
-@pytest.fixture(scope="module")
 def folders(plain, tmp_path_factory):
     top = tmp_path_factory.mktemp("heads")
     return {case: make_head_folder(plain, top, case) for case in theirs.CASES}
-
-
-@pytest.fixture(scope="module")
-def models(folders):
-    return {case: mlm.load(folder) for case, folder in folders.items()}
 
 
 def get_texts(model) -> list:

@@ -48,19 +48,9 @@ def write_case(plain, top, case, **settings):
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return make_folders(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
 def folders(plain, tmp_path_factory):
     top = tmp_path_factory.mktemp("modern")
     return {case: write_case(plain, top, case) for case in theirs.CASES}
-
-
-@pytest.fixture(scope="module")
-def models(folders):
-    return {case: mlm.load(folder) for case, folder in folders.items()}
 
 
 def make_batch(model, rows) -> types.Batch:

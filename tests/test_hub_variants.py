@@ -31,11 +31,6 @@ load_outputs = functools.partial(load_arrays, theirs.PATH)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return make_folders(tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture(scope="module")
 def folders(plain, tmp_path_factory):
     """The folder of each case."""
     top = tmp_path_factory.mktemp("variants")
@@ -49,11 +44,6 @@ def folders(plain, tmp_path_factory):
             {name: hub.draw_weight(name, shape) for name, shape in shapes.items()}, top / case / "model.safetensors"
         )
     return {case: top / case for case in theirs.CASES}
-
-
-@pytest.fixture(scope="module")
-def models(folders):
-    return {case: mlm.load(folder) for case, folder in folders.items()}
 
 
 @EVERY

@@ -71,7 +71,8 @@ def expected_shares(hmm, length):
     """Of each word in all documents, which hold at most `length` words each."""
     before_LxS, after_LxS = compute_state_marginals(hmm, length)
     _, unfit_P = compute_fit_probs(hmm, length)
-    state_S = sum(unfit_P[last + 1] * (before_LxS[: last + 1] * after_LxS[last::-1]).sum(0) for last in range(length))
+    by_last_LxS = [unfit_P[n + 1] * (before_LxS[: n + 1] * after_LxS[n::-1]).sum(0) for n in range(length)]
+    state_S = np.sum(by_last_LxS, 0)
     class_C = state_S / state_S.sum() @ hmm.class_SxC
     return class_C[hmm.class_W] * (hmm.topic_T @ hmm.topic_emission_TxW) * (hmm.name_M @ hmm.name_emission_MxW)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import drawn_config, environment
+from small import drawn_config, environment, stop_at
 
 from mlm.base import config, errors, fields
 from mlm.cli import entry
@@ -76,13 +76,6 @@ def assert_from_scratch(further):
     scratch = fields.override(further, {"workdir": str(Path(further.workdir).parent / fields.fingerprint(further))})
     loop.train(scratch)  # which is done already where another test asked for it
     jax.tree.map(np.testing.assert_array_equal, read_run(further), read_run(scratch))
-
-
-def stop_at(cfg, step):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
-        with pytest.raises(preemption.RunStopped):
-            loop.train(cfg)
 
 
 @pytest.mark.parametrize(("schedule", "start"), [("constant", SHORT), ("wsd", 5)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import drawn_config
+from small import drawn_config, stop_at
 
 import mlm
 from mlm.base import batch_warmup, errors, fields, files
@@ -55,13 +55,6 @@ def read_params(workdir, step=None):
 
 def assert_equal(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
-def stop_at(cfg, step):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
-        with pytest.raises(preemption.RunStopped):
-            loop.train(cfg)
 
 
 def test_a_milestone_holds_the_parameters_of_its_step_alone_and_changes_no_result(run, make_config):

@@ -43,6 +43,8 @@ from mlm.training.run import directory, loop, preemption, resolution
 from mlm.training.step import program, update
 from mlm.training.validation import split_scores
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 ROWS = VOCAB - NUM_SPECIAL  # one for each token in test_nothing_leaks, so that one program serves all tests
 OF_TOKENS = [objective for objective in OBJECTIVES if objective not in (*LABELLED, *SOURCED)]
 CROSS = [
@@ -64,13 +66,6 @@ runs = pytest.mark.parametrize(
         for member in (ONE_EACH if objective == "mlm" else ONE_EACH[:1])
     ],
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 class Judged:

@@ -326,12 +326,6 @@ def test_it_says_where_to_look_and_ends_at_a_signal(opened_models, monkeypatch, 
     assert re.fullmatch(r"ready: open http://127\.0\.0\.1:\d+/ in a browser; Ctrl-C ends", said), said
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    with pages.chromium() as browser:
-        yield browser
-
-
 @contextlib.contextmanager
 def tab_of(browser, server, logged=(), **settings):
     """The page in a tab, its first question answered; AssertionError if it logs anything else, or asks another server."""

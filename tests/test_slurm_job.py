@@ -15,11 +15,6 @@ from mlm.training.run import preemption
 
 
 @pytest.fixture
-def tools(tmp_path, monkeypatch):
-    return own_slurm.record_commands(tmp_path / "tools", monkeypatch)
-
-
-@pytest.fixture
 def script(tmp_path, tools):
     """Starts the second of a job's commands as SLURM does: it says where it is, and waits to be told to end."""
     code = """import os, signal, sys, time

@@ -39,11 +39,6 @@ PAIRS = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return make_folders(tmp_path_factory.mktemp("hub"))
-
-
-@pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     """A folder with text, pairs of texts with labels, and the cache of both."""
     folder, draw = tmp_path_factory.mktemp("texts"), random.Random(0)

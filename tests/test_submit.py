@@ -30,11 +30,6 @@ def table(results):
 
 
 @pytest.fixture
-def tools(tmp_path, monkeypatch):
-    return own_slurm.record_commands(tmp_path / "tools", monkeypatch)
-
-
-@pytest.fixture
 def sweep(tmp_path, monkeypatch):
     """Four points, two of each of two programs."""
     (tmp_path / "experiment.py").write_text(EXPERIMENT)
