@@ -347,8 +347,10 @@ def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, mon
         ((*flags, f"workdir={cfg.workdir}"), "expected a directory without a run"),
     ):
         assert line in get_refusal(evaluate.main, ["evaluate", str(folder), *flag])
+    text = tmp_path / "text.txt"
+    text.write_text("The horse slept .")
     for change in ({"workdir": str(folder)}, {"init.run": str(folder)}):
-        changed = {"data.path": str(tmp_path / "pairs" / "*"), "workdir": "runs/b", "train.steps": 1} | change
+        changed = {"data.path": str(text), "workdir": "runs/b", "train.steps": 1} | change
         assert "init.hub takes a Hugging Face folder" in get_refusal(mlm.train, changed)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     encoder = change_tensors(folder, lambda name, x: [(name, x)] if name.startswith("bert.") else [])

@@ -169,7 +169,8 @@ def shortfall_cell(seeds: Sequence[dict]) -> dict:
     short = [
         f"seed {result['config'].get('seed')}: {result['realised_rate']:.3f}"
         for result in seeds
-        if result.get("realised_rate", 1.0) < MIN_REALISED_RATE * compute_target_rate(result["config"])
+        if "realised_rate" in result
+        and result["realised_rate"] < MIN_REALISED_RATE * compute_target_rate(result["config"])
     ]
     return {SHORTFALL_COLUMN.name: "; ".join(short)} if short else {}
 
