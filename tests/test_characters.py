@@ -128,7 +128,7 @@ def test_what_no_stream_can_be_is_refused(folder, changes, words):
 
 def test_a_stream_without_text_in_a_split_is_refused(folder):
     (folder / "a.txt").write_text("")
-    with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*a.txt': expected text; there is not a byte"):
+    with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*': expected text; there is not a byte"):
         pack.load_dataset(resolve(folder))
 
 

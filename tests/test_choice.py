@@ -144,7 +144,7 @@ def test_a_bad_row_ends_in_one_line(text, words, tmp_path, tokenizer):
 
 def assert_refused(words, call, *args, **said):
     line = get_refusal(call, *args, **said)
-    assert re.match(words, line), line
+    assert re.search(words, line), line
 
 
 def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):

@@ -234,7 +234,7 @@ BAD = {
     "no epochs": ({"epochs": ()}, r"epochs = \(\): expected at least one value, each once"),
     "no pass": ({"epochs": (0.0,)}, r"epochs = \(0\.0,\): expected numbers above 0"),
     "a rate below 0": ({"learning_rates": (-1.0,)}, r"learning_rates = \(-1\.0,\): expected numbers above 0"),
-    "no seed": ({"seeds": 0}, "seeds = 0: expected at least 1"),
+    "no seed": ({"seeds": 0}, "seeds = 0: expected 1 <= value"),
     "half a layer": (
         {"variants": "finetune.trainable_layers=0.5"},
         r"variants = 'finetune\.trainable_layers=0\.5': expected a value of type int",
