@@ -241,7 +241,7 @@ def test_both_heads_of_bert_learn():
     [
         (["--only=rnn,transfomer"], "did you mean 'transformer'?"),
         (["--onyl=rnn"], "only"),
-        (["rnn"], "--only="),
+        (["rnn"], "--help"),
         (["--accelerator", "--only=matmull"], "did you mean 'matmul'?"),
         (["--smallest"], "--accelerator"),
     ],

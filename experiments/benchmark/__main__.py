@@ -43,11 +43,7 @@ Peers that are not installed (pip install -e .[bench]) are left out.
 
 
 def make_parser() -> command.CommandParser:
-    parser = command.CommandParser(
-        prog="python -m experiments.benchmark",
-        description=DESCRIPTION,
-        stray_hint="parts are named as --only=transformer,rnn",
-    )
+    parser = command.CommandParser(prog="python -m experiments.benchmark", description=DESCRIPTION)
     parser.add_argument(
         "--only",
         type=command.split_words,
