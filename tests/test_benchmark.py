@@ -208,7 +208,7 @@ def test_torch_nets_have_our_parameters_and_the_same_ones_give_our_loss(cell):
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")
     from experiments.benchmark import rnn
 
-    assert "the same ones give loss" in rnn.check_equal_work(recurrent(cell))
+    assert "equal parameters give loss" in rnn.check_equal_work(recurrent(cell))
 
 
 def test_the_model_that_generates_is_a_gpt2_to_its_peer(tmp_path):
