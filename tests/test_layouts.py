@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import random
 
 import numpy as np
 import pytest
@@ -22,6 +23,20 @@ from mlm.training.run import resolution
 SIZES = {"bpe": 390, "wordpiece": 180, "unigram": 80, "words": 0, "characters": 0}
 NAMES = [*LAYOUTS, *SIZES]
 WORDS = "The horse bread was unbelievable horses ran"
+PARTS = [
+    *"a\t\n\x1f\x85\u2028\u3000\u3002\uff01\u4e2d\ufb01\u200b.",
+    "the",
+    "Ra",
+    "'s",
+    " ",
+    "  ",
+    "\n\n",
+    ". ",
+    "?\n",
+    ".\x1c",
+    "7",
+    "x" * 30,
+]
 PATTERN = "{text} The river was [MASK] ."
 
 
@@ -98,6 +113,17 @@ def test_packed_text_has_the_ids_of_the_whole_text(folders, name, mode, tmp_path
         known = [(text, ids) for text, ids in zip(texts, expected, strict=True) if UNK not in ids]
         assert mode == "stream" or len(known) > 0.6 * len(texts)
         assert all(packed.tokenizer.decode(ids) == text for text, ids in known)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_of_any_letters_have_the_ids_of_the_whole_text(folders, name):
+    tokenizer, draws = load(folders, name), random.Random(0)
+    texts = ["".join(draws.choices(PARTS, k=draws.randint(1, 60))).strip() for _ in range(300)]
+    batches = list(tokenization.tokenize_documents(filter(None, texts), tokenizer))
+    expected = [tokenizer.encode(text) for text in texts if text]
+    assert [i for batch in batches for i in batch.ids_T] == list(itertools.chain.from_iterable(expected))
+    assert sum(batch.size_S.sum() for batch in batches) == sum(map(len, expected))
+    assert sum(batch.ends_document_S.sum() for batch in batches) == len(expected)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from mlm.base import files
+from mlm.base import files, text_files
 from mlm.base.config import Config
 from mlm.base.errors import ConfigError, format_value, require
 from mlm.base.rng_versions import RNG_VERSIONS, WORD_MASKS
@@ -183,7 +183,7 @@ def check_values(config: Config) -> None:
                 )
                 check_number(name, element)
         elif type(value) is str:
-            is_text = value.isascii() or value.encode(errors="replace").decode() == value
+            is_text = not text_files.SURROGATE.search(value)
             has_control = any(ord(letter) < 32 and letter != "\t" for letter in value)
             expected = "text without line ends and control characters, in UTF-8"
             require(is_text and not has_control, f"config.{name}", value, expected)

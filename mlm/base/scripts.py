@@ -1,14 +1,13 @@
 """Scripts that write no space between words."""
 
-import unicodedata
+import regex
 
-# How the Unicode names of their characters begin: of Chinese, Japanese and Yi, and of South-East Asia and Tibet.
-NAMES = (
-    *("CJK ", "HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA", "COMBINING KATAKANA", "IDEOGRAPHIC", "BOPOMOFO", "YI "),
-    *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TAI ", "NEW TAI ", "JAVANESE ", "BALINESE ", "TIBETAN "),
+UNSPACED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\u3099\u309a\u30fc\uff70\uff9e\uff9f\p{Thai}\p{Lao}\p{Khmer}"
+    r"\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}\p{Tai_Tham}\p{Tai_Viet}\p{Javanese}\p{Balinese}\p{Tibetan}]"
 )
 
 
 def is_unspaced(character: str) -> bool:
     """Whether a character is of a script without spaces between words."""
-    return unicodedata.name(character, "").startswith(NAMES)
+    return UNSPACED.match(character) is not None

@@ -56,9 +56,7 @@ class DatasetInfo(NamedTuple):
     # int64: count of each class among the labels of the train split, or of its questions with and without an answer
     class_counts: bytes = b""
     source_len: int = 0  # tokens of the source beside each example; 0: there is no source
-    word_starts: bytes = (
-        b""  # uint8: 1 for vocabulary entries that begin a word, 2 for those that end one; may be empty
-    )
+    word_starts: bytes = b""  # uint8: 1: the entry begins a word, 2: it ends one; empty: no mask needs it
 
 
 FLOAT_LABELS = ("value_B",)  # labels that are float32, not int32

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import mlm
-from mlm.base import buckets, config, errors, fields, files, user_code
+from mlm.base import buckets, config, errors, fields, files, text_files, user_code
 from mlm.cli import process_environment
 from mlm.launch import rendezvous
 from mlm.training.run import heartbeat
@@ -148,7 +148,7 @@ def resolve_path(flag: str, path: str) -> str:
 def check_encoding(words: Sequence[str]) -> None:
     """Raises ConfigError for a word whose bytes are not UTF-8: no file that stores it could be read again."""
     for word in words:
-        errors.require(word == word.encode(errors="replace").decode(), "argument", word, "text in UTF-8")
+        errors.require(not text_files.SURROGATE.search(word), "argument", word, "text in UTF-8")
 
 
 def extract_config_flags(words: Sequence[str], *, allow_bare: bool) -> tuple[ConfigFlags, list[str]]:
@@ -212,12 +212,12 @@ def parse_value(name: str, text: str) -> Any:
 
 def check_files(layers: Sequence[fields.Layer]) -> None:
     """Raises ConfigError for a vocabulary, text or folder that is not there, before the seconds of JAX's import."""
-    from mlm.data.text import files as text_files
+    from mlm.data.text import files as corpus_files
     from mlm.data.tokenizers import kinds
 
     for name, value in {name: value for layer in layers for name, value in layer.values.items() if value}.items():
         if name in ("data.path", "data.validation_path"):
-            text_files.find_files(f"config.{name}", value)
+            corpus_files.find_files(f"config.{name}", value)
         elif name == "tokenizer.kind":
             errors.require_one_of("config.tokenizer.kind", value, list(kinds.KINDS))
         elif name in ("tokenizer.path", "downstream.path", "eval.sts") and not buckets.is_bucket_path(value):

@@ -22,6 +22,7 @@ def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterat
     """The ids of whole documents. Sentences are encoded apart, which is faster, where that gives the same ids."""
     encode_apart, is_context = CachedEncoder(tokenizer), re.compile(tokenizer.document_pattern).search
     long_sentences = corpus.make_long_sentence_counter()
+    split = corpus.split_text if tokenizer.keeps_space else corpus.split_sentences
 
     def encode(batch):
         ids, sizes = [], []
@@ -33,7 +34,7 @@ def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterat
                     ids.append(ids_T)
                     sizes.append(size_S)
             else:
-                sentences = [list(corpus.split_sentences(text, long_sentences)) for text in group]
+                sentences = [list(split(text, long_sentences)) for text in group]
                 ids_T, size_S = encode_apart(list(itertools.chain.from_iterable(sentences)))
                 ids.append(ids_T)
                 sizes += np.split(size_S, np.cumsum(list(map(len, sentences)))[:-1])
@@ -46,8 +47,8 @@ def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterat
 
 
 def tokenize_stream(lines: Iterable[str], tokenizer: Tokenizer) -> Iterator[SentenceBatch]:
-    """The ids of a running text. Each line is encoded alone where white space parts words and is no token."""
-    if not re.search(tokenizer.document_pattern, ".\na"):
+    """The ids of a running text. Each line is encoded alone where no token has white space."""
+    if not tokenizer.keeps_space:
         lines = iter(lines)
         for batch in _prefetch(iter(lambda: list(itertools.islice(lines, BATCH_LINES)), [])):
             ids_T, size_S = flatten_ids(tokenizer.encode_batch(batch))

@@ -143,6 +143,14 @@ def locate_sentences(text: str, long: warnings_.WarningCounter | None = None) ->
         start = after
 
 
+def split_text(text: str, long: warnings_.WarningCounter | None = None) -> Iterator[str]:
+    """The sentences of `split_sentences`, each with the white space before it."""
+    last = 0
+    for _, end in locate_sentences(text, long):
+        yield text[last:end]
+        last = end
+
+
 def read_vocabulary_texts(data: config.Data) -> Iterator[str]:
     """What a vocabulary is learnt from: the training split's sentences, or every word once where the corpus knows them.
 

@@ -1,6 +1,8 @@
 """Byte-level BPE's vocabulary."""
 
+import functools
 import json
+import re
 
 import numpy as np
 
@@ -20,19 +22,30 @@ OTHER_BYTES = [byte for byte in range(256) if byte not in PRINTABLE_BYTES]
 BYTE_BY_LETTER = {chr(byte): byte for byte in PRINTABLE_BYTES} | {
     chr(256 + i): byte for i, byte in enumerate(OTHER_BYTES)
 }  # of each letter
+# White space, as the library has it, with what follows: GPT-2's words lie within such a part, whatever is around it.
+WHITE_SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+PART = re.compile(f"[{WHITE_SPACE}]*[^{WHITE_SPACE}]+|[{WHITE_SPACE}]+")
+# Where a sentence ends within a part: without white space, or at what Python alone counts as such.
+CUT_PART = r"[\x1c-\x1f\u3002\uff01\uff1f]"
 BASE_ENTRIES = (*SPECIAL_TOKENS, *sorted(BYTE_BY_LETTER))
 
 
-def build_backend(entries=(), merges=()):
-    """GPT-2's words, the first of a text with a space before it like the others."""
+def build_backend(entries=(), merges=(), *, space_before: bool = True):
+    """GPT-2's words; space_before: the first of a text has a space before it like the others."""
     import tokenizers
 
     split = tokenizers.pre_tokenizers
     tool = tokenizers.Tokenizer(tokenizers.models.BPE({entry: i for i, entry in enumerate(entries)}, list(merges)))
+    scheme = "first" if space_before else "never"
     tool.pre_tokenizer = split.Sequence(
-        [split.Metaspace(replacement=" ", prepend_scheme="first", split=False), split.ByteLevel(add_prefix_space=False)]
+        [split.Metaspace(replacement=" ", prepend_scheme=scheme, split=False), split.ByteLevel(add_prefix_space=False)]
     )
     return tool
+
+
+def split_parts(text: str, space_before: bool = True) -> list[str]:
+    """The parts of a text. space_before: it gets a space, unless it begins with white space."""
+    return PART.findall(f" {text}" if space_before and text and not text[0].isspace() else text)
 
 
 def train_model(vocab_size, sentences):
@@ -86,7 +99,7 @@ def build_tokenizer(model):
     pieces = [*SPECIAL_TOKENS, *(format_entry(entry) for entry in entries[NUM_SPECIAL:])]
     bytes_V = [*(name.encode() for name in SPECIAL_TOKENS), *(map(entry_to_bytes, entries[NUM_SPECIAL:]))]
 
-    def encode_batch(texts):
+    def encode_batch(texts, tool=tool):
         return [encoding.ids for encoding in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(ids):
@@ -106,8 +119,9 @@ def build_tokenizer(model):
         decode,
         locate,
         make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True),
-        context_pattern=r"\s\s",  # of several white spaces the last alone goes with the word behind
-        document_pattern=r"[^\S ]|  |[\u3002\uff01\uff1f]",  # other white space than a space is a token
+        split_parts=split_parts,
+        encode_parts=functools.partial(encode_batch, tool=build_backend(entries, merges, space_before=False)),
+        document_pattern=CUT_PART,
     )
 
 

@@ -4,12 +4,11 @@ Letters in array names: S texts, W their words, K words that are known, T tokens
 """
 
 import itertools
-import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mlm.data.tokenizers.tokenizer import MATCH_NOTHING, Tokenizer
+from mlm.data.tokenizers.tokenizer import Tokenizer
 
 MAX_CACHED_WORDS = 2**18  # words in the cache, with MAX_MEAN_LETTERS characters each on average; then it starts empty
 MAX_MEAN_LETTERS = 16
@@ -19,41 +18,29 @@ FlatIds = tuple[
 
 
 class CachedEncoder:
-    """encode_batch of a tokenizer for stripped texts, with the same ids; memory stays bounded, whatever they hold."""
+    """encode_batch of a tokenizer, with the same ids; memory stays bounded, whatever the texts hold.
+
+    Texts are stripped, or begin with the white space behind the text before them.
+    """
 
     def __init__(self, tokenizer: Tokenizer):
-        self._encode_batch, self._tied = tokenizer.encode_batch, re.compile(tokenizer.context_pattern)
-        self._alone, self._never = tokenizer.context_pattern == "", tokenizer.context_pattern == MATCH_NOTHING
-        self._part = re.compile(tokenizer.word_part_pattern) if tokenizer.word_part_pattern else None
-        self._parts = _WordCache(self._texts)
-        self._words = _WordCache(self._of_parts) if self._part else self._parts
+        self._tokenizer, encode = tokenizer, tokenizer.encode_parts or tokenizer.encode_batch
+        self._parts = _WordCache(lambda texts: flatten_ids(encode(texts)))
+        self._words = _WordCache(self._encode_parts) if tokenizer.split_parts else self._parts
 
     def __call__(self, texts: Sequence[str]) -> FlatIds:
-        """Encodes stripped texts; reuses the ids of words in texts where `context_pattern` is not found."""
-        if self._alone:
-            return self._texts(texts)
-        if self._never or not self._tied.search(" ".join(texts)):
-            return self._of_words(texts)
-        tied_S = np.array([bool(self._tied.search(text)) for text in texts])
-        size_S, found = np.empty(len(texts), np.int64), []
-        for which_S, encode in ((tied_S, self._texts), (~tied_S, self._of_words)):
-            ids_T, size_S[which_S] = encode(list(itertools.compress(texts, which_S)))
-            found.append(ids_T)
-        tied_T = np.repeat(tied_S, size_S)
-        ids_T = np.empty(len(tied_T), np.int32)
-        ids_T[tied_T], ids_T[~tied_T] = found
-        return ids_T, size_S
+        """Encodes texts; reuses the ids of words or parts that came before."""
+        if self._tokenizer.splits_at_spaces:
+            words = " ".join(texts).split(" ") if texts else []
+            return self._words(words, np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts)))
+        return (
+            self._encode_parts(texts)
+            if self._tokenizer.split_parts
+            else flatten_ids(self._tokenizer.encode_batch(list(texts)))
+        )
 
-    def _texts(self, texts):
-        return flatten_ids(self._encode_batch(list(texts)))
-
-    def _of_words(self, texts):
-        words = " ".join(texts).split(" ") if texts else []
-        return self._words(words, np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts)))
-
-    def _of_parts(self, words):
-        assert self._part is not None
-        parts = list(map(self._part.findall, words))
+    def _encode_parts(self, texts):
+        parts = list(map(self._tokenizer.split_parts, texts))
         return self._parts(list(itertools.chain.from_iterable(parts)), np.fromiter(map(len, parts), np.int64))
 
 

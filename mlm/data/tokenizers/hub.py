@@ -14,7 +14,7 @@ import numpy as np
 
 from mlm.base import errors, files
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers import bpe, hub_classes
+from mlm.data.tokenizers import bpe, hub_classes, word_layout
 from mlm.data.tokenizers.tokenizer import Tokenizer, encode_with_offsets, make_mask_encoder
 from mlm.data.tokenizers.unigram import SPACE
 
@@ -34,7 +34,6 @@ END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between tex
 MAX_ENTRY_LENGTH = 1000  # letters of an entry; the library overflows the stack at some 100,000
 MAX_EXPANSION = 256  # letters that the steps before the model may make of one
 MAX_PADDING = 4096  # rows of a model's table beyond the vocabulary, which make its size a round number
-NUM_SAMPLE_ENTRIES, MAX_WRONG_SHARE = 400, 0.1  # entries of which a text is made; its pieces that may hide a word
 PLACEHOLDER = "\ufdd0"  # a code point that no text may hold
 
 
@@ -164,13 +163,13 @@ def build_tokenizer(model: bytes) -> Tokenizer:
     ours = ours_V.tolist()
     padding = [f"[padding {i}]" for i in range(len(number), len(order_V))]
     name_V = np.array([*sorted(number, key=number.__getitem__), *padding], object)
-    bytewise = _has_pre_tokenizer(made, "ByteLevel")
+    bytewise = word_layout.has_pre_tokenizer(made, "ByteLevel")
     names = [*SPECIAL_TOKENS, *name_V[order_V[NUM_SPECIAL:]]]
     pieces = [*SPECIAL_TOKENS, *map(bpe.format_entry, names[NUM_SPECIAL:])] if bytewise else names
-    decoder: Any = tool.decoder or _build_decoder(made)
-    starts_V, ends_V = _find_word_bounds(made, pieces, decoder)
+    decoder: Any = tool.decoder or word_layout.build_decoder(made)
+    starts_V, ends_V = word_layout.find_word_bounds(made, pieces, decoder)
 
-    def encode_batch(texts):
+    def encode_batch(texts, tool=tool):
         return [[ours[i] for i in one.ids] for one in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(ids):
@@ -187,54 +186,22 @@ def build_tokenizer(model: bytes) -> Tokenizer:
         lambda: _build_text_backend(made, special), ours, mask.get("lstrip", False), mask.get("rstrip", False)
     )
     tokenizer = Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide, ends_word_V=ends_V)
-    return tokenizer._replace(shows_words=_shows_words(tokenizer, tool))
+    if _splits_as_gpt2(made):
+        step = made["pre_tokenizer"]
+        plain = _build_text_backend(made | {"pre_tokenizer": step | {"add_prefix_space": False}}, special)
+        tokenizer = tokenizer._replace(
+            split_parts=functools.partial(bpe.split_parts, space_before=step.get("add_prefix_space", True)),
+            encode_parts=functools.partial(encode_batch, tool=plain),
+            document_pattern=bpe.CUT_PART,
+        )
+    return tokenizer._replace(shows_words=word_layout.shows_words(tokenizer, tool))
 
 
-def _build_decoder(made):
-    """The decoder of a layout that tokenizer.json has none for; None: entries stand between spaces."""
-    from tokenizers import decoders
-
-    prefix, suffix = (made["model"].get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix"))
-    if prefix or suffix:
-        return decoders.WordPiece(prefix, cleanup=False) if prefix else decoders.BPEDecoder(suffix)
-    kinds = {"ByteLevel": decoders.ByteLevel, "Metaspace": decoders.Metaspace}
-    return next((build() for kind, build in kinds.items() if _has_pre_tokenizer(made, kind)), None)
-
-
-def _find_word_bounds(made, pieces, decoder) -> tuple[np.ndarray, np.ndarray | None]:
-    """(starts_V, ends_V) of a Tokenizer: by the mark of a layout, or by where the decoder puts white space."""
-    inner, ends_V = made["model"].get("continuing_subword_prefix") or "", None
-    if inner or decoder is None:
-        starts_V = np.array([not (inner and one.startswith(inner) and len(one) > len(inner)) for one in pieces])
-    elif _has_pre_tokenizer(made, "ByteLevel") or _has_pre_tokenizer(made, "Metaspace"):
-        starts_V = np.array([bpe.starts_word(piece) for piece in pieces])
-    else:
-        texts = [decoder.decode(["x", piece, "x"])[1:-1] for piece in pieces]
-        starts_V, ends_V = (np.array([text[side].isspace() for text in texts]) for side in (slice(1), slice(-1, None)))
-        ends_V = ends_V & ~starts_V
-    special_V = (np.arange(len(pieces)) < NUM_SPECIAL) & (np.arange(len(pieces)) != UNK)
-    return starts_V | special_V, None if ends_V is None or not ends_V.any() else ends_V | special_V
-
-
-def _shows_words(tokenizer, tool) -> bool:
-    """Whether entries show the words of a text, which spaces or the steps before the model part.
-
-    The text is made of entries, two a word; a few of them may be ambiguous.
-    """
-    entries = range(NUM_SPECIAL, tokenizer.vocab_size, max(1, tokenizer.vocab_size // NUM_SAMPLE_ENTRIES))
-    parts = [part for i in entries if (part := tokenizer.decode([i]).strip()).isalnum()]
-    words = list(map("".join, zip(parts[::2], parts[1::2], strict=False)))
-    text = " ".join(word for word, ids in zip(words, tokenizer.encode_batch(words), strict=True) if UNK not in ids)
-    starts_T = tokenizer.find_word_starts(np.array(tokenizer.encode(text), int)).tolist()
-    encoding, wrong, end, word, is_blank_start = tool.encode(text, add_special_tokens=False), [], 0, None, False
-    for (first, last), number, starts in zip(encoding.offsets, encoding.word_ids, starts_T, strict=True):
-        letters, starts = text[first:last].lstrip(), starts or is_blank_start
-        is_blank_start = starts and not letters
-        if letters:
-            behind_space = " " in text[end : last - len(letters)]
-            wrong.append(end > 0 and starts != behind_space and not (starts and number != word))
-            end, word = last, number
-    return sum(wrong) <= MAX_WRONG_SHARE * len(wrong)
+def _splits_as_gpt2(made) -> bool:
+    """Whether GPT-2's words are all that is done to a text before the model: no step sees beyond a part of it."""
+    step, added = made.get("pre_tokenizer") or {}, made.get("added_tokens", ())
+    is_split = step.get("type") == "ByteLevel" and step.get("use_regex", True)
+    return is_split and not made.get("normalizer") and all(one["special"] for one in added)
 
 
 def _get_entry_ids(made) -> dict[str, int]:
@@ -393,9 +360,3 @@ def _add_special_tokens(made, number):
     new = [name for name in special.values() if name not in number]
     added = [_make_added_token(len(number) + i, {"content": name, "special": True}) for i, name in enumerate(new)]
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
-
-
-def _has_pre_tokenizer(made, kind) -> bool:
-    """Whether a step of this type is among those before the model."""
-    step = made.get("pre_tokenizer") or {}
-    return any(one.get("type") == kind for one in (step, *step.get("pretokenizers", ())))

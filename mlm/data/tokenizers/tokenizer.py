@@ -18,10 +18,9 @@ FILE_SUFFIXES = {
     "hub": "json",
 }  # of a kind's file; the others': txt
 MAX_TRAINING_PIECE = 1000  # characters; the longest stretch learnt from at once
-MATCH_NOTHING = "(?!)"  # what is found in no text
-# Where a sentence ends at other white space than a space or line end, or without any. A vocabulary without tokens of
-# white space has, in all other documents, the ids of their sentences.
-UNUSUAL_SENTENCE_END = r"[.!?][^\S \n]|[\u3002\uff01\uff1f]"
+# Where a sentence ends at other white space than a space or line end, beside other white space, or without any. A
+# vocabulary without tokens of white space has, in all other documents, the ids of their sentences.
+UNUSUAL_SENTENCE_END = r"[.!?][^\S \n]|[\u3002\uff01\uff1f]|[ \n][^\S \t\r\n]|[^\S \t\r\n]\n"
 
 
 class Tokenizer(NamedTuple):
@@ -39,11 +38,12 @@ class Tokenizer(NamedTuple):
     # in it each begins and ends, in characters
     # `encode_with_offsets` of a text in which [MASK] is that special token; None: as mlm/inference/batching.py finds it
     encode_masked: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
-    # Regular expressions. A stripped text without the first has the ids of its words, between spaces; a word has those
-    # of all that the second matches there; a stripped document without the third has those of its sentences.
-    context_pattern: str = ""
-    word_part_pattern: str = ""
-    document_pattern: str = ""
+    splits_at_spaces: bool = False  # whether a stripped text has the ids of its words, between spaces
+    # The parts whose ids a word has, or a text that is not split at spaces. `encode_parts` is of parts that keep the
+    # white space before them; None: `encode_batch`.
+    split_parts: Callable[[str], list[str]] | None = None
+    encode_parts: Callable[[list[str]], list[list[int]]] | None = None
+    document_pattern: str = ""  # a regular expression: a stripped document without it has the ids of its sentences
     ends_word_V: np.ndarray | None = None  # bool: the piece ends a word, so that the next one begins another
     shows_words: bool = True  # whether the pieces of a text show where its words begin or end
 
@@ -55,6 +55,11 @@ class Tokenizer(NamedTuple):
     def encode(self, text: str) -> list[int]:
         """Ids of a text; UNK is the only special id among them, whatever the text holds."""
         return self.encode_batch([text])[0]
+
+    @property
+    def keeps_space(self) -> bool:
+        """Whether white space is a part of tokens, or a token."""
+        return self.encode_parts is not None or not self.document_pattern
 
     def find_word_starts(self, ids_xL: np.ndarray) -> np.ndarray:
         """bool: whether each token of a sequence, or of several, begins a word.

@@ -1,10 +1,11 @@
 """BERT's WordPiece vocabulary."""
 
+import re
+
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import (
-    MATCH_NOTHING,
     UNUSUAL_SENTENCE_END,
     Tokenizer,
     VocabularyTooLarge,
@@ -14,6 +15,8 @@ from mlm.data.tokenizers.tokenizer import (
     select_alphabet,
     sort_by_count,
 )
+
+PART = re.compile(r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+")  # ASCII's marks, each alone
 
 
 def build_backend(entries=()):
@@ -94,7 +97,7 @@ def build_tokenizer(model):
         encode_batch,
         decode,
         lambda text: encode_with_offsets(tool, text),
-        context_pattern=MATCH_NOTHING,
-        word_part_pattern=r"[!-/:-@\[-`{-~]|[^!-/:-@\[-`{-~]+",  # ASCII's marks, each alone
+        splits_at_spaces=True,
+        split_parts=PART.findall,
         document_pattern=UNUSUAL_SENTENCE_END,
     )

@@ -7,13 +7,7 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers.tokenizer import (
-    MATCH_NOTHING,
-    UNUSUAL_SENTENCE_END,
-    Tokenizer,
-    VocabularyTooLarge,
-    sort_by_count,
-)
+from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END, Tokenizer, VocabularyTooLarge, sort_by_count
 
 
 def train_model(vocab_size, sentences):
@@ -53,7 +47,7 @@ def build_tokenizer(model):
         encode_batch,
         decode,
         locate,
-        context_pattern=MATCH_NOTHING,
+        splits_at_spaces=True,
         document_pattern=UNUSUAL_SENTENCE_END,
     )
 
