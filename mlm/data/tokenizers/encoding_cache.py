@@ -26,20 +26,18 @@ class CachedEncoder:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, encode = tokenizer, tokenizer.encode_parts or tokenizer.encode_batch
         self._parts = _WordCache(lambda texts: flatten_ids(encode(texts)))
-        self._words = _WordCache(self._encode_parts) if tokenizer.split_parts else self._parts
+        self._words = _WordCache(self._encode) if tokenizer.split_parts else self._parts
 
     def __call__(self, texts: Sequence[str]) -> FlatIds:
         """Encodes texts; reuses the ids of words or parts that came before."""
         if self._tokenizer.splits_at_spaces:
             words = " ".join(texts).split(" ") if texts else []
             return self._words(words, np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts)))
-        return (
-            self._encode_parts(texts)
-            if self._tokenizer.split_parts
-            else flatten_ids(self._tokenizer.encode_batch(list(texts)))
-        )
+        return self._encode(texts)
 
-    def _encode_parts(self, texts):
+    def _encode(self, texts):
+        if not self._tokenizer.split_parts:
+            return flatten_ids(self._tokenizer.encode_batch(list(texts)))
         parts = list(map(self._tokenizer.split_parts, texts))
         return self._parts(list(itertools.chain.from_iterable(parts)), np.fromiter(map(len, parts), np.int64))
 
