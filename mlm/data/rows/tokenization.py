@@ -15,7 +15,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 BATCH_CHARACTERS = 2**18  # after so many characters a batch is tokenized
 BATCH_LINES = 2**12  # lines of a running text that are tokenized at once where each is tokenized alone
 CONTEXT_LINES = 4  # lines before a part of a running text that are tokenized with it
-LONG_WORD = re.compile(f"[^ ]{{{corpus.MAX_SENTENCE_LENGTH // 2}}}")  # where a sentence may be cut within a word
+LONG_WORD = corpus.MAX_SENTENCE_LENGTH // 2  # characters of a word within which a sentence may be cut
 
 
 def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[SentenceBatch]:
@@ -24,10 +24,13 @@ def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterat
     long_sentences = corpus.make_long_sentence_counter()
     split = corpus.split_text if tokenizer.keeps_space else corpus.split_sentences
 
+    def is_whole(text):
+        return is_context(text) is not None or max(map(len, text.split(" "))) >= LONG_WORD
+
     def encode(batch):
         ids, sizes = [], []
-        for is_whole, group in itertools.groupby(batch, lambda text: bool(is_context(text) or LONG_WORD.search(text))):
-            if is_whole:
+        for whole, group in itertools.groupby(batch, is_whole):
+            if whole:
                 for text in group:
                     spans = list(corpus.locate_sentences(text, long_sentences))
                     ids_T, size_S = encode_sentences(tokenizer, text, spans)

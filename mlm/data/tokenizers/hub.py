@@ -15,7 +15,7 @@ import numpy as np
 from mlm.base import errors, files
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import bpe, hub_classes, word_layout
-from mlm.data.tokenizers.tokenizer import Tokenizer, encode_with_offsets, make_mask_encoder
+from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END, Tokenizer, encode_with_offsets, make_mask_encoder
 from mlm.data.tokenizers.unigram import SPACE
 
 SPECIAL_TOKEN_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -186,8 +186,12 @@ def build_tokenizer(model: bytes) -> Tokenizer:
         lambda: _build_text_backend(made, special), ours, mask.get("lstrip", False), mask.get("rstrip", False)
     )
     tokenizer = Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide, ends_word_V=ends_V)
-    if _splits_as_gpt2(made):
-        step = made["pre_tokenizer"]
+    step = made.get("pre_tokenizer") or {}
+    if any(not one["special"] for one in made.get("added_tokens", ())):
+        pass  # which may stand anywhere in a text
+    elif step.get("type") == "BertPreTokenizer" and (made.get("normalizer") or {}).get("type") == "BertNormalizer":
+        tokenizer = tokenizer._replace(splits_at_spaces=True, document_pattern=UNUSUAL_SENTENCE_END)
+    elif step.get("type") == "ByteLevel" and step.get("use_regex", True) and not made.get("normalizer"):
         plain = _build_text_backend(made | {"pre_tokenizer": step | {"add_prefix_space": False}}, special)
         tokenizer = tokenizer._replace(
             split_parts=functools.partial(bpe.split_parts, space_before=step.get("add_prefix_space", True)),
@@ -195,13 +199,6 @@ def build_tokenizer(model: bytes) -> Tokenizer:
             document_pattern=bpe.CUT_PART,
         )
     return tokenizer._replace(shows_words=word_layout.shows_words(tokenizer, tool))
-
-
-def _splits_as_gpt2(made) -> bool:
-    """Whether GPT-2's words are all that is done to a text before the model: no step sees beyond a part of it."""
-    step, added = made.get("pre_tokenizer") or {}, made.get("added_tokens", ())
-    is_split = step.get("type") == "ByteLevel" and step.get("use_regex", True)
-    return is_split and not made.get("normalizer") and all(one["special"] for one in added)
 
 
 def _get_entry_ids(made) -> dict[str, int]:
