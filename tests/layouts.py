@@ -88,7 +88,7 @@ LAYOUTS = {
     ),
     "## within words": lambda: (
         _learn(models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer, pre_tokenizers.BertPreTokenizer(), 260)
-        | {"decoder": _state(decoders.WordPiece(cleanup=False))}
+        | {"decoder": _state(decoders.WordPiece(cleanup=False)), "normalizer": _state(normalizers.BertNormalizer())}
     ),
     "between spaces": lambda: _learn(
         models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer, pre_tokenizers.WhitespaceSplit(), 100
