@@ -6,4 +6,3 @@ from mlm.base import extras
 extras.import_extra("jinja2", "serve", "mlm serve")
 extras.import_extra("starlette", "serve", "mlm serve")
 extras.import_extra("uvicorn", "serve", "mlm serve")
-extras.import_extra("h11", "serve", "mlm serve")

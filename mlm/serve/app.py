@@ -88,7 +88,10 @@ class ModelServer:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "expected Content-Type: application/json")
         try:
-            value = await request.json()
+            async with asyncio.timeout(http_server.TIMEOUT_SECONDS):
+                value = await request.json()
+        except TimeoutError:
+            raise HTTPException(408, "expected the body in time") from None
         except (ValueError, RecursionError):
             raise HTTPException(400, "expected JSON in UTF-8") from None
         return JSONResponse({"answer": await self.compute_answer(value)})
