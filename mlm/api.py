@@ -57,13 +57,14 @@ def train(config: Config | Mapping[str, Any]) -> Result:
         mlm.training.run.preemption.RunStopped: a signal stopped the run; the same call continues it.
     """
     from mlm.base.estimates import read_first_score
-    from mlm.cli import train as command
+    from mlm.data.rows import pack
+    from mlm.evaluation import engine
     from mlm.training.run import resolution
 
     base, overrides = (config, {}) if isinstance(config, Config) else (Config(), dict(config))
     cfg = resolution.resolve(base, overrides)
-    resolution.check(cfg)
-    content = command.run_training(cfg, command.load_dataset(cfg))
+    engine.check(cfg)
+    content = engine.train(cfg, pack.load_dataset(cfg))
     metrics = content["evaluation"]
     return Result(cfg.workdir, content["steps"], metrics[read_first_score(content).name], metrics, content)
 

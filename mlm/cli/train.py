@@ -1,6 +1,5 @@
 """mlm train: trains the model of a config, or continues its run."""
 
-import signal
 import sys
 
 from mlm.base import errors, fields
@@ -201,16 +200,28 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     import jax
 
     from mlm.base.estimates import read_scores
-    from mlm.training.run import directory, divergence, log
+    from mlm.data.rows import pack
+    from mlm.evaluation import engine
+    from mlm.training.run import directory, divergence, log, loop
     from mlm.training.run.preemption import RunStopped
+    from mlm.training.step import optim
 
     with consistency.agreement(processes) as facts:
         consistency.check_devices(args.expect_processes, args.expect_devices)
-        packed = load_dataset(cfg)
+        engine.check(cfg)
+        packed = pack.load_dataset(cfg)
         content = "a result" if directory.result_file(cfg.workdir).exists() else "none"
         facts |= packed.manifest["inputs"] | {f"what {cfg.workdir} holds": content}
     try:
-        result = run_training(cfg, packed, extend=bool(args.extend_to))
+        if args.extend_to:
+            cfg = loop.extend_run(cfg, packed)
+            warmup = optim.count_warmup_steps(cfg.optim, cfg.train.steps)
+            print(
+                f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {warmup:,} of them warm-up "
+                f"(config.optim.warmup_fraction = {cfg.optim.warmup_fraction!r})",
+                flush=True,
+            )
+        result = engine.train(cfg, packed)
     except RunStopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
@@ -219,57 +230,3 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
         jax.distributed.shutdown()  # waits for the others, which diverge at the same step
         command.exit_with_line(1, f"error: {error}")
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
-
-
-def load_dataset(cfg):
-    """The packed rows of a resolved config. Raises ConfigError if it cannot be trained here, or not be evaluated."""
-    from mlm.data.rows import pack
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import loop
-
-    loop.check(cfg)
-    evaluation_tasks.list_due_cases(cfg)  # before training: raises for an evaluation that cannot run after it
-    return pack.load_dataset(cfg)
-
-
-def run_training(cfg, packed, *, extend: bool = False) -> dict:
-    """Trains the model of a resolved config, or continues its run, and runs the evaluations that the config names.
-
-    Args:
-        cfg: the resolved config.
-        packed: its rows.
-        extend: trains a finished run on, to the steps of the config.
-
-    Returns:
-        The run's result.
-
-    Raises:
-        ConfigError: the directory holds another run.
-        DivergenceError, RunStopped: as loop.train.
-    """
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import loop
-    from mlm.training.run.preemption import RunStopped
-    from mlm.training.step import optim, parallel
-
-    if extend:
-        cfg = loop.extend_run(cfg, packed)
-        warmup = optim.count_warmup_steps(cfg.optim, cfg.train.steps)
-        print(
-            f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {warmup:,} of them warm-up "
-            f"(config.optim.warmup_fraction = {cfg.optim.warmup_fraction!r})",
-            flush=True,
-        )
-    try:
-        result = loop.train(cfg, packed)
-    except errors.ConfigError as error:
-        if parallel.is_multiprocess() or not loop.can_extend(cfg, packed):
-            raise
-        raise errors.ConfigError(f"{error}, or --extend_to={cfg.train.steps}, which extends the run there") from None
-    try:
-        evaluation_tasks.finish_evaluations(cfg, packed)
-    except KeyboardInterrupt:
-        raise RunStopped(
-            f"{cfg.workdir} is trained; the same command runs the missing evaluations", signal.SIGINT
-        ) from None
-    return result

@@ -34,15 +34,13 @@ def run_worker(pipe: connection.Connection, points: Sequence[config.Config], cpu
         os.sched_setaffinity(0, cpus)  # XLA starts a thread for each core that it sees
     import jax
 
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import loop
+    from mlm.evaluation import engine
     from mlm.training.run.preemption import RunStopped
 
     with contextlib.suppress(EOFError, BrokenPipeError):  # the runner has closed its end
         try:
             for cfg in points:
-                loop.check(cfg)
-                evaluation_tasks.list_due_cases(cfg)
+                engine.check(cfg)
         except errors.ConfigError as error:
             return pipe.send(("refused", str(error)))
         pipe.send(("ready", jax.default_backend()))
@@ -61,8 +59,8 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
 
     If they cannot be trained together, for lack of memory or because of one of them, each is trained on its own.
     """
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import divergence, loop, vmapped_runs
+    from mlm.evaluation import engine, evaluation_tasks
+    from mlm.training.run import divergence, vmapped_runs
     from mlm.training.run.preemption import RunStopped
 
     if len(points) > 1:
@@ -82,8 +80,7 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
     outcomes = {}
     for cfg in points:
         try:
-            loop.train(cfg)
-            evaluation_tasks.finish_evaluations(cfg)
+            engine.train(cfg)
             outcomes[cfg.workdir] = ""
         except RunStopped:
             raise
