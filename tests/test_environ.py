@@ -14,20 +14,26 @@ from mlm.cli import process_environment
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-PRINT = (
-    "import json, os; from mlm.cli import process_environment as own; "
-    "own.restart_process(own.compilation_cache_settings() | own.ALLOCATOR); print(json.dumps(dict(os.environ)))"
-)
+PRINT = """
+import json, os, resource
+from mlm.cli import process_environment
+process_environment.tune_malloc()
+faults = []
+for _ in range(3):
+    b"x" * 2**26
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(json.dumps([dict(os.environ), faults]))
+"""
 
 
-def test_a_restart_sets_what_is_missing_and_leaves_what_is_given(tmp_path):
-    ours = process_environment.ALLOCATOR.keys() | process_environment.compilation_cache_settings().keys()
-    given = {name: value for name, value in os.environ.items() if name not in ours}
-    given |= {"MALLOC_ARENA_MAX": "7", "XDG_CACHE_HOME": str(tmp_path)}
+@pytest.mark.parametrize("given", [{}, {"MALLOC_ARENA_MAX": "7", "MALLOC_MMAP_MAX_": "65536"}])
+def test_malloc_keeps_what_is_freed_unless_the_environment_says_otherwise(given):
+    given = {name: value for name, value in os.environ.items() if name not in process_environment.ALLOCATOR} | given
     done = subprocess.run([sys.executable, "-c", PRINT], cwd=ROOT, env=given, capture_output=True, check=True)
-    found = json.loads(done.stdout)
-    expected = process_environment.ALLOCATOR | given | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "mlm" / "compiled")}
+    found, (_, before, after) = json.loads(done.stdout)
+    expected = process_environment.ALLOCATOR | given
     assert {name: found[name] for name in expected} == expected
+    assert (after - before > 1000) == ("MALLOC_MMAP_MAX_" in given)
 
 
 @pytest.mark.parametrize(("flags", "arena"), [((), "1"), (("--no-tune_malloc",), None)])

@@ -39,14 +39,13 @@ COMMANDS = {  # name -> (module of mlm.cli, help)
 def main() -> None:
     """Runs the subcommand of the command line, then ends the process."""
     signal.signal(signal.SIGINT, process_environment.exit_at_once)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which process_environment.restart_process blocks
     words = sys.argv[1:]
     if words and words[0] in COMMANDS and not {"-h", "--help"} & {*words}:
         os.environ |= process_environment.compilation_cache_settings() | os.environ
         if "--no-tune_malloc" not in words:
-            process_environment.restart_process(process_environment.ALLOCATOR)
+            process_environment.tune_malloc()
     gc.set_threshold(2**17)  # imports and traces stay alive: a collection every 700 objects would cost 0.3 s
-    from mlm.cli import command  # after the restart, which drops all imports
+    from mlm.cli import command
 
     if words[:1] == ["train"]:
         from mlm.launch import child_process

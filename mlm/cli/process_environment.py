@@ -1,21 +1,23 @@
-"""Environment variables that libraries read when a process starts: JAX's compilation cache, and malloc."""
+"""What a process sets before it imports libraries: JAX's compilation cache, and how malloc keeps memory."""
 
+import contextlib
+import ctypes
 import os
-import signal
-import sys
 
 from mlm.base import machine
 
 # Memory that glibc returns to the kernel must be faulted in again at every step: keep freed memory, in one arena, with
-# huge pages. Tokenizing threads would wait for that arena, so that one thread is faster than two.
+# huge pages. Tokenizing threads would wait for that arena, so that one thread is faster than two. Processes that this
+# one starts read the variables; this one sets by mallopt what has a number in malloc.h.
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
     "MALLOC_TOP_PAD_": str(2**26),
     "MALLOC_ARENA_MAX": "1",
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+MALLOPT_NUMBERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_MAX_": -4, "MALLOC_ARENA_MAX": -8}
 
 
 def compilation_cache_settings() -> dict[str, str]:
@@ -24,15 +26,14 @@ def compilation_cache_settings() -> dict[str, str]:
     return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"} if folder else {}
 
 
-def restart_process(settings: dict[str, str]) -> None:
-    """Starts the same command again in this process if the environment lacks one of the settings.
-
-    glibc reads its variables only when a process starts.
-    """
-    if not settings.keys() <= os.environ.keys():
-        sys.stdout.flush()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until mlm/cli/entry.py handles it
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], settings | os.environ)
+def tune_malloc() -> None:
+    """Sets what the environment does not say of malloc, for this process and those that it starts."""
+    missing = {name: value for name, value in ALLOCATOR.items() if name not in os.environ}
+    os.environ |= missing
+    with contextlib.suppress(AttributeError):  # a C library without mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        for name in missing.keys() & MALLOPT_NUMBERS.keys():
+            mallopt(MALLOPT_NUMBERS[name], int(missing[name]))
 
 
 def exit_at_once(number, frame):
