@@ -9,7 +9,7 @@ from scipy.special import expit, softmax
 from small import LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
 
 from mlm.base import errors, types
-from mlm.objectives import OBJECTIVES, bilstm, features
+from mlm.objectives import OBJECTIVES, features, tagging
 
 LAYERS, ROWS, WIDTH = 5, 3, 6
 H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).astype(np.float32)
@@ -106,8 +106,8 @@ def lstm(params, direction, x_LxI):
 def test_the_bilstm_reads_each_row_s_real_tokens_alone_in_both_directions():
     length_B = np.array([16, 9, 1])
     segments_BxL = 1 * (np.arange(16) < length_B[:, None])
-    params = draw_values(jax.eval_shape(lambda key: bilstm.init_bilstm(key, WIDTH, 4), jax.random.key(0)))
-    found = np.asarray(jax.jit(functools.partial(bilstm.apply_bilstm, unroll=3))(params, H_KxBxLxD[0], segments_BxL))
+    params = draw_values(jax.eval_shape(lambda key: tagging.init_bilstm(key, WIDTH, 4), jax.random.key(0)))
+    found = np.asarray(jax.jit(functools.partial(tagging.apply_bilstm, unroll=3))(params, H_KxBxLxD[0], segments_BxL))
     for row, length in enumerate(length_B):
         x_LxI = H_KxBxLxD[0, row, :length]
         for name in ("lower", "upper"):

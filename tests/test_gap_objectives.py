@@ -10,14 +10,7 @@ from test_gap import data
 
 from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import (
-    backward_posterior,
-    causal_posterior,
-    diffusion_bound,
-    grammar,
-    infilling_posterior,
-    posterior,
-)
+from mlm.data.language import causal_posterior, diffusion_bound, grammar, infilling_posterior, posterior
 from mlm.evaluation import loss_decomposition
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.training.run import trained_run
@@ -77,7 +70,7 @@ def exact(cfg, rows, language, case, hidden_NxL):
         if what in ("left", "right"):
             known = {
                 "left": causal_posterior.compute_causal_posterior,
-                "right": backward_posterior.compute_backward_posterior,
+                "right": causal_posterior.compute_backward_posterior,
             }[what](hmm, words_NxL, most)
             of, entry_W = causal_posterior.add_end_state(hmm), [*words_W, {"left": SEP, "right": CLS}[what]]
             place_K = known.position_K - 1 if what == "left" else ids_NxL.shape[1] - known.position_K

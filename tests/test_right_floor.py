@@ -5,7 +5,7 @@ import pytest
 from test_left_floor import LENGTH, TINY, WORDS, default, every, tables
 
 from mlm.base.estimates import compute_ratio
-from mlm.data.language import backward_posterior, causal_posterior, floor, posterior
+from mlm.data.language import causal_posterior, floor, posterior
 
 
 def brute(tables, seen, read):
@@ -24,13 +24,13 @@ def brute(tables, seen, read):
 def test_every_word_before_is_the_enumerated_one(tables, every, window):
     words_NxL, _ = every
     known = (
-        backward_posterior.compute_backward_posterior(TINY, words_NxL, LENGTH)
+        causal_posterior.compute_backward_posterior(TINY, words_NxL, LENGTH)
         if window == LENGTH
-        else backward_posterior.compute_backward_window_posterior(TINY, words_NxL, LENGTH, window)
+        else causal_posterior.compute_backward_window_posterior(TINY, words_NxL, LENGTH, window)
     )
     log_prob_KxW, tokens_NxP = (
         posterior.compute_log_probs(causal_posterior.add_end_state(TINY), known),
-        backward_posterior.reverse_words(TINY, words_NxL),
+        causal_posterior.reverse_words(TINY, words_NxL),
     )
     cache = {}
     for row, column, log_prob_W in zip(known.example_K, known.position_K, log_prob_KxW, strict=True):

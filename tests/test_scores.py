@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from mlm.base import estimates
-from mlm.objectives import entity_tags, regression, scores
+from mlm.objectives import regression, scores, tagging
 
 CASES = 1000
 CLASSES = ("no", "yes", "perhaps", "never")
@@ -180,11 +180,9 @@ def test_entities_and_their_f1_are_seqevals():
             tag_NxL = 0 * tag_NxL  # no entity is there
         if case % 7 == 0:
             predicted_NxL = 0 * predicted_NxL
-        of = entity_tags.count_entities(predicted_NxL, tag_NxL, np.ones((3, 8), int), classes) | {
-            "weight": np.full(3, 8)
-        }
+        of = tagging.count_entities(predicted_NxL, tag_NxL, np.ones((3, 8), int), classes) | {"weight": np.full(3, 8)}
         named = [[[classes[tag] for tag in tag_L] for tag_L in rows] for rows in (tag_NxL, predicted_NxL)]
-        loose, strict = (estimates.compute_score(score, of)[0] for score in entity_tags.build_entity_scores("weight"))
+        loose, strict = (estimates.compute_score(score, of)[0] for score in tagging.build_entity_scores("weight"))
         with warnings.catch_warnings(action="ignore"):  # where nothing is there
             assert loose == pytest.approx(metrics.f1_score(*named, zero_division=0))
             assert strict == pytest.approx(metrics.f1_score(*named, zero_division=0, mode="strict", scheme=scheme.IOB2))
@@ -199,10 +197,10 @@ def test_entities_of_broken_tags_by_hand():
         ("O I-B O B-creative-work I-creative-work", {("B", 1, 2), ("creative-work", 3, 5)}, {("creative-work", 3, 5)}),
         ("", set(), set()),
     ):
-        assert entity_tags.find_entities(said.split(), strict=False) == loose
-        assert entity_tags.find_entities(said.split(), strict=True) == strict
+        assert tagging.find_entities(said.split(), strict=False) == loose
+        assert tagging.find_entities(said.split(), strict=True) == strict
     tag_NxL = np.array([[-1, 1, -1, 2, 2], [1, 2, 2, 1, 1]])  # B I I, of which the last stands in another segment
-    of = entity_tags.count_entities(
+    of = tagging.count_entities(
         np.zeros((2, 5), int), tag_NxL, np.array([[1, 1, 1, 1, 2], [0] * 5]), ("O", "B-A", "I-A")
     )
     assert of["entities_actual"].tolist() == [2, 0] and of["strict_entities_actual"].tolist() == [1, 0]
@@ -226,8 +224,8 @@ def test_windows_of_a_sentence_count_as_the_merged_sentence():
         ]
         segments_NxL = np.ones_like(tag_NxL)
         sentence_N = np.repeat(first[:-1], sizes)
-        found = entity_tags.count_entities(predicted_NxL, tag_NxL, segments_NxL, classes, sentence_N)
-        whole = entity_tags.count_entities(sentences[:, 0], sentences[:, 1], np.ones((4, 12), int), classes)
+        found = tagging.count_entities(predicted_NxL, tag_NxL, segments_NxL, classes, sentence_N)
+        whole = tagging.count_entities(sentences[:, 0], sentences[:, 1], np.ones((4, 12), int), classes)
         for name, value_S in whole.items():
             assert found[name][first[:-1]].tolist() == value_S.tolist() and found[name].sum() == value_S.sum()
         correct_N = ((predicted_NxL == tag_NxL) & (tag_NxL >= 0)).sum(1).astype(np.float32)

@@ -11,16 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base.estimates import compute_ratio
-from mlm.data.language.backward_posterior import (
-    compute_backward_posterior,
-    compute_backward_window_posterior,
-    reverse_words,
-)
 from mlm.data.language.causal_posterior import (
     add_end_state,
     append_end,
+    compute_backward_posterior,
+    compute_backward_window_posterior,
     compute_causal_posterior,
     compute_causal_window_posterior,
+    reverse_words,
 )
 from mlm.data.language.hmm import HMM
 from mlm.data.language.infilling_posterior import compute_infilling_posterior

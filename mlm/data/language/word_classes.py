@@ -12,8 +12,13 @@ Letters in array names: N rows, L places, K queried words of all rows, C classes
 import numpy as np
 
 from mlm.base.special import NUM_SPECIAL
-from mlm.data.language.backward_posterior import compute_backward_posterior, reverse_words
-from mlm.data.language.causal_posterior import add_end_state, append_end, compute_causal_posterior
+from mlm.data.language.causal_posterior import (
+    add_end_state,
+    append_end,
+    compute_backward_posterior,
+    compute_causal_posterior,
+    reverse_words,
+)
 from mlm.data.language.grammar import Grammar
 from mlm.data.language.hmm import HMM
 from mlm.data.language.infilling_posterior import compute_infilling_posterior

@@ -21,8 +21,9 @@ from mlm.base.estimates import Score
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import parallel_text
+from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.training.step import parallel, program, update
-from mlm.training.validation import floors, ngrams, task_optimum, words
+from mlm.training.validation import floors, ngrams, task_optimum
 
 FORMAT = 4  # of the cached files: raise it when floors or their parts are computed differently
 FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor", "bag_floor": "bag floor"}
@@ -45,9 +46,9 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
     ngram_columns, word_columns = ngrams.compute_columns(cfg, packed), {}
     scores = *floor_references.scores, *ngrams.make_scores(cfg, loss)
-    if words.has_multi_token_words(cfg, packed.tokenizer):
-        word_columns = words.count_words(packed, compute_eval_mask(cfg, program_, packed))
-        scores += words.make_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
+    if has_multi_token_words(cfg, packed.tokenizer):
+        word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
+        scores += make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
 
     def add_columns(columns: dict[str, np.ndarray]):
         if ngram_columns:
@@ -281,3 +282,35 @@ def make_document_references(
         )
 
     return ReferenceLosses(tuple(scores), add_columns)
+
+
+def has_multi_token_words(cfg: config.Config, tokenizer: Tokenizer) -> bool:
+    """Whether a run predicts tokens left to right and its words may have several."""
+    return objectives.get_visibility(cfg) == types.Visibility.CAUSAL and not tokenizer.starts_word_V.all()
+
+
+def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, np.ndarray]:
+    """Counts "words": how many of the predicted tokens of each held-out example begin a word.
+
+    [SEP] counts as a word, as <eos> does in published perplexities per word.
+    """
+    ids_NxL = np.asarray(packed.validation["ids"][: len(mask_NxL)])
+    return {"words": (packed.tokenizer.find_word_starts(ids_NxL) & mask_NxL).sum(1)}
+
+
+def make_word_scores(loss: Score, references: Mapping[str, str]) -> tuple[Score, ...]:
+    """The loss per word of the model and of its references; references: their names, by the column of their nats."""
+    word_loss = Score(
+        "word_loss", "held-out loss per word", (loss.columns[0], "words"), unit="nats per word", better=-1
+    )
+    return word_loss, *(
+        word_loss._replace(
+            name=f"{column.removesuffix('_nats')}_word_loss",
+            title=f"{reference}'s loss per word",
+            columns=(column, "words"),
+            better=0,
+            reference=reference,
+            reference_for=word_loss.name,
+        )
+        for column, reference in references.items()
+    )
