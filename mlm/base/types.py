@@ -329,7 +329,7 @@ class ScheduleHparamsFn(Protocol):
     """The hyperparameters of a step."""
 
     def __call__(self, hparams: TracedHparams, progress: Array, /) -> TracedHparams:
-        """Those of a step; progress: the share of the training that is done."""
+        """Returns the hyperparameters of a step; progress: the share of the training that is done."""
         ...
 
 

@@ -67,7 +67,7 @@ def build_language_model(
 
 
 def _build_model_and_objective(cfg, dataset_info):
-    """Those of `program`, the same for each load of a model, so that its compiled programs are kept.
+    """The model and the objective of `program`, the same objects for each load of a model: its programs stay compiled.
 
     The layers are rolled: a forward pass then compiles in half the time and runs as fast.
     """

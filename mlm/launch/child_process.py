@@ -28,7 +28,7 @@ LOG_VARIABLE = "MLM_PROCESS_LOG"  # the environment variable with the path of a 
 
 
 def attach_to_parent() -> None:
-    """In a child: ends this process when its parent ends, and sends what native code prints to the log."""
+    """In a child process: ends it when its parent ends, and sends what native code prints to the log."""
     if connection := heartbeat.connect_to_parent():
         threading.Thread(target=exit_with_parent, args=(connection,), daemon=True).start()
         sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")

@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 
 def normalize_answer(text: str) -> str:
-    """In lower case, without punctuation, without articles, and with single spaces, in that order."""
+    """Normalizes an answer: lower case, then no punctuation, no articles, and single spaces."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 

@@ -153,7 +153,7 @@ def insert_samples(key_B, ids_BxL, masked: masking.MaskedBatch, logits_BxKxV):
 
 
 def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
-    """Those of the masks, and the weight of the model's loss beside the generator's."""
+    """The traced values: those of the masks, and the weight of the discriminator's loss."""
     weight = np.float32(cfg.replaced_token_detection.discriminator_weight)
     return masking.make_train_hparams(cfg) | {"discriminator_weight": weight}
 

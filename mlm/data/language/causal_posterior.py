@@ -140,7 +140,7 @@ def compute_next_word_posterior(reader: ForwardModel, words_NxL: np.ndarray) -> 
 
 
 def compute_next_word_window_posterior(reader: ForwardModel, words_NxL: np.ndarray, window: int) -> Posterior:
-    """As `compute_next_word_posterior`, but given the last `window` words alone, and how many words were read already.
+    """`compute_next_word_posterior` given the last `window` words alone, and how many words were read already.
 
     A model with a window knows the latter only near the row's start, where words are missing. So no model that sees
     these words alone can do better, whether it knows its place or not.

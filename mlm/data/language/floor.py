@@ -1,9 +1,10 @@
-"""The least loss that any language model can reach on rows of a language that is an `HMM`, by how much it sees.
+"""The floor: the least loss that a language model can reach on examples of a language that is an `HMM`.
 
-A model's gap is its loss minus the floor on the same rows and masks: take the difference of the sums over each row and
-give it to `estimates.ratio`, since the two losses rise and fall together. Rows are as in `posterior`.
+It depends on which words the model sees. A model's excess loss is its loss minus the floor on the same examples and
+masks. Compute its error from the differences by example (`estimates.compute_ratio`): the two losses rise and fall
+together. Examples are arrays as `posterior` takes them.
 
-Letters in array names: N rows, L places, P places and one more, K masked words, W words.
+Letters in array names: N examples, L places, P places and one more, K masked words, W words.
 """
 
 from typing import NamedTuple
@@ -122,7 +123,7 @@ def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floo
 
 
 def compute_backward_window_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
-    """As left_window_loss, from right to left."""
+    """`compute_causal_window_floor` from right to left."""
     return _score_with_end(
         hmm, reverse_words(hmm, words_NxL), compute_backward_window_posterior(hmm, words_NxL, length, window)
     )

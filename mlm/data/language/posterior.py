@@ -121,7 +121,7 @@ def _infer_windows(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
 
 @jax.jit
 def _infer_bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    """As _windows, with order summed out: of the innermost places together, of those further out in blocks."""
+    """`_infer_windows` with the words' order summed out: of the innermost places together, of the others in blocks."""
     held_BxL = words_BxL >= 0
     evidence_LxBxS = compute_class_evidence(hmm, words_BxL, visible_BxL) * held_BxL.T[:, :, None]
     state_BxS = compute_middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, BAG_SIZE)
@@ -214,7 +214,7 @@ def compute_window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.nda
 
 
 def compute_bag_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
-    """As window_posterior, but without the order of the neighbours: which words (or masks) they are and how often.
+    """`compute_window_posterior` without the order of the neighbours: which words (or masks) they are, and how often.
 
     Exact up to a window of BAG_SIZE. In a larger one it knows which words are the BAG_SIZE nearest on each side, which
     the next BAG_SIZE to the left, to the right, and so on. It then sees more than a bag does, and its loss is a bound

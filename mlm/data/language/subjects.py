@@ -37,14 +37,14 @@ NOUNS, VERBS = ("noun", "name"), ("transitive", "intransitive")
 
 
 class SubjectRelation(NamedTuple):
-    """States of which the last one before a verb's, in the same sentence, is that of its subject."""
+    """Two sets of states: a verb's subject is the last word of subject_S before it in the same sentence."""
 
     subject_S: np.ndarray
     verb_S: np.ndarray
 
 
 def build_relations(language: Grammar) -> tuple[SubjectRelation, ...]:
-    """Of the sentence's subject with its verbs, and of the subject inside a relative clause."""
+    """The relations of the sentence's subject with its verbs, and of the subject inside a relative clause."""
 
     def where(kinds, parts):
         return np.array([state.kind in kinds and state.part in parts for state in language.states])

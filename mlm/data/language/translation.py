@@ -211,7 +211,7 @@ def generate_pairs(language: Language, start: int = 0) -> Iterator[tuple[str, st
 
 
 class TranslationScore(NamedTuple):
-    """Of each token of a target, given the source and the tokens before it."""
+    """Probabilities of each token of a target, given the source and the tokens before it."""
 
     log_prob_L: np.ndarray  # in nats; -inf from the first token on that no translation has there
     is_best_L: np.ndarray  # whether none is likelier

@@ -152,7 +152,7 @@ def _make_label_parser(cfg, classes):
 
 
 def _list_readers(data):
-    """By split its name in messages and its reader, a function of a label parser."""
+    """For each split, its name in messages and its reader, a function of a label parser."""
     labelled = data.labelled
     if labelled.format == "tfds":
         from mlm.data.tasks import tfds  # an extra

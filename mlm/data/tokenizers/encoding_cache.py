@@ -66,7 +66,7 @@ class _WordCache(dict):
         return number
 
     def __call__(self, words: list[str], count_S: np.ndarray) -> FlatIds:
-        """Those of texts that have so many of the words each."""
+        """The ids of texts; words: those of all texts, one after another; count_S: how many words each text has."""
         if len(self) > MAX_CACHED_WORDS or self._letters > MAX_CACHED_WORDS * MAX_MEAN_LETTERS:
             self.clear()
             self.__init__(self._encode)
@@ -85,6 +85,6 @@ class _WordCache(dict):
 
 
 def flatten_ids(ids: Sequence[Sequence[int]]) -> FlatIds:
-    """Of lists of ids."""
+    """Lists of ids as one array, with their sizes."""
     size_S = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(size_S.sum())), size_S

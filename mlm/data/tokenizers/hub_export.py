@@ -38,8 +38,9 @@ def export_files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str
 
 
 def _add_special_tokens(tool, types, lstrip):
-    """With special tokens that are found in a text, and around it. lstrip: the space before a hidden word is hidden
-    with it.
+    """Adds the special tokens to a tool, which finds them in a text and puts them around it.
+
+    lstrip: [MASK] takes the space before it.
     """
     import tokenizers
 

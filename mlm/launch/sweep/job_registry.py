@@ -39,7 +39,7 @@ def lock_registry(root: Path):
 
 
 def read_jobs(root: Path) -> list[SubmittedJob]:
-    """In the order of submission. Raises DamagedFile if the record is damaged."""
+    """The jobs in the order of submission. Raises DamagedFile if the record is damaged."""
     try:
         saved = files.read_json_with_digest(registry_path(root)) or {"jobs": []}
     except files.DamagedFile as damaged:
@@ -65,7 +65,7 @@ def query_states(jobs: Sequence[SubmittedJob]) -> dict[str, dict[int, str]]:
 
 
 def find_places(jobs: Sequence[SubmittedJob], states: dict[str, dict[int, str]]) -> dict[str, QueuePlace]:
-    """By the name of a point's folder: the job to which it was submitted last; jobs in a queue take precedence."""
+    """By the name of a point's folder, the job to which it was submitted last; jobs in a queue take precedence."""
     places: dict[str, QueuePlace] = {}
     for job in jobs:
         for index, names in enumerate(job.points):

@@ -29,7 +29,7 @@ class UnknownValue(KeyError):
 
 
 class PartialResults(dict):
-    """Those results of a run that can be made up."""
+    """The values of a run's result that can be known before it is trained."""
 
     def __missing__(self, key):
         raise UnknownValue(key)

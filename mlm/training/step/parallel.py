@@ -234,7 +234,7 @@ def build_pmap(
 def build_fsdp(
     train_step: Callable[..., Any], devices: Sequence[Any] | None = None, settings: config.Parallel = DEFAULT_SETTINGS
 ) -> Partitioner:
-    """As `build_data_parallel`, but each device holds only its shard of the state (fsdp.py)."""
+    """`build_data_parallel` where each device holds only its shard of the state (fsdp.py)."""
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)
     examples = jax.NamedSharding(mesh, fsdp.make_example_spec(mesh))
