@@ -10,7 +10,6 @@ import socket
 from collections import Counter
 
 import numpy as np
-import pages
 import pytest
 import uvicorn
 from serving import IMAGE, LINES, SCRIPT, ask, exchange, get, models, raw, serve_models
@@ -102,19 +101,11 @@ def test_every_answer_forbids_what_the_page_does_not_need(server):
 
 BAD = {
     "no object": (["a"], "request = ['a']: expected an object"),
-    "too little": ({"run": 0}, "what, text, too"),
     "more": ({"run": 0, "what": "fill_mask", "text": "a", "layer": 1}, "request = 'layer': expected one of"),
     "no such run": ({"run": 3, "what": "fill_mask", "text": "a"}, "run = 3: expected 0 <= value <= 2"),
-    "true": ({"run": True, "what": "fill_mask", "text": "a"}, "run = True: expected a number"),
     "nothing to do": ({"run": 0, "what": "fill_msk", "text": "a"}, "did you mean 'fill_mask'?"),
-    "no text": ({"run": 0, "what": "fill_mask", "text": None}, "text = None: expected a text"),
-    "empty": ({"run": 0, "what": "similar", "text": " \n"}, "expected a text"),
     "no mask": ({"run": 0, "what": "fill_mask", "text": "a"}, "expected a text with [MASK] in it"),
     "long": ({"run": 0, "what": "similar", "text": "a " * 501}, "expected at most 1000 characters"),
-    "many masks": ({"run": 0, "what": "fill_mask", "text": "[MASK] " * 9}, "expected at most 8 [MASK]"),
-    "half a character": ({"run": 0, "what": "similar", "text": "a \ud800"}, "expected whole characters"),
-    "no word": ({"run": 0, "what": "word", "text": "the apple", "word": "sky"}, "expected a word of 'the apple'"),
-    "no such word": ({"run": 0, "what": "word", "text": "the", "word": "the", "which": 2}, "which = 2: expected 1 <="),
 }
 
 
@@ -185,30 +176,6 @@ def test_500_random_and_hostile_requests_leave_the_server_answering(server, capf
         line.close()
 
 
-@pytest.mark.parametrize(("head", "status"), [(b"Content-Length: 1000000", b"413"), (b"Connection: close", b"200")])
-def test_a_client_that_still_sends_reads_its_response(server, head, status):
-    """The kernel resets a connection if data come to a closed socket, and what the client has not read can be lost."""
-    with socket.create_connection(server.server_address, timeout=10) as line:
-        method = b"GET /" if status == b"200" else b"POST /ask"
-        line.sendall(b"%s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n" % (method, head))
-        assert line.recv(12, socket.MSG_PEEK | socket.MSG_WAITALL) == b"HTTP/1.1 " + status
-        for _ in range(20):
-            line.sendall(b"x" * 50_000)
-        came = b"".join(iter(lambda: line.recv(2**16), b""))
-        assert came.count(b"HTTP/1.1") == 1
-
-
-def test_what_is_older_than_http_1_gets_no_page(server):
-    for sent in (
-        b"GET /",
-        b"GET / HTTP/0.9",
-        b"GET / HTTP/0.9\r\nHost: localhost",
-        b"GET / HTTP/2.0\r\nHost: localhost",
-    ):
-        ((status, said),) = exchange(server, sent + b"\r\n\r\n")  # which wants its headers
-        assert status == 400 and b"expected" in said, sent
-
-
 def test_an_error_of_the_server_is_a_line_in_its_terminal(server, monkeypatch, capfd):
     monkeypatch.setattr(panels, "answer_request", lambda *_: 1 / 0)
     status, headers, told = ask(server, {"run": 0, "what": "fill_mask", "text": "the [MASK]"})
@@ -216,78 +183,6 @@ def test_an_error_of_the_server_is_a_line_in_its_terminal(server, monkeypatch, c
     assert headers["Content-Security-Policy"] == http_server.CLOSED_POLICY
     assert get(server, "/serve.js")[0] == 200  # what else is logged is there by now
     assert capfd.readouterr().err == "error: ZeroDivisionError: division by zero\n"
-
-
-def test_so_many_wait_and_no_more(server, monkeypatch):
-    monkeypatch.setattr(app, "MAX_WAITING", 0)
-    status, _, told = ask(server, {"run": 0, "what": "fill_mask", "text": "the [MASK]"})
-    assert status == 429 and told["error"] == "too many requests at once; try again"
-    assert get(server, "/serve.js")[0] == 200
-
-
-def test_one_who_drips_is_let_go(server):
-    """Each byte comes in time, the question never."""
-    with socket.create_connection(server.server_address) as line:
-        line.settimeout(0.3)
-        line.sendall(b"GET / HTTP/1.1\r\nX: ")
-        for _ in range(40):
-            try:
-                assert line.recv(99).startswith(b"HTTP/1.1 408")
-                return
-            except TimeoutError:
-                line.sendall(b"a")
-    raise AssertionError("it was not")
-
-
-def test_questions_on_one_connection_are_answered_in_their_order(server):
-    body = [
-        json.dumps({"run": 0, "what": "fill_mask", "text": text}).encode() for text in ("the [MASK]", "the", "[MASK] .")
-    ]
-    sent = b"".join(
-        b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (len(one), one)
-        for one in body
-    )
-    answers = exchange(server, sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert [status for status, _ in answers] == [200, 400, 200, 200]
-    assert [body for _, body in answers[:3]] == [
-        exchange(server, sent.split(b"POST")[i].join([b"POST", b""]))[0][1] for i in (1, 2, 3)
-    ]
-
-
-def test_connections_that_drip_turn_nobody_away(server, monkeypatch):
-    """Each new one takes the room of the one that has waited longest: for a request, for its end, or for its body."""
-    monkeypatch.setattr(http_server, "TIMEOUT_SECONDS", 60.0)
-    with contextlib.ExitStack() as stack:
-
-        def connect(sent=b""):
-            line = stack.enter_context(socket.create_connection(server.server_address, timeout=30))
-            line.sendall(sent)
-            return line
-
-        lines = [
-            connect(sent) for sent in ([b"", b"GET / HTTP/1.1\r\nX: ", HALF] * 99)[: http_server.MAX_CONNECTIONS - 1]
-        ]
-        answered_one = connect(b"GET /serve.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert answered_one.recv(99).startswith(b"HTTP/1.1 200")
-        for oldest, said in zip(lines, [b"", b"HTTP/1.1 503", b"HTTP/1.1 503"], strict=False):
-            connect()
-            assert oldest.recv(99)[:12] == said
-        assert get(server, "/")[0] == 200
-        lines[-1].setblocking(False)
-        with pytest.raises(BlockingIOError):
-            lines[-1].recv(99)
-
-
-def test_a_folder_that_is_no_model_is_said_before_any_is_compiled(opened_models, monkeypatch):
-    def load(folder):
-        errors.require(folder in opened_models, "run", folder, "the directory of a run")
-        return opened_models[folder]
-
-    monkeypatch.setattr(pretrained_io, "load_model", load)
-    monkeypatch.setattr(panels, "prepare_panel", None)
-    with pytest.raises(errors.ConfigError, match="run = 'none'"):
-        app.serve_models(["fills", "none"], {}, app.ServeOptions(port=0))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -385,59 +280,6 @@ def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened_models
         field.fill(" ")
         field.press("Enter")
         assert tab.locator("#status").inner_text() == "Type a sentence first."
-
-
-def test_long_neighbors_are_cut_around_what_was_found_and_shown_whole_on_request(chromium, server):
-    before, after = (" ".join(f"{name}{i}" for i in range(99)) for name in "ba")
-    answers = {
-        "similar": {
-            "text": "a",
-            "words": ["a"],
-            "near": [{"line": i, "cosine": 1, "text": text} for i, text in enumerate((after, "short"))],
-        },
-        "word": {
-            "text": "a",
-            "near": [{"line": 1, "cosine": 1, "before": f"{before} ", "word": "FOUND", "after": f" {after}"}],
-        },
-    }
-    with tab_of(chromium, server) as tab:
-        tab.route("**/ask", lambda route: route.fulfill(json={"answer": answers[route.request.post_data_json["what"]]}))
-        tab.locator("#text").fill("a")
-        tab.keyboard.press("Enter")
-        wait_for_answer(tab)
-        tab.locator("#words button").click()
-        for what, whole, start, end in (
-            ("similar", after, "a0 a1 ", " …"),
-            ("word", f"{before} FOUND {after}", "… ", " …"),
-        ):
-            place = tab.locator(f"section[data-run='0'] [data-what={what}]")
-            found = place.locator(".found").first
-            found.get_by_role("button", name="more").click()
-            assert found.inner_text() == f"{whole} less"
-            found.get_by_role("button", name="less").click()
-            short = found.inner_text().removesuffix(" more")
-            assert short.startswith(start) and short.endswith(end) and len(short) < 200
-            assert what == "similar" or "b98 FOUND a0" in short
-            assert place.get_by_role("button").count() == 1
-
-
-def test_a_frame_says_that_it_works_and_why_it_has_nothing_to_show(chromium, server):
-    logged = ["Failed to load resource: the server responded with a status of 400 (Bad Request)"]
-    with tab_of(chromium, server, logged) as tab:
-        held = []
-        tab.route("**/attention*", lambda route: held.append(route))
-        place = tab.locator("section[data-run='0'] [data-what=attend]")
-        place.locator("summary").click()
-        while not held:
-            tab.wait_for_timeout(10)
-        place.get_by_text("Computing the attention").wait_for()
-        held.pop().continue_()
-        tab.unroute("**/attention*")
-        place.get_by_text("Computing the attention").wait_for(state="detached")
-        place.frame_locator("iframe").get_by_text("Gradient saliency").first.wait_for()
-        tab.locator("#text").fill("the " * 100)
-        tab.keyboard.press("Enter")
-        place.frame_locator("iframe").get_by_text("expected at most 96 tokens, not 102").wait_for()
 
 
 def test_a_port_that_is_taken_is_said_in_a_line(server):
