@@ -12,7 +12,7 @@ from small import small_config
 
 from mlm.base import config, errors, fields, lease
 from mlm.evaluation import evaluation_tasks
-from mlm.launch.sweep import sweep_points, sweep_state
+from mlm.launch.sweep import sweep_state
 from mlm.training.run import directory, divergence, finetuning_recipe, log, loop, resolution
 from mlm.training.run.preemption import RunStopped
 from mlm.training.step import program
@@ -204,23 +204,6 @@ def test_the_same_model_without_its_pretraining_is_a_variant_and_no_two_runs_dra
     assert result["config"]["downstream.variants"] == ",from_scratch"  # as asked now, not when it was trained
 
 
-def test_other_files_are_asked_beside_what_was_and_the_same_elsewhere_are_the_same(pretrained):
-    folder, copy = pretrained
-    for name in ("same", "others"):
-        shutil.copytree(folder / "tasks", folder / name)
-    with (folder / "others" / "sst2" / "dev.tsv").open("a") as file:
-        file.write("a b c\t1\n")
-    whole, same, others = (
-        evaluation_tasks.list_due_cases(copy(path=str(folder / name))) for name in ("tasks", "same", "others")
-    )
-    assert whole == same and len(whole) == 2
-    assert not {(part.name, part.sha256) for part in whole} & {(part.name, part.sha256) for part in others}
-    head = evaluation_tasks.list_due_cases(copy(variants=" finetune.trainable_layers=0  train.group_by_length=False"))
-    assert all(part.name.startswith("sst2-trainable_layers0-group_by_lengthFalse-") for part in head)
-    assert len(head) == len(whole)
-    assert not {part.sha256 for part in head} & {part.sha256 for part in whole}
-
-
 BAD = {
     "an unknown task": ({"tasks": "topic,sst-2"}, r"tasks = 'sst-2': expected one of topic, .*did you mean 'sst2'\?"),
     "a task twice": ({"tasks": "topic,topic"}, "tasks = 'topic,topic': expected each once"),
@@ -272,16 +255,3 @@ def test_what_cannot_be_fine_tuned_is_refused_in_one_line_before_anything_is_tra
     with pytest.raises(errors.ConfigError) as refused:
         loop.check(resolution.resolve(pretrained[1](**own)))
     assert re.search(r"config\.(downstream\b.*)?" + said, str(refused.value)) and "\n" not in str(refused.value)
-
-
-def test_files_that_are_not_here_stop_no_list(pretrained):
-    folder, copy = pretrained
-    cfg = copy(path=str(folder / "elsewhere"))
-    assert sweep_state.read_state(cfg).name == "stopped"
-    named = {"downstream.tasks": "topic,sst2", "downstream.path": "nowhere"}
-    (resolved,) = sweep_points.resolve_points(config.Config(), {"one": named}, {"downstream.seeds": 2}).values()
-    assert finetuning_recipe.list_trials(resolved)[:3] == [
-        ("topic", "", 5e-4, 3.0, 32, 0),
-        ("topic", "", 5e-4, 3.0, 32, 1),
-        ("topic", "", 1e-3, 3.0, 32, 0),
-    ]

@@ -18,10 +18,8 @@ from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import masked_queries, pseudo_likelihood
-from mlm.training.run import directory, loop, resolution, trained_run
+from mlm.training.run import directory, loop, trained_run
 from mlm.training.validation import split_scores
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -151,20 +149,6 @@ def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
     assert Path(cfg.workdir, "evaluations.json").stat().st_mtime_ns == before
 
 
-def test_what_an_objective_does_not_ask_cannot_be_asked_of_its_runs(run):
-    cfg, _ = run
-    causal = fields.override(cfg, {"objective": "causal", "model.directionality": "causal"})
-    loaded = trained_run.load(cfg.workdir, {})._replace(cfg=causal)
-    with pytest.raises(
-        errors.ConfigError, match=r"does not support the evaluation pseudo_likelihood: config.objective is causal"
-    ):
-        evaluation_tasks.evaluate(loaded, parts(["a b."]))
-    with pytest.raises(
-        errors.ConfigError, match=r"config.eval.mask_rates = .*nothing reads it, since config.objective"
-    ):
-        resolution.resolve(causal)
-
-
 def test_what_cannot_be_judged_is_told(run, tmp_path):
     cfg, _ = run
     with pytest.raises(errors.ConfigError, match=r"^run '.*/b': expected the directory of a run.*did you mean '.*/a'"):
@@ -235,23 +219,6 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 
-def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
-    from mlm.cli.evaluate_tables import print_evaluations
-
-    one = {"suite": "blimp", "sha256": "a", "phenomenon": "order", "pairs": 1000} | {
-        f"{metric}_accuracy": 0.5 for metric in pseudo_likelihood.METRICS
-    }
-    values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
-    for paradigms, name, expected in ((67, "blimp", values), (66, "blimp", []), (67, "other", [])):
-        found = {f"{name}-1/p{number}": one | {"suite": name} for number in range(paradigms)}
-        print_evaluations(
-            {"evaluations": {"minimal_pairs": found}, "summary": {"minimal_pairs": minimal_pairs.summarize(found)}}
-        )
-        cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
-        assert [row[2] for row in cells if len(row) > 6 and row[1] == "overall" and row[6]] == expected
-        assert cells[1] == [f"{name}-1"]
-
-
 def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, tmp_path, capsys):
     from mlm.cli.evaluate import select_runs
 
@@ -279,22 +246,6 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
     with pytest.raises(errors.ConfigError, match=r"^directories = 2: expected at least one with a trained model; "):
         select_runs([every[0], every[3]])
     assert select_runs(every[:1]) == every[:1]  # which opening it says more about
-
-
-@pytest.mark.slow
-def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(run, tmp_path):
-    cfg, _ = run
-    shutil.copytree(cfg.workdir, tmp_path / "old")
-    saved = directory.read_identity(tmp_path / "old")
-    saved["config"]["model.bidirectional"] = True
-    files.write_json_with_digest(tmp_path / "old" / "config.json", saved)
-    (tmp_path / "logs").mkdir()
-    done = run_mlm("evaluate", tmp_path / "logs", tmp_path / "old", cfg.workdir, "--max_sentences=2")
-    said = done.stderr.splitlines()
-    assert done.returncode == 2 and said[0] == f"skipped, not runs: {tmp_path}/logs"
-    assert any(line.startswith(f"not evaluated: {tmp_path}/old: ") and "another version" in line for line in said)
-    assert said[-1] == f"error: 1 of 2 runs could not be evaluated: {tmp_path}/old"
-    assert done.stdout.count("written: ") == 1 and f"written: {cfg.workdir}" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ from test_experiments import FLOORS, result
 
 from experiments import architectures, masking_rate, modern_bert
 from mlm.base import config, fields
-from mlm.base.estimates import Estimate
 from mlm.experiment.recipes import MODERN_BLOCK
 from mlm.objectives import mlm
 from mlm.report import compare
-from mlm.report.table import to_markdown
 
 
 def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
@@ -116,82 +114,3 @@ def test_the_masking_rate_s_rows_are_compared_with_15_and_a_move_is_seen():
     other_rows, _ = masking_rate.table(results)
     assert [row.get("p") for row in other_rows] == [row.get("p") for row in rows]
     assert [row["examples"] for row in other_rows if "rate" in row][:2] == [7_760, 7_360]
-
-
-def run(seed, losses, **more):
-    """A run of architectures.py whose held-out losses after each 100 steps of 16 rows these are."""
-    one = result(
-        "lstm-micro",
-        seed,
-        losses[-1],
-        (*mlm.SCORES, *FLOORS[:3]),
-        non_embedding=5,
-        tokens=9,
-        tokens_per_second=7.0,
-        **more,
-    )
-    one["config"] |= {
-        "model.cell": "lstm",
-        "model.family": "rnn",
-        "model.size": "micro",
-        "optim.learning_rate": 0.008,
-        "train.batch_size": 16,
-    }
-    one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.5, "excess_loss": losses[-1] - 2, "excess_loss_se": 0.01}
-    one["history"] = [
-        {"step": 50, "loss": 9.0},
-        *({"step": 100 * number, "eval_loss": loss} for number, loss in enumerate(losses, 1)),
-    ]
-    return one
-
-
-def make_parts(kind, number, word):
-    return {
-        "loss_decomposition": {
-            "parts": {name: {"excess": value} for name, value in (("kind", kind), ("number", number), ("word", word))}
-        }
-    }
-
-
-def test_the_table_says_how_long_a_plateau_was():
-    """From 5.0 of the unigram a tenth of the way to 2.0 is 4.7: left at the second and the fourth evaluation."""
-    runs = [run(0, [4.9, 4.7, 4.0, 3.0]), run(1, [4.9, 4.8, 4.71, 3.0])]
-    rows, columns = architectures.table(runs)
-    assert rows[0]["plateau"].mean == 16 * 300 and rows[0]["batch"] == 16
-    assert "plateau (rows, seen every 1,600)" in [column.title for column in columns]
-    rows, columns = architectures.table([*runs, run(2, [4.9, 4.8, 4.8, 4.8])])
-    assert rows[0]["plateau"] == "3,200, 6,400, > 6,400" and "> 6,400" in to_markdown(rows, columns)
-    once = run(0, [3.0])
-    assert "plateau" not in architectures.table([once])[0][0]  # the length is not known from the last evaluation alone
-    for one in runs:
-        one["scores"] = one["scores"][: len(mlm.SCORES)]
-        del one["evaluation"]["floor"], one["evaluation"]["excess_loss"]
-    rows, columns = architectures.table(runs)
-    assert "plateau" not in rows[0] and not [column for column in columns if column.name.startswith("plateau")]
-
-
-def test_the_table_says_what_the_gap_is_made_of_where_all_seeds_were_asked():
-    runs = [
-        run(0, [4.0, 3.0], evaluations=make_parts(0.6, 0.3, 0.1)),
-        run(1, [4.0, 3.2], evaluations=make_parts(0.7, 0.3, 0.2)),
-    ]
-    rows, columns = architectures.table(runs)
-    names = ["excess_kind", "excess_number", "excess_word"]
-    assert [rows[0][name].mean for name in names] == pytest.approx([0.65, 0.3, 0.15])
-    assert sum(rows[0][name].mean for name in names) == pytest.approx(rows[0]["excess_loss"].mean)
-    assert [column.name for column in columns if column.name in names] == names
-    best = next(row for row in rows if row["model"] == "Bayes optimum")
-    assert [best[name] for name in names] == [0.0] * 3
-    runs[0]["evaluations"] = {}
-    assert not set(names) & {name for row in architectures.table(runs)[0] for name in row}
-    one = architectures.table(runs[1:])[0][0]["excess_kind"]
-    assert one == Estimate(0.7, None, None)  # of one seed no interval
-
-
-def test_the_modern_transformer_has_a_row_of_its_own():
-    plain, modern = run(0, [3.0, 2.5]), run(0, [3.0, 2.25])
-    for one in (plain, modern):
-        one["config"] |= {"model.family": "transformer", "model.cell": ""}
-    modern["config"] |= MODERN_BLOCK | {"workdir": "runs/modern-micro-seed0-012300"}
-    rows, _ = architectures.table([plain, modern])
-    assert [row["model"] for row in rows[:2]] == ["transformer", architectures.MODERN]

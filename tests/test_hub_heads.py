@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 from fixtures import hub
 from fixtures import hub_heads as theirs
-from hub_folders import load_head_outputs, make_folders, make_head_folder, same_tensors
+from hub_folders import load_head_outputs, make_head_folder, same_tensors
 from small import small_config
 
 import mlm
@@ -265,11 +265,3 @@ def test_what_no_class_of_theirs_is_predicts_from_our_config(objective, changes,
     given = theirs.WORDS if objective == "tagging" else ["the apple is red .", "green apples"]
     assert again.predict(given) == model.predict(given)
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
-
-
-def test_a_choice_keeps_its_head(tmp_path):
-    changes = {"data__labelled__choice_columns": "a,b,c", "data__labelled__format": "csv"}
-    model, folder = ours("multiple_choice", finetune__pooling="mean", **changes), tmp_path / "out"
-    done = model.save_pretrained(str(folder))
-    assert done["note"].startswith("config.finetune.pooling = 'mean': expected first, which transformers' bert needs")
-    jax.tree.map(np.testing.assert_array_equal, mlm.load(folder).params, model.params)

@@ -143,28 +143,6 @@ def test_told_to_stop_it_tells_all_and_ends_as_they_end(watched, tmp_path, numbe
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"4", "5"}
 
 
-def test_sigterm_may_come_several_times_but_ctrl_c_after_it_ends_all_at_once(request):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores SIGINT
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    with local_processes.StopSignal() as stop:
-        for _ in range(2):
-            signal.raise_signal(signal.SIGTERM)
-        assert stop.signal == signal.SIGTERM
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_told_before_there_is_anything_to_save_it_ends_all_at_once(watched, tmp_path):
-    def tell():
-        while starts(tmp_path) != [1, 1]:
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=tell).start()
-    assert watched(p0="prepares", p1="prepares") == (143, ["stopped; the same command continues"], [1, 1])
-    assert not [*(tmp_path / "run").glob("told-*")]
-
-
 def test_killed_it_leaves_none_behind(tmp_path):
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     plan = json.dumps({"0": [[5, "wait"]], "1": [[5, "wait"]]})
@@ -208,14 +186,6 @@ def test_each_has_its_part_of_the_devices(watched, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert child_process.list_gpus() == [] and child_process.gpu_environment(0, 2) == {}
-
-
-def test_each_has_its_part_of_the_cores(watched, tmp_path):
-    mine = sorted(os.sched_getaffinity(0))
-    assert watched()[0] == 0
-    theirs = [json.loads((tmp_path / "run" / f"began-{number}-0").read_text().partition(" ")[2]) for number in range(2)]
-    assert theirs == ([mine[: len(mine) // 2], mine[len(mine) // 2 :]] if len(mine) > 1 else [mine, mine])
-    assert sorted(os.sched_getaffinity(0)) == mine
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from small import VOCAB, small_config
 from experiments import architectures
 from mlm.base import config, estimates, fields, files
 from mlm.objectives import masking, mlm
-from mlm.report import charts, series, summary, table
+from mlm.report import summary, table
 from mlm.report.pages import sweep
 from mlm.training.compilation import cost
 from mlm.training.run import directory, log
@@ -256,73 +256,6 @@ def test_flops_of_a_loop_along_the_row_are_all_counted(length):
         cost.count_lowered_flops(*arguments, rnn_unroll=length), rel=0.01
     )
     assert cost.count_step_flops(*arguments) > 1.4 * cost.count_lowered_flops(*arguments, rnn_unroll=1)
-
-
-@pytest.mark.parametrize(("losses", "names"), [((7.0, 4.0), ["unigram"]), ((6.0, 4.0), ["unigram"]), ((5.0, 4.0), [])])
-def test_the_unigrams_line_is_drawn_where_a_model_is_no_better(losses, names):
-    history = [{"step": 10 * (i + 1), "tokens": 10.0, "eval_loss": loss} for i, loss in enumerate(losses)]
-    results = [run("lstm", 0, losses[-1]) | {"history": history, "steps": 20}]
-    (score,) = (score for score in series.collect_scores(results) if score.name == "loss")
-    chart = charts.build_learning_curve(results, score)
-    assert [line.name for line in chart.references] == names
-    assert all(estimate.mean == 6.0 for line in chart.references for estimate in line.y)
-
-
-@pytest.mark.parametrize(("last", "is_log"), [(0.1, True), (-0.01, False)])
-def test_an_excess_loss_has_a_logarithmic_axis_where_it_can(last, is_log):
-    history = [{"step": step, "tokens": 10.0, "eval_excess_loss": value} for step, value in ((10, 2.0), (20, last))]
-    results = [run("lstm", 0, 4.0, (*mlm.SCORES, *FLOORS)) | {"history": history, "steps": 20}]
-    (score,) = (score for score in series.collect_scores(results) if score.name == "excess_loss")
-    assert charts.build_learning_curve(results, score).log_y is is_log
-
-
-def test_a_row_is_named_by_its_columns_of_text_but_warnings():
-    columns = [table.Column("model", "model"), table.Column("loss", "loss", ".3f"), summary.PLATEAU_COLUMN]
-    row = {"model": "lstm", "loss": 4.0, "unigram_plateau": "seed 0: 4.77 at step 400"}
-    assert charts.make_row_labels([row], columns) == ["lstm"]
-
-
-def test_rows_of_one_name_get_the_numbers_in_which_they_differ():
-    columns = [
-        table.Column("model", "model"),
-        table.Column("rate", "learning rate", "g"),
-        table.Column("dropout", "dropout", "g"),
-        table.Column("loss", "loss", ".3f"),
-    ]
-    loss = estimates.Estimate(4.0, None, None)
-    rows = [
-        {"model": "lstm", "rate": 0.004, "dropout": 0.0, "loss": loss},
-        {"model": "lstm", "rate": 0.008, "dropout": 0.0, "loss": loss},
-        {"model": "lstm", "rate": 0.004, "dropout": 0.1, "loss": loss},
-        {"model": "gru", "rate": 0.008, "dropout": 0.1, "loss": loss},
-        {"model": "unigram", "loss": loss},
-    ]
-    assert charts.make_row_labels(rows, columns) == [
-        "lstm, learning rate 0.004, dropout 0",
-        "lstm, learning rate 0.008",
-        "lstm, learning rate 0.004, dropout 0.1",
-        "gru",
-        "unigram",
-    ]
-
-
-def test_a_field_that_a_run_does_not_read_differs_from_nothing():
-    lstm, transformer, wide = (run(name, 0, 4.0) for name in ("lstm", "transformer", "gru"))
-    for result, heads, unread in ((lstm, 4, ["model.num_heads"]), (transformer, 2, []), (wide, 2, [])):
-        result["config"] |= {"model.num_heads": heads, "model.window": heads}
-        result["unread"] = [*unread, "model.window"]
-    same, different = sweep.split_settings([lstm, transformer, wide])
-    assert same["model.num_heads"] == "2" and "model.num_heads" not in different
-    assert "model.window" not in same and "model.window" not in different
-    wide["config"]["model.num_heads"] = 8
-    _, different = sweep.split_settings([lstm, transformer, wide])
-    assert different["model.num_heads"] == "2"
-    (block,) = sweep.build_score_blocks([lstm, transformer, wide], {"model.num_heads": "2"})
-    assert [(row[1].text, row[1].kind) for row in block.rows] == [
-        (sweep.UNREAD, "config"),
-        ("2", "config"),
-        ("8", "config odd"),
-    ]
 
 
 FROZEN = {

@@ -102,27 +102,6 @@ def test_what_makes_losses_incomparable_is_seen(change):
     assert not evaluation_sets.are_comparable(one, other)
 
 
-def test_a_unigram_of_other_training_texts_is_given_from_its_least_to_its_most():
-    few, many = (
-        make_run(name, 0, 3.0, unigram, data__language__train_documents=count)
-        for name, unigram, count in (("few", 5.2, 10), ("many", 5.0, 20))
-    )
-    for one in (few, many):
-        one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS)]
-        one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "excess_loss": 1.0, "excess_loss_se": 0.1}
-    found, columns, _ = build_table([few, many])
-    unigram, floor = found[2:]
-    assert (unigram["model"], unigram["loss"], unigram["accuracy"]) == ("unigram", "5.000 to 5.200", 0.1)
-    assert floor["loss"] == 2.0 and floor["excess_loss"] == 0 and "excess_loss" not in unigram
-    assert "5.000 to 5.200" in table.to_markdown(found, columns)
-    assert {"loss", "loss_note"} <= set(table.to_csv(found, columns).splitlines()[0].split(","))
-
-
-def test_a_group_whose_seeds_were_judged_on_different_rows_says_both():
-    found, _, _ = build_table([make_run("one", 0, 3.0), make_run("one", 1, 3.2, 5.5)])
-    assert found[0][summary.EVALUATION_SET] == "A, B"
-
-
 def judge(one, perplexity=None, **suites):
     """Suites by name: the share of pairs that are right, and the SHA-256 of what was asked."""
     if perplexity:
@@ -184,16 +163,6 @@ def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_
     assert line["pairs_blimp_99aa"] == "" and line["pairs_blimp_99aa_note"] == "1 of 3 seeds evaluated"
 
 
-def test_no_percentage_has_an_interval_beyond_the_scale():
-    for shares in ((0.5, 0.7), (0.5, 0.7, 1.0), (1.0, 1.0, 1.0)):
-        results = [judge(result("one", seed, 3.0), blimp=(share, "b")) for seed, share in enumerate(shares)]
-        found, columns, _ = build_table(results)
-        value = found[0]["pairs_blimp"]
-        assert 0 <= value.low <= value.mean <= value.high <= 100
-        cell = table.format_cell(value, ".1f")
-        assert cell in table.to_markdown(found, columns) and "±" not in cell, cell
-
-
 def test_a_run_below_its_floor_is_named_and_one_within_three_errors_of_it_is_not():
     def run(group, seed, gap, error=0.01):
         one = make_run(group, seed, 2.0 + gap)
@@ -239,33 +208,6 @@ def test_realised_masking_rates_are_shown_where_one_is_not_what_was_asked_for():
     half = {"mask__schedule": "linear", "mask__final_rate": 0.45}
     _, columns, _ = build_table([masked("token", 0.1512), masked("word", 0.3, **half), make_run("causal", 0, 3.0)])
     assert not {"target_rate", "realised_rate"} & {column.name for column in columns}
-
-
-def test_a_misspelt_column_is_a_line_with_the_nearest_name(caplog):
-    summary.warn_once.cache_clear()
-    columns = [*OWN, table.Column("accurcy", "accuracy", ".2f"), table.Column("papre", "paper")]
-    for _ in range(2):
-        _, kept = summary.build_table([make_run("one", 0, 3.0)], columns, lambda seeds: about(seeds) | {"paper": 1.0})
-    assert "accurcy" not in {column.name for column in kept}
-    assert [record.getMessage() for record in caplog.records] == [
-        "table: no row has a value for the column 'accurcy'; did you mean 'accuracy'?",
-        "table: no row has a value for the column 'papre'; did you mean 'paper'?",
-    ]
-
-
-def test_the_table_names_runs_that_masked_too_little():
-    short, full = (make_run("one", seed, 3.0) | {"realised_rate": rate} for seed, rate in ((1, 0.13), (2, 0.39)))
-    rows, _, notes = build_table([short, full])
-    assert rows[0]["rate_shortfall"] == "seed 1: 0.130" and summary.SHORTFALL_COLUMN.note in notes
-    assert summary.SHORTFALL_COLUMN not in build_table([full])[1]
-
-
-def test_the_table_names_runs_on_the_unigram_s_plateau():
-    slow = make_run("one", 1, 3.0) | {"plateau": {"step": 100, "loss": 6.514, "unigram_loss": 6.5}}
-    rows, _, notes = build_table([make_run("one", 0, 3.0), slow, make_run("two", 0, 3.1)])
-    assert rows[0][summary.PLATEAU_COLUMN.name] == "seed 1: 6.51 at step 100"
-    assert summary.PLATEAU_COLUMN.name not in rows[1] and summary.PLATEAU_COLUMN.note in notes
-    assert summary.PLATEAU_COLUMN not in build_table([make_run("one", 0, 3.0)])[1]
 
 
 def test_a_run_that_ended_no_better_than_token_frequencies_is_named():

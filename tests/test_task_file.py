@@ -119,22 +119,6 @@ def test_faults_are_one_line_with_file_and_key(folder, old, new, said):
     assert "\n" not in str(caught.value) and "config." not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named_with_the_nearest_that_is(folder):
-    with pytest.raises(
-        errors.ConfigError, match=r"^--task = '.*review.toml': expected a task file .* mean 'reviews.toml'\?$"
-    ):
-        task_file.read_task_file("--task", str(folder / "review.toml"))
-
-
-def test_data_in_place_of_a_task_file_is_a_line_that_says_what_one_is(folder):
-    with pytest.raises(errors.ConfigError) as raised:
-        task_file.read_task_file("--task", str(folder / "pairs.csv"))
-    assert re.search(
-        r"--task = '.*pairs.csv': expected a task file: a text such as pairs.toml .*label", str(raised.value)
-    )
-    assert "\n" not in str(raised.value)
-
-
 def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder):
     path = folder / "reviews.toml"
     task = prompts.read_task(str(path))
@@ -171,16 +155,6 @@ def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder
         "bad": "no",
         "good": "yes",
     }
-
-
-def test_a_known_task_without_a_prompt_takes_one(tmp_path):
-    rows = "index\tquestion\tsentence\tlabel\n0\tw1\tw2\tentailment\n1\tw3\tw4\tnot_entailment\n"
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.tsv").write_text(rows)
-    task = prompts.read_task("qnli", str(tmp_path), "{text} ? [MASK] , {second}", ("Yes", "No"))
-    assert task.dev == [["w1", "w2", 0], ["w3", "w4", 1]]
-    with pytest.raises(errors.ConfigError, match=r"^--verbalizers = '': expected a word for each label of qnli"):
-        prompts.read_task("qnli", str(tmp_path), "{text} ? [MASK] , {second}")
 
 
 def test_similarities_of_one_s_own_pairs(folder):
