@@ -1,7 +1,6 @@
 """Smaller batches at the start, and losses by token or by example: a step is that of the examples it uses."""
 
 import functools
-import types
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +9,8 @@ import pytest
 from small import PLAIN, make_dataset_info, small_config, state_of
 from test_step import uneven
 
-from mlm.base import batch_warmup, config, errors, fields, files
-from mlm.base.types import BatchSums
-from mlm.training.compilation import cost
-from mlm.training.run import extension, log, model_flops, resolution
+from mlm.base import batch_warmup, config, errors
+from mlm.training.run import extension, resolution
 from mlm.training.step import program, sharding, update
 
 PARTS = 4
@@ -102,12 +99,6 @@ def test_the_other_microbatches_are_not_computed():
     assert any("dot_general" in str(loop.params["body_jaxpr"]) for loop in loops)
 
 
-def test_a_plan_counts_what_the_devices_of_a_growing_batch_exchange():
-    cfg = small_config(**TINY, **WARMUP | {"train__batch_size": 16}, **PLAIN, parallel__mode="fsdp")
-    moved = cost.compile_step(program.make_static_config(cfg), 50).collective_bytes
-    assert moved["all-gather"] > 0 and moved["reduce-scatter"] > 0
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -125,41 +116,3 @@ def test_no_longer_run_shares_the_steps_of_a_warm_up():
     schedule = {"optim__schedule": "constant", "train__steps": 8}
     assert extension.count_stable_steps(small_config(**schedule)) == 8
     assert extension.count_stable_steps(small_config(**WARMUP | schedule)) == 0
-
-
-@pytest.mark.parametrize(
-    ("share", "first", "num_parts"), [(0.5, 0.25, 4), (1.0, 0.05, 8), (0.3, 1.0, 2), (0.0, 0.25, 4)]
-)
-def test_time_left_and_utilisation_follow_the_microbatches_of_each_step(
-    share, first, num_parts, tmp_path, capsys, monkeypatch
-):
-    """A microbatch takes a second and has as many FLOPs as the peak: all estimates are exact, at every step."""
-    steps = 40
-    cfg = small_config(**TINY, train__steps=steps, train__batch_size=2 * num_parts, train__grad_accum_steps=num_parts)
-    warmup = {"train.batch_warmup_fraction": share, "train.initial_batch_fraction": first}
-    cfg = fields.override(cfg, warmup | {"workdir": str(tmp_path), "train.log_every": 3, "train.trackers": ""})
-    seconds = [int(batch_warmup.count_microbatches(cfg.train, step)) if share else num_parts for step in range(steps)]
-    monkeypatch.setattr(model_flops.device_peaks, "find_peak_flops", lambda kind: 1 / jax.device_count())
-    counted = types.SimpleNamespace(count_step_flops=lambda cfg, vocab_size: sum(seconds) / steps)
-    monkeypatch.setattr(model_flops, "cost", counted)
-    clock = [100.0]
-    monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
-    built = program.build_program(cfg, make_dataset_info(cfg))
-    writer = log.Log(cfg, built.objective, 0, {}, model_flops.ModelFlops(cfg, 50))
-    for step in range(1, steps + 1):
-        clock[0] += seconds[step - 1]
-        tokens = 16.0 * seconds[step - 1]
-        sums = BatchSums(
-            {"mlm": 7.0}, {"mlm": 7.0}, dict.fromkeys(("tokens", "eligible", "corrupted", "correct"), tokens)
-        )
-        numbers = dict.fromkeys(("loss", "gradient_norm", "parameter_norm", "learning_rate"), 1.0)
-        writer.on_metrics(step, numbers | {"sums": sums}, False)
-        if step > 1 and step % 3 == 0:
-            left = sum(seconds[step:])
-            assert f", {left // 60}:{left % 60:02d} left" in capsys.readouterr().out
-            timed, all_left = range(1, step), range(step, steps)
-            assert batch_warmup.estimate_seconds_left(cfg.train, sum(seconds[1:step]), timed, all_left) == left
-    summary = writer.summarize()
-    writer.close()
-    records = files.read_records(tmp_path / "metrics.jsonl")
-    assert [record["mfu"] for record in records] + [summary["mfu"]] == pytest.approx([1.0] * (len(records) + 1))

@@ -15,7 +15,6 @@ from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_state
 from mlm.training.run import directory, divergence, finetuning_recipe, log, loop, resolution
 from mlm.training.run.preemption import RunStopped
-from mlm.training.step import program
 
 GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
 
@@ -141,18 +140,6 @@ def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
     assert one["failed"] == [0] and one["trials"] == 2 and evaluation_tasks.list_missing_cases(cfg) == []
 
 
-def test_nothing_of_it_changes_what_a_run_is(pretrained):
-    _, copy = pretrained
-    plain = config.Config()
-    for name, value in fields.flatten(
-        copy(seeds=3, batch_sizes=(16, 32), variants=",finetune.trainable_layers=0")
-    ).items():
-        if name.startswith("downstream."):
-            other = fields.override(plain, {name: value})
-            assert other != plain and fields.fingerprint(other) == fields.fingerprint(plain)
-            assert program.make_static_config(other) == program.make_static_config(plain)
-
-
 def test_the_same_task_has_one_column_whatever_is_set_and_a_name_for_each_variant(pretrained):
     _, copy = pretrained
     variants = (
@@ -177,31 +164,6 @@ def test_the_same_task_has_one_column_whatever_is_set_and_a_name_for_each_varian
         )
         == 2
     )
-
-
-def test_the_same_model_without_its_pretraining_is_a_variant_and_no_two_runs_draw_alike(pretrained):
-    _, copy = pretrained
-    cfg = copy(learning_rates=(1e-2,), variants=",from_scratch", seeds=2)
-    seeds = cfg, fields.override(cfg, {"seed": 1})
-    ours, drawn = (
-        [
-            finetuning_recipe.plan_config(one, trial)
-            for one in seeds
-            for trial in finetuning_recipe.list_trials(cfg)
-            if trial.variant == variant
-        ]
-        for variant in ("", "from_scratch")
-    )
-    assert {one.init.run for one in ours} == {cfg.workdir} and {one.init.run for one in drawn} == {""}
-    assert len({one.seed for one in ours}) == 4 and [one.seed for one in ours] == [one.seed for one in drawn]
-    found = evaluation_tasks.finish_evaluations(fields.override(cfg, {"downstream.seeds": 1}))
-    runs = [
-        directory.read_identity(directory.finetuning_folder(cfg.workdir, answer["run"]))
-        for answer in found["evaluations"]["finetuned_tasks"].values()
-    ]
-    assert sorted(bool(run["config"]["init.run_sha256"]) for run in runs) == [False, True]
-    result, _ = sweep_state.read_point(cfg)
-    assert result["config"]["downstream.variants"] == ",from_scratch"  # as asked now, not when it was trained
 
 
 BAD = {

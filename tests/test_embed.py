@@ -2,11 +2,7 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import types as plain
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -260,23 +256,3 @@ def test_a_run_whose_config_names_them_is_asked_them_at_its_end(small_run, tmp_p
         with pytest.raises(errors.ConfigError, match=message) as caught:
             evaluation_tasks.list_due_cases(small_config(eval__sts=str(tmp_path / folder)))
         assert "\n" not in str(caught.value)
-
-
-def test_a_folder_that_is_not_there_is_told_before_training(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mlm",
-            "train",
-            f"--config.workdir={tmp_path / 'a'}",
-            f"--config.eval.sts={tmp_path / 'none'}",
-        ],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )
-    assert done.returncode == 2 and done.stderr.startswith("error: config.eval.sts = ") and not done.stdout
-    assert done.stderr.count("\n") == 1 and not (tmp_path / "a" / "checkpoints").exists()

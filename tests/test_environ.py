@@ -84,37 +84,6 @@ def test_a_second_start_compiles_nothing(tmp_path):
     assert start(tmp_path / "b") == first
 
 
-def test_what_needs_no_jax_to_be_found_wrong_is_said_before_its_import(tmp_path):
-    (tmp_path / "texts.txt").write_text("a b")
-    cases = {
-        "train data.path=nowhere/*.txt": "no file matches",
-        "train data.path=texts.txt data.validation_path=nowhere": "config.data.validation_path",
-        "train tokenizer.kind=wrod": "did you mean 'words'",
-        "train tokenizer.path=nowhere": "config.tokenizer.path",
-        "finetune run eval.sts=nowhere": "config.eval.sts",
-        "evaluate run --sentences=nowhere": "--sentences = 'nowhere'",
-        "similar run text": "--file = ''",
-        "similar run text --file=nowhere": "--file = 'nowhere'",
-        "embed run text --out=a.txt": "--out = 'a.txt'",
-        "fill run text --out=nowhere/a.csv": "--out = 'nowhere/a.csv'",
-        "attention run text --out=page.md": "--out = 'page.md'",
-        "export run .": "export = '.'",
-    }
-    code = f"""
-import sys
-sys.modules["jax"] = None  # an import of it fails
-from mlm.base import errors
-from mlm.cli import entry
-for words, line in {cases!r}.items():
-    try:
-        sys.exit(entry.run_command(words.split()) or words)
-    except errors.ConfigError as error:
-        assert line in str(error), (words, error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("platform", ["cuda", "nowhere"])
 def test_a_device_that_is_not_there_is_one_line(tmp_path, platform):
     command = [sys.executable, "-m", "mlm", "train", "workdir=run"]

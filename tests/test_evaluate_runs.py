@@ -3,16 +3,15 @@
 import json
 import random
 import shutil
-import types
 from pathlib import Path
 
 import pytest
 from hub_folders import change_tensors, make_folders
-from small import drawn_config, get_refusal, run_mlm, small_config
+from small import get_refusal, run_mlm, small_config
 
 import mlm
 from mlm.base import errors, fields, files
-from mlm.cli import evaluate, evaluate_cases
+from mlm.cli import evaluate
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
@@ -246,24 +245,6 @@ def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, 
     with pytest.raises(errors.ConfigError, match=r"^directories = 2: expected at least one with a trained model; "):
         select_runs([every[0], every[3]])
     assert select_runs(every[:1]) == every[:1]  # which opening it says more about
-
-
-@pytest.mark.parametrize(
-    ("flags", "tasks"),
-    [
-        ([], {"pseudo_likelihood"}),
-        (["--max_sentences=3"], {"pseudo_likelihood"}),
-        (["--blimp=FOLDER"], {"minimal_pairs"}),
-        (["--blimp=FOLDER", "--max_sentences=3"], {"minimal_pairs", "pseudo_likelihood"}),
-        (["--blimp=FOLDER", "--anisotropy"], {"minimal_pairs", "anisotropy"}),
-        (["--anisotropy"], {"anisotropy"}),
-    ],
-)
-def test_only_what_the_flags_name_is_evaluated(flags, tasks):
-    args = evaluate.make_parser().parse_words(["runs/a", *flags])
-    run = types.SimpleNamespace(cfg=drawn_config("cache"))
-    suite = blimp.Suite("words", "1", [blimp.Paradigm("order", "order", ["a b", "b a"])]) if args.blimp else None
-    assert {case.task for case in evaluate_cases.list_run_cases(run, args, suite, [])} == tasks
 
 
 def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, monkeypatch, capsys):

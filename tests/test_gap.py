@@ -17,12 +17,12 @@ from mlm.base import fields, recipe_constants, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
 from mlm.data.language import causal_posterior, grammar, posterior, word_classes
 from mlm.data.rows import pack
-from mlm.evaluation import evaluation_tasks, loss_decomposition
+from mlm.evaluation import loss_decomposition
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import excess_loss
 from mlm.training.run import trained_run
 from mlm.training.step import program
-from mlm.training.validation import floors, references, split_scores
+from mlm.training.validation import references, split_scores
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +117,6 @@ def test_the_word_frequencies_stand_far_above_the_floor(data):
     result = evaluate(cfg, rows, logits_NxLxV)
     assert result["excess_loss"] > 1 and result["excess_loss"] > 20 * result["excess_loss_se"]
     assert result["loss"] == pytest.approx(result["unigram_loss"], abs=1e-4)
-
-
-def test_max_rows_and_batches_change_nothing_else(data):
-    cfg, rows, language = data
-    few = drawn_config(cfg.data.cache_dir, eval__mask_rate=0.3, eval__max_examples=50, eval__batch_size=16)
-    result = evaluate(few, rows, optimum(cfg, rows, language))
-    assert result["rows"] == 50 and result["excess_loss"] == pytest.approx(0, abs=1e-5)
 
 
 def test_words_and_masks_are_those_of_the_rows(data):
@@ -250,14 +243,3 @@ def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
     found, whole = decompose(cfg, rows, less, "left")
     np.testing.assert_allclose(excess(found), [whole["excess_loss"], 0, 0], atol=1e-4)
     assert whole["excess_loss"] > 0.01
-
-
-def test_the_parts_can_be_asked_of_the_language_alone(data):
-    assert loss_decomposition.get_unsupported_reason(
-        data[0]
-    ) == "" and "docstrings" in loss_decomposition.get_unsupported_reason(
-        drawn_config("cache", data__corpus="docstrings")
-    )
-    assert ("loss_decomposition", "parts") in [
-        (part.task, part.name) for part in evaluation_tasks.list_due_cases(data[0])
-    ]

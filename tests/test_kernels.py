@@ -114,15 +114,6 @@ def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     assert read_kernels(cfg) == "gelu"
 
 
-def test_a_directory_of_another_config_is_refused_before_any_data_is_read(tmp_path, monkeypatch):
-    cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), **SMALL)
-    Path(cfg.workdir).mkdir()
-    files.write_json_with_digest(Path(cfg.workdir, "config.json"), fields.build_identity(cfg, {}))
-    monkeypatch.setattr(pack, "load_dataset", lambda _: pytest.fail("it read the data"))
-    with pytest.raises(errors.ConfigError, match=r"belongs to another config: config.seed = 3, there 0"):
-        loop.train(fields.override(cfg, {"seed": 3, "train.steps": 9}))
-
-
 @pytest.mark.slow
 def test_runs_that_began_with_other_kernels_are_trained_alone(tmp_path):
     points = [

@@ -207,23 +207,6 @@ def test_a_pod_has_the_resources_and_the_environment_that_are_asked_for():
     assert not table["cpu"] and not table["memory"] and table["env"]
 
 
-def test_pods_of_tpus_use_their_host_s_network():
-    for name in JOBS:
-        pod = pod_of(documents(job(**JOBS[name]))[0])
-        found = pod.get("hostNetwork"), pod.get("dnsPolicy")
-        assert found == ((True, "ClusterFirstWithHostNet") if name in ("tpu", "host") else (None, None))
-
-
-def test_only_the_flag_is_replaced_by_the_address_of_process_0():
-    gpu = job(accelerator="H200-8", num_hosts=2, count=1)
-    words = (*gpu.commands[0], "--config.workdir=gs://lab/--distributed/a")
-    script = container(documents(gpu._replace(commands=(words,)))[0])["args"][0]
-    assert (
-        "--config.workdir=gs://lab/--distributed/a\n" in script
-        and script.count("--process=") == script.count("--distributed") == 1
-    )
-
-
 @pytest.mark.parametrize("name", JOBS)
 def test_it_asks_for_all_hosts_and_their_devices(name):
     asked = job(**JOBS[name])

@@ -53,9 +53,3 @@ def test_colours_are_apart_for_every_eye_and_stand_out(colours, ground):
     for matrix in SIGHT.values():
         seen = [oklab(np.array(matrix) @ linear(colour)) for colour in colours]
         assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.12
-
-
-def test_series_differ_by_more_than_colour():
-    looks = [palette.select_style(i) for i in range(12)]
-    assert len({look.marker for look in looks}) == 12 and len({look.color for look in looks[:8]}) == 8
-    assert all(one.dashes != other.dashes for one, other in itertools.pairwise(looks))

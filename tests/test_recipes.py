@@ -1,7 +1,6 @@
 """The papers' recipes and what they are made of: each knob that they set is heard, and its default changes nothing."""
 
 import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,6 @@ from small import FAMILY_CELLS, VOCAB, batch, make_dataset_info, params_of, repl
 
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
-from mlm.cli import recipes as recipe_command
 from mlm.cli import train
 from mlm.data.rows import pack
 from mlm.data.rows import segment_pairs as next_segments
@@ -20,8 +18,6 @@ from mlm.models import MODELS, layers
 from mlm.objectives import masking
 from mlm.training.run import resolution
 from mlm.training.step import program
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", ["BERT", "WETTIG", "LAPTOP", "QUICK"])
@@ -66,14 +62,6 @@ def test_a_file_overrides_a_papers_recipe_which_brings_no_text(tmp_path):
         train.parse_words(["train", "--recipe=bert"])
     with pytest.raises(errors.ConfigError, match="did you mean 'roberta'"):
         train.parse_words(["train", "--recipe=robert"])
-
-
-def test_the_recipes_are_listed_with_their_sources_and_fields(capsys):
-    recipe_command.main(["recipes"])
-    out = capsys.readouterr().out
-    assert all(f"{name} " in out and recipe.source in out for name, recipe in paper_recipes.RECIPES.items())
-    recipe_command.main(["recipes", "bert"])
-    assert "optim.learning_rate = 0.0001" in capsys.readouterr().out
 
 
 def test_runs_of_any_batch_take_in_the_same_rows():

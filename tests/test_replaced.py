@@ -14,7 +14,7 @@ from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.inference import pretrained_io
 from mlm.objectives import masking, replaced_token_detection
-from mlm.training.run import loop, resolution
+from mlm.training.run import loop
 from mlm.training.step import program, update
 
 ROWS = batch(8)
@@ -174,39 +174,3 @@ def test_a_run_learns_to_tell_and_no_token_can_be_asked_of_it(tmp_path):
         ):
             getattr(model, ask)(text)
     assert model.encode("the horse .").shape == (16,)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"replaced_token_detection__generator_size": 0.0},
-            r"^config.replaced_token_detection.generator_size = 0.0: expected",
-        ),
-        (
-            {"mask__masks_per_example": 2},
-            r"^config.mask.masks_per_example = 2: expected 1, since config.objective is replaced_token_detection",
-        ),
-        (
-            {"model__directionality": "causal"},
-            r"^config.model.directionality = 'causal': expected mixed or bidirectional, "
-            r"since config.objective is replaced_token_detection",
-        ),
-        (
-            {"model__family": "feedforward", "model__directionality": "bidirectional"},
-            r"^config.model.directionality = 'bidirectional': expected mixed, since a",
-        ),
-    ],
-)
-def test_what_such_a_run_cannot_be_is_refused(changes, message):
-    with pytest.raises(errors.ConfigError, match=message):
-        resolution.check(
-            small_config(
-                **{
-                    "family": changes.pop("model__family", "transformer"),
-                    "objective": "replaced_token_detection",
-                    "data__corpus": "docstrings",
-                }
-                | changes
-            )
-        )

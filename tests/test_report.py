@@ -1,7 +1,6 @@
 """The log survives a kill; tables carry the right intervals; FLOPs are all counted."""
 
 import csv
-import json
 import re
 
 import numpy as np
@@ -13,7 +12,6 @@ from experiments import architectures
 from mlm.base import config, estimates, fields, files
 from mlm.objectives import masking, mlm
 from mlm.report import summary, table
-from mlm.report.pages import sweep
 from mlm.training.compilation import cost
 from mlm.training.run import directory, log
 from mlm.training.validation import references
@@ -183,46 +181,6 @@ def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optim
     assert [float(read["Bayes optimum"][name]) for name in ("near", "far", "recall")] == [0.99, 0.99, 0.9]
     assert read["window floor"]["near"] == ""
     assert "loss above the floor (nats)" in (tmp_path / "table.md").read_text()
-
-
-def test_differences_from_the_paper_stand_beside_its_values():
-    columns = [
-        table.Column("model", "model"),
-        table.Column("loss", "loss", ".2f"),
-        table.Column("loss_paper", "loss (paper)", ".2f"),
-    ]
-    rows = [
-        {"model": "a", "loss": estimates.Estimate(0.5, 0.0, 1.0), "loss_paper": 0.75},
-        {"model": "b", "loss": 2.0, "loss_paper": 1.5},
-        {"model": "c", "loss": estimates.Estimate(1.0, None, None)},
-    ]
-    wider, all_columns = table.add_paper_differences(rows, columns)
-    assert [column.name for column in all_columns] == ["model", "loss", "loss_paper", "loss_difference"]
-    assert wider[0]["loss_difference"] == (-0.25, -0.75, 0.25) and wider[1]["loss_difference"] == 0.5
-    assert "loss_difference" not in wider[2] and "loss_difference" not in rows[0]
-    assert "| -0.25 ± 0.50 |" in re.sub(" +", " ", table.to_markdown(wider, all_columns))
-    assert table.add_paper_differences(rows, columns[:2]) == (rows, columns[:2])
-
-
-def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
-    for scale in architectures.SCALES:
-        sweep = architectures.sweep(scale)
-        assert len({json.dumps(fields, sort_keys=True) for fields in sweep.values()}) == len(sweep)
-        varied = {
-            name for name in next(iter(sweep.values())) if len({str(fields.get(name)) for fields in sweep.values()}) > 1
-        }
-        assert varied <= {
-            "model.family",
-            "model.cell",
-            "model.size",
-            "seed",
-            "optim.learning_rate",
-            "train.batch_size",
-            "train.steps",
-            "train.eval_every",
-            *architectures.search_space({}),
-        }
-        assert len({fields["train.steps"] * fields["train.batch_size"] for fields in sweep.values()}) == 1
 
 
 def count(**changes):

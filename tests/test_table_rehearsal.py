@@ -65,23 +65,6 @@ def test_a_bug_of_a_further_table_is_found_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cell", "columns", "message"),
-    [
-        ("1", "run_columns.select_columns('size', 'lerning_rate')", "'lerning_rate': .*did you mean 'learning_rate'"),
-        ("1", "[Column('width', 'width', '.3q')]", "ValueError: "),
-        ("1", "['width']", "AttributeError: 'str' object has no attribute 'name'"),
-    ],
-)
-def test_columns_that_no_results_would_fill_are_one_line_before_training(tmp_path, cell, columns, message):
-    load(tmp_path, cell)
-    text = (tmp_path / "experiment.py").read_text().replace('[Column("width", "width")]', columns)
-    (tmp_path / "experiment.py").write_text(text.replace("import summary", "import run_columns, summary"))
-    experiment = command.load_experiment(str(tmp_path / "experiment.py"))
-    with pytest.raises(errors.ConfigError, match=f"{message}.*before anything is trained"):
-        table_rehearsal.check_table(experiment, resolve(experiment, "quick"))
-
-
-@pytest.mark.parametrize(
     "cell",
     [
         "seeds[0]['history'][7]['loss']",
@@ -104,12 +87,3 @@ def test_a_run_is_refused_before_a_worker_starts(tmp_path, monkeypatch):
         with pytest.raises(errors.ConfigError, match=r"line 11: NameError: name 'undefined' is not defined"):
             command.main(["sweep", verb, *words, *(["--cluster=slurm"] if verb == "submit" else [])])
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("verb", ["table", "report"])
-def test_an_error_of_the_last_table_is_one_line_with_the_user_s_line(tmp_path, monkeypatch, verb, capsys):
-    experiment = load(tmp_path, "1 / 0")
-    results = [table_rehearsal.make_result(cfg, n) for n, cfg in enumerate(resolve(experiment, "quick"))]
-    monkeypatch.setattr(command, "load_results", lambda configs: results)
-    with pytest.raises(errors.ConfigError, match=r"^experiment = '\S+experiment.py', line 11: ZeroDivisionError: "):
-        command.main(["sweep", verb, str(tmp_path / "experiment.py"), f"workdir={tmp_path / 'runs'}"])
