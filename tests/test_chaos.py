@@ -1,4 +1,4 @@
-"""A short chaos test: a killed run ends as an undisturbed one; and the tests' own parts find phases and errors."""
+"""A short chaos test: a killed run ends as an undisturbed one. `launch/test.sh --all` runs the long one, tests/chaos."""
 
 import os
 import random

@@ -1,5 +1,4 @@
-"""Chaos tests: kills runs and sweeps at random moments, makes disks, clocks, files and hosts fail, and checks the
-outcome.
+"""Chaos tests: kills runs and sweeps at random moments, fills disks, damages files, and checks the outcome.
 
     python -m tests.chaos [--kills=100] [--seed=0] [--out=runs/chaos]
 

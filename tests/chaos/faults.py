@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tests.chaos import clock, concurrency, damage, disk, hosts, workloads
+from tests.chaos import damage, disk, workloads
 from tests.chaos.processes import HangError
 from tests.chaos.workspace import BAD, TrialResult, Workspace
 
@@ -25,14 +25,6 @@ FAULTS = {
     "file torn": Fault(damage.truncate_random_file, (RUN, SWEEP, LANGUAGE, RUN, SWEEP, LANGUAGE, RUN)),
     "bit flipped": Fault(damage.flip_bit_in_random_file, (RUN, SWEEP, LANGUAGE, RUN, SWEEP, LANGUAGE, RUN)),
     "compiled programs torn": Fault(damage.truncate_compiled_programs, (RUN,)),
-    "two writers": Fault(concurrency.run_twice, (RUN, SWEEP, RUN, SWEEP)),
-    "halted again and again": Fault(concurrency.suspend_repeatedly, (RUN, SWEEP)),
-    "asked to stop": Fault(concurrency.stop_by_signal, (RUN, SWEEP, LANGUAGE, RUN)),
-    "clock stopped": Fault(clock.stop_clock, (RUN, SWEEP)),
-    "clock jumps": Fault(clock.jump_clock, (RUN, SWEEP)),
-    "host killed": Fault(hosts.kill_host, (RUN, RUN, RUN)),
-    "process of a host lost": Fault(hosts.lose_local_process, (RUN, RUN)),
-    "host silent": Fault(hosts.suspend_host, (RUN,)),
 }
 
 

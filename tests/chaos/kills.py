@@ -18,7 +18,7 @@ from tests.chaos.workspace import Workspace
 POLL_SECONDS = 0.003  # between two looks at the phase
 VICTIMS = {"sweep": ("all", "all", "runner", "worker")}  # drawn for each kill
 MAX_KILLS = 10  # of a trial
-WORKLOAD_ORDER = ("run", "sweep", "language", "run", "submitted", "run", "sweep", "language")
+WORKLOAD_ORDER = ("run", "sweep", "language")
 LOG_FILE = "kills.jsonl"
 
 
@@ -146,9 +146,7 @@ def run_with_kills(workspace, workload, arguments, targets, kills, phases, rng, 
 
 
 def choose_targets(counts: Mapping[str, int], phases: Mapping[str, PhaseStats], rng: random.Random) -> list[str]:
-    """The phases for the kills of a trial: the least killed first; submitting, which is short, several times."""
-    if "submitting" in phases:
-        return ["submitting"] * rng.randint(1, MAX_KILLS)
+    """The phases for the kills of a trial: the least killed first."""
     order = sorted(phases, key=lambda phase: (counts.get(phase, 0), rng.random()))
     return order[: rng.randint(3, MAX_KILLS)]
 
