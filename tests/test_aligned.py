@@ -147,19 +147,6 @@ def test_a_table_of_two_columns_gives_the_same_pairs(dataset, tmp_path):
         assert np.array_equal(column, packed.train[name])
 
 
-def test_rows_are_made_once_and_again_for_other_pairs(dataset, tmp_path, monkeypatch):
-    _, packed = dataset
-    folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
-    again = pack.load_dataset(config_of(folder, tmp_path / "cache"))
-    with monkeypatch.context() as patch:
-        patch.setattr(parallel_text, "_write_split", None)  # a second making would fail
-        same = pack.load_dataset(config_of(folder, tmp_path / "cache"))
-    assert all(np.array_equal(column, packed.train[name]) for name, column in same.train.items())
-    written(folder, train=[*TRAIN[1:], TRAIN[0]])
-    other = pack.load_dataset(config_of(folder, tmp_path / "cache"))
-    assert other.manifest["inputs"]["corpus"] != again.manifest["inputs"]["corpus"]
-
-
 @pytest.mark.parametrize(
     "side, line, said",
     [

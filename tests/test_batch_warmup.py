@@ -9,8 +9,8 @@ import pytest
 from small import PLAIN, make_dataset_info, small_config, state_of
 from test_step import uneven
 
-from mlm.base import batch_warmup, config, errors
-from mlm.training.run import extension, resolution
+from mlm.base import batch_warmup, config
+from mlm.training.run import extension
 from mlm.training.step import program, sharding, update
 
 PARTS = 4
@@ -97,19 +97,6 @@ def test_the_other_microbatches_are_not_computed():
     traced = jax.make_jaxpr(functools.partial(built.train_step, sharding.Replicated(1)))(state, uneven(8), hparams)
     loops = [equation for equation in traced.eqns if equation.primitive.name == "while"]
     assert any("dot_general" in str(loop.params["body_jaxpr"]) for loop in loops)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"train__grad_accum_steps": 1}, "batch_warmup_fraction = 0.5: expected 0, or config.train.grad_accum_steps"),
-        ({"train__batch_warmup_fraction": 1.5}, "batch_warmup_fraction = 1.5: expected"),
-        ({"train__initial_batch_fraction": 0.0}, "initial_batch_fraction = 0.0: expected"),
-    ],
-)
-def test_what_no_run_could_use_is_refused(changes, said):
-    with pytest.raises(errors.ConfigError, match=rf"^config\.train\.{said}"):
-        resolution.check(small_config(**WARMUP | changes))
 
 
 def test_no_longer_run_shares_the_steps_of_a_warm_up():

@@ -1,32 +1,16 @@
 """The benchmark pairs rounds before it takes a median, its peers do the same work, and what is wrong is one line."""
 
-import csv
-import functools
 import os
 import subprocess
 import sys
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import (
-    accelerator,
-    accelerator_sides,
-    flax_rnn,
-    growth,
-    machine,
-    matmul_limit,
-    mlm_step,
-    peers,
-    side_processes,
-    timing,
-)
-from mlm.base import errors
+from experiments.benchmark import flax_rnn, growth, machine, matmul_limit, mlm_step, peers, timing
 from mlm.models import MODELS, lm
-from mlm.report import table
 
 pytestmark = pytest.mark.slow
 
@@ -80,16 +64,6 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios():
     assert timing.make_size_row("c", "MiB", 10, 30.0)["ratio"] == 3.0
 
 
-def test_sides_take_turns_and_no_side_is_always_first(monkeypatch):
-    monkeypatch.setattr(timing, "MIN_TURN_SECONDS", 1e-9)  # one call a turn
-    calls = []
-    times = timing.measure_times({name: lambda name=name: calls.append(name) for name in "abc"}, seconds=0)
-    assert all(len(of_side) == timing.MIN_ROUNDS == 7 for of_side in times.values())
-    rounds = ["".join(calls[i : i + 3]) for i in range(6, len(calls), 3)]  # after two calls of each to warm up
-    assert len(rounds) == 7 and all(sorted(turn) == ["a", "b", "c"] for turn in rounds)
-    assert {turn[0] for turn in rounds} == {"a", "b", "c"}
-
-
 def test_peers_get_rows_masked_at_the_rate_and_the_step_learns_on_the_same():
     cfg = transformer(**{"train.batch_size": 8})
     batches, masked = mlm_step.make_batches(cfg), mlm_step.make_masked_batches(cfg)
@@ -100,23 +74,6 @@ def test_peers_get_rows_masked_at_the_rate_and_the_step_learns_on_the_same():
         np.testing.assert_array_equal(at[used], rows.targets_BxK[used])
         assert set(used.sum(1)) <= {4, 5}  # 0.15 * 30
     assert (rows.ids_BxL != batch.text.ids_BxL).sum() > 10
-
-
-def test_each_side_is_built_once_in_a_process_of_its_own_and_what_it_raises_is_heard(tmp_path):
-    with side_processes.SideProcesses() as processes:
-        own = {name: processes.run(name, os.getpid) for name in "ab"}
-        assert len({os.getpid(), *own.values()}) == 3 and processes.run("a", os.getpid) == own["a"]
-        side = processes.build_side("a", functools.partial, (tmp_path / "made").mkdir)
-        side()
-        with pytest.raises(RuntimeError, match="FileExistsError"):
-            side()
-        processes.clear_sides()
-        with pytest.raises(RuntimeError, match="KeyError"):
-            side()
-        with pytest.raises(BrokenProcessPool):  # an end that no job outlives
-            processes.run("a", os._exit, 1)
-        processes.clear_sides()
-        assert processes.run("a", os.getpid) not in own.values()
 
 
 def test_the_products_of_the_limit_are_the_models_own():
@@ -194,40 +151,3 @@ def test_a_wrong_part_or_flag_is_one_line(words, expected, tmp_path):
     )
     assert done.returncode == 2 and not (tmp_path / "none").exists()
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and expected in done.stderr
-
-
-def test_a_measured_side_is_skipped_and_one_that_failed_is_tried_again(tmp_path, capsys, monkeypatch):
-    matmul, _ = accelerator_sides.list_matmul_sides(accelerator_sides.SMALLEST)
-    fails = accelerator_sides.Side("lstm", "fails", "", functools.partial(int, "text"))
-    lacks = accelerator_sides.Side("lstm", "lacks", "", functools.partial(int, "text"), ("no_such_package",))
-    others = accelerator_sides.Side("population", "others", "", functools.partial(int, "text"))
-    wide = accelerator_sides.Side("lstm", "wide", "", functools.partial(int, "text"), min_devices=1000)
-    sides = [fails, lacks, wide, others, matmul]
-    failures = accelerator.run(tmp_path, sides, ["matmul", "lstm"], needs_accelerator=False)
-    assert failures == ["lstm: fails, ours: ValueError: invalid literal for int() with base 10: 'text'"]
-    with (tmp_path / "table.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["case"] for row in rows] == ["fails", "lacks", "wide", matmul.case] and float(rows[3]["ours"]) > 0
-    assert rows[0]["note"].startswith("failed: ValueError") and "no_such_package is not installed" in rows[1]["note"]
-    assert rows[2]["note"].startswith("left out: it needs 1000 devices")
-    assert not accelerator.make_path(tmp_path, others).exists()
-
-    before, tried = accelerator.make_path(tmp_path, matmul).read_bytes(), []
-    device = "cpu"
-
-    def interrupt(function, *arguments):  # in place of a process
-        if function is machine.describe_machine:
-            return {"device": device, "device_count": 1}
-        tried.append(arguments[-1])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(accelerator, "_call_in_process", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        accelerator.run(tmp_path, sides, ["matmul", "lstm"], needs_accelerator=False)
-    assert tried == [fails.measure] and "1 of 4 sides are skipped" in capsys.readouterr().out
-    assert accelerator.make_path(tmp_path, matmul).read_bytes() == before
-    with pytest.raises(errors.ConfigError, match="smallest"):
-        accelerator.run(tmp_path, sides, ["matmul"], needs_accelerator=True)
-    device = "TPU v5 lite"
-    with pytest.raises(errors.ConfigError, match="cpu, as in"):
-        accelerator.run(tmp_path, sides, ["matmul"], needs_accelerator=True)

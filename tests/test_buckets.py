@@ -3,7 +3,6 @@ whole run.
 """
 
 import json
-import threading
 import time
 
 import pytest
@@ -12,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from mlm.base import buckets, config, errors, files, lease, storage
-from mlm.data.rows import bucket_cache, store
+from mlm.data.rows import store
 from mlm.training.run import directory, log
 
 
@@ -218,31 +217,3 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
     assert len(calls) == 2 and "the digest of rows.bin does not match; making it again" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "four"))
     assert make_folder("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2
-
-
-def test_who_comes_while_rows_are_made_waits_and_fetches_them(root, tmp_path, monkeypatch):
-    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
-    storage.BUCKET.write("gs://lab/.keep", b"")
-    calls, found = [], []
-
-    def other():
-        folder = tmp_path / "other"
-        folder.mkdir()
-        make = bucket_cache.make_through_bucket(
-            files.make_path(there), {"of": "these"}, lambda folder: calls.append(folder)
-        )
-        found.append(make(folder))
-
-    def make(folder):
-        calls.append(folder)
-        thread.start()
-        time.sleep(0.1)
-        (folder / "rows.bin").write_bytes(b"rows")
-        return {"rows": 1}
-
-    thread = threading.Thread(target=other)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
-    there = f"gs://lab/cache/rows-{files.json_sha256({'of': 'these'})[:16]}"
-    store.get_or_make_folder("gs://lab/cache", "rows", {"of": "these"}, make)
-    thread.join()
-    assert len(calls) == 1 and found == [{"rows": 1}] and (tmp_path / "other" / "rows.bin").read_bytes() == b"rows"

@@ -113,19 +113,6 @@ def test_the_vocabulary_is_of_the_training_part(folder):
     assert packed.manifest["validation"]["unknown"] == 0.5  # 10 of the last 20
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"data__path": "", "data__corpus": "docstrings"}, r"pack\.mode = 'stream': expected another"),
-        ({"data__document_boundary": "line"}, r"data\.document_boundary = 'line': nothing reads it"),
-        ({"tokenizer__vocab_size": 3}, r"tokenizer\.vocab_size = 3: expected at least 6"),
-    ],
-)
-def test_what_no_stream_can_be_is_refused(folder, changes, words):
-    with pytest.raises(errors.ConfigError, match=rf"^config\.{words}"):
-        resolve(folder, **changes)
-
-
 def test_a_stream_without_text_in_a_split_is_refused(folder):
     (folder / "a.txt").write_text("")
     with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*': expected text; there is not a byte"):

@@ -16,7 +16,6 @@ from small import drawn_config
 
 from mlm.base import buckets, config, errors, fields
 from mlm.cli import command, entry, sweep
-from mlm.data.language import grammar
 from mlm.launch.cluster import slurm
 from mlm.launch.sweep import sweep_points, target_compiler
 from mlm.training.run import loop
@@ -119,30 +118,6 @@ def test_links_lead_to_files_of_a_clone(page):
     targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", FENCE.sub("", PAGES[page]))
     files = [target for target in targets if not target.lstrip("./").startswith("reference/")]
     assert [target for target in files if not (ROOT / page).parent.joinpath(target).exists()] == []
-
-
-NOTEBOOK = json.loads((ROOT / "experiments" / "use.ipynb").read_text())
-SOURCES = PAGES | {
-    "use.ipynb": "\n".join("".join(cell["source"]) for cell in NOTEBOOK["cells"]),
-    **{str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "mlm").rglob("*.py"))},
-}
-QUOTED = r'"[^"{}\n]+"'
-TEXT_COMMANDS = r"mlm (?:fill|embed|similar|score|predict|generate|translate|readability|attention|floor) \S+"
-TEXT_METHODS = r"\.(?:fill_mask|encode|similar|logits|pseudo_log_likelihood|predict|generate|translate|attentions)\(\[?"
-
-
-def find_sentences(source: str) -> list[str]:
-    """The example texts of a page: of commands and methods that read texts, and all that end as a sentence does."""
-    after = re.findall(rf"(?:{TEXT_COMMANDS}|{TEXT_METHODS})((?:[ ,]*{QUOTED})+)", SOURCES[source])
-    texts = re.findall(QUOTED, " ".join(after)) + re.findall(r'"[^"{}\n]+ \."', SOURCES[source])
-    return [text.strip('"') for text in texts if " " in text]
-
-
-def test_example_sentences_have_no_word_that_the_built_in_language_lacks():
-    known = {*grammar.build_grammar(config.Language(max_words=16)).words, "[MASK]"}
-    found = {(source, text) for source in SOURCES for text in find_sentences(source)}
-    assert len({source for source, _ in found}) >= 9 and len(found) > 25
-    assert {(source, text) for source, text in found if not known >= set(text.split())} == set()
 
 
 SUBMIT_COMMANDS = [line for line in find_commands("docs/guides/clusters.md") if line.startswith("mlm sweep submit")]

@@ -218,35 +218,6 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 
-def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, tmp_path, capsys):
-    from mlm.cli.evaluate import select_runs
-
-    cfg, _ = run
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "table.md").write_text("|")
-    begun = json.dumps(files.add_digest({"config": {"train.steps": 9}, "format": fields.RUN_FORMAT}))
-    for name, text in (("begun", begun), ("torn", begun[:20])):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(text)
-    shutil.copytree(cfg.workdir, tmp_path / "half")
-    saved = directory.read_identity(tmp_path / "half")
-    saved["config"]["train.steps"] = 1000
-    files.write_json_with_digest(tmp_path / "half" / "config.json", saved)
-    every = [str(tmp_path / name) for name in ("logs", "half", "table.md", "begun", "torn")]
-    assert select_runs([*every, cfg.workdir]) == [every[1], cfg.workdir]
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        f"skipped, not runs: {every[0]}, {every[2]}",
-        f"not trained to the end: {every[1]} (step 30 of 1,000)",
-        f"skipped, no checkpoint yet: {every[3]}",
-        f"skipped, damaged config: {every[4]}",
-    ]
-    assert select_runs([cfg.workdir]) == [cfg.workdir] and capsys.readouterr().err == ""
-    with pytest.raises(errors.ConfigError, match=r"^directories = 2: expected at least one with a trained model; "):
-        select_runs([every[0], every[3]])
-    assert select_runs(every[:1]) == every[:1]  # which opening it says more about
-
-
 def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, monkeypatch, capsys):
     cfg, _ = run
     monkeypatch.chdir(tmp_path)

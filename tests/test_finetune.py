@@ -212,45 +212,6 @@ def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
     assert answers["dev"]["accuracy"] == result["evaluation"]["accuracy"]
 
 
-def test_the_one_ending_with_a_name_is_learnt_to_be_chosen(pretrained, tmp_path):
-    draw = np.random.default_rng(0)
-    for split, count in (("train", 64), ("dev", 40), ("test", 24)):
-        at_N = draw.integers(0, 3, count)
-        rows = (",".join(["the"] + ["Anna" if at == number else "the" for number in range(3)]) for at in at_N)
-        (tmp_path / split).write_text("".join(f"{row},{'ABC'[at]}\n" for row, at in zip(rows, at_N, strict=True)))
-    said = {
-        "format": "csv",
-        "train": "train",
-        "dev": "dev",
-        "test": "test",
-        "text_column": "0",
-        "choice_columns": "1,2,3",
-        "label_column": "4",
-        "labels": "A,B,C",
-    }
-    cfg, packed = make_config(
-        pretrained,
-        "multiple_choice",
-        data__task="own",
-        data__task_path=str(tmp_path),
-        objective="multiple_choice",
-        train__steps=30,
-        train__checkpoint_every=30,
-        optim__learning_rate=5e-3,
-        pack__seq_len=8,
-        **{f"data__labelled__{name}": value for name, value in said.items()},
-    )
-    result = loop.train(cfg, packed)
-    found = result["evaluation"]
-    assert found["accuracy"] > 0.95 > found["majority_accuracy"] + 0.4
-    answers = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
-    for split, count in (("dev", 40), ("test", 24)):
-        records = directory.read_predictions(cfg.workdir, split)
-        assert len(records) == count and {record["predicted"] for record in records} == {*"ABC"}
-        right = [record["gold"] == record["predicted"] for record in records]
-        assert np.mean(right) == pytest.approx(answers[split]["accuracy"]) and records[3]["id"] == "3"
-
-
 def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
     for changes, said in (
         ({"data__task": "topik"}, "config.data.task = 'topik': expected .* did you mean 'topic'"),

@@ -15,7 +15,7 @@ from small import drawn_config
 
 from mlm.base import fields, recipe_constants, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import causal_posterior, grammar, posterior, word_classes
+from mlm.data.language import grammar, posterior, word_classes
 from mlm.data.rows import pack
 from mlm.evaluation import loss_decomposition
 from mlm.evaluation.evaluations import EvaluationCase
@@ -223,23 +223,3 @@ def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
     for part in PARTS:
         assert found[part]["excess"] > 0.02 if part == lacks else abs(found[part]["excess"]) < 1e-4, (part, found)
     assert 0 < found[lacks]["excess_se"] < found[lacks]["excess"]
-
-
-def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
-    cfg, rows, language = data
-    cfg = fields.override(cfg, {"objective": "causal", "model.directionality": "causal"})
-    words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
-    known = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, cfg.data.language.max_words)
-    logits_NxLxV = np.full((*words_NxL.shape, rows.dataset_info.vocab_size), -1e9, np.float32)
-    entry_W = np.array([*(rows.tokenizer.pieces.index(word) for word in language.words), SEP])
-    logits_NxLxV[known.example_K[:, None], known.position_K[:, None] - 1, entry_W] = posterior.compute_log_probs(
-        causal_posterior.add_end_state(language.hmm), known
-    )
-    found, whole = decompose(cfg, rows, logits_NxLxV, "left")
-    np.testing.assert_allclose(excess(found), 0, atol=1e-4)
-    assert whole["excess_loss"] == pytest.approx(0, abs=1e-5) and found["predictions"] == whole["predictions"]
-    assert sum(found[part]["floor"] for part in PARTS) == pytest.approx(whole["floor"], rel=1e-5)
-    less = logits_NxLxV - np.where(np.arange(rows.dataset_info.vocab_size) == SEP, 2, 0).astype(np.float32)
-    found, whole = decompose(cfg, rows, less, "left")
-    np.testing.assert_allclose(excess(found), [whole["excess_loss"], 0, 0], atol=1e-4)
-    assert whole["excess_loss"] > 0.01

@@ -8,7 +8,6 @@ import jax
 import pytest
 from small import drawn_config
 
-from mlm import models
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
@@ -80,18 +79,6 @@ def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):
     assert not any(
         platform_kernels.uses_kernel(config.Model(kernels="reference"), name) for name in platform_kernels.KERNELS
     )
-
-
-def test_a_run_says_that_attention_with_dropout_is_not_fused():
-    def explain(family="transformer", **changes):
-        cfg = fields.override(config.Config(), {"model.family": family} | {f"model.{k}": v for k, v in changes.items()})
-        return models.explain_plain_attention(cfg)
-
-    fused = {"kernels": "gelu,splash_attention", "attention_dropout": 0.1}
-    assert explain(**fused).startswith("config.model.attention_dropout = 0.1: splash_attention drops no")
-    assert not explain(**fused | {"attention_dropout": 0.0})
-    assert not explain(**fused | {"kernels": "gelu"})
-    assert not explain("feedforward", **fused)
 
 
 @pytest.mark.slow

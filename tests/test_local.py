@@ -3,10 +3,8 @@
 All but the last test watch a stand-in for mlm.cli.train, which makes steps without JAX.
 """
 
-import functools
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -16,13 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-import jax
 import pytest
-from small import environment
 
-from mlm.base import config, fields
 from mlm.launch import child_process, local_processes
-from mlm.training.run import checkpoint, loop, preemption, resolution
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = """
@@ -172,87 +166,6 @@ def lives(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_each_has_its_part_of_the_devices(watched, tmp_path, monkeypatch):
-    assert [child_process.slice_share([0, 1, 2, 3, 4], number, 2) for number in range(2)] == [[0, 1], [2, 3, 4]]
-    monkeypatch.setattr(child_process, "uses_gpus", lambda: True)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3,5,7")
-    assert [child_process.gpu_environment(number, 2)["CUDA_VISIBLE_DEVICES"] for number in range(2)] == ["2,3", "5,7"]
-    with pytest.raises(
-        local_processes.errors.ConfigError, match="--local_processes = 3: expected a divisor of 4, the number of"
-    ):
-        local_processes.check_gpus(local_processes.LocalLaunch(3, 3, 60, "run"))
-    monkeypatch.undo()
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert child_process.list_gpus() == [] and child_process.gpu_environment(0, 2) == {}
-
-
-@pytest.mark.slow
-def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if_not(tmp_path, monkeypatch):
-    rng = random.Random(0)
-    (tmp_path / "text.txt").write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
-    changes = {
-        "data.path": str(tmp_path / "text.txt"),
-        "data.document_boundary": "line",
-        "data.cache_dir": str(tmp_path / "cache"),
-        "tokenizer.kind": "words",
-        "tokenizer.vocab_size": 12,
-        "model.num_layers": 1,
-        "model.width": 16,
-        "model.num_heads": 2,
-        "model.mlp_dim": 16,
-        "pack.seq_len": 16,
-        "train.steps": 4000,
-        "train.batch_size": 4,
-        "train.checkpoint_every": 10,
-        "train.log_every": 1,
-        "eval.batch_size": 4,
-        "eval.max_examples": 8,
-        "workdir": str(tmp_path / "run"),
-    }
-    words = [f"--config.{name}={value}" for name, value in changes.items()]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "mlm", "train", *words, "--local_processes=2", "--expect_devices=2"],
-        cwd=ROOT,
-        env=environment(TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    said, killed, told = [], False, False
-    for line in run.stdout:
-        said.append(line)
-        step = int((re.search(r": step (\d+)/", line) or [0, 0])[1])
-        if step >= 15 and not killed:
-            killed = True
-            os.kill(process(run.pid, 1), signal.SIGKILL)
-        if step >= 25 and any("continuing from step" in line for line in said) and not told:
-            told = True
-            run.send_signal(signal.SIGTERM)
-    said = "".join(said)
-    assert run.wait() == 128 + signal.SIGTERM, said
-    assert "2 processes, 1 device here, 2 in all (cpu)\n" in said
-    assert re.search(
-        r"^process 1 ended at step \d+: killed by SIGKILL \(.*\): restarting all processes from step \d+ "
-        r"\(restart 1 ",
-        said,
-        re.MULTILINE,
-    ), said
-    step = int(re.search(r"^stopped at step ([\d,]+) of 4,000, saved in", said, re.MULTILINE)[1].replace(",", ""))
-    monkeypatch.setattr(
-        loop.programs, "build_program", functools.partial(loop.programs.build_program, devices=jax.devices()[:2])
-    )
-    monkeypatch.setattr(preemption.Preemption, "is_requested", lambda asked, checkpoints, number: number == step + 5)
-    digests = []
-    for name in ("run", "undisturbed"):
-        cfg = resolution.resolve(fields.override(config.Config(), changes | {"workdir": str(tmp_path / name)}))
-        with pytest.raises(preemption.RunStopped):
-            loop.train(cfg)
-        with checkpoint.open_manager(cfg.workdir) as checkpoints:
-            digests.append(checkpoint.read_newest_digest(cfg.workdir))
-            assert checkpoints.latest_step() == step + 5
-    assert digests[0] == digests[1]
 
 
 def process(parent, number):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from small import PLAIN, batch, build, drawn_config, small_config
 
-from mlm.base import errors, fields, types
+from mlm.base import types
 from mlm.data.language import grammar
 from mlm.data.rows import pack
-from mlm.evaluation import context_range, evaluation_tasks
-from mlm.training.run import resolution, trained_run
+from mlm.evaluation import context_range
+from mlm.training.run import trained_run
 from mlm.training.step import program
 
 
@@ -102,30 +102,3 @@ def test_recall_is_of_names_that_stood_before_by_the_sentences_between(run):
         low: (len(of), np.mean(of)) for low, of in by_hand.items()
     }
     assert 0 < found["accuracy"] < found["optimum"] < 1
-
-
-def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
-    cfg = resolution.resolve(fields.override(small_config(objective="causal"), {"eval.context_range": True}))
-    asked = {part.name for part in evaluation_tasks.list_due_cases(cfg) if part.task == "context_range"}
-    assert asked == {"gradient", "time", "recall"}
-    assert not context_range.get_unsupported_reason(cfg)
-    with pytest.raises(
-        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config"
-    ):
-        resolution.resolve(fields.override(small_config(), {"eval.context_range": True}))
-    assert (
-        context_range.get_unsupported_reason(small_config())
-        == "config.model.directionality is bidirectional, not causal"
-    )
-    masked = {"objective": "mlm", "model.directionality": "causal"}
-    reason = context_range.get_unsupported_reason(small_config(objective="mlm", model__directionality="causal"))
-    assert reason.startswith("config.objective is mlm")
-    with pytest.raises(
-        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config\.o"
-    ):
-        resolution.resolve(fields.override(small_config(), masked | {"eval.context_range": True}))
-    beside = small_config("encoder_decoder", objective="causal", data__corpus="parallel", data__language__max_words=9)
-    with pytest.raises(
-        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config\.m"
-    ):
-        resolution.resolve(fields.override(beside, {"eval.context_range": True}))

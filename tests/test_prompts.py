@@ -161,31 +161,6 @@ def test_words_that_are_not_one_entry_of_the_vocabulary_are_errors(run):
     assert UNK not in split and len(split) > 1
 
 
-def test_what_cannot_be_asked_is_said_in_one_line(folder, tmp_path):
-    for arguments, message in (
-        (("sst3", folder), r"^--prompt = 'sst3': expected one of sst2, .*; did you mean 'sst2'\?$"),
-        (("sst2", f"{folder}/no"), r"^--task_path = .*: expected the folder of sst2's files$"),
-        (("sst2", ""), r"^--task_path = '': expected the folder"),
-        (("sst2", folder, "{text} was"), r"^--pattern = '\{text\} was': expected \[MASK\] once, with spaces"),
-        (("sst2", folder, "{text} [MASK] {second}"), r"not '\{second\}'$"),
-        (("sst2", folder, "{text}, [MASK]"), r"expected \{text\} once"),
-        (("mrpc", folder, "{text} [MASK]"), r"expected \{second\} once"),
-        (("sst2", folder, "", ("good",)), r"^--verbalizers = 'good': expected a word for each label .*: 0, 1$"),
-    ):
-        with pytest.raises(errors.ConfigError, match=message) as caught:
-            prompts.read_task(*arguments)
-        assert "\n" not in str(caught.value)
-    task = prompts.read_task("sst2", folder)
-    with pytest.raises(errors.ConfigError, match=r"^examples of the rarest label = 5: expected at least 32"):
-        few_shot.sample_examples([["a", 0]] * 60 + [["b", 1]] * 5, 2, 13)
-    for grid, field in (
-        (few_shot.FewShotGrid((), (1e-3,)), "--few_batches"),
-        (few_shot.FewShotGrid((2,), (0.0,)), "--few_rates"),
-    ):
-        with pytest.raises(errors.ConfigError, match=f"^{field} = .*: expected numbers above 0$"):
-            few_shot.list_cases(task, grid)
-
-
 def test_the_examples_are_those_of_the_papers_code():
     """np.random.seed, np.random.shuffle of all lines, the first 16 of each label, and the next 16."""
     lines = [[f"text {number}", number % 3 % 2] for number in range(200)]

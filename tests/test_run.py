@@ -230,13 +230,6 @@ def test_changed_text_is_not_taken_for_the_text_trained_on(base, tmp_path):
         loop.train(resolve(ours, tmp_path / "e"))
 
 
-def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
-    result = loop.train(resolve(base, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
-    record = [record for record in files.read_records(tmp_path / "f" / "metrics.jsonl") if "nsp_loss" in record][-1]
-    assert record["loss"] == pytest.approx(record["mlm_loss"] + record["nsp_loss"], rel=0.05)
-    assert 0 < result["evaluation"]["nsp_accuracy"] < 1 and result["evaluation"]["nsp_loss_se"] > 0
-
-
 def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
     result = loop.train(resolve(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
     (start,) = directory.read_provenance(tmp_path / "c")

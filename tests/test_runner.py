@@ -184,12 +184,3 @@ def test_two_runners_train_no_point_twice(folder, undisturbed):
         for text in ((root / "table.csv").read_bytes(), undisturbed)
     )
     assert ours == [pytest.approx(row, rel=1e-5) for row in theirs]
-
-
-def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side():
-    tiny = fields.override(config.Config(), {"model.num_layers": 2, "model.width": 128})
-    large = fields.override(tiny, {"model.num_layers": 24, "model.width": 1024, "train.batch_size": 256})
-    assert [
-        runner.choose_vmap_runs(platform, cfg)[0]
-        for platform, cfg in (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))
-    ] == [1, runner.MAX_VMAP_RUNS, runner.MAX_VMAP_RUNS, 1]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from test_experiments import FLOORS, OWN, about, result
 
-from mlm.base import config, errors, fields
+from mlm.base import config, fields
 from mlm.objectives import mlm
-from mlm.report import evaluation_sets, run_columns, summary, table
+from mlm.report import evaluation_sets, summary, table
 from mlm.report.evaluation_columns import METRIC
 from mlm.training.validation import references
 
@@ -64,20 +64,6 @@ def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
     assert said in table.to_markdown(found, columns)
 
 
-def test_columns_of_every_run_are_filled_unless_the_experiment_does_it():
-    runs = [make_run("one", seed, 3.0, model__cell="gru", model__size="micro") for seed in (0, 1)]
-    for seed, run in enumerate(runs):
-        run |= {"tokens": 100 + 10 * seed, "tokens_per_second": 5.0 + seed, "non_embedding": 7, "steps": 3}
-    columns = run_columns.select_columns("model", "size", "tokens", "tokens_per_second")
-    rows, shown = summary.build_table(runs, columns, lambda seeds: {"size": "ours"})
-    assert [column.name for column in shown[:4]] == ["model", "size", "tokens", "tokens_per_second"]
-    assert (rows[0]["model"], rows[0]["size"], rows[0]["tokens"]) == ("gru", "ours", 105)
-    assert rows[0]["tokens_per_second"].mean == 5.5 and "non_embedding" not in rows[0]
-    assert "tokens" not in summary.build_table(runs, OWN, about)[0][0]
-    with pytest.raises(errors.ConfigError, match="did you mean 'tokens'"):
-        run_columns.select_columns("token")
-
-
 @pytest.mark.parametrize("change", ["masks", "rows", "score", "unigram", "floor"])
 def test_what_makes_losses_incomparable_is_seen(change):
     one = make_run("one", 0, 3.0)
@@ -121,26 +107,6 @@ def judge(one, perplexity=None, **suites):
         for name, (share, sha) in suites.items()
     }
     return one
-
-
-def test_what_every_seed_was_asked_since_has_a_column_with_its_name():
-    results = [result("one", seed, 3.0) for seed in (0, 1)]
-    assert not [name for name in summary.build_table(results, OWN, about)[0][0] if name.startswith(("pseudo", "pairs"))]
-    for seed, one in enumerate(results):
-        judge(one, (20.0 + seed, "a"), blimp=(0.6, "b"), mine=(0.9 + seed / 20, "c"))
-    found, columns, said = build_table([*results, judge(result("other", 0, 3.0), mine=(1.0, "c"))])
-    titles = {column.name: column.title for column in columns}
-    assert (
-        titles["pairs_blimp"] == "blimp: accuracy on pairs (%)"
-        and titles["pairs_mine"] == "mine: accuracy on pairs (%)"
-    )
-    assert found[0]["pseudo_perplexity"].mean == 20.5 and found[0]["pairs_blimp"].mean == pytest.approx(60)
-    assert found[0]["pairs_mine"] == pytest.approx((92.5, 90, 95)) and found[1]["pairs_mine"].mean == 100
-    assert (
-        "pairs_blimp" not in found[1]
-        and "mine: accuracy on pairs (%): mean of 2 paradigms, 100 pairs in all, by PLL-word-l2r (Kauf & Ivanova 2023)."
-        in said
-    )
 
 
 def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_were_not():

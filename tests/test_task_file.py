@@ -88,26 +88,10 @@ def test_a_fine_tuning_records_the_file_and_the_command_line_overrides_it(folder
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (
-            "text_column =",
-            "text_colum =",
-            ": no key 'text_colum', expected one of name, .*; did you mean 'text_column'",
-        ),
         ("pattern =", "patern =", ": prompt: no key 'patern', expected one of .*; did you mean 'pattern'"),
         ("text_column = 0", "text_column = []", r": text_column = \[\]: expected a text or a number"),
-        ("text_column = 0", "text_column = true", ": text_column = True: expected a text or a number"),
-        ('"bad", "good"', '"bad, worse", "good"', ": labels = 'bad, worse': expected a text without a comma"),
-        ('format = "tsv"', 'format = "tvs"', ": format = 'tvs': expected one of .*; did you mean 'tsv'"),
         ('format = "tsv"', 'format = "tsv', r": expected TOML: .* \(at line 2, column \d+\)"),
-        ('format = "tsv"', 'format = "tsv"\nformat = "tsv"', ": expected TOML: "),
         ('"train.tsv"', '"trian.tsv"', ": train = 'trian.tsv': expected a file in .*; did you mean 'train.tsv'"),
-        ('train = "train.tsv"', "", ": train = '': expected to be set"),
-        ('path = "files"', 'path = "file"', ": path = '.*/file': expected the folder of the task's files"),
-        ('path = "files"', 'name = "../a"', ": name = '../a': expected letters, digits"),
-        ('path = "files"', 'objective = "classify"', ": objective = 'classify': expected one of .* 'classification'"),
-        ('path = "files"', 'path = "files"\nscheme = "bio"', ": scheme = 'bio': nothing reads it, since format"),
-        ('path = "files"', 'path = "files"\ndoc_stride = "3"', ": doc_stride = '3': expected a whole number"),
-        ('{good = "great", bad = "terrible"}', '"great"', ": prompt: verbalizers = 'great': expected a table"),
     ],
 )
 def test_faults_are_one_line_with_file_and_key(folder, old, new, said):

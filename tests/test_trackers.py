@@ -1,24 +1,19 @@
 """Trackers of a run: what Weights & Biases (offline) and MLflow (a local store) hold is what metrics.jsonl holds."""
 
-import contextlib
 import json
 import os
-import signal
 import struct
-import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from small import environment, make_letters_config
+from small import make_letters_config
 
 from mlm.base import errors, fields, files
 from mlm.training.run import directory, divergence, log, loop, preemption, trackers, vmapped_runs
 from mlm.training.step import program
 
-ROOT = Path(__file__).parents[1]
 STEPS = 12
 BLOCK = 32768  # bytes of a W&B file that no chunk crosses
 HEADER = 7  # bytes before the first chunk, and of a chunk's header
@@ -197,39 +192,6 @@ def test_vmapped_runs_have_trackers_of_their_own(folder):
         assert_tracked(cfg.workdir)
     assert read_metrics(configs[0].workdir)[STEPS, "loss"] != read_metrics(configs[1].workdir)[STEPS, "loss"]
     assert not read_wandb(configs[0].workdir)[1] & read_wandb(configs[1].workdir)[1]
-
-
-@pytest.mark.slow
-def test_after_a_kill_no_step_is_logged_twice(folder, monkeypatch):
-    """A killed process loses the last seconds of W&B's offline file, and at most one record of MLflow."""
-    cfg = make_config(folder, "killed", train__steps=20_000, train__checkpoint_every=200, train__log_every=20)
-    cfg = fields.override(cfg, {"train.eval_every": 0})
-    changes = {name: value for name, value in fields.flatten(cfg).items() if value != fields.DEFAULT[name]}
-    command = [sys.executable, "-m", "mlm", "train", *(f"--config.{name}={value}" for name, value in changes.items())]
-    path = Path(cfg.workdir, "metrics.jsonl")
-    for target in (500, 900):
-        with contextlib.ExitStack() as stack:
-            process = stack.enter_context(
-                subprocess.Popen(command, cwd=ROOT, env=environment() | RUN_VARIABLES, stdout=subprocess.DEVNULL)
-            )
-            deadline = time.monotonic() + 200
-            while not path.exists() or max((record["step"] for record in read_lines(path)), default=0) < target:
-                assert process.poll() is None and time.monotonic() < deadline
-                time.sleep(0.05)
-            process.send_signal(signal.SIGKILL)
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    values, ids, _ = read_mlflow(cfg.workdir)
-    assert len(ids) == 1
-    assert {len(of_step) for of_step in values.values()} == {1}
-    losses = {step for step, name in values if name == "loss"}
-    assert len({*range(20, max(losses) + 1, 20)} - losses) <= 1
-    values, ids, _ = read_wandb(cfg.workdir, num_tries=1)  # its last record never comes
-    assert len(ids) <= 1
-    assert Counter(len(of_step) for of_step in values.values()).keys() <= {1}
-
-
-def read_lines(path):
-    return files.read_complete_lines(path)[0]
 
 
 def test_an_mlflow_store_that_fails_does_not_end_the_run(folder, monkeypatch, caplog):
