@@ -9,7 +9,6 @@ import pytest
 from mlm.base import config, errors, special, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import loader, pack, parallel_text
-from mlm.data.text import parallel_text as text
 from mlm.training.run import resolution
 
 LENGTH, SOURCE = 24, 20

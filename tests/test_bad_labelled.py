@@ -9,7 +9,6 @@ from small import get_refusal
 
 from mlm.base import config, fields
 from mlm.data.rows import pack
-from mlm.data.tasks import conll, squad
 from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution
 
@@ -200,23 +199,6 @@ def test_a_config_that_does_not_describe_its_task(said, words, tmp_path, tokeniz
     (tmp_path / "cache").mkdir()
     line = get_refusal(load, tmp_path, tokenizer, "tsv", **said)
     assert re.match(f"config.data.labelled.{words}", line), line
-
-
-def test_what_a_task_needs_beside_its_files(tmp_path, tokenizer):
-    base = {"data.task": "sst2", "data.task_path": str(tmp_path), "tokenizer.path": tokenizer}
-    for change, words in (
-        ({"data.task": "sst"}, "config.data.task = 'sst': expected one of .*; did you mean 'sst2'"),
-        ({"data.task_path": ""}, "config.data.task_path = '': expected the folder"),
-        ({"tokenizer.path": ""}, "config.tokenizer.path = '': expected the folder of a tokenizer"),
-        ({"objective": "tagging"}, "config.objective = 'tagging': expected classification, since config.data.task"),
-        (
-            {"data.task": "squad", "data.labelled.doc_stride": 128},
-            r"config.data.labelled.doc_stride = 128: expected 1 <= value <= 61, so that .* config.pack.seq_len = 128",
-        ),
-        ({"data.task": "squad", "pack.seq_len": 67}, "config.pack.seq_len = 67: expected at least 68: 64 tokens"),
-    ):
-        cfg = resolution.derive_fields(fields.override(config.Config(), base | change))
-        assert re.match(words, get_refusal(pack.check, cfg))
 
 
 @pytest.mark.parametrize(("seq_len", "stride"), [(68, 1), (128, 30), (384, 128)])

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import flax_rnn, growth, machine, matmul_limit, mlm_step, peers, timing
+from experiments.benchmark import flax_rnn, growth, matmul_limit, mlm_step, timing
 from mlm.models import MODELS, lm
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,6 @@ docs are those of the code.
 """
 
 import importlib.util
-import json
 import os
 import re
 import shlex

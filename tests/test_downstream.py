@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from small import small_config
 
-from mlm.base import config, errors, fields, lease
+from mlm.base import errors, fields, lease
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_state
-from mlm.training.run import directory, divergence, finetuning_recipe, log, loop, resolution
+from mlm.training.run import directory, divergence, log, loop, resolution
 from mlm.training.run.preemption import RunStopped
 
 GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
@@ -138,32 +138,6 @@ def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
     monkeypatch.setattr(loop, "train", diverges)
     (one,) = evaluation_tasks.finish_evaluations(cfg)["summary"]["finetuned_tasks"].values()
     assert one["failed"] == [0] and one["trials"] == 2 and evaluation_tasks.list_missing_cases(cfg) == []
-
-
-def test_the_same_task_has_one_column_whatever_is_set_and_a_name_for_each_variant(pretrained):
-    _, copy = pretrained
-    variants = (
-        ",finetune.layerwise_lr_decay=0.95,finetune.layerwise_lr_decay=0.9,from_scratch model.init_std=0.05,"
-        "from_scratch model.init_std=0.5"
-    )
-    parts = evaluation_tasks.list_due_cases(copy(learning_rates=(1e-2,), variants=variants))
-    assert len({part.inputs["task_sha256"] for part in parts}) == 1 and len({part.name for part in parts}) == 5
-    left = fields.override(copy(learning_rates=(1e-2,)), {"objective": "causal", "model.directionality": "causal"})
-    assert (
-        finetuning_recipe.plan_config(left, finetuning_recipe.list_trials(left)[0]).finetune.pooling == "last"
-    )  # the first state sees nothing
-    assert {
-        part.inputs["task_sha256"] for part in evaluation_tasks.list_due_cases(left) if part.task == "finetuned_tasks"
-    } == {parts[0].inputs["task_sha256"]}
-    assert (
-        len(
-            {
-                part.inputs["task_sha256"]
-                for part in evaluation_tasks.list_due_cases(copy(tasks="sst2,topic", learning_rates=(1e-2,)))
-            }
-        )
-        == 2
-    )
 
 
 BAD = {

@@ -121,20 +121,6 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     assert later["step"] == 31 and later["evaluations"].keys() == {"pseudo_likelihood"} and later["summary"] == {}
 
 
-def test_all_cases_and_models_of_a_run_s_milestones_share_a_program_for_each_length(run, suite, monkeypatch):
-    shapes, compute_log_probs = [], masked_queries.compute_log_probs
-
-    def trace(model, params, queries):
-        shapes.append(queries.ids_BxL.shape)
-        return compute_log_probs(model, params, queries)
-
-    monkeypatch.setattr(masked_queries, "compute_log_probs", trace)
-    for step in (28, 29):
-        loaded = trained_run.load(run[0].workdir, {"eval.batch_size": 12})
-        evaluation_tasks.evaluate(loaded._replace(step=step), parts(suite[0], suite[1]))
-    assert shapes and len(shapes) == len(set(shapes))
-
-
 def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
     """Its further masking rates: the evaluation's own rate gives the evaluation again."""
     cfg, result = run

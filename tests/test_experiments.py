@@ -1,19 +1,15 @@
 """Experiments: every point of every scale is one that a run would take, and their tables say what the runs found."""
 
-import csv
 import importlib
 import json
 import math
 import re
-import subprocess
-import sys
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
-from small import environment
 
 from mlm.base import config, fields
 from mlm.base.estimates import Estimate
@@ -185,45 +181,3 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
         assert 0 < (value.mean if isinstance(value, Estimate) else value) < 10
     filled = {column.name for column in columns}
     assert {"loss", "accuracy"} <= filled and all(any(column in row for row in made) for column in filled)
-
-
-@pytest.mark.slow
-def test_a_quick_sweep_ends_in_its_table(tmp_path):
-    """Of static and dynamic masks: one program, whose points differ in a traced value."""
-    where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache_dir={tmp_path / 'cache'}"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mlm",
-            "sweep",
-            "run",
-            "experiments/dynamic_masking.py",
-            "--scale=quick",
-            "--config.train.steps=10",
-            "--config.downstream.epochs=0.1",
-            "--config.model.scan_unroll=1",
-            "--config.model.num_layers=1",
-            "--config.data.language.train_documents=1000",
-            "--config.data.language.validation_documents=100",
-            "--config.downstream.learning_rates=1e-3",
-            "--config.pack.seq_len=32",
-            *where,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stderr
-    with (tmp_path / "runs" / "table.csv").open() as file:
-        found = {row["masking"]: row for row in csv.DictReader(file)}
-    dynamic, static = "dynamic", "static, 2 of each row"
-    assert list(found) == [dynamic, static, "unigram", "Bayes optimum", "window floor", "majority class"]
-    assert 0 < float(found[dynamic]["task_topic"]) < float(found["Bayes optimum"]["task_topic"]) < 100
-    floor = float(found["Bayes optimum"]["loss"])
-    for name in (dynamic, static):
-        loss, gap, error = (float(found[name][key]) for key in ("loss", "excess_loss", "excess_loss_se"))
-        assert error > 0 and gap > 1.96 * error and loss == pytest.approx(floor + gap)
-    assert found[dynamic]["loss"] != found[static]["loss"]

@@ -5,9 +5,7 @@ import json
 import pytest
 
 from experiments import architectures, masking_rate, modern_bert
-from mlm.base import fields
 from mlm.experiment.recipes import MODERN_BLOCK
-from mlm.report import compare
 
 
 def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():

@@ -10,7 +10,6 @@ import pytest
 from small import PLAIN, batch, drawn_config, make_dataset_info, prepare_finetuning, small_config, state_of
 
 from mlm.base import config, errors, fields
-from mlm.cli import finetune as command
 from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import (
@@ -210,19 +209,3 @@ def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
         assert len(records) == count and np.mean(right) == pytest.approx(answers[split]["accuracy"])
         assert all(record["score"] <= 0 for record in records)
     assert answers["dev"]["accuracy"] == result["evaluation"]["accuracy"]
-
-
-def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
-    for changes, said in (
-        ({"data__task": "topik"}, "config.data.task = 'topik': expected .* did you mean 'topic'"),
-        ({"finetune__trainable_layers": 3}, "config.finetune.trainable_layers = 3: expected -1 <= value <= 1"),
-        ({"finetune__layerwise_lr_decay": 0.0}, "config.finetune.layerwise_lr_decay = 0.0"),
-        ({"data__task": "sst2"}, "config.data.task_path = ''"),
-    ):
-        with pytest.raises(errors.ConfigError, match=said):
-            make_config(pretrained, "bad", **changes)
-    for epochs in (math.nan, math.inf):
-        with pytest.raises(errors.ConfigError, match=r"--epochs = (nan|inf): expected a finite"):
-            prepare_finetuning(pretrained[0], {"data.task": "topic"}, epochs=epochs)
-    with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
-        prepare_finetuning(f"{pretrained[0]}s", pretrained[1])

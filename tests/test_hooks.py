@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from small import make_dataset_info, small_config, small_program
 
-from mlm.base import config, device_peaks, fields, files
+from mlm.base import config, fields
 from mlm.base.types import BatchSums
-from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, log, model_flops, periodic_evaluation, plateau, profile, progress, training_run
+from mlm.training.run import checkpoint, periodic_evaluation, plateau, profile, training_run
 from mlm.training.run.hook import Hook
 
 
@@ -149,23 +148,3 @@ def test_some_steps_are_traced_and_the_run_says_where(tmp_path):
         assert (hook.folder is not None) == (step in (2, 3))
     (trace,) = tmp_path.rglob("*.xplane.pb")
     assert b"PjitFunction" in trace.read_bytes() and [str(tmp_path / "profile") in line for line in lines] == [True]
-
-
-def test_the_utilisation_is_the_counted_flops_over_the_peak_of_all_devices_and_nothing_on_a_cpu(tmp_path, monkeypatch):
-    cfg = small_config(workdir=str(tmp_path), train__steps=4, train__log_every=4, train__trackers="")
-    flops = 2 * cost.count_step_flops(cfg, 50)
-    assert model_flops.ModelFlops(cfg, 50).compute_utilisation(1e3, 10) == {}
-    monkeypatch.setattr(model_flops.device_peaks, "find_peak_flops", lambda kind: 1e9)
-    monkeypatch.setattr(model_flops.cost, "count_step_flops", lambda cfg, vocab_size: flops)
-    clock = iter(range(100, 200, 2))  # two seconds a step
-    monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
-    writer = log.Log(cfg, small_program(cfg).objective, 0, {}, model_flops.ModelFlops(cfg, 50))
-    monkeypatch.setattr(writer, "progress", types.SimpleNamespace(advance=lambda step: 0, is_stale=lambda: 0, log=dict))
-    sums = BatchSums({"mlm": 7.0}, {"mlm": 7.0}, dict.fromkeys(("tokens", "eligible", "corrupted", "correct"), 40.0))
-    metrics = {"loss": 1.0, "gradient_norm": 1.0, "parameter_norm": 1.0, "learning_rate": 1.0, "sums": sums}
-    for step in range(1, 5):
-        writer.on_metrics(step, metrics, False)
-    summary = writer.summarize()
-    writer.writer.close()
-    (record,) = files.read_records(tmp_path / "metrics.jsonl")
-    assert record["mfu"] == summary["mfu"] == pytest.approx(flops / 2 / 1e9 / jax.device_count())

@@ -271,19 +271,6 @@ def test_replaced_token_detection_goes_out_as_a_pair(tmp_path):
     np.testing.assert_allclose(generated.logits[0].numpy(), wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"model__norm_placement": "pre"}, "config.model.norm_placement = 'pre': expected one of post"),
-        ({"model__activation": "relu"}, "config.model.activation = 'relu': expected gelu"),
-        ({"model__positions": "rotary"}, "config.model.norm_placement = 'post': expected pre"),
-    ],
-)
-def test_a_pair_that_is_no_electra_says_why(changes, line, tmp_path):
-    done = ours("replaced_token_detection", model__num_layers=1, **changes).save_pretrained(str(tmp_path / "out"))
-    assert done["model_type"] == "mlm" and done["note"].startswith(line) and "\n" not in done["note"]
-
-
 def start_from(folder, **changes):
     """(the folder, parameters that a run begins with): those that the folder lacks are 7."""
     source = pretrained_folder.read_folder(folder)

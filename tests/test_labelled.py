@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from mlm.base import config, fields, types
+from mlm.base import config, fields
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import labelled, loader, pack
 from mlm.data.tasks import examples, splits, task_specs

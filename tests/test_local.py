@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mlm.launch import child_process, local_processes
+from mlm.launch import local_processes
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = """
@@ -166,15 +166,3 @@ def lives(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def process(parent, number):
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent and f"--process={number}" in (
-                path / "cmdline"
-            ).read_text().split("\0"):
-                return int(path.name)
-        except OSError:
-            continue
-    raise AssertionError("no such process")

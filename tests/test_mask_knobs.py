@@ -148,9 +148,3 @@ def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_i
     assert (np.asarray(dynamic.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
     seed, _ = draw_masks(0, rows, knobs._replace(seed=np.uint32(5)))
     assert (np.asarray(seed.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
-
-
-def test_a_constant_rate_is_not_touched_at_all():
-    knobs = program.make_train_hparams(small_config(mask__rate=0.3))
-    for done in np.linspace(0, 1, 7, dtype=np.float32):
-        assert masking.schedule_rate(knobs, done).objective["rate"] == knobs.objective["rate"]

@@ -144,9 +144,6 @@ def test_log_milestones_are_even_in_the_logarithm_and_end_with_the_run(run):
     ("value", "changes", "expected"),
     [
         ("log:0", {}, "log:24"),
-        ("log", {}, "log:24"),
-        ("1Mv", {}, "500kw"),
-        ("0", {}, "steps such as"),
         ("9", {}, "steps up to config.train.steps = 8"),
         ("1kw", {"data__corpus": "text", "data__path": "x", "tokenizer__kind": "characters"}, "words are counted"),
     ],

@@ -14,7 +14,7 @@ import vl_convert
 from pages import LOSS, get_evaluation, start
 
 from experiments import architectures
-from mlm.report import charts, figures, series
+from mlm.report import charts, figures
 from mlm.report.pages import drawings, run_provenance
 from mlm.report.pages import sweep as page
 

@@ -9,10 +9,9 @@ from small import VOCAB, small_config
 from experiments import architectures
 from mlm.base import config, fields, files
 from mlm.objectives import mlm
-from mlm.report import summary, table
+from mlm.report import table
 from mlm.training.compilation import cost
 from mlm.training.run import directory, log
-from mlm.training.validation import references
 
 
 def test_a_torn_last_line_is_left_out_and_a_changed_one_is_an_error(tmp_path):
@@ -59,9 +58,6 @@ def test_a_run_is_reported_with_what_it_was_asked_when_it_ended_and_where_it_lie
         }
     assert run["config"] == {"workdir": str(tmp_path), "seed": 1} and run["history"] == [{"step": 4, "eval_loss": 2.5}]
     assert run["held_out"].keys() == columns.keys() and run["held_out"]["mlm_nats"].tolist() == [2, 3]
-
-
-FLOORS = references.make_floor_references(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
 
 
 def run(model, seed, loss, scores=mlm.SCORES, **more):
@@ -120,45 +116,6 @@ def test_table_groups_seeds_and_writes_three_forms(tmp_path):
     assert "lowest and highest seed" in shown and "1 seed: no interval" in shown
     latex = (tmp_path / "table.tex").read_text()
     assert "\\toprule" in latex and "4.100 (4.000--4.200)" in latex and "% 1 seed" in latex
-
-
-def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optima(tmp_path):
-    known = {
-        "floor": 3.0,
-        "floor_accuracy": 0.7,
-        "window_floor": 3.5,
-        "window_floor_accuracy": 0.6,
-        "excess_loss_se": 0.01,
-    }
-    runs = [
-        run(*of, (*mlm.SCORES, *FLOORS), excess_loss=of[2] - 3.0, **known)
-        for of in (("lstm", 0, 4.0), ("lstm", 1, 4.2), ("transformer", 0, 5.0))
-    ]
-    for share, one in zip((0.6, 0.8, 0.7), runs, strict=True):
-        verbs = [{"low": low, "accuracy": share + low / 100, "optimum": 0.99} for low in (0, 1, 4, 9, 17)]
-        one["evaluations"] = {
-            "grammar_probes": {"agreement": {"distance": verbs}, "recall": {"accuracy": share / 2, "optimum": 0.9}}
-        }
-    rows, columns = architectures.table(runs)
-    table.write_table(tmp_path, rows, columns)
-    with (tmp_path / "table.csv").open() as file:
-        read = {row["model"]: row for row in csv.DictReader(file)}
-    assert list(read) == ["lstm", "transformer", "unigram", "Bayes optimum", "window floor"]
-    spread = [float(read["lstm"][name]) for name in ("excess_loss", "excess_loss_min", "excess_loss_max")]
-    assert spread == pytest.approx([1.1, 1.0, 1.2])  # over seeds
-    alone = [read["transformer"][name] for name in ("excess_loss", "excess_loss_se", "excess_loss_min")]
-    assert alone == ["2.0", "0.01", ""]  # over rows
-    assert [float(read[name]["excess_loss"]) for name in ("Bayes optimum", "window floor", "unigram")] == [
-        0.0,
-        0.5,
-        3.0,
-    ]
-    assert float(read["window floor"]["loss"]) == 3.5 and float(read["Bayes optimum"]["accuracy"]) == 0.7
-    assert float(read["window floor"]["perplexity"]) == pytest.approx(np.exp(3.5))
-    assert [float(read["lstm"][name]) for name in ("near", "far", "recall")] == pytest.approx([0.71, 0.79, 0.35])
-    assert [float(read["Bayes optimum"][name]) for name in ("near", "far", "recall")] == [0.99, 0.99, 0.9]
-    assert read["window floor"]["near"] == ""
-    assert "loss above the floor (nats)" in (tmp_path / "table.md").read_text()
 
 
 def count(**changes):

@@ -19,7 +19,6 @@ from mlm.cli.command import extract_config_flags
 from mlm.data.tasks import task_specs
 from mlm.launch.sweep import sweep_points, table_rehearsal
 from mlm.report import evaluation_columns, excess_loss, reproduction, results_page, summary
-from mlm.training.run import provenance
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "experiments" / "figures"

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from small import environment
 
-from mlm.base import config, fields, files
-from mlm.launch.sweep import runner
+from mlm.base import files
 from mlm.training.run import directory
 
 pytestmark = pytest.mark.slow

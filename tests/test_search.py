@@ -1,7 +1,6 @@
 """A search: equal for all rows, on what no table reads, the same whenever it is continued; and the best of k trials."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest

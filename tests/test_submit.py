@@ -8,10 +8,9 @@ from pathlib import Path
 import own_slurm
 import pytest
 
-from mlm.base import buckets, config, errors, fields, files
+from mlm.base import config, errors, fields, files
 from mlm.cli import sweep as command
 from mlm.launch.cluster import job as jobs
-from mlm.launch.cluster import slurm
 from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state
 from mlm.training.run import directory, provenance, resolution
 
@@ -135,25 +134,6 @@ def test_data_that_a_cluster_cannot_see_is_named_before_anything_is_submitted(
         go(sweep._replace(root=root, configs=configs), cluster, dry_run=True, options=asked)
 
 
-@pytest.mark.parametrize("case", ["slurm H200-8", "tpu v5e-8 zone=a", "kubernetes H200-8 image=a"])
-def test_setup_lines_come_first_and_a_job_of_gpus_demands_them(sweep, go, monkeypatch, capsys, case):
-    cluster, accelerator, *options = case.split()
-    monkeypatch.setattr(code_snapshot, "make_snapshot", lambda *_: code_snapshot.CodeSnapshot(Path("/mnt/code/a"), {}))
-    root = sweep.root if cluster == "slurm" else files.make_path("gs://lab")
-    monkeypatch.setattr(submit, "BUCKET_SECONDS", 0.0)
-    go(
-        sweep._replace(root=root),
-        cluster,
-        dry_run=True,
-        accelerator=accelerator,
-        options=(*options, "setup=module load cuda; true;"),
-    )
-    train, table = re.split(r"^==> .* <==\n", capsys.readouterr().out, flags=re.MULTILINE)[1:]
-    for text in (train, table):
-        assert 0 < text.find("{ module load cuda; true; } || exit 1") < text.find("mlm sweep")
-    assert ("JAX_PLATFORMS" in train) == accelerator.startswith("H") and "JAX_PLATFORMS" not in table
-
-
 def test_data_that_a_cluster_sees_is_accepted(sweep):
     told = {
         "data.path": "a.txt,gs://b/c",
@@ -162,20 +142,6 @@ def test_data_that_a_cluster_sees_is_accepted(sweep):
         "data.task_path": "glue",
     }
     assert submit.find_data_paths([fields.override(sweep.configs[0], told)]) == (("--config.data.path", "a.txt"),)
-
-
-def test_a_dry_run_is_shown_where_a_bucket_is_out_of_reach(sweep, go, monkeypatch, capsys):
-    monkeypatch.setitem(buckets.LIBRARIES, "gs", "no_such_library")
-    away = [fields.override(cfg, {"workdir": f"gs://lab/{Path(cfg.workdir).name}"}) for cfg in sweep.configs]
-    go(
-        sweep._replace(root=files.make_path("gs://lab"), configs=away),
-        "tpu",
-        dry_run=True,
-        accelerator="v5p-8",
-        options=("zone=a",),
-    )
-    said = capsys.readouterr()
-    assert "4 to submit" in said.out and "--points=width8-seed0" in said.out and "no_such_library" in said.err
 
 
 def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tools, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from small import make_letters_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import directory, divergence, log, loop, preemption, trackers, vmapped_runs
+from mlm.training.run import directory, divergence, log, loop, preemption, vmapped_runs
 from mlm.training.step import program
 
 STEPS = 12

@@ -9,19 +9,6 @@ from mlm.base import files
 from mlm.training.run import directory
 from tests.chaos import experiment, workloads
 
-PHASES = (
-    "starting",
-    "vocabulary",
-    "packing",
-    "references",
-    "compiling",
-    "training",
-    "saving",
-    "evaluating",
-    "results",
-    "fine-tuning",
-    "sweeping",
-)
 CACHE_PHASES = {
     "tokenizer": "vocabulary",
     "rows": "packing",
