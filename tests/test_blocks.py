@@ -335,3 +335,17 @@ def test_a_block_that_bert_and_gpt_2_lack_is_not_exported_as_theirs(changes, bui
     (name,) = changes
     with pytest.raises(errors.ConfigError, match=f"^config.model.{name} = .*: expected [^\n]*$"):
         build_config_json(change_fields(**fields | changes), np.arange(VOCAB))
+
+
+def test_buckets_are_t5_s():
+    # A distance on the border between two buckets is left out: its logarithm is rounded.
+    distances = [n for n in range(-300, 301) if abs(n) not in (16, 32, 64, 128)]
+    found = positions.compute_buckets(jnp.array(distances)[None, None])[0, 0]
+    np.testing.assert_array_equal(found, [bucket(n) for n in distances])
+
+
+def test_slopes_of_alibi_are_the_paper_s():
+    """Section 3: 8 heads have 1/2, 1/4, ..., 1/256; further heads get those between, of 16 heads."""
+    powers = lambda heads: -np.log2(-positions.compute_alibi(heads, jnp.array([[[-1]]]))[0, :, 0, 0])
+    np.testing.assert_allclose(powers(8), np.arange(1, 9), atol=1e-6)
+    np.testing.assert_allclose(powers(12), [*range(1, 9), 0.5, 1.5, 2.5, 3.5], atol=1e-6)

@@ -209,3 +209,10 @@ def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
         assert len(records) == count and np.mean(right) == pytest.approx(answers[split]["accuracy"])
         assert all(record["score"] <= 0 for record in records)
     assert answers["dev"]["accuracy"] == result["evaluation"]["accuracy"]
+
+
+@pytest.mark.parametrize(
+    "width, examples, batch_size, epochs", [(64, 3200, 32, 3), (128, 960, 32, 10), (129, 100, 32, 3)]
+)
+def test_a_small_model_sees_few_examples_more_often(width, examples, batch_size, epochs):
+    assert finetuning_recipe.choose_epochs(width, examples, batch_size) == epochs

@@ -362,3 +362,14 @@ def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_a
     )
     assert split[0] == whole[0] == step
     np.testing.assert_allclose(split[1], whole[1], rtol=1e-5)
+
+
+def test_arrays_are_split_along_their_largest_axis_that_divides_but_never_along_the_layers():
+    def axis(name, *shape, devices=4):
+        ((path, _),) = jax.tree_util.tree_leaves_with_path({"model": {name: 0}})
+        return fsdp.choose_axis(path, shape, devices)
+
+    assert axis("embedding", 250_000, 1024) == 0 and axis("embedding", 250_002, 1024) == 1
+    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == fsdp.REPLICATED
+    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == fsdp.REPLICATED
+    assert axis("layers", 24, 1024) == fsdp.REPLICATED
