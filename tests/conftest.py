@@ -123,9 +123,17 @@ def tools(tmp_path, monkeypatch):
     return own_slurm.record_commands(tmp_path / "tools", monkeypatch)
 
 
-def pytest_collection_modifyitems(items):
-    """Files with slow tests come first, those with most of them before the others: no worker is left with one at the
-    end."""
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="also run the tests that are marked as exhaustive")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out exhaustive tests unless --all is set. Files with slow tests come first, those with most of them before
+    the others: no worker is left with one at the end."""
+    if not config.getoption("--all"):
+        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in {*left_out}]
     slow = {}
     for item in items:
         slow[item.path] = slow.get(item.path, 0) + (item.get_closest_marker("slow") is not None)

@@ -21,9 +21,7 @@ SCORES = (
     *mlm.SCORES,
     *references.make_floor_references(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores,
 )
-LOSS, GAP = (
-    charts.axis_title(next(score for score in SCORES if score.name == name)) for name in ("loss", "excess_loss")
-)
+LOSS = charts.axis_title(next(score for score in SCORES if score.name == "loss"))
 
 
 def make_evaluation(loss, rate=0.15):

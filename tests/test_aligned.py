@@ -9,7 +9,6 @@ import pytest
 from mlm.base import config, errors, special, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import loader, pack, parallel_text
-from mlm.data.text import parallel_text as text
 from mlm.training.run import resolution
 
 LENGTH, SOURCE = 24, 20
@@ -103,14 +102,6 @@ def test_batches_have_one_shape_of_so_many_tokens_and_bring_the_source(dataset):
     assert [x.shape for x in shapes.source] == [x.shape for x in batch.source]
 
 
-def test_little_is_padding_and_the_shares_are_told(dataset):
-    _, packed = dataset
-    told = packed.manifest["train"]
-    for share, name in (("padding", "segments"), ("source_padding", "source_segments")):
-        assert told[share] == pytest.approx((packed.train[name] == 0).mean())
-    assert min(told["padding"], told["source_padding"]) < 0.15 and told["pairs"] == len(TRAIN) and told["cut"] == 0
-
-
 def test_a_pair_goes_into_the_first_row_with_room_for_both_sides(monkeypatch):
     def pair(target, source):
         return parallel_text.EncodedPair([0] * target, [0] * source, False)
@@ -155,19 +146,6 @@ def test_a_table_of_two_columns_gives_the_same_pairs(dataset, tmp_path):
         assert np.array_equal(column, packed.train[name])
 
 
-def test_rows_are_made_once_and_again_for_other_pairs(dataset, tmp_path, monkeypatch):
-    _, packed = dataset
-    folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
-    again = pack.load_dataset(config_of(folder, tmp_path / "cache"))
-    with monkeypatch.context() as patch:
-        patch.setattr(parallel_text, "_write_split", None)  # a second making would fail
-        same = pack.load_dataset(config_of(folder, tmp_path / "cache"))
-    assert all(np.array_equal(column, packed.train[name]) for name, column in same.train.items())
-    written(folder, train=[*TRAIN[1:], TRAIN[0]])
-    other = pack.load_dataset(config_of(folder, tmp_path / "cache"))
-    assert other.manifest["inputs"]["corpus"] != again.manifest["inputs"]["corpus"]
-
-
 @pytest.mark.parametrize(
     "side, line, said",
     [
@@ -183,45 +161,6 @@ def test_a_bad_line_is_told_by_file_and_line(tmp_path, side, line, said):
     with pytest.raises(errors.ConfigError, match=said) as error:
         pack.load_dataset(config_of(folder, tmp_path / "cache"))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "said, message",
-    [
-        ({"target": ""}, "config.data.parallel.target"),
-        ({"target": "en"}, "another ending"),
-        ({"train": ""}, "config.data.parallel.train"),
-        ({"dev": "vall"}, "config.data.parallel.dev = 'vall': expected a name of which vall.en is a file"),
-        (
-            {"source": "", "target": "", "train": "train.en", "dev": "val.en"},
-            "train.en, line 1: columns = 1: expected 2",
-        ),
-    ],
-)
-def test_what_is_named_wrongly_is_told(tmp_path, said, message):
-    folder = written(tmp_path / "pairs", train=TRAIN, val=DEV)
-    with pytest.raises(errors.ConfigError) as error:
-        cfg = config_of(folder, tmp_path / "cache", **said)
-        text.check(cfg.data)
-        pack.load_dataset(cfg)
-    assert message in str(error.value) and "\n" not in str(error.value)
-    if "dev" in said and said["dev"] == "vall":
-        assert "did you mean 'val.en'?" in str(error.value)
-
-
-def test_beams_are_whole_numbers():
-    cfg = config_of("anywhere", "cache")
-    for beams in ((0.0,), (1.0, 2.5), (-1.0,)):
-        with pytest.raises(errors.ConfigError, match=r"config\.eval\.beams = .*: expected an integer"):
-            pack.check(dataclasses.replace(cfg, eval=config.Eval(beams=beams)))
-    pack.check(dataclasses.replace(cfg, eval=config.Eval(beams=(1.0, 12.0))))
-
-
-def test_a_held_out_pair_of_the_train_split_stays_and_is_told(tmp_path, caplog):
-    folder = written(tmp_path / "pairs", train=TRAIN, val=[*DEV, TRAIN[3]])
-    rows = pack.load_dataset(config_of(folder, tmp_path / "cache"))
-    assert rows.manifest["validation"]["pairs"] == len(DEV) + 1 and rows.manifest["train"]["pairs"] == len(TRAIN)
-    assert "validation: pairs that also stand in the train split: 1" in caplog.text
 
 
 def test_one_vocabulary_is_learnt_from_both_sides_of_the_train_split(dataset):

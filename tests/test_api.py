@@ -51,23 +51,6 @@ def test_the_same_call_trains_nothing_again(trained):
     assert mlm.train(fields.override(base, changes)).loss == result.loss
 
 
-def test_a_loaded_model_says_what_it_is(trained):
-    model = mlm.load(trained[1].workdir)
-    assert isinstance(model, mlm.LanguageModel) and "\n" not in repr(model) and len(repr(model)) < 300
-    assert repr(model).startswith(f"LanguageModel({trained[1].workdir!r}, transformer, 2 x 16, mlm, ")
-    with pytest.raises(TypeError):
-        tuple(model)
-    (one,) = model.fill_mask("the [MASK] .", top_k=1)
-    assert model.vocab[one[0].token_id] == one[0].token and 0 < one[0].probability <= 1
-
-
-def test_embeddings_are_normalized(trained):
-    model = mlm.load(trained[1].workdir)
-    plain, unit = model.encode(["the horse", "a horse ."]), model.encode(["the horse", "a horse ."], normalize=True)
-    assert (unit**2).sum(1) == pytest.approx(1, abs=1e-5)
-    assert unit * (plain**2).sum(1, keepdims=True) ** 0.5 == pytest.approx(plain, abs=1e-5)
-
-
 def test_an_evaluation_is_that_of_the_command(trained):
     model = mlm.load(trained[1].workdir)
     found = mlm.evaluate(model, max_sentences=3)

@@ -134,18 +134,6 @@ def test_many_short_batches_tell_what_one_does(open_model):
     assert [one.token for one in few.predictions] == [one.token for one in whole.predictions]
 
 
-def test_what_tells_no_tokens_has_attention_alone(open_model):
-    transformer, lstm = (
-        dataclasses.replace(open_model("transformer"), has_lm_head=False),
-        dataclasses.replace(open_model("rnn", "lstm"), has_lm_head=False),
-    )
-    looked = attention_maps.compute_attention_maps(transformer, TEXT)
-    assert looked.saliency_TxT is None and looked.predictions is None and looked.rollout_KxTxT.shape == (1, 9, 9)
-    assert attention_maps.format_json(looked)["saliency"] is None
-    with pytest.raises(errors.ConfigError, match="expected a Transformer"):
-        attention_maps.compute_attention_maps(lstm, TEXT)
-
-
 def test_the_command_writes_a_page_or_prints_the_numbers(open_model, monkeypatch, tmp_path, capsys):
     model = open_model("transformer")
     monkeypatch.setattr(pretrained_io, "load_model", lambda folder: model)

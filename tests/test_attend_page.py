@@ -1,7 +1,6 @@
 """The page of what a model looks at, in a browser: it shows the weights, and no token is more than text."""
 
 import numpy as np
-import pages
 import pytest
 
 from mlm.inference import attention_maps
@@ -90,7 +89,6 @@ INK = (
         pen.getImageData(x, Math.round((at + 0.5) * canvas.height / count), 1, 1).data[3] > 0));
 }"""
 )
-CORNER = COPY + "return [...pen.getImageData(1, 1, 1, 1).data]; }"
 
 
 def test_a_token_shows_its_own_lines_and_shares_by_pointer_and_by_keys(tab, maps):
@@ -131,32 +129,3 @@ def test_what_tokens_say_is_text_and_can_be_told_apart(tab):
     tab.get_by_role("button", name="Gradient saliency").click()
     tab.locator(".token").nth(4).hover()
     assert "</b> (25%)" in tab.get_by_role("status").inner_text()
-
-
-def test_what_is_no_attention_is_not_called_so(chromium, maps, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(attention.render_page("lstm", "a text", TOKENS, saliency_TxT=maps["saliency_TxT"]))
-    with pages.open_page(chromium, path) as tab:
-        assert "ttention" not in tab.title() + tab.locator("body").inner_text()
-        assert tab.get_by_role("heading", name="Gradient saliency in lstm").is_visible()
-        assert not tab.locator(".controls").is_visible() and not tab.locator(".overview").is_visible()
-
-
-def test_a_long_text_in_the_dark_on_a_phone(chromium, tmp_path):
-    path, size = tmp_path / "page.html", 60
-    path.write_text(
-        attention.render_page("big", "word " * size, [f"word{i}" for i in range(size)], weights(12, 12, size))
-    )
-    assert path.stat().st_size < 1e6
-    with pages.open_page(chromium, path, viewport={"width": 375, "height": 800}, color_scheme="dark") as tab:
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 375
-        assert tab.locator("button:visible").evaluate_all("all => all.every(one => one.offsetHeight >= 24)")
-        for width in (700, 375):  # lines end at their tokens however wide the page became
-            tab.set_viewport_size({"width": width, "height": 800})
-            heights = tab.locator(".tokens, .columns canvas").evaluate_all("all => all.map(one => one.clientHeight)")
-            assert heights[0] and len({*heights}) == 1
-        tab.get_by_role("button", name="layer 12, head 12").click()
-        sheet = tab.locator(".square canvas")
-        dark = sheet.evaluate(CORNER)
-        tab.emulate_media(color_scheme="light")
-        assert sum(dark) + 300 < sum(sheet.evaluate(CORNER))

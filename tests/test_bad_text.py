@@ -1,7 +1,6 @@
 """Texts that are none: bombs, endless lines, expressions that never end. Memory and time stay bounded."""
 
 import gzip
-import itertools
 import tracemalloc
 
 import pytest
@@ -90,69 +89,6 @@ def test_no_expression_is_refused_before_a_file_is_opened(boundary):
         errors.ConfigError, match=r"^config\.data\.document_boundary = .*expected file, line, blank_line or a"
     ):
         corpus.check(config.Data(corpus="text", path="nowhere", document_boundary=boundary))
-
-
-def test_a_boundary_that_never_matches_is_a_warning(tmp_path, caplog):
-    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
-    for boundary, count, said in (
-        ("chapter .*", 1, True),
-        ("two", 2, False),
-        ("line", 3, False),
-        ("file", 1, False),
-        ("blank_line", 2, False),
-    ):
-        caplog.clear()
-        data = config.Data(corpus="text", path=str(tmp_path / "a.txt"), document_boundary=boundary)
-        assert len(list(corpus.open_text(data).train())) == count
-        assert ("no line of 1 files matches" in caplog.text) == said
-
-
-def test_a_single_document_says_what_would_make_two_splits(tmp_path):
-    (tmp_path / "a.txt").write_text("one sentence.\ntwo sentences.\n")
-    data = config.Data(corpus="text", path=str(tmp_path / "a.txt"))
-    with pytest.raises(errors.ConfigError) as error:
-        list(corpus.read_documents(data, "validation"))
-    said = str(error.value)
-    assert (
-        all(
-            word in said
-            for word in (
-                "config.data.validation_fraction = 0.05",
-                "boundary=blank_line or line",
-                "config.data.validation_path",
-            )
-        )
-        and "\n" not in said
-    )
-
-
-def test_shares_held_out_and_unknown_are_told(tmp_path, caplog):
-    caplog.set_level("INFO")
-    caplog.set_level("INFO", logger="absl")  # a command that ran in this process may have raised it
-    words = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
-    (tmp_path / "a.txt").write_text("\n\n".join(" ".join(some) for some in itertools.product(words, repeat=3)))
-    for size, told in ((8, True), (13, False)):
-        caplog.clear()
-        warnings_.log_once.cache_clear()
-        manifest = pack.load_dataset(
-            resolution.resolve(
-                fields.override(
-                    config.Config(),
-                    {
-                        "data.path": str(tmp_path / "a.txt"),
-                        "data.document_boundary": "blank_line",
-                        "tokenizer.kind": "words",
-                        "tokenizer.vocab_size": size,
-                        "pack.seq_len": 16,
-                        "data.cache_dir": str(tmp_path / "cache"),
-                    },
-                )
-            )
-        ).manifest
-        share = manifest["validation"]["tokens"] / sum(manifest[split]["tokens"] for split in corpus.SPLITS)
-        assert f"{share:.1%}, a random sample of documents" in caplog.text
-        warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
-        assert any("of the words and pieces are unknown" in message for message in warned) == told
 
 
 def test_the_parts_of_a_long_line_start_no_document(tmp_path, monkeypatch):

@@ -102,25 +102,6 @@ def test_the_other_microbatches_are_not_computed():
     assert any("dot_general" in str(loop.params["body_jaxpr"]) for loop in loops)
 
 
-def test_a_plan_counts_what_the_devices_of_a_growing_batch_exchange():
-    cfg = small_config(**TINY, **WARMUP | {"train__batch_size": 16}, **PLAIN, parallel__mode="fsdp")
-    moved = cost.compile_step(program.make_static_config(cfg), 50).collective_bytes
-    assert moved["all-gather"] > 0 and moved["reduce-scatter"] > 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"train__grad_accum_steps": 1}, "batch_warmup_fraction = 0.5: expected 0, or config.train.grad_accum_steps"),
-        ({"train__batch_warmup_fraction": 1.5}, "batch_warmup_fraction = 1.5: expected"),
-        ({"train__initial_batch_fraction": 0.0}, "initial_batch_fraction = 0.0: expected"),
-    ],
-)
-def test_what_no_run_could_use_is_refused(changes, said):
-    with pytest.raises(errors.ConfigError, match=rf"^config\.train\.{said}"):
-        resolution.check(small_config(**WARMUP | changes))
-
-
 def test_no_longer_run_shares_the_steps_of_a_warm_up():
     schedule = {"optim__schedule": "constant", "train__steps": 8}
     assert extension.count_stable_steps(small_config(**schedule)) == 8

@@ -42,13 +42,6 @@ def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
     ]
 
 
-def test_a_table_may_name_the_paradigms_and_their_phenomena(folder):
-    (folder / "wh_island.jsonl").write_text(lines(("Who hid?", "Hid who?")))
-    (folder / "scores_of_models.jsonl").write_text('{"model": "lstm"}\n')  # in the folder, but in no row of the table
-    (folder / "paradigms.tsv").write_text("UID\tfield\tlinguistics_term\nwh_island\tsyntax\tisland_effects\n")
-    assert blimp.read_suite(folder).paradigms == [("wh_island", "island_effects", ["Who hid?", "Hid who?"])]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -70,22 +63,6 @@ def test_a_wrong_line_is_named(folder, text, message):
     with pytest.raises(errors.ConfigError, match=message) as error:
         blimp.read_suite(folder)
     assert "\n" not in str(error.value)
-
-
-def test_a_wrong_folder_or_name_is_told(folder, tmp_path):
-    with pytest.raises(errors.ConfigError, match=r"^blimp = '.*/absent': expected a folder of BLiMP's .jsonl files$"):
-        blimp.read_suite(folder / "absent")
-    (folder / "empty").mkdir()
-    with pytest.raises(errors.ConfigError, match=r"this one has none$"):
-        blimp.read_suite(folder / "empty")
-    with pytest.raises(errors.ConfigError, match="did you mean 'wh_island'"):
-        blimp.read_suite(folder, ["wh_iland"])
-    (folder / "paradigms.tsv").write_text("UID\tterm\n")
-    with pytest.raises(errors.ConfigError, match=r"paradigms.tsv, line 1 = 'UID\\tterm': expected a column ling"):
-        blimp.read_suite(folder)
-    (folder / "paradigms.tsv").write_text("UID\tlinguistics_term\nabsent\tislands\n")
-    with pytest.raises(errors.ConfigError, match=r"absent.jsonl: expected a file that can be read"):
-        blimp.read_suite(folder)
 
 
 def test_a_suite_is_called_by_its_folder_and_known_by_all_its_sentences(folder, tmp_path):

@@ -113,13 +113,6 @@ def bucket(distance):
     return number + 16 * (distance > 0)
 
 
-def test_buckets_are_t5_s():
-    # A distance on the border between two buckets is left out: its logarithm is rounded.
-    distances = [n for n in range(-300, 301) if abs(n) not in (16, 32, 64, 128)]
-    found = positions.compute_buckets(jnp.array(distances)[None, None])[0, 0]
-    np.testing.assert_array_equal(found, [bucket(n) for n in distances])
-
-
 def attend(model, params, number, table_KxH, x_LxD, visible_LxL):
     """Self-attention of one example, one query and head after the other."""
     qkv = x_LxD @ params["qkv"]["kernel"] + params["qkv"].get("bias", 0)
@@ -201,13 +194,6 @@ def test_attention_to_a_source_is_its_formula(changes):
     np.testing.assert_allclose(module.apply({"params": params}, *inputs, method=run)[0], expected, atol=1e-4)
 
 
-def test_slopes_of_alibi_are_the_paper_s():
-    """Section 3: 8 heads have 1/2, 1/4, ..., 1/256; further heads get those between, of 16 heads."""
-    powers = lambda heads: -np.log2(-positions.compute_alibi(heads, jnp.array([[[-1]]]))[0, :, 0, 0])
-    np.testing.assert_allclose(powers(8), np.arange(1, 9), atol=1e-6)
-    np.testing.assert_allclose(powers(12), [*range(1, 9), 0.5, 1.5, 2.5, 3.5], atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("directionality", "left_B"), [("bidirectional", None), ("causal", None), ("mixed", [False]), ("mixed", [True])]
 )
@@ -250,20 +236,6 @@ def test_factorised_embeddings_are_projected_in_and_out(lm_head):
         h = normalize(model, params["transform_norm"], ACTIVATIONS["gelu"](h))
     expected = h @ params["token"]["embedding"].T + params.get("bias", 0)
     np.testing.assert_allclose(module.apply({"params": params}, X_BxLxD, method="logits"), expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"local_window": 4, "global_every": 1}, "model.global_every = 1: expected 0, or a number that leaves a local"),
-        ({"local_window": 4, "num_layers": 1}, "model.global_every = 3: .* config.model.num_layers = 1 all are global"),
-        ({"lm_head": "linear", "bias": "output"}, "model.bias = 'output': expected all, norms or none"),
-    ],
-)
-def test_blocks_without_effect_are_refused(changes, message):
-    cfg = small_config(**{f"model__{name}": value for name, value in changes.items()})
-    with pytest.raises(errors.ConfigError, match=message):
-        resolution.check(cfg)
 
 
 @pytest.mark.parametrize("bias", ["all", "norms", "output", "none"])
@@ -363,3 +335,17 @@ def test_a_block_that_bert_and_gpt_2_lack_is_not_exported_as_theirs(changes, bui
     (name,) = changes
     with pytest.raises(errors.ConfigError, match=f"^config.model.{name} = .*: expected [^\n]*$"):
         build_config_json(change_fields(**fields | changes), np.arange(VOCAB))
+
+
+def test_buckets_are_t5_s():
+    # A distance on the border between two buckets is left out: its logarithm is rounded.
+    distances = [n for n in range(-300, 301) if abs(n) not in (16, 32, 64, 128)]
+    found = positions.compute_buckets(jnp.array(distances)[None, None])[0, 0]
+    np.testing.assert_array_equal(found, [bucket(n) for n in distances])
+
+
+def test_slopes_of_alibi_are_the_paper_s():
+    """Section 3: 8 heads have 1/2, 1/4, ..., 1/256; further heads get those between, of 16 heads."""
+    powers = lambda heads: -np.log2(-positions.compute_alibi(heads, jnp.array([[[-1]]]))[0, :, 0, 0])
+    np.testing.assert_allclose(powers(8), np.arange(1, 9), atol=1e-6)
+    np.testing.assert_allclose(powers(12), [*range(1, 9), 0.5, 1.5, 2.5, 3.5], atol=1e-6)

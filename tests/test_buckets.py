@@ -3,7 +3,6 @@ whole run.
 """
 
 import json
-import threading
 import time
 
 import pytest
@@ -12,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from mlm.base import buckets, config, errors, files, lease, storage
-from mlm.data.rows import bucket_cache, store
+from mlm.data.rows import store
 from mlm.training.run import directory, log
 
 
@@ -99,33 +98,6 @@ def test_metrics_are_those_of_a_disk(root, tmp_path):
     assert storage.BUCKET.list(directory.tensorboard_folder(root))  # one file for each second in which one was begun
 
 
-def test_tensorboard_s_last_events_reach_the_bucket(root, tmp_path):
-    sizes = []
-    for workdir in (tmp_path, root):
-        writer = log.MetricsWriter(config.Config(workdir=str(workdir)), 0)
-        for step in (1, 2, 3):
-            writer.write(step, {"loss": 1.0 / step})
-        writer.close()
-        folder = directory.tensorboard_folder(workdir)
-        sizes.append([len(files.read_bytes(folder / name)) for name in storage.get_storage(folder).list(folder)])
-    assert sizes[0] == sizes[1] and sizes[0][0] > 100
-
-
-def test_growing_files_are_uploaded_by_time_too(root, monkeypatch):
-    folder = storage.GrowingFolder(root)
-    lines = files.RecordWriter(folder.local / "a.jsonl", [])
-    lines.add({"step": 1})
-    folder.upload(now=False)
-    assert "a.jsonl" not in storage.BUCKET.list(root)
-    monkeypatch.setattr(storage, "UPLOAD_SECONDS", 0.0)
-    lines.add({"step": 2})
-    folder.upload(now=False)
-    assert len(files.read_records(root / "a.jsonl")) == 2
-    lines.close()
-    folder.close()
-    assert not folder.local.exists()
-
-
 def test_a_bucket_out_of_reach_is_not_damaged(root):
     """What was written there is neither left out nor made again."""
     files.write_json_with_digest(root / "a.json", {"a": 1})
@@ -201,13 +173,6 @@ def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypa
     second.close()
 
 
-def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(root, monkeypatch):
-    monkeypatch.setattr(lease.time, "sleep", lambda *_: pytest.fail("it waited"))
-    stale(1, machine=lease.machine_id(), pid=2**22 + 1)
-    with lease.Lease(storage.BUCKET, root, "taken") as mine:
-        assert mine.number == 2
-
-
 @pytest.mark.parametrize(
     ("place", "said"),
     [
@@ -223,17 +188,6 @@ def test_what_cannot_be_reached_is_said_at_once(place, said, monkeypatch):
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "no_such_library")
     with pytest.raises(errors.ConfigError, match=said):
         files.check_folder("config.workdir", place, schemes=directory.CHECKPOINT_SCHEMES)
-
-
-def test_a_bucket_is_tried_before_it_is_needed(root, monkeypatch):
-    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
-    for fault, said in ((FileNotFoundError(), "no such bucket"), (PermissionError("you may not"), "you may not")):
-        Memory.fails.append(fault)
-        with pytest.raises(errors.ConfigError, match=rf"expected a bucket to write to \({said}\)"):
-            files.check_folder("config.workdir", "gs://lab/x", schemes=directory.CHECKPOINT_SCHEMES)
-    Memory.store.clear()
-    files.check_folder("config.workdir", "gs://lab/x", schemes=directory.CHECKPOINT_SCHEMES)
-    assert not Memory.store  # it was tried without leaving anything
 
 
 def make_folder(cache, calls):
@@ -263,31 +217,3 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
     assert len(calls) == 2 and "the digest of rows.bin does not match; making it again" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "four"))
     assert make_folder("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2
-
-
-def test_who_comes_while_rows_are_made_waits_and_fetches_them(root, tmp_path, monkeypatch):
-    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
-    storage.BUCKET.write("gs://lab/.keep", b"")
-    calls, found = [], []
-
-    def other():
-        folder = tmp_path / "other"
-        folder.mkdir()
-        make = bucket_cache.make_through_bucket(
-            files.make_path(there), {"of": "these"}, lambda folder: calls.append(folder)
-        )
-        found.append(make(folder))
-
-    def make(folder):
-        calls.append(folder)
-        thread.start()
-        time.sleep(0.1)
-        (folder / "rows.bin").write_bytes(b"rows")
-        return {"rows": 1}
-
-    thread = threading.Thread(target=other)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
-    there = f"gs://lab/cache/rows-{files.json_sha256({'of': 'these'})[:16]}"
-    store.get_or_make_folder("gs://lab/cache", "rows", {"of": "these"}, make)
-    thread.join()
-    assert len(calls) == 1 and found == [{"rows": 1}] and (tmp_path / "other" / "rows.bin").read_bytes() == b"rows"

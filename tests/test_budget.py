@@ -8,7 +8,7 @@ from small import small_config
 from mlm.base import fields, files
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
-from mlm.launch.sweep import budget, sweep_state
+from mlm.launch.sweep import budget
 from mlm.training.compilation import cost
 from mlm.training.run import loop
 
@@ -92,27 +92,6 @@ def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
     path.write_text(path.read_text()[:-20])
     with pytest.raises(files.DamagedFile, match=r"step_seconds.json is damaged: .*: remove it to measure again"):
         budget.apply_budget(points, "seconds", tmp_path)
-
-
-def test_what_is_not_measured_is_not_known_and_measured_only_where_that_is_asked(base, tmp_path, monkeypatch):
-    points, folder = [small_config(**base | {"model__num_layers": layers}) for layers in (1, 2, 3)], tmp_path / "sweep"
-    measured = []
-    monkeypatch.setattr(
-        budget.subprocess_worker,
-        "map_in_subprocess",
-        lambda function, items: measured.extend(items) or [0.02] * len(items),
-    )
-    assert steps(budget.apply_budget(points, "seconds", folder, measure=False)) == [budget.UNKNOWN_STEPS] * 3
-    assert not folder.exists()
-    folder.mkdir()
-    files.write_json_with_digest(folder / "step_seconds.json", {budget.program_key(cfg): 0.01 for cfg in points[:2]})
-    assert steps(budget.apply_budget(points, "seconds", folder, measure=False)) == [40, 40, budget.UNKNOWN_STEPS]
-    assert (
-        sweep_state.read_state(budget.apply_budget(points, "seconds", folder, measure=False)[2]).name == "not measured"
-    )
-    assert measured == [] and len(list(folder.iterdir())) == 1
-    assert steps(budget.apply_budget(points, "seconds", folder)) == [40, 40, 20] and measured == points[2:]
-    assert steps(budget.apply_budget(points, "seconds", folder, measure=False)) == [40, 40, 20]
 
 
 def test_a_budget_counts_what_training_masks(base):

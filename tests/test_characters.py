@@ -113,37 +113,7 @@ def test_the_vocabulary_is_of_the_training_part(folder):
     assert packed.manifest["validation"]["unknown"] == 0.5  # 10 of the last 20
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"data__path": "", "data__corpus": "docstrings"}, r"pack\.mode = 'stream': expected another"),
-        ({"data__document_boundary": "line"}, r"data\.document_boundary = 'line': nothing reads it"),
-        ({"tokenizer__vocab_size": 3}, r"tokenizer\.vocab_size = 3: expected at least 6"),
-    ],
-)
-def test_what_no_stream_can_be_is_refused(folder, changes, words):
-    with pytest.raises(errors.ConfigError, match=rf"^config\.{words}"):
-        resolve(folder, **changes)
-
-
 def test_a_stream_without_text_in_a_split_is_refused(folder):
     (folder / "a.txt").write_text("")
     with pytest.raises(errors.ConfigError, match=r"^config\.data\.path = .*': expected text; there is not a byte"):
         pack.load_dataset(resolve(folder))
-
-
-def test_nanogpt_s_recipe_is_its_own():
-    """Karpathy's README, for a CPU: 4 layers of 128 with 4 heads, 64 characters, 12 rows, 2,000 steps, no dropout."""
-    cfg = resolution.resolve(fields.override(nanogpt.get_config(), {"data.path": "a.txt"}))
-    model, optim = cfg.model, cfg.optim
-    assert (model.num_layers, model.width, model.num_heads, model.mlp_dim, model.dropout) == (4, 128, 4, 512, 0)
-    assert (cfg.pack.seq_len - 1, cfg.train.batch_size, cfg.train.steps) == (64, 12, 2000)
-    assert (optim.learning_rate, optim.final_lr_fraction, optim.b1, optim.b2, optim.clip_norm) == (
-        1e-3,
-        0.1,
-        0.9,
-        0.99,
-        1,
-    )
-    assert optim.warmup_fraction * cfg.train.steps == 100 and optim.weight_decay == 0.1
-    assert cfg.model.directionality == "causal" and cfg.data.validation_fraction == 0.1

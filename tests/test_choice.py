@@ -12,7 +12,7 @@ from small import ENDINGS, PLAIN, batch, build, get_refusal, replace_text, small
 from mlm.base import config, fields, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import labelled, pack
-from mlm.data.tasks import splits, task_specs, tasks
+from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
 from mlm.objectives import OBJECTIVES, multiple_choice
 from mlm.training.run import resolution
@@ -145,47 +145,6 @@ def test_a_bad_row_ends_in_one_line(text, words, tmp_path, tokenizer):
 def assert_refused(words, call, *args, **said):
     line = get_refusal(call, *args, **said)
     assert re.search(words, line), line
-
-
-def test_a_config_that_does_not_describe_choices(tmp_path, tokenizer):
-    write(tmp_path, HEADER + ROW)
-    for said, words in (
-        ({"choice_columns": ""}, "choice_columns = '': expected to be set"),
-        ({"choice_columns": "ending0"}, "choice_columns = 'ending0': expected two or more different columns"),
-        ({"choice_columns": "ending0,ending0"}, "choice_columns = 'ending0,ending0': expected two or more"),
-        ({"choice_columns": "ending0,2"}, "choice_columns = '2': expected a column's name"),
-        ({"labels": "A,B"}, "labels = 'A,B': expected 3 labels, one for each of config.data.labelled"),
-        ({"scores": "f1"}, "scores = 'f1': expected one of accuracy"),
-        ({"format": "squad"}, "format = 'squad': expected one of tsv"),
-    ):
-        assert_refused(f"config.data.labelled.{words}", load, tmp_path, tokenizer, **said)
-    for changes, words in (
-        ({"pack.seq_len": 7}, "config.pack.seq_len = 7: expected 8 <= value"),
-        (
-            {"objective": "classification"},
-            "config.data.labelled.choice_columns = .*: nothing reads it, since "
-            "config.objective is 'classification', not multiple_choice",
-        ),
-        (
-            {"model.directionality": "causal", "finetune.pooling": "first"},
-            "config.finetune.pooling = 'first': expected last or mean",
-        ),
-    ):
-        assert_refused(
-            words,
-            lambda cfg: resolution.check(resolution.resolve(cfg)),
-            fields.override(make_config(tmp_path, tokenizer), changes),
-        )
-    row = task_specs.TASKS["swag"]
-    assert_refused(
-        "config.objective = 'classification': expected multiple_choice, since config.data.task is swag",
-        lambda cfg: resolution.check(resolution.resolve(cfg)),
-        fields.override(
-            config.Config(),
-            {"data.task": "swag", "data.task_path": "a", "tokenizer.path": "b", "objective": "classification"},
-        ),
-    )
-    assert row.labelled["text_pair_column"] == "sent2" and len(row.labelled["choice_columns"].split(",")) == 4
 
 
 def test_fields_that_came_later_rename_no_rows_that_were_made_without_them(tmp_path):

@@ -139,19 +139,3 @@ def test_where_higher_is_better_the_claim_is_of_the_higher():
         assert row["better"] == best and row["corrected_p"] < 0.05
         row = compare.build_claims_table(both, [("g0", "g1")])[0][0]
         assert (row["p"] < 0.05) == (best == "g0") and row["p"] != 0.5
-
-
-def test_what_cannot_be_compared_is_named_and_each_kind_of_rows_has_its_best():
-    every = groups([[3.0, 3.1], [3.2, 3.3]]) | {
-        "other": runs("other", [2.0, 2.1], 11.0),
-        "less": runs("less", [2.2, 2.4], 11.0),
-        "absent": [run("absent", 0)],
-    }
-    rows, columns = compare.build_claims_table(every, [("other", "g0"), ("g1", "g0"), ("absent", "g0")])
-    assert [(row["better"], row["worse"], row["selection"]) for row in rows] == [
-        ("g1", "g0", "planned"),
-        ("g0", "g1", "best"),
-        ("other", "less", "best"),
-    ]
-    assert rows[0]["difference"] > 0 and "difference (nats)" in [column.title for column in columns]
-    assert "Not compared" in columns[2].note and "other and g0, absent and g0" in columns[2].note

@@ -111,25 +111,3 @@ def test_runs_are_paired_by_their_seed_not_by_their_order():
     assert not one_shared.paired and one_shared.seeds == (2, 2) and one_shared.paired_differences() is None
     alone = compare.match_groups(a[1:2], b[:1])
     assert alone.paired and alone.seeds == (1, 1) and alone.paired_differences() is None
-
-
-def test_what_was_judged_otherwise_is_not_put_side_by_side():
-    a_SxNxC, b_SxNxC = draw_nats(np.random.default_rng(5), -0.2, seeds=2)
-    first = [run("a", seed, a_SxNxC[seed]) for seed in (0, 1)]
-    assert compare.match_groups(first, [run("b", 0, b_SxNxC[0])])
-    more_2 = np.arange(2) == 1  # a prediction more in each row
-    other_text = run("text", 0, b_SxNxC[0])
-    for one, unigram in ((first[0], 5.0), (other_text, 5.1)):  # of rows that are all full, masked alike
-        one["scores"].append(
-            Score(
-                "unigram_loss", "", ("unigram_nats", "predictions"), reference="unigram", reference_for="loss"
-            )._asdict()
-        )
-        one["evaluation"]["unigram_loss"] = unigram
-    for other in (
-        run("masks", 0, b_SxNxC[0] + more_2),
-        run("score", 0, b_SxNxC[0], LOSS._replace(name="other")),
-        run("absent", 0),
-        other_text,
-    ):
-        assert compare.match_groups(first, [other]) is None

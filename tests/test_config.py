@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import subprocess
 import sys
@@ -143,21 +142,6 @@ def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
     assert all(word in done.stderr for word in words), done.stderr
 
 
-def test_a_small_transformer_warms_up_for_longer_and_a_small_gated_cell_learns_faster():
-    found = {}
-    for family, cell, size in itertools.product(("transformer", "rnn"), ("", "lstm", "gru"), ("micro", "tiny", "mini")):
-        if (family == "rnn") == bool(cell):
-            changes = {"model.family": family, "model.cell": cell, "model.size": size}
-            optim = resolution.resolve(config.Config(), changes).optim
-            found[cell or family, size] = (optim.learning_rate, optim.warmup_fraction)
-    small = {"transformer": (4e-3, 0.2), "lstm": (8e-3, 0.06), "gru": (8e-3, 0.06)}
-    assert found == {
-        (member, size): own if size != "mini" else (1e-3, 0.06)
-        for member, own in small.items()
-        for size in ("micro", "tiny", "mini")
-    }
-
-
 def test_fingerprint_names_what_can_change_a_result_and_nothing_else():
     base = small_config()
     assert fields.fingerprint(base) == fields.fingerprint(small_config(workdir="elsewhere", train__log_every=7))
@@ -210,19 +194,6 @@ def test_the_command_line_reaches_every_depth():
     assert command.extract_config_flags(["mask.rate=0.4"], allow_bare=False)[1] == ["mask.rate=0.4"]  # a text to read
     for name, default, text in config_help.list_fields():
         assert name in fields.DEFAULT and fields.DEFAULT[name] == default and text.strip()
-
-
-def test_the_language_brings_its_own_reading_and_others_keep_theirs():
-    drawn = small_config(data__corpus="language", pack__seq_len=32)
-    assert drawn.tokenizer == config.Tokenizer("words", 0) and drawn.pack.mode == "doc_sentences"
-    assert drawn.data.language.max_words == 30
-    assert small_config(data__corpus="language", data__language__max_words=20).data.language.max_words == 20
-    resolution.check(drawn)
-    assert small_config().data.corpus == "language" and small_config(data__path="a.txt").data.corpus == "text"
-    other = small_config(data__corpus="docstrings")
-    assert other.tokenizer == config.Tokenizer("unigram", 8192) and other.pack.mode == "full_sentences"
-    kept = small_config(data__corpus="language", pack__mode="segment_pair", tokenizer__kind="wordpiece")
-    assert kept.pack.mode == "segment_pair" and kept.tokenizer.kind == "wordpiece"
 
 
 def test_a_field_that_was_added_later_changes_no_run_made_before():

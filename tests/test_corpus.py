@@ -88,25 +88,6 @@ def test_a_cut_gzip_file_is_an_error_that_names_it(tmp_path):
         list(files.read_documents([str(tmp_path / "a.gz")], files.make_boundary("", "file")))
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"path": "{}/texts/00l.txt"}, r"config\.data\.path = .*no file matches.*did you mean '.*/texts/00.\.txt'"),
-        ({"path": "{}/test/*.txt"}, r"no file matches.*did you mean '.*/texts'"),
-        ({"path": "{}/texts"}, r"did you mean '.*/texts/\*\.txt'"),
-        ({"validation_path": "{}/nowhere.txt"}, r"config\.data\.validation_path"),
-        ({"document_boundary": "("}, r"config\.data\.document_boundary = '\('"),
-        ({"corpus": "txt"}, r"config\.data\.corpus = 'txt'.*did you mean 'text'"),
-    ],
-)
-def test_bad_fields_end_in_one_line(tmp_path, changes, message):
-    data = write_corpus(tmp_path / "texts", texts(9))
-    data = dataclasses.replace(data, **{name: value.format(tmp_path) for name, value in changes.items()})
-    with pytest.raises(errors.ConfigError, match=message) as error:
-        read_splits(data)
-    assert "\n" not in str(error.value)
-
-
 def test_a_split_without_documents_is_an_error(tmp_path):
     with pytest.raises(
         errors.ConfigError, match=r"no document in the validation split.*config\.data\.document_boundary"
@@ -166,13 +147,6 @@ def test_a_long_document_is_cut_between_characters_and_counted(tmp_path, caplog,
     found = list(files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", "file")))
     assert "".join(found) == "é€" * 300 and max(map(len, found)) <= 101
     assert "documents longer than 101 characters, cut" in caplog.text and "not UTF-8" not in caplog.text
-
-
-def test_docstrings_are_the_library_documentation_on_every_machine():
-    train, validation = read_splits(config.Data(corpus="docstrings"))
-    assert 1e6 < sum(map(len, train + validation)) < 4e6
-    assert len(validation) >= 10 and not set(train) & set(validation)
-    assert any("JSON (JavaScript Object Notation)" in t for t in train + validation)
 
 
 def test_own_text_as_a_tfds_data_set_is_the_same_corpus(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from small import FAMILY_CELLS, LABELLED, batch, params_of, replace_text, small_config, small_program, state_of
 
 from mlm.base import fields
-from mlm.data.rows import loader, pack
+from mlm.data.rows import loader
 from mlm.data.tokenizers import kinds
 from mlm.training.run import loop, vmapped_runs
 from mlm.training.step import program, update
@@ -227,21 +227,3 @@ def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_ar
     alone = [loop.train(cfg)["evaluation"] for cfg in configs[:2]]
     for result, wanted in zip(vmapped_runs.train(configs[2:]).values(), alone, strict=True):
         assert result["evaluation"] == pytest.approx(wanted, rel=1e-4)
-
-
-def test_a_step_that_compiles_for_a_new_length_is_not_timed_and_has_its_time(configs, monkeypatch):
-    said = []
-    monkeypatch.setattr(loop.heartbeat, "send_heartbeat", lambda word, step: said.append((word, step)))
-    result = loop.train(configs[0])
-    batches = take_batches(pack.load_dataset(configs[0]).train, 8, cut=True, grouped=True)
-    lengths, tokens = (
-        [size(one.text) for one in batches]
-        for size in (lambda text: text.ids_BxL.shape[1], lambda text: int((text.segments_BxL > 0).sum()))
-    )
-    new = [number for number, length in enumerate(lengths, 1) if length not in lengths[: number - 1]]
-    assert len(new) > 1
-    for number in range(1, 9):
-        before = said[said.index(("step", number)) - 1]
-        assert before == (("pause", number - 1) if number in new else ("step", number - 1))
-    # Compiled while the step before is at work, whose end is seen late; the first has no beginning.
-    assert result["timed_tokens"] == sum(tokens) - sum(tokens[number - 1] for number in {1, *(n - 1 for n in new[1:])})

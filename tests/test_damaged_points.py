@@ -1,8 +1,6 @@
 """One damaged point of a sweep is named, hides no other, and is made again by the next run."""
 
-import errno
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from small import small_config
 
 from mlm.base import fields, files
 from mlm.launch.sweep import runner, sweep_state, worker
-from mlm.training.run import directory, loop, vmapped_runs
+from mlm.training.run import directory
 
 pytestmark = pytest.mark.slow
 
@@ -113,17 +111,6 @@ def test_another_points_result_is_not_taken_for_its_own(points):
     assert "seed = 0, there 1" in worker.train_points(points[:1])[points[0].workdir]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe no text", None], ids=["empty", "not-text", "folder"])
-def test_a_damaged_account_of_a_failure_is_named_and_the_point_trained(points, content):
-    path = Path(points[2].workdir, "error.txt")
-    path.parent.mkdir()
-    path.mkdir() if content is None else path.write_bytes(content)
-    assert sweep_state.read_state(points[2]).error.startswith(f"{path} is damaged: ")
-    assert [sweep_state.read_state(cfg).name for cfg in points] == ["done", "done", "damaged"]
-    assert worker.train_points(points[2:]) == {points[2].workdir: ""}
-    assert sweep_state.read_state(points[2]).name == "done"
-
-
 def test_a_point_whose_directory_is_a_file_fails_alone(points):
     shutil.rmtree(points[0].workdir)
     Path(points[0].workdir).write_text("a file")
@@ -134,60 +121,6 @@ def test_a_point_whose_directory_is_a_file_fails_alone(points):
     call = runner.SweepRunner(Path(points[0].workdir).parent, points, num_workers=1, vmap_runs=0)
     call.record_failure(points[0].workdir, said)  # which cannot be written there either
     assert call.failures == {points[0].workdir: said}
-
-
-def test_a_full_disk_fails_a_point_in_a_line_and_no_other(points, monkeypatch):
-    """Where not even the log can be written."""
-    train = loop.train
-
-    def full(cfg=None):
-        if cfg == points[2]:
-            return train(cfg)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
-
-    monkeypatch.setattr(loop, "train", full)
-    monkeypatch.setattr(vmapped_runs, "train", full)
-    monkeypatch.setattr(worker.traceback, "print_exc", full)
-    said = worker.train_points([points[0], points[2]])
-    assert said == {points[0].workdir: "No space left on device: somewhere", points[2].workdir: ""}
-
-
-def test_a_log_folder_that_cannot_be_made_is_told(points, tmp_path):
-    (tmp_path / "logs").write_text("a file")
-    with (
-        sweep_state.SweepDisplay(points) as view,
-        pytest.raises(runner.CannotStart, match=r"cannot write its log.*logs"),
-    ):
-        runner.SweepRunner(tmp_path, points, num_workers=1, vmap_runs=0).run(view)
-
-
-def test_lines_come_with_steps_ever_more_rarely_and_time_left_without_what_came_before_the_first(
-    points, monkeypatch, capsys
-):
-    clock = 1000.0
-    monkeypatch.setattr(sweep_state.time, "monotonic", lambda: clock)
-    cfg, said = fields.override(points[2], {"train.steps": 10_000}), []
-    view = sweep_state.SweepDisplay([cfg])
-    directory.metrics_file(cfg.workdir).parent.mkdir()
-
-    def watch(seconds, step):
-        nonlocal clock
-        for _ in range(seconds // 2):
-            clock += 2
-            view.update({cfg.workdir})
-        files.write_records(directory.metrics_file(cfg.workdir), [{"step": step, "loss": 2.0}])
-
-    for seconds, step in ((100, 10), (100, 20), (100, 30), *((10, 30 + i) for i in range(1, 200))):
-        watch(seconds, step)
-        said.append(capsys.readouterr().out.splitlines())
-    lines = [line for one in said for line in one]
-    assert said[0] == ["seed2: training"] and said[1] == ["seed2: training, step 10/10,000, loss 2.000"]
-    assert said[2] == ["seed2: training, step 20/10,000, loss 2.000, 27:43:20 left"]  # 100 s for ten steps
-    assert len(lines) == len(set(lines)) and 7 <= len(lines) <= 9
-    view.update(())
-    clock += 2
-    view.update((), last=True)
-    assert capsys.readouterr().out == f"seed2: stopped, step {30 + 199:,}/10,000, loss 2.000\n"
 
 
 def test_a_point_s_last_line_has_its_score(points, monkeypatch, capsys):

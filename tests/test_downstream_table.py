@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
-from pages import sweep
 from scipy import stats
 from test_experiments import FLOORS, OWN, about, result
 
-from experiments import architectures, fine_tuning, masking_rate
 from mlm.base.estimates import Score
 from mlm.evaluation import finetuned_tasks
 from mlm.objectives import mlm
 from mlm.report import summary, table
-from mlm.report.pages import sweep as page
 
 ACCURACY = Score("accuracy", "held-out accuracy", ("correct", "weight"), better=1, share=True)
 BESIDE = [
@@ -125,88 +122,3 @@ def test_a_column_has_the_mean_over_fine_tuning_seeds_and_the_interval_over_pret
     (name,) = (name for name in made[1] if name.startswith("task_") and not name.endswith("_se"))
     assert made[1][name] == pytest.approx((60, None, None), nan_ok=True) and made[1][f"{name}_se"] == 2.0
     assert name not in made[0]
-
-
-def test_a_correlation_has_its_own_scale_and_a_set_that_is_not_glue_s_says_so():
-    one = add_tasks(
-        result("one", 0, 3.0), tuned(1e-3, 0, 0.3, MATTHEWS, "cola", title="CoLA", note="not GLUE's own split")
-    )
-    made, columns = summary.build_table(
-        [one, add_tasks(result("two", 0, 3.0), tuned(1e-3, 0, 0.1, MATTHEWS, "rte"))], OWN, about
-    )
-    assert made[0]["task_cola"].mean == 0.3 and columns[-2].title == "CoLA: Matthews correlation"
-    assert "one trial; not GLUE's own split." in table.to_markdown(made, columns)
-
-
-def test_labels_that_were_not_scored_are_counted_below_the_table():
-    cut = tuned(1e-3, 0, 0.3)
-    cut["evaluation"]["unscored"] = 86
-    made, columns = summary.build_table([add_tasks(result("one", 0, 3.0), cut)], OWN, about)
-    assert "one trial; 86 labels not scored." in table.to_markdown(made, columns)
-
-
-def test_the_page_has_the_column_and_the_paper_s_beside_it(tmp_path):
-    results = sweep(tmp_path)
-    for one in results:
-        add_tasks(one, tuned(1e-3, 0, 0.8 + one["config"]["seed"] / 10))
-
-    class Experiment:
-        __doc__ = architectures.__doc__
-
-        @staticmethod
-        def table(results):
-            rows, columns = architectures.table(results)
-            rows[0] |= {"task_topic_paper": 84.2, "task_mnli_paper": 84.5}
-            return rows, (
-                *columns,
-                table.Column("task_topic_paper", "paper's topic", ".1f"),
-                table.Column("task_mnli_paper", "paper's MNLI", ".1f"),
-            )
-
-    found = page.collect_findings(Experiment, results)
-    assert found.rows[0]["task_topic_difference"].mean == pytest.approx(85 - 84.2)
-    assert [column.name for column in found.columns].count("task_mnli_difference") == 0
-    html = page.render_page("sweep", Experiment, found, results, 6)
-    assert html.count("topic: accuracy (%)") >= 2 and "paper&#39;s MNLI" in html and "majority class" in html
-
-
-def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s_columns_are_of_its_model():
-    one = result("lstm", 0, 3.0)
-    one["config"] |= {"model.cell": "lstm", "model.size": "micro"}
-    one["summary"]["finetuned_tasks"] = {}
-    one["config"]["downstream.variants"] = (
-        "finetune.trainable_layers=-1,finetune.trainable_layers=1,finetune.trainable_layers=0"
-    )
-    for variant, value in (
-        ("finetune.trainable_layers=-1", 0.8),
-        ("finetune.trainable_layers=1", 0.6),
-        ("finetune.trainable_layers=0", 0.4),
-    ):
-        head = tuned(1e-3, 0, value) | {"variant": variant}
-        one["summary"]["finetuned_tasks"] |= finetuned_tasks.summarize(answers(head, name=f"topic-{variant}"))
-    made, columns = fine_tuning.table([one])
-    assert [(row.get("trained"), row["task_topic"].mean) for row in made[:3]] == [
-        ("all", 80),
-        ("last layer", 60),
-        ("head alone", 40),
-    ]
-    assert [column.title for column in columns if column.name.startswith("task_")] == ["topic: accuracy (%)"]
-    one["config"]["downstream.variants"] = (
-        "train.grad_accum_steps=2 finetune.trainable_layers=1,finetune.trainable_layers=1"
-    )
-    assert [row.get("trained") for row in fine_tuning.table([one])[0][:2]] == [
-        "train.grad_accum_steps=2 finetune.trainable_layers=1",
-        "finetune.trainable_layers=1",
-    ]
-    for size, value in (("large", 84.5), ("base", None)):
-        one["config"] |= {
-            "model.family": "transformer",
-            "model.cell": "",
-            "model.size": size,
-            "mask.mask_token_prob": 1.0,
-            "optim.learning_rate": 1e-3,
-            "mask.rate": 0.4,
-            "train.steps": 10,
-            "train.batch_size": 16,
-        }
-        assert masking_rate.table([one])[0][0].get("task_mnli_paper") == value

@@ -98,18 +98,6 @@ def test_a_probe_reads_a_mix_of_its_layers_a_span_at_a_time_and_asks_of_each_cla
     np.testing.assert_allclose(score["gravity"], (by_hand, 0), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"layers": -1}, "^config.finetune.trainable_layers = -1: expected 0, since config.objective is edge_probing"),
-        ({"depth": 4}, "^config.finetune.max_layer = 4: expected"),
-    ],
-)
-def test_probes_of_what_trains_and_of_layers_that_there_are_not_are_refused(changes, said):
-    with pytest.raises(errors.ConfigError, match=said):
-        OBJECTIVES["edge_probing"].check(make_config(**changes))
-
-
 def write(folder, *sentences):
     lines = []
     for sentence in sentences:

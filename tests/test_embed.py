@@ -2,11 +2,7 @@
 
 import itertools
 import json
-import os
-import subprocess
-import sys
 import types as plain
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,7 +13,7 @@ from small import VOCAB, build, drawn_config, small_config
 from mlm.base import errors, fields, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import pack
-from mlm.evaluation import embeddings, evaluation_tasks
+from mlm.evaluation import embeddings
 from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_columns, evaluation_tables
@@ -227,56 +223,3 @@ def test_states_that_know_no_context_are_their_words_alone(small_run):
     few = run._replace(cached_data=rows._replace(validation={name: x[:2] for name, x in rows.validation.items()}))
     with pytest.raises(errors.ConfigError, match=r"^words that 5 or more of 2 held-out examples hold = 0: expected"):
         embeddings.evaluate_anisotropy(few, part, lambda: None)
-
-
-def test_a_run_whose_config_names_them_is_asked_them_at_its_end(small_run, tmp_path):
-    cfg, rows = small_run
-    for name in ("dev", "test"):
-        (tmp_path / f"sts-{name}.csv").write_text(
-            "".join(f'a\tb\tc\t{number}\t{number % 6}.5\tOne text\tAnother "one"\textra\n' for number in range(4))
-        )
-    named = small_config(eval__sts=str(tmp_path))
-    due = [part for part in evaluation_tasks.list_due_cases(named) if part.task == "sts"]
-    assert [part.name for part in due] == ["stsb/dev", "stsb/test"]
-    assert fields.fingerprint(named) == fields.fingerprint(small_config())  # it changes nothing of the run
-    assert due[0].inputs["pairs"][1] == ["One text", 'Another "one"', 1.5]
-    assert ("anisotropy", "held-out") in [(part.task, part.name) for part in evaluation_tasks.list_due_cases(cfg)]
-    (tmp_path / "run").mkdir()
-    run = build_table_run(fields.override(cfg, {"workdir": str(tmp_path / "run")}), rows)
-    first = evaluation_tasks.evaluate(run, [embeddings.make_anisotropy_case()])
-    found = {text.column: answer.value for text, answer in evaluation_columns.iterate_evaluations(first)}
-    last = first["evaluations"]["anisotropy"]["held-out"]["layers"][-1]
-    assert found == {name: last[name] for name in ("anisotropy", "self_similarity_adjusted", "explained_adjusted")}
-    (row,), columns = evaluation_tables.build_geometry_table(first)
-    assert row["anisotropy"].mean == last["anisotropy"] < row["anisotropy"].high and len(columns) == 7
-    before = (tmp_path / "run" / "evaluations.json").stat().st_mtime_ns
-    assert evaluation_tasks.evaluate(run, [embeddings.make_anisotropy_case()]) == first
-    assert (tmp_path / "run" / "evaluations.json").stat().st_mtime_ns == before
-    (tmp_path / "sts-test.csv").write_text("a\tb\tc\t1\thigh\tOne\tTwo\n")
-    for folder, message in (
-        ("absent", r"^config.eval.sts = '.*/absent': expected the folder of stsb's files, or a task file \(.toml\)$"),
-        (".", r"^config.eval.sts = .*sts-test.csv, line 1: label = 'high': expected a finite"),
-    ):
-        with pytest.raises(errors.ConfigError, match=message) as caught:
-            evaluation_tasks.list_due_cases(small_config(eval__sts=str(tmp_path / folder)))
-        assert "\n" not in str(caught.value)
-
-
-def test_a_folder_that_is_not_there_is_told_before_training(tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mlm",
-            "train",
-            f"--config.workdir={tmp_path / 'a'}",
-            f"--config.eval.sts={tmp_path / 'none'}",
-        ],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    )
-    assert done.returncode == 2 and done.stderr.startswith("error: config.eval.sts = ") and not done.stdout
-    assert done.stderr.count("\n") == 1 and not (tmp_path / "a" / "checkpoints").exists()

@@ -3,25 +3,22 @@
 import json
 import random
 import shutil
-import types
 from pathlib import Path
 
 import pytest
 from hub_folders import change_tensors, make_folders
-from small import drawn_config, get_refusal, run_mlm, small_config
+from small import get_refusal, run_mlm, small_config
 
 import mlm
 from mlm.base import errors, fields, files
-from mlm.cli import evaluate, evaluate_cases
+from mlm.cli import evaluate
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import masked_queries, pseudo_likelihood
-from mlm.training.run import directory, loop, resolution, trained_run
+from mlm.training.run import directory, loop, trained_run
 from mlm.training.validation import split_scores
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -124,20 +121,6 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     assert later["step"] == 31 and later["evaluations"].keys() == {"pseudo_likelihood"} and later["summary"] == {}
 
 
-def test_all_cases_and_models_of_a_run_s_milestones_share_a_program_for_each_length(run, suite, monkeypatch):
-    shapes, compute_log_probs = [], masked_queries.compute_log_probs
-
-    def trace(model, params, queries):
-        shapes.append(queries.ids_BxL.shape)
-        return compute_log_probs(model, params, queries)
-
-    monkeypatch.setattr(masked_queries, "compute_log_probs", trace)
-    for step in (28, 29):
-        loaded = trained_run.load(run[0].workdir, {"eval.batch_size": 12})
-        evaluation_tasks.evaluate(loaded._replace(step=step), parts(suite[0], suite[1]))
-    assert shapes and len(shapes) == len(set(shapes))
-
-
 def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
     """Its further masking rates: the evaluation's own rate gives the evaluation again."""
     cfg, result = run
@@ -149,20 +132,6 @@ def test_a_finished_run_is_asked_what_its_config_names_and_nothing_twice(run):
     before = Path(cfg.workdir, "evaluations.json").stat().st_mtime_ns
     assert evaluation_tasks.finish_evaluations(cfg)["evaluations"] == answers
     assert Path(cfg.workdir, "evaluations.json").stat().st_mtime_ns == before
-
-
-def test_what_an_objective_does_not_ask_cannot_be_asked_of_its_runs(run):
-    cfg, _ = run
-    causal = fields.override(cfg, {"objective": "causal", "model.directionality": "causal"})
-    loaded = trained_run.load(cfg.workdir, {})._replace(cfg=causal)
-    with pytest.raises(
-        errors.ConfigError, match=r"does not support the evaluation pseudo_likelihood: config.objective is causal"
-    ):
-        evaluation_tasks.evaluate(loaded, parts(["a b."]))
-    with pytest.raises(
-        errors.ConfigError, match=r"config.eval.mask_rates = .*nothing reads it, since config.objective"
-    ):
-        resolution.resolve(causal)
 
 
 def test_what_cannot_be_judged_is_told(run, tmp_path):
@@ -233,86 +202,6 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
     ):
         done = run_mlm("evaluate", *words)
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
-
-
-def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
-    from mlm.cli.evaluate_tables import print_evaluations
-
-    one = {"suite": "blimp", "sha256": "a", "phenomenon": "order", "pairs": 1000} | {
-        f"{metric}_accuracy": 0.5 for metric in pseudo_likelihood.METRICS
-    }
-    values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
-    for paradigms, name, expected in ((67, "blimp", values), (66, "blimp", []), (67, "other", [])):
-        found = {f"{name}-1/p{number}": one | {"suite": name} for number in range(paradigms)}
-        print_evaluations(
-            {"evaluations": {"minimal_pairs": found}, "summary": {"minimal_pairs": minimal_pairs.summarize(found)}}
-        )
-        cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
-        assert [row[2] for row in cells if len(row) > 6 and row[1] == "overall" and row[6]] == expected
-        assert cells[1] == [f"{name}-1"]
-
-
-def test_what_is_no_run_or_not_fully_trained_is_named_before_any_is_judged(run, tmp_path, capsys):
-    from mlm.cli.evaluate import select_runs
-
-    cfg, _ = run
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "table.md").write_text("|")
-    begun = json.dumps(files.add_digest({"config": {"train.steps": 9}, "format": fields.RUN_FORMAT}))
-    for name, text in (("begun", begun), ("torn", begun[:20])):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(text)
-    shutil.copytree(cfg.workdir, tmp_path / "half")
-    saved = directory.read_identity(tmp_path / "half")
-    saved["config"]["train.steps"] = 1000
-    files.write_json_with_digest(tmp_path / "half" / "config.json", saved)
-    every = [str(tmp_path / name) for name in ("logs", "half", "table.md", "begun", "torn")]
-    assert select_runs([*every, cfg.workdir]) == [every[1], cfg.workdir]
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        f"skipped, not runs: {every[0]}, {every[2]}",
-        f"not trained to the end: {every[1]} (step 30 of 1,000)",
-        f"skipped, no checkpoint yet: {every[3]}",
-        f"skipped, damaged config: {every[4]}",
-    ]
-    assert select_runs([cfg.workdir]) == [cfg.workdir] and capsys.readouterr().err == ""
-    with pytest.raises(errors.ConfigError, match=r"^directories = 2: expected at least one with a trained model; "):
-        select_runs([every[0], every[3]])
-    assert select_runs(every[:1]) == every[:1]  # which opening it says more about
-
-
-@pytest.mark.slow
-def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(run, tmp_path):
-    cfg, _ = run
-    shutil.copytree(cfg.workdir, tmp_path / "old")
-    saved = directory.read_identity(tmp_path / "old")
-    saved["config"]["model.bidirectional"] = True
-    files.write_json_with_digest(tmp_path / "old" / "config.json", saved)
-    (tmp_path / "logs").mkdir()
-    done = run_mlm("evaluate", tmp_path / "logs", tmp_path / "old", cfg.workdir, "--max_sentences=2")
-    said = done.stderr.splitlines()
-    assert done.returncode == 2 and said[0] == f"skipped, not runs: {tmp_path}/logs"
-    assert any(line.startswith(f"not evaluated: {tmp_path}/old: ") and "another version" in line for line in said)
-    assert said[-1] == f"error: 1 of 2 runs could not be evaluated: {tmp_path}/old"
-    assert done.stdout.count("written: ") == 1 and f"written: {cfg.workdir}" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("flags", "tasks"),
-    [
-        ([], {"pseudo_likelihood"}),
-        (["--max_sentences=3"], {"pseudo_likelihood"}),
-        (["--blimp=FOLDER"], {"minimal_pairs"}),
-        (["--blimp=FOLDER", "--max_sentences=3"], {"minimal_pairs", "pseudo_likelihood"}),
-        (["--blimp=FOLDER", "--anisotropy"], {"minimal_pairs", "anisotropy"}),
-        (["--anisotropy"], {"anisotropy"}),
-    ],
-)
-def test_only_what_the_flags_name_is_evaluated(flags, tasks):
-    args = evaluate.make_parser().parse_words(["runs/a", *flags])
-    run = types.SimpleNamespace(cfg=drawn_config("cache"))
-    suite = blimp.Suite("words", "1", [blimp.Paradigm("order", "order", ["a b", "b a"])]) if args.blimp else None
-    assert {case.task for case in evaluate_cases.list_run_cases(run, args, suite, [])} == tasks
 
 
 def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, monkeypatch, capsys):

@@ -1,24 +1,20 @@
 """Experiments: every point of every scale is one that a run would take, and their tables say what the runs found."""
 
-import csv
 import importlib
 import json
 import math
 import re
-import subprocess
-import sys
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
-from small import environment
 
 from mlm.base import config, fields
-from mlm.base.estimates import Estimate, Score
+from mlm.base.estimates import Estimate
 from mlm.launch.sweep import table_rehearsal
-from mlm.objectives import mlm, nsp
+from mlm.objectives import mlm
 from mlm.report import series, summary
 from mlm.report.table import Column
 from mlm.training.run import directory, loop, resolution
@@ -137,64 +133,6 @@ def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands
     ]
 
 
-def test_each_objective_brings_its_own_columns_and_a_first_score_its_side():
-    pair = result("nsp", 0, 3.0, nsp.SCORES)
-    pair["evaluation"] |= {"nsp_loss": 0.6, "nsp_loss_se": 0.1, "nsp_accuracy": 0.7, "nsp_accuracy_se": 0.01}
-    made, columns = summary.build_table([pair, result("mlm", 0, 3.1)], OWN, about)
-    titles = {column.title for column in columns}
-    assert {"loss (nats)", "next-sentence loss (nats)", "next-sentence accuracy"} < titles
-    assert "nsp_loss" in made[0] and "nsp_loss" not in made[1]
-    f1 = [
-        Score("f1", "held-out F1", ("f1", "rows"), unit="points", better=1, chart=True, format=".1f"),
-        Score("majority_f1", "majority F1", ("most", "rows"), reference="majority", reference_for="f1"),
-    ]
-    one = result("f1", 0, 3.0, f1, evaluation={"f1": 80.0, "f1_se": 1.0, "majority_f1": 30.0})
-    made, columns = summary.build_table([one], OWN, about)
-    assert [(column.title, column.format) for column in columns[-2:]] == [
-        ("F1 (points)", ".1f"),
-        ("points above majority", ".1f"),
-    ]
-    assert made[0]["above_majority"].mean == 50.0 and made[1] == {"model": "majority", "f1": 30.0}
-
-
-def test_the_matrix_has_a_column_for_each_rate_of_evaluation_less_the_floor_where_it_is_known():
-    def rates(*losses):
-        return {
-            "mask_rates": {
-                f"{rate:g}": {
-                    "sha256": "a",
-                    "rate": rate,
-                    "loss": loss,
-                    "loss_se": 0.1,
-                    "unigram_loss": 5.0,
-                    "floor": 2.0 + rate - 0.15,
-                    "excess_loss": loss - 2,
-                    "excess_loss_se": 0.02,
-                }
-                for rate, loss in zip((0.15, 0.4), losses, strict=True)
-            }
-        }
-
-    results = [
-        result("one", seed, 3.0, (*mlm.SCORES, *FLOORS[:3]), evaluations=rates(*losses))
-        for seed, losses in enumerate(((3.0, 3.5), (3.2, 3.5)))
-    ]
-    for one in results:
-        one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "excess_loss": 1.0, "excess_loss_se": 0.02}
-    made, columns = summary.build_table(results, OWN, about)
-    assert [column.title for column in columns[-2:]] == ["excess loss at 15%", "excess loss at 40%"]
-    assert made[0]["at_15"].mean == pytest.approx(1.1) and made[0]["at_40"].mean == pytest.approx(1.5)
-    assert (made[1]["model"], made[1]["at_40"]) == ("unigram", 2.75)
-    assert (made[2]["model"], made[2]["excess_loss"], made[2]["at_15"]) == ("Bayes optimum", 0.0, 0.0)
-    for one in results:
-        one["scores"] = one["scores"][: len(mlm.SCORES)]
-        for found in (one["evaluation"], *one["evaluations"]["mask_rates"].values()):
-            del found["floor"], found["excess_loss"]
-    made, columns = summary.build_table(results, OWN, about)
-    assert [column.title for column in columns[-2:]] == ["loss at 15%", "loss at 40%"]
-    assert made[0]["at_15"].mean == pytest.approx(3.1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "dynamic_masking"])  # by the command, below
 def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
@@ -243,45 +181,3 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
         assert 0 < (value.mean if isinstance(value, Estimate) else value) < 10
     filled = {column.name for column in columns}
     assert {"loss", "accuracy"} <= filled and all(any(column in row for row in made) for column in filled)
-
-
-@pytest.mark.slow
-def test_a_quick_sweep_ends_in_its_table(tmp_path):
-    """Of static and dynamic masks: one program, whose points differ in a traced value."""
-    where = [f"--config.workdir={tmp_path / 'runs'}", f"--config.data.cache_dir={tmp_path / 'cache'}"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mlm",
-            "sweep",
-            "run",
-            "experiments/dynamic_masking.py",
-            "--scale=quick",
-            "--config.train.steps=10",
-            "--config.downstream.epochs=0.1",
-            "--config.model.scan_unroll=1",
-            "--config.model.num_layers=1",
-            "--config.data.language.train_documents=1000",
-            "--config.data.language.validation_documents=100",
-            "--config.downstream.learning_rates=1e-3",
-            "--config.pack.seq_len=32",
-            *where,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stderr
-    with (tmp_path / "runs" / "table.csv").open() as file:
-        found = {row["masking"]: row for row in csv.DictReader(file)}
-    dynamic, static = "dynamic", "static, 2 of each row"
-    assert list(found) == [dynamic, static, "unigram", "Bayes optimum", "window floor", "majority class"]
-    assert 0 < float(found[dynamic]["task_topic"]) < float(found["Bayes optimum"]["task_topic"]) < 100
-    floor = float(found["Bayes optimum"]["loss"])
-    for name in (dynamic, static):
-        loss, gap, error = (float(found[name][key]) for key in ("loss", "excess_loss", "excess_loss_se"))
-        assert error > 0 and gap > 1.96 * error and loss == pytest.approx(floor + gap)
-    assert found[dynamic]["loss"] != found[static]["loss"]

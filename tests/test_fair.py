@@ -1,20 +1,11 @@
 """Experiments compare what they say they compare: the same rows and masks, and learning rates that favour nobody."""
 
 import json
-from itertools import product
 
-import numpy as np
 import pytest
-from scipy import stats
-from test_experiments import FLOORS, result
 
 from experiments import architectures, masking_rate, modern_bert
-from mlm.base import config, fields
-from mlm.base.estimates import Estimate
 from mlm.experiment.recipes import MODERN_BLOCK
-from mlm.objectives import mlm
-from mlm.report import compare
-from mlm.report.table import to_markdown
 
 
 def test_every_architecture_takes_in_the_same_rows_and_was_tried_on_them():
@@ -73,125 +64,3 @@ def test_every_masking_rate_has_the_same_search_and_rows(scale):
     laptop = masking_rate.sweep("laptop")
     assert {point["mask.rate"] for point in trials.values()} == {point["mask.rate"] for point in laptop.values()}
     assert not {point["seed"] for point in trials.values()} & {point["seed"] for point in laptop.values()}
-
-
-def test_the_masking_rate_s_rows_are_compared_with_15_and_a_move_is_seen():
-    budgets = {8_000: 0.0, 50_000: 0.2}  # nats that 40% gains on 15%
-    results, losses, random = [], {}, np.random.default_rng(0)
-    for name, point in masking_rate.sweep("laptop").items():
-        examples = point["train.steps"] * point["train.batch_size"]
-        if point["mask.rate"] in (0.15, 0.4) and examples in budgets:
-            loss = 3.0 - budgets[examples] * (point["mask.rate"] == 0.4) + random.normal(scale=0.003)
-            losses.setdefault((point["model.size"], examples, point["mask.rate"]), []).append(loss)
-            one = result(name.partition("-seed")[0], point["seed"], loss, (*mlm.SCORES, *FLOORS[:3]))
-            one["config"] = fields.flatten(config.Config()) | point | one["config"] | {"mask.rate": point["mask.rate"]}
-            one["evaluation"] |= {"floor": 2.0, "window_floor": 2.1, "excess_loss": loss - 2, "excess_loss_se": 0.01}
-            results.append(one)
-    rows, _ = masking_rate.table(results)
-    cells = {(row["size"], row["examples"], row["rate"]): row for row in rows if "rate" in row}
-    assert cells["micro", 50_000, "40%"]["difference"].mean == pytest.approx(-0.2, abs=0.01)
-    assert cells["micro", 50_000, "40%"]["p"] < 0.01 and "p" not in cells["micro", 50_000, "15%"]
-    (moves,) = masking_rate.tables(results)
-    gains = {at: np.subtract(losses[*at, 0.4], losses[*at, 0.15]) for at in product(("micro", "tiny"), budgets)}
-    pairs = [(("micro", 8_000), ("micro", 50_000)), (("tiny", 8_000), ("tiny", 50_000))]
-    pairs += [(("micro", 8_000), ("tiny", 8_000)), (("micro", 50_000), ("tiny", 50_000))]
-    values = np.array([gains[at] for at in gains])  # two ways without interaction: what is left of rows and seeds
-    rest = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
-    freedom = (len(values) - 1) * (values.shape[1] - 1)
-    error = np.sqrt((rest**2).sum() / freedom * 2 / values.shape[1])
-    p = [2 * stats.t.sf(abs(gains[more].mean() - gains[less].mean()) / error, freedom) for less, more in pairs]
-    assert [(row["less"], row["more"]) for row in moves.rows] == [
-        tuple("{}, {:,} examples".format(*at) for at in pair) for pair in pairs
-    ]
-    assert [row["difference"].mean for row in moves.rows] == pytest.approx(
-        [gains[more].mean() - gains[less].mean() for less, more in pairs]
-    )
-    assert [row["p"] for row in moves.rows] == pytest.approx(compare.holm_p(np.array(p)).tolist())
-    assert [row["p"] < 0.05 for row in moves.rows] == [True, True, False, False]
-    (chart,) = masking_rate.charts(results)
-    assert [line.name for line in chart.series][:2] == ["micro, 8,000 examples", "micro, 50,000 examples"]
-    assert chart.series[1].x == [0.15, 0.4] and chart.series[1].y[1].mean < chart.series[1].y[0].mean
-    for one in results:  # as by --budget=flops, by which each rate has other steps
-        one["config"]["train.steps"] -= round(100 * one["config"]["mask.rate"])
-    other_rows, _ = masking_rate.table(results)
-    assert [row.get("p") for row in other_rows] == [row.get("p") for row in rows]
-    assert [row["examples"] for row in other_rows if "rate" in row][:2] == [7_760, 7_360]
-
-
-def run(seed, losses, **more):
-    """A run of architectures.py whose held-out losses after each 100 steps of 16 rows these are."""
-    one = result(
-        "lstm-micro",
-        seed,
-        losses[-1],
-        (*mlm.SCORES, *FLOORS[:3]),
-        non_embedding=5,
-        tokens=9,
-        tokens_per_second=7.0,
-        **more,
-    )
-    one["config"] |= {
-        "model.cell": "lstm",
-        "model.family": "rnn",
-        "model.size": "micro",
-        "optim.learning_rate": 0.008,
-        "train.batch_size": 16,
-    }
-    one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.5, "excess_loss": losses[-1] - 2, "excess_loss_se": 0.01}
-    one["history"] = [
-        {"step": 50, "loss": 9.0},
-        *({"step": 100 * number, "eval_loss": loss} for number, loss in enumerate(losses, 1)),
-    ]
-    return one
-
-
-def make_parts(kind, number, word):
-    return {
-        "loss_decomposition": {
-            "parts": {name: {"excess": value} for name, value in (("kind", kind), ("number", number), ("word", word))}
-        }
-    }
-
-
-def test_the_table_says_how_long_a_plateau_was():
-    """From 5.0 of the unigram a tenth of the way to 2.0 is 4.7: left at the second and the fourth evaluation."""
-    runs = [run(0, [4.9, 4.7, 4.0, 3.0]), run(1, [4.9, 4.8, 4.71, 3.0])]
-    rows, columns = architectures.table(runs)
-    assert rows[0]["plateau"].mean == 16 * 300 and rows[0]["batch"] == 16
-    assert "plateau (rows, seen every 1,600)" in [column.title for column in columns]
-    rows, columns = architectures.table([*runs, run(2, [4.9, 4.8, 4.8, 4.8])])
-    assert rows[0]["plateau"] == "3,200, 6,400, > 6,400" and "> 6,400" in to_markdown(rows, columns)
-    once = run(0, [3.0])
-    assert "plateau" not in architectures.table([once])[0][0]  # the length is not known from the last evaluation alone
-    for one in runs:
-        one["scores"] = one["scores"][: len(mlm.SCORES)]
-        del one["evaluation"]["floor"], one["evaluation"]["excess_loss"]
-    rows, columns = architectures.table(runs)
-    assert "plateau" not in rows[0] and not [column for column in columns if column.name.startswith("plateau")]
-
-
-def test_the_table_says_what_the_gap_is_made_of_where_all_seeds_were_asked():
-    runs = [
-        run(0, [4.0, 3.0], evaluations=make_parts(0.6, 0.3, 0.1)),
-        run(1, [4.0, 3.2], evaluations=make_parts(0.7, 0.3, 0.2)),
-    ]
-    rows, columns = architectures.table(runs)
-    names = ["excess_kind", "excess_number", "excess_word"]
-    assert [rows[0][name].mean for name in names] == pytest.approx([0.65, 0.3, 0.15])
-    assert sum(rows[0][name].mean for name in names) == pytest.approx(rows[0]["excess_loss"].mean)
-    assert [column.name for column in columns if column.name in names] == names
-    best = next(row for row in rows if row["model"] == "Bayes optimum")
-    assert [best[name] for name in names] == [0.0] * 3
-    runs[0]["evaluations"] = {}
-    assert not set(names) & {name for row in architectures.table(runs)[0] for name in row}
-    one = architectures.table(runs[1:])[0][0]["excess_kind"]
-    assert one == Estimate(0.7, None, None)  # of one seed no interval
-
-
-def test_the_modern_transformer_has_a_row_of_its_own():
-    plain, modern = run(0, [3.0, 2.5]), run(0, [3.0, 2.25])
-    for one in (plain, modern):
-        one["config"] |= {"model.family": "transformer", "model.cell": ""}
-    modern["config"] |= MODERN_BLOCK | {"workdir": "runs/modern-micro-seed0-012300"}
-    rows, _ = architectures.table([plain, modern])
-    assert [row["model"] for row in rows[:2]] == ["transformer", architectures.MODERN]

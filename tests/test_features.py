@@ -8,7 +8,7 @@ import pytest
 from scipy.special import expit, softmax
 from small import LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
 
-from mlm.base import errors, types
+from mlm.base import types
 from mlm.objectives import OBJECTIVES, features, tagging
 
 LAYERS, ROWS, WIDTH = 5, 3, 6
@@ -132,27 +132,3 @@ def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing()
     padding = rows.text.segments_BxL == 0
     moved = rows._replace(labels={"tag_BxL": np.where(padding, 2, rows.labels["tag_BxL"])})
     assert slope(params["objective"], replace_text(moved, ids_BxL=np.where(padding, 9, rows.text.ids_BxL)))[0] == loss
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"features": "sum4", "layers": 3},
-            r"^config.finetune.layer_features = 'sum4': expected last, second_to_last, mix or a "
-            r"layer's number, since config.model.num_layers = 3 is less than 4$",
-        ),
-        (
-            {"features": "concat4", "layers": 2, "objective": "extractive_qa"},
-            "config.model.num_layers = 2 is less than 4",
-        ),
-        ({"features": "6"}, r"^config.finetune.layer_features = '6': expected one of last, .*, 4, 5"),
-        ({"features": "concat", "objective": "classification"}, "did you mean 'concat4'"),
-        ({"finetune__head": "lstm"}, r"^config.finetune.head = 'lstm': .*did you mean 'bilstm'"),
-        ({"finetune__head": "bilstm", "finetune__head_dim": 0}, "^config.finetune.head_dim = 0: expected"),
-    ],
-)
-def test_layers_and_heads_that_there_are_not_are_refused(changes, said):
-    cfg = make_config(**changes)
-    with pytest.raises(errors.ConfigError, match=said):
-        OBJECTIVES[cfg.objective].check(cfg)

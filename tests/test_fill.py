@@ -180,15 +180,6 @@ def test_documents_are_those_of_a_line_at_a_time(tmp_path, monkeypatch, name):
         assert list(files.read_documents([str(tmp_path / "a.txt")], boundary)) == expected, f"seed {seed}"
 
 
-def test_sentences_are_those_that_the_expression_ends():
-    draw = random.Random(0)
-    for _ in range(2000):
-        text = "".join(draw.choice(ODD) for _ in range(draw.randint(1, 12)))
-        assert list(corpus.split_sentences(text)) == [
-            s for part in corpus.SENTENCE_END.split(text) if (s := part.strip())
-        ]
-
-
 def test_memory_does_not_grow_with_the_text(tmp_path):
     peaks = []
     for count in (3000, 9000):

@@ -1,9 +1,7 @@
 """A fine-tuning is a run: what is frozen stays, what is killed continues, and devices agree."""
 
-import functools
 import math
 import os
-import re
 import signal
 
 import jax
@@ -12,8 +10,6 @@ import pytest
 from small import PLAIN, batch, drawn_config, make_dataset_info, prepare_finetuning, small_config, state_of
 
 from mlm.base import config, errors, fields
-from mlm.base.estimates import Score
-from mlm.cli import finetune as command
 from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import (
@@ -26,7 +22,7 @@ from mlm.training.run import (
     resolution,
     trained_run,
 )
-from mlm.training.step import program, trainable
+from mlm.training.step import program
 
 pytestmark = pytest.mark.slow
 STACK = "['layers']"
@@ -84,76 +80,6 @@ def test_two_devices_give_the_numbers_of_one(one_layer):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after_two.params, after.params)
 
 
-@pytest.mark.parametrize(
-    ("layers", "words", "frozen"),
-    [
-        (-1, True, {}),
-        (-1, False, {"transform": trainable.WHOLE_LEAF, "bias": trainable.WHOLE_LEAF}),
-        (2, False, {"token": trainable.WHOLE_LEAF, "transform": trainable.WHOLE_LEAF, "bias": trainable.WHOLE_LEAF}),
-        (
-            1,
-            False,
-            {
-                "token": trainable.WHOLE_LEAF,
-                "stack": 1,
-                "transform": trainable.WHOLE_LEAF,
-                "bias": trainable.WHOLE_LEAF,
-            },
-        ),
-        (1, True, {"token": trainable.WHOLE_LEAF, "stack": 1}),
-        (
-            0,
-            False,
-            {
-                "token": trainable.WHOLE_LEAF,
-                "stack": trainable.WHOLE_LEAF,
-                "norm": trainable.WHOLE_LEAF,
-                "transform": trainable.WHOLE_LEAF,
-                "bias": trainable.WHOLE_LEAF,
-            },
-        ),
-        (0, True, {"token": trainable.WHOLE_LEAF, "stack": trainable.WHOLE_LEAF, "norm": trainable.WHOLE_LEAF}),
-    ],
-)
-def test_which_parameters_are_held(layers, words, frozen):
-    tree = {
-        "objective": {"label": 0},
-        "model": {
-            "token": {"embedding": 1},
-            "transform": {"kernel": 2},
-            "bias": 3,
-            "body": {"norm": {"scale": 4}, "stack": {"layers": {"layer": {"kernel": 5}}}},
-        },
-    }
-    place = {0: "objective", 1: "token", 2: "transform", 3: "bias", 4: "norm", 5: "stack"}
-    held = functools.partial(trainable.count_frozen_layers, config.Finetune(trainable_layers=layers), 2, words)
-    found = {place[leaf]: held(path) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-    assert {name: first for name, first in found.items() if first != 0} == frozen
-
-
-def test_a_part_joins_to_what_it_was_taken_from():
-    params = {
-        "model": {
-            "token": {"embedding": np.arange(3.0)},
-            "body": {"stack": {"layers": {"kernel": np.arange(8.0).reshape(4, 2)}}},
-        },
-        "objective": {"label": {"kernel": np.ones(2)}},
-    }
-    held = functools.partial(trainable.count_frozen_layers, config.Finetune(trainable_layers=3), 4, False)
-    part = trainable.select_trainable(params, held)
-    assert "token" not in part["model"] and part["model"]["body"]["stack"]["layers"]["kernel"].shape == (3, 2)
-    jax.tree.map(np.testing.assert_array_equal, trainable.merge_params(params, part, held), params)
-    rates = trainable.compute_lr_multipliers(part, config.Finetune(layerwise_lr_decay=0.5), 4)
-    np.testing.assert_allclose(rates["model"]["body"]["stack"]["layers"]["kernel"][:, 0], [1 / 8, 1 / 4, 1 / 2])
-    assert rates["objective"]["label"]["kernel"] == 1
-    assert (
-        trainable.compute_lr_multipliers(params, config.Finetune(layerwise_lr_decay=0.5), 4)["model"]["token"][
-            "embedding"
-        ]
-        == 0.5**5
-    )
-
-
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
     """A run of a few steps on the built-in language, and what all fine-tunings here have in common."""
@@ -207,21 +133,6 @@ def test_a_fine_tuning_knows_where_each_value_comes_from(pretrained):
 def tuned(pretrained):
     cfg, packed = make_config(pretrained, "whole")
     return cfg, packed, loop.train(cfg, packed)
-
-
-@pytest.mark.parametrize(
-    "width, examples, batch_size, epochs",
-    [
-        (64, 3200, 32, 3),
-        (64, 3199, 32, 10),
-        (128, 960, 32, 10),
-        (128, 100, 32, 30),
-        (64, 3199, 16, 3),
-        (129, 100, 32, 3),
-    ],
-)
-def test_a_small_model_sees_few_examples_more_often(width, examples, batch_size, epochs):
-    assert finetuning_recipe.choose_epochs(width, examples, batch_size) == epochs
 
 
 def test_without_epochs_the_steps_follow_from_the_examples(pretrained):
@@ -300,79 +211,8 @@ def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
     assert answers["dev"]["accuracy"] == result["evaluation"]["accuracy"]
 
 
-def test_the_one_ending_with_a_name_is_learnt_to_be_chosen(pretrained, tmp_path):
-    draw = np.random.default_rng(0)
-    for split, count in (("train", 64), ("dev", 40), ("test", 24)):
-        at_N = draw.integers(0, 3, count)
-        rows = (",".join(["the"] + ["Anna" if at == number else "the" for number in range(3)]) for at in at_N)
-        (tmp_path / split).write_text("".join(f"{row},{'ABC'[at]}\n" for row, at in zip(rows, at_N, strict=True)))
-    said = {
-        "format": "csv",
-        "train": "train",
-        "dev": "dev",
-        "test": "test",
-        "text_column": "0",
-        "choice_columns": "1,2,3",
-        "label_column": "4",
-        "labels": "A,B,C",
-    }
-    cfg, packed = make_config(
-        pretrained,
-        "multiple_choice",
-        data__task="own",
-        data__task_path=str(tmp_path),
-        objective="multiple_choice",
-        train__steps=30,
-        train__checkpoint_every=30,
-        optim__learning_rate=5e-3,
-        pack__seq_len=8,
-        **{f"data__labelled__{name}": value for name, value in said.items()},
-    )
-    result = loop.train(cfg, packed)
-    found = result["evaluation"]
-    assert found["accuracy"] > 0.95 > found["majority_accuracy"] + 0.4
-    answers = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
-    for split, count in (("dev", 40), ("test", 24)):
-        records = directory.read_predictions(cfg.workdir, split)
-        assert len(records) == count and {record["predicted"] for record in records} == {*"ABC"}
-        right = [record["gold"] == record["predicted"] for record in records]
-        assert np.mean(right) == pytest.approx(answers[split]["accuracy"]) and records[3]["id"] == "3"
-
-
-def test_what_cannot_be_fine_tuned_is_said_in_a_line(pretrained):
-    for changes, said in (
-        ({"data__task": "topik"}, "config.data.task = 'topik': expected .* did you mean 'topic'"),
-        ({"finetune__trainable_layers": 3}, "config.finetune.trainable_layers = 3: expected -1 <= value <= 1"),
-        ({"finetune__layerwise_lr_decay": 0.0}, "config.finetune.layerwise_lr_decay = 0.0"),
-        ({"data__task": "sst2"}, "config.data.task_path = ''"),
-    ):
-        with pytest.raises(errors.ConfigError, match=said):
-            make_config(pretrained, "bad", **changes)
-    for epochs in (math.nan, math.inf):
-        with pytest.raises(errors.ConfigError, match=r"--epochs = (nan|inf): expected a finite"):
-            prepare_finetuning(pretrained[0], {"data.task": "topic"}, epochs=epochs)
-    with pytest.raises(errors.ConfigError, match="expected the directory of a run; did you mean"):
-        prepare_finetuning(f"{pretrained[0]}s", pretrained[1])
-
-
 @pytest.mark.parametrize(
-    ("accuracy", "majority", "said"),
-    [(0.6, 0.5, ""), (0.5, 0.5, "no better than the majority class: .* 0.5.*, there 0.5"), (-0.1, None, "than chance")],
+    "width, examples, batch_size, epochs", [(64, 3200, 32, 3), (128, 960, 32, 10), (129, 100, 32, 3)]
 )
-def test_a_score_that_is_no_better_than_without_a_model_is_a_line(accuracy, majority, said):
-    loss = Score("loss", "held-out loss", ("nats", "weight"), better=-1, format=".3f")
-    score = Score("accuracy", "held-out accuracy", ("correct", "weight"), better=1, format=".3f")
-    reference = score._replace(name="majority_accuracy", better=0, reference="majority class", reference_for="accuracy")
-    evaluation = {"loss": 1.0, "accuracy": accuracy, "majority_accuracy": majority}
-    line = command.describe_weak_score([loss, score, *([reference] if majority is not None else [])], evaluation)
-    assert bool(line) == bool(said) and re.search(said, line) and "\n" not in line
-
-
-@pytest.mark.parametrize(
-    ("predicted", "said"), [("aabb", "never predicted: 'c', 'd', 2 of 4 examples of dev"), ("abcd", ""), ("aaaa", "")]
-)
-def test_classes_that_are_never_predicted_are_a_line(predicted, said):
-    line = command.describe_unpredicted_classes(
-        [{"gold": gold, "predicted": label} for gold, label in zip("abcd", predicted, strict=True)]
-    )
-    assert bool(line) == bool(said) and line.startswith(said) and "\n" not in line
+def test_a_small_model_sees_few_examples_more_often(width, examples, batch_size, epochs):
+    assert finetuning_recipe.choose_epochs(width, examples, batch_size) == epochs

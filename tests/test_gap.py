@@ -119,13 +119,6 @@ def test_the_word_frequencies_stand_far_above_the_floor(data):
     assert result["loss"] == pytest.approx(result["unigram_loss"], abs=1e-4)
 
 
-def test_max_rows_and_batches_change_nothing_else(data):
-    cfg, rows, language = data
-    few = drawn_config(cfg.data.cache_dir, eval__mask_rate=0.3, eval__max_examples=50, eval__batch_size=16)
-    result = evaluate(few, rows, optimum(cfg, rows, language))
-    assert result["rows"] == 50 and result["excess_loss"] == pytest.approx(0, abs=1e-5)
-
-
 def test_words_and_masks_are_those_of_the_rows(data):
     cfg, rows, language = data
     words_NxL = grammar.convert_ids_to_words(language, rows.tokenizer.pieces, rows.validation["ids"])
@@ -250,14 +243,3 @@ def test_of_a_causal_model_the_parts_add_up_too_and_the_end_is_a_kind(data):
     found, whole = decompose(cfg, rows, less, "left")
     np.testing.assert_allclose(excess(found), [whole["excess_loss"], 0, 0], atol=1e-4)
     assert whole["excess_loss"] > 0.01
-
-
-def test_the_parts_can_be_asked_of_the_language_alone(data):
-    assert loss_decomposition.get_unsupported_reason(
-        data[0]
-    ) == "" and "docstrings" in loss_decomposition.get_unsupported_reason(
-        drawn_config("cache", data__corpus="docstrings")
-    )
-    assert ("loss_decomposition", "parts") in [
-        (part.task, part.name) for part in evaluation_tasks.list_due_cases(data[0])
-    ]

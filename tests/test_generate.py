@@ -187,18 +187,6 @@ def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
     assert str(error.value).startswith(what) and "\n" not in str(error.value)
 
 
-def test_a_model_that_sees_both_sides_has_no_beams_and_one_of_labels_writes_nothing(masked):
-    for found, how, what in (
-        (masked, {"prompt": "[MASK]", "num_beams": 2}, "num_beams = 2"),
-        (masked, {"prompt": " ".join(["w1"] * 14)}, "text = "),
-        (open_model(objective="regression"), {}, "generate = 'regression'"),
-        (masked, None, "translate = 'transformer'"),
-    ):
-        with pytest.raises(errors.ConfigError) as error:
-            found.translate("w1") if how is None else found.generate(**how)
-        assert str(error.value).startswith(what)
-
-
 @pytest.mark.parametrize(("family", "cell"), [member for member in FAMILY_CELLS if member[0] != "transformer"], ids=str)
 def test_every_family_goes_on_with_a_prompt(family, cell):
     model = open_model(family, cell)
@@ -231,18 +219,6 @@ def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
         assert found.num_tokens == len(ids) - 1
     nats = [one.log_prob for one in model.translate(text, num_beams=3, length_penalty="none", num_return_sequences=3)]
     assert nats[0] >= found.log_prob - 1e-4 and nats == sorted(nats, reverse=True)
-
-
-def test_a_model_that_denoises_neither_writes_on_nor_translates_nor_embeds():
-    model = open_model("encoder_decoder", objective="denoising")
-    for ask, said in (
-        (model.generate, "generate = 'encoder_decoder': expected a model that reads no source"),
-        (model.translate, "translate = 'denoising': expected a run of parallel text"),
-        (model.encode, "encode = 'encoder_decoder': expected a model that reads a text alone"),
-    ):
-        with pytest.raises(errors.ConfigError) as error:
-            ask("w1 w2")
-        assert str(error.value).startswith(said) and "\n" not in str(error.value)
 
 
 def test_the_command_shows_what_is_written(model):

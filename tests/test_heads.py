@@ -6,11 +6,10 @@ import jax
 import numpy as np
 import pytest
 from scipy.special import log_softmax
-from small import CLASSES, LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
+from small import LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
 
-from mlm.base import errors, fields, types
+from mlm.base import fields, types
 from mlm.objectives import OBJECTIVES, heads
-from mlm.training.run import resolution
 
 ROWS, WIDTH = 6, 8
 
@@ -164,47 +163,3 @@ def test_training_drops_what_evaluation_keeps(objective):
         np.asarray(of.loss(head, model(), given, key_B, None, train=train).loss_B[objective]) for train in (True, False)
     )
     assert (dropped_B != kept_B)[:-1].all()
-
-
-def assert_refused(said, *args, **changes):
-    with pytest.raises(errors.ConfigError, match=said):
-        cfg = make_config(*args, **changes)
-        OBJECTIVES[cfg.objective].check(cfg)
-        OBJECTIVES[cfg.objective].build(cfg, make_dataset_info(cfg))
-
-
-def test_what_no_head_can_read_or_score_is_refused():
-    assert_refused(
-        r"^config.finetune.pooling = 'first': expected last or mean, since config.model.directionality is causal$",
-        "classification",
-        model__directionality="causal",
-        finetune__pooling="first",
-    )
-    assert_refused(
-        r"^config.finetune.pooling = 'fist': expected one of .*; did you mean 'first'\?$",
-        "classification",
-        finetune__pooling="fist",
-    )
-    assert_refused(r"^config.data.labelled.scores = 'f1': expected one of pearson, spearman$", "regression", "f1")
-    assert_refused(r"scores = 'mathews': expected one of .*did you mean 'matthews'\?", "classification", "mathews")
-    assert_refused(r"scores = 'f1': expected accuracy or matthews, since there are 3 classes", "classification", "f1")
-    assert_refused(r"scores = 'exact, exact': expected each name once", "extractive_qa", "exact, exact")
-    cfg = make_config("tagging", "f1")
-    of_words = make_dataset_info(cfg)._replace(classes=("NOUN", *CLASSES[1:]))
-    with pytest.raises(errors.ConfigError, match="expected accuracy, since 'NOUN' is no tag of entities"):
-        OBJECTIVES["tagging"].build(cfg, of_words)
-    assert OBJECTIVES["tagging"].build(make_config("tagging"), of_words).scores[0].name == "accuracy"
-    assert resolution.derive_fields(make_config("tagging")).model.directionality == "bidirectional"
-
-
-def test_the_first_score_is_the_first_that_is_asked_for():
-    scores = build_objective("classification", "matthews, accuracy").scores
-    assert [score.name for score in scores] == ["matthews", "accuracy", "loss", "majority_accuracy", "majority_loss"]
-    assert {score.reference_for for score in scores if score.reference == "majority class"} == {"accuracy", "loss"}
-    assert [score.name for score in build_objective("tagging").scores[:3]] == ["f1", "f1_strict", "loss"]
-    cfg = make_config("classification")
-    uncounted = OBJECTIVES["classification"].build(cfg, make_dataset_info(cfg)._replace(class_counts=b""))
-    assert [score.name for score in uncounted.scores] == ["accuracy", "loss"]
-    two = make_dataset_info(cfg)._replace(classes=("no", "yes"), class_counts=np.array([1, 2]).tobytes())
-    scores = OBJECTIVES["classification"].build(make_config("classification", "f1"), two).scores
-    assert [score.name for score in scores] == ["f1", "loss", "majority_f1", "majority_loss"]

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from small import make_dataset_info, small_config, small_program
 
-from mlm.base import config, device_peaks, errors, fields, files
+from mlm.base import config, fields
 from mlm.base.types import BatchSums
-from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, log, model_flops, periodic_evaluation, plateau, profile, progress, training_run
+from mlm.training.run import checkpoint, periodic_evaluation, plateau, profile, training_run
 from mlm.training.run.hook import Hook
 
 
@@ -78,22 +76,6 @@ def test_a_run_that_stops_pauses_where_no_hook_is_due():
     calls = run_steps(2, stop_at=2)
     assert calls[-2:] == [("a", "pause", 2, "state 2", False, True), ("b", "pause", 2, "state 2", False, True)]
     assert [call[1] for call in calls if call[0] == "metrics"] == [1, 2]
-
-
-def test_a_checkpoint_has_what_each_hook_keeps():
-    run = object.__new__(training_run.TrainingRun)
-    run.hooks = [Record("a", 1, [1]), Hook(), Record("b", 1, [1, 2])]
-    assert run.get_totals() == {"a": 1, "b": 2}
-
-
-def test_a_hook_that_raises_leaves_no_metrics_behind():
-    calls = []
-    run = object.__new__(training_run.TrainingRun)
-    run.hooks, run.get_pending = [Record("a", 1, calls)], None
-    run.hooks[0].on_metrics = lambda *_: (_ for _ in ()).throw(ValueError)
-    with pytest.raises(ValueError):
-        run.run_hooks(1, lambda: {}, lambda: None, False)
-    assert run.get_pending is None
 
 
 @pytest.mark.parametrize(
@@ -166,69 +148,3 @@ def test_some_steps_are_traced_and_the_run_says_where(tmp_path):
         assert (hook.folder is not None) == (step in (2, 3))
     (trace,) = tmp_path.rglob("*.xplane.pb")
     assert b"PjitFunction" in trace.read_bytes() and [str(tmp_path / "profile") in line for line in lines] == [True]
-
-
-@pytest.mark.parametrize("text", ["1:5", "3", "8:3", "3:0", "a:b"])
-def test_steps_that_cannot_be_traced_are_one_line(text):
-    with pytest.raises(errors.ConfigError, match=f"^config.train.profile = '{text}': expected"):
-        profile.check(small_config(train__profile=text, train__steps=9))
-
-
-def test_the_utilisation_is_the_counted_flops_over_the_peak_of_all_devices_and_nothing_on_a_cpu(tmp_path, monkeypatch):
-    cfg = small_config(workdir=str(tmp_path), train__steps=4, train__log_every=4, train__trackers="")
-    flops = 2 * cost.count_step_flops(cfg, 50)
-    assert model_flops.ModelFlops(cfg, 50).compute_utilisation(1e3, 10) == {}
-    monkeypatch.setattr(model_flops.device_peaks, "find_peak_flops", lambda kind: 1e9)
-    monkeypatch.setattr(model_flops.cost, "count_step_flops", lambda cfg, vocab_size: flops)
-    clock = iter(range(100, 200, 2))  # two seconds a step
-    monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
-    writer = log.Log(cfg, small_program(cfg).objective, 0, {}, model_flops.ModelFlops(cfg, 50))
-    monkeypatch.setattr(writer, "progress", types.SimpleNamespace(advance=lambda step: 0, is_stale=lambda: 0, log=dict))
-    sums = BatchSums({"mlm": 7.0}, {"mlm": 7.0}, dict.fromkeys(("tokens", "eligible", "corrupted", "correct"), 40.0))
-    metrics = {"loss": 1.0, "gradient_norm": 1.0, "parameter_norm": 1.0, "learning_rate": 1.0, "sums": sums}
-    for step in range(1, 5):
-        writer.on_metrics(step, metrics, False)
-    summary = writer.summarize()
-    writer.writer.close()
-    (record,) = files.read_records(tmp_path / "metrics.jsonl")
-    assert record["mfu"] == summary["mfu"] == pytest.approx(flops / 2 / 1e9 / jax.device_count())
-
-
-def test_the_devices_of_each_generation_have_the_peak_by_which_one_orders_them():
-    kinds = {"TPU v5 lite": "v5e-1", "TPU v5": "v5p-8", "TPU7x": "tpu7x-8", "NVIDIA H100 80GB HBM3": "H100"}
-    assert {kind: device_peaks.find_peak_flops(kind) for kind in kinds} == {
-        kind: ACCELERATORS[name].flops for kind, name in kinds.items()
-    }
-    assert device_peaks.find_peak_flops("cpu") is device_peaks.find_peak_flops("NVIDIA H100 PCIe") is None
-
-
-def test_the_time_left_counts_from_the_end_of_the_first_step(capsys, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    bar = progress.Progress(0, 11, "a")
-    for step, seconds in ((1, 60), (2, 61), (3, 62)):  # the first step compiles for a minute
-        clock[0] = seconds
-        bar.advance(step)
-        if bar.is_stale():
-            bar.log({"loss": 1.0})
-    clock[0], bar.last_shown = 100, 60
-    assert bar.is_stale()
-    clock[0] = 62
-    bar.show("x")
-    assert capsys.readouterr().out.splitlines() == ["a: step 1/11, loss 1.000", "a: step 3/11, x, 0:08 left"]
-
-
-def test_the_time_left_leaves_out_early_steps_that_compile_and_counts_slow_ones_later(capsys, monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    bar = progress.Progress(0, 200, "a")
-    for step in range(1, 101):  # batches of two other lengths; later an evaluation
-        clock[0] += {1: 60, 3: 50, 9: 40, 60: 50}.get(step, 1)
-        bar.advance(step)
-        if step in (1, 10, 100):
-            bar.show("x")
-    assert capsys.readouterr().out.splitlines() == [
-        "a: step 1/200, x",
-        "a: step 10/200, x, 3:10 left",
-        "a: step 100/200, x, 2:30 left",
-    ]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tokenizers
 from fixtures import hub as theirs
-from hub_folders import change_folder, change_tensors, load_outputs, make_folders, same_tensors
+from hub_folders import change_folder, change_tensors, load_outputs, same_tensors
 from safetensors.numpy import load, save_file
-from small import run_mlm, small_config
+from small import small_config
 
 import mlm
 from mlm.base import errors
@@ -356,16 +356,6 @@ def test_a_folder_that_holds_something_is_not_written_to(models, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(errors.ConfigError, match=r"^export = '.*': expected an empty or new folder"):
         models["bert"].save_pretrained(str(tmp_path))
-
-
-@pytest.mark.slow
-def test_the_command_writes_a_folder(folders, models, tmp_path):
-    done = run_mlm("export", str(folders["roberta"]), str(tmp_path / "out"), "--json")
-    assert done.returncode == 0 and json.loads(done.stdout)["model_type"] == "roberta", done.stderr
-    line = "the sky is [MASK]."
-    assert mlm.load(tmp_path / "out").fill_mask(line) == models["roberta"].fill_mask(line)
-    done = run_mlm("export", str(folders["roberta"]))
-    assert done.returncode == 2 and done.stderr == "error: mlm export: the following arguments are required: FOLDER\n"
 
 
 def test_added_tokens_keep_their_numbers(folders, models, tmp_path):

@@ -6,8 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from hub_folders import change_folder, change_tensors, make_folders
-from safetensors.numpy import save_file
+from hub_folders import change_folder, change_tensors
 
 import mlm
 from mlm.base import errors
@@ -45,11 +44,6 @@ def header(claim):
     return write("model.safetensors", claim)
 
 
-def huge(shape, end):
-    said = json.dumps({WORDS: {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}).encode()
-    return header(struct.pack("<Q", len(said)) + said + bytes(16))
-
-
 def cut(folder):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
@@ -59,11 +53,6 @@ def cut(folder):
 def rename_to_pickle(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     return folder
-
-
-def sharded(folder):
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    return write("model.safetensors.index.json", "{}")(folder)
 
 
 def pipe(name):
@@ -100,83 +89,34 @@ def no_mask(said):
     said["added_tokens"] = [one for one in said["added_tokens"] if one["content"] != "[MASK]"]
 
 
-def stuck(folder):
-    (folder / "config.json").unlink()
-    (folder / "config.json").mkdir()
-    return folder
-
-
 DEEP = "[" * 100_000 + "]" * 100_000
 BROKEN = {  # a change of the folder or of its config.json, and what is said
     "no config.json": (drop_files("config.json"), "config.json: expected a file"),
-    "config.json is a folder": (stuck, "config.json: expected a file"),
     "not JSON": (write("config.json", "{"), "config.json: expected JSON"),
-    "not UTF-8": (write("config.json", b"\xff\xfe{"), "config.json: expected JSON"),
     "deep JSON": (write("config.json", f'{{"model_type": {DEEP}}}'), "config.json: expected JSON"),
-    "a list": (write("config.json", "[1]"), r"config.json = \[1\]: expected a JSON object"),
     "another model": ({"model_type": "robert"}, "model_type = 'robert': expected one of .*; did you mean 'roberta'"),
-    "no model_type": ({"model_type": None}, "model_type = None: expected one of bert, roberta"),
-    "a number for a name": ({"model_type": 3}, "model_type = 3: expected one of"),
     "another activation": ({"hidden_act": "silu"}, "hidden_act = 'silu': expected one of gelu, gelu_new"),
-    "an activation that is a list": ({"hidden_act": ["gelu"]}, "hidden_act = .*: expected one of gelu"),
-    "tied by a word": ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no': expected true or false"),
-    "no table of its own": ({"tie_word_embeddings": False}, "expected cls.predictions.decoder.weight among them"),
-    "relative positions": ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
-    "a negative size": ({"num_hidden_layers": -1}, "num_hidden_layers = -1: expected 1 <= value"),
     "a size with a point": ({"hidden_size": 16.0}, "hidden_size = 16.0: expected an integer"),
-    "a size that is true": ({"intermediate_size": True}, "intermediate_size = True: expected an integer"),
-    "no size": ({"hidden_size": None}, "hidden_size = None: expected an integer"),
     "a billion layers": ({"num_hidden_layers": 10**9}, "expected bert.encoder.layer.2.attention.self.query.weight"),
     "heads that do not divide": ({"num_attention_heads": 3}, "num_attention_heads = 3: expected a divisor of"),
-    "no epsilon": ({"layer_norm_eps": 0}, "layer_norm_eps = 0.0: expected 0 < value"),
-    "an epsilon that is none": ({"layer_norm_eps": float("nan")}, "layer_norm_eps = nan: expected"),
-    "no types": ({"type_vocab_size": 0}, "type_vocab_size = 0: expected 1 <= value"),
-    "types that are not there": ({"type_vocab_size": 3}, r"its shape = \(2, 16\): expected \(3, 16\)"),
-    "padding that is not there": ({"vocab_size": 120}, r"its shape = \(116, 16\): expected \(120, 16\)"),
-    "positions for none": (
-        {"model_type": "roberta", "max_position_embeddings": 2, "pad_token_id": 1},
-        "max_position_embeddings = 2: expected more than 2",
-    ),
     "another vocabulary": ({"vocab_size": 115}, "vocab_size = 115: expected 116, the size of the tokenizer"),
     "a missing tensor": (put("bert.encoder.layer.1.output.dense.bias", None), "layer.1.output.dense.bias among them"),
-    "half a head": (put("cls.predictions.bias", None), "expected cls.predictions.bias among them"),
     "a wrong shape": (put(WORDS, lambda x: x.T), rf"{WORDS}, its shape = \(16, 116\): expected \(116, 16\)"),
     "a wrong dtype": (put(WORDS, lambda x: x.astype(np.int64)), f"{WORDS} = 'I64': expected F32 or F16 or BF16"),
     "an untied table": (untie, "decoder.weight = .*: expected the embeddings of the vocabulary, or tie_word_em"),
     "a header of 1 TB": (header(struct.pack("<Q", 10**12) + b"{}"), "model.safetensors: cannot be read"),
-    "a tensor of 1 TB": (huge([10**6, 250_000], 10**12), "model.safetensors: cannot be read"),
-    "more than its bytes": (huge([2, 2], 12), "model.safetensors: cannot be read"),
     "cut off": (cut, "model.safetensors: cannot be read"),
-    "empty": (write("model.safetensors", b""), "model.safetensors: cannot be read"),
     "a pickle": (rename_to_pickle, "pytorch_model.bin: expected model.safetensors, since .*mlm convert"),
-    "an index of no shards": (sharded, "index.json: weight_map = None: expected the name of a file"),
     "a shard that is elsewhere": (
         lambda folder: write("model.safetensors.index.json", '{"weight_map": {"a": "../x.safetensors"}}')(
             drop_files("model.safetensors")(folder)
         ),
         "weight_map = .*: expected the name of a file of this folder",
     ),
-    "a shard that is not there": (
-        lambda folder: write("model.safetensors.index.json", '{"weight_map": {"a": "x.safetensors"}}')(
-            drop_files("model.safetensors")(folder)
-        ),
-        "x.safetensors: cannot be read",
-    ),
-    "a list for a name": ({"model_type": ["bert"]}, "model_type = .*: expected one of"),
-    "a pipe for a config": (pipe("config.json"), "config.json: expected a file .*not a regular file"),
-    "a pipe for a tokenizer": (pipe("tokenizer.json"), "tokenizer.json: expected JSON .*not a regular file"),
     "a pipe for weights": (pipe("model.safetensors"), "model.safetensors: cannot be read"),
-    "not a number": (put(WORDS, lambda x: np.where(x == x.max(), np.nan, x)), f"{WORDS} = 'NaN or infinite values'"),
     "infinity": (put(WORDS, lambda x: np.where(x == x.max(), np.inf, x)), f"{WORDS} = 'NaN or infinite values'"),
-    "no tensors": (drop_files("model.safetensors"), "expected a folder with model.safetensors"),
     "no tokenizer": (drop_files("tokenizer.json"), "expected a folder with tokenizer.json, or vocab.txt"),
-    "an empty tokenizer": (write("tokenizer.json", "{}"), "tokenizer.json: expected a file of the tokenizers"),
-    "a deep tokenizer": (write("tokenizer.json", f'{{"a": {DEEP}}}'), "tokenizer.json: expected JSON"),
     "no [MASK]": (tokenizer(no_mask), r"mask_token = '\[MASK\]': expected an entry of the vocabulary"),
-    "one token for two": (
-        lambda folder: write("tokenizer_config.json", json.dumps({"sep_token": "[CLS]"}))(folder),
-        "special tokens = .*: expected five that differ",
-    ),
 }
 
 
@@ -192,12 +132,6 @@ def test_a_broken_folder_ends_in_one_line(folders, case, tmp_path):
         mlm.load(folder)
     line = str(refused.value)
     assert "\n" not in line and len(line) < 600 and str(folder) in line, line
-
-
-def test_a_folder_without_any_of_it_is_asked_for_as_a_run(tmp_path):
-    save_file({"a": np.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(errors.ConfigError, match=r"^run '.*': expected the directory of a run"):
-        mlm.load(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b"{", b'{"special": [], "tokenizer": {}}'])

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from fixtures import hub
 from fixtures import hub_variants as theirs
-from hub_folders import change_folder, load_outputs, make_folders, same_tensors
+from hub_folders import load_outputs, same_tensors
 from safetensors.numpy import load, save_file
 from small import batch, build, load_arrays, small_config
 
 import mlm
-from mlm.base import config, errors, fields
+from mlm.base import config, fields
 from mlm.data.rows import pack
 from mlm.data.tokenizers import kinds
 from mlm.training.run import initialization, resolution
@@ -80,14 +80,6 @@ def test_rows_beyond_the_vocabulary_are_entries_of_no_text(folders, models, tmp_
     assert max(map(max, words.encode_batch(["".join(padding), hub.LINES[1]]))) < size - theirs.PADDING
     words.save(tmp_path)
     assert kinds.load_tokenizer_folder("config.tokenizer.path", str(tmp_path)).pieces == words.pieces
-
-
-def test_more_rows_than_padding_are_refused_in_one_line(plain, tmp_path):
-    for vocab_size in (116 + 5000, 2**31 - 1):
-        folder = change_folder(plain, tmp_path / str(vocab_size), vocab_size=vocab_size)
-        with pytest.raises(errors.ConfigError, match=f"vocab_size = {vocab_size}: expected 116, the size") as refused:
-            mlm.load(folder)
-        assert "\n" not in str(refused.value)
 
 
 def test_a_bias_of_transformers_4_is_read_and_written_by_both_names(folders, models, tmp_path):

@@ -10,13 +10,12 @@ import pytest
 from small import PLAIN, batch, build, make_dataset_info, small_config
 
 from mlm import objectives
-from mlm.base import batch_warmup, config, errors, types
+from mlm.base import batch_warmup, config, types
 from mlm.base.special import CLS, MASK, SEP
 from mlm.data.tokenizers import kinds
 from mlm.inference import language_model, masked_queries
 from mlm.models import MODELS
 from mlm.objectives import hybrid
-from mlm.training.run import resolution
 from mlm.training.step import program, update
 
 KEYS = update.make_example_keys(np.uint32(0), 0, np.arange(4))
@@ -224,22 +223,3 @@ def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, t
     np.testing.assert_allclose(run.logits(text)[1:], logits_LxV[:-1], rtol=1e-4, atol=1e-5)
     best = run.fill_mask(text, top_k=1)[0][0]
     assert best.token == words.pieces[logits_LxV[2].argmax()]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hybrid__causal_fraction": 1.5}, r"^config.hybrid.causal_fraction = 1.5: expected"),
-        (
-            {"mask__masks_per_example": 2},
-            r"^config.mask.masks_per_example = 2: expected 1, since config.objective is hybrid",
-        ),
-        (
-            {"model__directionality": "bidirectional"},
-            r"^config.model.directionality = 'bidirectional': expected mixed, since config.objective is hybrid",
-        ),
-    ],
-)
-def test_what_a_hybrid_run_cannot_be_is_refused(changes, message):
-    with pytest.raises(errors.ConfigError, match=message):
-        resolution.check(small_config(objective="hybrid", data__corpus="docstrings", **changes))

@@ -8,7 +8,6 @@ import jax
 import pytest
 from small import drawn_config
 
-from mlm import models
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
@@ -82,18 +81,6 @@ def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):
     )
 
 
-def test_a_run_says_that_attention_with_dropout_is_not_fused():
-    def explain(family="transformer", **changes):
-        cfg = fields.override(config.Config(), {"model.family": family} | {f"model.{k}": v for k, v in changes.items()})
-        return models.explain_plain_attention(cfg)
-
-    fused = {"kernels": "gelu,splash_attention", "attention_dropout": 0.1}
-    assert explain(**fused).startswith("config.model.attention_dropout = 0.1: splash_attention drops no")
-    assert not explain(**fused | {"attention_dropout": 0.0})
-    assert not explain(**fused | {"kernels": "gelu"})
-    assert not explain("feedforward", **fused)
-
-
 @pytest.mark.slow
 def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     # In bfloat16, whose rounding no two choices of kernels share.
@@ -112,15 +99,6 @@ def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     monkeypatch.undo()
     loop.train(cfg)  # finished: auto asks for no other kernels
     assert read_kernels(cfg) == "gelu"
-
-
-def test_a_directory_of_another_config_is_refused_before_any_data_is_read(tmp_path, monkeypatch):
-    cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), **SMALL)
-    Path(cfg.workdir).mkdir()
-    files.write_json_with_digest(Path(cfg.workdir, "config.json"), fields.build_identity(cfg, {}))
-    monkeypatch.setattr(pack, "load_dataset", lambda _: pytest.fail("it read the data"))
-    with pytest.raises(errors.ConfigError, match=r"belongs to another config: config.seed = 3, there 0"):
-        loop.train(fields.override(cfg, {"seed": 3, "train.steps": 9}))
 
 
 @pytest.mark.slow

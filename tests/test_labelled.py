@@ -6,14 +6,13 @@ import math
 import pathlib
 import random
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mlm.base import config, fields, types
+from mlm.base import config, fields
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import labelled, loader, pack
-from mlm.data.tasks import examples, splits, task_specs, tasks
+from mlm.data.tasks import examples, splits, task_specs
 from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution
 
@@ -92,29 +91,6 @@ def test_a_pair_is_a_row_whose_texts_see_each_other(tmp_path, tokenizer):
     ]
 
 
-def test_numbers_stay_numbers_with_their_fraction(tmp_path, tokenizer):
-    for name in ("train", "dev"):
-        write(tmp_path, name, *(f'{{"t": "w1 w{i}", "n": {i / 4}, "name": "e{i}"}}' for i in range(10)))
-    cfg = make_config(
-        tmp_path,
-        tokenizer,
-        format="jsonl",
-        text_column="t",
-        label_column="n",
-        id_column="name",
-        objective__="regression",
-    )
-    packed = pack.load_dataset(cfg)
-    assert packed.dataset_info.label_names == ("value_B",) and packed.dataset_info.classes == ()
-    batch = next(loader.iterate_train_batches(packed.train, seed=0, batch_size=4, start_step=0))
-    assert batch.labels["value_B"].dtype == np.float32
-    numbers = [int(packed.tokenizer.pieces[i][1:]) / 4 for i in batch.text.ids_BxL[:, 2]]
-    assert batch.labels["value_B"].tolist() == numbers
-    shapes = types.abstract_batch(4, packed.dataset_info)
-    assert shapes.labels["value_B"].dtype == jnp.float32 and shapes.labels["value_B"].shape == (4,)
-    assert [one["id"] for one in labelled.read_examples(packed, "train")] == [f"e{i}" for i in range(10)]
-
-
 @pytest.mark.parametrize(("kind", "size", "stride"), [("wordpiece", 17, 0), ("bpe", 265, 3)])
 def test_each_word_has_its_tag_once_at_its_first_piece_where_it_has_most_context(tmp_path, kind, size, stride):
     folder, draw = tmp_path / "pieces", random.Random(3)
@@ -164,16 +140,6 @@ def test_each_word_has_its_tag_once_at_its_first_piece_where_it_has_most_context
     batch = next(loader.iterate_eval_batches(packed.train, batch_size=64))
     assert (batch.labels["tag_BxL"][len(packed.train["ids"]) :] == -1).all()
     assert batch.labels["tag_BxL"].dtype == np.int32
-
-
-def test_iob1_becomes_bio_whatever_stands_beside(tmp_path, tokenizer):
-    tags = {"I-A I-A B-A I-B O I-A": "B-A I-A B-A B-B O B-A", "B-A I-B I-B": "B-A B-B I-B", "O B-C": "O B-C"}
-    for name in ("train", "dev"):
-        write(tmp_path, name, *(f"w1\t{tag}" if tag else "\t" for one in tags for tag in [*one.split(), ""]))
-    cfg = make_config(tmp_path, tokenizer, format="conll", text_column="0", label_column="1", scheme="iob1")
-    packed = pack.load_dataset(cfg)
-    assert [" ".join(one["label"]) for one in labelled.read_examples(packed, "train")] == list(tags.values())
-    assert packed.dataset_info.classes == ("B-A", "B-B", "B-C", "I-A", "I-B", "I-C", "O")  # any may go on
 
 
 def test_words_of_conllu_are_those_of_the_syntax(tmp_path, tokenizer):
@@ -288,42 +254,6 @@ def test_an_answer_beside_a_bracket_is_its_own_tokens(tmp_path, kind, size):
         start, end = (int(packed.train[name][row]) for name in ("start", "end"))
         said = packed.tokenizer.decode(packed.train["ids"][row, start : end + 1]).replace(" ", "").replace("##", "")
         assert said == one["label"][0][0]
-
-
-def test_what_was_cut_and_what_is_unknown_is_said(tmp_path, tokenizer, caplog):
-    for name in ("train", "dev"):
-        write(tmp_path, name, "w1 " * 20 + "\ta", "w2 never\tb")
-    caplog.set_level("INFO")
-    pack.load_dataset(make_config(tmp_path, tokenizer, format="tsv", text_column="0", label_column="1"))
-    assert (
-        "train: 1 of 2 examples (50.0%) are longer than config.pack.seq_len = 16 tokens and were truncated; 6 tokens"
-        in (caplog.text)
-    )
-    assert "6.25% of the words and pieces are unknown" in caplog.text
-    assert sum(record.levelname == "WARNING" for record in caplog.records) == 4
-
-
-def test_text_too_is_packed_by_a_tokenizer_that_is_given(tmp_path, tokenizer):
-    write(tmp_path, "text", "w3 w4")
-    write(tmp_path, "held", "w1 w2 other")
-    cfg = resolution.derive_fields(
-        fields.override(
-            config.Config(),
-            {
-                "data.path": str(tmp_path / "text"),
-                "data.document_boundary": "line",
-                "data.validation_path": str(tmp_path / "held"),
-                "data.cache_dir": str(tmp_path / "cache"),
-                "tokenizer.path": tokenizer,
-            },
-        )
-    )
-    pack.check(cfg)
-    packed = pack.load_dataset(cfg)
-    assert (
-        packed.tokenizer.model == kinds.load_tokenizer_folder("", tokenizer).model and UNK in packed.validation["ids"]
-    )
-    assert cfg.tokenizer.kind == "" and cfg.tokenizer.vocab_size == 0
 
 
 def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeypatch):

@@ -1,8 +1,6 @@
 """Tokenizers of every layout: a text's ids are those of the whole text, and words and decoding are the library's."""
 
-import functools
 import itertools
-import json
 import random
 
 import numpy as np

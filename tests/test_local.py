@@ -3,10 +3,8 @@
 All but the last test watch a stand-in for mlm.cli.train, which makes steps without JAX.
 """
 
-import functools
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -16,13 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-import jax
 import pytest
-from small import environment
 
-from mlm.base import config, fields
-from mlm.launch import child_process, local_processes
-from mlm.training.run import checkpoint, loop, preemption, resolution
+from mlm.launch import local_processes
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = """
@@ -143,28 +137,6 @@ def test_told_to_stop_it_tells_all_and_ends_as_they_end(watched, tmp_path, numbe
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"4", "5"}
 
 
-def test_sigterm_may_come_several_times_but_ctrl_c_after_it_ends_all_at_once(request):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores SIGINT
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    with local_processes.StopSignal() as stop:
-        for _ in range(2):
-            signal.raise_signal(signal.SIGTERM)
-        assert stop.signal == signal.SIGTERM
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_told_before_there_is_anything_to_save_it_ends_all_at_once(watched, tmp_path):
-    def tell():
-        while starts(tmp_path) != [1, 1]:
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=tell).start()
-    assert watched(p0="prepares", p1="prepares") == (143, ["stopped; the same command continues"], [1, 1])
-    assert not [*(tmp_path / "run").glob("told-*")]
-
-
 def test_killed_it_leaves_none_behind(tmp_path):
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     plan = json.dumps({"0": [[5, "wait"]], "1": [[5, "wait"]]})
@@ -194,104 +166,3 @@ def lives(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_each_has_its_part_of_the_devices(watched, tmp_path, monkeypatch):
-    assert [child_process.slice_share([0, 1, 2, 3, 4], number, 2) for number in range(2)] == [[0, 1], [2, 3, 4]]
-    monkeypatch.setattr(child_process, "uses_gpus", lambda: True)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3,5,7")
-    assert [child_process.gpu_environment(number, 2)["CUDA_VISIBLE_DEVICES"] for number in range(2)] == ["2,3", "5,7"]
-    with pytest.raises(
-        local_processes.errors.ConfigError, match="--local_processes = 3: expected a divisor of 4, the number of"
-    ):
-        local_processes.check_gpus(local_processes.LocalLaunch(3, 3, 60, "run"))
-    monkeypatch.undo()
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert child_process.list_gpus() == [] and child_process.gpu_environment(0, 2) == {}
-
-
-def test_each_has_its_part_of_the_cores(watched, tmp_path):
-    mine = sorted(os.sched_getaffinity(0))
-    assert watched()[0] == 0
-    theirs = [json.loads((tmp_path / "run" / f"began-{number}-0").read_text().partition(" ")[2]) for number in range(2)]
-    assert theirs == ([mine[: len(mine) // 2], mine[len(mine) // 2 :]] if len(mine) > 1 else [mine, mine])
-    assert sorted(os.sched_getaffinity(0)) == mine
-
-
-@pytest.mark.slow
-def test_one_of_two_is_killed_then_all_are_stopped_and_it_ends_bit_for_bit_as_if_not(tmp_path, monkeypatch):
-    rng = random.Random(0)
-    (tmp_path / "text.txt").write_text("\n".join(" ".join(rng.choices("abcdefgh", k=30)) for _ in range(80)))
-    changes = {
-        "data.path": str(tmp_path / "text.txt"),
-        "data.document_boundary": "line",
-        "data.cache_dir": str(tmp_path / "cache"),
-        "tokenizer.kind": "words",
-        "tokenizer.vocab_size": 12,
-        "model.num_layers": 1,
-        "model.width": 16,
-        "model.num_heads": 2,
-        "model.mlp_dim": 16,
-        "pack.seq_len": 16,
-        "train.steps": 4000,
-        "train.batch_size": 4,
-        "train.checkpoint_every": 10,
-        "train.log_every": 1,
-        "eval.batch_size": 4,
-        "eval.max_examples": 8,
-        "workdir": str(tmp_path / "run"),
-    }
-    words = [f"--config.{name}={value}" for name, value in changes.items()]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "mlm", "train", *words, "--local_processes=2", "--expect_devices=2"],
-        cwd=ROOT,
-        env=environment(TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    said, killed, told = [], False, False
-    for line in run.stdout:
-        said.append(line)
-        step = int((re.search(r": step (\d+)/", line) or [0, 0])[1])
-        if step >= 15 and not killed:
-            killed = True
-            os.kill(process(run.pid, 1), signal.SIGKILL)
-        if step >= 25 and any("continuing from step" in line for line in said) and not told:
-            told = True
-            run.send_signal(signal.SIGTERM)
-    said = "".join(said)
-    assert run.wait() == 128 + signal.SIGTERM, said
-    assert "2 processes, 1 device here, 2 in all (cpu)\n" in said
-    assert re.search(
-        r"^process 1 ended at step \d+: killed by SIGKILL \(.*\): restarting all processes from step \d+ "
-        r"\(restart 1 ",
-        said,
-        re.MULTILINE,
-    ), said
-    step = int(re.search(r"^stopped at step ([\d,]+) of 4,000, saved in", said, re.MULTILINE)[1].replace(",", ""))
-    monkeypatch.setattr(
-        loop.programs, "build_program", functools.partial(loop.programs.build_program, devices=jax.devices()[:2])
-    )
-    monkeypatch.setattr(preemption.Preemption, "is_requested", lambda asked, checkpoints, number: number == step + 5)
-    digests = []
-    for name in ("run", "undisturbed"):
-        cfg = resolution.resolve(fields.override(config.Config(), changes | {"workdir": str(tmp_path / name)}))
-        with pytest.raises(preemption.RunStopped):
-            loop.train(cfg)
-        with checkpoint.open_manager(cfg.workdir) as checkpoints:
-            digests.append(checkpoint.read_newest_digest(cfg.workdir))
-            assert checkpoints.latest_step() == step + 5
-    assert digests[0] == digests[1]
-
-
-def process(parent, number):
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == parent and f"--process={number}" in (
-                path / "cmdline"
-            ).read_text().split("\0"):
-                return int(path.name)
-        except OSError:
-            continue
-    raise AssertionError("no such process")

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from small import PLAIN, batch, build, drawn_config, small_config
 
-from experiments import long_distance
-from mlm.base import errors, fields, types
+from mlm.base import types
 from mlm.data.language import grammar
 from mlm.data.rows import pack
-from mlm.evaluation import context_range, evaluation_tasks
-from mlm.training.run import resolution, trained_run
+from mlm.evaluation import context_range
+from mlm.training.run import trained_run
 from mlm.training.step import program
 
 
@@ -103,60 +102,3 @@ def test_recall_is_of_names_that_stood_before_by_the_sentences_between(run):
         low: (len(of), np.mean(of)) for low, of in by_hand.items()
     }
     assert 0 < found["accuracy"] < found["optimum"] < 1
-
-
-def test_a_run_is_asked_where_its_config_says_so_and_it_sees_the_left():
-    cfg = resolution.resolve(fields.override(small_config(objective="causal"), {"eval.context_range": True}))
-    asked = {part.name for part in evaluation_tasks.list_due_cases(cfg) if part.task == "context_range"}
-    assert asked == {"gradient", "time", "recall"}
-    assert not context_range.get_unsupported_reason(cfg)
-    with pytest.raises(
-        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config"
-    ):
-        resolution.resolve(fields.override(small_config(), {"eval.context_range": True}))
-    assert (
-        context_range.get_unsupported_reason(small_config())
-        == "config.model.directionality is bidirectional, not causal"
-    )
-    masked = {"objective": "mlm", "model.directionality": "causal"}
-    reason = context_range.get_unsupported_reason(small_config(objective="mlm", model__directionality="causal"))
-    assert reason.startswith("config.objective is mlm")
-    with pytest.raises(
-        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config\.o"
-    ):
-        resolution.resolve(fields.override(small_config(), masked | {"eval.context_range": True}))
-    beside = small_config("encoder_decoder", objective="causal", data__corpus="parallel", data__language__max_words=9)
-    with pytest.raises(
-        errors.ConfigError, match=r"^config\.eval\.context_range = True: nothing reads it, since config\.m"
-    ):
-        resolution.resolve(fields.override(beside, {"eval.context_range": True}))
-
-
-def test_the_table_s_columns_are_the_answers():
-    def make_result(far, right, seconds):
-        norms = [{"low": low, "high": None, "norm": norm} for low, norm in ((0, 2.0), (8, 0.5), (32, far))]
-        names = [{"low": low, "accuracy": share, "optimum": 0.9} for low, share in ((0, 0.8), (2, right))]
-        times = {"lengths": [{"seconds": 0.5}, {"seconds": seconds}]}
-        return {
-            "evaluations": {
-                "context_range": {
-                    "gradient": {"start": norms, "trained": norms},
-                    "recall": {"distance": names},
-                    "time": times,
-                }
-            }
-        }
-
-    found = long_distance.measure_distances([make_result(0.1, 0.4, 2.0), make_result(0.3, 0.2, 3.0)])
-    assert {name: value.mean for name, value in found.items()} == pytest.approx(
-        {
-            "start_8": 0.25,
-            "start_32": 0.1,
-            "trained_8": 0.25,
-            "trained_32": 0.1,
-            "recall_0": 0.8,
-            "recall_2": 0.3,
-            "time": 5.0,
-        }
-    )
-    assert not any(name.startswith("recall") for name in long_distance.measure_distances([{"evaluations": {}}]))

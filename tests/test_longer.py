@@ -15,7 +15,7 @@ from small import drawn_config, environment, stop_at
 from mlm.base import config, errors, fields
 from mlm.cli import entry
 from mlm.data.rows import pack
-from mlm.training.run import checkpoint, directory, extension, loop, preemption, trained_run
+from mlm.training.run import checkpoint, directory, extension, loop, trained_run
 from mlm.training.step import optim
 
 SHORT, LONG = 8, 12
@@ -186,24 +186,6 @@ def test_what_spreads_over_all_steps_is_refused(copy_run, schedule, changes, sai
         errors.ConfigError, match=rf"{said} .*depends on the number of all steps.*: choose another config.workdir"
     ):
         extension.extend_config(fields.override(cfg, {"train.steps": LONG}), {}, saved)
-
-
-def test_without_a_checkpoint_on_its_way_it_is_refused(copy_run):
-    cfg = copy_run("decayed", "wsd", train__steps=LONG)
-    for step in directory.checkpoint_folder(cfg.workdir).iterdir():
-        if step.name.isdigit() and int(step.name) <= 5:
-            shutil.rmtree(step)
-    before = snapshot(cfg.workdir)
-    with pytest.raises(errors.ConfigError, match=r"of its checkpoints, 8, 6, none is intact and shared with"):
-        loop.extend_run(cfg, pack.load_dataset(cfg))
-    assert snapshot(cfg.workdir) == before
-
-
-def test_no_run_is_made_where_there_is_none(copy_run, tmp_path):
-    cfg = fields.override(copy_run.cfg("none", "constant"), {"workdir": str(tmp_path / "none")})
-    with pytest.raises(errors.ConfigError, match="expected the directory of a run"):
-        loop.extend_run(cfg, pack.load_dataset(cfg))
-    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("schedule", optim.EXTENDABLE_SCHEDULES)

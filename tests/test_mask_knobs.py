@@ -7,11 +7,10 @@ import jax
 import numpy as np
 import optax
 import pytest
-from small import PLAIN, batch, drawn_config, small_config, small_program, state_of
+from small import PLAIN, batch, small_config, small_program, state_of
 
-from mlm.base import config, fields, files
+from mlm.base import config, fields
 from mlm.objectives import masking
-from mlm.training.run import loop
 from mlm.training.step import program, sharding, update
 
 STEPS, ROWS = 4, 8
@@ -149,35 +148,3 @@ def test_a_static_mask_is_the_row_s_wherever_and_whenever_it_comes_and_dropout_i
     assert (np.asarray(dynamic.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
     seed, _ = draw_masks(0, rows, knobs._replace(seed=np.uint32(5)))
     assert (np.asarray(seed.ids_BxL) != np.asarray(one.ids_BxL)).any(1).mean() > 0.5
-
-
-def test_a_constant_rate_is_not_touched_at_all():
-    knobs = program.make_train_hparams(small_config(mask__rate=0.3))
-    for done in np.linspace(0, 1, 7, dtype=np.float32):
-        assert masking.schedule_rate(knobs, done).objective["rate"] == knobs.objective["rate"]
-
-
-@pytest.mark.slow
-def test_the_log_says_the_rates_that_were(tmp_path):
-    cfg = drawn_config(
-        tmp_path / "cache",
-        model__num_layers=1,
-        train__steps=12,
-        train__batch_size=8,
-        train__log_every=4,
-        eval__batch_size=8,
-        eval__max_examples=8,
-        mask__rate=0.7,
-        mask__schedule="linear",
-        mask__final_rate=0.1,
-        workdir=str(tmp_path / "run"),
-    )
-    result = loop.train(cfg)
-    assert cfg.mask.max_rate == 0.7
-    records = [
-        record["realised_rate"]
-        for record in files.read_records(tmp_path / "run" / "metrics.jsonl")
-        if "realised_rate" in record
-    ]
-    np.testing.assert_allclose(records, [0.625, 0.425, 0.225], atol=0.02)
-    assert result["realised_rate"] == pytest.approx(0.425, abs=0.02)

@@ -15,7 +15,7 @@ from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import pack
 from mlm.report import charts, figures, milestone_curves, specs
-from mlm.training.run import checkpoint, directory, loop, milestones, preemption, trained_run, training_run
+from mlm.training.run import checkpoint, directory, loop, milestones, trained_run, training_run
 
 STEPS = 8
 
@@ -140,18 +140,10 @@ def test_log_milestones_are_even_in_the_logarithm_and_end_with_the_run(run):
     assert milestones.list_steps(short, packed) == [1, 2, 3, 4, 5]
 
 
-def test_babylm_asks_for_millions_then_tens_then_hundreds_of_millions():
-    words = [count // 10**6 for count in milestones.parse("babylm").words]
-    assert words == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100)]
-
-
 @pytest.mark.parametrize(
     ("value", "changes", "expected"),
     [
         ("log:0", {}, "log:24"),
-        ("log", {}, "log:24"),
-        ("1Mv", {}, "500kw"),
-        ("0", {}, "steps such as"),
         ("9", {}, "steps up to config.train.steps = 8"),
         ("1kw", {"data__corpus": "text", "data__path": "x", "tokenizer__kind": "characters"}, "words are counted"),
     ],
@@ -191,40 +183,6 @@ def test_every_evaluation_is_a_curve_over_training(run, monkeypatch, capsys):
     monkeypatch.setattr("mlm.evaluation.sentence_scores.evaluate", fail)
     again = mlm.evaluate(cfg.workdir, milestones=True, max_sentences=4)
     assert list(again) == [1, 4, 7]
-
-
-def test_seeds_of_a_group_share_a_curve_where_all_have_a_value(run):
-    finished = directory.read_finished_run(run[0].workdir)
-    value = {"sha256": "a", "sentences": 1}
-
-    def copy(name, values):
-        results = {
-            step: {
-                "evaluations": {
-                    "pseudo_likelihood": {
-                        "all": value | {"pll_word_l2r": {"word_perplexity": number, "word_perplexity_se": 0.0}}
-                    }
-                },
-                "summary": {},
-            }
-            for step, number in values.items()
-        }
-        return finished | {"config": finished["config"] | {"workdir": name}, "milestones": results}
-
-    (chart,) = milestone_curves.build_charts([copy("a-seed0", {1: 9.0, 4: 6.0}), copy("a-seed1", {1: 7.0})])
-    assert chart.series == [("a", [1], [(8.0, 7.0, 9.0)])]
-
-
-def test_a_step_that_was_not_kept_and_a_run_without_milestones_are_one_line(run, make_config):
-    with pytest.raises(
-        errors.ConfigError, match=r"step = 3: expected a step that was kept: 1, 4, .*7, 8; did you mean 4"
-    ):
-        mlm.load(run[0].workdir, step=3)
-    plain = Path(make_config("plain").workdir)
-    with pytest.raises(errors.ConfigError, match=r"train one with train\.milestones=log:24"):
-        mlm.evaluate(plain, milestones=True, max_sentences=4)
-    with pytest.raises(errors.ConfigError, match="this model was loaded from its step 4"):
-        mlm.evaluate(mlm.load(run[0].workdir, step=4), milestones=True)
 
 
 def test_a_damaged_milestone_is_named(run, make_config):

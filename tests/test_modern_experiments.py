@@ -7,14 +7,12 @@ import jax
 import numpy as np
 import pytest
 from scipy import stats
-from test_fair import run
 
 from experiments import default_recipe, modern_bert, optimizers
 from mlm.base import config, fields
 from mlm.experiment import paper_recipes, searches
 from mlm.models import MODELS, lm
 from mlm.report import randomized_blocks
-from mlm.report.table import to_markdown
 from mlm.training.run import resolution
 
 
@@ -84,84 +82,6 @@ def test_two_rows_in_blocks_are_students_paired_test_and_many_share_their_spread
     order = sorted(tests, key=lambda pair: tests[pair].p)
     assert corrected[order[0]].p == pytest.approx(min(1, 6 * tests[order[0]].p))
     assert [corrected[pair].p for pair in order] == sorted(corrected[pair].p for pair in order)
-
-
-def test_blocks_need_seeds_that_all_rows_have():
-    values = {"a": {0: 1.0, 1: 2.0, 2: 3.5}, "b": {0: 1.5, 1: 2.0}}
-    both = randomized_blocks.compare_rows(values, [("a", "b"), ("a", "c")])
-    assert [*both] == [("a", "b")] and both["a", "b"].difference.mean == pytest.approx(-0.25)
-    assert randomized_blocks.compare_rows({"a": {0: 1.0}, "b": {0: 2.0}}, [("a", "b")]) == {}
-
-
-def make_runs(rows, losses):
-    """Runs of micro models, by name their fields and at each of two seeds the losses of their evaluations."""
-    runs = []
-    for name, own in rows.items():
-        for seed, curve in enumerate(losses[name]):
-            one = run(seed, curve, steps=400)
-            one["config"] |= own | {"workdir": f"runs/{name}-micro-seed{seed}-012345", "optim.learning_rate": 1e-3}
-            runs.append(one)
-    return runs
-
-
-def test_a_row_of_the_ladder_stands_beside_its_difference_to_the_row_before_it():
-    titles = ("BERT", "+ pre-norm", "+ RoPE", "RoPE alone")
-    rows = {modern_bert.make_name(title): modern_bert.ROWS[title] for title in titles}
-    ends = dict(zip(rows, ((4.0, 4.1), (3.5, 3.62), (3.0, 3.1), (3.9, 4.0)), strict=True))
-    runs = make_runs(rows, {name: [[4.5, end] for end in both] for name, both in ends.items()})
-    made, columns = modern_bert.table(runs)
-    found = {row["change"]: row for row in made}
-    assert [*found][:4] == [*titles] and "difference" not in found["BERT"]
-    assert [found[title]["difference"].mean for title in titles[1:]] == pytest.approx([-0.49, -0.51, -0.1])
-    assert all(0 < found[title]["p"] < 0.05 for title in titles[1:])
-    assert "Holm's correction" in to_markdown(made, columns)
-
-
-def test_the_steps_and_seconds_to_a_threshold_are_those_of_the_first_evaluation_below_it():
-    rows = {name: {"optim.ema_decay": 0.0} | optimizers.MEMBERS[name] for name in ("adamw", "adamw_ema", "muon")}
-    slow, fast = [2.6, 2.55, 2.3, 2.15], [2.4, 2.3, 2.19, 2.04]
-    curves = {"adamw": [slow, slow], "adamw_ema": [slow, [2.6, 2.45, 2.2, 2.16]], "muon": [fast, [2.6, 2.1, 2.1, 2.05]]}
-    made, _ = optimizers.table(make_runs(rows, curves))
-    found = {row["optimizer"]: row for row in made}
-    assert found["adamw"]["steps_0.5"].mean == 300 and found["adamw"]["steps_0.2"].mean == 400
-    assert found["adamw"]["steps_0.1"] == "> 400" and found["adamw_ema"]["steps_0.5"].mean == 250
-    assert found["muon"]["steps_0.05"].mean == 400 and found["adamw_ema"]["steps_0.2"].mean == 350
-    # 9 tokens at 7 a second in 400 steps.
-    assert found["adamw"]["seconds_0.5"].mean == pytest.approx(300 * 9 / 7 / 400)
-    assert found["muon"]["difference"].mean == pytest.approx(-0.105) and 0 < found["muon"]["p_end"] < 0.05
-    assert "p_0.2" in found["muon"] and "p_0.05" not in found["muon"] and "p_0.2" not in found["adamw"]
-
-
-def test_the_default_is_the_combination_that_loses_least_over_texts_and_sizes():
-    losses = {  # by text and family: of the two combinations
-        ("a", "gru"): {"kept": 4.0, "dropped": 3.5},
-        ("a", "lstm"): {"kept": 3.0, "dropped": 4.0},
-        ("b", "gru"): {"kept": 5.0, "dropped": 5.2},
-        ("b", "lstm"): {"kept": 6.0, "dropped": 6.0},
-    }
-    centre = {field: values[0] for field, values in default_recipe.VALUES.items()}
-    rows, curves = {}, {}
-    for (text, cell), ends in losses.items():
-        for name, loss in ends.items():
-            dropout = {"model.dropout": 0.1 if name == "dropped" else 0.0}
-            rows[f"{text}-{cell}-{name}"] = (
-                centre | dropout | {"data.path": text, "data.tfds_name": "", "model.cell": cell}
-            )
-            curves[f"{text}-{cell}-{name}"] = [[loss]]
-    results = make_runs(rows, curves)
-    made, _ = default_recipe.table(results)
-    assert [(row["text"], row["model"], row["loss"].mean) for row in made[:3]] == [
-        ("a", "gru", 3.5),
-        ("a", "gru", 4.0),
-        ("a", "lstm", 3.0),
-    ]
-    assert made[len(rows)]["model"] == "unigram"
-    (rule,) = default_recipe.tables(results)
-    assert [(row["dropout"], row["groups"]) for row in rule.rows] == [(0.0, 4), (0.1, 4)]
-    assert [rule.rows[0][name] for name in ("gru", "lstm", "all")] == pytest.approx([0.25, 0.0, 0.125])
-    assert [rule.rows[1][name] for name in ("gru", "lstm", "all")] == pytest.approx([0.1, 0.5, 0.3])
-    (partial,) = default_recipe.tables(results[:-1])  # a combination that one text, family or size lacks is not judged
-    assert [row["dropout"] for row in partial.rows] == [0.0]
 
 
 def test_every_text_family_and_size_has_the_same_trials_of_the_recipe():

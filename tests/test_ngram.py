@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from small import drawn_config, small_config
 
-from mlm.base import config, errors, fields
 from mlm.base.estimates import compute_score
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.data.rows import ngram, pack
-from mlm.training.run import resolution
 from mlm.training.step import program
 from mlm.training.validation import references
 
@@ -223,14 +221,3 @@ def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
     assert by_word["word_loss"] == pytest.approx(2 * asked_N.sum() / 20)
     assert by_word["unigram_word_loss"] == pytest.approx(3 * asked_N.sum() / 20)
     assert by_word["ngram2_word_loss"] == pytest.approx(columns["ngram2_nats"].sum() / 20)
-
-
-@pytest.mark.parametrize(
-    ("objective", "order", "words"),
-    [("mlm", 5, "nothing reads it"), ("causal", 1, "0, or an order from 2"), ("causal", 10, "an order from 2 to 9")],
-)
-def test_what_cannot_be_asked_is_refused(objective, order, words):
-    with pytest.raises(errors.ConfigError, match=rf"^config\.eval\.ngram_order = .*{words}"):
-        resolution.check(
-            resolution.resolve(fields.override(config.Config(), {"objective": objective, "eval.ngram_order": order}))
-        )

@@ -28,7 +28,6 @@ from small import (
     params_of,
     replace_text,
     small_config,
-    state_of,
 )
 
 from mlm.base import errors, estimates, types

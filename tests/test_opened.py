@@ -15,11 +15,11 @@ from small import prepare_finetuning, run_mlm, small_config
 import mlm
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, SEP, UNK
-from mlm.cli import entry, use
+from mlm.cli import use
 from mlm.data.rows import loader
 from mlm.data.tasks import task_file
 from mlm.evaluation import predictions
-from mlm.inference import batching, forward_passes, masked_queries, progress
+from mlm.inference import batching, masked_queries
 from mlm.training.run import inheritance, loop, trained_run
 from mlm.training.validation import split_scores
 
@@ -82,7 +82,6 @@ def models(runs):
     return {kind: mlm.load(cfg.workdir) for kind, cfg in runs.items()}
 
 
-ROOT = Path(__file__).parents[1]
 KINDS = pytest.mark.parametrize("kind", MEMBERS)
 
 
@@ -113,12 +112,6 @@ def test_a_hidden_word_leaves_the_rest_of_the_row_as_it_is(models, kind):
         assert row == [CLS, *words.encode(before.rstrip()), MASK, *words.encode(after), SEP]
         assert UNK not in row and batching.encode_text(words, f"{word} [MASK]").count(MASK) == 0
     assert batching.encode_text(words, "the [MASK] [MASK] .", allow_mask=True).count(MASK) == 2
-
-
-def test_part_of_a_word_may_be_hidden(models):
-    words = models["wordpiece"].tokenizer
-    row = batching.encode_text(words, "the [MASK][MASK]. red", allow_mask=True)
-    assert row == [CLS, *words.encode("the"), MASK, MASK, *words.encode(". red"), SEP]
 
 
 @KINDS
@@ -223,30 +216,6 @@ def test_the_lengths_are_those_of_the_least_cost(program_tokens):
     assert batching.choose_lengths([], 100, program_tokens) == lengths
 
 
-def test_a_model_that_is_loaded_again_has_its_programs(runs, models):
-    again = mlm.load(runs["wordpiece"].workdir)
-    for compiled in (forward_passes.compile_pass, forward_passes.compile_predictor):
-        before, now = (
-            compiled(forward_passes.compute_logits, one.model if compiled is forward_passes.compile_pass else one)
-            for one in (models["wordpiece"], again)
-        )
-        assert before is now
-
-
-def test_a_long_list_shows_its_progress_where_it_is_no_terminal_too(models, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 1e-9)
-    models["wordpiece"].encode(["the apple is red ."] * progress.LONG_LIST)
-    assert "32/32" in capsys.readouterr().err
-    models["wordpiece"].encode(["the apple is red ."] * (progress.LONG_LIST - 1))
-    assert capsys.readouterr().err == ""
-
-
-def test_masks_and_ranks_are_numbered_from_one(models):
-    args = use.make_parser("fill").parse_words(["fill", "MODEL", "--top_k=2"])
-    found = list(use.fill(models["wordpiece"], ["the [MASK] is [MASK] ."], args))
-    assert [(one["mask"], one["rank"]) for one in found] == [(1, 1), (1, 2), (2, 1), (2, 2)]
-
-
 def test_what_the_model_does_not_read_is_one_line_with_the_counts(models, caplog):
     model = models["words"]
     texts = ["zzz qqq .", "the sky is green .", " ".join(["apple"] * 50), "the zzz is [MASK] ."]
@@ -348,23 +317,9 @@ BAD = {
         lambda model: model.fill_mask("the apple"),
         r"^text = 'the apple': expected a text with \[MASK\] in it",
     ),
-    "no text": (lambda model: model.encode([3]), "^text = 3: expected a text"),
     "a layer too many": (lambda model: model.encode("a", layer=3), "^layer = 3: expected -3 <= value <= 2"),
-    "no pool": (lambda model: model.encode("a", pooling="max"), "^pooling = 'max': expected mean, first or None"),
-    "more than there are": (
-        lambda model: model.fill_mask("[MASK]", top_k=10**6),
-        "^top_k = 1000000: expected 1 <= value",
-    ),
-    "a mask too far": (
-        lambda model: model.fill_mask("the " * 40 + "[MASK]"),
-        r"expected its \[MASK\] among the first 22",
-    ),
     "no classes": (lambda model: model.predict(["a"]), "^predict = 'mlm': expected a run that was fine-tuned"),
     "no attention": (lambda model: model.attentions("a"), "^attentions = 'lstm': expected a Transformer"),
-    "no metric": (
-        lambda model: model.pseudo_log_likelihood("a", "pl"),
-        "^metric = 'pl': expected one of .*; did you mean 'pll'",
-    ),
 }
 
 
@@ -374,11 +329,6 @@ def test_what_cannot_be_asked_is_refused_in_one_line(models, case):
     with pytest.raises(errors.ConfigError, match=said) as refused:
         ask(models["wordpiece"])
     assert "\n" not in str(refused.value)
-
-
-def test_there_is_a_line_for_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(errors.ConfigError, match=r"^run '.*': expected the directory of a run"):
-        mlm.load(tmp_path)
 
 
 @pytest.mark.slow
@@ -427,19 +377,3 @@ def test_answers_are_written_to_a_file(runs, tmp_path, capsys):
     assert [record["prompt"] for record in written["jsonl"]] == [text] * 2
     use.main(["fill", runs["wordpiece"].workdir, text, "--top_k=2", "--json"])
     assert capsys.readouterr().out == (tmp_path / "a.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_the_command_refuses_in_one_line(runs):
-    run = runs["wordpiece"].workdir
-    done = run_mlm("fill", run)
-    assert done.returncode == 2 and done.stderr.startswith("error: standard input = 0: expected a text"), done.stderr
-    for arguments, said in (
-        (("fil", run, "a"), "did you mean mlm fill"),
-        (("fill",), "the following arguments are required: MODEL"),
-        (("embed", run, "a"), "--out = '': expected"),
-        (("similar", run, "a"), "--file = '': expected the file of texts to search"),
-    ):
-        with pytest.raises(errors.ConfigError, match=said) as refused:
-            entry.run_command(list(arguments))
-        assert "\n" not in str(refused.value)

@@ -10,10 +10,10 @@ import optax
 import pytest
 from small import ONE_EACH, build, drawn_config, small_config
 
-from mlm.base import batch_warmup, config, errors, types
+from mlm.base import batch_warmup, config, types
 from mlm.data.rows import pack
 from mlm.models import layers
-from mlm.training.run import checkpoint, loop, preemption, resolution, trained_run
+from mlm.training.run import checkpoint, loop, preemption, trained_run
 from mlm.training.step import optim, parameter_groups, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec
 from mlm.training.step.parameter_groups import ParameterGroup
@@ -123,18 +123,6 @@ def build_reference(name, decay, is_matrix, is_hidden):
         "adafactor": optax.adafactor(RATE, min_dim_size_to_factor=1, weight_decay_rate=RATE * decay),
         "muon": optax.contrib.muon(RATE, beta=0.95, weight_decay=decay, consistent_rms=0.2) if is_hidden else adamw,
     }[name]
-
-
-def test_an_optimizer_whose_steps_are_larger_has_a_smaller_rate_where_the_config_names_none():
-    def find_rate(name, **changes):
-        return resolution.resolve(config.Config(), {"optim.optimizer": name, **changes}).optim.learning_rate
-
-    rates = {name: find_rate(name) for name in OPTIMIZERS}
-    assert (
-        rates["lion"] < rates["adamw"] == rates["stable_adamw"] == rates["lamb"] == rates["muon"] < rates["adafactor"]
-    )
-    assert find_rate("lion", **{"model.size": "base"}) < find_rate("adamw", **{"model.size": "base"}) < rates["adamw"]
-    assert find_rate("lion", **{"optim.learning_rate": 0.5}) == 0.5
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -288,40 +276,6 @@ def test_every_parameter_has_its_group_and_what_shares_a_matrix_is_known(family,
     assert fused == {"transformer": {"qkv"}, "encoder_decoder": {"qkv", "source"} if cell != "gru" else set()}.get(
         family, set()
     )
-
-
-def test_new_parameters_have_a_group_by_their_shape():
-    layers = ("model", "body", "stack", "layers", "layer")
-    for names, shape, group, axes in (
-        ((*layers, "layer_scale"), (3, 8), ParameterGroup.VECTORS, 1),
-        ((*layers, "attention", "q_norm", "scale"), (3, 4), ParameterGroup.VECTORS, 1),
-        ((*layers, "attention", "gate"), (3,), ParameterGroup.VECTORS, 1),
-        ((*layers, "attention", "relative_bias"), (3, 32, 4), ParameterGroup.VECTORS, 1),
-        ((*layers, "attention", "relative", "embedding"), (3, 32, 4), ParameterGroup.EMBEDDINGS, 1),
-        ((*layers, "mlp", "gate", "kernel"), (3, 8, 12), ParameterGroup.MATRICES, 1),
-        (("model", "embed_projection", "kernel"), (4, 8), ParameterGroup.MATRICES, 0),
-        (("objective", "mix", "logits"), (4,), ParameterGroup.MATRICES, 0),
-    ):
-        path = tuple(jax.tree_util.DictKey(name) for name in names)
-        leaf = jax.ShapeDtypeStruct(shape, np.float32)
-        assert parameter_groups.find_group(path, leaf) is group, names
-        assert parameter_groups.count_batch_axes(path, leaf) == axes, names
-        assert parameter_groups.is_hidden_matrix(path, leaf) == (names[-1] == "kernel"), names
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"optimizer": "adam"}, "optimizer = 'adam': expected one of adamw"),
-        ({"decay_groups": "matrices,biases"}, "decay_groups = 'biases': expected one of matr"),
-        ({"ema_decay": 1.0}, "ema_decay = 1.0: expected"),
-        ({"ema_decay": 0.9, "average_checkpoints": 2}, "ema_decay = 0.9: expected 0, since config.optim.average_ch"),
-        ({"schedule": "wsd", "decay_shape": "sqrt"}, "decay_shape = 'sqrt': expected one of linear"),
-    ],
-)
-def test_what_no_run_could_use_is_refused(changes, said):
-    with pytest.raises(errors.ConfigError, match=rf"^config\.optim\.{said}"):
-        optim.check(config.Optim(learning_rate=1e-3, warmup_fraction=0.1, **changes), 1000)
 
 
 def test_a_row_of_the_table_is_all_that_an_optimizer_needs(monkeypatch):

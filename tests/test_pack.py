@@ -11,9 +11,8 @@ import pytest
 
 from mlm.base import config, special
 from mlm.base.special import CLS, PAD, SEP
-from mlm.data.rows import bucket_cache, columns, pack, packing, segment_pairs
+from mlm.data.rows import columns, pack, packing, segment_pairs
 from mlm.data.text import corpus
-from mlm.data.tokenizers import kinds
 
 LENGTH = 16
 MODES = [mode for mode in packing.PACKERS if mode != "stream"]  # in which [CLS] and [SEP] stand around
@@ -194,13 +193,6 @@ def test_unigram_counts_are_those_of_the_training_rows(knobs):
     assert len(validation["ids"]) and not set(map(bytes, train["ids"])) & set(map(bytes, validation["ids"]))
 
 
-def test_the_manifest_tells_counts_and_padding(knobs):
-    rows = pack.load_dataset(knobs)
-    told = rows.manifest["train"]
-    assert told["rows"] == len(rows.train["ids"]) and told["tokens"] == (rows.train["ids"] != PAD).sum()
-    assert told["padding"] == pytest.approx((rows.train["ids"] == PAD).mean())
-
-
 def test_a_large_vocabulary_takes_wider_rows(tmp_path):
     count = 70_000
     with open(tmp_path / "a.txt", "w") as file:
@@ -244,17 +236,6 @@ def test_changed_text_is_packed_anew(knobs, tmp_path):
     assert len({json.dumps(r.manifest["inputs"]) for r in (before, *after)}) == 3
 
 
-def test_a_vocabulary_of_another_version_of_its_library_is_learnt_again(knobs, monkeypatch):
-    unigram = dataclasses.replace(knobs, tokenizer=config.Tokenizer("unigram", 60))
-    content, learned = corpus.compute_fingerprint(knobs.data), []
-    train_tokenizer = kinds.train_tokenizer
-    monkeypatch.setattr(kinds, "train_tokenizer", lambda *args: learned.append(args) or train_tokenizer(*args))
-    for version in ("0.2.2", "0.2.3", "0.2.2"):
-        monkeypatch.setattr(pack.metadata, "version", lambda name, version=version: version)
-        pack.get_or_train_tokenizer(unigram, content)
-    assert len(learned) == 2
-
-
 @pytest.mark.parametrize(
     "noun, name",
     [("rows", "train.ids.bin"), ("rows", "unigram.bin"), ("rows", "manifest.json"), ("tokenizer", "words.txt")],
@@ -273,16 +254,6 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
     assert np.array_equal(after.train["ids"], copy) and after.dataset_info == before.dataset_info
     assert path.read_bytes() == whole
     assert "making it again" in caplog.text
-
-
-def test_a_changed_count_is_noticed(knobs, caplog):
-    count = len(pack.load_dataset(knobs).train["ids"])
-    path = next(pathlib.Path(knobs.data.cache_dir).glob("rows-*")) / bucket_cache.MANIFEST
-    path.write_text(path.read_text().replace(f'"rows": {count},', f'"rows": {count - 1},'))
-    assert (
-        len(pack.load_dataset(knobs).train["ids"]) == count
-        and "manifest.json is damaged: its digest does not match" in caplog.text
-    )
 
 
 def test_failing_half_way_leaves_nothing_behind(knobs, monkeypatch):

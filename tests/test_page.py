@@ -3,7 +3,6 @@
 import copy
 import csv
 import html
-import importlib
 import itertools
 import json
 import re
@@ -12,13 +11,11 @@ import numpy as np
 import pages
 import pytest
 import vl_convert
-from pages import LOSS, SCORES, get_evaluation, start
+from pages import LOSS, get_evaluation, start
 
 from experiments import architectures
-from mlm.base import estimates
-from mlm.objectives import mlm
-from mlm.report import charts, figures, series
-from mlm.report.pages import docstring, drawings, run_provenance, table_blocks
+from mlm.report import charts, figures
+from mlm.report.pages import drawings, run_provenance
 from mlm.report.pages import sweep as page
 
 
@@ -76,17 +73,6 @@ def test_curves_have_their_places_on_all_axes_and_files_say_the_same(sweep, tmp_
     ]
 
 
-def test_an_axis_that_some_runs_know_nothing_of_is_left_out(sweep):
-    results = copy.deepcopy(sweep[1])
-    results[0]["flops"] = None
-    del results[1]["history"][0]["timed_seconds"]
-    results[2]["history"][0]["tokens_per_second"] = None  # of a record without a timed step
-    found = {chart.name: chart for chart in charts.build_charts(results, [], [])}
-    assert [axis.name for axis in found["excess_loss-by-step"].axes] == ["step", "tokens"]
-    assert [axis.name for axis in found["training"].charts[0].axes] == ["step", "tokens"]
-    assert found["training"].charts[3].series[1].x == [4]
-
-
 def list_labels(chart):
     """The labels of what a figure draws, by the name of its layer."""
     svg = vl_convert.vegalite_to_svg(figures.build_figure(chart, charts.assign_styles([chart])))
@@ -95,17 +81,6 @@ def list_labels(chart):
     for name, content in zip(parts[::2], parts[1::2], strict=True):
         labels.setdefault(name.partition("_")[0], []).extend(re.findall('<(?:path|line) aria-label="([^"]*)"', content))
     return labels, svg
-
-
-def test_a_share_s_bars_end_at_0_and_1(sweep):
-    widest = estimates.Estimate(0.4, -0.1, 1.2)
-    chart = all_charts(sweep)["accuracy-by-rate"]
-    chart = chart._replace(series=[line._replace(y=[widest] * 2) for line in chart.series])
-    labels, svg = list_labels(chart)
-    assert len(labels["interval"]) == 6 and all("low: 0; high: 1;" in label for label in labels["interval"])
-    assert "linear scale with values from 0.0 to 1.0" in svg
-    labels, svg = list_labels(charts.IntervalChart("accuracy", "accuracy", ".3f", [("a", widest, None)], share=True))
-    assert "linear scale with values from 0.0 to 1.0" in svg
 
 
 def test_a_figure_draws_its_references_and_every_series_with_its_interval(sweep):
@@ -138,21 +113,9 @@ def plain(text):
     ("name", "other", "said"),
     [
         ("commit", start(commit="fedcba9876543210"), "commit: 0123456 (5 runs); fedcba9 (1 run: gru)"),
-        (
-            "changed files",
-            start(changed_files=" M mlm/a.py\n?? b <i>.py"),
-            "changed files: none (5 runs); mlm/a.py, b <i>.py (1 run: gru)",
-        ),
-        (
-            "device",
-            start(device="NVIDIA H200", devices=8, processes=2),
-            "device: AMD EPYC (5 runs); 8 x NVIDIA H200 in 2 processes (1 run: gru)",
-        ),
-        ("device", start(processor="cpu"), "device: AMD EPYC (5 runs); cpu (1 run: gru)"),
-        ("jax", start(versions={"jax": "0.11.1", "flax": "0.12.8"}), "jax: 0.10.2 (5 runs); 0.11.1 (1 run: gru)"),
         ("commit", None, "commit: 0123456 (5 runs); not known (1 run: gru)"),
     ],
-    ids=["commit", "changed files", "device", "processor", "jax", "nothing is known"],
+    ids=["commit", "nothing is known"],
 )
 def test_a_table_of_runs_that_something_else_made_says_so_above_it(sweep, name, other, said):
     results = copy.deepcopy(sweep[1])
@@ -173,45 +136,6 @@ def test_a_continued_run_is_by_all_whose_steps_it_kept():
     assert run_provenance.describe_run([lost, first, second])["commit"] == "bbbbbbb, then ccccccc"
     assert run_provenance.describe_run([lost, first])["commit"] == "bbbbbbb"
     assert run_provenance.describe_run([start(commit=None, changed_files=None)])["commit"] == run_provenance.UNKNOWN
-
-
-def test_wide_tables_are_cut_into_blocks_that_hold_every_column_once():
-    heads = [table_blocks.TableCell(f"column {i}", None, "number" if i else "") for i in range(60)]
-    rows = [[table_blocks.TableCell(f"{j}.{i}", str(i)) for i in range(60)] for j in range(3)]
-    blocks = table_blocks.split_table(heads, rows)
-    assert len(blocks) > 2 and all(block.heads[0] == heads[0] for block in blocks)
-    assert [head for block in blocks for head in block.heads[1:]] == heads[1:]
-    assert [cell for block in blocks for cell in block.rows[2][1:]] == rows[2][1:]
-    assert len(table_blocks.split_table(heads[:8], [row[:8] for row in rows])) == 1
-
-
-@pytest.mark.parametrize("name", ["architectures", "masking_rate", "dynamic_masking"])
-def test_the_recipe_loses_no_word_and_keeps_the_columns_of_a_table(name):
-    text = importlib.import_module(f"experiments.{name}").__doc__.partition("\n\n")[2].strip()
-    entries = docstring.parse_entries(text)
-    assert " ".join(" ".join([term, *(piece.text for piece in said)]) for term, said in entries).split() == text.split()
-    for _, said in entries:
-        for piece in said:
-            assert piece.preformatted == ("  " in piece.text)
-    assert docstring.parse_entries("Free text,\nof two lines.") == []
-
-
-def test_points_carry_what_their_seeds_can_say(sweep):
-    results = sweep[1]
-    lines, floor = series.build_rate_series(results, "loss")
-    assert lines[1].y[0] == estimates.estimate_mean([get_evaluation(result, "0.15")["loss"] for result in results[2:4]])
-    assert [value.mean for value in floor.y] == [get_evaluation(results[0], rate)["floor"] for rate in ("0.15", "0.5")]
-    assert lines[0].x == [15, 50]
-    assert series.build_rate_series(results[:1], "loss")[0][0].y[0] == (
-        get_evaluation(results[0], "0.15")["loss"],
-        None,
-        None,
-    )
-    probe = charts.build_probe_chart(results, "agreement")
-    told = series.probe_results(results[0])["agreement"]["distance"]
-    assert [value.mean for value in probe.references[0].y] == [one["optimum"] for one in told]
-    assert probe.series[0].y[0] == pytest.approx((0.91, 0.9, 0.92))  # the lowest and highest seed
-    assert probe.series[0].x == ["0", "1\N{EN DASH}3", "≥4"]
 
 
 def test_a_figure_is_written_in_four_forms_and_again_the_same(sweep, tmp_path):
@@ -242,15 +166,6 @@ def test_the_page_names_no_other_place_and_escapes_what_it_is_given(written):
         assert (written.parent / link).exists(), link
 
 
-def test_a_page_keeps_the_ends_of_long_lines_and_few_of_their_points():
-    values = [estimates.SeedRange(i / 7, i / 8, i / 6) for i in range(1000)]
-    lines = [series.Series(f"{i}", [*range(1000)], values) for i in range(30)]
-    chart = charts.LineChart("loss", "step", "", "step", LOSS, lines, [])
-    thin = drawings.thin_chart(chart).series
-    assert {len(line.x) for line in thin} == {51} and {(line.x[0], line.x[-1]) for line in thin} == {(0, 999)}
-    assert thin[0].y[-1] == estimates.SeedRange(142.714, 124.875, 166.5)
-
-
 def test_data_cannot_end_the_script_that_holds_it():
     held = page.embed_json({"a": "</script><!-- & -->"})
     assert not set("<>&") & set(held) and json.loads(held) == {"a": "</script><!-- & -->"}
@@ -259,24 +174,3 @@ def test_data_cannot_end_the_script_that_holds_it():
 def test_a_sweep_without_results_has_a_page_too(tmp_path):
     text = page.write_report(tmp_path, architectures, [], 12).read_text()
     assert "0 of 12" in text and "<table" not in text
-
-
-def test_a_text_corpus_has_neither_floor_nor_probes(sweep):
-    results = copy.deepcopy(sweep[1])
-    for result in results:
-        result |= {"evaluations": {}, "history": [], "scores": result["scores"][: len(mlm.SCORES)]}
-        for name in ("floor", "floor_se", "excess_loss", "excess_loss_se", "window_floor"):
-            del result["evaluation"][name]
-    rows, columns = architectures.table(results)
-    found = [chart.name for chart in charts.build_charts(results, rows, columns)]
-    assert found == ["loss-intervals", "accuracy-intervals"]
-
-
-def test_where_higher_is_better_the_highest_of_a_column_stands_out(sweep):
-    results = copy.deepcopy(sweep[1])
-    for place, result in enumerate(results):
-        result["scores"] = [score._asdict() for score in SCORES if score.name == "accuracy"]
-        get_evaluation(result, "0.5")["accuracy"] = 0.3 + place // 2 / 10
-    (chart,) = charts.build_heat_maps(results)
-    assert [row[1] for row in chart.distances()] == pytest.approx([0.2, 0.1, 0.0])
-    assert chart.distance_words == "below the highest of"

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -84,50 +83,6 @@ def test_another_learning_rate(tmp_path):
         "error: the processes of this run differ: config.optim.learning_rate is 0.004 on process 0 and 0.1 on process 1"
     )
     assert Pair(tmp_path, ["--config.optim.learning_rate=0.1"]).ends() == [(2, [said])] * 2
-
-
-def test_other_documents(tmp_path):
-    ends = Pair(tmp_path, ["--config.data.path=PLACE/other/*.txt"]).ends()
-    assert ends[0] == ends[1] and ends[0][0] == 2
-    assert re.fullmatch(
-        r"error: the processes of this run differ: corpus is \w+ on process 0 and \w+ on process 1.*",
-        "\n".join(ends[0][1]),
-    )
-
-
-def test_other_code(tmp_path):
-    shutil.copytree(ROOT, tmp_path / "copy", ignore=shutil.ignore_patterns(".*", "runs", "tests"))
-    with (tmp_path / "copy" / "mlm" / "training" / "step" / "update.py").open("a") as file:
-        file.write("# one line more\n")
-    ends = Pair(tmp_path, root=tmp_path / "copy").ends()
-    assert ends[0] == ends[1] and ends[0][0] == 2
-    assert re.fullmatch(
-        r"error: [\w ]*differ: the code of mlm \(SHA-256\) is \w+ on process 0 and \w+ on process 1",
-        "\n".join(ends[0][1]),
-    )
-
-
-def test_another_number_of_devices(tmp_path):
-    flags = f"{FASTER['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
-    ends = Pair(tmp_path, environment={"XLA_FLAGS": flags}).ends()
-    assert (
-        ends
-        == [(2, ["error: the processes of this run differ: local_devices is 1 on process 0 and 2 on process 1"])] * 2
-    )
-
-
-def test_a_wrong_field_before_they_meet(tmp_path):
-    said = "config.mask.raet: no such field; did you mean config.mask.rate?"
-    assert Pair(tmp_path, ["--config.mask.raet=0.4"]).ends() == [
-        (2, [f"error: process 1 of this run ended: {said}"]),
-        (2, [f"error: {said}"]),
-    ]
-
-
-def test_texts_that_one_lacks(tmp_path):
-    ends = Pair(tmp_path, ["--config.data.path=PLACE/none/*.txt"]).ends()
-    assert [code for code, _ in ends] == [2, 2] and all(len(lines) == 1 for _, lines in ends)
-    assert ends[0][1][0] == ends[1][1][0].replace("error: ", "error: process 1 of this run ended: ")
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -4,10 +4,9 @@ import pytest
 from test_downstream_table import answers, tuned
 from test_experiments import result
 
-from experiments import features, probing
+from experiments import probing
 from mlm.base.estimates import Score, SeedRange
 from mlm.evaluation import finetuned_tasks
-from mlm.report import table
 
 F1 = Score("f1", "held-out micro-F1", ("right", "found", "weight", "weight"), "f1", better=1, share=True)
 GRAVITY = Score("gravity", "centre of gravity", ("gravity", "weight"))
@@ -64,34 +63,3 @@ def test_the_paper_s_layers_stand_beside_those_of_its_model_alone():
         made, columns = probing.table([make_run("bert", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), size=size, task="ud_pos")])
         assert (made[0].get("ud_pos_expected_paper") == 3.39) is there
         assert ("paper's ud_pos: centre of gravity" in [column.title for column in columns]) is there
-
-
-def test_features_have_a_row_each_in_the_order_of_the_paper_s_table():
-    (point,) = features.sweep("quick").values()
-    run = result("transformer", 0, 3.0)
-    run["config"] |= {
-        "model.cell": "",
-        "model.family": "transformer",
-        "model.size": "base",
-        "downstream.variants": point["downstream.variants"],
-    }
-    tasks = run["summary"]["finetuned_tasks"] = {}
-    for number, variant in enumerate(point["downstream.variants"].split(",")):
-        one = tuned(1e-3, 0, 0.5 + number / 20, F1, "conll2003") | {"variant": variant}
-        tasks |= finetuned_tasks.summarize(answers(one, name=f"conll2003-{number}"))
-    made, columns = features.table([run])
-    own = [
-        (row["features"], round(row["task_conll2003"].mean), row["task_conll2003_paper"])
-        for row in made
-        if row.get("features")
-    ]
-    assert own == [
-        ("none: all is trained", 50, 96.4),
-        ("embeddings", 55, 91.0),
-        ("second-to-last layer", 60, 95.6),
-        ("last layer", 65, 94.9),
-        ("weighted sum of last four", 70, 95.9),
-        ("last four side by side", 75, 96.1),
-        ("weighted sum of all layers", 80, 95.5),
-    ]
-    assert "paper's CoNLL-2003, F1" in table.to_markdown(made, columns)

@@ -85,29 +85,6 @@ def test_what_fails_on_one_process_ends_all_each_with_the_exit_code_and_the_line
     assert json.loads(sent[-2]) == [[1, "OSError: here"], {}] and sent[-1] == "end"
 
 
-def test_one_that_failed_before_it_joined_joins_to_tell_the_others_but_does_not_wait_long(others, monkeypatch):
-    reports, sent = others
-    joined = []
-    monkeypatch.setattr(rendezvous, "has_joined", lambda: False)
-    monkeypatch.setattr(rendezvous, "join_processes", lambda config: joined.append(config.timeout_seconds))
-    reports[:] = [[None, {}]] * 2
-    with pytest.raises(errors.ConfigError, match=r"^wrong$"):
-        agree(error=errors.ConfigError("wrong"))
-    assert joined == [60] and json.loads(sent[-2]) == [[2, "wrong"], {}]
-    agree(ASKED._replace(coordinator=""))
-    assert joined == [60]  # a single process tells nobody
-
-
-def test_processes_with_unlike_devices_end_before_they_exchange_anything(others, monkeypatch):
-    _, sent = others
-    monkeypatch.setattr(rendezvous, "has_joined", lambda: False)
-    monkeypatch.setattr(rendezvous, "join_processes", lambda config: None)
-    monkeypatch.setattr(parallel, "describe_devices_by_process", lambda: [{"number": 1}, {"number": 2}])
-    with pytest.raises(errors.ConfigError, match=r"differ: number is 1 on process 0 and 2 on process 1$"):
-        agree()
-    assert sent == ["end"]
-
-
 @pytest.mark.parametrize(
     ("end", "code", "line"),
     [
@@ -151,20 +128,6 @@ def test_the_code_of_a_process_is_known_by_every_file_and_where_it_lies(monkeypa
     assert len(set(known)) == 4
 
 
-def test_an_unforeseen_error_of_one_process_among_several_names_the_two_causes_that_it_can_have(monkeypatch):
-    assert command.describe_crash(KeyError("a")) == "error: KeyError: 'a'"
-    monkeypatch.setattr(rendezvous, "has_joined", lambda: True)
-    assert command.describe_crash(ValueError("Gloo failed")) == (
-        "error: another process of this run ended, or this one failed (ValueError: Gloo failed); restart all processes "
-        "to continue"
-    )
-
-
-def test_a_single_process_that_could_be_several_exchanges_texts_with_itself():
-    assert parallel.gather_texts("ä and more") == ["ä and more"]
-    assert parallel.describe_devices_by_process() == [{"local_devices": 4, "device": "cpu"}]
-
-
 def test_fewer_devices_than_were_meant_end_a_run_in_a_line_with_both_numbers(capsys):
     consistency.check_devices(0, 0)
     assert capsys.readouterr().out == ""  # one process says nothing of itself, unless something is expected
@@ -178,16 +141,6 @@ def test_fewer_devices_than_were_meant_end_a_run_in_a_line_with_both_numbers(cap
             consistency.check_devices(*expected)
 
 
-@pytest.mark.parametrize(
-    ("coordinator", "bound"), [("127.0.0.1:45", "127.0.0.1:45"), ("[::1]:45", "[::1]:45"), ("10.0.0.1:45", None)]
-)
-def test_the_coordinator_of_a_local_run_listens_on_this_machine_alone(monkeypatch, coordinator, bound):
-    given = {}
-    monkeypatch.setattr(jax.distributed, "initialize", lambda **arguments: given.update(arguments))
-    rendezvous.join_processes(rendezvous.RendezvousConfig(coordinator, 2, 0, False, 1))
-    assert given["coordinator_address"] == coordinator and given.get("coordinator_bind_address") == bound
-
-
 def test_a_port_that_is_in_use_is_named_before_jax_comes_to_it(monkeypatch):
     monkeypatch.setattr(jax.distributed, "initialize", None)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -195,14 +148,3 @@ def test_a_port_that_is_in_use_is_named_before_jax_comes_to_it(monkeypatch):
         with pytest.raises(OSError) as raised:
             rendezvous.join_processes(rendezvous.RendezvousConfig(coordinator, 2, 0, False, 1))
     assert command.describe_machine_failure(raised.value) == (1, f"error: the address is in use: {coordinator}")
-
-
-def test_a_port_that_another_process_took_is_no_bad_input_but_a_reason_to_start_again(monkeypatch):
-    def refuse(**arguments):
-        raise RuntimeError("UNKNOWN: Failed to start RPC server")
-
-    monkeypatch.setattr(jax.distributed, "initialize", refuse)
-    with pytest.raises(OSError) as raised:
-        rendezvous.join_processes(rendezvous.RendezvousConfig("127.0.0.1:45", 2, 0, False, 1))
-    line = "error: the address is in use: 127.0.0.1:45"
-    assert command.describe_machine_failure(raised.value) == (1, line)  # of code 2 alone no start follows

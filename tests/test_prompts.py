@@ -10,7 +10,6 @@ from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import kinds, words
 from mlm.evaluation import evaluation_tasks, few_shot, prompts
-from mlm.evaluation.prompts import PROMPTS, Prompt
 from mlm.inference import masked_queries
 from mlm.report import evaluation_columns, evaluation_tables
 from mlm.training.run import finetuning_recipe
@@ -162,44 +161,6 @@ def test_words_that_are_not_one_entry_of_the_vocabulary_are_errors(run):
     assert UNK not in split and len(split) > 1
 
 
-def test_what_cannot_be_asked_is_said_in_one_line(folder, tmp_path):
-    for arguments, message in (
-        (("sst3", folder), r"^--prompt = 'sst3': expected one of sst2, .*; did you mean 'sst2'\?$"),
-        (("sst2", f"{folder}/no"), r"^--task_path = .*: expected the folder of sst2's files$"),
-        (("sst2", ""), r"^--task_path = '': expected the folder"),
-        (("sst2", folder, "{text} was"), r"^--pattern = '\{text\} was': expected \[MASK\] once, with spaces"),
-        (("sst2", folder, "{text} [MASK] {second}"), r"not '\{second\}'$"),
-        (("sst2", folder, "{text}, [MASK]"), r"expected \{text\} once"),
-        (("mrpc", folder, "{text} [MASK]"), r"expected \{second\} once"),
-        (("sst2", folder, "", ("good",)), r"^--verbalizers = 'good': expected a word for each label .*: 0, 1$"),
-    ):
-        with pytest.raises(errors.ConfigError, match=message) as caught:
-            prompts.read_task(*arguments)
-        assert "\n" not in str(caught.value)
-    task = prompts.read_task("sst2", folder)
-    with pytest.raises(errors.ConfigError, match=r"^examples of the rarest label = 5: expected at least 32"):
-        few_shot.sample_examples([["a", 0]] * 60 + [["b", 1]] * 5, 2, 13)
-    for grid, field in (
-        (few_shot.FewShotGrid((), (1e-3,)), "--few_batches"),
-        (few_shot.FewShotGrid((2,), (0.0,)), "--few_rates"),
-    ):
-        with pytest.raises(errors.ConfigError, match=f"^{field} = .*: expected numbers above 0$"):
-            few_shot.list_cases(task, grid)
-
-
-def test_every_prompt_fits_its_row_of_tasks(folder):
-    from mlm.data.tasks.task_specs import TASKS
-
-    for name, prompt in PROMPTS.items():
-        prompts.check_pattern(prompt.pattern, "text_pair_column" in TASKS[name].labelled)
-        assert len({*prompt.verbalizers.values()}) == len(prompt.verbalizers) == 2
-        said = TASKS[name].labelled.get("labels")
-        assert not said or {*said.split(",")} == {*prompt.verbalizers}
-    task = prompts.read_task("sst2", folder)
-    other = task._replace(prompt=Prompt("{text} is [MASK]", task.prompt.verbalizers))
-    assert prompts.make_zero_shot_case(task).name != prompts.make_zero_shot_case(other).name  # kept beside each other
-
-
 def test_the_examples_are_those_of_the_papers_code():
     """np.random.seed, np.random.shuffle of all lines, the first 16 of each label, and the next 16."""
     lines = [[f"text {number}", number % 3 % 2] for number in range(200)]
@@ -254,42 +215,6 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
     assert row["few_shot"].mean == pytest.approx(0.7) and row["zero_shot"].mean == zero["accuracy"]
     columns = {text.column for text, _ in evaluation_columns.iterate_evaluations(judged)}
     assert columns == {"zero_shot_sst2", "few_shot_sst2"}
-
-
-def test_the_doors_ask_for_what_they_name(folder):
-    from mlm.cli import evaluate, evaluate_cases
-
-    def list_cases(*words):
-        return evaluate_cases.list_common_cases(evaluate.make_parser().parse_words(["run", *words]))
-
-    zero, *few = list_cases(
-        "--prompt=sst2",
-        f"--task_path={folder}",
-        "--verbalizers=Yes,No",
-        "--few_shot",
-        "--few_batches=4",
-        "--few_rates=1e-3",
-        "--few_steps=30",
-    )
-    assert (zero.task, len(few), few[0].task) == ("zero_shot", 5, "few_shot")
-    assert few[0].inputs["grid"] == [(4,), (1e-3,), 30, 30] and zero.inputs["verbalizers"] == {"0": "Yes", "1": "No"}
-    assert "few-shot: 5 fine-tunings of 30 steps" in evaluate_cases.describe_few_shot(few)
-    *_, few = list_cases("--prompt=sst2", f"--task_path={folder}", "--few_shot")
-    grid = few_shot.FewShotGrid(*few.inputs["grid"])
-    assert "few-shot: 45 fine-tunings of 1,000 steps" in evaluate_cases.describe_few_shot([few] * 5)
-    assert grid.get_learning_rates(128) == finetuning_recipe.get_learning_rates(128)
-    assert grid.get_learning_rates(768) == few_shot.PAPER_RATES
-    for flags, message in (
-        (("--few_shot",), r"^--few_shot = True: expected --prompt=TASK with it$"),
-        ((f"--task_path={folder}",), r"^--task_path = .*: expected --prompt=TASK"),
-        ((f"--sts={folder}/no",), r"^--sts = .*: expected the folder of stsb's files, or a"),
-        (
-            ("--prompt=sst2", f"--task_path={folder}", "--few_shot", "--few_rates=x"),
-            r"^--few_rates = 'x': expected numbers separated by commas$",
-        ),
-    ):
-        with pytest.raises(errors.ConfigError, match=message):
-            list_cases(*flags)
 
 
 def unusual(value):

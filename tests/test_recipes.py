@@ -1,7 +1,6 @@
 """The papers' recipes and what they are made of: each knob that they set is heard, and its default changes nothing."""
 
 import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +10,13 @@ from small import FAMILY_CELLS, VOCAB, batch, make_dataset_info, params_of, repl
 
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
-from mlm.cli import recipes as recipe_command
 from mlm.cli import train
-from mlm.data.rows import pack
 from mlm.data.rows import segment_pairs as next_segments
 from mlm.experiment import paper_recipes, recipes
 from mlm.models import MODELS, layers
 from mlm.objectives import masking
 from mlm.training.run import resolution
 from mlm.training.step import program
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", ["BERT", "WETTIG", "LAPTOP", "QUICK"])
@@ -66,14 +61,6 @@ def test_a_file_overrides_a_papers_recipe_which_brings_no_text(tmp_path):
         train.parse_words(["train", "--recipe=bert"])
     with pytest.raises(errors.ConfigError, match="did you mean 'roberta'"):
         train.parse_words(["train", "--recipe=robert"])
-
-
-def test_the_recipes_are_listed_with_their_sources_and_fields(capsys):
-    recipe_command.main(["recipes"])
-    out = capsys.readouterr().out
-    assert all(f"{name} " in out and recipe.source in out for name, recipe in paper_recipes.RECIPES.items())
-    recipe_command.main(["recipes", "bert"])
-    assert "optim.learning_rate = 0.0001" in capsys.readouterr().out
 
 
 def test_runs_of_any_batch_take_in_the_same_rows():
@@ -185,26 +172,3 @@ def test_a_share_of_documents_gives_shorter_pairs():
     assert lengths.min() < 20 and lengths.max() > LENGTH - 10
     seen = {i for row in every for i in (row.ids if row.label else row.ids[: row.second_start])}
     assert len(seen - {CLS, SEP}) > 0.8 * 300 * 40 * 5
-
-
-def test_short_pairs_are_other_rows_and_without_pairs_an_error(tmp_path):
-    (tmp_path / "a.txt").write_text("\n\n".join(" ".join(f"w{n}x{i} is said." for i in range(30)) for n in range(60)))
-    cfg = small_config(
-        data__path=str(tmp_path / "a.txt"),
-        data__document_boundary="blank_line",
-        pack__mode="segment_pair",
-        data__cache_dir=str(tmp_path / "cache"),
-        tokenizer__kind="wordpiece",
-        tokenizer__vocab_size=60,
-        pack__seq_len=32,
-    )
-    plain = pack.load_dataset(cfg)
-    short = pack.load_dataset(fields.override(cfg, {"pack.short_seq_prob": 1.0}))
-    assert "short_share" not in plain.manifest["inputs"] and short.manifest["inputs"]["short_share"] == 1.0
-    tokens = [np.mean((rows.train["ids"] != 0).sum(1)) for rows in (plain, short)]
-    assert tokens[1] < 0.9 * tokens[0]
-    alone = fields.override(config.Config(), {"data.path": "a.txt", "pack.short_seq_prob": 0.1})
-    with pytest.raises(
-        errors.ConfigError, match=r"config.pack.short_seq_prob = 0.1: nothing reads it, since config.pack"
-    ):
-        resolution.resolve(alone)

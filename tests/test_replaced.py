@@ -7,14 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, batch, drawn_config, make_dataset_info, small_config
+from small import PLAIN, VOCAB, batch, make_dataset_info, small_config
 
 from mlm import objectives
-from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL
-from mlm.inference import pretrained_io
 from mlm.objectives import masking, replaced_token_detection
-from mlm.training.run import loop, resolution
 from mlm.training.step import program, update
 
 ROWS = batch(8)
@@ -141,72 +138,3 @@ def test_the_terms_of_the_loss_are_weighed(cfg):
     assert program.make_static_config(other) == program.make_static_config(
         small_config("feedforward", "bag", objective="replaced_token_detection")
     )
-
-
-@pytest.mark.slow
-def test_a_run_learns_to_tell_and_no_token_can_be_asked_of_it(tmp_path):
-    cfg = drawn_config(
-        tmp_path / "cache",
-        "feedforward",
-        "window",
-        objective="replaced_token_detection",
-        workdir=str(tmp_path / "run"),
-        train__steps=150,
-        train__batch_size=16,
-        optim__learning_rate=1e-2,
-        model__num_layers=1,
-        mask__mask_token_prob=1.0,
-        mask__random_token_prob=0.0,
-        mask__rate=0.3,
-        eval__mask_rate=0.3,
-        eval__batch_size=16,
-        data__language__train_documents=300,
-        **PLAIN,
-    )
-    found = loop.train(cfg)["evaluation"]
-    assert found["loss"] < found["original_loss"] - 4 * found["loss_se"]
-    assert found["generator_loss"] < 6
-    model = pretrained_io.load_run(cfg.workdir)
-    for ask, text in (("fill_mask", "the [MASK] ."), ("pseudo_log_likelihood", "the horse .")):
-        with pytest.raises(
-            errors.ConfigError,
-            match=rf"^{ask} = 'replaced_token_detection': expected a run that was trained to predict",
-        ):
-            getattr(model, ask)(text)
-    assert model.encode("the horse .").shape == (16,)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"replaced_token_detection__generator_size": 0.0},
-            r"^config.replaced_token_detection.generator_size = 0.0: expected",
-        ),
-        (
-            {"mask__masks_per_example": 2},
-            r"^config.mask.masks_per_example = 2: expected 1, since config.objective is replaced_token_detection",
-        ),
-        (
-            {"model__directionality": "causal"},
-            r"^config.model.directionality = 'causal': expected mixed or bidirectional, "
-            r"since config.objective is replaced_token_detection",
-        ),
-        (
-            {"model__family": "feedforward", "model__directionality": "bidirectional"},
-            r"^config.model.directionality = 'bidirectional': expected mixed, since a",
-        ),
-    ],
-)
-def test_what_such_a_run_cannot_be_is_refused(changes, message):
-    with pytest.raises(errors.ConfigError, match=message):
-        resolution.check(
-            small_config(
-                **{
-                    "family": changes.pop("model__family", "transformer"),
-                    "objective": "replaced_token_detection",
-                    "data__corpus": "docstrings",
-                }
-                | changes
-            )
-        )

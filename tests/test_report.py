@@ -65,9 +65,6 @@ def test_a_run_is_reported_with_what_it_was_asked_when_it_ended_and_where_it_lie
     assert run["held_out"].keys() == columns.keys() and run["held_out"]["mlm_nats"].tolist() == [2, 3]
 
 
-FLOORS = references.make_floor_references(mlm.SCORES[0], dict.fromkeys(("floor", "window_floor"))).scores
-
-
 def run(model, seed, loss, scores=mlm.SCORES, **more):
     family = architectures.FAMILIES[model]
     return {
@@ -146,85 +143,6 @@ def test_three_seeds_have_students_interval_and_one_seed_none(tmp_path):
     assert any(line.startswith("± or [a, b]: 95% interval over seeds (Student's t") for line in lines)
 
 
-def test_on_the_language_the_table_has_the_distance_from_the_floor_and_the_optima(tmp_path):
-    known = {
-        "floor": 3.0,
-        "floor_accuracy": 0.7,
-        "window_floor": 3.5,
-        "window_floor_accuracy": 0.6,
-        "excess_loss_se": 0.01,
-    }
-    runs = [
-        run(*of, (*mlm.SCORES, *FLOORS), excess_loss=of[2] - 3.0, **known)
-        for of in (("lstm", 0, 4.0), ("lstm", 1, 4.2), ("transformer", 0, 5.0))
-    ]
-    for share, one in zip((0.6, 0.8, 0.7), runs, strict=True):
-        verbs = [{"low": low, "accuracy": share + low / 100, "optimum": 0.99} for low in (0, 1, 4, 9, 17)]
-        one["evaluations"] = {
-            "grammar_probes": {"agreement": {"distance": verbs}, "recall": {"accuracy": share / 2, "optimum": 0.9}}
-        }
-    rows, columns = architectures.table(runs)
-    table.write_table(tmp_path, rows, columns)
-    with (tmp_path / "table.csv").open() as file:
-        read = {row["model"]: row for row in csv.DictReader(file)}
-    assert list(read) == ["lstm", "transformer", "unigram", "Bayes optimum", "window floor"]
-    spread = [float(read["lstm"][name]) for name in ("excess_loss", "excess_loss_min", "excess_loss_max")]
-    assert spread == pytest.approx([1.1, 1.0, 1.2])  # over seeds
-    alone = [read["transformer"][name] for name in ("excess_loss", "excess_loss_se", "excess_loss_min")]
-    assert alone == ["2.0", "0.01", ""]  # over rows
-    assert [float(read[name]["excess_loss"]) for name in ("Bayes optimum", "window floor", "unigram")] == [
-        0.0,
-        0.5,
-        3.0,
-    ]
-    assert float(read["window floor"]["loss"]) == 3.5 and float(read["Bayes optimum"]["accuracy"]) == 0.7
-    assert float(read["window floor"]["perplexity"]) == pytest.approx(np.exp(3.5))
-    assert [float(read["lstm"][name]) for name in ("near", "far", "recall")] == pytest.approx([0.71, 0.79, 0.35])
-    assert [float(read["Bayes optimum"][name]) for name in ("near", "far", "recall")] == [0.99, 0.99, 0.9]
-    assert read["window floor"]["near"] == ""
-    assert "loss above the floor (nats)" in (tmp_path / "table.md").read_text()
-
-
-def test_differences_from_the_paper_stand_beside_its_values():
-    columns = [
-        table.Column("model", "model"),
-        table.Column("loss", "loss", ".2f"),
-        table.Column("loss_paper", "loss (paper)", ".2f"),
-    ]
-    rows = [
-        {"model": "a", "loss": estimates.Estimate(0.5, 0.0, 1.0), "loss_paper": 0.75},
-        {"model": "b", "loss": 2.0, "loss_paper": 1.5},
-        {"model": "c", "loss": estimates.Estimate(1.0, None, None)},
-    ]
-    wider, all_columns = table.add_paper_differences(rows, columns)
-    assert [column.name for column in all_columns] == ["model", "loss", "loss_paper", "loss_difference"]
-    assert wider[0]["loss_difference"] == (-0.25, -0.75, 0.25) and wider[1]["loss_difference"] == 0.5
-    assert "loss_difference" not in wider[2] and "loss_difference" not in rows[0]
-    assert "| -0.25 ± 0.50 |" in re.sub(" +", " ", table.to_markdown(wider, all_columns))
-    assert table.add_paper_differences(rows, columns[:2]) == (rows, columns[:2])
-
-
-def test_the_experiment_names_each_point_once_and_differs_only_where_it_says():
-    for scale in architectures.SCALES:
-        sweep = architectures.sweep(scale)
-        assert len({json.dumps(fields, sort_keys=True) for fields in sweep.values()}) == len(sweep)
-        varied = {
-            name for name in next(iter(sweep.values())) if len({str(fields.get(name)) for fields in sweep.values()}) > 1
-        }
-        assert varied <= {
-            "model.family",
-            "model.cell",
-            "model.size",
-            "seed",
-            "optim.learning_rate",
-            "train.batch_size",
-            "train.steps",
-            "train.eval_every",
-            *architectures.search_space({}),
-        }
-        assert len({fields["train.steps"] * fields["train.batch_size"] for fields in sweep.values()}) == 1
-
-
 def count(**changes):
     return small_config(train__batch_size=4, **changes), VOCAB
 
@@ -256,73 +174,6 @@ def test_flops_of_a_loop_along_the_row_are_all_counted(length):
         cost.count_lowered_flops(*arguments, rnn_unroll=length), rel=0.01
     )
     assert cost.count_step_flops(*arguments) > 1.4 * cost.count_lowered_flops(*arguments, rnn_unroll=1)
-
-
-@pytest.mark.parametrize(("losses", "names"), [((7.0, 4.0), ["unigram"]), ((6.0, 4.0), ["unigram"]), ((5.0, 4.0), [])])
-def test_the_unigrams_line_is_drawn_where_a_model_is_no_better(losses, names):
-    history = [{"step": 10 * (i + 1), "tokens": 10.0, "eval_loss": loss} for i, loss in enumerate(losses)]
-    results = [run("lstm", 0, losses[-1]) | {"history": history, "steps": 20}]
-    (score,) = (score for score in series.collect_scores(results) if score.name == "loss")
-    chart = charts.build_learning_curve(results, score)
-    assert [line.name for line in chart.references] == names
-    assert all(estimate.mean == 6.0 for line in chart.references for estimate in line.y)
-
-
-@pytest.mark.parametrize(("last", "is_log"), [(0.1, True), (-0.01, False)])
-def test_an_excess_loss_has_a_logarithmic_axis_where_it_can(last, is_log):
-    history = [{"step": step, "tokens": 10.0, "eval_excess_loss": value} for step, value in ((10, 2.0), (20, last))]
-    results = [run("lstm", 0, 4.0, (*mlm.SCORES, *FLOORS)) | {"history": history, "steps": 20}]
-    (score,) = (score for score in series.collect_scores(results) if score.name == "excess_loss")
-    assert charts.build_learning_curve(results, score).log_y is is_log
-
-
-def test_a_row_is_named_by_its_columns_of_text_but_warnings():
-    columns = [table.Column("model", "model"), table.Column("loss", "loss", ".3f"), summary.PLATEAU_COLUMN]
-    row = {"model": "lstm", "loss": 4.0, "unigram_plateau": "seed 0: 4.77 at step 400"}
-    assert charts.make_row_labels([row], columns) == ["lstm"]
-
-
-def test_rows_of_one_name_get_the_numbers_in_which_they_differ():
-    columns = [
-        table.Column("model", "model"),
-        table.Column("rate", "learning rate", "g"),
-        table.Column("dropout", "dropout", "g"),
-        table.Column("loss", "loss", ".3f"),
-    ]
-    loss = estimates.Estimate(4.0, None, None)
-    rows = [
-        {"model": "lstm", "rate": 0.004, "dropout": 0.0, "loss": loss},
-        {"model": "lstm", "rate": 0.008, "dropout": 0.0, "loss": loss},
-        {"model": "lstm", "rate": 0.004, "dropout": 0.1, "loss": loss},
-        {"model": "gru", "rate": 0.008, "dropout": 0.1, "loss": loss},
-        {"model": "unigram", "loss": loss},
-    ]
-    assert charts.make_row_labels(rows, columns) == [
-        "lstm, learning rate 0.004, dropout 0",
-        "lstm, learning rate 0.008",
-        "lstm, learning rate 0.004, dropout 0.1",
-        "gru",
-        "unigram",
-    ]
-
-
-def test_a_field_that_a_run_does_not_read_differs_from_nothing():
-    lstm, transformer, wide = (run(name, 0, 4.0) for name in ("lstm", "transformer", "gru"))
-    for result, heads, unread in ((lstm, 4, ["model.num_heads"]), (transformer, 2, []), (wide, 2, [])):
-        result["config"] |= {"model.num_heads": heads, "model.window": heads}
-        result["unread"] = [*unread, "model.window"]
-    same, different = sweep.split_settings([lstm, transformer, wide])
-    assert same["model.num_heads"] == "2" and "model.num_heads" not in different
-    assert "model.window" not in same and "model.window" not in different
-    wide["config"]["model.num_heads"] = 8
-    _, different = sweep.split_settings([lstm, transformer, wide])
-    assert different["model.num_heads"] == "2"
-    (block,) = sweep.build_score_blocks([lstm, transformer, wide], {"model.num_heads": "2"})
-    assert [(row[1].text, row[1].kind) for row in block.rows] == [
-        (sweep.UNREAD, "config"),
-        ("2", "config"),
-        ("8", "config odd"),
-    ]
 
 
 FROZEN = {

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,8 @@ from mlm.cli import sweep as command
 from mlm.cli import sweep_compare
 from mlm.cli.command import extract_config_flags
 from mlm.data.tasks import task_specs
-from mlm.launch.sweep import budget, sweep_points, table_rehearsal
+from mlm.launch.sweep import sweep_points, table_rehearsal
 from mlm.report import evaluation_columns, excess_loss, reproduction, results_page, summary
-from mlm.training.run import provenance
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "experiments" / "figures"
@@ -70,16 +68,6 @@ def test_figures_come_back_as_they_were_and_say_where_they_come_from(sweep_files
     assert figures.command == "mlm sweep run experiments/families.py --scale=quick"
 
 
-def test_figures_of_another_budget_or_text_have_its_command(sweep_files, monkeypatch):
-    folder, _, call = sweep_files
-    monkeypatch.setitem(budget.BUDGETS, "flops", lambda points, folder, measure: [1.0] * len(points))
-    call("--write", "--budget=flops", "data.language.train_documents=700")
-    figures = reproduction.read_figures(folder / "figures" / "families-quick-flops.json")
-    assert figures.sweep_words == [
-        *("experiments/families.py", "--scale=quick", "--budget=flops", "data.language.train_documents=700")
-    ]
-
-
 def test_a_changed_figure_is_reported_by_how_many_standard_errors(sweep_files, capsys):
     folder, _, call = sweep_files
     call("--write")
@@ -127,28 +115,6 @@ def test_evaluations_are_among_the_figures_and_the_command_that_makes_them_is_ke
     assert (
         single.rows["transformer"]["pseudo_perplexity"] == (50, 1) and "pairs_blimp" not in single.rows["transformer"]
     )
-
-
-def test_evaluations_at_milestones_are_among_the_figures(sweep_files):
-    _, results, _ = sweep_files
-    for result, shares in zip(results[:2], ((0.5, 0.7), (0.6, 0.9)), strict=True):
-        result["milestones"] = {
-            step: judge({"evaluations": {}, "summary": {}}, blimp=(share, "b"))
-            for step, share in zip((40, 80), shares, strict=True)
-        }
-    figures = reproduction.collect_figures("families", "quick", "mlm", results)
-    assert figures.rows["lstm"]["pairs_blimp, step 40"] == pytest.approx((55, 5))
-    assert figures.rows["lstm"]["pairs_blimp, step 80"] == pytest.approx((80, 10))
-    assert "pairs_blimp" not in figures.rows["lstm"]
-    assert not [name for name in figures.rows["transformer"] if "step" in name]
-    assert not [name for name in figures.columns if "step" in name]  # a page's grid would be too wide
-
-
-def test_one_seed_has_the_error_over_held_out_examples(sweep_files):
-    _, results, _ = sweep_files
-    single = reproduction.collect_figures("families", "quick", "mlm", results[::2])
-    assert single.seeds == 1 and single.rows["lstm"]["loss"].error == results[0]["evaluation"]["loss_se"] > 0
-    assert single.rows["lstm"]["floor"] == (2.0, 0.0)  # nothing of it is trained
 
 
 def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(sweep_files):
@@ -235,20 +201,6 @@ def test_committed_figures_of_a_kept_sweep_come_from_its_archive(tmp_path, capsy
         assert all((point / "result.json").exists() for point in (tmp_path / name).iterdir() if point.is_dir())
 
 
-def test_what_cannot_be_compared_ends_in_one_line(sweep_files, monkeypatch):
-    folder, results, call = sweep_files
-    with pytest.raises(errors.ConfigError, match=r"families-quick.json: no such file of figures; mlm sweep compare"):
-        call()
-    (folder / "figures").mkdir()
-    for text in ("{", "[]", '{"rows": {"a": 1}}'):
-        (folder / "figures" / "families-quick.json").write_text(text)
-        with pytest.raises(errors.ConfigError, match="expected a file of mlm sweep compare --write"):
-            call()
-    monkeypatch.setattr(command, "load_results", lambda configs: results[1:])
-    with pytest.raises(errors.ConfigError, match="3 of 4 points are done': expected all of them"):
-        call("--write")
-
-
 def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp_path):
     for path in FIGURES.glob("*.json"):
         figures = reproduction.read_figures(path)
@@ -297,25 +249,3 @@ def test_committed_figures_are_of_experiments_and_the_script_names_its_parts(tmp
     assert answer("compare").stdout == f"{run}{start}<compare>{words}"
     failed = answer("run")
     assert failed.stdout == run and failed.returncode == 1
-
-
-def test_an_archive_holds_what_tables_read_and_brings_it_back(tmp_path):
-    (tmp_path / "experiments" / "figures").mkdir(parents=True)
-    script = tmp_path / "experiments" / "archive.sh"
-    script.write_text((ROOT / "experiments" / "archive.sh").read_text())
-    for name in ("a/result.json", "a/metrics.jsonl", "a/held_out.npz", "a/checkpoints/1/x.json", "b/metrics.jsonl"):
-        path = tmp_path / "runs" / "ngram-quick" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    wrong = subprocess.run(["bash", script, "ngram"], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 2 and wrong.stderr.endswith("a finished point; there: ngram-quick \n")
-    subprocess.run(["bash", script, "runs/ngram-quick/"], check=True)
-    (archive,) = (tmp_path / "experiments" / "figures").iterdir()
-    shutil.unpack_archive(archive, tmp_path / "back", filter="data")
-    back = {str(path.relative_to(tmp_path / "back")) for path in (tmp_path / "back").rglob("*") if path.is_file()}
-    assert back == {f"ngram-quick/a/{name}" for name in ("result.json", "metrics.jsonl", "held_out.npz")}
-
-
-def test_a_kept_run_names_no_folder_of_its_machine(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/home/ada/.venv/bin/mlm", "train", "train.steps=3"])
-    assert provenance.make_record(0)["command"] == ["mlm", "train", "train.steps=3"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mlm.launch.cluster.accelerators import ACCELERATORS, Accelerator
-from mlm.launch.sweep import plan, roofline, target_compiler
+from mlm.launch.cluster.accelerators import Accelerator
+from mlm.launch.sweep import plan, roofline
 from mlm.training.compilation import collectives, cost, memory_traffic
 
 # A loop of four trips. In each, a kernel reads one layer of a stack and writes one row of another, and an all-gather
@@ -104,17 +104,3 @@ def test_the_largest_batch_is_found_in_few_tries(start, limit):
     largest = max((size for size in range(1, 5000) if compute_memory(size) <= limit), default=0)
     num_tried = len(tried) - 4999
     assert largest - max(1, largest // 32) <= found <= largest and num_tried <= 14
-
-
-def test_a_program_is_compiled_once_for_a_target_and_a_compiler(tmp_path, monkeypatch):
-    target = target_compiler.make_target("v5e-4", ACCELERATORS["v5e-4"], 1)
-    name = target_compiler.digest_program(target, "program")
-    assert name == target_compiler.digest_program(target, "program") != target_compiler.digest_program(target, "other")
-    assert name != target_compiler.digest_program(target._replace(topology="v5e:2x4"), "program")
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_other=true")
-    assert name != target_compiler.digest_program(target, "program")
-    step = cost.StepCost(5.0, {"all-gather": 3}, 1.0, 2.0, 3.0, tuple(collectives.read_collectives(PROGRAM)), 4.0)
-    target_compiler.files.write_json_with_digest(tmp_path / "a.json", step._asdict())
-    assert target_compiler.load_cost(tmp_path / "a.json") == step
-    (tmp_path / "a.json").write_text((tmp_path / "a.json").read_text().replace("5.0", "6.0"))
-    assert target_compiler.load_cost(tmp_path / "a.json") is target_compiler.load_cost(tmp_path / "b.json") is None

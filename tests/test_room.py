@@ -45,20 +45,3 @@ def test_what_cannot_fit_is_refused_with_what_it_takes(changes, monkeypatch):
     with pytest.raises(errors.ConfigError, match=r"needs at least [\d,]+ GB, and a device here has 25") as error:
         cost.check_memory(cfg)
     assert "\n" not in str(error.value) and "mlm sweep plan" in str(error.value)
-
-
-def test_a_small_run_is_not_traced_for_it(monkeypatch):
-    monkeypatch.setattr(cost, "compute_min_memory", None)
-    monkeypatch.setattr(parallel, "device_memory", lambda: 25 * 10**9)
-    cost.check_memory(resolve())
-
-
-def test_a_device_has_memory():
-    assert 2**28 < parallel.device_memory() < 2**50
-
-
-def test_a_process_has_no_more_memory_than_it_was_given(monkeypatch):
-    monkeypatch.setattr(parallel.Path, "read_text", lambda path: "1000000\n")
-    assert parallel.device_memory() == 1_000_000
-    monkeypatch.setattr(parallel.Path, "read_text", lambda path: "max\n")
-    assert parallel.device_memory() > 2**28

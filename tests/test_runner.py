@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from small import environment
 
-from mlm.base import config, fields, files
-from mlm.launch.sweep import runner
+from mlm.base import files
 from mlm.training.run import directory
 
 pytestmark = pytest.mark.slow
@@ -184,36 +183,3 @@ def test_two_runners_train_no_point_twice(folder, undisturbed):
         for text in ((root / "table.csv").read_bytes(), undisturbed)
     )
     assert ours == [pytest.approx(row, rel=1e-5) for row in theirs]
-
-
-def test_what_no_worker_could_train_is_refused_in_one_line(folder):
-    out = finish(start(folder, "refused", "--config.train.grad_accum_steps=3"), 2)
-    assert out.splitlines()[-1].startswith("error: point width8-seed0: config.train.grad_accum_steps = 3")
-    assert not (folder / "refused").exists()
-
-
-def test_a_free_worker_goes_on_with_its_program_then_takes_one_that_nobody_has(tmp_path):
-    points = [
-        fields.override(config.Config(), {"seed": seed, "model.width": width, "workdir": str(tmp_path / name)})
-        for seed, (width, name) in enumerate([(8, "a"), (8, "b"), (16, "c"), (32, "d"), (32, "e"), (32, "f")])
-    ]
-    call = runner.SweepRunner(tmp_path, points, num_workers=1, vmap_runs=0)
-    a, _, c, d, *_ = (call.programs[cfg.workdir] for cfg in points)
-
-    def choose(open_, warm, *others):
-        return "".join(Path(cfg.workdir).name for cfg in call.choose_points(open_, warm, set(others)))
-
-    assert choose(points, None) == "ab"
-    assert choose(points[1:], d) == "def"
-    assert choose(points[1:], None, a) == "c"
-    assert choose(points[3:], c, a) == "def"
-    assert choose(points, None, a, c, d) == "def"
-
-
-def test_a_cpu_trains_one_after_the_other_and_accelerators_small_models_side_by_side():
-    tiny = fields.override(config.Config(), {"model.num_layers": 2, "model.width": 128})
-    large = fields.override(tiny, {"model.num_layers": 24, "model.width": 1024, "train.batch_size": 256})
-    assert [
-        runner.choose_vmap_runs(platform, cfg)[0]
-        for platform, cfg in (("cpu", tiny), ("gpu", tiny), ("tpu", tiny), ("gpu", large))
-    ] == [1, runner.MAX_VMAP_RUNS, runner.MAX_VMAP_RUNS, 1]

@@ -6,13 +6,8 @@ import operator
 import numpy as np
 import pytest
 
-from experiments import scaling
-from mlm.base import config, fields
-from mlm.launch.sweep import sweep_points, table_rehearsal
 from mlm.report import scaling_law
-from mlm.report.pages import sweep as page
 
-PARTS = {"kind": 0.5, "number": 0.2, "word": 0.3}  # shares of the loss above the floor
 TRUE = scaling_law.ScalingLaw(np.log(60.0), 0.4, np.log(900.0), 0.5, 0.0, np.log(9.0), 0.9)
 FLOOR = 2.0
 
@@ -135,37 +130,3 @@ def test_too_few_cells_have_no_law():
         **{name: getattr(cells, name)[:4] for name in ("parameters_P", "tokens_P", "flops_P", "losses")}
     )
     assert scaling_law.fit_law(few, fits_floor=False) is None
-
-
-def test_the_experiment_s_tables_and_charts_state_the_law_of_its_points(tmp_path):
-    """Made-up results of one seed whose losses follow TRUE: no interval."""
-    kinds = ("masked-window", "masked-lstm")
-    points = scaling.sweep("laptop").items()
-    points = {name: own for name, own in points if name.startswith(kinds) and name.endswith("seed0")}
-    resolved = sweep_points.resolve_points(config.Config(), points, {})
-    results = []
-    for number, (name, cfg) in enumerate(resolved.items()):
-        made = table_rehearsal.make_result(fields.override(cfg, {"workdir": f"runs/{name}-012345"}), number)
-        made["flops"] = 9.0 * made["non_embedding"] ** 0.9 * made["tokens"]
-        loss = TRUE.predict(made["non_embedding"], made["tokens"])
-        own_floor = made["evaluation"]["window_floor" if "window" in name else "floor"]  # 4.0 and 2.0
-        made["evaluation"] |= {"excess_loss": own_floor + loss - 2.0, "loss": own_floor + loss}
-        parts = {part: {"excess": share * made["evaluation"]["excess_loss"]} for part, share in PARTS.items()}
-        made["evaluations"]["loss_decomposition"] = {"parts": parts}
-        results.append(made)
-    findings = page.collect_findings(scaling, results)
-    laws, sizes = findings.tables[:2]
-    assert [extra.stem for extra in findings.tables] == ["laws", "sizes", "parts"]  # one law: nothing crosses
-    left = findings.tables[-1].rows
-    flops = [row["flops"] for row in left if row["model"] == "window"]
-    assert len(flops) > 3 and flops == sorted(flops)
-    for row in left:
-        parts = [row[f"excess_{part}"].mean / row["excess_loss"].mean for part in PARTS]
-        assert parts == pytest.approx([*PARTS.values()])
-    assert len(laws.rows) == 2 and len(sizes.rows) == 8 and laws.columns == scaling.LAW_COLUMNS
-    for row in laws.rows:
-        assert row["alpha"].mean == pytest.approx(TRUE.alpha, rel=0.05) and row["alpha"].low is None
-        assert row["frontier"].mean == pytest.approx(TRUE.frontier_exponent, rel=0.05)
-        assert abs(row["free_floor"].mean) < 0.05
-    (chart,) = (chart for chart in findings.charts if chart.name == "frontier-by-flops")
-    assert chart.log_x and chart.log_y and len(chart.series) == 2

@@ -1,7 +1,6 @@
 """A search: equal for all rows, on what no table reads, the same whenever it is continued; and the best of k trials."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -210,11 +209,7 @@ def test_the_expected_best_of_k_is_that_of_draws_with_replacement():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--rungs=0.5,0.25,1"], "--rungs = '0.5,0.25,1': expected ascending shares"),
-        (["--rungs=0.5"], "--rungs = '0.5': expected ascending shares"),
         (["--rungs=a"], "--rungs: 'a': expected 0 <= value"),
-        (["--trials=0"], "--trials: '0': expected 1 <= value"),
-        (["optim.learning_rate=0.1"], "config.optim.learning_rate = 0.1: the search varies it; leave it out"),
         (["--points=a"], "--points: no such flag of mlm sweep search"),
     ],
 )
@@ -229,15 +224,9 @@ def test_bad_flags_end_in_one_line(tmp_path, flags, message):
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ("None", "what search_space() returns (NoneType) = None: expected ranges by field"),
-        ("{}", "search_space = '{}': expected ranges by field of one row at least"),
         ("{'optim.learning_rte': Uniform(0.1, 0.2)}", "did you mean config.optim.learning_rate?"),
-        ("{'optim.b2': (0.9, 0.99)}", "expected LogUniform(low, high), Uniform(low, high) or Choice"),
         ("{'optim.b2': Uniform(0.99, 0.9)}", "expected low < high"),
-        ("{'optim.b2': LogUniform(0.0, 0.9)}", "expected low < high, above 0"),
-        ("{'train.batch_size': Uniform(8, 16)}", "expected Choice, since the field is of type int"),
         ("{'train.batch_size': Choice((8, 'b'))}", "expected a tuple of int"),
-        ("{'seed': Choice((1, 2))}", "expected another field: a trial has its own"),
         ("{'model.window': Choice((1, 2))}", "search_space = 'model.window': expected fields that some row reads"),
     ],
 )
@@ -247,49 +236,6 @@ def test_a_bad_space_ends_in_one_line(tmp_path, space, message):
     with pytest.raises(errors.ConfigError) as raised:
         load_rows(write_experiment(tmp_path, text))
     assert message in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_a_damaged_file_of_a_search_ends_in_one_line(tmp_path):
-    path = write_experiment(tmp_path)
-    (tmp_path / "searches").mkdir()
-    file = tmp_path / "searches" / "families-quick.json"
-    for text in (
-        "{",
-        "[]",
-        '{"rows": {}}',
-        json.dumps({"rows": {"a": {"chosen": {"b": 1}, "trials": [], "ranges": {}}}}),
-    ):
-        file.write_text(text)
-        with pytest.raises(errors.ConfigError, match=r"families-quick\.json: ") as raised:
-            command.load_experiment(str(path))
-        assert "\n" not in str(raised.value)
-
-
-def test_rows_of_different_scores_name_them_all_and_must_agree_on_which_are_better(tmp_path, monkeypatch):
-    made = Sweep(monkeypatch)
-    read = made.read_score
-    rows = load_rows(write_experiment(tmp_path), {"train.steps": 80})
-    _, make_point = search.build_trials(rows, PLAN, tmp_path / "search", config.Config(), {"train.steps": 80})
-    own = {"rnn": ("excess_loss", -1), "transformer": ("loss", -1)}
-    monkeypatch.setattr(search, "read_score", lambda cfg: (*own[cfg.model.family], read(cfg)[2]))
-    assert search.run_search([*rows], PLAN, make_point, made.train)[1:] == ("excess_loss or loss", -1)
-    own["transformer"] = ("accuracy", 1)
-    with pytest.raises(errors.ConfigError, match="search = 'excess_loss, accuracy': expected scores of which"):
-        search.run_search([*rows], PLAN, make_point, made.train)
-
-
-def test_replaced_token_detection_is_not_searched_and_has_what_its_generator_chose(monkeypatch):
-    points = {name: point for name, point in objectives.sweep("laptop").items() if name.endswith("seed0")}
-    configs = list(sweep_points.resolve_points(config.Config(), points, {}).values())
-    rows = search.build_rows(objectives.search_space, points, configs, {})
-    assert points.keys() - {f"{row}-seed0" for row in rows} == {"replaced_token_detection-transformer-seed0"}
-    chosen = {row: searches.RowSearch({"optim.learning_rate": 0.001 * (1 + i)}, [], {}) for i, row in enumerate(rows)}
-    monkeypatch.setattr(objectives, "SEARCHES", {"laptop": search.make_search("laptop", PLAN, chosen, "loss", -1)})
-    rates = {name: point["optim.learning_rate"] for name, point in objectives.sweep("laptop").items()}
-    for seed in range(3):
-        generator = rates[f"masked30-transformer-seed{seed}"]
-        assert rates[f"replaced_token_detection-transformer-seed{seed}"] == generator
-        assert generator == chosen["masked30-transformer"].chosen["optim.learning_rate"]
 
 
 @pytest.mark.parametrize("experiment", [architectures, modern_bert, objectives, optimizers, scaling])

@@ -280,30 +280,6 @@ def test_one_of_a_device_that_has_all_is_split_and_its_digest_is_the_same(whole,
     assert checkpoint.compute_digest(state._replace(step=np.int32(3))) != checkpoint.compute_digest(state)
 
 
-def test_arrays_are_split_along_their_largest_axis_that_divides_but_never_along_the_layers():
-    def axis(name, *shape, devices=4):
-        ((path, _),) = jax.tree_util.tree_leaves_with_path({"model": {name: 0}})
-        return fsdp.choose_axis(path, shape, devices)
-
-    assert axis("embedding", 250_000, 1024) == 0 and axis("embedding", 250_002, 1024) == 1
-    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == fsdp.REPLICATED
-    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == fsdp.REPLICATED
-    assert axis("layers", 24, 1024) == fsdp.REPLICATED
-
-
-def test_the_matrices_that_no_axis_lets_split_are_named():
-    params = {
-        "model": {
-            "token": {"embedding": jax.ShapeDtypeStruct((50, 16), "float32")},
-            "odd": {"kernel": jax.ShapeDtypeStruct((7, 9), "float32")},
-            "bias": jax.ShapeDtypeStruct((7,), "float32"),
-            "layers": {"kernel": jax.ShapeDtypeStruct((2, 3, 5), "float32")},
-        }
-    }
-    assert fsdp.list_whole_matrices(2, params) == ["model/layers/kernel", "model/odd/kernel"]
-    assert fsdp.list_whole_matrices(1, params) == []
-
-
 def test_a_step_gathers_each_parameter_and_a_layer_s_again_for_the_backward_pass():
     """By hand, from shapes: gathered to be read, scattered as gradients; vectors, and sums, are added up."""
     changes = {"model__num_layers": 6, "model__max_positions": 16, "train__batch_size": 32, "model__dropout": 0.0}
@@ -386,3 +362,14 @@ def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_a
     )
     assert split[0] == whole[0] == step
     np.testing.assert_allclose(split[1], whole[1], rtol=1e-5)
+
+
+def test_arrays_are_split_along_their_largest_axis_that_divides_but_never_along_the_layers():
+    def axis(name, *shape, devices=4):
+        ((path, _),) = jax.tree_util.tree_leaves_with_path({"model": {name: 0}})
+        return fsdp.choose_axis(path, shape, devices)
+
+    assert axis("embedding", 250_000, 1024) == 0 and axis("embedding", 250_002, 1024) == 1
+    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == fsdp.REPLICATED
+    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == fsdp.REPLICATED
+    assert axis("layers", 24, 1024) == fsdp.REPLICATED

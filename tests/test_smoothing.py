@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from small import VOCAB, batch, make_dataset_info, small_config
 
-from mlm.base import errors
 from mlm.objectives import OBJECTIVES, causal, token_prediction
-from mlm.training.run import resolution
 from mlm.training.step import program
 
 EPS, Z = 0.1, 2**-7
@@ -96,9 +94,3 @@ def test_training_has_the_z_loss_wherever_tokens_are_predicted_and_evaluation_ha
     programs = {(z, train): trace(z, train) for z in (0.0, Z) for train in (True, False)}
     assert programs[0.0, False] == programs[Z, False]
     assert f"{Z}" in programs[Z, True] and f"{Z}" not in programs[0.0, True]
-
-
-@pytest.mark.parametrize("share", [-0.5, 1.0, 1.5])
-def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(errors.ConfigError, match=rf"^config.optim.label_smoothing = {share}: expected .*0.*1"):
-        resolution.check(small_config(objective="causal", optim__label_smoothing=share))

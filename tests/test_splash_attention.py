@@ -130,19 +130,3 @@ def test_other_cases_take_the_plain_formula(monkeypatch, changes):
     inputs = make_inputs(L)
     plain, result = (attend(kernels, *inputs, **case) for kernels in ("reference", kernels))
     np.testing.assert_array_equal(result, plain)
-
-
-def test_a_plan_for_other_devices_traces_for_their_platform(monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")  # this process's, not the mesh's
-    found = []
-    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    jax.jit(
-        jax.shard_map(
-            lambda x: found.append(platform_kernels.find_platform()) or x,
-            mesh=mesh,
-            in_specs=jax.P(),
-            out_specs=jax.P(),
-        )
-    )(1.0)
-    assert found == ["cpu"] and platform_kernels.find_platform() == "tpu"

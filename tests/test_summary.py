@@ -64,20 +64,6 @@ def test_rows_of_another_length_are_named_and_each_kind_has_its_unigram():
     assert said in table.to_markdown(found, columns)
 
 
-def test_columns_of_every_run_are_filled_unless_the_experiment_does_it():
-    runs = [make_run("one", seed, 3.0, model__cell="gru", model__size="micro") for seed in (0, 1)]
-    for seed, run in enumerate(runs):
-        run |= {"tokens": 100 + 10 * seed, "tokens_per_second": 5.0 + seed, "non_embedding": 7, "steps": 3}
-    columns = run_columns.select_columns("model", "size", "tokens", "tokens_per_second")
-    rows, shown = summary.build_table(runs, columns, lambda seeds: {"size": "ours"})
-    assert [column.name for column in shown[:4]] == ["model", "size", "tokens", "tokens_per_second"]
-    assert (rows[0]["model"], rows[0]["size"], rows[0]["tokens"]) == ("gru", "ours", 105)
-    assert rows[0]["tokens_per_second"].mean == 5.5 and "non_embedding" not in rows[0]
-    assert "tokens" not in summary.build_table(runs, OWN, about)[0][0]
-    with pytest.raises(errors.ConfigError, match="did you mean 'tokens'"):
-        run_columns.select_columns("token")
-
-
 @pytest.mark.parametrize("change", ["masks", "rows", "score", "unigram", "floor"])
 def test_what_makes_losses_incomparable_is_seen(change):
     one = make_run("one", 0, 3.0)
@@ -102,27 +88,6 @@ def test_what_makes_losses_incomparable_is_seen(change):
     assert not evaluation_sets.are_comparable(one, other)
 
 
-def test_a_unigram_of_other_training_texts_is_given_from_its_least_to_its_most():
-    few, many = (
-        make_run(name, 0, 3.0, unigram, data__language__train_documents=count)
-        for name, unigram, count in (("few", 5.2, 10), ("many", 5.0, 20))
-    )
-    for one in (few, many):
-        one["scores"] = [score._asdict() for score in (*mlm.SCORES, *FLOORS)]
-        one["evaluation"] |= {"floor": 2.0, "floor_accuracy": 0.6, "excess_loss": 1.0, "excess_loss_se": 0.1}
-    found, columns, _ = build_table([few, many])
-    unigram, floor = found[2:]
-    assert (unigram["model"], unigram["loss"], unigram["accuracy"]) == ("unigram", "5.000 to 5.200", 0.1)
-    assert floor["loss"] == 2.0 and floor["excess_loss"] == 0 and "excess_loss" not in unigram
-    assert "5.000 to 5.200" in table.to_markdown(found, columns)
-    assert {"loss", "loss_note"} <= set(table.to_csv(found, columns).splitlines()[0].split(","))
-
-
-def test_a_group_whose_seeds_were_judged_on_different_rows_says_both():
-    found, _, _ = build_table([make_run("one", 0, 3.0), make_run("one", 1, 3.2, 5.5)])
-    assert found[0][summary.EVALUATION_SET] == "A, B"
-
-
 def judge(one, perplexity=None, **suites):
     """Suites by name: the share of pairs that are right, and the SHA-256 of what was asked."""
     if perplexity:
@@ -144,26 +109,6 @@ def judge(one, perplexity=None, **suites):
     return one
 
 
-def test_what_every_seed_was_asked_since_has_a_column_with_its_name():
-    results = [result("one", seed, 3.0) for seed in (0, 1)]
-    assert not [name for name in summary.build_table(results, OWN, about)[0][0] if name.startswith(("pseudo", "pairs"))]
-    for seed, one in enumerate(results):
-        judge(one, (20.0 + seed, "a"), blimp=(0.6, "b"), mine=(0.9 + seed / 20, "c"))
-    found, columns, said = build_table([*results, judge(result("other", 0, 3.0), mine=(1.0, "c"))])
-    titles = {column.name: column.title for column in columns}
-    assert (
-        titles["pairs_blimp"] == "blimp: accuracy on pairs (%)"
-        and titles["pairs_mine"] == "mine: accuracy on pairs (%)"
-    )
-    assert found[0]["pseudo_perplexity"].mean == 20.5 and found[0]["pairs_blimp"].mean == pytest.approx(60)
-    assert found[0]["pairs_mine"] == pytest.approx((92.5, 90, 95)) and found[1]["pairs_mine"].mean == 100
-    assert (
-        "pairs_blimp" not in found[1]
-        and "mine: accuracy on pairs (%): mean of 2 paradigms, 100 pairs in all, by PLL-word-l2r (Kauf & Ivanova 2023)."
-        in said
-    )
-
-
 def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_were_not():
     """Of a suite less was asked of one run, and a third was not asked at all."""
     results = [
@@ -182,16 +127,6 @@ def test_a_number_never_stands_for_a_suite_that_was_not_asked_or_for_seeds_that_
     )
     line = dict(zip(*(line.split(",") for line in table.to_csv(found, columns).splitlines()[:2]), strict=True))
     assert line["pairs_blimp_99aa"] == "" and line["pairs_blimp_99aa_note"] == "1 of 3 seeds evaluated"
-
-
-def test_no_percentage_has_an_interval_beyond_the_scale():
-    for shares in ((0.5, 0.7), (0.5, 0.7, 1.0), (1.0, 1.0, 1.0)):
-        results = [judge(result("one", seed, 3.0), blimp=(share, "b")) for seed, share in enumerate(shares)]
-        found, columns, _ = build_table(results)
-        value = found[0]["pairs_blimp"]
-        assert 0 <= value.low <= value.mean <= value.high <= 100
-        cell = table.format_cell(value, ".1f")
-        assert cell in table.to_markdown(found, columns) and "±" not in cell, cell
 
 
 def test_a_run_below_its_floor_is_named_and_one_within_three_errors_of_it_is_not():
@@ -241,31 +176,11 @@ def test_realised_masking_rates_are_shown_where_one_is_not_what_was_asked_for():
     assert not {"target_rate", "realised_rate"} & {column.name for column in columns}
 
 
-def test_a_misspelt_column_is_a_line_with_the_nearest_name(caplog):
-    summary.warn_once.cache_clear()
-    columns = [*OWN, table.Column("accurcy", "accuracy", ".2f"), table.Column("papre", "paper")]
-    for _ in range(2):
-        _, kept = summary.build_table([make_run("one", 0, 3.0)], columns, lambda seeds: about(seeds) | {"paper": 1.0})
-    assert "accurcy" not in {column.name for column in kept}
-    assert [record.getMessage() for record in caplog.records] == [
-        "table: no row has a value for the column 'accurcy'; did you mean 'accuracy'?",
-        "table: no row has a value for the column 'papre'; did you mean 'paper'?",
-    ]
-
-
 def test_the_table_names_runs_that_masked_too_little():
     short, full = (make_run("one", seed, 3.0) | {"realised_rate": rate} for seed, rate in ((1, 0.13), (2, 0.39)))
     rows, _, notes = build_table([short, full])
     assert rows[0]["rate_shortfall"] == "seed 1: 0.130" and summary.SHORTFALL_COLUMN.note in notes
     assert summary.SHORTFALL_COLUMN not in build_table([full])[1]
-
-
-def test_the_table_names_runs_on_the_unigram_s_plateau():
-    slow = make_run("one", 1, 3.0) | {"plateau": {"step": 100, "loss": 6.514, "unigram_loss": 6.5}}
-    rows, _, notes = build_table([make_run("one", 0, 3.0), slow, make_run("two", 0, 3.1)])
-    assert rows[0][summary.PLATEAU_COLUMN.name] == "seed 1: 6.51 at step 100"
-    assert summary.PLATEAU_COLUMN.name not in rows[1] and summary.PLATEAU_COLUMN.note in notes
-    assert summary.PLATEAU_COLUMN not in build_table([make_run("one", 0, 3.0)])[1]
 
 
 def test_a_run_that_ended_no_better_than_token_frequencies_is_named():

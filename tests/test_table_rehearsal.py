@@ -104,12 +104,3 @@ def test_a_run_is_refused_before_a_worker_starts(tmp_path, monkeypatch):
         with pytest.raises(errors.ConfigError, match=r"line 11: NameError: name 'undefined' is not defined"):
             command.main(["sweep", verb, *words, *(["--cluster=slurm"] if verb == "submit" else [])])
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("verb", ["table", "report"])
-def test_an_error_of_the_last_table_is_one_line_with_the_user_s_line(tmp_path, monkeypatch, verb, capsys):
-    experiment = load(tmp_path, "1 / 0")
-    results = [table_rehearsal.make_result(cfg, n) for n, cfg in enumerate(resolve(experiment, "quick"))]
-    monkeypatch.setattr(command, "load_results", lambda configs: results)
-    with pytest.raises(errors.ConfigError, match=r"^experiment = '\S+experiment.py', line 11: ZeroDivisionError: "):
-        command.main(["sweep", verb, str(tmp_path / "experiment.py"), f"workdir={tmp_path / 'runs'}"])

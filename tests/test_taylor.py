@@ -1,15 +1,12 @@
 """The cloze procedure: each word is deleted once, every fifth at a time, and counts where it is filled in exactly."""
 
-import dataclasses
 import re
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from small import small_config
 
-from mlm.base import errors
 from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import readability, reading_ease
@@ -85,12 +82,3 @@ def test_a_word_that_the_vocabulary_lacks_is_never_exact(model, monkeypatch):
 )
 def test_flesch_is_his_formula(text, wanted):
     assert reading_ease.compute_reading_ease(text) == pytest.approx(wanted)
-
-
-def test_what_is_no_passage_is_refused(model):
-    with pytest.raises(errors.ConfigError, match=r"^text = 'a b c': expected a passage of 5 words or more$"):
-        readability.measure_readability(model, ["a b c"])
-    alone = dataclasses.replace(model, has_lm_head=False)
-    with pytest.raises(errors.ConfigError, match=r"^cloze = 'mlm': expected a run that was trained to predict"):
-        readability.measure_readability(alone, PASSAGES)
-    assert np.isfinite(readability.measure_readability(model, PASSAGES)[0].cloze_score)

@@ -8,13 +8,9 @@ import pytest
 from small import small_config
 
 from mlm.base import errors, fields
-from mlm.base.estimates import Score
 from mlm.evaluation import evaluation_tasks, text_baseline
-from mlm.objectives import scores
-from mlm.report import evaluation_columns
 
 metrics = pytest.importorskip("sklearn.metrics")
-ACCURACY = scores.build_accuracy_score("weight")
 
 
 @pytest.fixture(scope="module")
@@ -72,49 +68,3 @@ def test_it_is_a_due_case_only_where_it_is_asked_for(cfg):
         text_baseline.list_cases(fields.override(cfg, {"eval.baseline": "tfid"}))
     with pytest.raises(errors.ConfigError, match="expected a run that is fine-tuned for a classification task"):
         text_baseline.list_cases(small_config(eval__baseline="tfidf"))
-
-
-def test_without_scikit_learn_the_extra_is_named_before_training(cfg, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
-    with pytest.raises(errors.ConfigError, match=r'pip install "mlm\[baseline\]"'):
-        text_baseline.list_cases(cfg)
-
-
-@pytest.mark.parametrize(("value", "is_below"), [(0.70, True), (0.80, False), (0.90, False)])
-def test_a_score_below_it_is_named(value, is_below):
-    evaluations = {"text_baseline": {"sst2": {"title": text_baseline.TITLE, "scores": {"accuracy": 0.8}}}}
-    line = text_baseline.describe(ACCURACY, value, evaluations, "sst2")
-    assert "accuracy 0.800" in line and ("is below a bag of words" in line) == is_below
-    assert text_baseline.describe(ACCURACY, value, {}, "sst2") == ""
-    assert text_baseline.describe(Score("loss", "loss", ("a", "b")), value, evaluations, "sst2") == ""
-    task = {"task": "sst2", "variant": "", "title": "SST-2", "note": "", "score": ACCURACY._asdict(), "seeds": [0]}
-    task |= {"values": [value], "trials": 1, "failed": [], "references": {"majority class": 0.5}, "sha256": "a"}
-    run = {
-        "config": {"workdir": "runs/mine"},
-        "evaluations": evaluations,
-        "summary": {"finetuned_tasks": {"sst2-a": task}},
-    }
-    columns = evaluation_columns.build_columns([run])
-    references = evaluation_columns.build_reference_cells([run], columns)
-    assert references == {"majority class": {"task_sst2": 50.0}, text_baseline.TITLE: {"task_sst2": 80.0}}
-    (column,) = columns.values()
-    assert (f"below {text_baseline.TITLE}: mine" in column.note) == is_below
-
-
-@pytest.mark.parametrize("count", [0, 3, 4])
-def test_a_note_counts_failed_finetunings_and_names_a_few(count):
-    task = {"task": "sst2", "variant": "", "title": "SST-2", "note": "", "score": ACCURACY._asdict(), "seeds": [0]}
-    task |= {"values": [0.5], "trials": 1, "references": {"majority class": 0.5}, "sha256": "a"}
-    runs = [
-        {
-            "config": {"workdir": f"runs/run{i}"},
-            "evaluations": {},
-            "summary": {"finetuned_tasks": {"sst2-a": task | {"failed": [0] if i < count else []}}},
-        }
-        for i in range(5)
-    ]
-    (column,) = evaluation_columns.build_columns(runs).values()
-    assert (f"failed (no better than the majority class, or 0, or not finite), {count} of 5" in column.note) == bool(
-        count
-    )
-    assert ("run0 s0" in column.note) == (count == 3)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -145,63 +144,15 @@ def test_a_slice_of_a_split_is_rows_of_its_own(folder):
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"path": "tou"}, "config.data.task_path = 'tou': expected a TensorFlow data set, or one prepared in config"),
         ({"path": "imdb_reviewz"}, "config.data.task_path = 'imdb_reviewz': expected .*; did you mean 'imdb_reviews'"),
         (
             {"dev": "validatoin"},
             "config.data.labelled.dev = 'validatoin': expected one of .*; did you mean 'validation'",
         ),
-        ({"dev": "train[:x%]"}, r"config.data.labelled.dev = 'train\[:x%\]': expected one of .* a slice of it such as"),
-        (
-            {"label_column": "labels"},
-            "config.data.labelled.label_column = 'labels': expected one of .*; did you mean 'label'",
-        ),
-        (
-            {"objective": "multiple_choice", "choice_columns": "one,otter"},
-            "config.data.labelled.choice_columns = 'otter': expected one of",
-        ),
-        (
-            {"test": "test"},
-            "toy/1.2.0, split test, record 0: label = -1: expected a label; where it is hidden, another",
-        ),
         ({"dev": "bad"}, r"toy/1.2.0, split bad, record 0: one: byte 4 = b'\\xff': expected UTF-8"),
-        (
-            {"text_column": "pair"},
-            "toy/1.2.0, split train, record 0: pair = 'ndarray': expected a text, a class or a number",
-        ),
-        ({"text_column": "score"}, "toy/1.2.0, split train, record 0: score = .*: expected a text that is not blank"),
-        (
-            {"objective": "regression", "label_column": "tag"},
-            "toy/1.2.0, split train, record 0: label = '[ab]': expected a finite",
-        ),
     ],
 )
 def test_what_is_not_there_ends_in_one_line(folder, said, words):
     with pytest.raises(errors.ConfigError) as error:
         load(folder, **said)
     assert re.match(words, str(error.value)) and "\n" not in str(error.value), error.value
-
-
-def test_without_the_package_a_line_says_how_to_have_it(folder, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith(("mlm.data.text.tfds", "mlm.data.tasks.tfds"))]:
-        monkeypatch.delitem(sys.modules, name)
-    import mlm.data.tasks
-    import mlm.data.text
-
-    for room in (mlm.data.tasks, mlm.data.text):
-        monkeypatch.delattr(room, "tfds", raising=False)
-    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(errors.ConfigError, match=r"labelled.format, = 'tfds': expected the package tensorflow_datas"):
-        load(folder, labels="a,b")
-
-
-def test_the_folder_of_data_sets_is_read_where_there_are_any():
-    cfg = fields.override(config.Config(), {"data.tfds_dir": "b", "tokenizer.path": "c"})
-    for said, why in (
-        ({"data.task": "sst2", "data.task_path": "a"}, "config.data.labelled.format is 'tsv', not tfds"),
-        ({"data.task": "topic"}, "config.data.task is 'topic'"),
-        ({"data.corpus": "docstrings"}, "config.data.corpus is 'docstrings', not tfds or task"),
-    ):
-        with pytest.raises(errors.ConfigError, match=f"^config.data.tfds_dir = 'b': nothing reads it, since {why}; l"):
-            resolution.resolve(fields.override(cfg, said))
-    resolution.resolve(fields.override(cfg, {"data.corpus": "tfds", "data.tfds_name": "lm1b"}))

@@ -101,14 +101,6 @@ def test_training_is_deterministic_across_processes():
     assert first == second and len(first) == len(KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_too_large_a_vocabulary_says_what_the_text_can_give(kind):
-    with pytest.raises(errors.ConfigError, match=r"config\.tokenizer\.vocab_size = 250000.* at most \d+") as error:
-        kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=250_000), sentences())
-    most = int(re.search(r"at most (\d+)", str(error.value))[1])
-    assert kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=most), sentences()).vocab_size == most
-
-
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "characters"])
 def test_more_characters_than_entries_leave_room_for_pieces(kind):
     rare = [f"{chr(0x4E00 + i)} {chr(0x4E00 + i + 1)}" for i in range(3000)]

@@ -105,22 +105,6 @@ def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypa
     assert len({*pairs, translation_scores.list_due_cases(cfg, (1,))[0].sha256}) == 3
 
 
-def test_what_is_asked_for_without_sacrebleu_says_what_to_install(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    (part,) = translation_scores.list_pair_cases("own", [Pair("w1", "w1")], (1,))
-    with pytest.raises(errors.ConfigError, match=r'pip install "mlm\[evaluate\]"'):
-        translation_scores.evaluate(run, part, lambda: None)
-
-
-def test_before_any_training_a_run_with_beams_asks_for_sacrebleu(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    assert evaluation_tasks.list_due_cases(run.cfg) == []
-    asked = fields.override(run.cfg, {"eval.beams": (1,), "objective": "causal"})
-    with pytest.raises(errors.ConfigError, match=r"^BLEU: expected the package sacrebleu: pip install"):
-        evaluation_tasks.list_due_cases(asked)
-    assert len(evaluation_tasks.list_missing_cases(asked)) == 1  # which is known without it
-
-
 def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():
     bleu = pytest.importorskip("sacrebleu").metrics.BLEU()
     references = sentences(200, 20)
@@ -195,58 +179,3 @@ def test_the_answer_is_kept_with_what_was_found(run):
         "num_beams": 1,
         "length_penalty": "none",
     }
-
-
-def test_a_file_without_pairs_is_refused():
-    with pytest.raises(
-        errors.ConfigError, match=r"^pairs = 'none.tsv': expected a file of at least one pair of texts$"
-    ):
-        translation_scores.list_pair_cases("none.tsv", [], (1,))
-
-
-def test_tables_have_a_row_a_search_with_its_interval_and_its_signature():
-    answer = {
-        "sha256": "a",
-        "pairs_name": "test",
-        "pairs": 9,
-        "truncated": 0,
-        "bleu_se": 1.0,
-        "bleu_low": 28.0,
-        "bleu_high": 32.0,
-        "brevity": 0.9,
-        "chrf": 50.0,
-        "signature": "nrefs:1|tok:13a",
-        "chrf_signature": "nrefs:1",
-    }
-    searches = {
-        "test-beam1": answer | {"bleu": 30.0, "num_beams": 1, "length_penalty": "none"},
-        "test-beam4-mean": answer | {"bleu": 31.0, "num_beams": 4, "length_penalty": "mean"},
-    }
-    score = Score("loss", "held-out loss", ("nats", "weight"), unit="nats", better=-1, chart=True)
-    run = {
-        "config": {
-            "workdir": "runs/transformer-seed0-012345",
-            "model.cell": "transformer",
-            "model.num_layers": 4,
-            "model.width": 128,
-        },
-        "parameters": 10,
-        "flops": 2e9,
-        "predictions": 100.0,
-        "summary": {},
-        "evaluation": {"loss": 2.0, "loss_se": 0.1},
-        "scores": [score._asdict()],
-        "evaluations": {},
-    }
-    rows, columns = translation.table([run | {"evaluations": {"translation": searches}}])
-    assert [(row["beam"], row["normalised"], row["bleu"]) for row in rows] == [
-        (1, "", ItemInterval(30.0, 28.0, 32.0)),
-        (4, "over length", ItemInterval(31.0, 28.0, 32.0)),
-    ]
-    assert [column.note for column in columns if column.name == "bleu"] == [
-        "BLEU: of test, by sacrebleu, nrefs:1|tok:13a."
-    ]
-    rows, columns = translation.table([run])  # not yet asked
-    assert len(rows) == 1 and "bleu" not in {column.name for column in columns}
-    rows, _ = evaluation_tables.build_translation_table({"evaluations": {"translation": searches}})
-    assert [row["bleu"].mean for row in rows] == [30.0, 31.0] and rows[0]["signature"] == "nrefs:1|tok:13a"

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mlm.base import config, errors, fields
+from mlm.base import config, fields
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import translation
@@ -159,23 +159,3 @@ def test_rows_of_drawn_pairs_hold_them_and_ask_for_what_the_floor_is_of(tmp_path
         < packed.dataset_info.vocab_size
         == len(translation.list_words(cfg.data.language)) + NUM_SPECIAL
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"data.language.word_order_prob": 0.5},
-            r"language\.word_order_prob = 0\.5: expected 1, since config\.data\.corpus is parallel",
-        ),
-        ({"data.language.max_words": 60}, r"language\.max_words = 60: expected 8 <= value <= 46"),
-        (
-            {"tokenizer.kind": "unigram"},
-            r"tokenizer\.kind = 'unigram': expected words, since config\.data\.corpus = parallel",
-        ),
-    ],
-)
-def test_a_language_without_translations_is_refused(changes, said):
-    base = {"data.corpus": "parallel", "objective": "causal", "pack.seq_len": 64, "model.family": "encoder_decoder"}
-    with pytest.raises(errors.ConfigError, match=said):
-        resolution.check(resolution.resolve(fields.override(config.Config(), base | changes)))

@@ -10,7 +10,7 @@ import pytest
 from small import VOCAB, batch, drawn_config, make_dataset_info, small_config
 
 from mlm import objectives
-from mlm.base import errors, types
+from mlm.base import types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack
 from mlm.launch.sweep import plan
@@ -258,27 +258,6 @@ def test_evaluation_masks_tokens_whatever_training_masks():
         assert (show_rows(unit, True)[0] != asked_BxL).any()
 
 
-def test_rows_tell_which_entries_begin_a_word_where_masks_ask(tmp_path):
-    lines = [f"the unbelievable cat number {number} sat unbelievably" for number in range(40)]
-    (tmp_path / "text.txt").write_text("\n\n".join(lines))
-    for unit in ("word", "token"):
-        cfg = resolution.resolve(
-            drawn_config(tmp_path / "cache", mask__unit=unit),
-            {
-                "data.corpus": "text",
-                "data.path": str(tmp_path / "*.txt"),
-                "data.document_boundary": "blank_line",
-                "tokenizer.kind": "wordpiece",
-                "tokenizer.vocab_size": 40,
-                "data.validation_fraction": 0.3,
-            },
-        )
-        made = pack.load_dataset(cfg)
-        expected = made.tokenizer.starts_word_V
-        assert isinstance(made.dataset_info, types.DatasetInfo) and not expected.all()
-        assert made.dataset_info.word_starts == (expected.tobytes() if unit == "word" else b"")
-
-
 THAI = ["แมว", "กิน", "ขนมปัง", "ใกล้", "สะพาน", "และ", "หมา", "เห็น", "ช้าง"]  # cat eats bread near bridge and ...
 
 
@@ -310,22 +289,3 @@ def test_text_without_spaces_is_named_and_a_separator_gives_its_words(tmp_path, 
         r"^config.mask.unit = word: masks have 0\.\d+ of the tokens, not .* = 0.3, since", found["none"][1]
     )
     assert plan.list_shortfalls([cfg]) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"data__corpus": "text", "data__path": "x", "data__word_separator": "||"},
-            r"^config.data.word_separator = '\|\|': expected one character, or none",
-        ),
-        ({"mask__unit": "sentence"}, r"^config.mask.unit = 'sentence': expected one of token, word, span"),
-        (
-            {"mask__unit": "word", "mask__rate": 0.3, "mask__predict_rate": 0.6},
-            r"config.mask.masks_per_example = 2: expected 1, since",
-        ),
-    ],
-)
-def test_what_cannot_be_masked_whole_is_refused(changes, message):
-    with pytest.raises(errors.ConfigError, match=message):
-        resolution.check(small_config(**{"data__corpus": "docstrings", **changes}))

@@ -1,4 +1,4 @@
-"""A disk that is full, and one that is slow."""
+"""A disk that is full."""
 
 import contextlib
 import random
@@ -10,19 +10,6 @@ from tests.chaos import digests, workloads
 from tests.chaos.workspace import BAD, NAMED, SKIPPED, TrialResult, Workspace, find_damaged_files, find_error_line
 
 LARGE_SIZE = "1g"
-DELAY_MICROSECONDS = 100_000  # of each of these calls
-SLOWED_CALLS = (
-    "fsync",
-    "fdatasync",
-    "rename",
-    "renameat",
-    "renameat2",
-    "unlink",
-    "unlinkat",
-    "rmdir",
-    "ftruncate",
-    "mkdir",
-)
 
 
 @contextlib.contextmanager
@@ -74,28 +61,3 @@ def fill_disk(
         if leftovers := digests.list_leftovers(workspace.folder):
             return TrialResult(BAD, f"{size} bytes: left behind: {leftovers}")
         return result if result.verdict == BAD or not line else TrialResult(NAMED, line)
-
-
-def slow_disk(
-    workspace: Workspace, workload: workloads.Workload, expected: Mapping[str, str], rng: random.Random
-) -> TrialResult:
-    """Delays some of the calls that change a disk."""
-    if shutil.which("strace") is None:
-        return TrialResult(SKIPPED, "strace is not installed")
-    workspace.reset()
-    calls = ",".join(f"?{call}" for call in rng.sample(SLOWED_CALLS, 6))
-    return workspace.finish_workload(
-        workload,
-        expected,
-        prefix=(
-            "strace",
-            "-f",
-            "--seccomp-bpf",
-            "-o",
-            "/dev/null",
-            "-e",
-            f"trace={calls}",
-            "-e",
-            f"inject={calls}:delay_enter={DELAY_MICROSECONDS}",
-        ),
-    )

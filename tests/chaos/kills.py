@@ -1,7 +1,6 @@
 """Kills: a workload is killed at random moments of chosen phases and restarted until it ends, and its outcome is
 compared with an undisturbed one."""
 
-import json
 import random
 import signal
 import time
@@ -17,9 +16,6 @@ from tests.chaos.workspace import Workspace
 
 POLL_SECONDS = 0.003  # between two looks at the phase
 VICTIMS = {"sweep": ("all", "all", "runner", "worker")}  # drawn for each kill
-MAX_KILLS = 10  # of a trial
-WORKLOAD_ORDER = ("run", "sweep", "language", "run", "submitted", "run", "sweep", "language")
-LOG_FILE = "kills.jsonl"
 
 
 class PhaseStats(NamedTuple):
@@ -103,7 +99,7 @@ def run_trial(
     phases: Mapping[str, PhaseStats],
     rng: random.Random,
 ) -> dict:
-    """One fresh folder, with a kill in each target phase, then undisturbed; returns the record for LOG_FILE."""
+    """One fresh folder, with a kill in each target phase, then undisturbed."""
     workspace.reset()
     targets, cold, kills, problems = list(targets), rng.random() < 0.5, [], []
     start = time.monotonic()
@@ -143,42 +139,3 @@ def run_with_kills(workspace, workload, arguments, targets, kills, phases, rng, 
             return [f"exit code {exit_code}: {session.read_output()[-2000:]}"]
         if exit_code == 0:
             return []
-
-
-def choose_targets(counts: Mapping[str, int], phases: Mapping[str, PhaseStats], rng: random.Random) -> list[str]:
-    """The phases for the kills of a trial: the least killed first; submitting, which is short, several times."""
-    if "submitting" in phases:
-        return ["submitting"] * rng.randint(1, MAX_KILLS)
-    order = sorted(phases, key=lambda phase: (counts.get(phase, 0), rng.random()))
-    return order[: rng.randint(3, MAX_KILLS)]
-
-
-def run_trials(
-    workspace: Workspace, num_kills: int, seed: int, undisturbed: Mapping[str, tuple[dict, dict]]
-) -> list[dict]:
-    """Trials until there are so many kills; those in the log are not repeated."""
-    path = workspace.out / LOG_FILE
-    trials = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    by_name = {workload.name: workload for workload in workloads.make_workloads()}
-    start, num_before = time.monotonic(), sum(len(trial["kills"]) for trial in trials)
-    while (done := sum(len(trial["kills"]) for trial in trials)) < num_kills:
-        rng = random.Random(f"{seed}-{len(trials)}")
-        workload = by_name[WORKLOAD_ORDER[len(trials) % len(WORKLOAD_ORDER)]]
-        expected, phases = undisturbed[workload.name]
-        counts = Counter(kill["phase"] for trial in trials for kill in trial["kills"])
-        targets = choose_targets(counts, phases, rng)[: num_kills - done]
-        trial = {"trial": len(trials), "seed": seed} | run_trial(workspace, workload, targets, expected, phases, rng)
-        if trial["problems"]:
-            trial["folder"] = str(workspace.save_copy(f"trial{len(trials)}"))
-        trials.append(trial)
-        with path.open("a") as file:
-            file.write(json.dumps(trial) + "\n")
-        done = sum(len(trial["kills"]) for trial in trials)
-        seconds_left = (time.monotonic() - start) / max(done - num_before, 1) * max(num_kills - done, 0)
-        print(
-            f"{workload.name}: killed in {', '.join(kill['phase'] for kill in trial['kills']) or 'no phase'}: "
-            f"{'; '.join(trial['problems']) or 'bit-equal'} ({trial['seconds']} s); {done} of {num_kills} kills, "
-            f"{int(seconds_left // 60)}:{int(seconds_left % 60):02d} left",
-            flush=True,
-        )
-    return trials

@@ -7,22 +7,8 @@ from pathlib import Path
 
 from mlm.base import files
 from mlm.training.run import directory
-from tests.chaos import experiment, fake_slurm, workloads
+from tests.chaos import experiment, workloads
 
-PHASES = (
-    "starting",
-    "vocabulary",
-    "packing",
-    "references",
-    "compiling",
-    "training",
-    "saving",
-    "evaluating",
-    "results",
-    "fine-tuning",
-    "sweeping",
-    "submitting",
-)
 CACHE_PHASES = {
     "tokenizer": "vocabulary",
     "rows": "packing",
@@ -36,11 +22,10 @@ class PhaseObserver:
     """Compares the folder with its state when a process started there."""
 
     def __init__(self, folder: Path, arguments: Sequence[str]):
-        self.folder, self.is_submission = folder, "submit" in arguments
-        self.is_sweep = not {"sweep", "tests.chaos.fake_slurm"}.isdisjoint(arguments)
+        self.folder, self.is_sweep = folder, "sweep" in arguments
         self.old_partials = {*self.list_partial_folders(), *self.list_partial_checkpoints()}
         self.num_starts = {workdir: len(directory.read_provenance(workdir)) for workdir in self.list_workdirs()}
-        self.num_logs, self.old_submission = len(self.list_worker_logs()), self.list_submission_files()
+        self.num_logs = len(self.list_worker_logs())
 
     def list_partial_folders(self) -> list[Path]:
         return list(self.folder.glob(f"{workloads.CACHE}/.*.part-*"))
@@ -54,19 +39,6 @@ class PhaseObserver:
     def list_worker_logs(self) -> list[Path]:
         return list(self.folder.glob(f"{workloads.RUNS}/logs/*"))
 
-    def list_submission_files(self) -> list[tuple[Path, int]]:
-        """With their modification times."""
-        runs, found = f"{workloads.RUNS}/", []
-        for path in [
-            *self.folder.glob(f"{runs}*"),
-            *self.folder.glob(f"{runs}jobs/**/*"),
-            *self.folder.glob(f"{runs}code/*"),
-            self.folder / fake_slurm.QUEUE_FILE,
-        ]:
-            with contextlib.suppress(FileNotFoundError):
-                found.append((path, path.stat().st_mtime_ns))
-        return found
-
     def list_workdirs(self) -> list[Path]:
         return [
             path
@@ -77,8 +49,6 @@ class PhaseObserver:
 
     def find_phase(self) -> str:
         """The current phase; after a kill, the phase of the kill."""
-        if self.is_submission:
-            return "submitting" if self.list_submission_files() != self.old_submission else "starting"
         for path in self.list_partial_folders():
             if path not in self.old_partials:
                 return CACHE_PHASES[path.name[1:].partition("-")[0]]

@@ -1,5 +1,4 @@
-"""The workloads of the chaos tests: a run and its fine-tuning, a sweep with fine-tunings, a run of the built-in
-language, and a submitted sweep.
+"""The workloads of the chaos tests: a run and its fine-tuning, a sweep with fine-tunings, a run of the language.
 
 Each has all phases of a large one, in seconds.
 """
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.cli import process_environment
-from tests.chaos import experiment, fake_slurm
+from tests.chaos import experiment
 
 LANGUAGE = {
     "data.language.train_documents": 2000,
@@ -57,28 +56,11 @@ def make_workloads() -> list[Workload]:
         ),
         Workload("sweep", (("-m", "mlm", "sweep", "run", experiment.__file__, *sweep_flags),)),
         Workload("language", (("-m", "mlm", "train", *format_flags(experiment.SMALL | LANGUAGE | run)),)),
-        Workload(
-            "submitted",
-            (
-                (
-                    "-m",
-                    "mlm",
-                    "sweep",
-                    "submit",
-                    experiment.__file__,
-                    *sweep_flags,
-                    "--cluster=slurm",
-                    "--max_running=1",
-                ),
-                ("-m", "tests.chaos.fake_slurm"),
-            ),
-        ),
     ]
 
 
 def write_inputs(folder: Path) -> None:
     """Writes the text and the task that the workloads read: random, but always the same."""
-    fake_slurm.write_commands(folder)
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 6))) for _ in range(200)]
 
@@ -104,7 +86,6 @@ def make_environment(folder: Path, compiled: Path) -> dict[str, str]:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PLATFORMS": "cpu",
             "MPLBACKEND": "agg",
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(root),
             "PYTHONUNBUFFERED": "1",
         }

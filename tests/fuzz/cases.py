@@ -1,9 +1,7 @@
 """Inputs that a user could get wrong: values of every config field, command lines, and files."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from mlm.base import config, fields
 
@@ -231,17 +229,9 @@ USE = [
 ]
 CONVERT = [[], ["{}/none"], ["{}/none", "{}/out"], ["{}", "{}/empty.py"], ["", ""]]
 COMMANDS = {"train": TRAIN, "sweep": SWEEP, "evaluate": EVALUATE, "finetune": FINETUNE, "": USE, "convert": CONVERT}
+COMMAND_LINES = [[*name.split(), *words] for name, group in COMMANDS.items() for words in group]
 
 EXPERIMENT = "SCALES = {{'quick': {{}}}}\ndef sweep(scale):\n    return {}\ndef table(results):\n    return {}\n"
-
-
-def list_field_cases() -> Iterator[dict[str, Any]]:
-    """Each field with each of the values of its type."""
-    for name, value in DEFAULT.items():
-        for wrong in VALUES[type(value)]:
-            yield {name: wrong}
-        yield {name: None}
-        yield {f"{name}x": value}
 
 
 def write_files(folder: Path) -> None:
