@@ -113,15 +113,13 @@ def test_tensorboard_s_last_events_reach_the_bucket(root, tmp_path):
 
 def test_growing_files_are_uploaded_by_time_too(root, monkeypatch):
     folder = storage.GrowingFolder(root)
-    lines = files.RecordWriter(folder.local / "a.jsonl", [])
-    lines.add({"step": 1})
+    files.write_records(folder.local / "a.jsonl", [{"step": 1}])
     folder.upload(now=False)
     assert "a.jsonl" not in storage.BUCKET.list(root)
     monkeypatch.setattr(storage, "UPLOAD_SECONDS", 0.0)
-    lines.add({"step": 2})
+    files.write_records(folder.local / "a.jsonl", [{"step": 1}, {"step": 2}])
     folder.upload(now=False)
     assert len(files.read_records(root / "a.jsonl")) == 2
-    lines.close()
     folder.close()
     assert not folder.local.exists()
 
@@ -260,7 +258,7 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
     storage.BUCKET.write(f"gs:/{spoilt}", b"rowz")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
     make_folder("gs://lab/cache", calls)
-    assert len(calls) == 2 and "the digest of rows.bin does not match; making it again" in caplog.text
+    assert len(calls) == 2 and "rows.bin is damaged: it is not what was written; making it again" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "four"))
     assert make_folder("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2
 

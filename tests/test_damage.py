@@ -109,7 +109,7 @@ def test_a_log_without_its_last_line_s_end_is_noticed(runs):
     cfg = copy(runs, "done", "done-unended")
     path = directory.metrics_file(cfg.workdir)
     flip_bit(path, path.stat().st_size - 1, 0)
-    with pytest.raises(files.DamagedFile, match=r"metrics.jsonl is damaged: it ends at step 6 of 6, or lacks the"):
+    with pytest.raises(files.DamagedFile, match=r"metrics.jsonl is damaged: it is not what was written"):
         directory.read_finished_run(cfg.workdir)
     loop.train(cfg)
     assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
@@ -216,24 +216,17 @@ def test_flipped_bits_are_noticed_or_change_nothing(runs, caplog):
             except files.DamagedFile as damaged:
                 assert "damaged" in str(damaged)
                 continue
-            if "metrics" in caplog.text:
-                found, wanted = found | {"history": []}, want | {"history": []}
-            else:
-                wanted = want
-            assert found == wanted, path
+            if path.name == "metrics.jsonl":  # of a run that is not done it may say anything
+                del found["history"]
+            assert found == {part: want[part] for part in found}, path
             shutil.rmtree(cfg.workdir)
 
 
 def test_columns_of_another_run_are_not_taken_for_a_run_s_own(runs):
     cfg = copy(runs, "done", "swapped")
     np.savez(Path(cfg.workdir, "held_out.npz"), **{name: np.zeros(3) for name in ("mlm_nats", "mlm_weight")})
-    with pytest.raises(files.DamagedFile, match=r"held_out.npz is damaged: it is not what the run wrote"):
+    with pytest.raises(files.DamagedFile, match=r"held_out.npz is damaged: it is not what was written"):
         directory.read_finished_run(cfg.workdir)
-
-
-def test_a_digest_whose_name_is_damaged_is_no_older_version():
-    with pytest.raises(files.DamagedFile, match=r"^a\.json is damaged: it lacks its digest$"):
-        files.verify_digest({"step": 1, files.DIGEST_KEY.replace("_", "^", 1): "0"}, "a.json")
 
 
 def test_what_an_older_version_wrote_is_refused_and_stays(runs):
@@ -242,7 +235,7 @@ def test_what_an_older_version_wrote_is_refused_and_stays(runs):
     older = {name: value for name, value in json.loads(path.read_text()).items() if name != files.DIGEST_KEY}
     path.write_text(json.dumps(older))
     with pytest.raises(
-        files.OutdatedFormat, match=r"^[^\n]*result.json lacks its digest: an older version wrote it; [^\n]+$"
+        files.MissingDigest, match=r"^[^\n]*result.json lacks its digest: it is damaged, or an older [^\n]+$"
     ):
         loop.train(cfg)
     assert json.loads(path.read_text()) == older

@@ -187,7 +187,7 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
     with pytest.raises(errors.ConfigError, match=r"made by another version, whose config has model.bidirectional"):
         trained_run.load(str(tmp_path), {})
     files.write_json_with_digest(tmp_path / "config.json", saved | {"data": saved["data"] | {"tokenizer": "0" * 64}})
-    with pytest.raises(errors.ConfigError, match=r"tokenizer/wordpiece.txt is damaged: it is not what the run wrote$"):
+    with pytest.raises(errors.ConfigError, match=r"tokenizer/wordpiece.txt is damaged: it is not what was written$"):
         trained_run.load(str(tmp_path), {})
 
 

@@ -25,7 +25,9 @@ def test_a_torn_last_line_is_left_out_and_a_changed_one_is_an_error(tmp_path):
     whole = path.read_text()
     path.write_text(whole[:-5])
     assert files.read_records(path) == [{"step": 1, "loss": 2.5}, {"step": 2}]
-    for spoilt in (whole.replace("2.5", "2.6"), whole.replace('"step": 1', '"step" 1'), "{}\n" + whole):
+    path.write_text(whole.replace("}", ', "crc32": "0"}'))  # of an earlier version
+    assert files.read_records(path) == [{"step": 1, "loss": 2.5}, {"step": 2}, {"step": 3}]
+    for spoilt in (whole.replace("step", "stop", 1), whole.replace('"step": 1', '"step" 1'), "{}\n" + whole):
         path.write_text(spoilt)
         with pytest.raises(files.DamagedFile, match="line 1"):
             files.read_records(path)
@@ -52,8 +54,8 @@ def test_a_run_is_reported_with_what_it_was_asked_when_it_ended_and_where_it_lie
     identity = {"config": {"workdir": "before", "seed": 1}, "format": fields.RUN_FORMAT}
     result = identity | {"fingerprint": "a", "steps": 4}
     columns = {"mlm_nats": np.array([2.0, 3.0])}
-    directory.write_result(tmp_path, result, columns)
     files.write_records(directory.metrics_file(tmp_path), [{"step": 4, "eval_loss": 2.5}])
+    directory.write_result(tmp_path, result, columns)
     asked = {"fingerprint": "a", "step": 4, "evaluations": {"mask_rates": {}}, "summary": {"minimal_pairs": {}}}
     for kept, found in ((asked, asked), (asked | {"step": 2}, {"evaluations": {}, "summary": {}})):
         directory.write_evaluations(tmp_path, kept)

@@ -9,12 +9,11 @@ predictions-dev.jsonl and -test: the predictions of a fine-tuned model; error.tx
 tasks/: its fine-tunings. The results that a run had before it was extended are kept: held_out-1000.npz,
 evaluations-1000.json, result-1000.json.
 
-Each file has a digest, its own or in another file: what is read is what was written, else files.DamagedFile is raised.
+What is read is what was written, else files.DamagedFile is raised (base/files.py).
 """
 
 import contextlib
 import functools
-import hashlib
 import io
 import json
 import re
@@ -156,21 +155,17 @@ def read_provenance(workdir: Path | str) -> list[dict]:
 def read_held_out(workdir: Path | str, result: dict) -> Columns:
     """The columns of a result's evaluation."""
     path = files.make_path(workdir, "held_out.npz")
-    content = _read_verified(path, result["held_out"])
-    with np.load(io.BytesIO(content)) as file:
+    files.check_sha256(path, result["held_out"])
+    with np.load(io.BytesIO(files.read_bytes(path))) as file:
         return dict(file)
 
 
 def read_history(workdir: Path | str, result: dict) -> list[dict]:
     """The logged metrics of a finished run."""
     path = metrics_file(workdir)
-    records = files.read_records(path)
-    last = records[-1]["step"] if records else 0
-    if last != result["steps"] or not any(name.startswith("eval_") for name in records[-1]):
-        raise files.DamagedFile(
-            f"{path} is damaged: it ends at step {last:,} of {result['steps']:,}, or lacks the evaluation there"
-        )
-    return records
+    if "history" in result:  # not of an earlier version
+        files.check_sha256(path, result["history"])
+    return files.read_records(path)
 
 
 def tokenizer_folder(workdir: Path | str) -> Path:
@@ -183,18 +178,8 @@ def load_tokenizer(workdir: Path | str, saved: dict) -> Tokenizer:
     folder = tokenizer_folder(workdir)
     names = [name for name in get_storage(workdir).list(folder) if not name.startswith(".")]  # a kill may leave others
     path = folder / names[0] if names else folder
-    _read_verified(path, saved["data"]["tokenizer"])
+    files.check_sha256(path, saved["data"]["tokenizer"])
     return kinds.load_tokenizer(path)
-
-
-def _read_verified(path: Path, sha256: str) -> bytes:
-    try:
-        content = files.read_bytes(path)
-    except OSError as error:
-        raise files.DamagedFile(f"{path} is damaged: {files.describe_error(error)}") from None
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise files.DamagedFile(f"{path} is damaged: it is not what the run wrote")
-    return content
 
 
 def read_finished_run(workdir: Path | str) -> dict | None:
@@ -271,10 +256,10 @@ def recover_finished(cfg: config.Config, data: dict, tokenizer: Tokenizer) -> di
 
 @contextlib.contextmanager
 def recover_damaged():
-    """Warns of a damaged file, which then counts as missing. A file of an older version stays and is an error."""
+    """Warns of a damaged file, which then counts as missing. A file without a digest stays and is an error."""
     try:
         yield
-    except files.OutdatedFormat:
+    except files.MissingDigest:
         raise
     except files.DamagedFile as damaged:
         warn_once(f"{damaged}; it is made again")
@@ -327,12 +312,12 @@ def write_result(workdir: Path, result: dict, columns: Columns) -> None:
     with files.atomic_write(workdir / "held_out.npz") as aside:
         arrays: dict[str, Any] = dict(columns)
         np.savez(aside, **arrays)
-        digest = hashlib.sha256(aside.read_bytes()).hexdigest()
+        digests = {"held_out": files.compute_sha256(aside), "history": files.compute_sha256(metrics_file(workdir))}
     with recover_damaged():
         if starts := read_provenance(workdir):
             starts[-1]["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             files.write_json_with_digest(workdir / "provenance.json", {"starts": starts})
-    files.write_json_with_digest(result_file(workdir), {**result, "held_out": digest})
+    files.write_json_with_digest(result_file(workdir), {**result, **digests})
 
 
 def write_evaluations(workdir: Path | str, evaluations: dict, milestone: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import statistics
 import time
 from collections import Counter
@@ -194,12 +195,13 @@ class MetricsWriter:
             for record in records
             if record["step"] < step + (not is_trained or not any(name.startswith("eval_") for name in record))
         ]
-        self.lines = files.RecordWriter(directory.metrics_file(local), kept_records)
+        files.write_records(directory.metrics_file(local), kept_records)
+        self.lines = directory.metrics_file(local).open("a", buffering=1, encoding="utf-8")
         self.folder.upload()
 
     def write(self, step: int, values: dict, flush: bool = False) -> None:
         """Writes a record; flush: make it visible to other processes at once, on a bucket too."""
-        self.lines.add({"step": step, **values})
+        self.lines.write(json.dumps({"step": step, **values}) + "\n")
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         for tracker in self.trackers:
             tracker.log(step, numbers)
