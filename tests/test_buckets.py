@@ -13,7 +13,8 @@ from fsspec.registry import _registry
 
 from mlm.base import buckets, config, errors, files, lease, storage
 from mlm.data.rows import bucket_cache, store
-from mlm.training.run import directory, log
+from mlm.training.run import log
+from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
 
 class Memory(MemoryFileSystem):
@@ -87,16 +88,16 @@ def test_metrics_are_those_of_a_disk(root, tmp_path):
             writer.write(step, {"loss": 1.0 / step}, step == 3)
         if workdir == tmp_path:
             writer.close()
-        assert [record["step"] for record in files.read_records(directory.metrics_file(workdir))] == (
+        assert [record["step"] for record in files.read_records(RunDirectory(workdir).metrics)] == (
             [1, 2, 3, 4] if workdir == tmp_path else [1, 2, 3]
         )
         writer = log.MetricsWriter(config.Config(workdir=str(workdir)), 2)
         for step in (3, 4):
             writer.write(step, {"loss": 1.0 / step})
         writer.close()
-        assert [record["step"] for record in files.read_records(directory.metrics_file(workdir))] == [1, 2, 3, 4]
-    assert files.read_bytes(directory.metrics_file(root)) == directory.metrics_file(tmp_path).read_bytes()
-    assert storage.BUCKET.list(directory.tensorboard_folder(root))  # one file for each second in which one was begun
+        assert [record["step"] for record in files.read_records(RunDirectory(workdir).metrics)] == [1, 2, 3, 4]
+    assert files.read_bytes(RunDirectory(root).metrics) == RunDirectory(tmp_path).metrics.read_bytes()
+    assert storage.BUCKET.list(RunDirectory(root).tensorboard)  # one file for each second in which one was begun
 
 
 def test_tensorboard_s_last_events_reach_the_bucket(root, tmp_path):
@@ -106,7 +107,7 @@ def test_tensorboard_s_last_events_reach_the_bucket(root, tmp_path):
         for step in (1, 2, 3):
             writer.write(step, {"loss": 1.0 / step})
         writer.close()
-        folder = directory.tensorboard_folder(workdir)
+        folder = RunDirectory(workdir).tensorboard
         sizes.append([len(files.read_bytes(folder / name)) for name in storage.get_storage(folder).list(folder)])
     assert sizes[0] == sizes[1] and sizes[0][0] > 100
 
@@ -220,7 +221,7 @@ def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(root, monkeypa
 def test_what_cannot_be_reached_is_said_at_once(place, said, monkeypatch):
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "no_such_library")
     with pytest.raises(errors.ConfigError, match=said):
-        files.check_folder("config.workdir", place, schemes=directory.CHECKPOINT_SCHEMES)
+        files.check_folder("config.workdir", place, schemes=CHECKPOINT_SCHEMES)
 
 
 def test_a_bucket_is_tried_before_it_is_needed(root, monkeypatch):
@@ -228,9 +229,9 @@ def test_a_bucket_is_tried_before_it_is_needed(root, monkeypatch):
     for fault, said in ((FileNotFoundError(), "no such bucket"), (PermissionError("you may not"), "you may not")):
         Memory.fails.append(fault)
         with pytest.raises(errors.ConfigError, match=rf"expected a bucket to write to \({said}\)"):
-            files.check_folder("config.workdir", "gs://lab/x", schemes=directory.CHECKPOINT_SCHEMES)
+            files.check_folder("config.workdir", "gs://lab/x", schemes=CHECKPOINT_SCHEMES)
     Memory.store.clear()
-    files.check_folder("config.workdir", "gs://lab/x", schemes=directory.CHECKPOINT_SCHEMES)
+    files.check_folder("config.workdir", "gs://lab/x", schemes=CHECKPOINT_SCHEMES)
     assert not Memory.store  # it was tried without leaving anything
 
 

@@ -17,7 +17,8 @@ from tensorboardX.proto.event_pb2 import Event
 
 from mlm.base import config, files
 from mlm.cli import command
-from mlm.training.run import checkpoint, directory, log
+from mlm.training.run import checkpoint, log
+from mlm.training.run.directory import RunDirectory
 from tests.chaos import digests, experiment, fake_slurm, kills, phases, workloads, workspace
 from tests.chaos.processes import CommandSession
 
@@ -47,7 +48,7 @@ def test_a_run_that_is_killed_ends_as_one_that_nobody_disturbed(tmp_path):
             break
     assert len(one["kills"]) == 1, one
     run = there.folder / SHORT["workdir"]
-    assert [start["step"] > 0 for start in directory.read_provenance(run)] == [False, True]  # from a checkpoint
+    assert [start["step"] > 0 for start in RunDirectory(run).read_provenance()] == [False, True]  # from a checkpoint
     (rows,) = (there.folder / workloads.CACHE).glob("rows-*/manifest.json")
     files.write_json_with_digest(rows, {"rows": 0})
     assert digests.list_differences(digests.collect_digests(there.folder), expected) == [f"rows: {rows.parent.name}"]
@@ -59,7 +60,7 @@ def test_phases_are_told_by_what_is_new_in_a_folder(tmp_path):
     look = phases.PhaseObserver(tmp_path, ("-m", "mlm", "train"))
 
     def log_records(*records):
-        files.write_records(directory.metrics_file(run), records)
+        files.write_records(RunDirectory(run).metrics, records)
 
     assert look.find_phase() == "starting"
     (tmp_path / workloads.CACHE / ".tokenizer-1.part-new").mkdir()
@@ -77,9 +78,9 @@ def test_phases_are_told_by_what_is_new_in_a_folder(tmp_path):
     assert look.find_phase() == "training"
     log_records({"step": 12, "eval_loss": 1.0})
     assert look.find_phase() == "results"
-    (directory.checkpoint_folder(run) / "6.orbax-checkpoint-tmp").mkdir(parents=True)
+    (RunDirectory(run).checkpoints / "6.orbax-checkpoint-tmp").mkdir(parents=True)
     assert look.find_phase() == "saving"
-    tuned = directory.finetuning_folder(run, "sst2")
+    tuned = RunDirectory(run).tasks / "sst2"
     tuned.mkdir(parents=True)
     for name, value in (("config.json", {"a": 1}), ("provenance.json", {"starts": [now]})):
         files.write_json_with_digest(tuned / name, value)
@@ -179,7 +180,7 @@ def test_what_is_logged_needs_no_thread_that_a_full_disk_could_end(tmp_path):
             assert {*threading.enumerate()} <= before
     found = [
         Event.FromString(record)
-        for path in sorted(directory.tensorboard_folder(tmp_path).iterdir())
+        for path in sorted(RunDirectory(tmp_path).tensorboard.iterdir())
         for record in records(path.read_bytes())
     ]
     assert [

@@ -13,7 +13,8 @@ from small import drawn_config
 
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
-from mlm.training.run import directory, inheritance, loop, preemption, trained_run
+from mlm.training.run import inheritance, loop, preemption, trained_run
+from mlm.training.run.directory import RunDirectory
 from tests.fuzz.bit_flips import flip_bit, read_outcome
 
 STEPS = 6
@@ -54,7 +55,7 @@ def copy(runs, name, to) -> Path:
 def data_of(workdir, step) -> Path:
     """The largest file of a checkpoint: its arrays."""
     return max(
-        (path for path in directory.checkpoint_folder(workdir).glob(f"{step}/**/*") if path.is_file()),
+        (path for path in RunDirectory(workdir).checkpoints.glob(f"{step}/**/*") if path.is_file()),
         key=lambda path: path.stat().st_size,
     )
 
@@ -68,7 +69,7 @@ def lose(workdir):
 
 
 def tear(workdir):
-    for path in directory.checkpoint_folder(workdir).glob("4/**/*META*"):
+    for path in RunDirectory(workdir).checkpoints.glob("4/**/*META*"):
         path.write_bytes(path.read_bytes()[:20])
 
 
@@ -107,10 +108,10 @@ def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
 
 def test_a_log_without_its_last_line_s_end_is_noticed(runs):
     cfg = copy(runs, "done", "done-unended")
-    path = directory.metrics_file(cfg.workdir)
+    path = RunDirectory(cfg.workdir).metrics
     flip_bit(path, path.stat().st_size - 1, 0)
     with pytest.raises(files.DamagedFile, match=r"metrics.jsonl is damaged: it is not what was written"):
-        directory.read_finished_run(cfg.workdir)
+        RunDirectory(cfg.workdir).read_finished()
     loop.train(cfg)
     assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
 
@@ -123,7 +124,7 @@ def test_where_no_checkpoint_is_whole_nothing_is_lost_and_the_way_out_is_told(ru
     with pytest.raises(files.DamagedFile, match=r"4 is damaged.*2 is damaged.*none is intact: remove "):
         loop.train(cfg)
     assert sorted(path for path in Path(cfg.workdir).rglob("*")) == before
-    shutil.rmtree(directory.checkpoint_folder(cfg.workdir))
+    shutil.rmtree(RunDirectory(cfg.workdir).checkpoints)
     loop.train(cfg)
     assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
 
@@ -141,7 +142,7 @@ def test_a_finished_run_notices_and_mends_its_files(runs, name, content, tmp_pat
         path.write_bytes(content)
     if (content is not None and name != "config.json") or name in ("held_out.npz", "metrics.jsonl"):
         with pytest.raises(files.DamagedFile, match=rf"^[^\n]*{name} is damaged: [^\n]+$"):
-            directory.read_finished_run(cfg.workdir)
+            RunDirectory(cfg.workdir).read_finished()
     before = read_outcome(runs[0] / "done")
     with caplog.at_level(logging.WARNING):
         loop.train(cfg)
@@ -151,7 +152,7 @@ def test_a_finished_run_notices_and_mends_its_files(runs, name, content, tmp_pat
         assert found.pop("history")[-1]["step"] == STEPS
         before.pop("history")
     assert found | {"history": []} == before | {"history": []}
-    identity, data = directory.read_identity(cfg.workdir), directory.read_result(cfg.workdir)["data"]
+    identity, data = RunDirectory(cfg.workdir).read_identity(), RunDirectory(cfg.workdir).read_result()["data"]
     assert identity == json.loads(json.dumps(fields.build_identity(cfg, data))) | {"config": identity["config"]}
 
 
@@ -165,7 +166,7 @@ def test_a_result_without_its_config_is_given_to_no_other_run(runs):
 
 def test_totals_do_not_hang_on_the_log(runs):
     cfg = copy(runs, "half", "unlogged")
-    directory.metrics_file(cfg.workdir).unlink()
+    RunDirectory(cfg.workdir).metrics.unlink()
     loop.train(cfg)
     assert read_outcome(cfg.workdir)["totals"] == read_outcome(runs[0] / "done")["totals"]
 
@@ -179,7 +180,7 @@ def test_a_directory_is_whole_without_its_cache(runs, monkeypatch, tmp_path):
 
 def test_a_tokenizer_that_a_kill_left_half_written_is_passed_over(runs, caplog):
     cfg = copy(runs, "done", "killed-tokenizer")
-    (path,) = directory.tokenizer_folder(cfg.workdir).iterdir()
+    (path,) = RunDirectory(cfg.workdir).tokenizer.iterdir()
     path.with_name(f".{path.stem}.1{path.suffix}").write_bytes(path.read_bytes()[:20])
     assert loop.train(cfg)["steps"] == STEPS and trained_run.load(cfg.workdir, {}).step == STEPS
     assert "damaged" not in caplog.text
@@ -226,12 +227,12 @@ def test_columns_of_another_run_are_not_taken_for_a_run_s_own(runs):
     cfg = copy(runs, "done", "swapped")
     np.savez(Path(cfg.workdir, "held_out.npz"), **{name: np.zeros(3) for name in ("mlm_nats", "mlm_weight")})
     with pytest.raises(files.DamagedFile, match=r"held_out.npz is damaged: it is not what was written"):
-        directory.read_finished_run(cfg.workdir)
+        RunDirectory(cfg.workdir).read_finished()
 
 
 def test_what_an_older_version_wrote_is_refused_and_stays(runs):
     cfg = copy(runs, "done", "unsealed")
-    path = directory.result_file(cfg.workdir)
+    path = RunDirectory(cfg.workdir).result
     older = {name: value for name, value in json.loads(path.read_text()).items() if name != files.DIGEST_KEY}
     path.write_text(json.dumps(older))
     with pytest.raises(
@@ -267,7 +268,7 @@ def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
             lambda: inheritance.read_source_fields(cfg.workdir, cfg),
         ]
     else:
-        readers.append(lambda: directory.read_finished_run(cfg.workdir))
+        readers.append(lambda: RunDirectory(cfg.workdir).read_finished())
     for read in readers:
         with pytest.raises(errors.ConfigError, match=message):
             read()
@@ -290,7 +291,7 @@ def test_a_run_that_still_names_removed_fields_continues_and_opens(runs):
     path = Path(cfg.workdir, "config.json")
     saved = files.read_json_with_digest(path)
     files.write_json_with_digest(path, saved | {"config": saved["config"] | removed_fields})
-    path = directory.checkpoint_folder(cfg.workdir) / "4" / "origin" / "metadata"
+    path = RunDirectory(cfg.workdir).checkpoints / "4" / "origin" / "metadata"
     origin = json.loads(path.read_bytes())
     del origin[files.DIGEST_KEY]
     origin |= {

@@ -16,16 +16,8 @@ from mlm.base.estimates import Score
 from mlm.cli import finetune as command
 from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
-from mlm.training.run import (
-    checkpoint,
-    directory,
-    finetuning_recipe,
-    initialization,
-    loop,
-    preemption,
-    resolution,
-    trained_run,
-)
+from mlm.training.run import checkpoint, finetuning_recipe, initialization, loop, preemption, resolution, trained_run
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program, trainable
 
 pytestmark = pytest.mark.slow
@@ -283,7 +275,7 @@ def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monk
     with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):
         patch.setattr(preemption.Preemption, "is_requested", stop_at_three)
         loop.train(cfg, packed)
-    assert directory.read_result(cfg.workdir) is None
+    assert RunDirectory(cfg.workdir).read_result() is None
     again = loop.train(cfg, packed)
     digests = [checkpoint.read_newest_digest(one.workdir) for one in (cfg, tuned[0])]
     assert digests[0] == digests[1] and again["evaluation"] == tuned[2]["evaluation"]
@@ -293,7 +285,7 @@ def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
     cfg, packed, result = tuned
     answers = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
     for split, count in (("dev", 40), ("test", 24)):
-        records = directory.read_predictions(cfg.workdir, split)
+        records = RunDirectory(cfg.workdir).read_predictions(split)
         right = [record["gold"] == record["predicted"] for record in records]
         assert len(records) == count and np.mean(right) == pytest.approx(answers[split]["accuracy"])
         assert all(record["score"] <= 0 for record in records)
@@ -333,7 +325,7 @@ def test_the_one_ending_with_a_name_is_learnt_to_be_chosen(pretrained, tmp_path)
     assert found["accuracy"] > 0.95 > found["majority_accuracy"] + 0.4
     answers = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
     for split, count in (("dev", 40), ("test", 24)):
-        records = directory.read_predictions(cfg.workdir, split)
+        records = RunDirectory(cfg.workdir).read_predictions(split)
         assert len(records) == count and {record["predicted"] for record in records} == {*"ABC"}
         right = [record["gold"] == record["predicted"] for record in records]
         assert np.mean(right) == pytest.approx(answers[split]["accuracy"]) and records[3]["id"] == "3"

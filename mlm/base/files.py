@@ -9,6 +9,7 @@ not count as damaged.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import operator
@@ -17,6 +18,8 @@ import tempfile
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, cast
+
+from absl import logging
 
 from mlm.base import buckets, errors
 from mlm.base.storage import BUCKET, DISK, get_storage
@@ -179,6 +182,23 @@ def read_json_with_digest(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged: {describe_error(error)}") from None
     return verify_digest(value, path)
+
+
+@contextlib.contextmanager
+def recover_damaged() -> Generator[None]:
+    """Warns of a damaged file, which then counts as missing. A JSON file without a digest stays and is an error."""
+    try:
+        yield
+    except MissingDigest:
+        raise
+    except DamagedFile as damaged:
+        warn_once(f"{damaged}; it is made again")
+
+
+@functools.cache  # a run checks its directory before and after it locks it
+def warn_once(text: str) -> None:
+    """Logs a warning, once per process."""
+    logging.warning(text)
 
 
 def describe_error(error: Exception) -> str:

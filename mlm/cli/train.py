@@ -201,13 +201,14 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     import jax
 
     from mlm.base.estimates import read_scores
-    from mlm.training.run import directory, divergence, log
+    from mlm.training.run import divergence, log
+    from mlm.training.run.directory import RunDirectory
     from mlm.training.run.preemption import RunStopped
 
     with consistency.agreement(processes) as facts:
         consistency.check_devices(args.expect_processes, args.expect_devices)
         packed = load_dataset(cfg)
-        content = "a result" if directory.result_file(cfg.workdir).exists() else "none"
+        content = "a result" if RunDirectory(cfg.workdir).result.exists() else "none"
         facts |= packed.manifest["inputs"] | {f"what {cfg.workdir} holds": content}
     try:
         result = run_training(cfg, packed, extend=bool(args.extend_to))

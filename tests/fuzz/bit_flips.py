@@ -23,7 +23,8 @@ from absl import logging as absl_logging
 
 from mlm.base import config, fields, files
 from mlm.report import series
-from mlm.training.run import directory, loop, preemption, resolution, trained_run
+from mlm.training.run import loop, preemption, resolution, trained_run
+from mlm.training.run.directory import RunDirectory
 
 SMALL = {
     "model.num_layers": 1,
@@ -68,7 +69,7 @@ def flip_bit(path: Path, position: int, bit: int) -> None:
 
 def read_outcome(workdir: str) -> dict:
     """All results of a finished run, without times."""
-    run = directory.read_finished_run(workdir)
+    run = RunDirectory(workdir).read_finished()
     history = [
         {name: value for name, value in record.items() if "second" not in name}
         for record in series.merge_by_step(run["history"]).values()
@@ -101,7 +102,7 @@ def check_damaged_run(
 ) -> str:
     """The verdict on a run whose file `name` is damaged; metrics.jsonl of a run that is not done may say anything."""
     warnings.lines.clear()
-    directory.warn_once.cache_clear()
+    files.warn_once.cache_clear()
     refused = False
     for use in (lambda: loop.train(cfg), lambda: read_outcome(cfg.workdir), lambda: load_parameters(cfg.workdir)):
         try:

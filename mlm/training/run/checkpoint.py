@@ -16,7 +16,8 @@ from absl import logging
 
 from mlm.base import buckets, config, errors, fields, files, types
 from mlm.base.storage import get_storage
-from mlm.training.run import directory, extension
+from mlm.training.run import extension
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hook import Hook
 from mlm.training.step import parallel
 from mlm.training.step.program import Program
@@ -45,18 +46,16 @@ def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> oc
 def open_milestones(workdir: Path | str, *, exclusive: bool = True) -> ocp.CheckpointManager:
     """The parameters of a run directory at its milestones: none is ever removed. exclusive: as in `open_manager`."""
     options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(
-        get_storage(workdir).make_absolute(directory.milestone_folder(workdir)), options=options
-    )
+    return ocp.CheckpointManager(get_storage(workdir).make_absolute(RunDirectory(workdir).milestones), options=options)
 
 
 def list_milestones(workdir: Path | str) -> list[int]:
     """The steps of a run's milestones, in order."""
-    return sorted(ocp.utils.checkpoint_steps(get_storage(workdir).make_absolute(directory.milestone_folder(workdir))))
+    return sorted(ocp.utils.checkpoint_steps(get_storage(workdir).make_absolute(RunDirectory(workdir).milestones)))
 
 
 def _find_folder(workdir):
-    return get_storage(workdir).make_absolute(directory.checkpoint_folder(workdir))
+    return get_storage(workdir).make_absolute(RunDirectory(workdir).checkpoints)
 
 
 def restore_or_init(
@@ -97,7 +96,7 @@ def restore_newest(
     try:
         return None if step is None else restore(checkpoints, step, cfg, data, _make_restore_target(program, hparams))
     except files.DamagedFile as damaged:
-        result = directory.result_file(str(checkpoints.directory.parent))
+        result = RunDirectory(str(checkpoints.directory.parent)).result
         removal = f"remove {result} and " if result.exists() else ""
         raise files.DamagedFile(
             f"{damaged}; {removal}start the run again: it continues from an intact checkpoint"
@@ -144,7 +143,7 @@ def read_newest_digest(workdir: Path | str) -> str:
         return ""
     name = f"{workdir}: checkpoint {max(steps)}"
     try:
-        path = directory.checkpoint_folder(workdir) / str(max(steps)) / "origin" / "metadata"
+        path = RunDirectory(workdir).checkpoints / str(max(steps)) / "origin" / "metadata"
         origin = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise _make_error(name, error) from None

@@ -13,7 +13,8 @@ from absl import logging
 
 from mlm.base import batch_warmup, config, files, storage, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
-from mlm.training.run import directory, trackers
+from mlm.training.run import trackers
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hook import Hook
 from mlm.training.run.model_flops import ModelFlops
 from mlm.training.run.progress import Progress
@@ -182,21 +183,21 @@ class MetricsWriter:
     """
 
     def __init__(self, cfg: config.Config, step: int):
-        path = directory.metrics_file(cfg.workdir)
+        path = RunDirectory(cfg.workdir).metrics
         records, faults = files.read_complete_lines(path)
         for fault in faults:
             logging.warning("%s; it is skipped", fault)
         self.folder = storage.GrowingFolder(files.make_path(cfg.workdir))
-        local = self.folder.local
-        self.trackers = trackers.open_trackers(cfg, step, directory.tensorboard_folder(local), records)
+        local = RunDirectory(self.folder.local)
+        self.trackers = trackers.open_trackers(cfg, step, local.tensorboard, records)
         is_trained = step == cfg.train.steps  # then the last evaluation is made again
         kept_records = [
             record
             for record in records
             if record["step"] < step + (not is_trained or not any(name.startswith("eval_") for name in record))
         ]
-        files.write_records(directory.metrics_file(local), kept_records)
-        self.lines = directory.metrics_file(local).open("a", buffering=1, encoding="utf-8")
+        files.write_records(local.metrics, kept_records)
+        self.lines = local.metrics.open("a", buffering=1, encoding="utf-8")
         self.folder.upload()
 
     def write(self, step: int, values: dict, flush: bool = False) -> None:

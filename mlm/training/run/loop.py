@@ -9,7 +9,8 @@ from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, directory, extension, finetuning_recipe, heartbeat, resolution, trackers
+from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, resolution, trackers
+from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.divergence import DivergenceError
 from mlm.training.run.preemption import Preemption, RunStopped
 from mlm.training.run.training_run import TrainingRun, open_run
@@ -25,8 +26,8 @@ def check(cfg: config.Config) -> None:
     trackers.check_installed(cfg)
     if cfg.data.corpus in ("text", "parallel"):
         corpus.CORPORA[cfg.data.corpus](cfg.data)  # raises for a file that is missing
-    files.check_folder("config.workdir", cfg.workdir, schemes=directory.CHECKPOINT_SCHEMES)
-    directory.check_workdir(cfg)
+    files.check_folder("config.workdir", cfg.workdir, schemes=CHECKPOINT_SCHEMES)
+    RunDirectory(cfg.workdir).check(cfg)
     cost.check_memory(cfg)
 
 
@@ -44,13 +45,14 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
         DivergenceError: the loss is not finite.
     """
     check(cfg)
+    directory = RunDirectory(cfg.workdir)
     cfg = directory.pin_kernels(cfg)
     packed = packed or pack.load_dataset(cfg)
     data_identity = packed.manifest["inputs"]
     result = directory.recover_finished(cfg, data_identity, packed.tokenizer)
     if result is not None:
         return result
-    with directory.acquire_run(cfg) if parallel.is_primary() else contextlib.nullcontext():
+    with directory.lock() if parallel.is_primary() else contextlib.nullcontext():
         # Another process may have finished it meanwhile. If the run has several processes, all must see the same.
         if not parallel.is_multiprocess():
             result = directory.recover_finished(cfg, data_identity, packed.tokenizer)
@@ -69,16 +71,11 @@ def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
     Nothing changes if it has as many steps already. Works in a single process only. Raises ConfigError as
     `extension.extend_config` does, if there is no run, or if the longer run shares none of its checkpoints.
     """
+    directory = RunDirectory(cfg.workdir)
+    directory.require_identity()
     cfg, data_identity = directory.pin_kernels(cfg), packed.manifest["inputs"]
-    errors.require(
-        directory.read_identity(cfg.workdir) is not None,
-        "config.workdir",
-        cfg.workdir,
-        "the directory of a run to be extended",
-    )
-    with directory.acquire_run(cfg):
-        saved = directory.read_identity(cfg.workdir)
-        assert saved is not None
+    with directory.lock():
+        saved = directory.require_identity()
         extended = extension.extend_config(cfg, data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
             check(extended)
@@ -94,7 +91,7 @@ def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
 def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
     """Whether config.workdir holds a run that differs from cfg's, but that `extend_run` would turn into it."""
     try:
-        saved = directory.read_identity(cfg.workdir)
+        saved = RunDirectory(cfg.workdir).read_identity()
         if saved is None:
             return False
         extension.extend_config(cfg, packed.manifest["inputs"], saved)

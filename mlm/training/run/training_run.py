@@ -13,7 +13,6 @@ from mlm.models import lm
 from mlm.training.compilation import cost
 from mlm.training.run import (
     checkpoint,
-    directory,
     divergence,
     extension,
     heartbeat,
@@ -22,6 +21,7 @@ from mlm.training.run import (
     milestones,
     plateau,
 )
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.log import Log
 from mlm.training.run.model_flops import ModelFlops
 from mlm.training.run.periodic_evaluation import Evaluate
@@ -62,12 +62,12 @@ def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
 
     managers: orbax's, of the checkpoints and, if there are any, of the milestones.
     """
-    saved = None
-    with directory.recover_damaged():
-        saved = directory.read_identity(cfg.workdir)
+    directory, saved = RunDirectory(cfg.workdir), None
+    with files.recover_damaged():
+        saved = directory.read_identity()
     if "original" in (saved or {}):
-        if parallel.is_primary() and (steps := directory.find_superseded(cfg, saved)):
-            directory.archive_results(cfg, steps)
+        if parallel.is_primary():
+            directory.archive_results(cfg)
         for manager in managers:
             for step in checkpoint.find_superseded(manager, cfg):
                 manager.delete(step)
@@ -89,7 +89,7 @@ class TrainingRun:
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
         if parallel.is_primary():
-            directory.record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
+            RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
         self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops)
         if shortfall := masking_rate.describe_shortfall(cfg, packed):
@@ -185,7 +185,7 @@ class TrainingRun:
         }
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
-            directory.write_result(files.make_path(cfg.workdir), result, columns)
+            RunDirectory(cfg.workdir).write_result(result, columns)
         self.log.status = RunStatus.FINISHED
         return result
 
