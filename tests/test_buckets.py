@@ -136,8 +136,8 @@ def test_a_bucket_out_of_reach_is_not_damaged(root):
 
 def stale(number, **owner):
     """A lease as another process left it."""
-    record = {"machine": "another", "pid": 1, "host": "there", "renewals": 0, "time": time.time(), "free": False}
-    storage.BUCKET.write(lease.lease_path("gs://lab/runs", number), json.dumps({**record, **owner}).encode())
+    record = {"machine": "another", "pid": 1, "host": "there", "expires": time.time() + 60}
+    storage.BUCKET.write(lease.make_lease_path("gs://lab/runs", number), json.dumps({**record, **owner}).encode())
 
 
 def test_one_process_holds_a_folder(root):
@@ -152,22 +152,22 @@ def test_one_process_holds_a_folder(root):
 def test_a_second_process_is_told(root, monkeypatch):
     """By its renewal that the first is alive, and it does not wait longer for that."""
     stale(1)
-    seen = lease.read_lease
+    seen = lease.read_newest
     beats = iter(range(1, 10))
 
     def watch_renewal(*where):
         found = seen(*where)
-        stale(1, renewals=next(beats))
+        stale(1, expires=time.time() + 60 + next(beats))
         return found
 
-    monkeypatch.setattr(lease, "read_lease", watch_renewal)
+    monkeypatch.setattr(lease, "read_newest", watch_renewal)
     with pytest.raises(lease.FolderInUse, match="taken"):
         lease.Lease(storage.BUCKET, root, "taken")
     assert next(beats) < 5
 
 
 def test_of_two_that_come_at_once_one_holds_it(root, monkeypatch):
-    stale(1, free=True)
+    stale(1, expires=0.0)
     write = storage.BUCKET.write
 
     def other_comes(place, content, *, exclusive=False):
@@ -178,7 +178,7 @@ def test_of_two_that_come_at_once_one_holds_it(root, monkeypatch):
     monkeypatch.setattr(storage.BUCKET, "write", other_comes)
     with pytest.raises(lease.FolderInUse):
         lease.Lease(storage.BUCKET, root, "taken")
-    assert lease.read_lease(storage.BUCKET, root, 2) == {"machine": "another"}
+    assert lease.read_newest(storage.BUCKET, root) == (2, {"machine": "another"})
 
 
 def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypatch):
@@ -196,7 +196,8 @@ def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypa
         files.rename_with_suffix(root / "a.txt", "1")
     assert files.read_bytes(root / "a.txt") == b"first"
     first.close()
-    assert lease.find_newest(storage.BUCKET, root) == 2 and not lease.read_lease(storage.BUCKET, root, 2)["free"]
+    number, record = lease.read_newest(storage.BUCKET, root)
+    assert number == 2 and record["expires"]
     second.close()
 
 
