@@ -36,14 +36,14 @@ TIMES = ("tokens_per_second", "timed_tokens", "timed_seconds")
 RUN = """
 import os, sys
 from small import drawn_config
-from mlm.training.run import loop, training_run
+from mlm.training.run import loop
 cache, workdir, die, knobs = sys.argv[1], sys.argv[2], int(sys.argv[3]), eval(sys.argv[4])
-run_hooks = training_run.TrainingRun.run_hooks
+run_hooks = loop.run_hooks
 def dies(run, step, *rest):
     if step == die:
         os.kill(os.getpid(), 9)  # while the checkpoint of the step before is on its way
     run_hooks(run, step, *rest)
-training_run.TrainingRun.run_hooks = dies
+loop.run_hooks = dies
 loop.train(drawn_config(cache, "feedforward", workdir=workdir, **knobs))
 """
 

@@ -12,7 +12,7 @@ from mlm.base import config, device_peaks, errors, fields, files
 from mlm.base.types import BatchSums
 from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, log, model_flops, periodic_evaluation, plateau, profile, progress, training_run
+from mlm.training.run import checkpoint, log, loop, periodic_evaluation, plateau, profile, progress, training_run
 from mlm.training.run.hook import Hook
 
 
@@ -47,8 +47,8 @@ def run_steps(last, stop_at=None, every=3):
 
     for step in range(1, last + 1):
         calls.append(("step", step))
-        run.run_hooks(
-            step, lambda step=step: ask("metrics", step), lambda step=step: ask("state", step), step == stop_at
+        loop.run_hooks(
+            run, step, lambda step=step: ask("metrics", step), lambda step=step: ask("state", step), step == stop_at
         )
     return calls
 
@@ -92,7 +92,7 @@ def test_a_hook_that_raises_leaves_no_metrics_behind():
     run.hooks, run.get_pending = [Record("a", 1, calls)], None
     run.hooks[0].on_metrics = lambda *_: (_ for _ in ()).throw(ValueError)
     with pytest.raises(ValueError):
-        run.run_hooks(1, lambda: {}, lambda: None, False)
+        loop.run_hooks(run, 1, lambda: {}, lambda: None, False)
     assert run.get_pending is None
 
 
@@ -177,12 +177,12 @@ def test_steps_that_cannot_be_traced_are_one_line(text):
 def test_the_utilisation_is_the_counted_flops_over_the_peak_of_all_devices_and_nothing_on_a_cpu(tmp_path, monkeypatch):
     cfg = small_config(workdir=str(tmp_path), train__steps=4, train__log_every=4, train__trackers="")
     flops = 2 * cost.count_step_flops(cfg, 50)
-    assert model_flops.ModelFlops(cfg, 50).compute_utilisation(1e3, 10) == {}
-    monkeypatch.setattr(model_flops.device_peaks, "find_peak_flops", lambda kind: 1e9)
-    monkeypatch.setattr(model_flops.cost, "count_step_flops", lambda cfg, vocab_size: flops)
+    assert log.ModelFlops(cfg, 50).compute_utilisation(1e3, 10) == {}
+    monkeypatch.setattr(log.device_peaks, "find_peak_flops", lambda kind: 1e9)
+    monkeypatch.setattr(log.cost, "count_step_flops", lambda cfg, vocab_size: flops)
     clock = iter(range(100, 200, 2))  # two seconds a step
     monkeypatch.setattr(log.time, "monotonic", lambda: next(clock))
-    writer = log.Log(cfg, small_program(cfg).objective, 0, {}, model_flops.ModelFlops(cfg, 50))
+    writer = log.Log(cfg, small_program(cfg).objective, 0, {}, log.ModelFlops(cfg, 50))
     monkeypatch.setattr(writer, "progress", types.SimpleNamespace(advance=lambda step: 0, is_stale=lambda: 0, log=dict))
     sums = BatchSums({"mlm": 7.0}, {"mlm": 7.0}, dict.fromkeys(("tokens", "eligible", "corrupted", "correct"), 40.0))
     metrics = {"loss": 1.0, "gradient_norm": 1.0, "parameter_norm": 1.0, "learning_rate": 1.0, "sums": sums}

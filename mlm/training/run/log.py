@@ -11,12 +11,12 @@ from typing import Any
 
 from absl import logging
 
-from mlm.base import batch_warmup, config, files, storage, types
+from mlm.base import batch_warmup, config, device_peaks, files, storage, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
+from mlm.training.compilation import cost
 from mlm.training.run import trackers
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hook import Hook
-from mlm.training.run.model_flops import ModelFlops
 from mlm.training.run.progress import Progress
 from mlm.training.step import parallel
 from mlm.training.validation.split_scores import name_sums
@@ -56,6 +56,35 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
     if evaluation.get("unscored"):
         parts.append(f"{evaluation['unscored']:,} labels not scored")
     return ", ".join(parts)
+
+
+class ModelFlops:
+    """The model FLOPs utilisation (MFU) of a run: its FLOPs over what its devices could do at their peak.
+
+    They are counted where the peak of the devices is known: on accelerators, and never on a CPU.
+    """
+
+    def __init__(self, cfg: config.Config, vocab_size: int):
+        self.cfg, self.vocab_size = cfg, vocab_size
+        devices = parallel.describe_devices()
+        self.peak = (device_peaks.find_peak_flops(devices["device"]) or 0) * devices["devices"]
+
+    @functools.cached_property
+    def step_flops(self) -> float | None:
+        """Of an update, as `cost.count_step_flops` counts them: what rematerialization repeats is not counted."""
+        return cost.count_step_flops(self.cfg, self.vocab_size)
+
+    def compute_utilisation(
+        self, tokens_per_second: float | None, tokens_per_step: float, steps: range | None = None
+    ) -> dict[str, float]:
+        """The share of the dense bfloat16 peak, as "mfu"; {} where that is not known or nothing was timed.
+
+        tokens_per_step: mean over these steps, counted from 0; None: over the run.
+        """
+        if not self.peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
+            return {}
+        fraction, mean = (batch_warmup.compute_mean_fraction(self.cfg.train, part) for part in (steps, None))
+        return {"mfu": self.step_flops * fraction / mean * tokens_per_second / tokens_per_step / self.peak}
 
 
 class Log(Hook):

@@ -92,21 +92,9 @@ def load(
     tokenizer = directory.load_tokenizer(saved)
     dataset_info = packed.dataset_info if packed else pack.build_dataset_info(cfg, tokenizer.vocab_size)
     run_program = program.build_program(cfg, dataset_info)
-    with contextlib.ExitStack() as stack:
-        if exclusive and parallel.is_primary():  # opening checkpoints removes unfinished ones, which may be a trainer's
-            stack.enter_context(directory.lock())
-        hparams = program.make_train_hparams(cfg)
-        if step is None:
-            manager = checkpoint.open_manager(workdir, exclusive=exclusive)
-            checkpoints = stack.enter_context(contextlib.closing(manager))
-            snapshot = checkpoint.restore_newest(checkpoints, cfg, saved["data"], run_program, hparams)
-            digest = checkpoint.read_newest_digest(workdir)
-        else:
-            snapshot, digest = checkpoint.restore_step(
-                workdir, step, cfg, saved["data"], run_program, hparams, exclusive=exclusive
-            )
-    if snapshot is None:
-        raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
+    # Opening checkpoints removes unfinished ones, which may be a trainer's.
+    with directory.lock() if exclusive and parallel.is_primary() else contextlib.nullcontext():
+        snapshot, digest = checkpoint.load(workdir, step, cfg, saved["data"], run_program, exclusive=exclusive)
     state = run_program.partitioner.put_state(snapshot.state._replace(opt_state=()))
     return TrainedRun(
         cfg, int(snapshot.state.step), tokenizer, run_program, state, digest, dataset_info, packed, milestone=step

@@ -11,19 +11,9 @@ from mlm.base import config, fields, files
 from mlm.data.rows import loader, pack
 from mlm.models import lm
 from mlm.training.compilation import cost
-from mlm.training.run import (
-    checkpoint,
-    divergence,
-    extension,
-    heartbeat,
-    initialization,
-    masking_rate,
-    milestones,
-    plateau,
-)
+from mlm.training.run import checkpoint, divergence, extension, initialization, masking_rate, milestones, plateau
 from mlm.training.run.directory import RunDirectory
-from mlm.training.run.log import Log
-from mlm.training.run.model_flops import ModelFlops
+from mlm.training.run.log import Log, ModelFlops
 from mlm.training.run.periodic_evaluation import Evaluate
 from mlm.training.run.profile import Profile
 from mlm.training.run.trackers import RunStatus
@@ -46,9 +36,7 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
         if cfg.train.milestones or checkpoint.list_milestones(cfg.workdir):
             managers.append(stack.enter_context(contextlib.closing(checkpoint.open_milestones(cfg.workdir))))
         migrate_extended(cfg, managers)
-        saved = checkpoint.restore_or_init(
-            checkpoints, cfg, packed.manifest["inputs"], program, programs.make_train_hparams(cfg)
-        )
+        saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
         if saved.state.step == 0:
             saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
         with contextlib.closing(TrainingRun(cfg, packed, program, managers, saved, cut)) as run:
@@ -146,25 +134,6 @@ class TrainingRun:
     def get_totals(self) -> dict[str, Any]:
         """What the hooks keep, as a checkpoint saves it."""
         return {name: value for hook in self.hooks for name, value in hook.get_totals().items()}
-
-    def run_hooks(self, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
-        """Runs the hooks after a step has started; get_metrics() and get_state() wait for it. stop: the run stops."""
-        if self.get_pending is not None:
-            self.hand_metrics(step - 1, self.get_pending(), pause=False)
-        self.get_pending = get_metrics
-        due = [hook.is_due(step) for hook in self.hooks]
-        if stop or any(due):
-            heartbeat.send_heartbeat(heartbeat.PAUSE, step)
-            self.get_pending = None
-            self.hand_metrics(step, get_metrics(), pause=True)
-            state = get_state()
-            for hook, is_due in zip(self.hooks, due, strict=True):
-                hook.on_pause(step, state, is_due, stop)
-
-    def hand_metrics(self, step: int, metrics, pause: bool) -> None:
-        """Hands the metrics of a step to each hook."""
-        for hook in self.hooks:
-            hook.on_metrics(step, metrics, pause)
 
     def finish(self, state) -> dict:
         """Writes the result of the finished run, and returns it."""
