@@ -73,8 +73,10 @@ def get_or_make_folder(
             _sync_to_disk(temporary)
             try:
                 temporary.rename(folder)
-            except OSError:  # another process came first, where locks do not work
-                manifest = _read_manifest(folder, inputs)
+            except OSError:
+                if not folder.exists():
+                    raise
+                manifest = _read_manifest(folder, inputs)  # another process came first, where locks do not work
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return folder, manifest
