@@ -45,7 +45,7 @@ def estimated_flops():
     import jax
 
     from mlm.training.compilation import cost
-    from mlm.training.run import model_flops
+    from mlm.training.run import log
     from mlm.training.step import program
 
     def estimate_step_flops(cfg, vocab_size):
@@ -54,7 +54,7 @@ def estimated_flops():
 
     estimates = types.SimpleNamespace(**vars(cost) | {"count_step_flops": estimate_step_flops})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_flops, "cost", estimates)
+        patch.setattr(log, "cost", estimates)
         yield
 
 

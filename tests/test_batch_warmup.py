@@ -13,7 +13,7 @@ from test_step import uneven
 from mlm.base import batch_warmup, config, errors, fields, files
 from mlm.base.types import BatchSums
 from mlm.training.compilation import cost
-from mlm.training.run import extension, log, model_flops, resolution
+from mlm.training.run import extension, log, resolution
 from mlm.training.step import program, sharding, update
 
 PARTS = 4
@@ -120,13 +120,13 @@ def test_time_left_and_utilisation_follow_the_microbatches_of_each_step(
     warmup = {"train.batch_warmup_fraction": share, "train.initial_batch_fraction": first}
     cfg = fields.override(cfg, warmup | {"workdir": str(tmp_path), "train.log_every": 3, "train.trackers": ""})
     seconds = [int(batch_warmup.count_microbatches(cfg.train, step)) if share else num_parts for step in range(steps)]
-    monkeypatch.setattr(model_flops.device_peaks, "find_peak_flops", lambda kind: 1 / jax.device_count())
+    monkeypatch.setattr(log.device_peaks, "find_peak_flops", lambda kind: 1 / jax.device_count())
     counted = types.SimpleNamespace(count_step_flops=lambda cfg, vocab_size: sum(seconds) / steps)
-    monkeypatch.setattr(model_flops, "cost", counted)
+    monkeypatch.setattr(log, "cost", counted)
     clock = [100.0]
     monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
     built = program.build_program(cfg, make_dataset_info(cfg))
-    writer = log.Log(cfg, built.objective, 0, {}, model_flops.ModelFlops(cfg, 50))
+    writer = log.Log(cfg, built.objective, 0, {}, log.ModelFlops(cfg, 50))
     for step in range(1, steps + 1):
         clock[0] += seconds[step - 1]
         tokens = 16.0 * seconds[step - 1]

@@ -11,8 +11,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from mlm.base import buckets, config, errors, files, lease, storage
-from mlm.data.rows import store
+from mlm.data.rows import bucket_cache, store
 from mlm.training.run import directory, log
+from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
 
 class Memory(MemoryFileSystem):
@@ -86,16 +87,16 @@ def test_metrics_are_those_of_a_disk(root, tmp_path):
             writer.write(step, {"loss": 1.0 / step}, step == 3)
         if workdir == tmp_path:
             writer.close()
-        assert [record["step"] for record in files.read_records(directory.metrics_file(workdir))] == (
+        assert [record["step"] for record in files.read_records(RunDirectory(workdir).metrics)] == (
             [1, 2, 3, 4] if workdir == tmp_path else [1, 2, 3]
         )
         writer = log.MetricsWriter(config.Config(workdir=str(workdir)), 2)
         for step in (3, 4):
             writer.write(step, {"loss": 1.0 / step})
         writer.close()
-        assert [record["step"] for record in files.read_records(directory.metrics_file(workdir))] == [1, 2, 3, 4]
-    assert files.read_bytes(directory.metrics_file(root)) == directory.metrics_file(tmp_path).read_bytes()
-    assert storage.BUCKET.list(directory.tensorboard_folder(root))  # one file for each second in which one was begun
+        assert [record["step"] for record in files.read_records(RunDirectory(workdir).metrics)] == [1, 2, 3, 4]
+    assert files.read_bytes(RunDirectory(root).metrics) == RunDirectory(tmp_path).metrics.read_bytes()
+    assert storage.BUCKET.list(RunDirectory(root).tensorboard)  # one file for each second in which one was begun
 
 
 def test_a_bucket_out_of_reach_is_not_damaged(root):
@@ -109,8 +110,8 @@ def test_a_bucket_out_of_reach_is_not_damaged(root):
 
 def stale(number, **owner):
     """A lease as another process left it."""
-    record = {"machine": "another", "pid": 1, "host": "there", "renewals": 0, "time": time.time(), "free": False}
-    storage.BUCKET.write(lease.lease_path("gs://lab/runs", number), json.dumps({**record, **owner}).encode())
+    record = {"machine": "another", "pid": 1, "host": "there", "expires": time.time() + 60}
+    storage.BUCKET.write(lease.make_lease_path("gs://lab/runs", number), json.dumps({**record, **owner}).encode())
 
 
 def test_one_process_holds_a_folder(root):
@@ -125,22 +126,22 @@ def test_one_process_holds_a_folder(root):
 def test_a_second_process_is_told(root, monkeypatch):
     """By its renewal that the first is alive, and it does not wait longer for that."""
     stale(1)
-    seen = lease.read_lease
+    seen = lease.read_newest
     beats = iter(range(1, 10))
 
     def watch_renewal(*where):
         found = seen(*where)
-        stale(1, renewals=next(beats))
+        stale(1, expires=time.time() + 60 + next(beats))
         return found
 
-    monkeypatch.setattr(lease, "read_lease", watch_renewal)
+    monkeypatch.setattr(lease, "read_newest", watch_renewal)
     with pytest.raises(lease.FolderInUse, match="taken"):
         lease.Lease(storage.BUCKET, root, "taken")
     assert next(beats) < 5
 
 
 def test_of_two_that_come_at_once_one_holds_it(root, monkeypatch):
-    stale(1, free=True)
+    stale(1, expires=0.0)
     write = storage.BUCKET.write
 
     def other_comes(place, content, *, exclusive=False):
@@ -151,7 +152,7 @@ def test_of_two_that_come_at_once_one_holds_it(root, monkeypatch):
     monkeypatch.setattr(storage.BUCKET, "write", other_comes)
     with pytest.raises(lease.FolderInUse):
         lease.Lease(storage.BUCKET, root, "taken")
-    assert lease.read_lease(storage.BUCKET, root, 2) == {"machine": "another"}
+    assert lease.read_newest(storage.BUCKET, root) == (2, {"machine": "another"})
 
 
 def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypatch):
@@ -169,7 +170,8 @@ def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypa
         files.rename_with_suffix(root / "a.txt", "1")
     assert files.read_bytes(root / "a.txt") == b"first"
     first.close()
-    assert lease.find_newest(storage.BUCKET, root) == 2 and not lease.read_lease(storage.BUCKET, root, 2)["free"]
+    number, record = lease.read_newest(storage.BUCKET, root)
+    assert number == 2 and record["expires"]
     second.close()
 
 
@@ -187,7 +189,7 @@ def test_an_old_lease_is_taken_over_and_its_holder_writes_no_more(root, monkeypa
 def test_what_cannot_be_reached_is_said_at_once(place, said, monkeypatch):
     monkeypatch.setitem(buckets.LIBRARIES, "gs", "no_such_library")
     with pytest.raises(errors.ConfigError, match=said):
-        files.check_folder("config.workdir", place, schemes=directory.CHECKPOINT_SCHEMES)
+        files.check_folder("config.workdir", place, schemes=CHECKPOINT_SCHEMES)
 
 
 def make_folder(cache, calls):
@@ -214,6 +216,6 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
     storage.BUCKET.write(f"gs:/{spoilt}", b"rowz")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "three"))
     make_folder("gs://lab/cache", calls)
-    assert len(calls) == 2 and "the digest of rows.bin does not match; making it again" in caplog.text
+    assert len(calls) == 2 and "rows.bin is damaged: it is not what was written; making it again" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "four"))
     assert make_folder("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2

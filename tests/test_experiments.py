@@ -18,6 +18,7 @@ from mlm.objectives import mlm
 from mlm.report import series, summary
 from mlm.report.table import Column
 from mlm.training.run import directory, loop, resolution
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 from mlm.training.validation import references
 
@@ -79,7 +80,7 @@ FLOORS = references.make_floor_references(mlm.SCORES[0], dict.fromkeys(("floor",
 
 
 def result(group, seed, loss, scores=mlm.SCORES, **more):
-    """A run as `directory.reported` gives it, in what tables read."""
+    """A run as `RunDirectory.read_finished` gives it, in what tables read."""
     about = {
         "loss": loss,
         "perplexity": math.exp(loss),
@@ -171,7 +172,7 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
             width = "model.rnn_dim" if own["model.cell"] == "gru" else "model.mlp_dim"
             fewer |= {"eval.beams": own["eval.beams"][-1:], "model.width": 32, width: 64}
         loop.train(resolution.resolve(fields.override(config.Config(), own | fewer)))
-        results.append(directory.read_finished_run(fewer["workdir"]))
+        results.append(RunDirectory(fewer["workdir"]).read_finished())
     made, columns = experiment.table(results)
     groups = series.group_runs(results)
     rows, rest = divmod(sum("seeds" in row for row in made), len(groups))  # one a group, or one for each of its parts

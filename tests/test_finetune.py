@@ -22,7 +22,8 @@ from mlm.training.run import (
     resolution,
     trained_run,
 )
-from mlm.training.step import program
+from mlm.training.run.directory import RunDirectory
+from mlm.training.step import program, trainable
 
 pytestmark = pytest.mark.slow
 STACK = "['layers']"
@@ -194,7 +195,7 @@ def test_killed_and_continued_it_ends_with_the_same_bits(pretrained, tuned, monk
     with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):
         patch.setattr(preemption.Preemption, "is_requested", stop_at_three)
         loop.train(cfg, packed)
-    assert directory.read_result(cfg.workdir) is None
+    assert RunDirectory(cfg.workdir).read_result() is None
     again = loop.train(cfg, packed)
     digests = [checkpoint.read_newest_digest(one.workdir) for one in (cfg, tuned[0])]
     assert digests[0] == digests[1] and again["evaluation"] == tuned[2]["evaluation"]
@@ -204,7 +205,7 @@ def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
     cfg, packed, result = tuned
     answers = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]["predictions"]
     for split, count in (("dev", 40), ("test", 24)):
-        records = directory.read_predictions(cfg.workdir, split)
+        records = RunDirectory(cfg.workdir).read_predictions(split)
         right = [record["gold"] == record["predicted"] for record in records]
         assert len(records) == count and np.mean(right) == pytest.approx(answers[split]["accuracy"])
         assert all(record["score"] <= 0 for record in records)

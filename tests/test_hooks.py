@@ -10,7 +10,9 @@ from small import make_dataset_info, small_config, small_program
 
 from mlm.base import config, fields
 from mlm.base.types import BatchSums
-from mlm.training.run import checkpoint, periodic_evaluation, plateau, profile, training_run
+from mlm.launch.cluster.accelerators import ACCELERATORS
+from mlm.training.compilation import cost
+from mlm.training.run import checkpoint, log, loop, periodic_evaluation, plateau, profile, progress, training_run
 from mlm.training.run.hook import Hook
 
 
@@ -45,8 +47,8 @@ def run_steps(last, stop_at=None, every=3):
 
     for step in range(1, last + 1):
         calls.append(("step", step))
-        run.run_hooks(
-            step, lambda step=step: ask("metrics", step), lambda step=step: ask("state", step), step == stop_at
+        loop.run_hooks(
+            run, step, lambda step=step: ask("metrics", step), lambda step=step: ask("state", step), step == stop_at
         )
     return calls
 

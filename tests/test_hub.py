@@ -23,7 +23,7 @@ from mlm.data.tokenizers import hub_export, kinds
 from mlm.inference import batching, neighbors, pretrained_io
 from mlm.inference.masked_queries import make_tokens
 from mlm.models.hub import bert, hub
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 
 EVERY = pytest.mark.parametrize("name", theirs.FOLDERS)
 
@@ -334,8 +334,8 @@ def test_the_card_has_scores_and_where_they_come_from(tmp_path, monkeypatch):
         "python": "3.12",
         "versions": {"jax": "0.11"},
     }
-    monkeypatch.setattr(directory, "read_result", lambda workdir: {"evaluation": evaluation, "steps": 1000})
-    monkeypatch.setattr(directory, "read_provenance", lambda workdir: [start, start])
+    monkeypatch.setattr(RunDirectory, "read_result", lambda self: {"evaluation": evaluation, "steps": 1000})
+    monkeypatch.setattr(RunDirectory, "read_provenance", lambda self: [start, start])
     model.save_pretrained(str(tmp_path / "out"))
     card = (tmp_path / "out/README.md").read_text()
     for said in (

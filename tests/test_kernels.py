@@ -11,7 +11,8 @@ from small import drawn_config
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.run import directory, loop, resolution, vmapped_runs
+from mlm.training.run import loop, resolution, vmapped_runs
+from mlm.training.run.directory import RunDirectory
 
 ALL = ",".join(platform_kernels.FASTER_KERNELS["cpu"])
 SMALL = {
@@ -30,7 +31,7 @@ def set_kernels(cfg: config.Config, kernels: str, **changes) -> config.Config:
 
 
 def read_kernels(cfg: config.Config) -> str:
-    return directory.read_identity(cfg.workdir)["config"]["model.kernels"]
+    return RunDirectory(cfg.workdir).read_identity()["config"]["model.kernels"]
 
 
 def losses(cfg) -> list[float]:
@@ -107,7 +108,9 @@ def test_runs_that_began_with_other_kernels_are_trained_alone(tmp_path):
         drawn_config(tmp_path / "cache", workdir=str(tmp_path / str(seed)), seed=seed, **SMALL) for seed in (0, 1)
     ]
     packed = pack.load_dataset(points[1])  # the second has begun, and was stopped before its first checkpoint
-    directory.write_identity(set_kernels(points[1], "reference"), packed.manifest["inputs"], packed.tokenizer)
+    RunDirectory(set_kernels(points[1], "reference").workdir).write_identity(
+        set_kernels(points[1], "reference"), packed.manifest["inputs"], packed.tokenizer
+    )
     results = vmapped_runs.train(points)
     assert results.keys() == {cfg.workdir for cfg in points}
     assert [read_kernels(cfg) for cfg in points] == [ALL, "reference"]

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from small import drawn_config, environment, stop_at
 
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, files
 from mlm.cli import entry
 from mlm.data.rows import pack
-from mlm.training.run import checkpoint, directory, extension, loop, trained_run
+from mlm.training.run import checkpoint, directory, extension, loop, preemption, trained_run
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import optim
 
 SHORT, LONG = 8, 12
@@ -57,7 +58,7 @@ def copy_run(tmp_path_factory):
 def read_run(cfg) -> dict:
     """What a finished run is: its parameters, its optimiser's state and all it says that no clock does."""
     run = trained_run.load(cfg.workdir, {})
-    found = directory.read_finished_run(cfg.workdir)
+    found = RunDirectory(cfg.workdir).read_finished()
     return {
         "step": run.step,
         "params": jax.tree.map(np.asarray, run.state.params),
@@ -81,18 +82,21 @@ def assert_from_scratch(further):
 @pytest.mark.parametrize(("schedule", "start"), [("constant", SHORT), ("wsd", 5)])
 def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, schedule, start):
     cfg = copy_run(f"{schedule}-more", schedule, train__steps=LONG)
-    old, workdir = directory.read_result(cfg.workdir), Path(cfg.workdir)
+    old, workdir = RunDirectory(cfg.workdir).read_result(), Path(cfg.workdir)
     columns = (workdir / "held_out.npz").read_bytes()
-    directory.write_evaluations(workdir, {"fingerprint": old["fingerprint"], "step": SHORT, "evaluations": {}})
+    RunDirectory(workdir).write_evaluations({"fingerprint": old["fingerprint"], "step": SHORT, "evaluations": {}})
     further = loop.extend_run(cfg, pack.load_dataset(cfg))
     assert further.optim.warmup_fraction == 2 / LONG and optim.count_warmup_steps(further.optim, LONG) == 2
     loop.train(further)
-    assert directory.read_provenance(workdir)[-1]["step"] == start
+    assert RunDirectory(workdir).read_provenance()[-1]["step"] == start
     assert_from_scratch(further)
     for name, content in (("held_out-8.npz", columns), ("result-8.json", None), ("evaluations-8.json", None)):
         assert (workdir / name).is_file() and content in (None, (workdir / name).read_bytes())
-    assert directory.files.read_json_with_digest(workdir / "result-8.json") == old
-    assert max(record["step"] for record in directory.read_history(workdir, directory.read_result(workdir))) == LONG
+    assert files.read_json_with_digest(workdir / "result-8.json") == old
+    assert (
+        max(record["step"] for record in RunDirectory(workdir).read_history(RunDirectory(workdir).read_result()))
+        == LONG
+    )
     assert loop.extend_run(cfg, pack.load_dataset(cfg)) == further  # the same command once more
 
 
@@ -105,30 +109,28 @@ def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     last = loop.extend_run(fields.override(cfg, {"train.steps": 16}), pack.load_dataset(cfg))
     assert last.optim.warmup_fraction == 2 / 16
     loop.train(last)
-    assert [start["step"] for start in directory.read_provenance(cfg.workdir)] == [0, 4, 6]
+    assert [start["step"] for start in RunDirectory(cfg.workdir).read_provenance()] == [0, 4, 6]
     assert_from_scratch(last)
 
 
 @pytest.mark.parametrize("where", ["before", "after", "held_out.npz", "evaluations.json", "result.json", "checkpoint"])
 def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatch):
     cfg = copy_run(f"killed-{where}", "wsd", train__steps=LONG)
-    directory.write_evaluations(cfg.workdir, {"fingerprint": "", "step": SHORT, "evaluations": {}})
-    packed, old = pack.load_dataset(cfg), directory.read_result(cfg.workdir)
+    RunDirectory(cfg.workdir).write_evaluations({"fingerprint": "", "step": SHORT, "evaluations": {}})
+    packed, old = pack.load_dataset(cfg), RunDirectory(cfg.workdir).read_result()
 
     def kill(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if where == "before":
-            patch.setattr(directory.files, "write_json", kill)
+            patch.setattr(files, "write_json", kill)
         elif where == "checkpoint":
             patch.setattr(loop.checkpoint, "find_superseded", kill)
         elif where != "after":
-            rename = directory.files.rename_with_suffix
+            rename = files.rename_with_suffix
             patch.setattr(
-                directory.files,
-                "rename_with_suffix",
-                lambda path, mark: kill() if path.name == where else rename(path, mark),
+                files, "rename_with_suffix", lambda path, mark: kill() if path.name == where else rename(path, mark)
             )
         further = loop.extend_run(cfg, packed)
         kill() if where == "after" else loop.train(further, packed)
@@ -137,7 +139,7 @@ def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatc
         assert loop.train(short, packed) == old and trained_run.load(cfg.workdir, {}).step == SHORT
         further = loop.extend_run(cfg, packed)
     loop.train(further, packed)  # without being asked to make it longer again
-    assert directory.files.read_json_with_digest(Path(cfg.workdir, "result-8.json")) == old
+    assert files.read_json_with_digest(Path(cfg.workdir, "result-8.json")) == old
     assert Path(cfg.workdir, "held_out-8.npz").is_file() and Path(cfg.workdir, "evaluations-8.json").is_file()
     assert_from_scratch(further)
 

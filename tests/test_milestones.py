@@ -15,7 +15,8 @@ from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import pack
 from mlm.report import charts, figures, milestone_curves, specs
-from mlm.training.run import checkpoint, directory, loop, milestones, trained_run, training_run
+from mlm.training.run import checkpoint, directory, loop, milestones, preemption, trained_run, training_run
+from mlm.training.run.directory import RunDirectory
 
 STEPS = 8
 
@@ -63,16 +64,13 @@ def test_a_milestone_holds_the_parameters_of_its_step_alone_and_changes_no_resul
     plain = make_config("plain", train__milestones="")
     assert fields.fingerprint(plain) == fields.fingerprint(cfg)
     stop_at(plain, 4)
-    assert not directory.milestone_folder(plain.workdir).exists()
+    assert not RunDirectory(plain.workdir).milestones.exists()
     assert_equal(read_params(cfg.workdir, 4), read_params(plain.workdir))
     assert loop.train(plain)["evaluation"] == result["evaluation"]
     assert_equal(read_params(cfg.workdir), read_params(plain.workdir))
     sizes = [
         sum(path.stat().st_size for path in folder.rglob("*"))
-        for folder in (
-            directory.milestone_folder(cfg.workdir) / "7",
-            directory.checkpoint_folder(cfg.workdir) / str(STEPS),
-        )
+        for folder in (RunDirectory(cfg.workdir).milestones / "7", RunDirectory(cfg.workdir).checkpoints / str(STEPS))
     ]
     assert sizes[0] < 0.6 * sizes[1]  # parameters, without Adam's two moments
 
@@ -162,7 +160,7 @@ def test_every_evaluation_is_a_curve_over_training(run, monkeypatch, capsys):
     cfg, _ = run
     evaluate.main(["evaluate", cfg.workdir, "--milestones", "--max_sentences=4"])
     out = capsys.readouterr().out
-    finished = directory.read_finished_run(cfg.workdir)
+    finished = RunDirectory(cfg.workdir).read_finished()
     assert finished["evaluations"] == {} or "pseudo_likelihood" not in finished["evaluations"]
     rows, columns = milestone_curves.build_table([finished])
     assert [row["step"] for row in rows] == [1, 4, 7] and columns[-1].title in out

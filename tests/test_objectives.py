@@ -38,7 +38,8 @@ from mlm.objectives import OBJECTIVES
 from mlm.report import summary
 from mlm.report.pages import sweep
 from mlm.report.table import Column
-from mlm.training.run import directory, loop, preemption, resolution
+from mlm.training.run import loop, preemption, resolution
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program, update
 from mlm.training.validation import split_scores
 
@@ -273,7 +274,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     one, other = (
         {
             record["step"]: record["loss"]
-            for record in directory.read_finished_run(cfg.workdir)["history"]
+            for record in RunDirectory(cfg.workdir).read_finished()["history"]
             if "loss" in record
         }
         for cfg in (whole, parted)
@@ -286,7 +287,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
         __doc__="What?",
         table=lambda results: summary.build_table(results, [Column("run", "run")], lambda seeds: {"run": objective}),
     )
-    page = sweep.write_report(tmp_path, experiment, [directory.read_finished_run(whole.workdir)], 1).read_text()
+    page = sweep.write_report(tmp_path, experiment, [RunDirectory(whole.workdir).read_finished()], 1).read_text()
     table = (tmp_path / "table.md").read_text()
     for words in (objective, "Bayes optimum", "unigram", "above the floor"):
         assert words in table and words in page

@@ -11,7 +11,8 @@ from small import small_config
 
 from mlm.base import errors, fields, files
 from mlm.launch.sweep import worker
-from mlm.training.run import directory, divergence, loop, preemption, vmapped_runs
+from mlm.training.run import divergence, loop, preemption, vmapped_runs
+from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +122,7 @@ def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, m
 def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(folder, alone):
     bad = member(folder, "mixed", "b", optim__learning_rate=1e30)
     elsewhere = member(folder, "mixed", "c")
-    with directory.acquire_run(elsewhere):
+    with RunDirectory(elsewhere.workdir).lock():
         outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, elsewhere])
     assert isinstance(outcomes.pop(bad.workdir), divergence.DivergenceError)
     assert list(outcomes) == [str(folder / "mixed" / "a")]

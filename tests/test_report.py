@@ -15,7 +15,8 @@ from mlm.objectives import masking, mlm
 from mlm.report import charts, series, summary, table
 from mlm.report.pages import sweep
 from mlm.training.compilation import cost
-from mlm.training.run import directory, log
+from mlm.training.run import log
+from mlm.training.run.directory import RunDirectory
 from mlm.training.validation import references
 
 
@@ -25,7 +26,9 @@ def test_a_torn_last_line_is_left_out_and_a_changed_one_is_an_error(tmp_path):
     whole = path.read_text()
     path.write_text(whole[:-5])
     assert files.read_records(path) == [{"step": 1, "loss": 2.5}, {"step": 2}]
-    for spoilt in (whole.replace("2.5", "2.6"), whole.replace('"step": 1', '"step" 1'), "{}\n" + whole):
+    path.write_text(whole.replace("}", ', "crc32": "0"}'))  # of an earlier version
+    assert files.read_records(path) == [{"step": 1, "loss": 2.5}, {"step": 2}, {"step": 3}]
+    for spoilt in (whole.replace("step", "stop", 1), whole.replace('"step": 1', '"step" 1'), "{}\n" + whole):
         path.write_text(spoilt)
         with pytest.raises(files.DamagedFile, match="line 1"):
             files.read_records(path)
@@ -38,26 +41,26 @@ def test_a_continued_run_drops_the_records_that_it_writes_again(tmp_path):
     for step in (10, 20, 30):
         writer.write(step, {"loss": 1.0 * step})
     writer.close()
-    with directory.metrics_file(tmp_path).open("a") as file:
+    with RunDirectory(tmp_path).metrics.open("a") as file:
         file.write('{"step": 40, "lo')
     writer = log.MetricsWriter(cfg, 20)
     writer.write(30, {"loss": 5.0})
     writer.close()
-    records = files.read_records(directory.metrics_file(tmp_path))
+    records = files.read_records(RunDirectory(tmp_path).metrics)
     assert [(record["step"], record["loss"]) for record in records] == [(10, 10), (20, 20), (30, 5)]
 
 
 def test_a_run_is_reported_with_what_it_was_asked_when_it_ended_and_where_it_lies_now(tmp_path):
-    assert directory.read_finished_run(tmp_path) is None
+    assert RunDirectory(tmp_path).read_finished() is None
     identity = {"config": {"workdir": "before", "seed": 1}, "format": fields.RUN_FORMAT}
     result = identity | {"fingerprint": "a", "steps": 4}
     columns = {"mlm_nats": np.array([2.0, 3.0])}
-    directory.write_result(tmp_path, result, columns)
-    files.write_records(directory.metrics_file(tmp_path), [{"step": 4, "eval_loss": 2.5}])
+    files.write_records(RunDirectory(tmp_path).metrics, [{"step": 4, "eval_loss": 2.5}])
+    RunDirectory(tmp_path).write_result(result, columns)
     asked = {"fingerprint": "a", "step": 4, "evaluations": {"mask_rates": {}}, "summary": {"minimal_pairs": {}}}
     for kept, found in ((asked, asked), (asked | {"step": 2}, {"evaluations": {}, "summary": {}})):
-        directory.write_evaluations(tmp_path, kept)
-        run = directory.read_finished_run(tmp_path)
+        RunDirectory(tmp_path).write_evaluations(kept)
+        run = RunDirectory(tmp_path).read_finished()
         assert {name: run[name] for name in ("evaluations", "summary")} == {
             name: found[name] for name in ("evaluations", "summary")
         }

@@ -17,7 +17,8 @@ from small import environment
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
 from mlm.training.compilation import cost
-from mlm.training.run import directory, divergence, loop, resolution
+from mlm.training.run import checkpoint, directory, divergence, loop, provenance, resolution
+from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -239,10 +240,10 @@ def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
 
 def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path):
     result = loop.train(resolve(base, tmp_path / "c", train__steps=20, mask__rate=0.3))
-    (start,) = directory.read_provenance(tmp_path / "c")
+    (start,) = RunDirectory(tmp_path / "c").read_provenance()
     assert start["step"] == 0 and start["devices"] == jax.device_count()
     assert start["versions"]["jax"] == jax.__version__ and start["time"] <= start["ended"]
-    assert directory.read_finished_run(tmp_path / "c")["provenance"] == [start]
+    assert RunDirectory(tmp_path / "c").read_finished()["provenance"] == [start]
     assert result["realised_rate"] == pytest.approx(0.3, abs=0.02)
     assert result["tokens"] > 20 * 8 * 8 and result["flops"] > 0
     assert any((tmp_path / "c" / "tensorboard").iterdir())

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from small import environment
 
-from mlm.base import files
+from mlm.base import config, fields, files
+from mlm.launch.sweep import runner
 from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +115,8 @@ def workers(process) -> list[int]:
 
 def starts(root) -> list[list[int]]:
     return [
-        [start["step"] for start in directory.read_provenance(path.parent)] for path in root.glob("*/provenance.json")
+        [start["step"] for start in RunDirectory(path.parent).read_provenance()]
+        for path in root.glob("*/provenance.json")
     ]
 
 

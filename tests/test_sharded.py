@@ -141,7 +141,7 @@ def load_state(folder, cfg, devices):
     """The state of a folder's checkpoint, as a program on so many devices has it."""
     checkpoints = checkpoint.open_manager(folder)
     made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])
-    state = checkpoint.restore_newest(checkpoints, cfg, DATA, made, program.make_train_hparams(cfg)).state
+    state = checkpoint.restore_or_init(checkpoints, cfg, DATA, made).state
     checkpoints.close()
     return state
 

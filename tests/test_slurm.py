@@ -20,7 +20,7 @@ from small import environment
 from mlm.base import files
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.slurm import CLUSTER as SLURM
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.skipif(
     "MLM_SLURM" not in os.environ or bool(own_slurm.missing()),
@@ -103,13 +103,13 @@ def alone(folder):
 
 
 def step(run: Path) -> int:
-    return max((record["step"] for record in files.read_complete_lines(directory.metrics_file(run))[0]), default=0)
+    return max((record["step"] for record in files.read_complete_lines(RunDirectory(run).metrics)[0]), default=0)
 
 
 def starts(root: Path) -> dict[str, list[int]]:
     """The steps at which each run was started, by the point's name."""
     return {
-        path.parent.name.rpartition("-")[0]: [start["step"] for start in directory.read_provenance(path.parent)]
+        path.parent.name.rpartition("-")[0]: [start["step"] for start in RunDirectory(path.parent).read_provenance()]
         for path in root.glob("*/provenance.json")
     }
 
@@ -278,7 +278,7 @@ def test_two_hosts_train_a_point_together_and_go_on_after_a_cancel(hosts, folder
     hosts.wait(lambda: not hosts.say("squeue", "--noheader"), 900)
     assert "1 done" in sweep(hosts, folder, "status", root.name, points)
     (run,) = root.glob("window1-*")
-    first, second = directory.read_provenance(run)
+    first, second = RunDirectory(run).read_provenance()
     assert first["step"] == 0 and second["step"] % 200 and first["processes"] == second["processes"] == 2
-    ours, theirs = (directory.read_result(one)["evaluation"]["loss"] for one in (run, folder / "one" / run.name))
+    ours, theirs = (RunDirectory(one).read_result()["evaluation"]["loss"] for one in (run, folder / "one" / run.name))
     assert ours == pytest.approx(theirs, rel=1e-4)

@@ -23,7 +23,8 @@ from mlm.base.special import SEP
 from mlm.base.types import Directionality
 from mlm.data.rows import pack
 from mlm.models import MODELS
-from mlm.training.run import directory, finetuning_recipe, inheritance, initialization, loop, resolution, trained_run
+from mlm.training.run import finetuning_recipe, inheritance, initialization, loop, resolution, trained_run
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 
 SHORT = {"pack.seq_len": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_examples": 8}
@@ -261,7 +262,7 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
     assert (
         cfg.model == first.model
         and cfg.init.run_sha256
-        and cfg.tokenizer.path == str(directory.tokenizer_folder(first.workdir))
+        and cfg.tokenizer.path == str(RunDirectory(first.workdir).tokenizer)
     )
     assert fields.fingerprint(
         resolution.resolve(config.Config(), asked | {"init.run_sha256": "0"})
@@ -310,9 +311,7 @@ def test_a_name_is_fetched_by_their_library(folders, texts, tmp_path, monkeypatc
         initialization.init_from_source(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1
     ).any()
     for place in ("hf:org/bert@main", f"{folders['bert']}/.", str(folders["bert"])):
-        assert finetuning_recipe.choose_finetuning_folder(place, "sst2") == directory.finetuning_folder(
-            "runs/bert", "sst2"
-        )
+        assert finetuning_recipe.choose_finetuning_folder(place, "sst2") == (RunDirectory("runs/bert").tasks / "sst2")
     monkeypatch.setitem(sys.modules, "huggingface_hub", Library(None))
     with pytest.raises(
         errors.ConfigError, match=r"^hf:a/b: cannot be downloaded \(no network\); expected the name of a"

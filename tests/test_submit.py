@@ -17,7 +17,8 @@ from mlm.data.text import warnings_
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster import slurm
 from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state
-from mlm.training.run import directory, provenance, resolution
+from mlm.training.run import provenance, resolution
+from mlm.training.run.directory import RunDirectory
 
 EXPERIMENT = """SCALES = {"quick": {}}
 
@@ -204,9 +205,11 @@ def test_what_is_queued_done_or_held_is_submitted_no_second_time(sweep, go, tool
     assert members(sweep)[5:] == [[]]  # the table's job, which is in no queue
     assert "--dependency=afterany:4711" in own_slurm.list_calls(tools, "sbatch")[-1]
     (tools / "squeue").write_text("")
-    with directory.acquire_run(sweep.configs[1]):
+    with RunDirectory(sweep.configs[1].workdir).lock():
         monkeypatch.setattr(
-            sweep_state, "read_state", lambda cfg: at._replace(name="in use") if directory.is_held(cfg) else at
+            sweep_state,
+            "read_state",
+            lambda cfg: at._replace(name="in use") if RunDirectory(cfg.workdir).is_locked() else at,
         )
         go(max_running=1)
     assert members(sweep)[6:] == [["width8-seed0"], ["width16-seed0", "width16-seed1"], []]
@@ -228,16 +231,16 @@ def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tool
 
 
 def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
-    directory.write_error(sweep.configs[1].workdir, "Diverged, before it was submitted")
+    files.write_text(RunDirectory(sweep.configs[1].workdir).error, "Diverged, before it was submitted\n")
     go(max_running=1, points_per_command=2)
     first = Path(job_registry.read_jobs(sweep.root)[0].file)
     jobs.log_path(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
     fill_queue(tools, sweep, "0|RUNNING")
     a, b, c, d = sweep.configs
-    directory.write_error(d.workdir, "Diverged: step 3")
-    directory.metrics_file(a.workdir).parent.mkdir()
-    files.write_records(directory.metrics_file(a.workdir), [{"step": 100, "loss": 2.0, "timed_seconds": 50.0}])
-    with directory.acquire_run(a):
+    files.write_text(RunDirectory(d.workdir).error, "Diverged: step 3\n")
+    RunDirectory(a.workdir).metrics.parent.mkdir()
+    files.write_records(RunDirectory(a.workdir).metrics, [{"step": 100, "loss": 2.0, "timed_seconds": 50.0}])
+    with RunDirectory(a.workdir).lock():
         found = {one.point: one for one in status.read_status(sweep.root, sweep.configs)}
     assert [found[sweep_points.point_name(cfg)].state for cfg in (a, b, c, d)] == [
         "running",
@@ -246,7 +249,7 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
         "failed",
     ]
     seconds = (a.train.steps - 100) // 2
-    with directory.acquire_run(b):
+    with RunDirectory(b.workdir).lock():
         assert [one.state for one in status.read_status(sweep.root, sweep.configs)] == [
             "queued",
             "running",

@@ -11,7 +11,19 @@ import pytest
 from small import make_letters_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import directory, divergence, log, loop, preemption, vmapped_runs
+from mlm.data.text import warnings_
+from mlm.training.run import (
+    directory,
+    divergence,
+    log,
+    loop,
+    periodic_evaluation,
+    preemption,
+    resolution,
+    trackers,
+    vmapped_runs,
+)
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 
 STEPS = 12
@@ -137,7 +149,7 @@ def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config(folder):
     assert_tracked(cfg.workdir)
     assert any(Path(cfg.workdir, "tensorboard").iterdir())
     assert read_wandb_exits(cfg.workdir) == [0] and read_mlflow_status(cfg.workdir) == "FINISHED"
-    flat = fields.flatten(directory.pin_kernels(cfg))
+    flat = fields.flatten(RunDirectory(cfg.workdir).pin_kernels(cfg))
     assert read_wandb(cfg.workdir)[2].items() >= json.loads(json.dumps(flat)).items()
     assert read_mlflow(cfg.workdir)[2] == {name: str(value) for name, value in flat.items()}
 

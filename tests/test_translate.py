@@ -20,7 +20,7 @@ from mlm.data.tokenizers import kinds
 from mlm.evaluation import evaluation_tasks, translation_scores
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_tables
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -169,7 +169,7 @@ def test_the_answer_is_kept_with_what_was_found(run):
     )
     found = translation_scores.evaluate(run, part, lambda: told.append(1))
     assert found["pairs"] == 2 and found["truncated"] == 0 and told == [1] and 50 < found["bleu"] < 100
-    assert directory.read_predictions(run.cfg.workdir, "own-beam1")[1] == {
+    assert RunDirectory(run.cfg.workdir).read_predictions("own-beam1")[1] == {
         "source": "w6 w7 w8 w9",
         "target": "w6 w7 w8 w1",
         "translation": "w6 w7 w8 w9",

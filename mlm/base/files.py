@@ -1,34 +1,39 @@
-"""Files that are written atomically and detect damage: text, JSON, JSON lines.
+"""Files that are written atomically, and checked where they are opened: text, JSON, JSON lines.
+
+A JSON object is written with its own SHA-256, and holds those of the larger files that belong to it: a run's result has
+those of its held-out columns and its log, its config that of the tokenizer, a checkpoint's origin that of its arrays,
+the manifest of a cache's folder those of the folder's files. A file whose digest differs raises DamagedFile.
 
 They lie on a disk or on a bucket (storage.py). A bucket that cannot be reached raises buckets.BucketError; its files do
 not count as damaged.
 """
 
 import contextlib
-import difflib
+import functools
 import hashlib
 import json
+import operator
 import os
 import tempfile
-import zlib
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, cast
+
+from absl import logging
 
 from mlm.base import buckets, errors
 from mlm.base.storage import BUCKET, DISK, get_storage
 
 MAX_REGULAR_BYTES = 2**28  # of a JSON file that somebody else made; tokenizers of many languages have some 2**24
 DIGEST_KEY = "sha256_of_the_rest"  # in a JSON object: the digest of all other keys
-CHECKSUM_KEY = "crc32"  # the same in a line of a JSON lines file
 
 
 class DamagedFile(errors.ConfigError):
     """A file is not what was written: it was truncated or changed since."""
 
 
-class OutdatedFormat(DamagedFile):
-    """A file may be intact, but an older version of mlm wrote it without a digest."""
+class MissingDigest(DamagedFile):
+    """A JSON object has no digest: perhaps an older version of mlm or another program wrote it, so it must stay."""
 
 
 def make_path(*parts: PurePath | str) -> Path:
@@ -120,6 +125,24 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
+def compute_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal. Raises OSError; on a bucket also BucketError."""
+    if get_storage(path).is_remote:
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_sha256(path: Path, sha256: str) -> None:
+    """Raises DamagedFile unless the file has this digest."""
+    try:
+        is_intact = compute_sha256(path) == sha256
+    except OSError as error:
+        raise DamagedFile(f"{path} is damaged: {describe_error(error)}") from None
+    if not is_intact:
+        raise DamagedFile(f"{path} is damaged: it is not what was written")
+
+
 def json_sha256(value: Any) -> str:
     """The digest of a JSON value, the same for every layout and order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
@@ -133,12 +156,12 @@ def add_digest(value: dict[str, Any]) -> dict[str, Any]:
 def verify_digest(value: Any, name: Path | str) -> dict[str, Any]:
     """The object that `add_digest` was given. Raises DamagedFile, which names the file, if it has changed since."""
     if not isinstance(value, dict) or not value:
-        raise DamagedFile(f"{name} is damaged: it lacks its digest")
+        raise DamagedFile(f"{name} is damaged: it is no JSON object")
     entries = cast(dict[str, Any], value)
     if DIGEST_KEY not in entries:
-        if difflib.get_close_matches(DIGEST_KEY, entries, 1, 0.9):
-            raise DamagedFile(f"{name} is damaged: it lacks its digest")
-        raise OutdatedFormat(f"{name} lacks its digest: an older version wrote it; move it away to make it again")
+        raise MissingDigest(
+            f"{name} lacks its digest: it is damaged, or an older version wrote it; move it away to make it again"
+        )
     content = {key: item for key, item in entries.items() if key != DIGEST_KEY}
     if entries[DIGEST_KEY] != json_sha256(content):
         raise DamagedFile(f"{name} is damaged: its digest does not match")
@@ -161,28 +184,35 @@ def read_json_with_digest(path: Path) -> dict[str, Any] | None:
     return verify_digest(value, path)
 
 
+@contextlib.contextmanager
+def recover_damaged() -> Generator[None]:
+    """Warns of a damaged file, which then counts as missing. A JSON file without a digest stays and is an error."""
+    try:
+        yield
+    except MissingDigest:
+        raise
+    except DamagedFile as damaged:
+        warn_once(f"{damaged}; it is made again")
+
+
+@functools.cache  # a run checks its directory before and after it locks it
+def warn_once(text: str) -> None:
+    """Logs a warning, once per process."""
+    logging.warning(text)
+
+
 def describe_error(error: Exception) -> str:
     """The error's message as one line, without the path that an OSError names."""
     return getattr(error, "strerror", None) or errors.first_line(error) or type(error).__name__
 
 
-def encode_record(record: dict[str, Any]) -> str:
-    """The record as a line of JSON with a checksum."""
-    text = json.dumps(record)
-    return json.dumps({**record, CHECKSUM_KEY: _crc32(json.loads(text))}) + "\n"
-
-
-def _crc32(record: Any) -> str:
-    return f"{zlib.crc32(json.dumps(record, sort_keys=True).encode()):08x}"
-
-
 def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Writes a file of records, a line each with its own digest."""
-    write_text(path, "".join(map(encode_record, records)))
+    """Writes a file of records, a line each."""
+    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def read_complete_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The records of the intact lines, and a message for each damaged line.
+    """The records of a log, each with an integer "step", and a message for each damaged line.
 
     A missing file has no lines. A last line without its newline, left by a kill, is skipped silently.
     """
@@ -197,14 +227,11 @@ def read_complete_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for number, text in enumerate(lines, 1):
         try:
             record = json.loads(text)
-            if record.pop(CHECKSUM_KEY) != _crc32(record):
-                raise ValueError("its checksum does not match")
+            record.pop("crc32", None)  # of an earlier version
+            operator.index(record["step"])
             records.append(record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            messages.append(
-                f"{path} is damaged: line {number}: "
-                + (describe_error(error) if isinstance(error, ValueError) else "it lacks its checksum")
-            )
+            messages.append(f"{path} is damaged: line {number}: {describe_error(error)}")
     return records, messages
 
 
@@ -214,21 +241,3 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     if messages:
         raise DamagedFile(messages[0])
     return records
-
-
-class RecordWriter:
-    """Appends records to a JSON lines file on a disk, each at once."""
-
-    def __init__(self, path: Path, records: Iterable[dict[str, Any]]):
-        """records: the first lines of the file, which replace what is there."""
-        write_records(path, records)
-        self.file = path.open("a", encoding="utf-8")
-
-    def add(self, record: dict[str, Any]) -> None:
-        """Appends a record."""
-        self.file.write(encode_record(record))
-        self.file.flush()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self.file.close()

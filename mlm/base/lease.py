@@ -1,10 +1,10 @@
 """A lease: exclusive ownership of a folder on a bucket by one process.
 
-Leases are numbered objects in the folder's .lease/; the highest number counts. A process takes the folder by creating
-the next number, which only one process can do. It may do so if there is no lease, if the owner has released it, if the
-owner is a process of this machine that has ended, or if the owner has not renewed it while this process watched it for
-EXPIRY_SECONDS. The owner renews the lease every RENEW_SECONDS. Once it has not managed to for EXPIRY_SECONDS, or a
-higher number exists, it writes nothing more to the folder.
+Leases are numbered objects in the folder's .lease/; the newest counts until it expires. A process takes the folder by
+creating the next number, which only one process can do. It may do so if there is no lease, or the newest has expired:
+its owner has released it, was a process of this machine that has ended, or has not renewed it for EXPIRY_SECONDS. The
+owner renews it every RENEW_SECONDS. Once it has not managed to for EXPIRY_SECONDS, or a higher number exists, it writes
+nothing more to the folder. The machines' clocks must agree up to EXPIRY_SECONDS - RENEW_SECONDS.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import platform
 import threading
 import time
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import Any
 
 from absl import logging
 
@@ -22,7 +22,6 @@ from mlm.base import buckets, errors
 
 RENEW_SECONDS, EXPIRY_SECONDS = 15.0, 60.0
 POLL_SECONDS = 2.0  # between two looks at another process's lease
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # CLOCK_BOOTTIME also counts while the machine sleeps
 HELD_LEASES: dict[str, "Lease"] = {}  # by folder: the leases of this process
 
 
@@ -30,30 +29,14 @@ class FolderInUse(errors.ConfigError):
     """Another process holds the folder."""
 
 
-class Bucket(Protocol):
-    """What a lease needs of a bucket's storage (storage.py)."""
-
-    def list(self, folder: str) -> "list[str]":
-        """The names in a folder; none if there is no folder."""
-        ...
-
-    def read(self, path: str) -> bytes:
-        """The content of a file."""
-        ...
-
-    def write(self, path: str, content: bytes, *, exclusive: bool = False) -> None:
-        """Writes a file; exclusive: raises FileExistsError if there is one."""
-        ...
-
-
 class Lease:
-    """A lease on a folder, renewed by a thread until it is closed. bucket: the folder's storage."""
+    """A lease on a folder, renewed by a thread until it is closed. bucket: the folder's storage (storage.py)."""
 
-    def __init__(self, bucket: Bucket, folder: PurePath | str, message: str):
-        """Raises FolderInUse with this message if another process holds the folder."""
-        self.bucket, self.folder, self.lost, self.renewals = bucket, str(folder), False, 0
+    def __init__(self, bucket: Any, folder: PurePath | str, message: str):
+        """Waits for a lease that may be a killed process's. Raises FolderInUse, with this message, if it is renewed."""
+        self.bucket, self.folder, self.lost, self.expires = bucket, str(folder), False, 0.0
         self.ended, self.mutex = threading.Event(), threading.Lock()
-        self.number, self.renewed = watch_lease(bucket, folder, message) + 1, time.clock_gettime(CLOCK)
+        self.number = wait_for_expiry(bucket, folder, message) + 1
         try:
             self._write(exclusive=True)
         except FileExistsError:
@@ -61,33 +44,30 @@ class Lease:
         HELD_LEASES[self.folder] = self
         threading.Thread(target=self._renew_until_closed, daemon=True).start()
 
-    def _write(self, *, free: bool = False, exclusive: bool = False) -> None:
-        owner = {"machine": machine_id(), "pid": os.getpid(), "host": platform.node()}
-        record = {**owner, "renewals": self.renewals, "time": time.time(), "free": free}
-        path = lease_path(self.folder, self.number)
-        self.bucket.write(path, json.dumps(record).encode(), exclusive=exclusive)
+    def _write(self, *, release: bool = False, exclusive: bool = False) -> None:
+        expires = 0.0 if release else time.time() + EXPIRY_SECONDS
+        record = {"machine": machine_id(), "pid": os.getpid(), "host": platform.node(), "expires": expires}
+        self.bucket.write(make_lease_path(self.folder, self.number), json.dumps(record).encode(), exclusive=exclusive)
+        self.expires = expires
 
     def _renew_until_closed(self) -> None:
         while not self.ended.wait(RENEW_SECONDS) and not self.lost:
             with contextlib.suppress(buckets.BucketError):  # the next round tries again
                 self.renew()
 
-    def renew(self, *, free: bool = False) -> None:
+    def renew(self, *, release: bool = False) -> None:
         """Rewrites the lease, or marks it as lost if it no longer counts. Raises BucketError if the bucket fails.
 
-        free: releases it, so that another process may take it at once.
+        release: lets it expire, so that another process may take the folder at once.
         """
         with self.mutex:
-            start = time.clock_gettime(CLOCK)
-            self.lost = self.lost or find_newest(self.bucket, self.folder) != self.number
-            if not self.lost and (free or not self.ended.is_set()):
-                self.renewals += 1
-                self._write(free=free)
-                self.renewed = start
+            self.lost = self.lost or read_newest(self.bucket, self.folder)[0] != self.number
+            if not self.lost and (release or not self.ended.is_set()):
+                self._write(release=release)
 
     def check(self) -> None:
         """Raises FolderInUse if another process has the lease now, BucketError if that cannot be known."""
-        if not self.lost and time.clock_gettime(CLOCK) - self.renewed > EXPIRY_SECONDS - RENEW_SECONDS:
+        if not self.lost and time.time() > self.expires - RENEW_SECONDS:
             self.renew()
         if self.lost:
             raise FolderInUse(f"{self.folder}: another process has taken over; this one stops without writing more")
@@ -98,7 +78,7 @@ class Lease:
             self.ended.set()
             HELD_LEASES.pop(self.folder, None)
             with contextlib.suppress(buckets.BucketError):  # the lease then expires
-                self.renew(free=True)
+                self.renew(release=True)
 
     def __enter__(self) -> "Lease":
         return self
@@ -114,50 +94,37 @@ def check_held(path: PurePath | str) -> None:
             lease.check()
 
 
-def is_held(bucket: Bucket, folder: PurePath | str) -> bool:
-    """Whether some process has the lease of a folder, if the machines' clocks agree."""
-    record = read_lease(bucket, folder, find_newest(bucket, folder))
-    return not is_free(record) and time.time() - record.get("time", 0.0) < EXPIRY_SECONDS
-
-
-def watch_lease(bucket: Bucket, folder: PurePath | str, message: str) -> int:
-    """The number of the newest lease, once that is free or has expired; 0 if there is none.
+def wait_for_expiry(bucket: Any, folder: PurePath | str, message: str) -> int:
+    """The number of the newest lease, once that has expired; 0 if there is none.
 
     Raises FolderInUse with this message if its owner renews it meanwhile, or another process takes the folder.
     """
-    number, deadline = find_newest(bucket, folder), time.monotonic() + EXPIRY_SECONDS
-    record = first = read_lease(bucket, folder, number)
-    if not is_free(record):
-        holder = f"process {record['pid']} on {record['host']}"
-        logging.warning(
-            "%s: held by %s; waiting up to %.0f s to see whether it still is", folder, holder, EXPIRY_SECONDS
-        )
-    while not is_free(record) and time.monotonic() < deadline:
+    number, record = first = read_newest(bucket, folder)
+    if not has_expired(record):
+        holder, seconds = f"process {record['pid']} on {record['host']}", record["expires"] - time.time()
+        logging.warning("%s: held by %s; waiting up to %.0f s to see whether it still is", folder, holder, seconds)
+    while not has_expired(record):
         time.sleep(POLL_SECONDS)
-        record = read_lease(bucket, folder, number)
-        if find_newest(bucket, folder) != number or (record != first and not is_free(record)):
+        newest = _, record = read_newest(bucket, folder)
+        if newest != first and not (newest[0] == number and has_expired(record)):
             raise FolderInUse(message)
     return number
 
 
-def lease_path(folder: PurePath | str, number: int) -> str:
+def make_lease_path(folder: PurePath | str, number: int) -> str:
     """The path of a folder's lease of this number."""
     return f"{folder}/.lease/{number:08d}"
 
 
-def find_newest(bucket: Bucket, folder: PurePath | str) -> int:
-    """The number of the lease that counts; 0 if there is none."""
-    return max((int(name) for name in bucket.list(f"{folder}/.lease") if name.isdigit()), default=0)
+def read_newest(bucket: Any, folder: PurePath | str) -> tuple[int, dict[str, Any]]:
+    """The number and the record of the lease that counts; 0 and {} if there is none."""
+    number = max((int(name) for name in bucket.list(f"{folder}/.lease") if name.isdigit()), default=0)
+    return number, json.loads(bucket.read(make_lease_path(folder, number))) if number else {}
 
 
-def read_lease(bucket: Bucket, folder: PurePath | str, number: int) -> dict[str, Any]:
-    """The record of the lease of this number; {} for 0."""
-    return json.loads(bucket.read(lease_path(folder, number))) if number else {}
-
-
-def is_free(record: dict[str, Any]) -> bool:
-    """Whether there is no lease, it was released, or its owner is a process of this machine that has ended."""
-    if not record or record.get("free"):
+def has_expired(record: dict[str, Any]) -> bool:
+    """Whether there is no lease, or it has expired, or its owner is a process of this machine that has ended."""
+    if time.time() > record.get("expires", 0.0):
         return True
     return record["machine"] == machine_id() != "" and not os.path.exists(f"/proc/{record['pid']}")
 

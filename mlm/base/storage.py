@@ -194,7 +194,7 @@ class _Bucket(Storage):
             time.sleep(lease.POLL_SECONDS)
 
     def is_locked(self, folder: Path) -> bool:
-        return lease.is_held(self, folder)
+        return not lease.has_expired(lease.read_newest(self, folder)[1])
 
 
 DISK, BUCKET = Storage(), _Bucket()

@@ -157,7 +157,8 @@ def select_runs(workdirs: list[str]) -> list[str]:
     Raises ConfigError if several are given and none has a trained model.
     """
     from mlm.base import errors, files
-    from mlm.training.run import directory, pretrained_folder
+    from mlm.training.run import pretrained_folder
+    from mlm.training.run.directory import RunDirectory
 
     skipped: dict[str, list[str]] = {}
     selected = []
@@ -165,9 +166,9 @@ def select_runs(workdirs: list[str]) -> list[str]:
         if pretrained_folder.is_pretrained_folder(workdir):
             selected.append(workdir)
             continue
-        steps = [int(path.name) for path in directory.checkpoint_folder(workdir).glob("*") if path.name.isdigit()]
+        steps = [int(path.name) for path in RunDirectory(workdir).checkpoints.glob("*") if path.name.isdigit()]
         try:
-            identity = directory.read_identity(workdir)
+            identity = RunDirectory(workdir).read_identity()
         except files.DamagedFile:
             skipped.setdefault("skipped, damaged config", []).append(workdir)
             continue
@@ -221,9 +222,10 @@ def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> d
     from mlm.base import errors
     from mlm.cli import evaluate_cases
     from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import checkpoint, directory, trained_run
+    from mlm.training.run import checkpoint, trained_run
+    from mlm.training.run.directory import RunDirectory
 
-    directory.require_identity(workdir)
+    RunDirectory(workdir).require_identity()
     steps, cases, by_step = checkpoint.list_milestones(workdir), None, {}
     if not steps:
         raise errors.ConfigError(

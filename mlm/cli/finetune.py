@@ -56,7 +56,8 @@ def main(words: list[str]) -> None:
     from mlm.base.estimates import read_first_score, read_scores
     from mlm.data.tasks import task_file
     from mlm.evaluation import evaluation_tasks, text_baseline
-    from mlm.training.run import directory, divergence, finetuning_recipe, log, loop
+    from mlm.training.run import divergence, finetuning_recipe, log, loop
+    from mlm.training.run.directory import RunDirectory
     from mlm.training.run.preemption import RunStopped
     from mlm.training.step import parallel
 
@@ -88,7 +89,7 @@ def main(words: list[str]) -> None:
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
     if line := describe_weak_score(read_scores(result), result["evaluation"]):
         print(line)
-    answers = directory.read_predictions(cfg.workdir, "dev") if parallel.is_primary() else []
+    answers = RunDirectory(cfg.workdir).read_predictions("dev") if parallel.is_primary() else []
     if cfg.objective == "classification" and (line := describe_unpredicted_classes(answers)):
         print(line)
     if line := text_baseline.describe(first, result["evaluation"][first.name], evaluations, cfg.data.task):

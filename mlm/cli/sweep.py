@@ -223,7 +223,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     from mlm.base import buckets, errors, fields, files
     from mlm.launch.sweep import sweep_points
     from mlm.report import series
-    from mlm.training.run import directory
+    from mlm.training.run.directory import CHECKPOINT_SCHEMES
 
     errors.require_one_of("--scale", args.scale, list(experiment.SCALES))
     overrides = dict(config_flags.overrides)
@@ -234,7 +234,7 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
             "config.workdir",
             str(root),
             writable=not is_preview and args.verb not in ("list", "status"),
-            schemes=directory.CHECKPOINT_SCHEMES,
+            schemes=CHECKPOINT_SCHEMES,
         )
     sweep = experiment.sweep(args.scale)
     points = sweep_points.resolve_points(config_flags.load_base(), sweep, overrides)

@@ -202,7 +202,8 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     from mlm.base.estimates import read_scores
     from mlm.data.rows import pack
     from mlm.evaluation import engine
-    from mlm.training.run import directory, divergence, log, loop
+    from mlm.training.run import divergence, log, loop
+    from mlm.training.run.directory import RunDirectory
     from mlm.training.run.preemption import RunStopped
     from mlm.training.step import optim
 
@@ -210,7 +211,7 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
         consistency.check_devices(args.expect_processes, args.expect_devices)
         engine.check(cfg)
         packed = pack.load_dataset(cfg)
-        content = "a result" if directory.result_file(cfg.workdir).exists() else "none"
+        content = "a result" if RunDirectory(cfg.workdir).result.exists() else "none"
         facts |= packed.manifest["inputs"] | {f"what {cfg.workdir} holds": content}
     try:
         if args.extend_to:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
-from mlm.training.run import directory, trained_run
+from mlm.training.run import trained_run
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.progress import Progress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
@@ -88,7 +89,7 @@ def select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[Eva
 
 def list_missing_cases(cfg: config.Config, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
     """The cases of which a finished run has no result yet. Raises Damaged for a damaged evaluations.json."""
-    stored = directory.read_evaluations(cfg.workdir)
+    stored = RunDirectory(cfg.workdir).read_evaluations()
     if (stored.get("fingerprint"), stored.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
         return list(cases)
     return select_pending(stored, cases)
@@ -113,17 +114,17 @@ def finish_evaluations(
         FolderInUse: another process holds the run's directory.
     """
     pending = list(cases)
-    with directory.recover_damaged():
+    with files.recover_damaged():
         pending = list_missing_cases(cfg, cases)
     if not pending:
-        return directory.read_evaluations(cfg.workdir)
+        return RunDirectory(cfg.workdir).read_evaluations()
     local_fields = {
         name: value
         for name, value in fields.flatten(cfg).items()
         if name == "data.cache_dir" or name.startswith("downstream.")
     }
     run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
-    with directory.acquire_run(cfg) if parallel.is_primary() else contextlib.nullcontext():
+    with RunDirectory(cfg.workdir).lock() if parallel.is_primary() else contextlib.nullcontext():
         return evaluate(tasks, run, pending)
 
 
@@ -140,8 +141,8 @@ def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequen
             raise errors.ConfigError(f"run {run.cfg.workdir!r}: does not support the evaluation {name}: {reason}")
     contents = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "evaluations": {}, "summary": {}}
     stored = {}
-    with directory.recover_damaged():
-        stored = directory.read_evaluations(run.cfg.workdir, run.milestone)
+    with files.recover_damaged():
+        stored = RunDirectory(run.cfg.workdir).read_evaluations(run.milestone)
     if all(stored.get(name) == contents[name] for name in ("fingerprint", "step")):
         contents = stored
     pending = select_pending(contents, cases)
@@ -166,7 +167,7 @@ def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequen
             if summary := task.summarize(task_results):
                 contents["summary"][case.task] = summary
             if parallel.is_primary():
-                directory.write_evaluations(run.cfg.workdir, contents, run.milestone)
+                RunDirectory(run.cfg.workdir).write_evaluations(contents, run.milestone)
     finally:
         if bar is not None:
             bar.close()

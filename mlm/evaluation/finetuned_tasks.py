@@ -16,7 +16,8 @@ from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, task_specs, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
-from mlm.training.run import directory, divergence, finetuning_recipe, loop
+from mlm.training.run import divergence, finetuning_recipe, loop
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
@@ -106,7 +107,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     cfg = fields.override(
         cfg,
         {
-            "workdir": str(directory.finetuning_folder(run.cfg.workdir, name)),
+            "workdir": str(RunDirectory(run.cfg.workdir).tasks / name),
             "eval.batch_size": run.cfg.eval.batch_size,
             "parallel.mode": run.cfg.parallel.mode,
         },
@@ -118,7 +119,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         return {"diverged": str(error), "run": name}
     evaluations.finish_evaluations(PREDICTION_TASKS, cfg, predictions.list_cases(cfg), packed)
     if parallel.is_primary():
-        get_storage(cfg.workdir).remove_folder(directory.checkpoint_folder(cfg.workdir))
+        get_storage(cfg.workdir).remove_folder(RunDirectory(cfg.workdir).checkpoints)
     progress()
     return {"evaluation": result["evaluation"], "scores": result["scores"], "run": name}
 

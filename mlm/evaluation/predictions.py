@@ -8,7 +8,7 @@ from mlm.base import config
 from mlm.data.rows import pack
 from mlm.data.tasks import splits
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 from mlm.training.validation import split_scores
@@ -49,7 +49,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     if not parallel.is_primary():
         return {}
     records = iterate_records(run.cfg, packed, SPLITS[case.name], columns)
-    directory.write_predictions(run.cfg.workdir, case.name, records)
+    RunDirectory(run.cfg.workdir).write_predictions(case.name, records)
     return split_scores.summarize(columns, run.program.objective.scores)
 
 

@@ -14,7 +14,7 @@ from mlm.data.text import parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.inference import decoding
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program
 
@@ -75,7 +75,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     progress()
     if not parallel.is_primary():
         return {}
-    directory.write_predictions(run.cfg.workdir, case.name, iterate_records(pairs, texts))
+    RunDirectory(run.cfg.workdir).write_predictions(case.name, iterate_records(pairs, texts))
     references, rewritten = decode_references(run.tokenizer, [pair.target for pair in pairs])
     scores = compute_scores(texts, references, run.cfg.eval.mask_seed, case.inputs["bleu_tokenizer"])
     if rewritten:

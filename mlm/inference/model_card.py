@@ -6,7 +6,7 @@ import json
 from mlm import objectives
 from mlm.base import errors, fields, types
 from mlm.models.hub import heads
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 
 # By the end of a transformers class name.
 PIPELINES = {
@@ -64,7 +64,7 @@ def _format_run(cfg) -> list[str]:
     """The lines on the run that trained the model."""
     provenance, result, lines = None, None, []
     with contextlib.suppress(errors.ConfigError):
-        provenance, result = directory.read_provenance(cfg.workdir), directory.read_result(cfg.workdir)
+        provenance, result = RunDirectory(cfg.workdir).read_provenance(), RunDirectory(cfg.workdir).read_result()
     if result:
         lines += ["## Held-out scores", "", "| score | value | standard error |", "|---|---|---|"]
         scores = result["evaluation"]

@@ -183,12 +183,11 @@ class StopSignal:
 
 def newest_step(workdir: str) -> int:
     """The step of a run's newest checkpoint, 0 if it has none."""
-    from mlm.training.run import directory  # imports JAX, which is not needed before
+    from mlm.training.run.directory import RunDirectory  # imports JAX, which is not needed before
 
     with contextlib.suppress(OSError):
         return max(
-            (int(path.name) for path in directory.checkpoint_folder(workdir).iterdir() if path.name.isdigit()),
-            default=0,
+            (int(path.name) for path in RunDirectory(workdir).checkpoints.iterdir() if path.name.isdigit()), default=0
         )
     return 0
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from mlm.base import files
 from mlm.report import series
-from mlm.training.run import checkpoint, directory, trained_run
+from mlm.training.run import checkpoint, trained_run
+from mlm.training.run.directory import RunDirectory
 from tests.chaos import workloads
 
 TIME_KEY = re.compile("second|timed")
@@ -29,7 +30,7 @@ def drop_times(value):
 
 def digest_run(workdir: Path, folder: Path) -> dict[str, str]:
     """Raises DamagedFile for a damaged file, including a checkpoint's arrays."""
-    run = directory.read_finished_run(workdir)
+    run = RunDirectory(workdir).read_finished()
     if run is None:
         return {"result": "none"}
     columns = run.pop("held_out")

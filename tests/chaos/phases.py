@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mlm.base import files
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 from tests.chaos import experiment, workloads
 
 CACHE_PHASES = {
@@ -24,7 +24,7 @@ class PhaseObserver:
     def __init__(self, folder: Path, arguments: Sequence[str]):
         self.folder, self.is_sweep = folder, "sweep" in arguments
         self.old_partials = {*self.list_partial_folders(), *self.list_partial_checkpoints()}
-        self.num_starts = {workdir: len(directory.read_provenance(workdir)) for workdir in self.list_workdirs()}
+        self.num_starts = {workdir: len(RunDirectory(workdir).read_provenance()) for workdir in self.list_workdirs()}
         self.num_logs = len(self.list_worker_logs())
 
     def list_partial_folders(self) -> list[Path]:
@@ -70,25 +70,25 @@ class PhaseObserver:
 
 def read_starts(workdir: Path) -> list[dict]:
     with contextlib.suppress(files.DamagedFile):
-        return directory.read_provenance(workdir)
+        return RunDirectory(workdir).read_provenance()
     return []
 
 
 def is_done(workdir: Path) -> bool:
     """Whether a run has its result and the last of its evaluations."""
     with contextlib.suppress(files.DamagedFile, json.JSONDecodeError):
-        evaluations = directory.read_evaluations(workdir).get("evaluations", {})
+        evaluations = RunDirectory(workdir).read_evaluations().get("evaluations", {})
         last = {"tasks": "predictions", workloads.RUNS: "tasks"}[workdir.parent.name]
-        return directory.result_file(workdir).exists() and last in evaluations
+        return RunDirectory(workdir).result.exists() and last in evaluations
     return False
 
 
 def find_run_phase(workdir: Path) -> str:
     """The phase of an active run."""
-    first_step, metrics = read_starts(workdir)[-1]["step"], directory.metrics_file(workdir)
+    first_step, metrics = read_starts(workdir)[-1]["step"], RunDirectory(workdir).metrics
     num_steps, eval_every = experiment.SMALL["train.steps"], experiment.SMALL["train.eval_every"]
     records = [record for record in files.read_complete_lines(metrics)[0] if record["step"] > first_step]
-    if directory.result_file(workdir).exists():
+    if RunDirectory(workdir).result.exists():
         return "results"
     old = not metrics.exists() or metrics.stat().st_mtime_ns < (workdir / "provenance.json").stat().st_mtime_ns
     if old or not records:

@@ -4,7 +4,7 @@ Under its name lie the files, each called by its digest too, and at last the man
 that put at once never mix. While one makes, others wait (base/lease.py), and fetch.
 """
 
-import hashlib
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,9 @@ def fetch_folder(bucket_folder: Path, folder: Path, inputs: dict[str, Any]) -> d
         if manifest["inputs"] != inputs:
             raise files.DamagedFile(f"{bucket_folder / MANIFEST} is damaged: it was changed")
         for name, digest in manifest["sha256"].items():
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 BUCKET.download(_make_object_path(bucket_folder, name, digest), folder / name)
-            except FileNotFoundError:
-                raise files.DamagedFile(f"{bucket_folder} is damaged: it lacks {name}") from None
-            if file_sha256(folder / name) != digest:
-                raise files.DamagedFile(f"{bucket_folder} is damaged: the digest of {name} does not match")
+            files.check_sha256(folder / name, digest)
     except files.DamagedFile as damaged:
         logging.warning("%s; making it again", damaged)
         for file in folder.iterdir():
@@ -63,7 +60,7 @@ def fetch_folder(bucket_folder: Path, folder: Path, inputs: dict[str, Any]) -> d
 
 def upload_folder(folder: Path, bucket_folder: Path, manifest: dict[str, Any]) -> None:
     """Puts the files of a folder on a bucket, and last the manifest with their digests."""
-    digests = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
+    digests = {path.name: files.compute_sha256(path) for path in sorted(folder.iterdir())}
     for name, digest in digests.items():
         BUCKET.upload(folder / name, _make_object_path(bucket_folder, name, digest))
     files.write_json_with_digest(bucket_folder / MANIFEST, {**manifest, "sha256": digests})
@@ -71,9 +68,3 @@ def upload_folder(folder: Path, bucket_folder: Path, manifest: dict[str, Any]) -
 
 def _make_object_path(bucket_folder, name, digest):
     return bucket_folder / f"{digest[:16]}-{name}"
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -48,18 +48,18 @@ def get_or_make_folder(
         except OSError as error:
             if error.errno not in READ_ONLY_ERRORS:
                 raise
-            manifest, fault = _verify_folder(folder, inputs)  # a cache that others fill serves what it has
-            if fault:
+            try:
+                return folder, _read_manifest(folder, inputs)  # a cache that others fill serves what it has
+            except files.DamagedFile as damaged:
                 raise errors.ConfigError(
                     f"config.data.cache_dir = {str(cache)!r}: expected a folder to write in "
-                    f"({error.strerror}), or one that has {name} ({fault})"
+                    f"({error.strerror}), or one that has {name} ({damaged})"
                 ) from None
-            return folder, manifest
         if folder.exists():
-            manifest, fault = _verify_folder(folder, inputs)
-            if not fault:
-                return folder, manifest
-            logging.warning("%s: %s; making it again", folder, fault)
+            try:
+                return folder, _read_manifest(folder, inputs)
+            except files.DamagedFile as damaged:
+                logging.warning("%s; making it again", damaged)
             _remove_folder(folder)
         if is_locked:  # what a killed process left; without the lock it might be a live one's
             for leftover in folder.parent.glob(f".{name}.part-*"):
@@ -67,16 +67,16 @@ def get_or_make_folder(
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=folder.parent))
         try:
             manifest = {"inputs": inputs, **make(temporary)}
-            manifest["sha256"] = {path.name: bucket_cache.file_sha256(path) for path in sorted(temporary.iterdir())}
+            manifest["sha256"] = {path.name: files.compute_sha256(path) for path in sorted(temporary.iterdir())}
             files.write_json_with_digest(temporary / bucket_cache.MANIFEST, manifest)
             temporary.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
             _sync_to_disk(temporary)
             try:
                 temporary.rename(folder)
-            except OSError:  # another process came first, where locks do not work
-                manifest, fault = _verify_folder(folder, inputs)
-                if fault:
-                    raise OSError(f"{folder}: {fault}") from None
+            except OSError:
+                if not folder.exists():
+                    raise
+                manifest = _read_manifest(folder, inputs)  # another process came first, where locks do not work
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return folder, manifest
@@ -97,20 +97,14 @@ def _hold_lock(path) -> Iterator[bool]:
         yield True
 
 
-def _verify_folder(folder, inputs) -> tuple[dict, str]:
-    """The manifest, and what is wrong with the folder ("" where nothing is)."""
-    try:
-        manifest = files.verify_digest(json.loads((folder / bucket_cache.MANIFEST).read_text()), bucket_cache.MANIFEST)
-        if manifest["inputs"] != inputs:
-            return {}, f"{bucket_cache.MANIFEST} was changed"
-        for name, digest in manifest["sha256"].items():
-            if bucket_cache.file_sha256(folder / name) != digest:
-                return {}, f"{name} differs from its SHA-256 in {bucket_cache.MANIFEST}"
-    except files.DamagedFile as damaged:
-        return {}, str(damaged)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return {}, f"not complete ({error})"
-    return manifest, ""
+def _read_manifest(folder, inputs) -> dict[str, Any]:
+    """The manifest of a folder. Raises DamagedFile unless the folder is complete and intact."""
+    manifest = files.read_json_with_digest(folder / bucket_cache.MANIFEST)
+    if manifest is None or manifest["inputs"] != inputs:
+        raise files.DamagedFile(f"{folder} is damaged: it lacks the {bucket_cache.MANIFEST} of its inputs")
+    for name, sha256 in manifest["sha256"].items():
+        files.check_sha256(folder / name, sha256)
+    return manifest
 
 
 def _sync_to_disk(folder):

@@ -13,7 +13,7 @@ from mlm.base import config, errors, files
 from mlm.launch.sweep import worker
 from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt
 from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, read_state
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel, program
 
 MAX_VMAP_RUNS = 16  # points that are vmapped together
@@ -135,7 +135,7 @@ class SweepRunner:
             if member.platform is None or member.assigned:
                 continue
             self.waiting = [cfg for cfg in self.waiting if read_state(cfg).name != "done"]
-            available = [cfg for cfg in self.waiting if not directory.is_held(cfg)]
+            available = [cfg for cfg in self.waiting if not RunDirectory(cfg.workdir).is_locked()]
             if not available:
                 return
             others = {other.last_program for other in self.workers if other is not member}
@@ -152,7 +152,7 @@ class SweepRunner:
             self.waiting = [cfg for cfg in self.waiting if cfg not in member.assigned]
             for cfg in member.assigned:
                 with contextlib.suppress(OSError):
-                    directory.error_file(cfg.workdir).unlink()
+                    RunDirectory(cfg.workdir).error.unlink()
             with contextlib.suppress(BrokenPipeError):  # remove_worker handles a worker that has just ended
                 member.pipe.send(member.assigned)
 
@@ -213,4 +213,4 @@ class SweepRunner:
         """Stores the error of a point in `failures`, and in the point's directory if that can be written."""
         self.failures[workdir] = error
         with contextlib.suppress(OSError):  # what keeps the point from training may keep this from being written
-            directory.write_error(workdir, error)
+            files.write_text(RunDirectory(workdir).error, error + "\n")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mlm.base import batch_warmup, config, files
 from mlm.launch.cluster import job, registry
 from mlm.launch.sweep import job_registry, sweep_points, sweep_state
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 
 FINAL_STATES = ("done", "damaged", "failed")
 
@@ -76,7 +76,7 @@ def describe_point(
 
 def estimate_time_left(cfg: config.Config, point: sweep_state.PointState) -> str:
     """The time of the remaining steps at the speed of the recorded ones."""
-    records, _ = files.read_complete_lines(directory.metrics_file(cfg.workdir))
+    records, _ = files.read_complete_lines(RunDirectory(cfg.workdir).metrics)
     timed = [record for record in records if record.get("timed_seconds")]
     if not timed:
         return ""

@@ -289,13 +289,13 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
 def is_reachable(root: Path) -> bool:
     """Whether the sweep's folder can be read; if a bucket cannot be reached from here, prints that."""
     from mlm.base import buckets, errors, files
-    from mlm.training.run import directory
+    from mlm.training.run.directory import CHECKPOINT_SCHEMES
 
     outcome: list[Exception | None] = [buckets.BucketAccessError(f"{root}: no answer within {BUCKET_SECONDS} s")]
 
     def check():
         try:
-            files.check_folder("config.workdir", str(root), writable=False, schemes=directory.CHECKPOINT_SCHEMES)
+            files.check_folder("config.workdir", str(root), writable=False, schemes=CHECKPOINT_SCHEMES)
             outcome[0] = None
         except errors.ConfigError as error:
             outcome[0] = error
@@ -342,7 +342,7 @@ def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_nam
     from mlm.base import files
     from mlm.launch.cluster import registry
     from mlm.launch.sweep import job_registry
-    from mlm.training.run import directory
+    from mlm.training.run.directory import RunDirectory
 
     cluster = registry.CLUSTERS[cluster_name]
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -355,7 +355,7 @@ def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_nam
     job_registry.write_jobs(root, [*submitted, record])
     for name in (name for names in points for name in names):
         with contextlib.suppress(OSError):  # an earlier failure; the point is tried again
-            directory.error_file(root / name).unlink()
+            RunDirectory(root / name).error.unlink()
     cluster_job = cluster.submit_job(job, path)
     job_registry.write_jobs(root, [*submitted, record._replace(cluster_job=cluster_job)])
     content = (

@@ -12,7 +12,8 @@ from rich.table import Table
 from mlm.base import batch_warmup, config, errors, fields, files
 from mlm.base.estimates import read_scores
 from mlm.evaluation import evaluation_tasks
-from mlm.training.run import directory, log
+from mlm.training.run import log
+from mlm.training.run.directory import RunDirectory
 
 LINE_INTERVALS = (30, 60, 120, 240, 480, 600)  # seconds between two lines about a point's steps, without a terminal
 REFRESH_SECONDS = 10  # between two looks at a point that this runner does not train
@@ -44,15 +45,16 @@ class PointState(NamedTuple):
 
 def read_point(cfg: config.Config) -> tuple[dict | None, str]:
     """A point's run for reports, None if it is not done or damaged; and a line about damaged files."""
+    directory = RunDirectory(cfg.workdir)
     try:
-        directory.read_identity(cfg.workdir)
-        run = directory.read_result(cfg.workdir)
+        directory.read_identity()
+        run = directory.read_result()
         if run is None:
-            files.read_records(directory.metrics_file(cfg.workdir))
-            directory.read_provenance(cfg.workdir)
+            files.read_records(directory.metrics)
+            directory.read_provenance()
         elif run["fingerprint"] != fields.fingerprint(cfg):
             return None, f"{cfg.workdir}: its result is that of another config; move it away"
-        if run := directory.read_finished_run(cfg.workdir):  # with today's evaluation settings
+        if run := directory.read_finished():  # with today's evaluation settings
             run["config"] |= {name: value for name, value in fields.flatten(cfg).items() if "downstream." in name}
     except files.DamagedFile as damaged:
         return None, f"{damaged}; {REDO_HINT}"
@@ -61,7 +63,7 @@ def read_point(cfg: config.Config) -> tuple[dict | None, str]:
 
 def read_failure(cfg: config.Config) -> tuple[str, str]:
     """The error of a failed point, "" if there is none; and a line if the error's file is damaged."""
-    path = directory.error_file(cfg.workdir)
+    path = RunDirectory(cfg.workdir).error
     try:
         message = path.read_text(encoding="utf-8").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -75,11 +77,11 @@ def read_state(cfg: config.Config) -> PointState:
     """The state of a point, from its directory alone."""
     if not cfg.train.steps:
         return PointState("not measured", 0, 0, None, None, "")
-    records, _ = files.read_complete_lines(directory.metrics_file(cfg.workdir))
+    records, _ = files.read_complete_lines(RunDirectory(cfg.workdir).metrics)
     (run, run_damage), (error, error_damage) = read_point(cfg), read_failure(cfg)
     if run is not None and is_evaluated(cfg):
         name, error = "done", ""
-    elif directory.is_held(cfg):
+    elif RunDirectory(cfg.workdir).is_locked():
         name = "in use"
     elif run_damage or error_damage:
         name, error = "damaged", run_damage or error_damage
@@ -112,7 +114,7 @@ def load_results(points: Sequence[config.Config]) -> tuple[list[dict], list[str]
 
 def format_score(cfg: config.Config) -> str:
     """The main score of a point that is done."""
-    result = directory.read_result(cfg.workdir)
+    result = RunDirectory(cfg.workdir).read_result()
     assert result is not None
     return log.format_evaluation(result["evaluation"], read_scores(result)[:1])
 
@@ -134,9 +136,9 @@ class LastLine(NamedTuple):
 def describe_unmatched_runs(points: Sequence[config.Config]) -> str:
     """A line that names the runs in a sweep's folder that are none of its points, with reasons; or ""."""
     names_by_reason: dict[str, list[str]] = {}
-    for workdir in sorted(set(directory.list_sibling_runs(points[0].workdir)) - {cfg.workdir for cfg in points}):
+    for workdir in sorted(set(RunDirectory(points[0].workdir).list_siblings()) - {cfg.workdir for cfg in points}):
         try:
-            change = fields.describe_rng_change(directory.read_identity(workdir) or {})
+            change = fields.describe_rng_change(RunDirectory(workdir).read_identity() or {})
             reason = f"another version's, with other random draws ({change})" if change else "of other settings"
         except errors.ConfigError:
             reason = "damaged, or another version's"

@@ -71,7 +71,7 @@ def is_bug(error: BaseException) -> bool:
 
 
 def make_result(cfg: config.Config, number: int) -> dict:
-    """A result as directory.read_finished_run returns it. number: of the point, so that its scores are its own."""
+    """A result as RunDirectory.read_finished returns it. number: of the point, so that its scores are its own."""
     vocab_size, steps = cfg.tokenizer.vocab_size or VOCAB_SIZE, max(cfg.train.steps, 1)
     _, objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))
     scores = (*objective.scores, *list_references(cfg, objective))

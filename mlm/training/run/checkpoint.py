@@ -16,10 +16,11 @@ from absl import logging
 
 from mlm.base import buckets, config, errors, fields, files, types
 from mlm.base.storage import get_storage
-from mlm.training.run import directory, extension
+from mlm.training.run import extension
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hook import Hook
 from mlm.training.step import parallel
-from mlm.training.step.program import Program
+from mlm.training.step.program import Program, make_train_hparams
 
 NUM_KEPT = 2  # the newest, and the one before it in case the newest is damaged
 
@@ -45,28 +46,24 @@ def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> oc
 def open_milestones(workdir: Path | str, *, exclusive: bool = True) -> ocp.CheckpointManager:
     """The parameters of a run directory at its milestones: none is ever removed. exclusive: as in `open_manager`."""
     options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(
-        get_storage(workdir).make_absolute(directory.milestone_folder(workdir)), options=options
-    )
+    return ocp.CheckpointManager(get_storage(workdir).make_absolute(RunDirectory(workdir).milestones), options=options)
 
 
 def list_milestones(workdir: Path | str) -> list[int]:
     """The steps of a run's milestones, in order."""
-    return sorted(ocp.utils.checkpoint_steps(get_storage(workdir).make_absolute(directory.milestone_folder(workdir))))
+    return sorted(ocp.utils.checkpoint_steps(get_storage(workdir).make_absolute(RunDirectory(workdir).milestones)))
 
 
 def _find_folder(workdir):
-    return get_storage(workdir).make_absolute(directory.checkpoint_folder(workdir))
+    return get_storage(workdir).make_absolute(RunDirectory(workdir).checkpoints)
 
 
-def restore_or_init(
-    checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program, hparams: types.TracedHparams
-) -> Snapshot:
+def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
     """The newest intact checkpoint, or the initial state if there are no checkpoints. Deletes damaged checkpoints.
 
     Raises ConfigError as `restore` does, and DamagedFile if there are checkpoints but none is intact.
     """
-    target, faults = _make_restore_target(program, hparams), {}
+    target, faults = _make_restore_target(cfg, program), {}
     for step in sorted(checkpoints.all_steps(), reverse=True):
         try:
             restored = restore(checkpoints, step, cfg, data, target)
@@ -81,57 +78,44 @@ def restore_or_init(
         raise files.DamagedFile(
             f"{'; '.join(map(str, faults.values()))}; none is intact: remove {checkpoints.directory} to start again"
         )
+    state = program.init_state(make_train_hparams(cfg))
     return Snapshot(
-        jax.tree.map(
-            lambda leaf, x: np.asarray(x) if isinstance(leaf, np.ndarray) else x, target, program.init_state(hparams)
-        ),
-        {},
+        jax.tree.map(lambda leaf, x: np.asarray(x) if isinstance(leaf, np.ndarray) else x, target, state), {}
     )
 
 
-def restore_newest(
-    checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program, hparams: types.TracedHparams
-) -> Snapshot | None:
-    """The newest checkpoint, or None if there is none. Raises as `restore` does, and says what to do about damage."""
-    step = checkpoints.latest_step()
-    try:
-        return None if step is None else restore(checkpoints, step, cfg, data, _make_restore_target(program, hparams))
-    except files.DamagedFile as damaged:
-        result = directory.result_file(str(checkpoints.directory.parent))
-        removal = f"remove {result} and " if result.exists() else ""
-        raise files.DamagedFile(
-            f"{damaged}; {removal}start the run again: it continues from an intact checkpoint"
-        ) from None
-
-
-def restore_step(
-    workdir: Path | str,
-    step: int,
-    cfg: config.Config,
-    data: dict,
-    program: Program,
-    hparams: types.TracedHparams,
-    *,
-    exclusive: bool = True,
+def load(
+    workdir: Path | str, step: int | None, cfg: config.Config, data: dict, program: Program, *, exclusive: bool = True
 ) -> tuple[Snapshot, str]:
-    """The milestone of a step, or the checkpoint if that is still there, and the digest of what was saved.
+    """The newest checkpoint, or the milestone or checkpoint of a step, and the digest of what was saved.
 
-    exclusive: as in `open_manager`. Raises as `restore` does, and ConfigError if there is neither.
+    exclusive: as in `open_manager`. Raises as `restore` does, and ConfigError if there is none.
     """
     milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
+    is_milestone, number = step in milestones, max(steps, default=None) if step is None else step
+    if number is None:
+        raise errors.ConfigError(f"run {str(workdir)!r}: expected a run with a checkpoint; it has none yet")
     available = sorted({*milestones, *steps})
-    if step not in available:
-        nearest = min(available, key=lambda other: abs(other - step), default=None)
+    if number not in available:
+        nearest = min(available, key=lambda other: abs(other - number), default=None)
         raise errors.ConfigError(
             f"run {str(workdir)!r}, step = {step!r}: expected a step that was kept: "
             f"{', '.join(map(str, available)) or 'none yet'}"
             + (f"; did you mean {nearest}?" if nearest is not None else "")
         )
-    target = _make_restore_target(program, hparams)
-    is_milestone = step in milestones
+    target = _make_restore_target(cfg, program)
     with contextlib.closing((open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive)) as saved:
-        snapshot = restore(saved, step, cfg, data, target._replace(opt_state=()) if is_milestone else target)
-        return snapshot, _read_origin(saved, step)["state"]
+        try:
+            snapshot = restore(saved, number, cfg, data, target._replace(opt_state=()) if is_milestone else target)
+        except files.DamagedFile as damaged:
+            if step is not None:
+                raise
+            result = RunDirectory(workdir).result
+            removal = f"remove {result} and " if result.exists() else ""
+            raise files.DamagedFile(
+                f"{damaged}; {removal}start the run again: it continues from an intact checkpoint"
+            ) from None
+        return snapshot, _read_origin(saved, number)["state"]
 
 
 def read_newest_digest(workdir: Path | str) -> str:
@@ -144,7 +128,7 @@ def read_newest_digest(workdir: Path | str) -> str:
         return ""
     name = f"{workdir}: checkpoint {max(steps)}"
     try:
-        path = directory.checkpoint_folder(workdir) / str(max(steps)) / "origin" / "metadata"
+        path = RunDirectory(workdir).checkpoints / str(max(steps)) / "origin" / "metadata"
         origin = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise _make_error(name, error) from None
@@ -162,11 +146,9 @@ def find_superseded(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> l
     return superseded
 
 
-def check_extendable(
-    checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program, hparams: types.TracedHparams
-) -> None:
+def check_extendable(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> None:
     """Raises ConfigError if there are checkpoints, but none that is intact and shared with the longer run of cfg."""
-    target, faults = _make_restore_target(program, hparams), []
+    target, faults = _make_restore_target(cfg, program), []
     for step in sorted(checkpoints.all_steps(), reverse=True):
         try:
             restore(checkpoints, step, cfg, data, target)
@@ -324,8 +306,8 @@ def _make_error(name: str, error: Exception) -> Exception:
     return files.DamagedFile(f"{name} is damaged: {files.describe_error(error)}")
 
 
-def _make_restore_target(program, hparams):
-    return program.partitioner.make_restore_target(program.init_state.eval_shape(hparams))
+def _make_restore_target(cfg, program):
+    return program.partitioner.make_restore_target(program.init_state.eval_shape(make_train_hparams(cfg)))
 
 
 def _describe(checkpoints, step):

@@ -9,12 +9,10 @@ predictions-dev.jsonl and -test: the predictions of a fine-tuned model; error.tx
 tasks/: its fine-tunings. The results that a run had before it was extended are kept: held_out-1000.npz,
 evaluations-1000.json, result-1000.json.
 
-Each file has a digest, its own or in another file: what is read is what was written, else files.DamagedFile is raised.
+What is read is what was written, else files.DamagedFile is raised (base/files.py).
 """
 
 import contextlib
-import functools
-import hashlib
 import io
 import json
 import re
@@ -24,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from mlm.base import config, errors, fields, files
 from mlm.base.storage import get_storage
@@ -39,355 +36,249 @@ from mlm.training.validation.split_scores import Columns
 CHECKPOINT_SCHEMES = ("gs",)  # of the buckets on which orbax can keep checkpoints
 
 
-def checkpoint_folder(workdir: Path | str) -> Path:
-    """The folder of the checkpoints."""
-    return files.make_path(workdir, "checkpoints")
+class RunDirectory:
+    """A run's directory, which need not exist yet: the paths of its files, and what they hold."""
 
+    def __init__(self, workdir: Path | str):
+        self.path = files.make_path(workdir)
+        self.checkpoints, self.milestones = self.path / "checkpoints", self.path / "milestones"
+        self.tokenizer, self.tasks = self.path / "tokenizer", self.path / "tasks"
+        self.metrics, self.tensorboard = self.path / "metrics.jsonl", self.path / "tensorboard"
+        self.profile, self.error = self.path / "profile", self.path / "error.txt"
+        self.result = self.path / "result.json"  # a run that has it is done
 
-def milestone_folder(workdir: Path | str) -> Path:
-    """The folder of the parameters at milestones."""
-    return files.make_path(workdir, "milestones")
+    def lock(self):
+        """Makes the directory and holds it until the returned lease is closed.
 
+        Raises lease.FolderInUse if another process holds it.
+        """
+        message = f"config.workdir = {str(self.path)!r}: another process is training in it now"
+        return get_storage(self.path).lock(self.path, message)
 
-def metrics_file(workdir: Path | str) -> Path:
-    """The file of the logged metrics."""
-    return files.make_path(workdir, "metrics.jsonl")
+    def is_locked(self) -> bool:
+        """Whether a process holds the directory."""
+        return get_storage(self.path).is_locked(self.path)
 
+    def list_siblings(self) -> list[str]:
+        """The runs in the parent folder."""
+        return [str(path.parent) for path in self.path.parent.glob("*/config.json")]
 
-def tensorboard_folder(workdir: Path | str) -> Path:
-    """The folder of the TensorBoard events."""
-    return files.make_path(workdir, "tensorboard")
+    def _read(self, name: str) -> dict[str, Any] | None:
+        return files.read_json_with_digest(self.path / name)
 
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        files.write_json_with_digest(self.path / name, value)
 
-def profile_folder(workdir: Path | str) -> Path:
-    """The folder of the traces of JAX's profiler."""
-    return files.make_path(workdir, "profile")
+    def read_identity(self) -> dict | None:
+        """The identity of the run (base/fields.py), or None if there is no run.
 
+        If the run was extended, it also has its "original" values (extension.py). Raises ConfigError for a run of an
+        earlier version.
+        """
+        try:
+            return self._check_format(self._read("config.json"))
+        except files.DamagedFile:
+            is_run = not hub.is_hub_folder(self.path)
+            errors.require(is_run, "run", str(self.path), "a run's directory; init.hub takes a Hugging Face folder")
+            raise
 
-def error_file(workdir: Path | str) -> Path:
-    """The file that says how a point of a sweep failed."""
-    return files.make_path(workdir, "error.txt")
+    def require_identity(self) -> dict:
+        """The identity of the run. Raises ConfigError, with the nearest run's name, if there is none."""
+        saved = self.read_identity()
+        if saved is None:
+            hint = errors.format_hint(str(self.path), self.list_siblings())
+            raise errors.ConfigError(f"run {str(self.path)!r}: expected the directory of a run{hint}")
+        return saved
 
-
-def finetuning_folder(workdir: Path | str, name: str) -> Path:
-    """The directory of one of a run's fine-tunings."""
-    return files.make_path(workdir, "tasks", name)
-
-
-def read_identity(workdir: Path | str) -> dict | None:
-    """The identity (base/fields.py) of a run, or None if there is no run.
-
-    If the run was extended, it also has its "original" values (extension.py). Raises ConfigError for a run of an
-    earlier version.
-    """
-    try:
-        return _check_format(workdir, files.read_json_with_digest(files.make_path(workdir, "config.json")))
-    except files.DamagedFile:
-        is_run = not hub.is_hub_folder(workdir)
-        errors.require(is_run, "run", str(workdir), "a run's directory; init.hub takes a Hugging Face folder")
-        raise
-
-
-def require_identity(workdir: str) -> dict:
-    """The identity of the run in a directory. Raises ConfigError, with the nearest run's name, if there is none."""
-    saved = read_identity(workdir)
-    if saved is None:
-        hint = errors.format_hint(str(files.make_path(workdir)), list_sibling_runs(workdir))
-        raise errors.ConfigError(f"run {workdir!r}: expected the directory of a run{hint}")
-    return saved
-
-
-def _check_format(workdir, saved):
-    if saved is not None:
-        fields.check_format(saved, str(workdir))
-    return saved
-
-
-def list_sibling_runs(workdir: Path | str) -> list[str]:
-    """The runs in the parent folder of a directory."""
-    return [str(path.parent) for path in files.make_path(workdir).parent.glob("*/config.json")]
-
-
-def result_file(workdir: Path | str) -> Path:
-    """The file of the result: a run that has it is done."""
-    return files.make_path(workdir, "result.json")
-
-
-def read_result(workdir: Path | str) -> dict | None:
-    """The result of a run that is done, or None. Raises ConfigError for a run of an earlier version."""
-    return _check_format(workdir, files.read_json_with_digest(result_file(workdir)))
-
-
-def read_evaluations(workdir: Path | str, milestone: int | None = None) -> dict:
-    """The evaluations of a run's model, with its "fingerprint" and "step" at that time; {} if there are none.
-
-    milestone: of the model at this step; None: of the newest checkpoint's.
-    """
-    return files.read_json_with_digest(_evaluations_file(workdir, milestone)) or {}
-
-
-def _evaluations_file(workdir, milestone):
-    if milestone is None:
-        return files.make_path(workdir, "evaluations.json")
-    return files.make_path(workdir, "milestone_evaluations", f"{milestone}.json")
-
-
-def read_milestone_evaluations(workdir: Path | str, result: dict) -> dict[int, dict]:
-    """The evaluations of a finished run at its milestones, by step in order: "evaluations" and "summary"."""
-    folder, by_step = files.make_path(workdir, "milestone_evaluations"), {}
-    steps = [int(name[:-5]) for name in get_storage(workdir).list(folder) if re.fullmatch(r"[0-9]+\.json", name)]
-    for step in sorted(steps):
-        contents = read_evaluations(workdir, step)
-        if contents.get("fingerprint") == result["fingerprint"]:
-            by_step[step] = {name: contents[name] for name in ("evaluations", "summary")}
-    return by_step
-
-
-def read_trackers(workdir: Path | str) -> dict:
-    """By tracker, the run's id there, and the last step of each metric when the run was last started."""
-    return files.read_json_with_digest(files.make_path(workdir, "trackers.json")) or {}
-
-
-def read_provenance(workdir: Path | str) -> list[dict]:
-    """The records of a run's starts."""
-    return (files.read_json_with_digest(files.make_path(workdir, "provenance.json")) or {"starts": []})["starts"]
-
-
-def read_held_out(workdir: Path | str, result: dict) -> Columns:
-    """The columns of a result's evaluation."""
-    path = files.make_path(workdir, "held_out.npz")
-    content = _read_verified(path, result["held_out"])
-    with np.load(io.BytesIO(content)) as file:
-        return dict(file)
-
-
-def read_history(workdir: Path | str, result: dict) -> list[dict]:
-    """The logged metrics of a finished run."""
-    path = metrics_file(workdir)
-    records = files.read_records(path)
-    last = records[-1]["step"] if records else 0
-    if last != result["steps"] or not any(name.startswith("eval_") for name in records[-1]):
-        raise files.DamagedFile(
-            f"{path} is damaged: it ends at step {last:,} of {result['steps']:,}, or lacks the evaluation there"
-        )
-    return records
-
-
-def tokenizer_folder(workdir: Path | str) -> Path:
-    """The folder of a run's tokenizer."""
-    return files.make_path(workdir, "tokenizer")
-
-
-def load_tokenizer(workdir: Path | str, saved: dict) -> Tokenizer:
-    """The tokenizer of a run with this identity."""
-    folder = tokenizer_folder(workdir)
-    names = [name for name in get_storage(workdir).list(folder) if not name.startswith(".")]  # a kill may leave others
-    path = folder / names[0] if names else folder
-    _read_verified(path, saved["data"]["tokenizer"])
-    return kinds.load_tokenizer(path)
-
-
-def _read_verified(path: Path, sha256: str) -> bytes:
-    try:
-        content = files.read_bytes(path)
-    except OSError as error:
-        raise files.DamagedFile(f"{path} is damaged: {files.describe_error(error)}") from None
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise files.DamagedFile(f"{path} is damaged: it is not what the run wrote")
-    return content
-
-
-def read_finished_run(workdir: Path | str) -> dict | None:
-    """A finished run as reports read it, or None: its result, with the directory that it is in now.
-
-    It also has "evaluations" and "summary": its evaluations at that step; "milestones": the same by
-    step, of each milestone; "history": the records of metrics.jsonl;
-    "held_out": columns; "provenance": the records of its starts, the last with the time when the run "ended".
-    """
-    result = read_result(workdir)
-    if result is None:
-        return None
-    evaluations = read_evaluations(workdir)
-    is_current = (evaluations.get("fingerprint"), evaluations.get("step")) == (result["fingerprint"], result["steps"])
-    return result | {
-        "config": result["config"] | {"workdir": str(workdir)},
-        "provenance": read_provenance(workdir),
-        "evaluations": evaluations["evaluations"] if is_current else {},
-        "summary": evaluations["summary"] if is_current else {},
-        "milestones": read_milestone_evaluations(workdir, result),
-        "history": read_history(workdir, result),
-        "held_out": read_held_out(workdir, result),
-    }
-
-
-def check_workdir(cfg: config.Config) -> None:
-    """Raises ConfigError if the directory holds a run of another config, of which cfg's is no extension.
-
-    Reads no data: `recover_finished` checks the rest when the data are there, which may take minutes.
-    """
-    with recover_damaged():
-        saved = read_identity(cfg.workdir)
+    def _check_format(self, saved):
         if saved is not None:
-            lengths = {name: saved["config"][name] for name in extension.EXTENDABLE_FIELDS}
-            fields.check_config(fields.override(cfg, lengths), saved, cfg.workdir)
+            fields.check_format(saved, str(self.path))
+        return saved
 
+    def check(self, cfg: config.Config) -> None:
+        """Raises ConfigError if there is a run of another config, of which cfg's is no extension.
 
-def pin_kernels(cfg: config.Config) -> config.Config:
-    """The config with the kernels by name: those that its run began with, else those of this platform."""
-    saved = None
-    with contextlib.suppress(files.DamagedFile):
-        saved = read_identity(cfg.workdir)
-    kernels = cfg.model.kernels
-    if kernels == "auto" and saved is not None:
-        kernels = saved["config"]["model.kernels"]
-    return fields.override(cfg, {"model.kernels": platform_kernels.resolve_kernels(kernels)})
+        Reads no data: `recover_finished` checks the rest when the data are there, which may take minutes.
+        """
+        with files.recover_damaged():
+            saved = self.read_identity()
+            if saved is not None:
+                lengths = {name: saved["config"][name] for name in extension.EXTENDABLE_FIELDS}
+                fields.check_config(fields.override(cfg, lengths), saved, cfg.workdir)
 
-
-def recover_finished(cfg: config.Config, data: dict, tokenizer: Tokenizer) -> dict | None:
-    """The result of a run that is done and undamaged, or None. Raises ConfigError if the directory is another run's.
-
-    A warning names each damaged file. The identity and the tokenizer are written again here. All other files are
-    written again from the newest checkpoint when the run is continued.
-    """
-    saved = result = None
-    with recover_damaged():
-        saved = read_identity(cfg.workdir)
-        if saved is not None:
-            fields.check_identity(cfg, data, saved, cfg.workdir)
-    with recover_damaged():
-        result = None if find_superseded(cfg, saved) else read_result(cfg.workdir)
-        if result is not None:
-            fields.check_identity(cfg, data, result, cfg.workdir)
-    with recover_damaged():
-        if result is not None:
-            read_held_out(cfg.workdir, result)
-            read_history(cfg.workdir, result)
-            read_provenance(cfg.workdir)
-            if parallel.is_primary():
-                write_identity(cfg, data, tokenizer)
-        return result
-    return None
-
-
-@contextlib.contextmanager
-def recover_damaged():
-    """Warns of a damaged file, which then counts as missing. A file of an older version stays and is an error."""
-    try:
-        yield
-    except files.OutdatedFormat:
-        raise
-    except files.DamagedFile as damaged:
-        warn_once(f"{damaged}; it is made again")
-
-
-@functools.cache  # a run checks its directory before and after it locks it
-def warn_once(text: str) -> None:
-    """Logs a warning, once per process."""
-    logging.warning(text)
-
-
-def find_superseded(cfg: config.Config, saved: dict | None) -> int | None:
-    """The number of steps of a result from before the run was extended to the steps of cfg; None if there is none."""
-    if "original" in (saved or {}):
+    def pin_kernels(self, cfg: config.Config) -> config.Config:
+        """The config with the kernels by name: those that the run began with, else those of this platform."""
+        saved = None
         with contextlib.suppress(files.DamagedFile):
-            result = read_result(cfg.workdir)
+            saved = self.read_identity()
+        kernels = cfg.model.kernels
+        if kernels == "auto" and saved is not None:
+            kernels = saved["config"]["model.kernels"]
+        return fields.override(cfg, {"model.kernels": platform_kernels.resolve_kernels(kernels)})
+
+    def write_identity(self, cfg: config.Config, data: dict, tokenizer: Tokenizer) -> None:
+        """Writes the run's identity and its tokenizer, unless the files have them already."""
+        saved = None
+        try:
+            saved = self.read_identity()
+            self.load_tokenizer(saved or {"data": data})
+        except files.DamagedFile as damaged:
+            if self.tokenizer.exists():
+                files.warn_once(f"{damaged}; it is made again")
+            tokenizer.save(self.tokenizer)
+        original = {name: value for name, value in (saved or {}).items() if name == "original"}
+        identity = fields.build_identity(cfg, data) | original
+        if saved is None or files.json_sha256(saved) != files.json_sha256(identity):
+            self._write("config.json", identity)
+
+    def write_extended_identity(self, cfg: config.Config, data: dict, saved: dict) -> None:
+        """Extends the run with the identity `saved` to cfg, in one atomic write."""
+        identity = fields.build_identity(cfg, data) | {"original": extension.get_original_values(saved)}
+        self._write("config.json", identity)
+
+    def load_tokenizer(self, saved: dict) -> Tokenizer:
+        """The tokenizer of the run, whose identity is `saved`."""
+        names = get_storage(self.path).list(self.tokenizer)
+        names = [name for name in names if not name.startswith(".")]  # a kill may leave others
+        path = self.tokenizer / names[0] if names else self.tokenizer
+        files.check_sha256(path, saved["data"]["tokenizer"])
+        return kinds.load_tokenizer(path)
+
+    def read_provenance(self) -> list[dict]:
+        """The records of the run's starts."""
+        return (self._read("provenance.json") or {"starts": []})["starts"]
+
+    def record_start(self, cfg: config.Config, data: dict, tokenizer: Tokenizer, step: int) -> None:
+        """Writes the identity, and adds this start at `step` to the provenance."""
+        self.write_identity(cfg, data, tokenizer)
+        starts = []
+        with files.recover_damaged():
+            starts = self.read_provenance()
+        self._write("provenance.json", {"starts": [*starts, provenance.make_record(step)]})
+
+    def read_trackers(self) -> dict:
+        """By tracker, the run's id there, and the last step of each metric when the run was last started."""
+        return self._read("trackers.json") or {}
+
+    def write_trackers(self, trackers: dict) -> None:
+        """Writes the run's ids in its trackers."""
+        self._write("trackers.json", trackers)
+
+    def read_result(self) -> dict | None:
+        """The result of a run that is done, or None. Raises ConfigError for a run of an earlier version."""
+        return self._check_format(self._read("result.json"))
+
+    def write_result(self, result: dict, columns: Columns) -> None:
+        """Writes the columns of the held-out examples, the time at which the run ended, and last the result."""
+        with files.atomic_write(self.path / "held_out.npz") as aside:
+            arrays: dict[str, Any] = dict(columns)
+            np.savez(aside, **arrays)
+            digests = {"held_out": files.compute_sha256(aside), "history": files.compute_sha256(self.metrics)}
+        with files.recover_damaged():
+            if starts := self.read_provenance():
+                starts[-1]["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                self._write("provenance.json", {"starts": starts})
+        self._write("result.json", {**result, **digests})
+
+    def read_held_out(self, result: dict) -> Columns:
+        """The columns of the evaluation of the run's result."""
+        path = self.path / "held_out.npz"
+        files.check_sha256(path, result["held_out"])
+        with np.load(io.BytesIO(files.read_bytes(path))) as file:
+            return dict(file)
+
+    def read_history(self, result: dict) -> list[dict]:
+        """The logged metrics of the finished run."""
+        if "history" in result:  # not of an earlier version
+            files.check_sha256(self.metrics, result["history"])
+        return files.read_records(self.metrics)
+
+    def recover_finished(self, cfg: config.Config, data: dict, tokenizer: Tokenizer) -> dict | None:
+        """The result of a run that is done and undamaged, or None. Raises ConfigError if there is another run.
+
+        A warning names each damaged file. The identity and the tokenizer are written again here. All other files are
+        written again from the newest checkpoint when the run is continued.
+        """
+        saved = None
+        with files.recover_damaged():
+            saved = self.read_identity()
+            if saved is not None:
+                fields.check_identity(cfg, data, saved, cfg.workdir)
+        with files.recover_damaged():
+            result = self.read_result()
+            if result is None or ("original" in (saved or {}) and result["steps"] != cfg.train.steps):
+                return None  # or that from before the run was extended
+            fields.check_identity(cfg, data, result, cfg.workdir)
+            self.read_held_out(result)
+            self.read_history(result)
+            self.read_provenance()
+            if parallel.is_primary():
+                self.write_identity(cfg, data, tokenizer)
+            return result
+        return None
+
+    def archive_results(self, cfg: config.Config) -> None:
+        """Adds the number of steps to the names of the results from before the run was extended to cfg's steps.
+
+        result.json goes last.
+        """
+        with contextlib.suppress(files.DamagedFile):
+            result = self.read_result()
             if result is not None and result["steps"] != cfg.train.steps:
-                return result["steps"]
-    return None
+                for name in ("held_out.npz", "evaluations.json", "result.json"):
+                    files.rename_with_suffix(self.path / name, str(result["steps"]))
+
+    def read_evaluations(self, milestone: int | None = None) -> dict:
+        """The evaluations of the run's model, with its "fingerprint" and "step" at that time; {} if there are none.
+
+        milestone: of the model at this step; None: of the newest checkpoint's.
+        """
+        return self._read(_name_evaluations(milestone)) or {}
+
+    def write_evaluations(self, evaluations: dict, milestone: int | None = None) -> None:
+        """Writes the evaluations of the trained model, or of the model at a milestone."""
+        self._write(_name_evaluations(milestone), evaluations)
+
+    def read_milestone_evaluations(self, result: dict) -> dict[int, dict]:
+        """The evaluations of the finished run at its milestones, by step in order: "evaluations" and "summary"."""
+        names, by_step = get_storage(self.path).list(self.path / "milestone_evaluations"), {}
+        for step in sorted(int(name[:-5]) for name in names if re.fullmatch(r"[0-9]+\.json", name)):
+            contents = self.read_evaluations(step)
+            if contents.get("fingerprint") == result["fingerprint"]:
+                by_step[step] = {name: contents[name] for name in ("evaluations", "summary")}
+        return by_step
+
+    def read_finished(self) -> dict | None:
+        """A finished run as reports read it, or None: its result, with the directory that it is in now.
+
+        It also has "evaluations" and "summary": its evaluations at that step; "milestones": the same by
+        step, of each milestone; "history": the records of metrics.jsonl;
+        "held_out": columns; "provenance": the records of its starts, the last with the time when the run "ended".
+        """
+        result = self.read_result()
+        if result is None:
+            return None
+        stored = self.read_evaluations()
+        is_current = (stored.get("fingerprint"), stored.get("step")) == (result["fingerprint"], result["steps"])
+        return result | {
+            "config": result["config"] | {"workdir": str(self.path)},
+            "provenance": self.read_provenance(),
+            "evaluations": stored["evaluations"] if is_current else {},
+            "summary": stored["summary"] if is_current else {},
+            "milestones": self.read_milestone_evaluations(result),
+            "history": self.read_history(result),
+            "held_out": self.read_held_out(result),
+        }
+
+    def write_predictions(self, split: str, records: Iterable[dict]) -> None:
+        """Writes a fine-tuned model's predictions for a split, one record per example."""
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        files.write_text(self.path / f"predictions-{split}.jsonl", "".join(lines))
+
+    def read_predictions(self, split: str) -> list[dict]:
+        """The predictions that `write_predictions` wrote."""
+        return [json.loads(line) for line in files.read_bytes(self.path / f"predictions-{split}.jsonl").splitlines()]
 
 
-def archive_results(cfg: config.Config, steps: int) -> None:
-    """Adds the number of steps to the names of the results from before the run was extended; result.json goes last."""
-    for name in ("held_out.npz", "evaluations.json", "result.json"):
-        files.rename_with_suffix(files.make_path(cfg.workdir, name), str(steps))
-
-
-def write_extended_identity(cfg: config.Config, data: dict, saved: dict) -> None:
-    """Extends the run with the identity `saved` to cfg, in one atomic write."""
-    identity = fields.build_identity(cfg, data) | {"original": extension.get_original_values(saved)}
-    files.write_json_with_digest(files.make_path(cfg.workdir, "config.json"), identity)
-
-
-def acquire_run(cfg: config.Config):
-    """Makes the directory and holds it until the returned lease is closed.
-
-    Raises lease.FolderInUse if another process holds it.
-    """
-    message = f"config.workdir = {cfg.workdir!r}: another process is training in it now"
-    return get_storage(cfg.workdir).lock(files.make_path(cfg.workdir), message)
-
-
-def is_held(cfg: config.Config) -> bool:
-    """Whether a process holds the directory."""
-    return get_storage(cfg.workdir).is_locked(files.make_path(cfg.workdir))
-
-
-def write_result(workdir: Path, result: dict, columns: Columns) -> None:
-    """Writes the columns of the held-out examples, the time at which the run ended, and last the result."""
-    with files.atomic_write(workdir / "held_out.npz") as aside:
-        arrays: dict[str, Any] = dict(columns)
-        np.savez(aside, **arrays)
-        digest = hashlib.sha256(aside.read_bytes()).hexdigest()
-    with recover_damaged():
-        if starts := read_provenance(workdir):
-            starts[-1]["ended"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            files.write_json_with_digest(workdir / "provenance.json", {"starts": starts})
-    files.write_json_with_digest(result_file(workdir), {**result, "held_out": digest})
-
-
-def write_evaluations(workdir: Path | str, evaluations: dict, milestone: int | None = None) -> None:
-    """Writes the evaluations of the trained model, or of the model at a milestone."""
-    files.write_json_with_digest(_evaluations_file(workdir, milestone), evaluations)
-
-
-def write_trackers(workdir: Path | str, trackers: dict) -> None:
-    """Writes the run's ids in its trackers."""
-    files.write_json_with_digest(files.make_path(workdir, "trackers.json"), trackers)
-
-
-def write_predictions(workdir: Path | str, split: str, records: Iterable[dict]) -> None:
-    """Writes a fine-tuned model's predictions for a split, one record per example."""
-    files.write_text(
-        _predictions_file(workdir, split), "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    )
-
-
-def read_predictions(workdir: Path | str, split: str) -> list[dict]:
-    """The predictions that `write_predictions` wrote."""
-    return [json.loads(line) for line in files.read_bytes(_predictions_file(workdir, split)).split(b"\n")[:-1]]
-
-
-def _predictions_file(workdir, split):
-    return files.make_path(workdir, f"predictions-{split}.jsonl")
-
-
-def write_error(workdir: Path | str, error: str) -> None:
-    """Writes how a point of a sweep failed."""
-    files.write_text(error_file(workdir), error + "\n")
-
-
-def write_identity(cfg: config.Config, data: dict, tokenizer: Tokenizer) -> None:
-    """Writes the run's identity and its tokenizer, unless the files have them already."""
-    folder, saved = tokenizer_folder(cfg.workdir), None
-    try:
-        saved = read_identity(cfg.workdir)
-        load_tokenizer(cfg.workdir, saved or {"data": data})
-    except files.DamagedFile as damaged:
-        if folder.exists():
-            warn_once(f"{damaged}; it is made again")
-        tokenizer.save(folder)
-    original = {name: value for name, value in (saved or {}).items() if name == "original"}
-    identity = fields.build_identity(cfg, data) | original
-    if saved is None or files.json_sha256(saved) != files.json_sha256(identity):
-        files.write_json_with_digest(files.make_path(cfg.workdir, "config.json"), identity)
-
-
-def record_start(cfg: config.Config, data: dict, tokenizer: Tokenizer, step: int) -> None:
-    """Writes the identity, and adds this start at `step` to the provenance."""
-    write_identity(cfg, data, tokenizer)
-    starts = []
-    with recover_damaged():
-        starts = read_provenance(cfg.workdir)
-    files.write_json_with_digest(
-        files.make_path(cfg.workdir, "provenance.json"), {"starts": [*starts, provenance.make_record(step)]}
-    )
+def _name_evaluations(milestone):
+    return "evaluations.json" if milestone is None else f"milestone_evaluations/{milestone}.json"

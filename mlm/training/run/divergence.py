@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlm.base import config
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hook import Hook
 
 FINITE_METRICS = ("loss", "gradient_norm", "parameter_norm")  # a run where one of them is not finite has diverged
@@ -31,7 +31,7 @@ class DivergenceCheck(Hook):
             return
         self.checkpoints.wait_until_finished()
         newest, optim = self.checkpoints.latest_step(), self.cfg.optim
-        folder = directory.checkpoint_folder(self.cfg.workdir)
+        folder = RunDirectory(self.cfg.workdir).checkpoints
         raise DivergenceError(
             f"step {step:,}: {', '.join(f'{name} {value:.4g}' for name, value in values.items())}; try an "
             f"optim.learning_rate below {optim.learning_rate:g}, an optim.warmup_fraction above "

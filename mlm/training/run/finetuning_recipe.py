@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
 from mlm.data.tasks import splits, tasks
-from mlm.training.run import directory, downstream, inheritance, pretrained_folder, resolution
+from mlm.training.run import downstream, inheritance, pretrained_folder, resolution
+from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
 # As in Devlin et al. 2019, appendix A.3, with the 6% warm-up of Liu et al. 2019: a few epochs (they choose among 2, 3
 # and 4) at the best of three learning rates. Their rates are for models of a hundred million parameters; the smallest
@@ -123,7 +124,7 @@ def check(cfg: config.Config) -> None:
 def choose_finetuning_folder(source: str, name: str) -> Path:
     """The directory of a fine-tuning of a run or of a Hugging Face folder; nothing is written into the latter."""
     is_external = pretrained_folder.is_pretrained_folder(source) or not files.make_path(source).exists()
-    return directory.finetuning_folder(pretrained_folder.choose_workdir(source) if is_external else source, name)
+    return RunDirectory(pretrained_folder.choose_workdir(source) if is_external else source).tasks / name
 
 
 def prepare_finetuning(
@@ -170,7 +171,7 @@ def prepare_finetuning(
     if not from_scratch:
         inheritance.check_inherited_fields(cfg, inherited)
     resolution.check(cfg)
-    files.check_folder("config.workdir", cfg.workdir, schemes=directory.CHECKPOINT_SCHEMES)
+    files.check_folder("config.workdir", cfg.workdir, schemes=CHECKPOINT_SCHEMES)
     packed = pack.load_dataset(cfg)
     if "train.steps" not in changes:
         num_examples, batch_size = len(packed.train["ids"]), cfg.train.batch_size

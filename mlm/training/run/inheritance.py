@@ -8,7 +8,8 @@ from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
-from mlm.training.run import checkpoint, directory, pretrained_folder
+from mlm.training.run import checkpoint, pretrained_folder
+from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
 SOURCES = ("init.run", "init.hub")
 # Fields of a model that may differ from its source's: no parameter depends on them.
@@ -46,9 +47,7 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
     source, kind = run or hub_folder, "run" if run else "hub"
     fields.check_values(cfg)
     if not source.startswith(pretrained_folder.HUB_PREFIX):
-        files.check_folder(
-            f"config.init.{kind}", source, writable=False, schemes=directory.CHECKPOINT_SCHEMES if run else ()
-        )
+        files.check_folder(f"config.init.{kind}", source, writable=False, schemes=CHECKPOINT_SCHEMES if run else ())
     inherited_fields = read_source_fields(source, cfg, kind=kind)
     data = fill_derived_fields(corpus.DERIVED_FIELDS, cfg).data
     language = {name for name in inherited_fields if name.startswith("data.language.")}
@@ -89,7 +88,7 @@ def read_source_fields(
     except errors.ConfigError:
         if files.make_path(source).exists():
             raise
-        saved = directory.read_identity(cfg.workdir) or {"config": {}}
+        saved = RunDirectory(cfg.workdir).read_identity() or {"config": {}}
         init = {name: value for name, value in saved["config"].items() if name.startswith("init.")}
         if source not in (init.get("init.run"), init.get("init.hub")):
             raise
@@ -98,7 +97,7 @@ def read_source_fields(
 
 def read_run_fields(workdir: str, *, from_scratch: bool = False) -> dict[str, Any]:
     """`read_source_fields` of a run. Raises ConfigError if there is no run, or no checkpoint."""
-    inherited_fields = select_inherited_fields(directory.require_identity(workdir)["config"], workdir)
+    inherited_fields = select_inherited_fields(RunDirectory(workdir).require_identity()["config"], workdir)
     if from_scratch:
         return inherited_fields
     digest = checkpoint.read_newest_digest(workdir)
@@ -135,7 +134,7 @@ def select_inherited_fields(flat_config: Mapping[str, Any], workdir: str) -> dic
     return inherited_fields | {
         "pack.seq_len": flat_config["pack.seq_len"],
         "data.cache_dir": flat_config["data.cache_dir"],
-        "tokenizer.path": str(directory.tokenizer_folder(workdir)),
+        "tokenizer.path": str(RunDirectory(workdir).tokenizer),
     }
 
 

@@ -10,7 +10,8 @@ from absl import logging
 from mlm import objectives
 from mlm.base import config, errors, fields, types
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.training.run import directory, pretrained_folder, trained_run
+from mlm.training.run import pretrained_folder, trained_run
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import trainable
 
 
@@ -24,7 +25,7 @@ def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tok
         return _init_from_hub(cfg, state, tokenizer)
     if not cfg.init.run:
         return state
-    run = trained_run.load(cfg.init.run, {}, exclusive=not directory.result_file(cfg.init.run).exists())
+    run = trained_run.load(cfg.init.run, {}, exclusive=not RunDirectory(cfg.init.run).result.exists())
     errors.require(
         cfg.init.run_sha256 in ("", run.digest),
         "config.init.run_sha256",

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import statistics
 import time
 from collections import Counter
@@ -10,11 +11,12 @@ from typing import Any
 
 from absl import logging
 
-from mlm.base import batch_warmup, config, files, storage, types
+from mlm.base import batch_warmup, config, device_peaks, files, storage, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
-from mlm.training.run import directory, trackers
+from mlm.training.compilation import cost
+from mlm.training.run import trackers
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hook import Hook
-from mlm.training.run.model_flops import ModelFlops
 from mlm.training.run.progress import Progress
 from mlm.training.step import parallel
 from mlm.training.validation.split_scores import name_sums
@@ -54,6 +56,35 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
     if evaluation.get("unscored"):
         parts.append(f"{evaluation['unscored']:,} labels not scored")
     return ", ".join(parts)
+
+
+class ModelFlops:
+    """The model FLOPs utilisation (MFU) of a run: its FLOPs over what its devices could do at their peak.
+
+    They are counted where the peak of the devices is known: on accelerators, and never on a CPU.
+    """
+
+    def __init__(self, cfg: config.Config, vocab_size: int):
+        self.cfg, self.vocab_size = cfg, vocab_size
+        devices = parallel.describe_devices()
+        self.peak = (device_peaks.find_peak_flops(devices["device"]) or 0) * devices["devices"]
+
+    @functools.cached_property
+    def step_flops(self) -> float | None:
+        """Of an update, as `cost.count_step_flops` counts them: what rematerialization repeats is not counted."""
+        return cost.count_step_flops(self.cfg, self.vocab_size)
+
+    def compute_utilisation(
+        self, tokens_per_second: float | None, tokens_per_step: float, steps: range | None = None
+    ) -> dict[str, float]:
+        """The share of the dense bfloat16 peak, as "mfu"; {} where that is not known or nothing was timed.
+
+        tokens_per_step: mean over these steps, counted from 0; None: over the run.
+        """
+        if not self.peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
+            return {}
+        fraction, mean = (batch_warmup.compute_mean_fraction(self.cfg.train, part) for part in (steps, None))
+        return {"mfu": self.step_flops * fraction / mean * tokens_per_second / tokens_per_step / self.peak}
 
 
 class Log(Hook):
@@ -181,25 +212,26 @@ class MetricsWriter:
     """
 
     def __init__(self, cfg: config.Config, step: int):
-        path = directory.metrics_file(cfg.workdir)
+        path = RunDirectory(cfg.workdir).metrics
         records, faults = files.read_complete_lines(path)
         for fault in faults:
             logging.warning("%s; it is skipped", fault)
         self.folder = storage.GrowingFolder(files.make_path(cfg.workdir))
-        local = self.folder.local
-        self.trackers = trackers.open_trackers(cfg, step, directory.tensorboard_folder(local), records)
+        local = RunDirectory(self.folder.local)
+        self.trackers = trackers.open_trackers(cfg, step, local.tensorboard, records)
         is_trained = step == cfg.train.steps  # then the last evaluation is made again
         kept_records = [
             record
             for record in records
             if record["step"] < step + (not is_trained or not any(name.startswith("eval_") for name in record))
         ]
-        self.lines = files.RecordWriter(directory.metrics_file(local), kept_records)
+        files.write_records(local.metrics, kept_records)
+        self.lines = local.metrics.open("a", buffering=1, encoding="utf-8")
         self.folder.upload()
 
     def write(self, step: int, values: dict, flush: bool = False) -> None:
         """Writes a record; flush: make it visible to other processes at once, on a bucket too."""
-        self.lines.add({"step": step, **values})
+        self.lines.write(json.dumps({"step": step, **values}) + "\n")
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         for tracker in self.trackers:
             tracker.log(step, numbers)

@@ -9,7 +9,8 @@ from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, directory, extension, finetuning_recipe, heartbeat, resolution, trackers
+from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, resolution, trackers
+from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.divergence import DivergenceError
 from mlm.training.run.preemption import Preemption, RunStopped
 from mlm.training.run.training_run import TrainingRun, open_run
@@ -25,8 +26,8 @@ def check(cfg: config.Config) -> None:
     trackers.check_installed(cfg)
     if cfg.data.corpus in ("text", "parallel"):
         corpus.CORPORA[cfg.data.corpus](cfg.data)  # raises for a file that is missing
-    files.check_folder("config.workdir", cfg.workdir, schemes=directory.CHECKPOINT_SCHEMES)
-    directory.check_workdir(cfg)
+    files.check_folder("config.workdir", cfg.workdir, schemes=CHECKPOINT_SCHEMES)
+    RunDirectory(cfg.workdir).check(cfg)
     cost.check_memory(cfg)
 
 
@@ -44,17 +45,15 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
         DivergenceError: the loss is not finite.
     """
     check(cfg)
+    directory = RunDirectory(cfg.workdir)
     cfg = directory.pin_kernels(cfg)
     packed = packed or pack.load_dataset(cfg)
-    data_identity = packed.manifest["inputs"]
-    result = directory.recover_finished(cfg, data_identity, packed.tokenizer)
-    if result is not None:
+    recover_finished = functools.partial(directory.recover_finished, cfg, packed.manifest["inputs"], packed.tokenizer)
+    if (result := recover_finished()) is not None:
         return result
-    with directory.acquire_run(cfg) if parallel.is_primary() else contextlib.nullcontext():
+    with directory.lock() if parallel.is_primary() else contextlib.nullcontext():
         # Another process may have finished it meanwhile. If the run has several processes, all must see the same.
-        if not parallel.is_multiprocess():
-            result = directory.recover_finished(cfg, data_identity, packed.tokenizer)
-        if result is not None:
+        if not parallel.is_multiprocess() and (result := recover_finished()) is not None:
             return result
         with open_run(cfg, packed) as (run, state):
             outcome = train_runs([run], SingleRun(run, state))[cfg.workdir]
@@ -69,24 +68,17 @@ def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
     Nothing changes if it has as many steps already. Works in a single process only. Raises ConfigError as
     `extension.extend_config` does, if there is no run, or if the longer run shares none of its checkpoints.
     """
+    directory = RunDirectory(cfg.workdir)
+    directory.require_identity()
     cfg, data_identity = directory.pin_kernels(cfg), packed.manifest["inputs"]
-    errors.require(
-        directory.read_identity(cfg.workdir) is not None,
-        "config.workdir",
-        cfg.workdir,
-        "the directory of a run to be extended",
-    )
-    with directory.acquire_run(cfg):
-        saved = directory.read_identity(cfg.workdir)
-        assert saved is not None
+    with directory.lock():
+        saved = directory.require_identity()
         extended = extension.extend_config(cfg, data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
             check(extended)
             program = programs.build_program(extended, packed.dataset_info)
             with contextlib.closing(checkpoint.open_manager(cfg.workdir)) as checkpoints:
-                checkpoint.check_extendable(
-                    checkpoints, extended, data_identity, program, programs.make_train_hparams(extended)
-                )
+                checkpoint.check_extendable(checkpoints, extended, data_identity, program)
             directory.write_extended_identity(extended, data_identity, saved)
     return extended
 
@@ -94,7 +86,7 @@ def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
 def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
     """Whether config.workdir holds a run that differs from cfg's, but that `extend_run` would turn into it."""
     try:
-        saved = directory.read_identity(cfg.workdir)
+        saved = RunDirectory(cfg.workdir).read_identity()
         if saved is None:
             return False
         extension.extend_config(cfg, packed.manifest["inputs"], saved)
@@ -104,11 +96,9 @@ def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
 
 
 class Stepper(Protocol):
-    """Makes the steps of one run or several, whose numbers count from 0.
+    """Makes the steps of one run, number 0 (`SingleRun`), or of several that share a program (`VmappedRuns`).
 
-    One run is number 0 (`SingleRun`). Several are points of a sweep that share a program: one step under jax.vmap
-    trains them all (`vmapped_runs.VmappedRuns`). The loop below serves both, so that hooks, stops and results are the
-    same code; it returns a run's divergence as a value, since the other runs go on.
+    The loop below serves both, so that hooks, stops and results are the same code.
     """
 
     def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
@@ -131,14 +121,14 @@ class SingleRun:
         self.state = self.partitioner.put_state(state)
 
     def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
-        """Makes one step; returns a function (number of a run) -> its metrics, which waits for them."""
+        """As in `Stepper`."""
         self.state, metrics = self.partitioner.train_step(
             self.state, self.partitioner.put_batch(batches[0]), self.hparams
         )
         return lambda m: self.partitioner.get_metrics(metrics)
 
     def get_state(self, m: int):
-        """The state of a run, on the devices."""
+        """As in `Stepper`."""
         return self.state
 
 
@@ -167,8 +157,8 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict 
                 if new_shapes:
                     runs[m].log.pause_timing()
                 try:
-                    runs[m].run_hooks(
-                        step, functools.partial(get_metrics, m), functools.partial(stepper.get_state, m), stop
+                    run_hooks(
+                        runs[m], step, functools.partial(get_metrics, m), functools.partial(stepper.get_state, m), stop
                     )
                 except DivergenceError as diverged:
                     outcomes[runs[m].cfg.workdir] = diverged
@@ -186,3 +176,29 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict 
     if preemption.signal is not None:
         raise RunStopped(f"{', '.join(run.cfg.workdir for run in runs)}: done; stopped after it", preemption.signal)
     return outcomes
+
+
+def run_hooks(run: TrainingRun, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
+    """Runs a run's hooks after a step has started: its metrics reach them one step late, or at a pause.
+
+    Args:
+        get_metrics, get_state: of the step; they wait for it.
+        stop: whether the run stops there.
+    """
+    if run.get_pending is not None:
+        hand_metrics(run, step - 1, run.get_pending(), pause=False)
+    run.get_pending = get_metrics
+    due = [hook.is_due(step) for hook in run.hooks]
+    if stop or any(due):
+        heartbeat.send_heartbeat(heartbeat.PAUSE, step)
+        run.get_pending = None
+        hand_metrics(run, step, get_metrics(), pause=True)
+        state = get_state()
+        for hook, is_due in zip(run.hooks, due, strict=True):
+            hook.on_pause(step, state, is_due, stop)
+
+
+def hand_metrics(run: TrainingRun, step: int, metrics, pause: bool) -> None:
+    """Hands the metrics of a step to each hook."""
+    for hook in run.hooks:
+        hook.on_metrics(step, metrics, pause)

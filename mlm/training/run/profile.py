@@ -5,7 +5,7 @@ import re
 import jax
 
 from mlm.base import config, errors, storage
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hook import Hook
 from mlm.training.run.log import Log
 from mlm.training.step import parallel
@@ -35,7 +35,7 @@ class Profile(Hook):
     def __init__(self, cfg: config.Config, log: Log):
         first, count = parse(cfg.train.profile)
         self.before, self.last, self.log = first - 1, first + count - 1, log
-        self.path = directory.profile_folder(cfg.workdir)
+        self.path = RunDirectory(cfg.workdir).profile
         self.folder: storage.GrowingFolder | None = None  # while it traces
 
     def is_due(self, step: int) -> bool:

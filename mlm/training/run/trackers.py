@@ -19,7 +19,7 @@ from absl import logging
 from mlm.base import config, errors, extras, fields, files
 from mlm.base.storage import get_storage
 from mlm.data.text import warnings_
-from mlm.training.run import directory
+from mlm.training.run.directory import RunDirectory
 
 DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow
 # A server that does not answer is named within seconds; MLflow's own defaults wait for minutes.
@@ -277,8 +277,8 @@ def open_trackers(
     for record in records:
         for name in record:
             recorded_steps[name] = max(recorded_steps.get(name, 0), record["step"])
-    with directory.recover_damaged():
-        states = directory.read_trackers(cfg.workdir)
+    with files.recover_damaged():
+        states = RunDirectory(cfg.workdir).read_trackers()
     trackers: list[Tracker] = []
     new_states = dict(states)
     for name in parse_names(cfg):
@@ -301,7 +301,7 @@ def open_trackers(
         new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
         trackers.append(NewStepsTracker(tracker, last_steps))
     if new_states != states:
-        directory.write_trackers(cfg.workdir, new_states)
+        RunDirectory(cfg.workdir).write_trackers(new_states)
     return trackers
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.training.run import checkpoint, directory, pretrained_folder, resolution
+from mlm.training.run import checkpoint, pretrained_folder, resolution
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel, program
 
 
@@ -36,7 +37,7 @@ class TrainedRun(NamedTuple):
         if self.cached_data is not None:
             return self.cached_data
         packed = pack.load_dataset(self.cfg)
-        saved = directory.read_identity(self.cfg.workdir)
+        saved = RunDirectory(self.cfg.workdir).read_identity()
         assert saved is not None
         fields.check_identity(self.cfg, packed.manifest["inputs"], saved, self.cfg.workdir)
         return packed
@@ -71,7 +72,8 @@ def load(
         )
     if pretrained_folder.is_pretrained_folder(workdir):
         return _load_folder(workdir, settings)
-    saved = directory.require_identity(workdir)
+    directory = RunDirectory(workdir)
+    saved = directory.require_identity()
     unknown_fields = saved["config"].keys() - fields.DEFAULT.keys() - fields.REMOVED_FIELDS
     if unknown_fields:
         raise errors.ConfigError(
@@ -83,28 +85,16 @@ def load(
         if name in fields.DEFAULT
     }
     if values.get("tokenizer.path") and not files.make_path(values["tokenizer.path"]).is_dir():
-        values["tokenizer.path"] = str(directory.tokenizer_folder(workdir))  # a copy of the same tokenizer
+        values["tokenizer.path"] = str(directory.tokenizer)  # a copy of the same tokenizer
     cfg = fields.override(config.Config(), values | dict(settings) | {"workdir": workdir})
     resolution.check(cfg)
     parallel.check_evaluation(cfg)
-    tokenizer = directory.load_tokenizer(workdir, saved)
+    tokenizer = directory.load_tokenizer(saved)
     dataset_info = packed.dataset_info if packed else pack.build_dataset_info(cfg, tokenizer.vocab_size)
     run_program = program.build_program(cfg, dataset_info)
-    with contextlib.ExitStack() as stack:
-        if exclusive and parallel.is_primary():  # opening checkpoints removes unfinished ones, which may be a trainer's
-            stack.enter_context(directory.acquire_run(cfg))
-        hparams = program.make_train_hparams(cfg)
-        if step is None:
-            manager = checkpoint.open_manager(workdir, exclusive=exclusive)
-            checkpoints = stack.enter_context(contextlib.closing(manager))
-            snapshot = checkpoint.restore_newest(checkpoints, cfg, saved["data"], run_program, hparams)
-            digest = checkpoint.read_newest_digest(workdir)
-        else:
-            snapshot, digest = checkpoint.restore_step(
-                workdir, step, cfg, saved["data"], run_program, hparams, exclusive=exclusive
-            )
-    if snapshot is None:
-        raise errors.ConfigError(f"run {workdir!r}: expected a run with a checkpoint; it has none yet")
+    # Opening checkpoints removes unfinished ones, which may be a trainer's.
+    with directory.lock() if exclusive and parallel.is_primary() else contextlib.nullcontext():
+        snapshot, digest = checkpoint.load(workdir, step, cfg, saved["data"], run_program, exclusive=exclusive)
     state = run_program.partitioner.put_state(snapshot.state._replace(opt_state=()))
     return TrainedRun(
         cfg, int(snapshot.state.step), tokenizer, run_program, state, digest, dataset_info, packed, milestone=step
@@ -117,7 +107,7 @@ def _load_folder(path, settings) -> TrainedRun:
     source, digest = pretrained_folder.read_folder(folder), pretrained_folder.compute_digest(folder)
     workdir = settings.get("workdir") or str(pretrained_folder.choose_workdir(path))
     errors.require(
-        directory.read_identity(workdir) is None,
+        RunDirectory(workdir).read_identity() is None,
         "config.workdir",
         workdir,
         f"a directory without a run, for the results of {path}; set workdir=DIR",

@@ -11,19 +11,9 @@ from mlm.base import config, fields, files
 from mlm.data.rows import loader, pack
 from mlm.models import lm
 from mlm.training.compilation import cost
-from mlm.training.run import (
-    checkpoint,
-    directory,
-    divergence,
-    extension,
-    heartbeat,
-    initialization,
-    masking_rate,
-    milestones,
-    plateau,
-)
-from mlm.training.run.log import Log
-from mlm.training.run.model_flops import ModelFlops
+from mlm.training.run import checkpoint, divergence, extension, initialization, masking_rate, milestones, plateau
+from mlm.training.run.directory import RunDirectory
+from mlm.training.run.log import Log, ModelFlops
 from mlm.training.run.periodic_evaluation import Evaluate
 from mlm.training.run.profile import Profile
 from mlm.training.run.trackers import RunStatus
@@ -46,9 +36,7 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
         if cfg.train.milestones or checkpoint.list_milestones(cfg.workdir):
             managers.append(stack.enter_context(contextlib.closing(checkpoint.open_milestones(cfg.workdir))))
         migrate_extended(cfg, managers)
-        saved = checkpoint.restore_or_init(
-            checkpoints, cfg, packed.manifest["inputs"], program, programs.make_train_hparams(cfg)
-        )
+        saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
         if saved.state.step == 0:
             saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
         with contextlib.closing(TrainingRun(cfg, packed, program, managers, saved, cut)) as run:
@@ -62,12 +50,12 @@ def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
 
     managers: orbax's, of the checkpoints and, if there are any, of the milestones.
     """
-    saved = None
-    with directory.recover_damaged():
-        saved = directory.read_identity(cfg.workdir)
+    directory, saved = RunDirectory(cfg.workdir), None
+    with files.recover_damaged():
+        saved = directory.read_identity()
     if "original" in (saved or {}):
-        if parallel.is_primary() and (steps := directory.find_superseded(cfg, saved)):
-            directory.archive_results(cfg, steps)
+        if parallel.is_primary():
+            directory.archive_results(cfg)
         for manager in managers:
             for step in checkpoint.find_superseded(manager, cfg):
                 manager.delete(step)
@@ -89,7 +77,7 @@ class TrainingRun:
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
         if parallel.is_primary():
-            directory.record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
+            RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
         self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops)
         if shortfall := masking_rate.describe_shortfall(cfg, packed):
@@ -147,25 +135,6 @@ class TrainingRun:
         """What the hooks keep, as a checkpoint saves it."""
         return {name: value for hook in self.hooks for name, value in hook.get_totals().items()}
 
-    def run_hooks(self, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
-        """Runs the hooks after a step has started; get_metrics() and get_state() wait for it. stop: the run stops."""
-        if self.get_pending is not None:
-            self.hand_metrics(step - 1, self.get_pending(), pause=False)
-        self.get_pending = get_metrics
-        due = [hook.is_due(step) for hook in self.hooks]
-        if stop or any(due):
-            heartbeat.send_heartbeat(heartbeat.PAUSE, step)
-            self.get_pending = None
-            self.hand_metrics(step, get_metrics(), pause=True)
-            state = get_state()
-            for hook, is_due in zip(self.hooks, due, strict=True):
-                hook.on_pause(step, state, is_due, stop)
-
-    def hand_metrics(self, step: int, metrics, pause: bool) -> None:
-        """Hands the metrics of a step to each hook."""
-        for hook in self.hooks:
-            hook.on_metrics(step, metrics, pause)
-
     def finish(self, state) -> dict:
         """Writes the result of the finished run, and returns it."""
         cfg, vocab_size = self.cfg, self.packed.dataset_info.vocab_size
@@ -185,7 +154,7 @@ class TrainingRun:
         }
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
-            directory.write_result(files.make_path(cfg.workdir), result, columns)
+            RunDirectory(cfg.workdir).write_result(result, columns)
         self.log.status = RunStatus.FINISHED
         return result
 

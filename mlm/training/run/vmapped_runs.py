@@ -13,7 +13,8 @@ import numpy as np
 
 from mlm.base import config, errors, lease, types
 from mlm.data.rows import pack
-from mlm.training.run import directory, divergence, loop, training_run
+from mlm.training.run import divergence, loop, training_run
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel, program
 
 
@@ -41,13 +42,14 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.Diver
         f"{', '.join(name for name, mode in parallel.MODES.items() if mode.vmaps_runs)}, in one process, for runs that "
         "are trained together",
     )
-    configs = [directory.pin_kernels(cfg) for cfg in configs]
+    configs = [RunDirectory(cfg.workdir).pin_kernels(cfg) for cfg in configs]
     packed, outcomes = pack.load_dataset(configs[0]), {}
     with contextlib.ExitStack() as stack:
         runs, states = [], []
         for cfg in filter(lambda cfg: cfg.model.kernels == configs[0].model.kernels, configs):
             with contextlib.suppress(lease.FolderInUse):
-                stack.enter_context(directory.acquire_run(cfg))
+                directory = RunDirectory(cfg.workdir)
+                stack.enter_context(directory.lock())
                 result = directory.recover_finished(cfg, packed.manifest["inputs"], packed.tokenizer)
                 if result is not None:
                     outcomes[cfg.workdir] = result
