@@ -8,7 +8,7 @@ from test_experiments import FLOORS, OWN, about, result
 
 from experiments import architectures, fine_tuning, masking_rate
 from mlm.base.estimates import Score
-from mlm.evaluation import finetuned_tasks
+from mlm.evaluation import evaluation_tasks, finetuned_tasks
 from mlm.objectives import mlm
 from mlm.report import summary, table
 from mlm.report.pages import sweep as page
@@ -89,6 +89,7 @@ def test_what_was_asked_is_told_apart_by_files_and_grid_alone():
 
 def add_tasks(one, *each):
     one["summary"]["finetuned_tasks"] = finetuned_tasks.summarize(answers(*each))
+    one["evaluation_scores"] = evaluation_tasks.list_scores(one)
     return one
 
 
@@ -184,6 +185,7 @@ def test_the_experiment_has_a_row_for_each_part_that_was_trained_and_the_paper_s
     ):
         head = tuned(1e-3, 0, value) | {"variant": variant}
         one["summary"]["finetuned_tasks"] |= finetuned_tasks.summarize(answers(head, name=f"topic-{variant}"))
+    one["evaluation_scores"] = evaluation_tasks.list_scores(one)
     made, columns = fine_tuning.table([one])
     assert [(row.get("trained"), row["task_topic"].mean) for row in made[:3]] == [
         ("all", 80),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import types
 from pathlib import Path
@@ -12,12 +13,15 @@ from small import drawn_config, get_refusal, run_mlm, small_config
 
 import mlm
 from mlm.base import errors, fields, files
-from mlm.cli import evaluate, evaluate_cases
+from mlm.cli import evaluate
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
-from mlm.evaluation.evaluations import EvaluationCase
+from mlm.evaluation.evaluations import EvaluationCase, make_evaluation
 from mlm.inference import masked_queries, pseudo_likelihood
+from mlm.launch.sweep import sweep_state
+from mlm.report import summary
+from mlm.report.table import Column
 from mlm.training.run import directory, loop, resolution, trained_run
 from mlm.training.validation import split_scores
 
@@ -236,15 +240,13 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
 
 
 def test_the_papers_values_stand_beside_the_whole_benchmark_alone(capsys):
-    from mlm.cli.evaluate_tables import print_evaluations
-
     one = {"suite": "blimp", "sha256": "a", "phenomenon": "order", "pairs": 1000} | {
         f"{metric}_accuracy": 0.5 for metric in pseudo_likelihood.METRICS
     }
     values = ["5-gram", "LSTM", "Transformer-XL", "GPT-2", "RoBERTa-large", "human"]
     for paradigms, name, expected in ((67, "blimp", values), (66, "blimp", []), (67, "other", [])):
         found = {f"{name}-1/p{number}": one | {"suite": name} for number in range(paradigms)}
-        print_evaluations(
+        evaluate.print_evaluations(
             {"evaluations": {"minimal_pairs": found}, "summary": {"minimal_pairs": minimal_pairs.summarize(found)}}
         )
         cells = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
@@ -308,11 +310,12 @@ def test_a_run_that_cannot_be_opened_does_not_keep_the_others_from_being_judged(
         (["--anisotropy"], {"anisotropy"}),
     ],
 )
-def test_only_what_the_flags_name_is_evaluated(flags, tasks):
-    args = evaluate.make_parser().parse_words(["runs/a", *flags])
-    run = types.SimpleNamespace(cfg=drawn_config("cache"))
-    suite = blimp.Suite("words", "1", [blimp.Paradigm("order", "order", ["a b", "b a"])]) if args.blimp else None
-    assert {case.task for case in evaluate_cases.list_run_cases(run, args, suite, [])} == tasks
+def test_only_what_the_flags_name_is_evaluated(flags, tasks, tmp_path):
+    pair = {"sentence_good": "a b", "sentence_bad": "b a", "linguistics_term": "order"}
+    (tmp_path / "order.jsonl").write_text(json.dumps(pair))
+    words = [flag.replace("FOLDER", str(tmp_path)) for flag in flags]
+    args, run = evaluate.make_parser().parse_words(["runs/a", *words]), types.SimpleNamespace(cfg=drawn_config("cache"))
+    assert {case.task for case in evaluate.read_flags(args)(run)} == tasks
 
 
 def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, monkeypatch, capsys):
@@ -355,3 +358,24 @@ def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, mon
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     encoder = change_tensors(folder, lambda name, x: [(name, x)] if name.startswith("bert.") else [])
     assert "an encoder alone" in get_refusal(evaluate.main, ["evaluate", str(encoder), *flags])
+
+
+def test_the_evaluation_of_the_documentation_is_in_the_flags_and_in_the_tables(run, tmp_path, monkeypatch, capsys):
+    """One file and one entry: the command, and the table of several runs, know it by the registry alone."""
+    cfg, _ = run
+    diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
+    (diff,) = (one for one in diffs if "mlm/evaluation/unknown_tokens.py" in one)
+    _, file = re.split(r"--- mlm/evaluation/unknown_tokens.py\n", diff)
+    module = types.ModuleType("unknown_tokens")
+    exec("".join(line[1:] for line in file.splitlines(keepends=True)), module.__dict__)
+    monkeypatch.setitem(evaluation_tasks.EVALUATIONS, "unknown_tokens", make_evaluation(module))
+    assert "--unknown_in GLOBS" in evaluate.make_parser().format_help()
+    (tmp_path / "a.txt").write_text("the zyzzyva")
+    evaluate.main(["evaluate", cfg.workdir, f"--unknown_in={tmp_path / 'a.txt'}"])
+    assert "| tokens |" in re.sub(" +", " ", capsys.readouterr().out)
+    (point,) = sweep_state.load_results([cfg])[0]
+    rows, columns = summary.build_table([point], [Column("name", "name")], lambda seeds: {"name": "a"})
+    (column,) = (column for column in columns if column.name == "unknown_tokens")
+    stored = point["evaluations"]["unknown_tokens"]["texts"]
+    assert column.title == "unknown tokens (%)" and f"of {stored['tokens']} tokens" in column.note
+    assert rows[0]["unknown_tokens"].mean == pytest.approx(100 * stored["unknown"] / stored["tokens"])

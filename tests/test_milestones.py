@@ -14,6 +14,7 @@ from mlm.base import batch_warmup, errors, fields, files
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import pack
+from mlm.evaluation import evaluation_tasks
 from mlm.report import charts, figures, milestone_curves, specs
 from mlm.training.run import checkpoint, directory, loop, milestones, preemption, trained_run, training_run
 
@@ -170,7 +171,7 @@ def test_every_evaluation_is_a_curve_over_training(run, monkeypatch, capsys):
     cfg, _ = run
     evaluate.main(["evaluate", cfg.workdir, "--milestones", "--max_sentences=4"])
     out = capsys.readouterr().out
-    finished = directory.read_finished_run(cfg.workdir)
+    finished = evaluation_tasks.add_scores(directory.read_finished_run(cfg.workdir))
     assert finished["evaluations"] == {} or "pseudo_likelihood" not in finished["evaluations"]
     rows, columns = milestone_curves.build_table([finished])
     assert [row["step"] for row in rows] == [1, 4, 7] and columns[-1].title in out
@@ -209,7 +210,9 @@ def test_seeds_of_a_group_share_a_curve_where_all_have_a_value(run):
             }
             for step, number in values.items()
         }
-        return finished | {"config": finished["config"] | {"workdir": name}, "milestones": results}
+        return evaluation_tasks.add_scores(
+            finished | {"config": finished["config"] | {"workdir": name}, "milestones": results}
+        )
 
     (chart,) = milestone_curves.build_charts([copy("a-seed0", {1: 9.0, 4: 6.0}), copy("a-seed1", {1: 7.0})])
     assert chart.series == [("a", [1], [(8.0, 7.0, 9.0)])]

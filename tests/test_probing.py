@@ -6,7 +6,7 @@ from test_experiments import result
 
 from experiments import features, probing
 from mlm.base.estimates import Score, SeedRange
-from mlm.evaluation import finetuned_tasks
+from mlm.evaluation import evaluation_tasks, finetuned_tasks
 from mlm.report import table
 
 F1 = Score("f1", "held-out micro-F1", ("right", "found", "weight", "weight"), "f1", better=1, share=True)
@@ -25,7 +25,7 @@ def make_run(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", dept
             one["evaluation"]["gravity"] = gravity_S[probe]
             each.append(one | {"scores": [*one["scores"], GRAVITY._asdict()]})
         tasks |= finetuned_tasks.summarize(answers(*each, name=f"{task}-{depth}"))
-    return run
+    return evaluation_tasks.add_scores(run)
 
 
 def test_the_layers_of_one_run_are_over_its_probes_and_of_several_over_runs():
@@ -79,7 +79,7 @@ def test_features_have_a_row_each_in_the_order_of_the_paper_s_table():
     for number, variant in enumerate(point["downstream.variants"].split(",")):
         one = tuned(1e-3, 0, 0.5 + number / 20, F1, "conll2003") | {"variant": variant}
         tasks |= finetuned_tasks.summarize(answers(one, name=f"conll2003-{number}"))
-    made, columns = features.table([run])
+    made, columns = features.table([evaluation_tasks.add_scores(run)])
     own = [
         (row["features"], round(row["task_conll2003"].mean), row["task_conll2003_paper"])
         for row in made

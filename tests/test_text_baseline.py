@@ -11,7 +11,7 @@ from mlm.base import errors, fields
 from mlm.base.estimates import Score
 from mlm.evaluation import evaluation_tasks, text_baseline
 from mlm.objectives import scores
-from mlm.report import evaluation_columns
+from mlm.report import evaluation_scores
 
 metrics = pytest.importorskip("sklearn.metrics")
 ACCURACY = scores.build_accuracy_score("weight")
@@ -51,7 +51,7 @@ def test_its_scores_are_scikit_learns_of_the_same_predictions(cfg, monkeypatch):
         "predict",
         lambda self, x: predictions.append(predict(self, x)) or predictions[-1],
     )
-    (case,) = text_baseline.list_cases(cfg)
+    (case,) = text_baseline.list_due_cases(cfg)
     result = text_baseline.evaluate(types.SimpleNamespace(cfg=cfg), case, lambda: None)["scores"]
     gold = np.array([example.label == "good" for example in text_baseline.splits.open_task(cfg).splits["validation"]()])
     assert result["accuracy"] == pytest.approx(metrics.accuracy_score(gold, predictions[0]))
@@ -69,15 +69,15 @@ def test_it_is_a_due_case_only_where_it_is_asked_for(cfg):
     assert due - {case.task for case in evaluation_tasks.list_due_cases(without)} == {"text_baseline"}
     assert fields.fingerprint(cfg) == fields.fingerprint(without)
     with pytest.raises(errors.ConfigError, match=r"config.eval.baseline = 'tfid': .*did you mean 'tfidf'"):
-        text_baseline.list_cases(fields.override(cfg, {"eval.baseline": "tfid"}))
+        text_baseline.list_due_cases(fields.override(cfg, {"eval.baseline": "tfid"}))
     with pytest.raises(errors.ConfigError, match="expected a run that is fine-tuned for a classification task"):
-        text_baseline.list_cases(small_config(eval__baseline="tfidf"))
+        text_baseline.list_due_cases(small_config(eval__baseline="tfidf"))
 
 
 def test_without_scikit_learn_the_extra_is_named_before_training(cfg, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
     with pytest.raises(errors.ConfigError, match=r'pip install "mlm\[baseline\]"'):
-        text_baseline.list_cases(cfg)
+        text_baseline.list_due_cases(cfg)
 
 
 @pytest.mark.parametrize(("value", "is_below"), [(0.70, True), (0.80, False), (0.90, False)])
@@ -94,8 +94,9 @@ def test_a_score_below_it_is_named(value, is_below):
         "evaluations": evaluations,
         "summary": {"finetuned_tasks": {"sst2-a": task}},
     }
-    columns = evaluation_columns.build_columns([run])
-    references = evaluation_columns.build_reference_cells([run], columns)
+    run = evaluation_tasks.add_scores(run)
+    columns = evaluation_scores.build_columns([run])
+    references = evaluation_scores.build_reference_cells([run], columns)
     assert references == {"majority class": {"task_sst2": 50.0}, text_baseline.TITLE: {"task_sst2": 80.0}}
     (column,) = columns.values()
     assert (f"below {text_baseline.TITLE}: mine" in column.note) == is_below
@@ -113,7 +114,7 @@ def test_a_note_counts_failed_finetunings_and_names_a_few(count):
         }
         for i in range(5)
     ]
-    (column,) = evaluation_columns.build_columns(runs).values()
+    (column,) = evaluation_scores.build_columns(list(map(evaluation_tasks.add_scores, runs))).values()
     assert (f"failed (no better than the majority class, or 0, or not finite), {count} of 5" in column.note) == bool(
         count
     )

@@ -19,7 +19,6 @@ from mlm.data.text.parallel_text import Pair
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import evaluation_tasks, translation_scores
 from mlm.evaluation.evaluations import EvaluationCase
-from mlm.report import evaluation_tables
 from mlm.training.run import directory
 from mlm.training.step import parallel
 
@@ -248,5 +247,6 @@ def test_tables_have_a_row_a_search_with_its_interval_and_its_signature():
     ]
     rows, columns = translation.table([run])  # not yet asked
     assert len(rows) == 1 and "bleu" not in {column.name for column in columns}
-    rows, _ = evaluation_tables.build_translation_table({"evaluations": {"translation": searches}})
-    assert [row["bleu"].mean for row in rows] == [30.0, 31.0] and rows[0]["signature"] == "nrefs:1|tok:13a"
+    (printed,) = translation_scores.build_tables({"evaluations": {"translation": searches}})
+    assert [row["bleu"].mean for row in printed.rows] == [30.0, 31.0]
+    assert printed.rows[0]["signature"] == "nrefs:1|tok:13a"

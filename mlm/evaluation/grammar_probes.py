@@ -40,9 +40,11 @@ def list_probes(cfg: config.Config) -> list[str]:
     return ["recall", "agreement"] if cfg.data.language.word_order_prob == 1 else ["recall"]
 
 
-def make_inputs(cfg: config.Config) -> dict:
-    """All that the result depends on beside the run, as JSON."""
-    return {"items": MAX_ITEMS, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """A case for each probe of the language."""
+    inputs = {"items": MAX_ITEMS, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
+    names = [] if get_unsupported_reason(cfg) else list_probes(cfg)
+    return [EvaluationCase("grammar_probes", name, inputs) for name in names]
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:

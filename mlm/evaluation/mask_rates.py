@@ -16,9 +16,10 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     return f"config.objective is {cfg.objective}, which masks nothing"
 
 
-def make_inputs(cfg: config.Config, rate: float) -> dict:
-    """All that the result depends on beside the run, as JSON."""
-    return {"rate": rate, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """A case for each of config.eval.mask_rates."""
+    shared = {"seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
+    return [EvaluationCase("mask_rates", f"{rate:g}", {"rate": rate} | shared) for rate in cfg.eval.mask_rates]
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:

@@ -54,6 +54,7 @@ def read_point(cfg: config.Config) -> tuple[dict | None, str]:
             return None, f"{cfg.workdir}: its result is that of another config; move it away"
         if run := directory.read_finished_run(cfg.workdir):  # with today's evaluation settings
             run["config"] |= {name: value for name, value in fields.flatten(cfg).items() if "downstream." in name}
+            run = evaluation_tasks.add_scores(run)
     except files.DamagedFile as damaged:
         return None, f"{damaged}; {REDO_HINT}"
     return run, ""
