@@ -98,7 +98,7 @@ def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypa
     asked = fields.override(cfg, {"eval.beams": (1, 8), "objective": "causal"})
     assert [part.inputs["num_beams"] for part in evaluation_tasks.list_due_cases(asked)] == [1, 8, 8]
     assert all(isinstance(part.inputs["num_beams"], int) for part in evaluation_tasks.list_due_cases(asked))
-    assert translation_scores.list_due_cases(cfg, ()) == [] and not translation_scores.get_unsupported_reason(cfg)
+    assert translation_scores.list_split_cases(cfg, ()) == [] and not translation_scores.get_unsupported_reason(cfg)
     assert translation_scores.get_unsupported_reason(config.Config()) == "config.data.corpus is auto, not parallel"
     pairs = [translation_scores.list_pair_cases("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]
     assert len({*pairs, translation_scores.list_due_cases(cfg, (1,))[0].sha256}) == 3

@@ -148,11 +148,9 @@ def check_readability(texts: list[str], args: argparse.Namespace) -> Path | None
 def readability(model, texts: list[str], args) -> Iterator[dict]:
     """Records of passages, from the most to the least readable."""
     from mlm.evaluation import readability as passages
-    from mlm.evaluation import reading_ease
 
     found = [
-        (one, reading_ease.compute_reading_ease(one.text))
-        for one in passages.measure_readability(model, texts, args.every)
+        (one, passages.compute_reading_ease(one.text)) for one in passages.measure_readability(model, texts, args.every)
     ]
     easy = sorted((ease for _, ease in found), reverse=True)
     for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].cloze_score), 1):

@@ -1,19 +1,14 @@
 """The scores of a trained run at further masking rates, on the same held-out examples."""
 
-from mlm import objectives
-from mlm.base import config, fields, types
+from mlm.base import config, fields
 from mlm.data.rows import pack
+from mlm.evaluation import sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import program
 from mlm.training.validation import references, split_scores
 
-
-def get_unsupported_reason(cfg: config.Config) -> str:
-    """Why a run of this config has no such evaluation; empty if it has one."""
-    if objectives.get_visibility(cfg) == types.Visibility.UNMASKED:
-        return ""
-    return f"config.objective is {cfg.objective}, which masks nothing"
+get_unsupported_reason = sentence_scores.get_unsupported_reason
 
 
 def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
