@@ -54,7 +54,6 @@ def read_point(cfg: config.Config) -> tuple[dict | None, str]:
             return None, f"{cfg.workdir}: its result is that of another config; move it away"
         if run := directory.read_finished_run(cfg.workdir):  # with today's evaluation settings
             run["config"] |= {name: value for name, value in fields.flatten(cfg).items() if "downstream." in name}
-            run = evaluation_tasks.add_scores(run)
     except files.DamagedFile as damaged:
         return None, f"{damaged}; {REDO_HINT}"
     return run, ""
@@ -108,7 +107,7 @@ def is_evaluated(cfg: config.Config) -> bool:
 def load_results(points: Sequence[config.Config]) -> tuple[list[dict], list[str]]:
     """The runs of the trained points for reports, and a line for each damaged point."""
     found = [read_point(cfg) for cfg in points]
-    return [run for run, _ in found if run], [damage for _, damage in found if damage]
+    return [evaluation_tasks.add_scores(run) for run, _ in found if run], [damage for _, damage in found if damage]
 
 
 def format_score(cfg: config.Config) -> str:
