@@ -35,8 +35,8 @@ from mlm.experiment.recipes import (
     TUNED_FIELDS,
     set_training_length,
 )
-from mlm.report import evaluation_columns, summary
-from mlm.report.table import Column
+from mlm.report import evaluation_scores, summary
+from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 DIRECTIONS = [
     {"name": "both", "objective": "mlm", "model.directionality": "bidirectional"},
@@ -99,19 +99,15 @@ def sweep(scale: str) -> dict[str, dict]:
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     direction = config["objective"], config["model.directionality"]
-    paper = (
-        evaluation_columns.build_paper_cells(NAMES, PAPER[direction])
-        if config["model.size"] == "base" and direction in PAPER
-        else {}
-    )
+    paper = build_paper_cells(NAMES, PAPER[direction]) if config["model.size"] == "base" and direction in PAPER else {}
     return {"sees": LABELS[direction], "size": config["model.size"], "head": seeds[0].get("variant", ""), **paper}
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each way of seeing and each head that words are told by."""
     return summary.build_table(
-        [part for result in results for part in evaluation_columns.split_variants(result, HEADS)],
+        [part for result in results for part in evaluation_scores.split_variants(result, HEADS)],
         COLUMNS,
         describe_row,
-        evaluation_columns.build_paper_columns(NAMES),
+        build_paper_columns(NAMES),
     )

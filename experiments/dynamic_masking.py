@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, LAPTOP_TASKS, PAPER_TASKS, QUICK, QUICK_TASKS
-from mlm.report import evaluation_columns, summary
-from mlm.report.table import Column
+from mlm.report import summary
+from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 # Rows are seen often here, so that dropout is as in the paper.
 SMALL_CORPUS = ARCHITECTURE_FIELDS["transformer"] | {"model.dropout": 0.1, "model.attention_dropout": 0.1}
@@ -70,7 +70,7 @@ def describe_row(seeds: Sequence[dict]) -> dict:
         config["model.size"] == "base" and PAPER.get(config["mask.static_masks"]),
     )
     row = {"masking": f"static, {copies} of each row" if copies else "dynamic"}
-    return row | (evaluation_columns.build_paper_cells(TASKS, paper) if paper else {})
+    return row | (build_paper_cells(TASKS, paper) if paper else {})
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -80,4 +80,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for dynamic masking and one for each number of static masks."""
-    return summary.build_table(results, COLUMNS, describe_row, evaluation_columns.build_paper_columns(TASKS))
+    return summary.build_table(results, COLUMNS, describe_row, build_paper_columns(TASKS))

@@ -67,5 +67,5 @@ def describe_row(seeds: Sequence[dict]) -> dict:
 
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
-    """A row for each family; what its runs were asked stands in the columns of mlm/report/evaluation_columns.py."""
+    """A row for each family; what its runs were asked stands in the columns of mlm/evaluation."""
     return summary.build_table(results, COLUMNS, describe_row)

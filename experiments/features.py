@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK
-from mlm.report import evaluation_columns, run_columns, summary
-from mlm.report.table import Column
+from mlm.report import evaluation_scores, run_columns, summary
+from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 MODELS = {"lstm": {"model.family": "rnn", "model.cell": "lstm"}, "transformer": {"model.family": "transformer"}}
 VARIANTS = {
@@ -86,7 +86,7 @@ def describe_row(seeds: Sequence[dict]) -> dict:
     return {
         "features": features,
         **(
-            evaluation_columns.build_paper_cells(PAPER_TITLES, [PAPER[features]])
+            build_paper_cells(PAPER_TITLES, [PAPER[features]])
             if config["model.size"] == "base" and features in PAPER
             else {}
         ),
@@ -96,8 +96,8 @@ def describe_row(seeds: Sequence[dict]) -> dict:
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each model and what of it is read."""
     return summary.build_table(
-        [part for result in results for part in evaluation_columns.split_variants(result, VARIANTS)],
+        [part for result in results for part in evaluation_scores.split_variants(result, VARIANTS)],
         COLUMNS,
         describe_row,
-        evaluation_columns.build_paper_columns(PAPER_TITLES),
+        build_paper_columns(PAPER_TITLES),
     )

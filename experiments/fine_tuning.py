@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, MOSBACH, QUICK, QUICK_TASKS
-from mlm.report import evaluation_columns, run_columns, summary
+from mlm.report import evaluation_scores, run_columns, summary
 from mlm.report.table import Column
 
 MODELS = {
@@ -97,7 +97,7 @@ def describe_row(seeds: Sequence[dict]) -> dict:
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each model and what of it was trained for the tasks."""
     return summary.build_table(
-        [part for result in results for part in evaluation_columns.split_variants(result, VARIANTS)],
+        [part for result in results for part in evaluation_scores.split_variants(result, VARIANTS)],
         COLUMNS,
         describe_row,
     )

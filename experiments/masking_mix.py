@@ -32,8 +32,8 @@ from mlm.experiment.recipes import (
     QUICK,
     QUICK_TASKS,
 )
-from mlm.report import evaluation_columns, summary
-from mlm.report.table import Column
+from mlm.report import summary
+from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 MIXES = [
     {
@@ -76,9 +76,7 @@ def sweep(scale: str) -> dict[str, dict]:
 def describe_row(seeds: Sequence[dict]) -> dict:
     mask, random = (100 * seeds[0]["config"][f"mask.{name}_token_prob"] for name in ("mask", "random"))
     mix = f"{mask:.0f} / {100 - mask - random:.0f} / {random:.0f}"
-    paper = (
-        evaluation_columns.build_paper_cells(TASKS, PAPER[mix]) if seeds[0]["config"]["model.size"] == "base" else {}
-    )
+    paper = build_paper_cells(TASKS, PAPER[mix]) if seeds[0]["config"]["model.size"] == "base" else {}
     return {"mix": mix, **paper}
 
 
@@ -89,4 +87,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each mix."""
-    return summary.build_table(results, COLUMNS, describe_row, evaluation_columns.build_paper_columns(TASKS))
+    return summary.build_table(results, COLUMNS, describe_row, build_paper_columns(TASKS))

@@ -61,10 +61,10 @@ from mlm.experiment.recipes import (
     set_training_length,
 )
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import evaluation_columns, randomized_blocks, run_columns, series, summary
+from mlm.report import randomized_blocks, run_columns, series, summary
 from mlm.report.charts import LineChart
 from mlm.report.series import Series
-from mlm.report.table import Column, NamedTable
+from mlm.report.table import Column, NamedTable, build_paper_cells, build_paper_columns
 
 RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # to train at
 EVAL_RATES = (0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # to judge at; apart: one more to train at redoes no run
@@ -159,7 +159,7 @@ COLUMNS = (
     Column("difference", "loss minus that at 15% (nats)", "+.3f"),
     Column("p", "p (Holm)", ".2g", note="p: two-sided, seeds as blocks; Holm's correction for a size and budget."),
 )
-PAPER_COLUMNS = evaluation_columns.build_paper_columns(TASKS)
+PAPER_COLUMNS = build_paper_columns(TASKS)
 RESULT_COLUMNS = (
     *("model", "size", "masking", "examples", "rate", "learning_rate", "loss", "excess_loss", "difference", "p"),
     *("at_40", "at_80", "pairs_blimp", "task_sst2", "task_cola", "task_mrpc", "task_rte", "task_stsb"),
@@ -261,11 +261,7 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
             "rate": f"{config['mask.rate']:.0%}",
         }
         paper = PAPER.get((is_mask_only, config["mask.rate"])) if size == "large" else None
-        return (
-            row
-            | ({} if test is None else test._asdict())
-            | (evaluation_columns.build_paper_cells(TASKS, paper) if paper else {})
-        )
+        return row | ({} if test is None else test._asdict()) | (build_paper_cells(TASKS, paper) if paper else {})
 
     return summary.build_table(results, COLUMNS, describe_row, PAPER_COLUMNS)
 

@@ -33,8 +33,8 @@ from mlm.experiment.recipes import (
     QUICK,
     QUICK_TASKS,
 )
-from mlm.report import evaluation_columns, summary
-from mlm.report.table import Column
+from mlm.report import summary
+from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 TASKS = {"mnli": "MNLI", "mrpc": "MRPC", "sst2": "SST-2"}
 PAPER = {  # layers, width, heads: perplexity, accuracies of TASKS
@@ -87,7 +87,7 @@ def describe_row(seeds: Sequence[dict]) -> dict:
     if shape not in PAPER:
         return row
     perplexity, *scores = PAPER[shape]
-    return row | {"perplexity_paper": perplexity} | evaluation_columns.build_paper_cells(TASKS, scores)
+    return row | {"perplexity_paper": perplexity} | build_paper_cells(TASKS, scores)
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -97,4 +97,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each shape, with the paper's perplexity where it had that shape."""
-    return summary.build_table(results, COLUMNS, describe_row, evaluation_columns.build_paper_columns(TASKS))
+    return summary.build_table(results, COLUMNS, describe_row, build_paper_columns(TASKS))

@@ -48,7 +48,7 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import evaluation_columns, excess_loss, randomized_blocks, run_columns, series
+from mlm.report import excess_loss, randomized_blocks, run_columns, series
 from mlm.report.table import Column
 
 BERT = {
@@ -149,7 +149,7 @@ COLUMNS = (
 )
 RESULT_COLUMNS = (
     *("change", "size", "learning_rate", "loss", "excess_loss", *(part.name for part in excess_loss.PARTS)),
-    *("difference", "p", "tokens_per_second", *(probe.name for probe in evaluation_columns.PROBES)),
+    *("difference", "p", "tokens_per_second", *(probe.name for probe in excess_loss.PROBES)),
     *("accuracy", "pairs_blimp"),
 )
 

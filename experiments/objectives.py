@@ -50,7 +50,7 @@ from mlm.experiment.recipes import (
     set_training_length,
 )
 from mlm.experiment.search_space import Choice, LogUniform, apply_values
-from mlm.report import evaluation_columns, run_columns, series, summary
+from mlm.report import excess_loss, run_columns, series, summary
 from mlm.report.table import Column
 
 NUM_EXAMPLES, EVAL_INTERVAL = 32_000, 6_400  # taken in by a run, and between two evaluations
@@ -155,7 +155,7 @@ SEARCHES = searches.read_searches(__file__)
 COLUMNS = (Column("objective", "objective"), *run_columns.select_columns("model", "size", "learning_rate"))
 RESULT_COLUMNS = (
     *("objective", "model", "learning_rate", "loss", "excess_loss", "document_excess_loss", "causal_excess_loss"),
-    *("task_topic", *(probe.name for probe in evaluation_columns.PROBES)),
+    *("task_topic", *(probe.name for probe in excess_loss.PROBES)),
 )
 RESULT_TABLES = ("claims", "search-laptop")
 
@@ -213,11 +213,7 @@ def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     model = run_columns.name_model(config)
     model += " encoder-decoder" if config["model.family"] == "encoder_decoder" else ""
-    return {
-        "objective": format_objective(config),
-        "model": model,
-        **evaluation_columns.probe_accuracies(seeds, "accuracy"),
-    }
+    return {"objective": format_objective(config), "model": model, **excess_loss.probe_accuracies(seeds, "accuracy")}
 
 
 def claims(names: Sequence[str]) -> list[tuple[str, str]]:
@@ -227,8 +223,6 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each objective and model; the optimum of the probes is theirs."""
-    rows, columns = summary.build_table(results, COLUMNS, describe_row, evaluation_columns.PROBES)
-    optimum = evaluation_columns.probe_accuracies(
-        [result for result in results if series.probe_results(result)], "optimum"
-    )
+    rows, columns = summary.build_table(results, COLUMNS, describe_row, excess_loss.PROBES)
+    optimum = excess_loss.probe_accuracies([result for result in results if series.probe_results(result)], "optimum")
     return [row | optimum if row["objective"] == "Bayes optimum" else row for row in rows], columns

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 
 from mlm.experiment.grid import cross_points, drop_fields, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, BERT_GRID, LAPTOP, PAPER_TASKS, QUICK
-from mlm.report import evaluation_columns, summary
-from mlm.report.table import Column
+from mlm.report import summary
+from mlm.report.table import Column, build_paper_cells, build_paper_columns
 
 TASKS = [
     {"name": "segment-pairs-nsp", "pack.mode": "segment_pair", "objective": "nsp"},
@@ -83,7 +83,7 @@ def describe_row(seeds: Sequence[dict]) -> dict:
     return {
         "rows": config["pack.mode"].replace("_", " "),
         "task": {"mlm": "MLM", "nsp": "MLM + NSP"}[config["objective"]],
-        **(evaluation_columns.build_paper_cells(NAMES, PAPER[config["objective"]]) if is_paper_row else {}),
+        **(build_paper_cells(NAMES, PAPER[config["objective"]]) if is_paper_row else {}),
     }
 
 
@@ -94,4 +94,4 @@ def claims(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
     """A row for each way of making rows and each task."""
-    return summary.build_table(results, COLUMNS, describe_row, evaluation_columns.build_paper_columns(NAMES))
+    return summary.build_table(results, COLUMNS, describe_row, build_paper_columns(NAMES))

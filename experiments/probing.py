@@ -25,7 +25,7 @@ import numpy as np
 
 from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK
-from mlm.report import layers, run_columns, summary
+from mlm.report import evaluation_scores, layers, run_columns, summary
 from mlm.report.table import Column
 
 MODELS = {
@@ -144,17 +144,14 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
 
 def build_depth_rows(result: dict) -> dict:
     """A run with its "depths", the score of each a column."""
-    depths = measure_depths(result)
-    tasks = {
-        f"{name}_{depth}": task
-        | {"task": f"{name}_{depth}", "variant": "", "title": f"{task['title']}, layers 0 to {depth}"}
-        for name, depth_results in depths.items()
-        for depth, task in enumerate(depth_results)
-    }
-    probes = [task_result for depth_results in depths.values() for task_result in depth_results]
-    other_tasks = {
-        name: task_result
-        for name, task_result in result["summary"].get("finetuned_tasks", {}).items()
-        if task_result not in probes
-    }
-    return result | {"depths": depths, "summary": result["summary"] | {"finetuned_tasks": other_tasks | tasks}}
+    depths, probes = measure_depths(result), {}
+    for name, depth_results in depths.items():
+        for depth, task in enumerate(depth_results):
+            subject = f"{task['title']}, layers 0 to {depth}"
+            place = {"name": f"task_{name}_{depth}", "subject": subject, "variant": ""}
+            probes[f"task_{task['task']}", task["variant"], task["sha256"]] = place
+    scores = [
+        score._replace(metric=metric._replace(**probes.get((metric.name, metric.variant, metric.sha256), {})))
+        for metric, score in evaluation_scores.index_scores(result).items()
+    ]
+    return result | {"depths": depths, "evaluation_scores": scores}

@@ -36,7 +36,7 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, LARGE, SMALL
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import evaluation_columns, milestone_curves, run_columns, series, summary
+from mlm.report import milestone_curves, run_columns, series, summary
 from mlm.report.table import Column, NamedTable
 
 MILLION = 1_000_000
@@ -161,7 +161,7 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
 
 def average_phenomena(runs: Sequence[dict]) -> dict[str, Estimate]:
     """The mean accuracy on each phenomenon of BLiMP (%); none unless all runs were evaluated on it."""
-    key = f"{evaluation_columns.METRIC}_accuracy"
+    key = "pll_word_l2r_accuracy"
     found = [
         suite["phenomena"]
         for run in runs

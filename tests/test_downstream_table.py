@@ -6,7 +6,7 @@ from scipy import stats
 from test_experiments import FLOORS, OWN, about, result
 
 from mlm.base.estimates import Score
-from mlm.evaluation import finetuned_tasks
+from mlm.evaluation import evaluation_tasks, finetuned_tasks
 from mlm.objectives import mlm
 from mlm.report import summary, table
 
@@ -86,6 +86,7 @@ def test_what_was_asked_is_told_apart_by_files_and_grid_alone():
 
 def add_tasks(one, *each):
     one["summary"]["finetuned_tasks"] = finetuned_tasks.summarize(answers(*each))
+    one["evaluation_scores"] = evaluation_tasks.list_scores(one)
     return one
 
 

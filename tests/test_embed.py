@@ -13,10 +13,10 @@ from small import VOCAB, build, drawn_config, small_config
 from mlm.base import errors, fields, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import pack
-from mlm.evaluation import embeddings
-from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS
+from mlm.evaluation import anisotropy, embeddings, evaluation_tasks, sentence_similarity
+from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS, EVALUATIONS
 from mlm.evaluation.evaluations import EvaluationCase
-from mlm.report import evaluation_columns, evaluation_tables
+from mlm.report import evaluation_scores
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
@@ -49,7 +49,7 @@ def run():
 
 
 def test_the_three_embeddings_are_those_of_numpy(run):
-    found = embeddings.embed_sentences(run, TEXTS)
+    found = sentence_similarity.embed_sentences(run, TEXTS)
     assert found.truncated == 1 and found.cls_SxKxD.shape[:2] == (4, 2)
     ids = [[WORDS[word] for word in text.split()][:14] for text in TEXTS]
     rows_BxL = np.array([[CLS, *row, SEP, *[0] * (14 - len(row))] for row in ids], np.int32)
@@ -68,9 +68,9 @@ def test_similarities_are_the_correlations_of_cosines(run):
     texts = [" ".join(draws.choice(list(WORDS), 5)) for _ in range(40)]
     pairs = [[*draws.choice(texts, 2), float(value)] for value in draws.integers(0, 6, 60)]
     part, told = EvaluationCase("sts", "stsb/dev", {"pairs": pairs, "format": 1}), []
-    found = EVALUATION_TASKS["sts"].evaluate(run, part, lambda: told.append(1))
-    assert len(told) == EVALUATION_TASKS["sts"].count_units(run, part) and found["pairs"] == 60
-    vectors = embeddings.embed_sentences(run, texts)
+    found = EVALUATIONS["sts"].evaluate(run, part, lambda: told.append(1))
+    assert len(told) == EVALUATIONS["sts"].count_units(run, part) and found["pairs"] == 60
+    vectors = sentence_similarity.embed_sentences(run, texts)
     at = {text: place for place, text in enumerate(texts)}
     for of, h_SxD in (
         (found["static"], vectors.static_SxD),
@@ -86,34 +86,36 @@ def test_similarities_are_the_correlations_of_cosines(run):
         assert of["spearman"] == pytest.approx(stats.spearmanr(np.round(cosines, 9), values)[0])
         assert of["pearson"] == pytest.approx(stats.pearsonr(cosines, values)[0], abs=1e-5)
         assert 0.05 < of["spearman_se"] < 0.3
-    assert {*embeddings.compute_cosines(vectors.mean_SxKxD[:, -1], vectors.mean_SxKxD[:, -1])} == {
+    assert {*sentence_similarity.compute_cosines(vectors.mean_SxKxD[:, -1], vectors.mean_SxKxD[:, -1])} == {
         1.0
     }  # same texts share a rank
     kept = {"evaluations": {"sts": {"stsb/dev": found | {"sha256": "ab"}}}, "summary": {}}
-    columns = {text.column: answer.value for text, answer in evaluation_columns.iterate_evaluations(kept)}
+    columns = {score.metric.name: score.value for score in sentence_similarity.list_scores(kept)}
     assert columns == {
         "stsb_dev_static": found["static"]["spearman"],
         **{f"stsb_dev_{read}": found["layers"][-1][read]["spearman"] for read in ("mean", "cls")},
     }
-    assert [row["embedding"] for row in evaluation_tables.build_similarity_table(kept)[0]] == [
+    assert [row["embedding"] for row in sentence_similarity.build_tables(kept)[0].rows] == [
         "static",
         "cls, embeddings",
         "mean, embeddings",
         "cls, layer 1",
         "mean, layer 1",
     ]
-    (below,) = (
-        row for row in evaluation_tables.build_similarity_table(kept)[0] if row["embedding"] == "cls, embeddings"
-    )
+    (below,) = (row for row in sentence_similarity.build_tables(kept)[0].rows if row["embedding"] == "cls, embeddings")
     assert below["spearman"] == below["pearson"] == "undefined: all cosines are equal"  # [CLS] alone knows no text
     assert found["layers"][0]["cls"]["spearman"] is None and "NaN" not in json.dumps(found)
     found["layers"].append({"mean": found["layers"][0]["cls"]})  # a last layer that says the same of all
-    columns = evaluation_columns.build_columns([kept])
+    kept |= {"config": {"workdir": "runs/a"}, "evaluation_scores": [*sentence_similarity.list_scores(kept)]}
+    columns = evaluation_scores.build_columns([kept])
     (cell,) = (column.name for column in columns.values() if column.name.endswith("_mean"))
-    assert evaluation_columns.build_cells([kept], columns)[cell] == "undefined: all cosines are equal"
-    assert embeddings.compute_correlations(np.arange(3.0), np.ones(3))["undefined"] == "all similarities are equal"
+    assert evaluation_scores.build_cells([kept], columns)[cell] == "undefined: all cosines are equal"
+    assert (
+        sentence_similarity.compute_correlations(np.arange(3.0), np.ones(3))["undefined"]
+        == "all similarities are equal"
+    )
     left = run._replace(cfg=fields.override(run.cfg, {"model.directionality": "causal"}))
-    assert embeddings.evaluate_similarity(left, part, lambda: None)["layers"][-1].keys() == {
+    assert sentence_similarity.evaluate(left, part, lambda: None)["layers"][-1].keys() == {
         "mean"
     }  # [CLS] has seen nothing
 
@@ -123,48 +125,48 @@ def test_anisotropy_is_the_mean_over_all_pairs_of_different_rows():
     row_W, h_WxD = np.sort(draws.integers(0, 9, 60)), draws.normal(size=(60, 5)) + 0.5
     u_WxD = h_WxD / np.linalg.norm(h_WxD, axis=1, keepdims=True)
     every = [u_WxD[i] @ u_WxD[j] for i, j in itertools.combinations(range(60), 2) if row_W[i] != row_W[j]]
-    assert embeddings.compute_anisotropy(h_WxD, row_W)[0] == pytest.approx(np.mean(every), abs=1e-12)
+    assert anisotropy.compute_anisotropy(h_WxD, row_W)[0] == pytest.approx(np.mean(every), abs=1e-12)
     with pytest.raises(errors.ConfigError, match=r"^held-out examples = 1: expected two or more"):
-        embeddings.compute_anisotropy(h_WxD, np.zeros(60, int))
+        anisotropy.compute_anisotropy(h_WxD, np.zeros(60, int))
 
 
 def test_a_round_cloud_has_no_anisotropy_and_a_shifted_one_that_of_its_shift():
     draws = np.random.default_rng(1)
     row_W, h_WxD = np.repeat(np.arange(100), 20), draws.normal(size=(2000, 256))
-    mean, error = embeddings.compute_anisotropy(h_WxD, row_W)
+    mean, error = anisotropy.compute_anisotropy(h_WxD, row_W)
     assert abs(mean) < 5 * error < 2e-3
     for shift in (1.0, 3.0):  # of a unit cloud in D dimensions: shift^2 / (shift^2 + 1)
-        mean, error = embeddings.compute_anisotropy(h_WxD + shift, row_W)
+        mean, error = anisotropy.compute_anisotropy(h_WxD + shift, row_W)
         assert mean == pytest.approx(shift**2 / (shift**2 + 1), abs=2e-3)
     own_RxD = draws.normal(size=(100, 8)).repeat(20, axis=0)  # rows that differ: their error is over rows, not words
     h_WxD = draws.normal(size=(2000, 8)) + own_RxD + 1
-    mean, error = embeddings.compute_anisotropy(h_WxD, row_W)
+    mean, error = anisotropy.compute_anisotropy(h_WxD, row_W)
     again = []
     for _ in range(300):
         rows = draws.integers(0, 100, 100)
         index = (rows[:, None] * 20 + np.arange(20)).ravel()
-        again.append(embeddings.compute_anisotropy(h_WxD[index], row_W)[0])
+        again.append(anisotropy.compute_anisotropy(h_WxD[index], row_W)[0])
     assert error == pytest.approx(np.std(again), rel=0.2)
 
 
 def test_a_static_vector_explains_all_of_rank_one_and_one_share_of_many_directions():
     draws = np.random.default_rng(0)
     v_D = draws.normal(size=16)
-    assert embeddings.compute_explained_variance(draws.normal(size=(7, 1)) * v_D) == pytest.approx(1)
-    assert embeddings.compute_explained_variance(np.eye(16)[:8]) == pytest.approx(1 / 8)
-    assert embeddings.compute_explained_variance(np.diag([2.0, 1, 1, 1])) == pytest.approx(4 / 7)
-    assert embeddings.compute_explained_variance(np.zeros((5, 16))) == 1
+    assert anisotropy.compute_explained_variance(draws.normal(size=(7, 1)) * v_D) == pytest.approx(1)
+    assert anisotropy.compute_explained_variance(np.eye(16)[:8]) == pytest.approx(1 / 8)
+    assert anisotropy.compute_explained_variance(np.diag([2.0, 1, 1, 1])) == pytest.approx(4 / 7)
+    assert anisotropy.compute_explained_variance(np.zeros((5, 16))) == 1
     h_XxD = draws.normal(size=(6, 16))
-    cosine_XxX = embeddings.l2_normalize(h_XxD) @ embeddings.l2_normalize(h_XxD).T
-    assert embeddings.compute_self_similarity(h_XxD) == pytest.approx(cosine_XxX[~np.eye(6, dtype=bool)].mean())
-    assert embeddings.compute_self_similarity(np.tile(v_D, (5, 1))) == pytest.approx(1)
+    cosine_XxX = anisotropy.l2_normalize(h_XxD) @ anisotropy.l2_normalize(h_XxD).T
+    assert anisotropy.compute_self_similarity(h_XxD) == pytest.approx(cosine_XxX[~np.eye(6, dtype=bool)].mean())
+    assert anisotropy.compute_self_similarity(np.tile(v_D, (5, 1))) == pytest.approx(1)
 
 
 def test_words_are_their_pieces_and_their_states_the_mean():
     # 6, 9, 12 continue a word; 2 and 3 are [CLS] and [SEP], 1 is unknown
     ids_BxL = np.array([[2, 5, 6, 9, 7, 1, 6, 3], [2, 6, 5, 6, 9, 3, 0, 0]], np.int32)
     h_BxKxLxD = np.arange(2 * 2 * 8 * 3, dtype=np.float32).reshape(2, 2, 8, 3)
-    keys, row_W, h_WxKxD = embeddings.pool_words(
+    keys, row_W, h_WxKxD = anisotropy.pool_words(
         (TOKENIZER.starts_word_V | (np.arange(VOCAB) < 5))[ids_BxL], ids_BxL, h_BxKxLxD
     )
     assert [np.frombuffer(key, np.int32).tolist() for key in keys] == [[5, 6, 9], [7], [5, 6, 9]]
@@ -172,9 +174,9 @@ def test_words_are_their_pieces_and_their_states_the_mean():
     for word, (row, first, end) in zip(h_WxKxD, ((0, 1, 4), (0, 4, 5), (1, 2, 5)), strict=True):
         assert word == pytest.approx(h_BxKxLxD[row, :, first:end].mean(1))
     row_W = np.array([0, 0, 1, 2, 3, 3, 4, 5])
-    groups = embeddings.group_contexts([b"a", b"a", b"a", b"a", b"a", b"b", b"a", b"b"], row_W)
+    groups = anisotropy.group_contexts([b"a", b"a", b"a", b"a", b"a", b"b", b"a", b"b"], row_W)
     assert [places.tolist() for places in groups] == [[0, 2, 3, 4, 6]]  # b stands in two rows
-    for place_X in embeddings.sample_random_words(row_W, [6, 3]):
+    for place_X in anisotropy.sample_random_words(row_W, [6, 3]):
         assert len({*row_W[place_X]}) == len(place_X)
 
 
@@ -211,15 +213,15 @@ def build_table_run(cfg, rows):
 def test_states_that_know_no_context_are_their_words_alone(small_run):
     cfg, rows = small_run
     run = build_table_run(cfg, rows)
-    part = embeddings.make_anisotropy_case()
-    found = EVALUATION_TASKS["anisotropy"].evaluate(run, part, lambda: None)
+    part = anisotropy.list_cases()[0]
+    found = EVALUATIONS["anisotropy"].evaluate(run, part, lambda: None)
     (of_layer,) = found["layers"]
     assert found["examples"] == 40 and found["words"] > 20 and found["occurrences"] >= 5 * found["words"]
     assert of_layer["self_similarity"] == pytest.approx(1) and of_layer["explained"] == pytest.approx(1)
     assert 0 < of_layer["anisotropy"] < 0.9 and of_layer["explained_random"] < 0.9
     assert of_layer["explained_adjusted"] == pytest.approx(1 - of_layer["explained_random"])
     assert of_layer["self_similarity_adjusted"] == pytest.approx(1 - of_layer["anisotropy"])
-    assert embeddings.evaluate_anisotropy(run, part, lambda: None) == found  # nothing of it is chance
+    assert anisotropy.evaluate(run, part, lambda: None) == found  # nothing of it is chance
     few = run._replace(cached_data=rows._replace(validation={name: x[:2] for name, x in rows.validation.items()}))
     with pytest.raises(errors.ConfigError, match=r"^words that 5 or more of 2 held-out examples hold = 0: expected"):
-        embeddings.evaluate_anisotropy(few, part, lambda: None)
+        anisotropy.evaluate(few, part, lambda: None)

@@ -98,7 +98,6 @@ def test_what_needs_no_jax_to_be_found_wrong_is_said_before_its_import(tmp_path)
         "train tokenizer.kind=wrod": "did you mean 'words'",
         "train tokenizer.path=nowhere": "config.tokenizer.path",
         "finetune run eval.sts=nowhere": "config.eval.sts",
-        "evaluate run --sentences=nowhere": "--sentences = 'nowhere'",
         "similar run text": "--file = ''",
         "similar run text --file=nowhere": "--file = 'nowhere'",
         "embed run text --out=a.txt": "--out = 'a.txt'",

@@ -2,7 +2,9 @@
 
 import json
 import random
+import re
 import shutil
+import types
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,16 @@ from mlm.cli import evaluate
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
-from mlm.evaluation.evaluations import EvaluationCase
+from mlm.evaluation.evaluations import EvaluationCase, make_evaluation
 from mlm.inference import masked_queries, pseudo_likelihood
+from mlm.launch.sweep import sweep_state
+from mlm.report import summary
+from mlm.report.table import Column
 from mlm.training.run import directory, loop, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.validation import split_scores
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -245,3 +252,24 @@ def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, mon
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     encoder = change_tensors(folder, lambda name, x: [(name, x)] if name.startswith("bert.") else [])
     assert "an encoder alone" in get_refusal(evaluate.main, ["evaluate", str(encoder), *flags])
+
+
+def test_the_evaluation_of_the_documentation_is_in_the_flags_and_in_the_tables(run, tmp_path, monkeypatch, capsys):
+    """One file and one entry: the command, and the table of several runs, know it by the registry alone."""
+    cfg, _ = run
+    diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
+    (diff,) = (one for one in diffs if "mlm/evaluation/unknown_tokens.py" in one)
+    _, file = re.split(r"--- mlm/evaluation/unknown_tokens.py\n", diff)
+    module = types.ModuleType("unknown_tokens")
+    exec("".join(line[1:] for line in file.splitlines(keepends=True)), module.__dict__)
+    monkeypatch.setitem(evaluation_tasks.EVALUATIONS, "unknown_tokens", make_evaluation(module))
+    assert "--unknown_in GLOBS" in evaluate.make_parser().format_help()
+    (tmp_path / "a.txt").write_text("the zyzzyva")
+    evaluate.main(["evaluate", cfg.workdir, f"--unknown_in={tmp_path / 'a.txt'}"])
+    assert "| tokens |" in re.sub(" +", " ", capsys.readouterr().out)
+    (point,) = sweep_state.load_results([cfg])[0]
+    rows, columns = summary.build_table([point], [Column("name", "name")], lambda seeds: {"name": "a"})
+    (column,) = (column for column in columns if column.name == "unknown_tokens")
+    stored = point["evaluations"]["unknown_tokens"]["texts"]
+    assert column.title == "unknown tokens (%)" and f"of {stored['tokens']} tokens" in column.note
+    assert rows[0]["unknown_tokens"].mean == pytest.approx(100 * stored["unknown"] / stored["tokens"])

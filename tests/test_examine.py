@@ -10,7 +10,7 @@ from mlm.base.special import MASK
 from mlm.data.language import grammar, posterior, probes
 from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks, mask_rates
-from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS
+from mlm.evaluation.evaluation_tasks import EVALUATIONS
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program
@@ -66,7 +66,7 @@ def answer_all(cfg, rows, made, state) -> dict:
     }
     for part in evaluation_tasks.list_due_cases(cfg):
         if part.task != "mask_rates":
-            found.setdefault(part.task, {})[part.name] = EVALUATION_TASKS[part.task].evaluate(run, part, lambda: None)
+            found.setdefault(part.task, {})[part.name] = EVALUATIONS[part.task].evaluate(run, part, lambda: None)
     return found
 
 

@@ -157,9 +157,9 @@ def decompose(cfg, rows, logits_NxLxV, sees="both"):
     )
     state = types.TrainState(0, {"model": jnp.asarray(logits_NxLxV), "objective": {}}, ())
     run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
-    return loss_decomposition.evaluate(
-        run, EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg)), lambda: None
-    ), evaluate(cfg, rows, logits_NxLxV)
+    return loss_decomposition.evaluate(run, loss_decomposition.list_due_cases(cfg)[0], lambda: None), evaluate(
+        cfg, rows, logits_NxLxV
+    )
 
 
 def excess(found):

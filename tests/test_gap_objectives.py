@@ -97,7 +97,7 @@ def evaluate(cfg, rows, made, logits_WxNxLxV):
     beside = references.compute_references(cfg, made, rows)
     columns = beside.add_columns(split_scores.collect_columns(cfg, made, state, rows.validation))
     run = trained_run.TrainedRun(cfg, 0, rows.tokenizer, made, state, "", rows.dataset_info, rows)
-    case = EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg))
+    (case,) = loss_decomposition.list_due_cases(cfg)
     return (
         split_scores.summarize(columns, (*made.objective.scores, *beside.scores)),
         loss_decomposition.evaluate(run, case, lambda: None),

@@ -23,7 +23,7 @@ ROOMS = {  # of mlm/, each with those that it may import
     "report": {"base"},
     "training": {"base", "data", "models", "objectives"},
     "inference": {"base", "data", "models", "objectives", "training"},
-    "evaluation": {"base", "data", "models", "objectives", "training", "inference"},
+    "evaluation": {"base", "data", "models", "objectives", "report", "training", "inference"},
     "experiment": {"base"},
     "serve": {"base", "data", "models", "objectives", "report", "training", "inference", "evaluation"},
     "launch": {"base", "data", "models", "objectives", "report", "training", "inference", "evaluation", "experiment"},

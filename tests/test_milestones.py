@@ -14,6 +14,7 @@ from mlm.base import batch_warmup, errors, fields, files
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import pack
+from mlm.evaluation import evaluation_tasks
 from mlm.report import charts, figures, milestone_curves, specs
 from mlm.training.run import checkpoint, directory, loop, milestones, preemption, trained_run, training_run
 from mlm.training.run.directory import RunDirectory
@@ -160,7 +161,7 @@ def test_every_evaluation_is_a_curve_over_training(run, monkeypatch, capsys):
     cfg, _ = run
     evaluate.main(["evaluate", cfg.workdir, "--milestones", "--max_sentences=4"])
     out = capsys.readouterr().out
-    finished = RunDirectory(cfg.workdir).read_finished()
+    finished = evaluation_tasks.add_scores(RunDirectory(cfg.workdir).read_finished())
     assert finished["evaluations"] == {} or "pseudo_likelihood" not in finished["evaluations"]
     rows, columns = milestone_curves.build_table([finished])
     assert [row["step"] for row in rows] == [1, 4, 7] and columns[-1].title in out

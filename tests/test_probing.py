@@ -6,7 +6,8 @@ from test_experiments import result
 
 from experiments import probing
 from mlm.base.estimates import Score, SeedRange
-from mlm.evaluation import finetuned_tasks
+from mlm.evaluation import evaluation_tasks, finetuned_tasks
+from mlm.report import table
 
 F1 = Score("f1", "held-out micro-F1", ("right", "found", "weight", "weight"), "f1", better=1, share=True)
 GRAVITY = Score("gravity", "centre of gravity", ("gravity", "weight"))
@@ -24,7 +25,7 @@ def make_run(name, seed, score_KxS, gravity_S, *, size="micro", task="tag", dept
             one["evaluation"]["gravity"] = gravity_S[probe]
             each.append(one | {"scores": [*one["scores"], GRAVITY._asdict()]})
         tasks |= finetuned_tasks.summarize(answers(*each, name=f"{task}-{depth}"))
-    return run
+    return evaluation_tasks.add_scores(run)
 
 
 def test_the_layers_of_one_run_are_over_its_probes_and_of_several_over_runs():

@@ -8,10 +8,10 @@ from small import build, small_config
 
 from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from mlm.cli import evaluate
 from mlm.data.tokenizers import kinds, words
 from mlm.evaluation import evaluation_tasks, few_shot, prompts
 from mlm.inference import masked_queries
-from mlm.report import evaluation_columns, evaluation_tables
 from mlm.training.run import finetuning_recipe
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
@@ -56,7 +56,7 @@ def test_verbalizers_name_their_labels_or_stand_in_their_order(folder):
 def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, folder):
     task = prompts.read_task("sst2", folder)
     part = prompts.make_zero_shot_case(task)
-    found = evaluation_tasks.EVALUATION_TASKS["zero_shot"].evaluate(run, part, lambda: None)
+    found = evaluation_tasks.EVALUATIONS["zero_shot"].evaluate(run, part, lambda: None)
     score, right, predicted = masked_queries.make_scorer(run.program.model, run.program.partitioner, run.state), 0, []
     for text, label in task.dev:
         ids = run.tokenizer.encode(text + " It was")
@@ -181,7 +181,7 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
     assert [part.name.partition("/")[2] for part in parts] == ["13", "21", "42", "87", "100"]
     assert len(parts[0].inputs["train"]) == len(parts[0].inputs["selection"]) == 32
     told = []
-    found = evaluation_tasks.EVALUATION_TASKS["few_shot"].evaluate(run, parts[0], lambda: told.append(1))
+    found = evaluation_tasks.EVALUATIONS["few_shot"].evaluate(run, parts[0], lambda: told.append(1))
     assert len(told) == few_shot.count_units(run, parts[0]) == 6 and found["trials"] == 2
     zero = prompts.evaluate(run, prompts.make_zero_shot_case(task), lambda: None)
     assert found["selected"]["learning_rate"] == 1e-2 and found["selected"]["accuracy"] > 0.9
@@ -211,9 +211,9 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
         },
         "summary": {"few_shot": {prompts.format_key(task): of_all}},
     }
-    (row,), _ = evaluation_tables.build_prompt_table(judged)
+    ((row,), _, _) = prompts.build_tables(judged)[0]
     assert row["few_shot"].mean == pytest.approx(0.7) and row["zero_shot"].mean == zero["accuracy"]
-    columns = {text.column for text, _ in evaluation_columns.iterate_evaluations(judged)}
+    columns = {score.metric.name for score in evaluation_tasks.list_scores(judged)}
     assert columns == {"zero_shot_sst2", "few_shot_sst2"}
 
 

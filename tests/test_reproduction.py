@@ -17,8 +17,9 @@ from mlm.cli import sweep as command
 from mlm.cli import sweep_compare
 from mlm.cli.command import extract_config_flags
 from mlm.data.tasks import task_specs
-from mlm.launch.sweep import sweep_points, table_rehearsal
+from mlm.launch.sweep import budget, sweep_points, table_rehearsal
 from mlm.report import evaluation_columns, excess_loss, reproduction, results_page, summary
+from mlm.training.run import provenance
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "experiments" / "figures"
@@ -175,7 +176,7 @@ def test_an_experiment_shows_columns_that_its_table_can_have(name):
     resolved = sweep_points.resolve_points(config.Config(), experiment.sweep("quick"), {})
     configs = [fields.override(cfg, {"workdir": f"runs/{name}-012345"}) for name, cfg in resolved.items()]
     _, columns = experiment.table([table_rehearsal.make_result(cfg, number) for number, cfg in enumerate(configs)])
-    measured = (*columns, *experiment.COLUMNS, *excess_loss.PARTS, *evaluation_columns.PROBES)
+    measured = (*columns, *experiment.COLUMNS, *excess_loss.PARTS, *excess_loss.PROBES)
     rates = {summary.rate_column(rate) for cfg in configs for rate in cfg.eval.mask_rates}
     evaluations = {"pseudo_perplexity", "pairs_blimp", "task_topic", "document_excess_loss", "below_unigram"}
     evaluations |= {f"task_{task}" for task in task_specs.TASKS}

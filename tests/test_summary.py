@@ -7,9 +7,10 @@ import pytest
 from test_experiments import FLOORS, OWN, about, result
 
 from mlm.base import config, errors, fields
+from mlm.evaluation import evaluation_tasks
+from mlm.evaluation.sentence_scores import METRIC
 from mlm.objectives import mlm
 from mlm.report import evaluation_sets, run_columns, summary, table
-from mlm.report.evaluation_columns import METRIC
 from mlm.training.validation import references
 
 
@@ -106,6 +107,7 @@ def judge(one, perplexity=None, **suites):
         }
         for name, (share, sha) in suites.items()
     }
+    one["evaluation_scores"] = evaluation_tasks.list_scores(one)
     return one
 
 

@@ -10,9 +10,9 @@ from test_docs import FENCE, PAGES
 
 from mlm.base import config, errors, fields
 from mlm.base.derived_fields import fill_derived_fields
-from mlm.cli import evaluate, evaluate_cases, finetune
+from mlm.cli import evaluate, finetune
 from mlm.data.tasks import blimp, splits, task_file, tasks
-from mlm.evaluation import embeddings, few_shot, prompts
+from mlm.evaluation import few_shot, prompts, sentence_similarity
 from mlm.training.run import finetuning_recipe
 
 REVIEWS = """
@@ -111,9 +111,8 @@ def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder
     grid = few_shot.FewShotGrid((2,), (1e-3,), 10, 10)
     assert len(few_shot.list_cases(task, grid)) == 5
     words = [f"--prompt={path}", "--pattern={text} [MASK]", "--verbalizers=no,yes", "--few_shot"]
-    cases = evaluate_cases.list_common_cases(
-        evaluate.make_parser().parse_words(["run", *words, f"--sts={folder}/pairs.toml"])
-    )
+    args = evaluate.make_parser().parse_words(["run", *words, f"--sts={folder}/pairs.toml"])
+    cases = evaluate.read_flags(args)(None)
     assert [case.task for case in cases] == ["sts", "zero_shot", *["few_shot"] * 5]
     assert cases[1].metadata == {
         "task": "reviews",
@@ -142,7 +141,7 @@ def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder
 
 
 def test_similarities_of_one_s_own_pairs(folder):
-    (case,) = embeddings.list_similarity_cases("--sts", str(folder / "pairs.toml"))
+    (case,) = sentence_similarity.list_cases("--sts", str(folder / "pairs.toml"))
     assert case.name == "mine/test" and case.inputs["pairs"] == [["w1", "w2", 0.5], ["w3", "w4", 1.0]]
     for old, new, said in (
         ('text_pair_column = "b"', "", ": text_pair_column = '': expected the column of a second text"),
@@ -151,7 +150,7 @@ def test_similarities_of_one_s_own_pairs(folder):
     ):
         (folder / "pairs.toml").write_text(PAIRS.replace(old, new))
         with pytest.raises(errors.ConfigError, match=f"pairs.toml{said}"):
-            embeddings.list_similarity_cases("--sts", str(folder / "pairs.toml"))
+            sentence_similarity.list_cases("--sts", str(folder / "pairs.toml"))
 
 
 def find_blocks(page, language):
@@ -176,7 +175,7 @@ def test_the_files_that_the_guides_show_are_read(tmp_path):
     (pairs,), (lines,) = (find_blocks("docs/guides/evaluate.md", language) for language in ("toml", "json"))
     (tmp_path / "pairs.tsv").write_text("first\tsecond\tsimilarity\nw1\tw2\t3\n")
     (tmp_path / "pairs.toml").write_text(pairs)
-    assert embeddings.list_similarity_cases("--sts", str(tmp_path / "pairs.toml"))[0].name == "pairs/dev"
+    assert sentence_similarity.list_cases("--sts", str(tmp_path / "pairs.toml"))[0].name == "pairs/dev"
     (tmp_path / "agree").mkdir()
     (tmp_path / "agree" / "number.jsonl").write_text(lines)
     suite = blimp.read_suite(tmp_path / "agree")

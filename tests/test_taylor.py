@@ -9,7 +9,7 @@ from small import small_config
 
 from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import kinds
-from mlm.evaluation import readability, reading_ease
+from mlm.evaluation import readability
 from mlm.inference import masked_queries, pretrained_io
 
 ENTRIES = [*SPECIAL_TOKENS, "a", "b", "c", "##b", "##c", ".", ","]
@@ -81,4 +81,4 @@ def test_a_word_that_the_vocabulary_lacks_is_never_exact(model, monkeypatch):
     ],
 )
 def test_flesch_is_his_formula(text, wanted):
-    assert reading_ease.compute_reading_ease(text) == pytest.approx(wanted)
+    assert readability.compute_reading_ease(text) == pytest.approx(wanted)

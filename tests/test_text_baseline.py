@@ -47,7 +47,7 @@ def test_its_scores_are_scikit_learns_of_the_same_predictions(cfg, monkeypatch):
         "predict",
         lambda self, x: predictions.append(predict(self, x)) or predictions[-1],
     )
-    (case,) = text_baseline.list_cases(cfg)
+    (case,) = text_baseline.list_due_cases(cfg)
     result = text_baseline.evaluate(types.SimpleNamespace(cfg=cfg), case, lambda: None)["scores"]
     gold = np.array([example.label == "good" for example in text_baseline.splits.open_task(cfg).splits["validation"]()])
     assert result["accuracy"] == pytest.approx(metrics.accuracy_score(gold, predictions[0]))
@@ -65,6 +65,6 @@ def test_it_is_a_due_case_only_where_it_is_asked_for(cfg):
     assert due - {case.task for case in evaluation_tasks.list_due_cases(without)} == {"text_baseline"}
     assert fields.fingerprint(cfg) == fields.fingerprint(without)
     with pytest.raises(errors.ConfigError, match=r"config.eval.baseline = 'tfid': .*did you mean 'tfidf'"):
-        text_baseline.list_cases(fields.override(cfg, {"eval.baseline": "tfid"}))
+        text_baseline.list_due_cases(fields.override(cfg, {"eval.baseline": "tfid"}))
     with pytest.raises(errors.ConfigError, match="expected a run that is fine-tuned for a classification task"):
-        text_baseline.list_cases(small_config(eval__baseline="tfidf"))
+        text_baseline.list_due_cases(small_config(eval__baseline="tfidf"))

@@ -10,9 +10,10 @@ from small import get_refusal
 from test_bad_labelled import GOOD
 
 from mlm.base import config, text_files
-from mlm.cli import evaluate_cases, floor, use
+from mlm.cli import floor, use
 from mlm.data.tasks import blimp, splits, task_file
 from mlm.data.text import corpus, files, parallel_text, stream
+from mlm.evaluation import sentence_scores
 from mlm.launch.sweep import submit
 
 TEXT = "the\u2028horse\x85sleeps"  # both end a line for str.splitlines alone
@@ -42,10 +43,10 @@ CORPORA = {  # bad bytes are counted, and the rest is read
     "data.path": read_corpus,
     "data.validation_path": lambda path: read_corpus(__file__, validation_path=str(path)),
     "stream": lambda path: list(stream.read_running_text(config.Data(validation_path=str(path)), "validation")),
-    "--sentences": lambda path: evaluate_cases.read_sentences(None, flags(path)),
+    "--sentences": lambda path: sentence_scores.read_sentences(config.Data(), flags(path)),
 }
 PLAIN = CORPORA | {
-    "--file": lambda path: use.read_texts("fill", flags(path)),
+    "--file": lambda path: use.read_texts(flags(path)),
     "mlm floor --file": lambda path: [row["what"] for row in floor.score_texts(config.Language(), flags(path))],
     "two files": lambda path: [pair.source for pair in parallel_text.read_pairs([path, path])],
 }

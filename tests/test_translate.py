@@ -20,6 +20,7 @@ from mlm.data.tokenizers import kinds
 from mlm.evaluation import evaluation_tasks, translation_scores
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_tables
+from mlm.training.run import directory
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel
 
@@ -86,23 +87,23 @@ def test_sources_stand_alone_in_their_rows(run):
 def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", python.SimpleNamespace(metrics=python.SimpleNamespace(BLEU=dict)))
     cfg = config.Config(data=config.Data(corpus="parallel"))
-    assert [part.name for part in translation_scores.list_due_cases(cfg, (1, 4))] == [
+    assert [part.name for part in translation_scores.list_split_cases(cfg, (1, 4))] == [
         "dev-beam1",
         "dev-beam4-mean",
         "dev-beam4-none",
     ]
     with_test = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, parallel=config.ParallelText(test="test")))
-    assert [part.name for part in translation_scores.list_due_cases(with_test, (2,))] == [
+    assert [part.name for part in translation_scores.list_split_cases(with_test, (2,))] == [
         "test-beam2-mean",
         "test-beam2-none",
     ]
     asked = fields.override(cfg, {"eval.beams": (1, 8), "objective": "causal"})
     assert [part.inputs["num_beams"] for part in evaluation_tasks.list_due_cases(asked)] == [1, 8, 8]
     assert all(isinstance(part.inputs["num_beams"], int) for part in evaluation_tasks.list_due_cases(asked))
-    assert translation_scores.list_due_cases(cfg, ()) == [] and not translation_scores.get_unsupported_reason(cfg)
+    assert translation_scores.list_split_cases(cfg, ()) == [] and not translation_scores.get_unsupported_reason(cfg)
     assert translation_scores.get_unsupported_reason(config.Config()) == "config.data.corpus is auto, not parallel"
     pairs = [translation_scores.list_pair_cases("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]
-    assert len({*pairs, translation_scores.list_due_cases(cfg, (1,))[0].sha256}) == 3
+    assert len({*pairs, translation_scores.list_split_cases(cfg, (1,))[0].sha256}) == 3
 
 
 def test_bleu_is_sacrebleus_and_its_interval_that_of_other_pairs():

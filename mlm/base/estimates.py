@@ -182,6 +182,12 @@ def seed_range(values: Sequence[float] | np.ndarray) -> SeedRange:
     return SeedRange(min(max(float(np.mean(values)), least), most), least, most)
 
 
+def normal_interval(values: Mapping[str, float], name: str) -> ItemInterval:
+    """A value with its 95% interval from the standard error, which `values` hold as NAME_se."""
+    half_width = 1.96 * values[f"{name}_se"]
+    return ItemInterval(values[name], values[name] - half_width, values[name] + half_width)
+
+
 def wilson_interval(share: float, items: float) -> tuple[float, float]:
     """Wilson's (1927) 95% interval of a share of independent items.
 

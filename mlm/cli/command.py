@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import errno
+import functools
 import io
 import logging
 import os
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import mlm
 from mlm.base import buckets, config, errors, fields, files, text_files, user_code
+from mlm.base.flag import Flag
 from mlm.cli import process_environment
 from mlm.launch import rendezvous
 from mlm.training.run import heartbeat
@@ -122,7 +124,7 @@ class Number:
         return value
 
 
-def parse_number(kind: type, text: str):
+def parse_number(kind: Callable[[str], Any], text: str):
     """The number in a text. Raises ValueError for any other text, and for digits that are not 0 to 9."""
     if not text.isascii():
         raise ValueError("expected the digits 0 to 9")
@@ -135,6 +137,28 @@ def split_words(text: str) -> list[str]:
     if not all(words):
         raise argparse.ArgumentTypeError(f"{text!r}: expected words separated by single commas")
     return words
+
+
+def add_flag(group, flag: Flag) -> None:
+    """Adds a flag to a parser, or to a group of its flags."""
+    kind, shared = type(flag.default), {"default": flag.default, "help": flag.help}
+    if kind is bool:
+        group.add_argument(f"--{flag.name}", action="store_true", **shared)
+        return
+    if kind is tuple:
+        parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
+    else:
+        parse = str if kind is str else Number(kind, flag.low, flag.high)
+    group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
+
+
+def split_values(kind: Callable[[str], Any], text: str) -> tuple:
+    """A tuple of the words, or numbers, of a flag. Raises ArgumentTypeError for a word that is no number."""
+    words = split_words(text)
+    try:
+        return tuple(words if kind is str else (parse_number(kind, word) for word in words))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers separated by commas") from None
 
 
 def resolve_path(flag: str, path: str) -> str:

@@ -27,7 +27,7 @@ COMMANDS = {  # name -> (module of mlm.cli, help)
     "readability": ("use", "rank passages by how well a model fills their gaps (Taylor 1953), beside Flesch's score"),
     "attention": ("use", "write a page with a text's attention and saliency"),
     "export": ("use", "write a Hugging Face folder"),
-    "serve": ("use", "serve a page that shows models side by side"),
+    "serve": ("serve", "serve a page that shows models side by side"),
     "convert": ("convert", "convert the pickled weights of a Hugging Face folder to safetensors"),
     "floor": ("floor", "print exact probabilities of the built-in language"),
     "config": ("config_help", "list the config fields"),
@@ -76,6 +76,12 @@ def run_command(words: list[str]) -> None:
     command.configure_logs(has_progress=words[0] in ("train", "finetune"))
     command.hide_orbax_threads()
     importlib.import_module(f"mlm.cli.{COMMANDS[words[0]][0]}").main(words)
+
+
+def describe_command(name: str, example: str) -> str:
+    """The description of a command: its purpose as a sentence, and an example."""
+    purpose = COMMANDS[name][1]
+    return f"{purpose[0].upper()}{purpose[1:]}.\n\n    {example}"
 
 
 def format_overview() -> str:

@@ -1,9 +1,19 @@
 """mlm evaluate: evaluates trained runs."""
 
+import argparse
+import functools
 import sys
+from collections.abc import Callable
 
-from mlm.base import text_files
+from mlm.base import errors, files
 from mlm.cli import command
+from mlm.evaluation import evaluation_tasks
+from mlm.evaluation.evaluations import EvaluationCase
+from mlm.report import evaluation_scores, milestone_curves
+from mlm.report.table import Column, to_markdown
+from mlm.training.run import checkpoint, pretrained_folder, trained_run
+from mlm.training.run.directory import RunDirectory
+from mlm.training.run.trained_run import TrainedRun
 
 DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held-out sentences.
 
@@ -24,7 +34,6 @@ cannot change a result, such as eval.batch_size or data.cache_dir.
 def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION, has_fields=True)
-    at_least_0 = command.Number(int, 0)
     parser.add_argument(
         "runs",
         metavar="RUN",
@@ -36,119 +45,31 @@ def make_parser() -> command.CommandParser:
         action="store_true",
         help="evaluate the model at each milestone of its training (train.milestones), in place of the newest",
     )
-    group = parser.add_argument_group("pseudo-log-likelihood")
-    group.add_argument(
-        "--sentences",
-        default="",
-        metavar="GLOBS",
-        help="text files (default: held-out documents of the run's corpus). A sentence ends with its line, or at . ! ? "
-        "before a space",
-    )
-    group.add_argument(
-        "--max_sentences", type=at_least_0, default=0, help="evaluate the first so many sentences; 0: all"
-    )
-    group.add_argument(
-        "--blimp",
-        default="",
-        metavar="FOLDER",
-        help="minimal pairs: BLiMP's files, or your own of its format: a file PARADIGM.jsonl for each paradigm, in it "
-        'a line for each pair: {"sentence_good": "...", "sentence_bad": "...", "linguistics_term": "..."}, where the '
-        "last names the phenomenon",
-    )
-    group.add_argument(
-        "--suite",
-        default="",
-        metavar="NAME",
-        help="name of these minimal pairs in tables (default: blimp for all of BLiMP, else the folder's name)",
-    )
-    group.add_argument(
-        "--paradigms",
-        type=command.split_words,
-        default=[],
-        metavar="NAME,...",
-        help="paradigms of the suite (default: all)",
-    )
-    group.add_argument(
-        "--max_pairs", type=at_least_0, default=0, help="evaluate the first so many pairs of each paradigm; 0: all"
-    )
-    group = parser.add_argument_group("representations")
-    group.add_argument(
-        "--anisotropy",
-        action="store_true",
-        help="similarity of the states of different words, and of one word in different contexts (Ethayarajh 2019)",
-    )
-    group.add_argument(
-        "--sts",
-        default="",
-        metavar="FOLDER",
-        help="STS-B's files, or a task file (.toml) of your own pairs, with text_column, text_pair_column, "
-        'label_column, dev or test, and objective = "regression": correlation of the cosine of two sentences\' '
-        "embeddings with their similarity",
-    )
-    group = parser.add_argument_group("prompts")
-    group.add_argument(
-        "--prompt",
-        default="",
-        metavar="TASK",
-        help="zero-shot prompting: sst2 | cola | rte | mrpc, another classification task of "
-        "mlm/data/tasks/task_specs.py with --pattern and --verbalizers, or a task file (.toml), in which a table "
-        "[prompt] may have pattern and verbalizers (a word for each label)",
-    )
-    group.add_argument(
-        "--task_path", default="", metavar="FOLDER", help="folder of the task's files (not of a task file)"
-    )
-    group.add_argument(
-        "--pattern",
-        default="",
-        help="words, {text}, {second} and [MASK], separated by spaces (default: of the task file, or from Gao et al. "
-        "2021)",
-    )
-    group.add_argument(
-        "--verbalizers",
-        type=command.split_words,
-        default=[],
-        metavar="LABEL=WORD,...",
-        help="words of the labels; without LABEL= in their order (default: of the task file, or from Gao et al. 2021)",
-    )
-    group.add_argument(
-        "--few_shot",
-        action="store_true",
-        help="also fine-tune on 16 examples a label: on five samples, at each rate and batch size, 45 times in all",
-    )
-    group.add_argument(
-        "--few_steps", type=command.Number(int, 1), default=1000, help="steps of each few-shot fine-tuning (1000)"
-    )
-    group.add_argument(
-        "--few_rates",
-        type=command.split_words,
-        default=[],
-        metavar="RATE,...",
-        help="learning rates to try (1e-5,2e-5,5e-5; for widths up to 256 those of mlm finetune)",
-    )
-    group.add_argument(
-        "--few_batches",
-        type=command.split_words,
-        default=["2", "4", "8"],
-        metavar="SIZE,...",
-        help="batch sizes to try (2,4,8)",
-    )
-    group = parser.add_argument_group("translation")
-    group.add_argument(
-        "--beams",
-        type=command.split_words,
-        default=[],
-        metavar="SIZE,...",
-        help="translate held-out pairs with these beam sizes, each with and without length normalization",
-    )
-    group.add_argument(
-        "--pairs",
-        type=text_files.split_paths,
-        default=[],
-        metavar="FILE,...",
-        help="two files with one sentence a line, or one with two columns (default: the run's test split, or its "
-        "dev split)",
-    )
+    groups = {}
+    for evaluation in evaluation_tasks.EVALUATIONS.values():
+        for flag in evaluation.FLAGS:
+            if evaluation.TOPIC not in groups:
+                groups[evaluation.TOPIC] = parser.add_argument_group(evaluation.TOPIC)
+            command.add_flag(groups[evaluation.TOPIC], flag)
     return parser
+
+
+def read_flags(args: argparse.Namespace) -> Callable[[TrainedRun], list[EvaluationCase]]:
+    """Reads what the flags name; returns the function from a run to its cases. Raises ConfigError for what is wrong."""
+    named = {}
+    for name, evaluation in evaluation_tasks.EVALUATIONS.items():
+        for flag in evaluation.FLAGS:
+            value = getattr(args, flag.name)
+            if value == flag.default:
+                continue
+            needed = flag.needs.lstrip("-").partition("=")[0]
+            shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+            errors.require(not needed or bool(getattr(args, needed)), f"--{flag.name}", shown, f"{flag.needs} with it")
+            named[name] = evaluation
+    evaluations = named or {evaluation_tasks.DEFAULT: evaluation_tasks.EVALUATIONS[evaluation_tasks.DEFAULT]}
+    readers = [evaluation.read_flags for evaluation in evaluations.values() if evaluation.read_flags]
+    list_cases = [read(args) for read in readers]
+    return lambda run: [case for function in list_cases for case in function(run)]
 
 
 def select_runs(workdirs: list[str]) -> list[str]:
@@ -156,10 +77,6 @@ def select_runs(workdirs: list[str]) -> list[str]:
 
     Raises ConfigError if several are given and none has a trained model.
     """
-    from mlm.base import errors, files
-    from mlm.training.run import pretrained_folder
-    from mlm.training.run.directory import RunDirectory
-
     skipped: dict[str, list[str]] = {}
     selected = []
     for workdir in workdirs:
@@ -201,30 +118,19 @@ def evaluate_run(workdir: str, args, overrides, step: int | None = None) -> dict
 
     step: of the milestone to evaluate; None: the newest checkpoint. With --milestones the result of each, by step.
     """
-    from mlm.base import errors
-    from mlm.cli import evaluate_cases
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import trained_run
-
-    suite, common = evaluate_cases.read_suite(args), evaluate_cases.list_common_cases(args)
+    list_cases = read_flags(args)
     if args.milestones:
         errors.require(step is None, "milestones", True, f"a run: this model was loaded from its step {step}")
-        return evaluate_milestones(workdir, args, overrides, suite, common)
+        return evaluate_milestones(workdir, overrides, list_cases)
     run = trained_run.load(workdir, overrides, step=step)
-    return evaluation_tasks.evaluate(run, evaluate_cases.list_run_cases(run, args, suite, common))
+    return evaluation_tasks.evaluate(run, list_cases(run))
 
 
-def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> dict[int, dict]:
+def evaluate_milestones(workdir: str, overrides, list_cases) -> dict[int, dict]:
     """Evaluates the models at all milestones of a run; returns what `evaluate_run` does, by step.
 
     Raises ConfigError if the run has none.
     """
-    from mlm.base import errors
-    from mlm.cli import evaluate_cases
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import checkpoint, trained_run
-    from mlm.training.run.directory import RunDirectory
-
     RunDirectory(workdir).require_identity()
     steps, cases, by_step = checkpoint.list_milestones(workdir), None, {}
     if not steps:
@@ -234,55 +140,82 @@ def evaluate_milestones(workdir: str, args, overrides, suite, common: list) -> d
         )
     for step in steps:
         run = trained_run.load(workdir, overrides, step=step)
-        cases = evaluate_cases.list_run_cases(run, args, suite, common) if cases is None else cases
+        cases = list_cases(run) if cases is None else cases
         by_step[step] = evaluation_tasks.evaluate(run, cases)
     return by_step
 
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    from mlm.base import errors
-    from mlm.data.text import files
-
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
-    if args.sentences:  # before JAX is imported
-        files.find_files("--sentences", args.sentences)
-    from mlm.cli import evaluate_cases, evaluate_tables
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import trained_run
-
     command.raise_on_interrupt()
-    suite, common = evaluate_cases.read_suite(args), evaluate_cases.list_common_cases(args)
-    for prompt in (case.inputs for case in common if case.task == "zero_shot"):
-        pairs = ", ".join(f"{label}={word}" for label, word in prompt["verbalizers"].items())
-        print(f"prompt: {prompt['pattern']!r}, verbalizers: {pairs}", file=sys.stderr, flush=True)
-    if few := [case for case in common if case.task == "few_shot"]:
-        print(evaluate_cases.describe_few_shot(few), file=sys.stderr, flush=True)
+    list_flagged = read_flags(args)
+    list_cases = lambda run: announce(list_flagged(run))
     workdirs, failed, evaluated = select_runs(args.runs), [], {}
     workdir = config_flags.overrides.get("workdir", "")
     errors.require(not workdir or len(workdirs) == 1, "config.workdir", workdir, "none, with several runs")
     for workdir in workdirs:
         try:
             if args.milestones:
-                by_step = evaluate_milestones(workdir, args, config_flags.overrides, suite, common)
-                evaluate_tables.print_milestones(workdir, by_step)
-                written = f"milestone_evaluations/ ({len(by_step)} milestones)"
+                by_step = evaluate_milestones(workdir, config_flags.overrides, list_cases)
+                print_milestones(workdir, by_step)
+                folder, written = workdir, f"milestone_evaluations/ ({len(by_step)} milestones)"
             else:
                 run = trained_run.load(workdir, config_flags.overrides)
-                cases = evaluate_cases.list_run_cases(run, args, suite, common)
-                evaluated[workdir] = evaluation_tasks.evaluate(run, cases)
-                evaluate_tables.print_evaluations(evaluated[workdir])
-                written = f"evaluations.json (step {run.step:,})"
+                evaluated[workdir] = evaluation_tasks.evaluate(run, list_cases(run))
+                print_evaluations(evaluated[workdir])
+                folder, written = run.cfg.workdir, f"evaluations.json (step {run.step:,})"
         except errors.ConfigError as error:
             if len(workdirs) == 1:
                 raise
             failed.append(workdir)
             print(f"not evaluated: {workdir}: {error}", file=sys.stderr, flush=True)
         else:
-            folder = workdir if args.milestones else run.cfg.workdir
             print(f"\nwritten: {folder.rstrip('/')}/{written}")
     if len(evaluated) > 1:
-        evaluate_tables.print_comparison(evaluated)
+        print_comparison(evaluated)
     if failed:
         raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be evaluated: {', '.join(failed)}")
+
+
+def announce(cases: list[EvaluationCase]) -> list[EvaluationCase]:
+    """The cases, after what they announce was printed."""
+    for case in cases:
+        print_once(case.announcement)
+    return cases
+
+
+@functools.cache  # every run has the same cases
+def print_once(line: str) -> None:
+    """Prints a line that is not empty to stderr, once in a process."""
+    if line:
+        print(line, file=sys.stderr, flush=True)
+
+
+def print_evaluations(contents: dict) -> None:
+    """Prints the tables of a run's evaluations."""
+    for evaluation in evaluation_tasks.EVALUATIONS.values():
+        for table in evaluation.build_tables(contents):
+            if table.rows:
+                heading = f"{table.heading}\n\n" if table.heading else ""
+                print(f"\n{heading}{to_markdown(table.rows, table.columns)}")
+
+
+def print_comparison(evaluated: dict[str, dict]) -> None:
+    """Prints a table with a row for each of several runs, by their directories, and a column for each evaluation."""
+    results = [
+        evaluation_tasks.add_scores(contents | {"config": {"workdir": workdir}})
+        for workdir, contents in evaluated.items()
+    ]
+    columns = evaluation_scores.build_columns(results)
+    cells = (evaluation_scores.build_cells([result], columns) for result in results)
+    rows = [{"run": workdir} | row for workdir, row in zip(evaluated, cells, strict=True)]
+    print("\n" + to_markdown(rows, [Column("run", "run"), *columns.values()]))
+
+
+def print_milestones(workdir: str, by_step: dict[int, dict]) -> None:
+    """Prints the evaluations of a run at its milestones, a row for each."""
+    milestones = {step: evaluation_tasks.add_scores(contents) for step, contents in by_step.items()}
+    run = {"config": {"workdir": workdir}, "milestones": milestones}
+    print("\n" + to_markdown(*milestone_curves.build_table([run])))

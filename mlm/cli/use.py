@@ -1,11 +1,15 @@
-"""The commands that use a trained model: fill, embed, similar, score, predict, generate, translate, readability,
-attention, export and serve.
+"""The commands that use a trained model, each a row of COMMANDS: fill, embed, similar, score, predict, generate,
+translate, readability, attention and export.
 """
 
+import argparse
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from mlm.base import errors, extras, files, text_files
+from mlm.base.flag import Flag
 from mlm.cli import command, records
 
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
@@ -14,118 +18,55 @@ Texts are arguments, else the lines of --file or of standard input; a tab separa
 the words to tag. The output is a table, with --json a line for each answer; masks, ranks, numbers of texts and lines of
 a file count from 1, token ids are the folder's own. From Python: mlm.load(MODEL).
 """
-EXAMPLES = {
-    "fill": 'mlm fill runs/a "the [MASK] milks the old cow ."',
-    "embed": "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pooling=mean",
-    "similar": 'mlm similar runs/a "the horse sleeps near the river ." --word=river --file=texts.txt',
-    "score": 'mlm score runs/a "the singer hears the guitar ." --metric=pll_word_l2r',
-    "predict": "mlm predict runs/a/tasks/sst2 --file=reviews.txt --out=predictions.csv",
-    "generate": 'mlm generate runs/a "the old horse" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
-    "translate": 'mlm translate runs/a "the old horse sleeps ." --num_beams=4',
-    "readability": "mlm readability runs/a --file=passages.txt",
-    "attention": 'mlm attention runs/a "the old horse sleeps ." --out=page.html',
-    "export": "mlm export runs/a FOLDER",
-    "serve": "mlm serve runs/a runs/b --file=texts.txt",
-}
+TOP_K = Flag("top_k", 5, "how many answers (5)", low=1)
+STATES = (
+    Flag("layer", -1, "0: the embeddings; -1: the last layer", low=-command.MAX_COUNT),
+    Flag("pooling", "mean", "the mean over tokens, or [CLS]'s state", choices=("mean", "first")),
+)
+WORD = Flag(
+    "word",
+    "",
+    "a word of the text, or its number from 1: finds the words of --file that are most similar in their context",
+)
+METRIC = Flag("metric", "pll", "mask each token alone, or with the rest of its word", choices=("pll", "pll_word_l2r"))
+BEAMS = (
+    Flag("num_beams", 1, "beams; 1: no beam search", low=1),
+    Flag(
+        "length_penalty",
+        "mean",
+        "with beams: divide a text's log-probability by nothing, its length, or ((5 + length) / 6)^0.6",
+        choices=("none", "mean", "wu"),
+    ),
+    Flag("num_return_sequences", 1, "texts for each", low=1),
+)
+UNMASK_ORDERS = ("left", "confidence")
+SAMPLING = (
+    Flag("temperature", 0.0, "sample from logits over this; 0: the likeliest token"),
+    Flag("top_k", 0, "sample from the k likeliest tokens; 0: from all"),
+    Flag("top_p", 1.0, "sample from the likeliest tokens with this probability together", high=1.0),
+    Flag("max_length", 0, "tokens in all, at most; 0: as many as a row holds"),
+    Flag("seed", 0, "of the sampling", high=2**32 - 1),
+    Flag("unmask_order", "", "in places of [MASK]s: left to right, or the surest first", choices=UNMASK_ORDERS),
+    Flag("tokens_per_step", 1, "in places of [MASK]s: tokens filled in a pass", low=1),
+)
 
 
-OUTPUT_HELP = {"embed": ".npy, a row a text", "attention": "the page, .html"}
+def read_texts(args: argparse.Namespace) -> list[str]:
+    """The texts of a command line, of --file or of standard input. Raises ConfigError for none, or for both."""
+    if args.texts and args.file:
+        raise errors.ConfigError(f"--file = {args.file!r}: expected texts there or on the command line, not both")
+    return require_texts(args.texts or list(text_files.read_numbered_lines("--file", args.file).values()))
 
 
-def make_parser(name: str) -> command.CommandParser:
-    """The command's flags."""
-    from mlm.cli.entry import COMMANDS
+def require_texts(texts: list[str]) -> list[str]:
+    """The texts. Raises ConfigError for an empty one."""
+    errors.require(all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
+    return texts
 
-    purpose = COMMANDS[name][1]
-    parser = command.CommandParser(
-        prog=f"mlm {name}", epilog=EPILOG, description=f"{purpose[0].upper()}{purpose[1:]}.\n\n    {EXAMPLES[name]}"
-    )
-    one_up = command.Number(int, 1)
-    if name == "serve":
-        parser.add_argument("models", metavar="MODEL", nargs="+", help="models to show side by side")
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 admits other machines")
-        parser.add_argument(
-            "--port", type=command.Number(int, 0, 65_535), default=8000, help="port to listen on; 0: any free port"
-        )
-        parser.add_argument("--file", default="", help="texts to search for similar ones, one a line")
-        return parser
-    parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
-    if name == "export":
-        parser.add_argument("folder", metavar="FOLDER", help="folder to write")
-    else:
-        parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
-        parser.add_argument(
-            "--file", default="", help="texts, one a line" + ("; those to search" if name == "similar" else "")
-        )
-    parser.add_argument("--json", action="store_true", help="print lines of JSON")
-    if name in ("fill", "similar"):
-        parser.add_argument("--top_k", type=one_up, default=5, help="how many answers (5)")
-    if name in ("embed", "similar"):
-        parser.add_argument("--layer", type=int, default=-1, help="0: the embeddings; -1: the last layer")
-        parser.add_argument(
-            "--pooling", choices=("mean", "first"), default="mean", help="the mean over tokens, or [CLS]'s state"
-        )
-    if name != "export":
-        parser.add_argument(
-            "--out", default="", help=f"file to write: {OUTPUT_HELP.get(name, 'the records, .csv or .jsonl')}"
-        )
-    if name == "similar":
-        parser.add_argument(
-            "--word",
-            default="",
-            help="a word of the text, or its number from 1: finds the words of "
-            "--file that are most similar in their context",
-        )
-    if name == "score":
-        parser.add_argument(
-            "--metric",
-            choices=("pll", "pll_word_l2r"),
-            default="pll",
-            help="mask each token alone, or with the rest of its word",
-        )
-    if name == "readability":
-        parser.add_argument("--every", type=command.Number(int, 2), default=5, help="delete one of this many words (5)")
-    if name in ("generate", "translate"):
-        parser.add_argument("--num_beams", type=one_up, default=1, help="beams; 1: no beam search")
-        parser.add_argument(
-            "--length_penalty",
-            choices=("none", "mean", "wu"),
-            default="mean",
-            help="with beams: divide a text's log-probability by nothing, its length, or ((5 + length) / 6)^0.6",
-        )
-        parser.add_argument("--num_return_sequences", type=one_up, default=1, help="texts for each")
-    if name == "generate":
-        parser.add_argument(
-            "--temperature",
-            type=command.Number(float, 0.0),
-            default=0.0,
-            help="sample from logits over this; 0: the likeliest token",
-        )
-        parser.add_argument(
-            "--top_k", type=command.Number(int, 0), default=0, help="sample from the k likeliest tokens; 0: from all"
-        )
-        parser.add_argument(
-            "--top_p",
-            type=command.Number(float, 0.0, 1.0),
-            default=1.0,
-            help="sample from the likeliest tokens with this probability together",
-        )
-        parser.add_argument(
-            "--max_length",
-            type=command.Number(int, 0),
-            default=0,
-            help="tokens in all, at most; 0: as many as a row holds",
-        )
-        parser.add_argument("--seed", type=command.Number(int, 0, 2**32 - 1), default=0, help="of the sampling")
-        parser.add_argument(
-            "--unmask_order",
-            choices=("left", "confidence"),
-            help="in places of [MASK]s: left to right, or the surest first",
-        )
-        parser.add_argument(
-            "--tokens_per_step", type=one_up, default=1, help="in places of [MASK]s: tokens filled in a pass"
-        )
-    return parser
+
+def check_records(texts: list[str], args: argparse.Namespace) -> Path | None:
+    """The file of records to write. Raises ConfigError for a name or folder that is wrong."""
+    return records.check_output(args.out, ".csv", ".jsonl") if args.out else None
 
 
 def fill(model, texts: list[str], args) -> Iterator[dict]:
@@ -136,11 +77,14 @@ def fill(model, texts: list[str], args) -> Iterator[dict]:
                 yield {"prompt": text, "mask": number, "rank": rank, **dataclasses.asdict(filling)}
 
 
+def check_embed(texts: list[str], args: argparse.Namespace) -> None:
+    """Raises ConfigError for a file that cannot be written."""
+    records.check_output(args.out, ".npy")
+
+
 def embed(model, texts: list[str], args) -> Iterator[dict]:
     """Writes the texts' embeddings as an array S x D to --out."""
     import numpy as np
-
-    from mlm.base import files
 
     h_SxD = model.encode(texts, layer=args.layer, pooling=args.pooling)
     with files.atomic_write(Path(args.out)) as path, path.open("wb") as file:
@@ -148,9 +92,21 @@ def embed(model, texts: list[str], args) -> Iterator[dict]:
     yield {"written": args.out, "texts": h_SxD.shape[0], "width": h_SxD.shape[1]}
 
 
+def read_prompts(args: argparse.Namespace) -> list[str]:
+    """The texts of a command line or of standard input, where --file has those to search."""
+    return require_texts(args.texts or list(text_files.read_numbered_lines("--file", "").values()))
+
+
+def check_similar(texts: list[str], args: argparse.Namespace) -> Path | None:
+    """Reads the lines to search as `args.lines`; returns the file of records to write."""
+    errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
+    errors.require(not args.word or args.pooling == "mean", "--pooling", args.pooling, "mean, over --word's pieces")
+    args.lines = text_files.read_numbered_lines("--file", args.file)
+    return check_records(texts, args)
+
+
 def similar(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the texts, or words, that are most similar to each text."""
-    from mlm.base import errors
     from mlm.inference import neighbors
 
     number, others = list(args.lines), list(args.lines.values())
@@ -174,21 +130,27 @@ def score(model, texts: list[str], args) -> Iterator[dict]:
 
 def predict(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the predicted labels, of each word if the task is tagging."""
-    tags = model.config.objective == "tagging"
-    given = [text.split() if tags else tuple(text.split("\t")) for text in texts]
+    from mlm.inference import prediction
+
+    has_words = prediction.labels_words(model.config)
+    given = [text.split() if has_words else tuple(text.split("\t")) for text in texts]
     for text, found in zip(given, model.predict(given), strict=True):
-        for word, one in zip(text, found, strict=True) if tags else [(" | ".join(text), found)]:
+        for word, one in zip(text, found, strict=True) if has_words else [(" | ".join(text), found)]:
             yield {"label": one.label, "probability": one.probability, "text": word}
+
+
+def check_readability(texts: list[str], args: argparse.Namespace) -> Path | None:
+    """The file of records to write. Raises ConfigError without the package that counts syllables."""
+    extras.import_extra("pyphen", "evaluate", "mlm readability")
+    return check_records(texts, args)
 
 
 def readability(model, texts: list[str], args) -> Iterator[dict]:
     """Records of passages, from the most to the least readable."""
     from mlm.evaluation import readability as passages
-    from mlm.evaluation import reading_ease
 
     found = [
-        (one, reading_ease.compute_reading_ease(one.text))
-        for one in passages.measure_readability(model, texts, args.every)
+        (one, passages.compute_reading_ease(one.text)) for one in passages.measure_readability(model, texts, args.every)
     ]
     easy = sorted((ease for _, ease in found), reverse=True)
     for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].cloze_score), 1):
@@ -203,9 +165,16 @@ def readability(model, texts: list[str], args) -> Iterator[dict]:
         }
 
 
+def check_attention(texts: list[str], args: argparse.Namespace) -> None:
+    """Raises ConfigError for a page that cannot be written."""
+    if args.out or not args.json:
+        extras.import_extra("jinja2", "report", "mlm attention --out")
+        errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
+        records.check_output(args.out, ".html")
+
+
 def attention(model, texts: list[str], args) -> Iterator[dict]:
     """The page of a text, or with --json the numbers of each."""
-    from mlm.base import files
     from mlm.inference import attention_maps
     from mlm.report.pages import attention as attention_page
 
@@ -218,9 +187,21 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
     yield {"written": args.out, "tokens": len(looked.tokens)}
 
 
+def check_export(texts: list[str], args: argparse.Namespace) -> None:
+    """Raises ConfigError for a folder that holds something."""
+    files.check_empty_folder("export", args.folder)
+
+
 def export(model, texts: list[str], args) -> Iterator[dict]:
     """Writes a Hugging Face folder."""
     yield model.save_pretrained(args.folder)
+
+
+def read_starts(args: argparse.Namespace) -> list[str]:
+    """The starts of texts, as `read_texts` reads them, which may be empty; without any, an empty one."""
+    if args.texts and not args.file:
+        return args.texts
+    return read_texts(args) if args.file else [""]
 
 
 def generate(model, texts: list[str], args) -> Iterator[dict]:
@@ -237,7 +218,7 @@ def generate(model, texts: list[str], args) -> Iterator[dict]:
             max_length=args.max_length,
             num_return_sequences=args.num_return_sequences,
             seed=args.seed,
-            unmask_order=args.unmask_order or "",
+            unmask_order=args.unmask_order,
             tokens_per_step=args.tokens_per_step,
         ),
     )
@@ -268,85 +249,112 @@ def _number_texts(texts, found) -> Iterator[dict]:
             }
 
 
+class ModelCommand(NamedTuple):
+    """A command that uses a trained model.
+
+    Attributes:
+        answer: (model, texts, args) -> its records.
+        example: a command line.
+        flags: those beside MODEL, texts, --file, --out and --json.
+        read_texts: args -> the texts.
+        check: (texts, args) -> the file of records to write; raises ConfigError for what is wrong whatever the model.
+        file: what --file is for.
+        out: what --out writes; "": it has a folder to write in place of texts and --out.
+        omitted: the records' names that its table does not show.
+        is_text: whether its texts are printed in full, and alone.
+    """
+
+    answer: Callable[[Any, list[str], argparse.Namespace], Iterator[dict]]
+    example: str
+    flags: tuple[Flag, ...] = ()
+    read_texts: Callable[[argparse.Namespace], list[str]] = read_texts
+    check: Callable[[list[str], argparse.Namespace], Path | None] = check_records
+    file: str = "texts, one a line"
+    out: str = "the records, .csv or .jsonl"
+    omitted: tuple[str, ...] = ()
+    is_text: bool = False
+
+
 COMMANDS = {
-    "fill": fill,
-    "embed": embed,
-    "similar": similar,
-    "score": score,
-    "predict": predict,
-    "export": export,
-    "attention": attention,
-    "readability": readability,
-    "generate": generate,
-    "translate": translate,
+    "fill": ModelCommand(fill, 'mlm fill runs/a "the [MASK] milks the old cow ."', (TOP_K,), omitted=("text",)),
+    "embed": ModelCommand(
+        embed,
+        "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pooling=mean",
+        STATES,
+        check=check_embed,
+        out=".npy, a row a text",
+    ),
+    "similar": ModelCommand(
+        similar,
+        'mlm similar runs/a "the horse sleeps near the river ." --word=river --file=texts.txt',
+        (TOP_K, *STATES, WORD),
+        read_prompts,
+        check_similar,
+        file="texts, one a line; those to search",
+    ),
+    "score": ModelCommand(score, 'mlm score runs/a "the singer hears the guitar ." --metric=pll_word_l2r', (METRIC,)),
+    "predict": ModelCommand(predict, "mlm predict runs/a/tasks/sst2 --file=reviews.txt --out=predictions.csv"),
+    "generate": ModelCommand(
+        generate,
+        'mlm generate runs/a "the old horse" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
+        (*BEAMS, *SAMPLING),
+        read_starts,
+        is_text=True,
+    ),
+    "translate": ModelCommand(
+        translate, 'mlm translate runs/a "the old horse sleeps ." --num_beams=4', BEAMS, is_text=True
+    ),
+    "readability": ModelCommand(
+        readability,
+        "mlm readability runs/a --file=passages.txt",
+        (Flag("every", 5, "delete one of this many words (5)", low=2),),
+        check=check_readability,
+    ),
+    "attention": ModelCommand(
+        attention,
+        'mlm attention runs/a "the old horse sleeps ." --out=page.html',
+        check=check_attention,
+        out="the page, .html",
+    ),
+    "export": ModelCommand(export, "mlm export runs/a FOLDER", read_texts=lambda args: [], check=check_export, out=""),
 }
-TEXT_OUTPUT = ("generate", "translate")  # commands whose texts are printed in full, and alone
 
 
-def read_texts(name: str, args) -> list[str]:
-    """The texts of a command line, of --file or of standard input. Raises ConfigError for none, or for both."""
-    from mlm.base import errors, text_files
+def make_parser(name: str) -> command.CommandParser:
+    """The command's flags."""
+    from mlm.cli import entry
 
-    if name == "export":
-        return []
-    texts = args.texts
-    if name == "generate" and not texts and not args.file:
-        return [""]
-    if not texts:
-        texts = list(text_files.read_numbered_lines("--file", "" if name == "similar" else args.file).values())
-    elif args.file and name != "similar":
-        raise errors.ConfigError(f"--file = {args.file!r}: expected texts there or on the command line, not both")
-    errors.require(name == "generate" or all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
-    return texts
-
-
-def check_arguments(name: str, texts: list[str], args) -> Path | None:
-    """The file of records to write. Raises ConfigError for what is wrong whatever the model, which is loaded then."""
-    from mlm.base import errors, extras, files, text_files
-
-    if name == "export":
-        return files.check_empty_folder("export", args.folder)
-    if name == "similar":
-        errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
-        errors.require(not args.word or args.pooling == "mean", "--pooling", args.pooling, "mean, over --word's pieces")
-        args.lines = text_files.read_numbered_lines("--file", args.file)
-    if name == "readability":
-        extras.import_extra("pyphen", "evaluate", "mlm readability")
-    is_page = name == "attention" and (args.out or not args.json)
-    if is_page:
-        extras.import_extra("jinja2", "report", "mlm attention --out")
-        errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
-    if name == "embed" or is_page:
-        records.check_output(args.out, ".npy" if name == "embed" else ".html")
-        return None
-    return records.check_output(args.out, ".csv", ".jsonl") if args.out else None
+    chosen = COMMANDS[name]
+    description = entry.describe_command(name, chosen.example)
+    parser = command.CommandParser(prog=f"mlm {name}", epilog=EPILOG, description=description)
+    parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
+    if chosen.out:
+        parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
+        command.add_flag(parser, Flag("file", "", chosen.file))
+        command.add_flag(parser, Flag("out", "", f"file to write: {chosen.out}"))
+    else:
+        parser.add_argument("folder", metavar="FOLDER", help="folder to write")
+    for flag in (*chosen.flags, Flag("json", False, "print lines of JSON")):
+        command.add_flag(parser, flag)
+    return parser
 
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    name = words[0]
-    args = make_parser(name).parse_words(words[1:])
-    if name == "serve":
-        from mlm.base import text_files
-        from mlm.serve import app
-
-        texts = text_files.read_numbered_lines("--file", args.file) if args.file else {}
-        app.serve_models(args.models, texts, app.ServeOptions(args.host, args.port))
-        return
-    texts = read_texts(name, args)
-    out = check_arguments(name, texts, args)
+    chosen, args = COMMANDS[words[0]], make_parser(words[0]).parse_words(words[1:])
+    texts = chosen.read_texts(args)
+    out = chosen.check(texts, args)
     from mlm.inference import pretrained_io
 
     command.raise_on_interrupt()
-    found = list(COMMANDS[name](pretrained_io.load_model(args.model), texts, args))
+    found = list(chosen.answer(pretrained_io.load_model(args.model), texts, args))
     if out:
         records.write_records(out, found)
         found = [{"written": args.out, "records": len(found)}]
     if args.json:
         for row in found:
             print(records.format_json(row))
-        return
-    if name in TEXT_OUTPUT and not out:
+    elif chosen.is_text and not out:
         print("\n\n".join(row["text"] for row in found))
-        return
-    records.print_table(found, omitted=("text",) if name == "fill" else ())
+    else:
+        records.print_table(found, omitted=chosen.omitted)

@@ -38,8 +38,10 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     return f"config.objective is {cfg.objective}, which does not predict next tokens"
 
 
-def list_cases(cfg: config.Config) -> list[EvaluationCase]:
-    """The cases "gradient" and "time", and "recall" for the built-in language."""
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """The cases of config.eval.context_range: "gradient" and "time", and "recall" for the built-in language."""
+    if not cfg.eval.context_range:
+        return []
     inputs = {"examples": MAX_EXAMPLES, "max_examples": cfg.eval.max_examples}
     names = ["gradient", "time"] + ["recall"] * (cfg.data.corpus == "language")
     return [EvaluationCase("context_range", name, inputs) for name in names]

@@ -1,10 +1,14 @@
-"""The evaluations of a trained run by name, and those that follow the training of every run."""
+"""Evaluations by name. To add one: write a module with an `evaluate` and add an entry to EVALUATIONS."""
+
+from collections.abc import Mapping
+from typing import Any
 
 from mlm.base import config
+from mlm.base.evaluation_score import EvaluationScore
 from mlm.data.rows import pack
 from mlm.evaluation import (
+    anisotropy,
     context_range,
-    embeddings,
     evaluations,
     few_shot,
     finetuned_tasks,
@@ -15,86 +19,59 @@ from mlm.evaluation import (
     predictions,
     prompts,
     sentence_scores,
+    sentence_similarity,
     text_baseline,
     translation_scores,
 )
-from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask
+from mlm.evaluation.evaluations import EvaluationCase, make_evaluation
 from mlm.training.run import trained_run
 
-EVALUATION_TASKS = {
-    "mask_rates": EvaluationTask(mask_rates.get_unsupported_reason, mask_rates.evaluate),
-    "grammar_probes": EvaluationTask(grammar_probes.get_unsupported_reason, grammar_probes.evaluate),
-    "loss_decomposition": EvaluationTask(loss_decomposition.get_unsupported_reason, loss_decomposition.evaluate),
-    "pseudo_likelihood": EvaluationTask(
-        sentence_scores.get_unsupported_reason, sentence_scores.evaluate, sentence_scores.count_units
-    ),
-    "text_baseline": EvaluationTask(text_baseline.get_unsupported_reason, text_baseline.evaluate),
-    "predictions": EvaluationTask(predictions.get_unsupported_reason, predictions.evaluate),
-    "anisotropy": EvaluationTask(embeddings.get_unsupported_reason, embeddings.evaluate_anisotropy),
-    "context_range": EvaluationTask(context_range.get_unsupported_reason, context_range.evaluate),
-    "sts": EvaluationTask(embeddings.get_unsupported_reason, embeddings.evaluate_similarity, embeddings.count_units),
-    "zero_shot": EvaluationTask(sentence_scores.get_unsupported_reason, prompts.evaluate, prompts.count_units),
-    "few_shot": EvaluationTask(
-        few_shot.get_unsupported_reason, few_shot.evaluate, few_shot.count_units, few_shot.summarize
-    ),
-    "minimal_pairs": EvaluationTask(
-        sentence_scores.get_unsupported_reason,
-        minimal_pairs.evaluate,
-        sentence_scores.count_units,
-        minimal_pairs.summarize,
-    ),
-    "translation": EvaluationTask(translation_scores.get_unsupported_reason, translation_scores.evaluate),
-    "finetuned_tasks": EvaluationTask(
-        finetuned_tasks.get_unsupported_reason, finetuned_tasks.evaluate, summarize=finetuned_tasks.summarize
-    ),
+# The order is that of the cases of a run, of a table's columns and of the flags of mlm evaluate.
+EVALUATIONS = {
+    "mask_rates": make_evaluation(mask_rates),
+    "grammar_probes": make_evaluation(grammar_probes),
+    "loss_decomposition": make_evaluation(loss_decomposition),
+    "predictions": make_evaluation(predictions),
+    "pseudo_likelihood": make_evaluation(sentence_scores),
+    "minimal_pairs": make_evaluation(minimal_pairs),
+    "text_baseline": make_evaluation(text_baseline),
+    "finetuned_tasks": make_evaluation(finetuned_tasks),
+    "anisotropy": make_evaluation(anisotropy),
+    "context_range": make_evaluation(context_range),
+    "sts": make_evaluation(sentence_similarity),
+    "zero_shot": make_evaluation(prompts),
+    "few_shot": make_evaluation(few_shot),
+    "translation": make_evaluation(translation_scores),
 }
+DEFAULT = "pseudo_likelihood"  # what mlm evaluate does without flags
 
 
 def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
-    """The cases to evaluate when a run's training ends: those its config names and those its corpus has answers to.
-
-    Raises ConfigError for what cannot be evaluated on this machine.
-    """
-    cases = _list_due_cases(cfg)
-    if cfg.eval.beams:
-        translation_scores.build_bleu(cfg.eval.bleu_tokenizer)
-    return cases
-
-
-def _list_due_cases(cfg):
-    cases = [
-        EvaluationCase("mask_rates", f"{rate:g}", mask_rates.make_inputs(cfg, rate)) for rate in cfg.eval.mask_rates
-    ]
-    if not grammar_probes.get_unsupported_reason(cfg):
-        cases += [
-            EvaluationCase("grammar_probes", name, grammar_probes.make_inputs(cfg))
-            for name in grammar_probes.list_probes(cfg)
-        ]
-    if not loss_decomposition.get_unsupported_reason(cfg):
-        cases.append(EvaluationCase("loss_decomposition", "parts", loss_decomposition.make_inputs(cfg)))
-    if not predictions.get_unsupported_reason(cfg):
-        cases += predictions.list_cases(cfg)
-    if cfg.eval.anisotropy:
-        cases.append(embeddings.make_anisotropy_case())
-    if cfg.eval.context_range:
-        cases += context_range.list_cases(cfg)
-    if cfg.eval.sts:
-        cases += embeddings.list_similarity_cases("config.eval.sts", cfg.eval.sts)
-    beams = tuple(map(int, cfg.eval.beams))
-    cases += translation_scores.list_due_cases(cfg, beams) + text_baseline.list_cases(cfg)
-    return cases + finetuned_tasks.list_cases(cfg)
+    """The cases to evaluate when a run's training ends, as `evaluations.list_due_cases` finds them."""
+    return evaluations.list_due_cases(EVALUATIONS, cfg)
 
 
 def list_missing_cases(cfg: config.Config) -> list[EvaluationCase]:
     """The due cases of which a finished run has no result yet, as `evaluations.list_missing_cases` finds them."""
-    return evaluations.list_missing_cases(cfg, _list_due_cases(cfg))
+    return evaluations.list_missing_cases(cfg, evaluations.list_due_cases(EVALUATIONS, cfg, is_checked=False))
 
 
 def finish_evaluations(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
     """Evaluates the due cases that are missing, as `evaluations.finish_evaluations` does."""
-    return evaluations.finish_evaluations(EVALUATION_TASKS, cfg, list_due_cases(cfg), packed)
+    return evaluations.finish_evaluations(EVALUATIONS, cfg, packed)
 
 
 def evaluate(run: trained_run.TrainedRun, cases: list[EvaluationCase]) -> dict:
     """Evaluates these cases, as `evaluations.evaluate` does."""
-    return evaluations.evaluate(EVALUATION_TASKS, run, cases)
+    return evaluations.evaluate(EVALUATIONS, run, cases)
+
+
+def list_scores(contents: Mapping[str, Any]) -> list[EvaluationScore]:
+    """All scores in the contents of evaluations.json."""
+    return [score for evaluation in EVALUATIONS.values() for score in evaluation.list_scores(contents)]
+
+
+def add_scores(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as reports read it: with its "evaluation_scores", and with those of its milestones."""
+    milestones = {step: add_scores(contents) for step, contents in run.get("milestones", {}).items()}
+    return {**run, "evaluation_scores": list_scores(run), **({"milestones": milestones} if milestones else {})}

@@ -1,15 +1,23 @@
-"""Evaluates a trained run case by case. evaluations.json keeps each result, so that no case is evaluated twice."""
+"""What an evaluation is, and how a trained run is evaluated case by case.
 
+evaluations.json keeps each result, so that no case is evaluated twice.
+"""
+
+import argparse
 import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields, files
+from mlm.base.evaluation_score import EvaluationScore
+from mlm.base.flag import Flag
 from mlm.data.rows import pack
+from mlm.report.table import Column
 from mlm.training.run import trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.progress import Progress
@@ -17,15 +25,17 @@ from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
 PROGRESS_INTERVAL = 5.0  # seconds between progress lines
+ReportProgress = Callable[[], None]  # marks one unit of an evaluation's work as done
 
 
 class EvaluationCase(NamedTuple):
     """One unit of evaluation, whose result evaluations.json keeps under its task and name."""
 
-    task: str  # a key of EVALUATION_TASKS
+    task: str  # a key of EVALUATIONS
     name: str
     inputs: Any  # JSON; its SHA-256 identifies the case
     metadata: dict = {}  # noqa: RUF012  JSON, stored beside the result; a NamedTuple's default
+    announcement: str = ""  # a line that mlm evaluate prints before it starts
 
     @property
     def sha256(self) -> str:
@@ -33,52 +43,72 @@ class EvaluationCase(NamedTuple):
         return hashlib.sha256(json.dumps(self.inputs).encode()).hexdigest()
 
 
-class UnsupportedReason(Protocol):
-    """Tells which runs a task can evaluate."""
+class EvaluationTable(NamedTuple):
+    """A table of one run's results, which mlm evaluate prints."""
 
-    def __call__(self, cfg: config.Config) -> str:
-        """Returns "" for a config whose runs the task can evaluate, else why it cannot."""
-        ...
-
-
-class ReportProgress(Protocol):
-    """Receives the progress of an evaluation."""
-
-    def __call__(self) -> None:
-        """Marks one unit of work as done."""
+    rows: list[dict]
+    columns: Sequence[Column]
+    heading: str = ""
 
 
-class EvaluateCase(Protocol):
-    """Evaluates a run on one case."""
+class Evaluation(NamedTuple):
+    """An entry of EVALUATIONS: what its module defines under these names, and the defaults of what it does not.
 
-    def __call__(self, run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
-        """Returns the case's result, which JSON can hold; calls `progress` after each unit of work."""
-        ...
+    "Contents" are those of a run's evaluations.json: {"evaluations": {task: {case: result}}, "summary": {task: ...}}.
+
+    Attributes:
+        evaluate: (run, case, progress) -> the case's result, which JSON can hold; calls `progress` after each unit.
+        get_unsupported_reason: "" for a config whose runs can be evaluated, else why they cannot.
+        list_due_cases: the cases of a config to evaluate when a run's training ends.
+        check: raises ConfigError where the due cases cannot be evaluated on this machine.
+        count_units: the units of work of a case, for its progress.
+        summarize: the results by case -> their summary; {} for none.
+        TOPIC: title above its flags in the help of mlm evaluate.
+        FLAGS: of mlm evaluate. One that is set asks for the evaluation.
+        read_flags: reads what the flags name; returns the function from a run to its cases.
+        list_scores: contents -> the scores that tables of several runs show.
+        build_tables: contents -> the tables that mlm evaluate prints of one run.
+    """
+
+    evaluate: Callable[[TrainedRun, EvaluationCase, ReportProgress], dict]
+    get_unsupported_reason: Callable[[config.Config], str] = lambda cfg: ""
+    list_due_cases: Callable[[config.Config], list[EvaluationCase]] = lambda cfg: []
+    check: Callable[[config.Config], None] = lambda cfg: None
+    count_units: Callable[[TrainedRun, EvaluationCase], int] = lambda run, case: 1
+    summarize: Callable[[Mapping[str, dict]], dict] = lambda results: {}
+    TOPIC: str = ""
+    FLAGS: tuple[Flag, ...] = ()
+    read_flags: Callable[[argparse.Namespace], Callable[[TrainedRun], list[EvaluationCase]]] | None = None
+    list_scores: Callable[[Mapping[str, Any]], Iterable[EvaluationScore]] = lambda contents: ()
+    build_tables: Callable[[Mapping[str, Any]], Iterable[EvaluationTable]] = lambda contents: ()
 
 
-class CountUnits(Protocol):
-    """Counts the work of a case, for its progress."""
-
-    def __call__(self, run: TrainedRun, case: EvaluationCase) -> int:
-        """Returns the case's units of work."""
-        ...
+def make_evaluation(module: ModuleType) -> Evaluation:
+    """The evaluation that a module defines."""
+    return Evaluation(**{name: value for name, value in vars(module).items() if name in Evaluation._fields})
 
 
-class Summarize(Protocol):
-    """Summarises the results of a task."""
-
-    def __call__(self, results: Mapping[str, dict]) -> dict:
-        """Returns a summary of all results of a task, which are given by case name."""
-        ...
+def get_results(contents: Mapping[str, Any], task: str) -> dict[str, dict]:
+    """The results of an evaluation by case; empty if there are none."""
+    return contents["evaluations"].get(task, {})
 
 
-class EvaluationTask(NamedTuple):
-    """An entry of EVALUATION_TASKS."""
+def get_summary(contents: Mapping[str, Any], task: str) -> dict[str, dict]:
+    """The summary of an evaluation; empty if there is none."""
+    return contents["summary"].get(task, {})
 
-    get_unsupported_reason: UnsupportedReason
-    evaluate: EvaluateCase
-    count_units: CountUnits = lambda run, case: 1
-    summarize: Summarize = lambda results: {}
+
+def list_due_cases(
+    evaluations: Mapping[str, Evaluation], cfg: config.Config, *, is_checked: bool = True
+) -> list[EvaluationCase]:
+    """The cases to evaluate when a run's training ends: those its config names and those its corpus has answers to.
+
+    Raises ConfigError for what cannot be evaluated on this machine, where is_checked is set.
+    """
+    cases = [case for evaluation in evaluations.values() for case in evaluation.list_due_cases(cfg)]
+    for evaluation in evaluations.values() if is_checked else ():
+        evaluation.check(cfg)
+    return cases
 
 
 def select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
@@ -96,24 +126,20 @@ def list_missing_cases(cfg: config.Config, cases: Sequence[EvaluationCase]) -> l
 
 
 def finish_evaluations(
-    tasks: Mapping[str, EvaluationTask],
-    cfg: config.Config,
-    cases: Sequence[EvaluationCase],
-    packed: pack.PackedDataset | None = None,
+    evaluations: Mapping[str, Evaluation], cfg: config.Config, packed: pack.PackedDataset | None = None
 ) -> dict:
     """Evaluates the missing cases of a finished run and returns the contents of evaluations.json.
 
     Args:
-        tasks: the evaluation tasks by name.
+        evaluations: those of which the run should have all due cases, by name.
         cfg: the run's config.
-        cases: all cases that the run should have results of.
         packed: the run's data, if it is loaded already.
 
     Raises:
-        ConfigError: a task does not support the run.
+        ConfigError: an evaluation does not support the run.
         FolderInUse: another process holds the run's directory.
     """
-    pending = list(cases)
+    cases = pending = list_due_cases(evaluations, cfg)
     with files.recover_damaged():
         pending = list_missing_cases(cfg, cases)
     if not pending:
@@ -125,18 +151,18 @@ def finish_evaluations(
     }
     run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
     with RunDirectory(cfg.workdir).lock() if parallel.is_primary() else contextlib.nullcontext():
-        return evaluate(tasks, run, pending)
+        return evaluate(evaluations, run, pending)
 
 
-def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequence[EvaluationCase]) -> dict:
+def evaluate(evaluations: Mapping[str, Evaluation], run: TrainedRun, cases: Sequence[EvaluationCase]) -> dict:
     """Evaluates a run and returns the contents of evaluations.json.
 
     "fingerprint" and "step" identify the evaluated state, "evaluations" has the results by task and case, "summary" the
     summaries by task. Results of the same state are reused, and each new one is written at once. Raises ConfigError for
-    a task that does not support the run.
+    an evaluation that does not support the run.
     """
     for name in {case.task for case in cases}:
-        reason = tasks[name].get_unsupported_reason(run.cfg)
+        reason = evaluations[name].get_unsupported_reason(run.cfg)
         if reason:
             raise errors.ConfigError(f"run {run.cfg.workdir!r}: does not support the evaluation {name}: {reason}")
     contents = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "evaluations": {}, "summary": {}}
@@ -146,7 +172,7 @@ def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequen
     if all(stored.get(name) == contents[name] for name in ("fingerprint", "step")):
         contents = stored
     pending = select_pending(contents, cases)
-    units = sum(tasks[case.task].count_units(run, case) for case in pending)
+    units = sum(evaluations[case.task].count_units(run, case) for case in pending)
     bar = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.is_primary() and pending else None
     last_shown = time.monotonic()
 
@@ -160,11 +186,11 @@ def evaluate(tasks: Mapping[str, EvaluationTask], run: TrainedRun, cases: Sequen
 
     try:
         for case in pending:
-            task = tasks[case.task]
-            result = task.evaluate(run, case, lambda case=case: advance(case.name))
+            evaluation = evaluations[case.task]
+            result = evaluation.evaluate(run, case, lambda case=case: advance(case.name))
             task_results = contents["evaluations"].setdefault(case.task, {})
             task_results[case.name] = {"sha256": case.sha256, **case.metadata, **result}
-            if summary := task.summarize(task_results):
+            if summary := evaluation.summarize(task_results):
                 contents["summary"][case.task] = summary
             if parallel.is_primary():
                 RunDirectory(run.cfg.workdir).write_evaluations(contents, run.milestone)

@@ -4,13 +4,14 @@ The head that predicts masked words scores the labels' verbalizers, so that no p
 2021, section 4.1).
 """
 
+import argparse
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,11 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, errors, types
 from mlm.base.estimates import FRACTION, estimate_mean
+from mlm.base.evaluation_score import EvaluationScore
+from mlm.base.flag import Flag
 from mlm.base.static_config import StaticConfig
 from mlm.evaluation import prompts, sentence_scores
-from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_summary
 from mlm.evaluation.prompts import PromptTask
 from mlm.inference import masked_queries
 from mlm.inference.masked_queries import MaskedQueries
@@ -44,8 +47,29 @@ OPTIM = config.Optim(
     average_checkpoints=0,
 )
 
-
 PAPER_RATES = (1e-5, 2e-5, 5e-5)  # of models of its size; small ones try the rates of their fine-tuning
+
+
+FLAG = "--few_shot"
+TOPIC = prompts.TOPIC
+FLAGS = (
+    Flag(
+        "few_shot",
+        False,
+        "also fine-tune on 16 examples a label: on five samples, at each rate and batch size, 45 times in all",
+        needs=prompts.PROMPT_FLAG,
+    ),
+    Flag("few_steps", 1000, "steps of each few-shot fine-tuning (1000)", low=1, needs=FLAG),
+    Flag(
+        "few_rates",
+        (),
+        "learning rates to try (1e-5,2e-5,5e-5; for widths up to 256 those of mlm finetune)",
+        "RATE,...",
+        float,
+        needs=FLAG,
+    ),
+    Flag("few_batches", (2, 4, 8), "batch sizes to try (2,4,8)", "SIZE,...", int, needs=FLAG),
+)
 
 
 class FewShotGrid(NamedTuple):
@@ -68,10 +92,24 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     )
 
 
+def read_flags(args: argparse.Namespace):
+    """Reads the task; returns the function from a run to its cases."""
+    every = min(FewShotGrid().every, args.few_steps)
+    grid = FewShotGrid(args.few_batches, args.few_rates, args.few_steps, every)
+    cases = list_cases(prompts.read_flagged_task(args), grid)
+    return lambda run: cases
+
+
 def list_cases(task: PromptTask, grid: FewShotGrid) -> list[EvaluationCase]:
     """A case for each seed. Raises ConfigError for a grid that trains nothing and for too few examples."""
     for name, values in (("--few_batches", grid.batch_sizes), ("--few_rates", grid.learning_rates or PAPER_RATES)):
         errors.require(len(values) > 0 and min(values) > 0, name, values, "numbers above 0")
+    num_batches, num_rates = len(grid.batch_sizes), len(grid.learning_rates or PAPER_RATES)
+    announcement = (
+        f"few-shot: {len(SEEDS) * num_batches * num_rates} fine-tunings of {grid.steps:,} steps for each run "
+        f"({len(SEEDS)} samples, {num_batches} batch sizes, {num_rates} learning rates); --few_steps, "
+        "--few_batches and --few_rates make fewer"
+    )
     zero_shot = prompts.make_zero_shot_case(task)
     cases = []
     for seed in SEEDS:
@@ -83,7 +121,8 @@ def list_cases(task: PromptTask, grid: FewShotGrid) -> list[EvaluationCase]:
             "grid": list(grid),
             "format": FORMAT,
         }
-        cases.append(EvaluationCase("few_shot", f"{zero_shot.name}/{seed}", inputs, zero_shot.metadata))
+        name = f"{zero_shot.name}/{seed}"
+        cases.append(EvaluationCase("few_shot", name, inputs, zero_shot.metadata, announcement))
     return cases
 
 
@@ -257,3 +296,13 @@ def summarize(results: Mapping[str, dict]) -> dict:
             "sha256": sha256,
         }
     return summary
+
+
+def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+    """The mean accuracy of each task over samples of training examples."""
+    for summary in get_summary(contents, "few_shot").values():
+        yield EvaluationScore(
+            prompts.make_metric("few_shot", "few-shot", summary),
+            100 * summary["accuracy"],
+            note=f"mean of {summary['samples']} samples of training examples",
+        )

@@ -7,21 +7,23 @@ The grid is of learning rates, epochs and batch sizes. Each fine-tuning is a run
 import hashlib
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mlm.base import config, fields, files
-from mlm.base.estimates import Score, read_scores
+from mlm.base.estimates import PERCENT, UNBOUNDED, Score, read_scores
+from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.storage import get_storage
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, task_specs, tasks
 from mlm.evaluation import evaluations, predictions
-from mlm.evaluation.evaluations import EvaluationCase, EvaluationTask, ReportProgress
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_results, get_summary
+from mlm.report.table import format_count
 from mlm.training.run import divergence, finetuning_recipe, loop
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
-PREDICTION_TASKS = {"predictions": EvaluationTask(predictions.get_unsupported_reason, predictions.evaluate)}
 # Fields that do not identify the fine-tuning task: those of the pretrained run, the examples' source (their content has
 # a digest of its own), and those that a trial names.
 UNHASHED_FIELDS = (
@@ -36,12 +38,7 @@ UNHASHED_FIELDS = (
 )
 
 
-def get_unsupported_reason(cfg: config.Config) -> str:
-    """Why a run of this config has no such evaluation; empty if it has one."""
-    return ""
-
-
-def list_cases(cfg: config.Config) -> list[EvaluationCase]:
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
     """A case for each trial of config.downstream, such as "TASK-DIGITS/lr0.001-e3-b32-s0".
 
     The digits are a digest of the task's files and of the fine-tuning recipe, so that results of other files or of
@@ -117,7 +114,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     except divergence.DivergenceError as error:
         progress()
         return {"diverged": str(error), "run": name}
-    evaluations.finish_evaluations(PREDICTION_TASKS, cfg, predictions.list_cases(cfg), packed)
+    evaluations.finish_evaluations({"predictions": evaluations.make_evaluation(predictions)}, cfg, packed)
     if parallel.is_primary():
         get_storage(cfg.workdir).remove_folder(RunDirectory(cfg.workdir).checkpoints)
     progress()
@@ -197,3 +194,41 @@ def has_failed(result: Mapping, score: Score, baseline: float) -> bool:
     if "evaluation" not in result:
         return True
     return score.better * (result["evaluation"][score.name] - baseline) <= 1e-9
+
+
+def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+    """The score of each task and variant on dev: the mean over fine-tuning seeds.
+
+    The standard error over examples is given for a single seed.
+    """
+    baselines = get_results(contents, "text_baseline")
+    for task in get_summary(contents, "finetuned_tasks").values():
+        yield _build_score(task, baselines.get(task["task"], {}))
+
+
+def _build_score(task: Mapping, baseline: Mapping) -> EvaluationScore:
+    score, seeds = Score(**task["score"]), task["seeds"]
+    factor, form, bounds = (100, ".1f", PERCENT) if score.share else (1, score.format, UNBOUNDED)
+    references, below = dict(task["references"]), ""
+    if score.name in baseline.get("scores", {}):
+        below = baseline["title"]
+        references[below] = baseline["scores"][score.name]
+    trials = (
+        f"the best of {task['trials']} trials (learning rate x epochs x batch size)"
+        if task["trials"] > 1
+        else "one trial"
+    )
+    note = f"dev, {'mean of ' if len(seeds) > 1 else ''}{format_count(len(seeds), 'fine-tuning seed')}, {trials}"
+    if "unscored" in task:
+        note += f"; {format_count(task['unscored'], 'label')} not scored"
+    name, title, unit = f"task_{task['task']}", score.title.removeprefix("held-out "), "%" if score.share else ""
+    return EvaluationScore(
+        EvaluationMetric(name, title, task["sha256"], task["title"], unit, form, bounds, score.better, task["variant"]),
+        factor * (sum(task["values"]) / len(seeds)),
+        factor * task["error"] if "error" in task else None,
+        f"{note}; {task['note']}" if task["note"] else note,
+        values=tuple(factor * value for value in task["values"]),
+        failed=tuple(task["failed"]),
+        references={name: factor * value for name, value in references.items()},
+        baseline=below,
+    )

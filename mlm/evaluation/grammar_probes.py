@@ -14,6 +14,7 @@ from mlm.base import config, types
 from mlm.base.special import MASK
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
+from mlm.evaluation import sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
@@ -30,9 +31,7 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     """Why a run of this config has no such evaluation; empty if it has one."""
     if cfg.data.corpus != "language":
         return f"config.data.corpus is {cfg.data.corpus}, not the built-in language"
-    if objectives.get_visibility(cfg) == types.Visibility.UNMASKED:
-        return ""
-    return f"config.objective is {cfg.objective}, which masks nothing"
+    return sentence_scores.get_unsupported_reason(cfg)
 
 
 def list_probes(cfg: config.Config) -> list[str]:
@@ -40,9 +39,11 @@ def list_probes(cfg: config.Config) -> list[str]:
     return ["recall", "agreement"] if cfg.data.language.word_order_prob == 1 else ["recall"]
 
 
-def make_inputs(cfg: config.Config) -> dict:
-    """All that the result depends on beside the run, as JSON."""
-    return {"items": MAX_ITEMS, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """A case for each probe of the language."""
+    inputs = {"items": MAX_ITEMS, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
+    names = [] if get_unsupported_reason(cfg) else list_probes(cfg)
+    return [EvaluationCase("grammar_probes", name, inputs) for name in names]
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:

@@ -31,14 +31,17 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     return f"config.objective is {cfg.objective}, whose floor is not known"
 
 
-def make_inputs(cfg: config.Config) -> dict:
-    """All that the result depends on beside the run, as JSON."""
-    return {
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """The case "parts", where the floor is known."""
+    if get_unsupported_reason(cfg):
+        return []
+    inputs = {
         "rate": cfg.eval.mask_rate,
         "seed": cfg.eval.mask_seed,
         "max_examples": cfg.eval.max_examples,
         "format": references.FORMAT,
     }
+    return [EvaluationCase("loss_decomposition", "parts", inputs)]
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:

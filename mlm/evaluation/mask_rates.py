@@ -1,24 +1,20 @@
 """The scores of a trained run at further masking rates, on the same held-out examples."""
 
-from mlm import objectives
-from mlm.base import config, fields, types
+from mlm.base import config, fields
 from mlm.data.rows import pack
+from mlm.evaluation import sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import program
 from mlm.training.validation import references, split_scores
 
-
-def get_unsupported_reason(cfg: config.Config) -> str:
-    """Why a run of this config has no such evaluation; empty if it has one."""
-    if objectives.get_visibility(cfg) == types.Visibility.UNMASKED:
-        return ""
-    return f"config.objective is {cfg.objective}, which masks nothing"
+get_unsupported_reason = sentence_scores.get_unsupported_reason
 
 
-def make_inputs(cfg: config.Config, rate: float) -> dict:
-    """All that the result depends on beside the run, as JSON."""
-    return {"rate": rate, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """A case for each of config.eval.mask_rates."""
+    shared = {"seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
+    return [EvaluationCase("mask_rates", f"{rate:g}", {"rate": rate} | shared) for rate in cfg.eval.mask_rates]
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:

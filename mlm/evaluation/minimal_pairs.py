@@ -1,17 +1,54 @@
 """Minimal pairs: how often the acceptable sentence of a pair scores above the other."""
 
+import argparse
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from mlm.base.estimates import mean_share_interval
+from mlm.base.estimates import PERCENT, ItemInterval, mean_share_interval, wilson_interval
+from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.flag import Flag
+from mlm.data.tasks import blimp
 from mlm.data.tasks.blimp import Suite
-from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
-from mlm.evaluation.sentence_scores import score_case
+from mlm.evaluation import sentence_scores
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results, get_summary
+from mlm.evaluation.sentence_scores import METRIC, METRIC_TITLE, TITLES
 from mlm.inference.pseudo_likelihood import METRICS, SentenceScores
+from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
+
+BLIMP_FLAG = "--blimp=FOLDER"
+get_unsupported_reason = sentence_scores.get_unsupported_reason
+count_units = sentence_scores.count_units
+TOPIC = sentence_scores.TOPIC
+FLAGS = (
+    Flag(
+        "blimp",
+        "",
+        "minimal pairs: BLiMP's files, or your own of its format: a file PARADIGM.jsonl for each paradigm, in it "
+        'a line for each pair: {"sentence_good": "...", "sentence_bad": "...", "linguistics_term": "..."}, where the '
+        "last names the phenomenon",
+        "FOLDER",
+    ),
+    Flag(
+        "suite",
+        "",
+        "name of these minimal pairs in tables (default: blimp for all of BLiMP, else the folder's name)",
+        "NAME",
+        needs=BLIMP_FLAG,
+    ),
+    Flag("paradigms", (), "paradigms of the suite (default: all)", "NAME,...", needs=BLIMP_FLAG),
+    Flag("max_pairs", 0, "evaluate the first so many pairs of each paradigm; 0: all", needs=BLIMP_FLAG),
+)
+
+
+def read_flags(args: argparse.Namespace):
+    """Reads the pairs; returns the function from a run to its cases."""
+    cases = list_cases(blimp.read_suite(args.blimp, args.paradigms, args.max_pairs, args.suite))
+    return lambda run: cases
 
 
 def list_cases(suite: Suite) -> list[EvaluationCase]:
@@ -34,7 +71,7 @@ def format_key(suite: Suite) -> str:
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """The accuracies on a paradigm. The case's inputs are its sentences: good, bad, good, bad, ..."""
-    return compute_accuracy(score_case(run, case, progress))
+    return compute_accuracy(sentence_scores.score_case(run, case, progress))
 
 
 def compute_accuracy(scores: SentenceScores) -> dict:
@@ -93,3 +130,63 @@ def _average_accuracies(paradigms):
             accuracies, [paradigm["pairs"] for paradigm in paradigms]
         )
     return result
+
+
+def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+    """The accuracy on each suite."""
+    for suite in get_summary(contents, "minimal_pairs").values():
+        overall, name = suite["overall"], suite["suite"]
+        yield EvaluationScore(
+            EvaluationMetric(f"pairs_{name}", "accuracy on pairs", suite["sha256"], name, "%", ".1f", PERCENT),
+            100 * overall[f"{METRIC}_accuracy"],
+            note=f"mean of {overall['paradigms']:,} paradigms, {overall['pairs']:,} pairs in all, by {METRIC_TITLE}",
+        )
+
+
+def build_tables(contents: Mapping[str, Any]) -> Iterator[EvaluationTable]:
+    """A table for each suite: its paradigms by phenomenon, and the means."""
+    results = get_results(contents, "minimal_pairs")
+    for suite, means in get_summary(contents, "minimal_pairs").items():
+        yield build_suite_table(suite, means, results)
+
+
+def build_suite_table(suite: str, means: dict, results: Mapping[str, dict]) -> EvaluationTable:
+    """The table of a suite. means: its summary; results: of the paradigms of all suites."""
+    rows = []
+    for phenomenon, phenomenon_mean in means["phenomena"].items():
+        paradigms = {
+            name.removeprefix(f"{suite}/"): values
+            for name, values in results.items()
+            if name.startswith(f"{suite}/") and values["phenomenon"] == phenomenon
+        }
+        rows += [build_row(phenomenon, name, values) for name, values in sorted(paradigms.items())]
+        if len(paradigms) > 1:
+            rows.append(build_row(phenomenon, f"mean of {len(paradigms)}", phenomenon_mean))
+    overall = means["overall"]
+    rows.append(build_row("overall", f"mean of {overall['paradigms']}", overall))
+    columns = [
+        Column("phenomenon", "phenomenon"),
+        Column("paradigm", "paradigm"),
+        Column("pairs", "pairs", ",d"),
+        *(Column(metric, f"{title} (%)", ".1f") for metric, title in TITLES.items()),
+    ]
+    if means["suite"] == blimp.BENCHMARK and overall["pairs"] == blimp.NUM_PARADIGMS * blimp.NUM_PAIRS:
+        rows += [
+            {"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in blimp.PAPER_ACCURACY.items()
+        ]
+        columns.append(Column("paper", "paper (%)", ".1f"))
+    return EvaluationTable(rows, columns, suite)
+
+
+def build_row(phenomenon: str, paradigm: str, result: Mapping) -> dict:
+    """The row of a paradigm, or of the mean of several: the accuracy by each metric, with its interval over pairs."""
+    row = {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": result["pairs"]}
+    for metric in TITLES:
+        accuracy = result[f"{metric}_accuracy"]
+        low, high = (
+            (result[f"{metric}_accuracy_{end}"] for end in ("low", "high"))
+            if "paradigms" in result
+            else wilson_interval(accuracy, result["pairs"])
+        )
+        row[metric] = ItemInterval(100 * accuracy, 100 * low, 100 * high)
+    return row

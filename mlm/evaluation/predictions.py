@@ -7,6 +7,7 @@ import numpy as np
 from mlm.base import config
 from mlm.data.rows import pack
 from mlm.data.tasks import splits
+from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
@@ -22,8 +23,10 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     return "" if cfg.data.corpus == "task" else f"config.data.corpus is {cfg.data.corpus}, not a task"
 
 
-def list_cases(cfg: config.Config) -> list[EvaluationCase]:
-    """The case "dev", and "test" where the task has a test split."""
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """The case "dev" of a task, and "test" where it has a test split."""
+    if get_unsupported_reason(cfg):
+        return []
     return [
         EvaluationCase("predictions", name, {"split": name, "max_examples": cfg.eval.max_examples, "format": FORMAT})
         for name in SPLITS
@@ -60,9 +63,9 @@ def iterate_records(cfg: config.Config, packed: pack.PackedDataset, split: str, 
         index, end = record["row"], record["row"] + record["rows"]
         if index >= count:
             return
-        if cfg.objective in ("tagging", "edge_probing"):
+        if column := LABELLED_OBJECTIVES[cfg.objective].word_column:
             if end <= count:  # else some of its windows were not evaluated
-                yield from _iterate_words(cfg, record, arrays, columns, classes)
+                yield from _iterate_words(cfg, record, arrays[column], columns, classes)
             continue
         predicted, score = columns["predicted"][index], columns["score"][index]
         label = classes[int(predicted)] if classes else predicted.item()
@@ -70,10 +73,10 @@ def iterate_records(cfg: config.Config, packed: pack.PackedDataset, split: str, 
         yield {"id": record["id"], "gold": gold, "predicted": label, "score": float(score)}
 
 
-def _iterate_words(cfg, record, arrays, columns, classes):
+def _iterate_words(cfg, record, label_NxL, columns, classes):
     """The lines of a sentence: a line for each word that has a label."""
     start = record["row"]
-    labels = arrays["tag" if cfg.objective == "tagging" else "edge"][start : start + record["rows"]]
+    labels = label_NxL[start : start + record["rows"]]
     places = [(start + row, position) for row, position in np.argwhere(labels >= 0)]
     words = [word for word, label in enumerate(record["label"]) if label]
     if cfg.objective == "tagging":

@@ -3,12 +3,13 @@
 The method is that of Gao et al. 2021 (LM-BFF). Letters in array names: N examples, C labels.
 """
 
+import argparse
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +17,50 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import errors, types
-from mlm.base.estimates import Score, compute_score
+from mlm.base.estimates import PERCENT, Estimate, ItemInterval, Score, SeedRange, compute_score, wilson_interval
+from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.flag import Flag
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, task_specs, tasks
 from mlm.data.tasks.examples import require_column
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.evaluation import sentence_scores
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results, get_summary
 from mlm.inference import batching, masked_queries
 from mlm.inference.masked_queries import MaskedQueries
 from mlm.objectives import scores
+from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
 MASK_PLACE, TEXT_PLACE, SECOND_PLACE = "[MASK]", "{text}", "{second}"
 FORMAT = 1  # of the results: raise it when their meaning changes
+TOPIC, PROMPT_FLAG = "prompts", "--prompt=TASK"
+get_unsupported_reason = sentence_scores.get_unsupported_reason
+FLAGS = (
+    Flag(
+        "prompt",
+        "",
+        "zero-shot prompting: sst2 | cola | rte | mrpc, another classification task of "
+        "mlm/data/tasks/task_specs.py with --pattern and --verbalizers, or a task file (.toml), in which a table "
+        "[prompt] may have pattern and verbalizers (a word for each label)",
+        "TASK",
+    ),
+    Flag("task_path", "", "folder of the task's files (not of a task file)", "FOLDER", needs=PROMPT_FLAG),
+    Flag(
+        "pattern",
+        "",
+        "words, {text}, {second} and [MASK], separated by spaces (default: of the task file, or from Gao et al. 2021)",
+        needs=PROMPT_FLAG,
+    ),
+    Flag(
+        "verbalizers",
+        (),
+        "words of the labels; without LABEL= in their order (default: of the task file, or from Gao et al. 2021)",
+        "LABEL=WORD,...",
+        needs=PROMPT_FLAG,
+    ),
+)
 
 
 class Prompt(NamedTuple):
@@ -137,6 +168,17 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     )
 
 
+def read_flagged_task(args: argparse.Namespace) -> PromptTask:
+    """The task that the flags name."""
+    return read_task(args.prompt, args.task_path, args.pattern, args.verbalizers)
+
+
+def read_flags(args: argparse.Namespace):
+    """Reads the task; returns the function from a run to its case."""
+    case = make_zero_shot_case(read_flagged_task(args))
+    return lambda run: [case]
+
+
 def check_pattern(pattern: str, is_pair: bool, field: str = "--pattern") -> None:
     """Raises ConfigError for a pattern that does not hold each of its places once, as a word of its own.
 
@@ -160,7 +202,9 @@ def make_zero_shot_case(task: PromptTask) -> EvaluationCase:
     ((majority, _),) = Counter(label for *_, label in task.train).most_common(1)
     prompt = {"pattern": task.prompt.pattern, "verbalizers": dict(task.prompt.verbalizers)}
     inputs = prompt | {"examples": task.dev, "majority": majority, "scores": task.scores, "format": FORMAT}
-    return EvaluationCase("zero_shot", format_key(task), inputs, {"task": task.name, **prompt})
+    words = ", ".join(f"{label}={word}" for label, word in prompt["verbalizers"].items())
+    announcement = f"prompt: {prompt['pattern']!r}, verbalizers: {words}"
+    return EvaluationCase("zero_shot", format_key(task), inputs, {"task": task.name, **prompt}, announcement)
 
 
 def format_key(task: PromptTask) -> str:
@@ -317,3 +361,52 @@ def count_units(run: TrainedRun, case: EvaluationCase) -> int:
     inputs = case.inputs
     queries, _ = build_queries(run.tokenizer, inputs["pattern"], inputs["examples"], run.cfg.pack.seq_len)
     return sum(1 for _ in _iterate_batches(queries, run.cfg.eval.batch_size))
+
+
+def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+    """The accuracy of each task as a prompt."""
+    for result in get_results(contents, "zero_shot").values():
+        yield EvaluationScore(
+            make_metric("zero_shot", "zero-shot", result),
+            100 * result["accuracy"],
+            100 * result["accuracy_se"],
+            f"{result['examples']:,} examples of dev, {result['majority']:.1%} of the majority class",
+        )
+
+
+def make_metric(evaluation: str, title: str, result: Mapping) -> EvaluationMetric:
+    """The accuracy, in per cent, of a task as a prompt."""
+    task = result["task"]
+    return EvaluationMetric(f"{evaluation}_{task}", title, result["sha256"], task, "%", ".1f", PERCENT)
+
+
+def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
+    """A table with a row for each task, pattern and verbalizers; few-shot accuracy stands beside zero-shot's."""
+    few_shot, rows = get_summary(contents, "few_shot"), []
+    for key, result in get_results(contents, "zero_shot").items():
+        accuracy = result["accuracy"]
+        row = {name: result[name] for name in ("task", "pattern", "examples", "truncated", "majority")}
+        row |= {
+            "words": " / ".join(result["verbalizers"].values()),
+            "zero_shot": ItemInterval(accuracy, *wilson_interval(accuracy, result["examples"])),
+        }
+        if key in few_shot:
+            row["few_shot"] = estimate_over_samples(few_shot[key])
+        rows.append(row)
+    columns = (
+        Column("task", "prompt"),
+        Column("pattern", "pattern"),
+        Column("words", "words"),
+        Column("examples", "examples", ",d"),
+        Column("truncated", "truncated", ",d"),
+        Column("majority", "majority", ".3f"),
+        Column("zero_shot", "zero-shot accuracy", ".3f"),
+        Column("few_shot", "few-shot accuracy", ".3f"),
+    )
+    return [EvaluationTable(rows, [column for column in columns if any(column.name in row for row in rows)])]
+
+
+def estimate_over_samples(summary: Mapping) -> Estimate:
+    """The mean accuracy over several samples of training examples."""
+    estimate_class = Estimate if summary["samples"] != 2 else SeedRange
+    return estimate_class(*(summary[f"accuracy{suffix}"] for suffix in ("", "_low", "_high")))

@@ -1,7 +1,8 @@
 """Readability by the cloze procedure: the share of a passage's deleted words that a model fills in exactly.
 
-Source: Taylor 1953, "Cloze procedure": a new tool for measuring readability, Journalism Quarterly 30(4). Letters in
-array names: P passages.
+Source: Taylor 1953, "Cloze procedure": a new tool for measuring readability, Journalism Quarterly 30(4). Beside it
+stands Flesch's reading ease (Flesch 1948, A new readability yardstick, Journal of Applied Psychology). Letters in array
+names: P passages.
 """
 
 import functools
@@ -14,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm import objectives
-from mlm.base import errors, types
+from mlm.base import errors, extras, types
 from mlm.base.special import CLS, MASK, SEP, UNK
+from mlm.data.text import corpus
 from mlm.evaluation import sentence_scores
 from mlm.inference import batching, masked_queries, pseudo_likelihood
 from mlm.inference.language_model import LanguageModel
@@ -109,3 +111,24 @@ def _mask_words(ids, words) -> list[int]:
     for start, end in words:
         masked[start:end] = [MASK] * (end - start)
     return masked
+
+
+def compute_reading_ease(text: str) -> float:
+    """206.835 - 1.015 words per sentence - 84.6 syllables per word: 90 to 100 is very easy, 0 to 30 very difficult.
+
+    pyphen's hyphenation counts the syllables, and misses some. The text must hold a word.
+    """
+    words = WORD.findall(text)
+    num_sentences = sum(bool(WORD.search(sentence)) for sentence in corpus.split_sentences(text))
+    return 206.835 - 1.015 * len(words) / num_sentences - 84.6 * sum(map(count_syllables, words)) / len(words)
+
+
+def count_syllables(word: str) -> int:
+    """The number of syllables of an English word, by its hyphenation."""
+    return len(_load_hyphenation().positions(word.lower())) + 1
+
+
+@functools.cache
+def _load_hyphenation():
+    pyphen = extras.import_extra("pyphen", "evaluate", "reading ease")
+    return pyphen.Pyphen(lang="en_US", left=1, right=1)

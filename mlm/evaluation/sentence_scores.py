@@ -1,11 +1,68 @@
 """Pseudo-log-likelihoods of a case's sentences, which are its inputs, and their pseudo-perplexity."""
 
+import argparse
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from mlm import objectives
-from mlm.base import config, types
-from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.base import config, errors, types
+from mlm.base.estimates import Estimate, ItemInterval
+from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.flag import Flag
+from mlm.data.text import corpus, files
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import masked_queries, pseudo_likelihood
 from mlm.inference.pseudo_likelihood import SentenceScores
+from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
+
+METRIC = "pll_word_l2r"  # whose scores tables of several runs show
+METRIC_TITLE = "PLL-word-l2r (Kauf & Ivanova 2023)"
+TITLES = dict(zip(pseudo_likelihood.METRICS, ("PLL", "PLL-word-l2r"), strict=True))
+TOPIC = "pseudo-log-likelihood"
+FLAGS = (
+    Flag(
+        "sentences",
+        "",
+        "text files (default: held-out documents of the run's corpus). A sentence ends with its line, or at . ! ? "
+        "before a space",
+        "GLOBS",
+    ),
+    Flag("max_sentences", 0, "evaluate the first so many sentences; 0: all"),
+)
+
+
+def read_flags(args: argparse.Namespace):
+    """Finds the files of --sentences; returns the function from a run to its case."""
+    if args.sentences:
+        files.find_files("--sentences", args.sentences)
+    return functools.partial(list_cases, args)
+
+
+def list_cases(args: argparse.Namespace, run: TrainedRun) -> list[EvaluationCase]:
+    """The case of all sentences; none if there are no sentences."""
+    sentences = read_sentences(run.cfg.data, args)
+    return [EvaluationCase("pseudo_likelihood", "all", sentences)] * bool(sentences)
+
+
+def read_sentences(data: config.Data, args: argparse.Namespace) -> list[str]:
+    """The sentences to evaluate: those of --sentences, else of the held-out documents."""
+    if args.sentences:
+        texts = list(
+            files.read_documents(
+                files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
+            )
+        )
+        errors.require(bool(texts), "--sentences", args.sentences, "text; there is none in it")
+    else:
+        is_run = data.corpus != "auto"
+        errors.require(is_run, "--sentences", "", "text files, since a Hugging Face folder has no held-out text")
+        texts = corpus.read_documents(data, "validation")
+    sentences = itertools.chain.from_iterable(map(corpus.split_sentences, texts))
+    return list(itertools.islice(sentences, args.max_sentences or None))
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -38,3 +95,38 @@ def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """The pseudo-perplexity of a case's sentences."""
     return pseudo_likelihood.compute_pseudo_perplexity(score_case(run, case, progress))
+
+
+def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+    """The pseudo-perplexity per word."""
+    for result in get_results(contents, "pseudo_likelihood").values():
+        values, name, title = result[METRIC], "pseudo_perplexity", "pseudo-perplexity per word"
+        yield EvaluationScore(
+            EvaluationMetric(name, title, result["sha256"], format=".2f", better=-1, log_scale=True),
+            values["word_perplexity"],
+            values["word_perplexity_se"] if result["sentences"] > 1 else None,
+            f"{result['sentences']:,} sentences, by {METRIC_TITLE}",
+        )
+
+
+def build_tables(contents: Mapping[str, Any]) -> Iterator[EvaluationTable]:
+    """The pseudo-perplexity per token and per word, by either metric."""
+    for result in get_results(contents, "pseudo_likelihood").values():
+        units = ("token", "word")
+        yield EvaluationTable(
+            [
+                {"metric": title} | {unit: estimate_perplexity(result, metric, unit) for unit in units}
+                for metric, title in TITLES.items()
+            ],
+            [Column("metric", "pseudo-perplexity"), *(Column(unit, f"per {unit}", ",.2f") for unit in units)],
+            f"{result['sentences']:,} sentences: {result['words']:,} words, {result['tokens']:,} tokens, "
+            f"without {result['unknown_tokens']:,} unknown tokens",
+        )
+
+
+def estimate_perplexity(result: dict, metric: str, unit: str) -> Estimate:
+    """The perplexity per token or word, with an interval over sentences that is symmetric in nats."""
+    nats, half_width = result[metric][f"{unit}_nats"], 1.96 * result[metric][f"{unit}_nats_se"]
+    if result["sentences"] < 2:
+        return Estimate(math.exp(nats), None, None)
+    return ItemInterval(*map(math.exp, (nats, nats - half_width, nats + half_width)))

@@ -37,7 +37,7 @@ def select_tasks(cfg: config.Config) -> dict[str, config.Config]:
     return {name: task_cfg for name, task_cfg in task_cfgs.items() if task_cfg.objective == "classification"}
 
 
-def list_cases(cfg: config.Config) -> list[EvaluationCase]:
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
     """A case for each classification task of a run, where config.eval.baseline asks for it.
 
     Raises ConfigError for an unknown baseline, where there is no such task, and without scikit-learn.

@@ -1,19 +1,24 @@
 """Translation quality of a run: BLEU and chrF of beam search on held-out sources (extra `evaluate`)."""
 
+import argparse
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlm.base import config, errors, extras, scripts, types
+from mlm.base.estimates import ItemInterval
+from mlm.base.flag import Flag
 from mlm.base.special import CLS, NUM_SPECIAL, UNK
 from mlm.data.rows import loader, pack
 from mlm.data.rows import parallel_text as rows
 from mlm.data.text import parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import decoding
+from mlm.report.table import Column
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program
@@ -25,6 +30,23 @@ SPLITS = {"dev": "validation", "test": "test"}
 NUM_RESAMPLES = 1000  # of the bootstrap, for BLEU's interval
 UNMATCHED = "\ufffd"  # a word of no translation
 LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several texts (mlm/inference/beam_search.py)
+TOPIC = "translation"
+FLAGS = (
+    Flag(
+        "beams",
+        (),
+        "translate held-out pairs with these beam sizes, each with and without length normalization",
+        "SIZE,...",
+        int,
+    ),
+    Flag(
+        "pairs",
+        (),
+        "two files with one sentence a line, or one with two columns (default: the run's test split, or its dev split)",
+        "FILE,...",
+        needs="--beams=1,4",
+    ),
+)
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -32,7 +54,31 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     return "" if cfg.data.corpus == "parallel" else f"config.data.corpus is {cfg.data.corpus}, not parallel"
 
 
-def list_due_cases(cfg: config.Config, beams: Sequence[int]) -> list[EvaluationCase]:
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """The cases of config.eval.beams."""
+    return list_split_cases(cfg, tuple(map(int, cfg.eval.beams)))
+
+
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError where config.eval.beams needs a package that is not installed."""
+    if cfg.eval.beams:
+        build_bleu(cfg.eval.bleu_tokenizer)
+
+
+def read_flags(args: argparse.Namespace):
+    """Reads the pairs; returns the function from a run to its cases."""
+    import_sacrebleu()
+    for num_beams in args.beams:
+        errors.require_number("--beams", num_beams, 1, config.MAX_BEAMS)
+    if not args.pairs:
+        return lambda run: list_split_cases(run.cfg, args.beams)
+    errors.require(len(args.pairs) < 3, "--pairs", ",".join(args.pairs), "one file, or two separated by a comma")
+    paths = [Path(path) for path in args.pairs]
+    pairs = list(parallel_text.read_pairs(paths))
+    return lambda run: list_pair_cases(paths[-1].name, pairs, args.beams, run.cfg.eval.bleu_tokenizer)
+
+
+def list_split_cases(cfg: config.Config, beams: Sequence[int]) -> list[EvaluationCase]:
     """The cases of a run's own test split, or of dev where it has none."""
     split = "test" if cfg.data.parallel.test else "dev"
     return list_cases(split, {"split": split, "max_examples": cfg.eval.max_examples}, beams, cfg.eval.bleu_tokenizer)
@@ -197,3 +243,22 @@ def compute_scores(texts: Sequence[str], references: Sequence[str], seed: int, t
         "chrf": chrf.corpus_score(texts, [references]).score,
         "chrf_signature": str(chrf.get_signature()),
     }
+
+
+def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
+    """A table with a row for each search."""
+    rows = [
+        {**result, "bleu": ItemInterval(result["bleu"], result["bleu_low"], result["bleu_high"])}
+        for result in get_results(contents, "translation").values()
+    ]
+    columns = [
+        Column("pairs_name", "translated"),
+        Column("pairs", "pairs", ",d"),
+        Column("num_beams", "beams", "d"),
+        Column("length_penalty", "length penalty"),
+        Column("bleu", "BLEU", ".1f"),
+        Column("chrf", "chrF", ".1f"),
+        Column("brevity", "length ratio", ".3f"),
+        Column("signature", "sacrebleu"),
+    ]
+    return [EvaluationTable(rows, columns)]

@@ -11,6 +11,7 @@ from mlm.base.special import UNK
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import tasks
 from mlm.data.tasks.examples import Example
+from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.inference import batching, forward_passes, masked_queries
 
 PREDICTABLE_OBJECTIVES = ("classification", "regression", "tagging")
@@ -42,7 +43,7 @@ def predict_labels(model, text) -> Any:
         (predicted,) = predict_labels(model, [text])
         return predicted
     examples = [make_example(model, one) for one in text]
-    encode = PREPROCESSORS[objective].encode
+    encode, column = PREPROCESSORS[objective].encode, LABELLED_OBJECTIVES[objective].word_column
     tokenizer = batching.recognize_masks(model.tokenizer)
     by_example = list(encode(examples, tokenizer, model.config, model.dataset_info.classes))
     sequences = [sequence for example_sequences in by_example for sequence in example_sequences]
@@ -58,14 +59,17 @@ def predict_labels(model, text) -> Any:
         batch = make_batch(model, ids_BxL, [sequences[index] for index in indices])
         predicted_Bx, score_Bx = predict_batch(model.params, batch)
         for i, index in enumerate(indices):
-            positions = (
-                np.flatnonzero(np.array(sequences[index].labels["tag"]) >= 0) if objective == "tagging" else None
-            )
+            positions = np.flatnonzero(np.array(sequences[index].labels[column]) >= 0) if column else None
             predictions[index] = _make_prediction(model, predicted_Bx[i], score_Bx[i], positions)
-    if objective != "tagging":
+    if not column:
         return predictions
     windows = iter(predictions)
     return [[word for _ in example_sequences for word in next(windows)] for example_sequences in by_example]
+
+
+def labels_words(cfg: config.Config) -> bool:
+    """Whether a fine-tuned model labels each word of a text, not the text."""
+    return cfg.objective in LABELLED_OBJECTIVES and bool(LABELLED_OBJECTIVES[cfg.objective].word_column)
 
 
 def get_text_counts(cfg: config.Config) -> tuple[int, ...]:
@@ -77,15 +81,15 @@ def get_text_counts(cfg: config.Config) -> tuple[int, ...]:
 
 def make_example(model, text) -> Example:
     """An example of the task, with a placeholder for its label. text: a text, a pair of texts, or a list of words."""
-    classes, objective = model.dataset_info.classes, model.config.objective
-    if objective == "tagging":
+    classes = model.dataset_info.classes
+    if labels_words(model.config):
         words = text.split() if isinstance(text, str) else text
         return Example("", words=tuple(words), label=classes[:1] * len(words))
     texts = (text,) if isinstance(text, str) else tuple(text)
     counts = get_text_counts(model.config)
     names = {1: "one text", 2: "a pair of texts"}
     errors.require(len(texts) in counts, "text", text, " or ".join(names[count] for count in counts))
-    return Example("", texts=texts, label=0.0 if objective == "regression" else classes[0])
+    return Example("", texts=texts, label=classes[0] if classes else 0.0)
 
 
 def make_batch(model, ids_BxL, sequences) -> types.Batch:
@@ -101,7 +105,7 @@ def make_batch(model, ids_BxL, sequences) -> types.Batch:
 
 
 def _make_prediction(model, predicted, score, positions):
-    if model.config.objective == "regression":
+    if not model.dataset_info.classes:
         return Prediction(float(predicted), None)
     if positions is None:
         return Prediction(model.dataset_info.classes[int(predicted)], float(np.exp(score)))

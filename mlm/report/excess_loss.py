@@ -7,14 +7,19 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from mlm.base import recipe_constants
-from mlm.base.estimates import Estimate, estimate_mean
-from mlm.report import evaluation_columns, summary
+from mlm.base.estimates import FRACTION, Estimate, estimate_mean
+from mlm.report import series, summary
 from mlm.report.table import Column
 
 PARTS = (
     Column("excess_kind", "excess loss: kind of word (nats)", ".3f"),
     Column("excess_number", "excess loss: its number (nats)", ".3f"),
     Column("excess_word", "excess loss: word among these (nats)", ".3f"),
+)
+PROBES = (
+    Column("near", "agreement, 1-3 words", ".3f"),
+    Column("far", "agreement, 9-16 words", ".3f"),
+    Column("recall", "name recall", ".3f"),
 )
 OWN_EXCESS = Column(
     "own_excess",
@@ -36,6 +41,26 @@ def compute_parts(results: Sequence[dict]) -> dict[str, Estimate]:
     }
 
 
+def probe_accuracies(results: Sequence[dict], metric: str) -> dict[str, Estimate]:
+    """The cells of PROBES: agreement of near and far verbs, and name recall.
+
+    Args:
+        results: the runs of a group.
+        metric: "accuracy", of the models, or "optimum", of the Bayes optimum.
+    """
+    runs = [series.probe_results(result) for result in results]
+    entries = {"recall": [probes["recall"] for probes in runs if metric in probes.get("recall", {})]}
+    for name, low in (("near", 1), ("far", 9)):
+        entries[name] = [
+            entry for probes in runs for entry in probes.get("agreement", {}).get("distance", []) if entry["low"] == low
+        ]
+    return {
+        name: estimate_mean((entry[metric] for entry in probe_entries), FRACTION)
+        for name, probe_entries in entries.items()
+        if probe_entries and len(probe_entries) == len(results)
+    }
+
+
 def build_table(
     results: Sequence[dict],
     columns: Sequence[Column],
@@ -47,13 +72,13 @@ def build_table(
     """
 
     def describe_row(seeds):
-        probes = evaluation_columns.probe_accuracies(seeds, "accuracy")
+        probes = probe_accuracies(seeds, "accuracy")
         own = compute_own_excess(seeds) if sees_parts else {}
         return {**describe_group(seeds), **own, **compute_parts(seeds), **measure_plateau(seeds), **probes}
 
     sees_parts = any(find_own_floor(result) != "floor" for result in results)
     excess_columns = (OWN_EXCESS, *PARTS) if sees_parts else PARTS
-    trailing_columns = (*excess_columns, build_plateau_column(results), *evaluation_columns.PROBES)
+    trailing_columns = (*excess_columns, build_plateau_column(results), *PROBES)
     rows, columns = summary.build_table(results, columns, describe_row, trailing_columns)
     return fill_optimum(rows, results, columns[0].name), columns
 
@@ -76,7 +101,7 @@ def compute_own_excess(results: Sequence[dict]) -> dict[str, Estimate]:
 
 def fill_optimum(rows: Sequence[dict], results: Sequence[dict], name_column: str) -> list[dict]:
     """The rows; that of the Bayes optimum has its accuracy on the probes, and no excess loss of any part."""
-    optimum: dict = evaluation_columns.probe_accuracies(results[:1], "optimum")
+    optimum: dict = probe_accuracies(results[:1], "optimum")
     if any("excess_kind" in row for row in rows):
         optimum |= {column.name: 0.0 for column in PARTS}
     return [

@@ -1,14 +1,15 @@
 """Evaluations over training: those of the models at milestones (mlm evaluate --milestones), as a table and as curves.
 
-A run is a dict as in report/series.py, with "milestones": the "evaluations" and "summary" at each, by step.
+A run is a dict as in report/series.py, with "milestones": "evaluations", "summary" and "evaluation_scores"
+of each, by step.
 """
 
 from collections.abc import Callable, Sequence
 
 from mlm.base.estimates import Estimate, ItemInterval, seed_range
-from mlm.report import evaluation_columns, series
+from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.report import evaluation_scores, series
 from mlm.report.charts import Axis, LineChart
-from mlm.report.evaluation_columns import EvaluationKey, EvaluationValue
 from mlm.report.series import Series
 from mlm.report.table import Column
 
@@ -17,9 +18,8 @@ TOPIC = "Evaluations over training"
 
 def select_step(results: Sequence[dict], step: int) -> list[dict]:
     """The runs with their evaluations at a milestone in place of those of the trained model."""
-    return [
-        result | {"evaluations": {}, "summary": {}} | result.get("milestones", {}).get(step, {}) for result in results
-    ]
+    none = {"evaluations": {}, "summary": {}, "evaluation_scores": []}
+    return [result | none | result.get("milestones", {}).get(step, {}) for result in results]
 
 
 def list_steps(results: Sequence[dict]) -> list[int]:
@@ -27,9 +27,9 @@ def list_steps(results: Sequence[dict]) -> list[int]:
     return sorted({step for result in results for step in result.get("milestones", {})})
 
 
-def build_columns(results: Sequence[dict]) -> dict[EvaluationKey, Column]:
+def build_columns(results: Sequence[dict]) -> dict[EvaluationMetric, Column]:
     """A column for each evaluation at some milestone."""
-    return evaluation_columns.build_columns([run for step in list_steps(results) for run in select_step(results, step)])
+    return evaluation_scores.build_columns([run for step in list_steps(results) for run in select_step(results, step)])
 
 
 def build_table(
@@ -41,7 +41,7 @@ def build_table(
     """
     columns = build_columns(results)
     rows = [
-        {"run": name, "step": step} | evaluation_columns.build_cells(select_step(members, step), columns)
+        {"run": name, "step": step} | evaluation_scores.build_cells(select_step(members, step), columns)
         for name, members in series.group_runs(results, group).items()
         for step in list_steps(members)
     ]
@@ -51,13 +51,13 @@ def build_table(
 def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.group_name) -> list[LineChart]:
     """A chart for each evaluation: a line for each group, at the milestones where all its runs have a value."""
     charts = []
-    for key, column in build_columns(results).items():
+    for metric, column in build_columns(results).items():
         lines = []
         for name, members in series.group_runs(results, group).items():
             points = [
                 (step, estimate_value(values))
                 for step in list_steps(members)
-                if len(values := collect_values(select_step(members, step), key)) == len(members)
+                if len(values := collect_values(select_step(members, step), metric)) == len(members)
             ]
             if points:
                 lines.append(Series(name, [step for step, _ in points], [value for _, value in points]))
@@ -75,19 +75,19 @@ def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.
                     bounds=series.describe_bounds(lines),
                     axes=[Axis("milestone", "step", [line.x for line in lines])],
                     log_x=True,
-                    log_y=key.column == "pseudo_perplexity",  # an exponential, which falls by orders of magnitude
+                    log_y=metric.log_scale,
                 )
             )
     return charts
 
 
-def collect_values(results: Sequence[dict], key: EvaluationKey) -> list[EvaluationValue]:
+def collect_values(results: Sequence[dict], metric: EvaluationMetric) -> list[EvaluationScore]:
     """The defined values of an evaluation, of the runs that have one."""
-    values = [dict(evaluation_columns.iterate_evaluations(result)).get(key) for result in results]
+    values = [evaluation_scores.index_scores(result).get(metric) for result in results]
     return [value for value in values if value is not None and value.value is not None]
 
 
-def estimate_value(values: Sequence[EvaluationValue]) -> Estimate:
+def estimate_value(values: Sequence[EvaluationScore]) -> Estimate:
     """The mean with the lowest and highest seed; of one run its interval over items, where that is known."""
     if len(values) > 1:
         return seed_range([value.value for value in values if value.value is not None])

@@ -17,7 +17,8 @@ import numpy as np
 
 from mlm.base import errors, files
 from mlm.base.estimates import Score
-from mlm.report import evaluation_columns, milestone_curves, series, summary, table
+from mlm.base.evaluation_score import EvaluationMetric
+from mlm.report import evaluation_scores, milestone_curves, series, summary, table
 from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
 
@@ -96,7 +97,7 @@ def collect_figures(
         f", step {step}": milestone_curves.select_step(results, step) for step in milestone_curves.list_steps(results)
     }
     for suffix, evaluated in {"": results, **milestones}.items():
-        columns = evaluation_columns.build_columns(evaluated)
+        columns = evaluation_scores.build_columns(evaluated)
         titles |= {} if suffix else {column.name: column.title for column in columns.values()}
         for name, runs in series.group_runs(evaluated).items():
             found = estimate_evaluations(runs, columns)
@@ -125,7 +126,7 @@ def collect_figures(
 
 def count_runs(groups: Mapping[str, Sequence[str]]) -> str:
     """The values of a property in which runs differ, each with the number of its runs."""
-    counts = [f"{value} ({evaluation_columns.format_count(len(runs), 'run')})" for value, runs in groups.items()]
+    counts = [f"{value} ({table.format_count(len(runs), 'run')})" for value, runs in groups.items()]
     return ", ".join(counts) or run_provenance.UNKNOWN
 
 
@@ -164,17 +165,15 @@ def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
     )
 
 
-def estimate_evaluations(
-    runs: Sequence[dict], columns: Mapping[evaluation_columns.EvaluationKey, Column]
-) -> dict[str, Figure]:
+def estimate_evaluations(runs: Sequence[dict], columns: Mapping[EvaluationMetric, Column]) -> dict[str, Figure]:
     """The figures of the evaluations that all runs have, by name: of one run over its fine-tuning seeds or examples.
 
     One whose error is unknown is left out: nothing could be compared with it.
     """
-    found = [dict(evaluation_columns.iterate_evaluations(run)) for run in runs]
+    scores_by_run = [evaluation_scores.index_scores(run) for run in runs]
     figures = {}
-    for key, column in columns.items():
-        entries = [evaluations[key] for evaluations in found if key in evaluations]
+    for metric, column in columns.items():
+        entries = [scores[metric] for scores in scores_by_run if metric in scores]
         defined = [entry.value for entry in entries if entry.value is not None]
         if len(defined) < len(runs):
             continue

@@ -1,7 +1,7 @@
 """The data of a sweep's figures: lines and matrices, each value with its interval over a group of seeds.
 
-A run is a dict: its result, with "evaluations" and "summary" (of the trained model), "history" (the logged records)
-and "held_out" (columns by example, or None). A group is the runs that differ in their seed only.
+A run is a dict: its result, with "evaluations", "summary" and "evaluation_scores" (of the trained model), "history"
+(the logged records) and "held_out" (columns by example, or None). A group is the runs that differ in their seed only.
 """
 
 import math

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from absl import logging
 
 from mlm.base.estimates import Score, estimate_mean
+from mlm.base.evaluation_score import EvaluationMetric
 from mlm.base.recipe_constants import MIN_REALISED_RATE
-from mlm.report import evaluation_columns, evaluation_sets, run_columns, series
+from mlm.report import evaluation_scores, evaluation_sets, run_columns, series
 from mlm.report.table import Column, score_column
 
 COST_COLUMNS = (
@@ -83,7 +84,7 @@ def build_table(
     """
     primary = series.select_primary_score(results)
     sets = evaluation_sets.group_runs(results)
-    evaluations = evaluation_columns.build_columns(results)
+    evaluations = evaluation_scores.build_columns(results)
     groups = list(series.group_runs(results).values())
     described = [describe_group(seeds) for seeds in groups]
     own_columns = (*leading_columns, *trailing_columns)
@@ -94,7 +95,7 @@ def build_table(
         | unigram_cell(seeds, primary)
         | shortfall_cell(seeds)
         | build_group_cells(seeds, primary)
-        | evaluation_columns.build_cells(seeds, evaluations)
+        | evaluation_scores.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
         for cells, seeds in zip(described, groups, strict=True)
     ]
@@ -293,10 +294,7 @@ def score_cells(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
 
 
 def build_reference_rows(
-    results: Sequence[dict],
-    name_column: str,
-    primary: Score,
-    evaluations: dict[evaluation_columns.EvaluationKey, Column],
+    results: Sequence[dict], name_column: str, primary: Score, evaluations: dict[EvaluationMetric, Column]
 ) -> list[dict]:
     """A row for each reference, such as the unigram baseline and the floor.
 
@@ -328,7 +326,7 @@ def build_reference_rows(
             }
             if floor is not None and shared is not None and score.unit == primary.unit:
                 row[primary.name] = shared - floor
-    for name, cells in evaluation_columns.build_reference_cells(results, evaluations).items():
+    for name, cells in evaluation_scores.build_reference_cells(results, evaluations).items():
         rows[name] = rows.get(name, {name_column: name}) | cells
     return [perplexity_cells(row, scores) | row for row in rows.values()]
 

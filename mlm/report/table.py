@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,16 @@ def score_column(score: Score, form: str = "") -> Column:
     return Column(score.name, f"{title} ({score.unit.split()[0]})" if score.unit else title, form or score.format)
 
 
+def build_paper_columns(titles: Mapping[str, str]) -> tuple[Column, ...]:
+    """A column with a paper's scores for each task; titles: of the tasks, by name."""
+    return tuple(Column(f"task_{task}_paper", f"paper's {title}", ".1f") for task, title in titles.items())
+
+
+def build_paper_cells(titles: Mapping[str, str], values: Sequence[float]) -> dict[str, float]:
+    """A row's cells in the columns of `build_paper_columns`."""
+    return {f"task_{task}_paper": value for task, value in zip(titles, values, strict=True)}
+
+
 def add_paper_differences(rows: Sequence[dict], columns: Sequence[Column]) -> tuple[list[dict], list[Column]]:
     """The table with a column NAME_difference, ours minus the paper's value, after each column NAME_paper."""
     rows, extended = [dict(row) for row in rows], []
@@ -63,6 +73,11 @@ def add_paper_differences(rows: Sequence[dict], columns: Sequence[Column]) -> tu
                         else value - paper
                     )
     return rows, extended
+
+
+def format_count(count: int, noun: str) -> str:
+    """A number with its noun, which gets an s unless the number is 1."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def format_cell(value, form: str) -> str:

@@ -90,7 +90,7 @@ def predict(panel: ModelPanel, request: PanelRequest) -> list:
     from mlm.inference import prediction
 
     model, text = panel.model, request.text
-    if model.config.objective == "tagging":
+    if prediction.labels_words(model.config):
         words = text.split()
         return [{"text": word, **dataclasses.asdict(one)} for word, one in zip(words, model.predict(text), strict=True)]
     parts = text.replace(PAIR_SEPARATOR, "\t").split("\t") if 2 in prediction.get_text_counts(model.config) else [text]

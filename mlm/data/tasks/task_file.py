@@ -65,7 +65,7 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     }
     if "objective" in content:
         settings["objective"] = _parse_text(content["objective"], "objective", path)
-        errors.require_one_of(f"{path}: objective", settings["objective"], tasks.FORMATS)
+        errors.require_one_of(f"{path}: objective", settings["objective"], tasks.LABELLED_OBJECTIVES)
     folder = _parse_text(content.get("path", ""), "path", path)
     if settings.get("data.labelled.format") != "tfds":
         folder = os.path.normpath(Path(os.path.expanduser(path)).parent / os.path.expanduser(folder))

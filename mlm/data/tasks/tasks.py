@@ -9,34 +9,13 @@ from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField, fill_derived_fields
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
+from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES, TABLE_FORMATS
 from mlm.data.tasks.task_specs import TASKS
 
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
-TABLE_FORMATS = ("tsv", "csv", "jsonl", "tfds")
-FORMATS = {
-    "classification": TABLE_FORMATS,
-    "regression": TABLE_FORMATS,
-    "multiple_choice": TABLE_FORMATS,  # by objective
-    "tagging": ("conll", "conllu"),
-    "extractive_qa": ("squad",),
-    "edge_probing": ("conll", "conllu"),
-}
-DEFAULT_SCORES = {
-    "classification": "accuracy",
-    "regression": "spearman,pearson",
-    "multiple_choice": "accuracy",
-    "tagging": "accuracy",
-    "extractive_qa": "f1,exact",
-    "edge_probing": "f1,accuracy",
-}  # of CUSTOM_TASK
 MAX_QUESTION_TOKENS = 64  # tokens of a question, at most
 LANGUAGE_TASKS = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
-CLASS_OBJECTIVES = (
-    "classification",
-    "multiple_choice",
-    "tagging",
-    "edge_probing",
-)  # objectives of labels that are names
+CLASS_OBJECTIVES = tuple(name for name, objective in LABELLED_OBJECTIVES.items() if objective.has_classes)
 LABELLED_FIELDS = tuple(
     f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores"
 )
@@ -70,7 +49,8 @@ def get_objective(name: str) -> str:
 def _derive_objective(cfg):
     if cfg.data.task in LANGUAGE_TASKS or cfg.data.task in TASKS:
         return get_objective(cfg.data.task)
-    fitting = (name for name, formats in FORMATS.items() if cfg.data.labelled.format in formats)
+    form = cfg.data.labelled.format
+    fitting = (name for name, objective in LABELLED_OBJECTIVES.items() if form in objective.formats)
     return next(fitting, "classification")
 
 
@@ -79,7 +59,7 @@ def _derive_scores(cfg):
         return "exact,f1"  # the optimum is that of the exact match
     if cfg.objective == "tagging" and cfg.data.labelled.scheme:
         return "f1,accuracy"
-    return DEFAULT_SCORES.get(cfg.objective, "")
+    return LABELLED_OBJECTIVES[cfg.objective].scores if cfg.objective in LABELLED_OBJECTIVES else ""
 
 
 def _derive_doc_stride(cfg):
@@ -151,7 +131,7 @@ def check(cfg: config.Config) -> None:
         cfg.tokenizer.path,
         "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task",
     )
-    objectives = [row.objective] if row else list(FORMATS)
+    objectives = [row.objective] if row else list(LABELLED_OBJECTIVES)
     if data.task in LANGUAGE_TASKS and "tagging" in objectives:
         objectives.append("edge_probing")  # the tags of its words are labels of spans, too
     errors.require(
@@ -194,7 +174,7 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
     required: the splits that it must name.
     """
     labelled, name = cfg.data.labelled, "config.data.labelled"
-    errors.require_one_of(f"{name}.format", labelled.format, FORMATS[cfg.objective])
+    errors.require_one_of(f"{name}.format", labelled.format, LABELLED_OBJECTIVES[cfg.objective].formats)
     choice_columns = examples.list_choice_columns(labelled) if cfg.objective == "multiple_choice" else ()
     columns = (
         ()

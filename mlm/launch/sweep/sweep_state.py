@@ -109,7 +109,7 @@ def is_evaluated(cfg: config.Config) -> bool:
 def load_results(points: Sequence[config.Config]) -> tuple[list[dict], list[str]]:
     """The runs of the trained points for reports, and a line for each damaged point."""
     found = [read_point(cfg) for cfg in points]
-    return [run for run, _ in found if run], [damage for _, damage in found if damage]
+    return [evaluation_tasks.add_scores(run) for run, _ in found if run], [damage for _, damage in found if damage]
 
 
 def format_score(cfg: config.Config) -> str:

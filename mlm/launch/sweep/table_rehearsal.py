@@ -98,6 +98,7 @@ def make_result(cfg: config.Config, number: int) -> dict:
         "provenance": [PartialResults(step=0)],
         "evaluations": PartialResults(),
         "summary": PartialResults(),
+        "evaluation_scores": [],
         "history": [PartialResults(record, step=step) for step in sorted({(steps + 1) // 2, steps})],
         "held_out": PartialResults({name: np.ones(NUM_EXAMPLES) for score in scores for name in score.columns}),
     }

@@ -1,0 +1,253 @@
+"""Semantic similarity of sentences (STS): how well the cosine of two sentences' embeddings predicts it.
+
+Letters in array names: K layers, S distinct sentences, P pairs of them.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from mlm import models
+from mlm.base import config, errors, fields, types
+from mlm.base.estimates import compute_score, normal_interval
+from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.flag import Flag
+from mlm.base.special import CLS, PAD, SEP
+from mlm.data.tasks import splits, task_file, tasks
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
+from mlm.inference import batching, masked_queries
+from mlm.inference.similarity import compute_cosines
+from mlm.objectives import scores
+from mlm.report.table import Column
+from mlm.training.run.trained_run import TrainedRun
+from mlm.training.step import parallel
+
+STS_TASK = "stsb"  # the entry of TASKS with pairs of texts and their similarity
+SPLITS = {"dev": "validation", "test": "test"}
+FORMAT = 2  # of the results: raise it when their meaning changes
+TOPIC = "representations"
+POOLINGS = {"static": "static vectors", "cls": "[CLS]", "mean": "mean states"}
+FLAGS = (
+    Flag(
+        "sts",
+        "",
+        "STS-B's files, or a task file (.toml) of your own pairs, with text_column, text_pair_column, "
+        'label_column, dev or test, and objective = "regression": correlation of the cosine of two sentences\' '
+        "embeddings with their similarity",
+        "FOLDER",
+    ),
+)
+
+
+def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
+    return f"config.model.family is {cfg.model.family}, which needs a source" if models.reads_source(cfg) else ""
+
+
+def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+    """The cases of config.eval.sts."""
+    return list_cases("config.eval.sts", cfg.eval.sts) if cfg.eval.sts else []
+
+
+def read_flags(args: argparse.Namespace):
+    """Reads the pairs; returns the function from a run to its cases."""
+    cases = list_cases("--sts", args.sts)
+    return lambda run: cases
+
+
+def compute_layer_states(model: types.Model, params, tokens: types.Tokens) -> jnp.ndarray:
+    """h_KxBxLxD, float32: the embeddings first, the last layer's states last. params: those of the model alone."""
+    assert model.encode_layers is not None
+    return model.encode_layers(params["model"], tokens).astype(jnp.float32)
+
+
+def list_cases(field: str, path: str) -> list[EvaluationCase]:
+    """A case for each split, dev and test, of STS_TASK in a folder, or of a task file with pairs and their similarity.
+
+    Args:
+        field: the setting that names the path, for errors.
+        path: the folder, or the task file.
+
+    Raises:
+        ConfigError: there is neither; the file describes no pairs with a number; and as splits.open_task does.
+    """
+    name, settings = STS_TASK, {"data.task": STS_TASK, "data.task_path": path}
+    if path.endswith(task_file.SUFFIX):
+        name, settings, *_ = task_file.read_task_file(field, path, required=())
+    else:
+        is_folder = os.path.isdir(os.path.expanduser(path))
+        errors.require(is_folder, field, path, f"the folder of {STS_TASK}'s files, or a task file (.toml)")
+    cfg = tasks.resolve_task(settings)
+    cfg = fields.override(cfg, {"data.labelled.train": ""})
+    labelled = cfg.data.labelled
+    for key, value, is_right, expected in (
+        (
+            "objective",
+            cfg.objective,
+            cfg.objective == "regression",
+            "regression, since a pair's similarity is a number",
+        ),
+        ("text_pair_column", labelled.text_pair_column, bool(labelled.text_pair_column), "the column of a second text"),
+        ("dev", labelled.dev, bool(labelled.dev or labelled.test), "a file of pairs, here or in test"),
+    ):
+        errors.require(is_right, f"{path}: {key}", value, expected)
+    try:
+        source = splits.open_task(cfg)
+        pairs = {
+            split_name: [[*example.texts, example.label] for example in source.splits[split]()]
+            for split_name, split in SPLITS.items()
+            if split in source.splits
+        }
+    except errors.ConfigError as error:
+        raise errors.ConfigError(f"{field} = {path!r}: {error}") from None
+    return [
+        EvaluationCase("sts", f"{name}/{split_name}", {"pairs": split_pairs, "format": FORMAT})
+        for split_name, split_pairs in pairs.items()
+    ]
+
+
+class SentenceEmbeddings(NamedTuple):
+    """Three kinds of embeddings of sentences."""
+
+    cls_SxKxD: np.ndarray  # the state of [CLS]
+    mean_SxKxD: np.ndarray  # the mean of the states of all tokens but [CLS] and [SEP]
+    static_SxD: np.ndarray  # the mean of these tokens' vectors in the embedding table
+    truncated: int  # how many sentences were truncated
+
+
+def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
+    """Correlations of the cosine of two sentences' embeddings with human similarity scores (Cer et al. 2017).
+
+    "spearman" and "pearson", each with its standard error over pairs ("_se"), of the "static" embeddings and, for each
+    of "layers", of the "mean" and the "cls" embeddings (`SentenceEmbeddings`). They are None, and "undefined" says why,
+    where embeddings are constant, as the embedding of [CLS] is below the first layer. A causal model has no "cls".
+    "truncated" counts truncated sentences.
+    """
+    pairs = case.inputs["pairs"]
+    texts = list(dict.fromkeys(text for *pair_texts, _ in pairs for text in pair_texts))
+    index = {text: i for i, text in enumerate(texts)}
+    first_P, second_P = (np.array([index[pair[side]] for pair in pairs]) for side in (0, 1))
+    similarity_P = np.array([value for *_, value in pairs])
+    sentence_embeddings = embed_sentences(run, texts, progress)
+
+    def correlate(h_SxD):
+        return compute_correlations(compute_cosines(h_SxD[first_P], h_SxD[second_P]), similarity_P)
+
+    poolings = {"cls": sentence_embeddings.cls_SxKxD, "mean": sentence_embeddings.mean_SxKxD}
+    if run.cfg.model.directionality in ("causal", "two_stack"):
+        del poolings["cls"]  # [CLS] comes first, so that it has seen no other token
+    return {
+        "pairs": len(pairs),
+        "sentences": len(texts),
+        "truncated": sentence_embeddings.truncated,
+        "static": correlate(sentence_embeddings.static_SxD),
+        "layers": [
+            {name: correlate(h_SxKxD[:, layer]) for name, h_SxKxD in poolings.items()}
+            for layer in range(sentence_embeddings.mean_SxKxD.shape[1])
+        ],
+    }
+
+
+def count_units(run: TrainedRun, case: EvaluationCase) -> int:
+    """The number of batches."""
+    texts = {text for *pair_texts, _ in case.inputs["pairs"] for text in pair_texts}
+    return sum(1 for _ in _iterate_batches(run, batching.encode_texts(run.tokenizer, sorted(texts))))
+
+
+def compute_correlations(x_P, y_P) -> dict:
+    """Spearman's and Pearson's correlation of cosines x and similarities y over P pairs, with their standard errors.
+
+    All are None, and "undefined" says why, where one of the two does not vary.
+    """
+    for name, value_P in (("cosines", x_P), ("similarities", y_P)):
+        if np.ptp(value_P) == 0:
+            names = ("spearman", "spearman_se", "pearson", "pearson_se")
+            return {**dict.fromkeys(names), "undefined": f"all {name} are equal"}
+    columns = scores.compute_correlation_columns(x_P, y_P) | {"weight": np.ones(len(x_P))}
+    result = {}
+    for score in (scores.build_spearman_score("weight"), scores.build_pearson_score("weight")):
+        result[score.name], result[f"{score.name}_se"] = compute_score(score, columns)
+    return result
+
+
+def embed_sentences(
+    run: TrainedRun, texts: Sequence[str], progress: ReportProgress = lambda: None
+) -> SentenceEmbeddings:
+    """The embeddings of texts, each as [CLS] text [SEP], truncated to config.pack.seq_len tokens."""
+    partitioner, length = run.program.partitioner, run.cfg.pack.seq_len
+    sequences = batching.encode_texts(run.tokenizer, texts)
+    embed_batch = partitioner.jit_per_example(compute_sentence_embeddings, run.program.model)
+    outputs_by_text: list = [None] * len(texts)
+    for indices, ids_BxL in _iterate_batches(run, sequences):
+        local_slice = parallel.process_slice(len(ids_BxL))
+        outputs = embed_batch(run.state, partitioner.put_batch(ids_BxL[local_slice]), None)
+        for i, index in enumerate(indices):
+            outputs_by_text[index] = [output[i] for output in outputs]
+        progress()
+    cls_SxKxD, mean_SxKxD, static_SxD = map(np.stack, zip(*outputs_by_text, strict=True))
+    return SentenceEmbeddings(cls_SxKxD, mean_SxKxD, static_SxD, sum(len(ids) > length for ids in sequences))
+
+
+def compute_sentence_embeddings(model: types.Model, params, ids_BxL, hparams=None) -> tuple:
+    """The arrays of `SentenceEmbeddings`. hparams: unused."""
+    h_KxBxLxD = compute_layer_states(model, params, masked_queries.make_tokens(ids_BxL))
+    is_text_BxL = ((ids_BxL != PAD) & (ids_BxL != CLS) & (ids_BxL != SEP)).astype(jnp.float32)
+    weight_BxL = is_text_BxL / jnp.maximum(is_text_BxL.sum(-1, keepdims=True), 1)
+    table_VxD = params["model"]["token"]["embedding"].astype(jnp.float32)
+    return (
+        h_KxBxLxD[:, :, 0].swapaxes(0, 1),
+        jnp.einsum("kbld,bl->bkd", h_KxBxLxD, weight_BxL),
+        jnp.einsum("bld,bl->bd", table_VxD[ids_BxL], weight_BxL),
+    )
+
+
+def _iterate_batches(run, sequences):
+    """Truncated sequences in full batches, which the devices share evenly."""
+    length = run.cfg.pack.seq_len
+    return batching.iterate_batches(
+        [batching.truncate_ids(ids, length) for ids in sequences], length, run.cfg.eval.batch_size, full_batches=True
+    )
+
+
+def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
+    """Spearman's correlation of each kind of embeddings, at the last layer."""
+    for split, result in get_results(contents, "sts").items():
+        for pooling, values in {"static": result["static"], **result["layers"][-1]}.items():
+            name, title = f"{split.replace('/', '_')}_{pooling}", f"Spearman of {POOLINGS[pooling]}"
+            metric = EvaluationMetric(name, title, result["sha256"], split, bounds=(-1.0, 1.0))
+            note, undefined = f"{result['pairs']:,} pairs of sentences", values.get("undefined", "")
+            yield EvaluationScore(metric, values["spearman"], values["spearman_se"], note, undefined)
+
+
+def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
+    """A table with a row for each split and kind of embeddings."""
+    rows = []
+    for split, result in get_results(contents, "sts").items():
+        embeddings = {"static": result["static"]}
+        for layer, by_pooling in name_layers(result["layers"]).items():
+            embeddings |= {f"{pooling}, {layer}": values for pooling, values in by_pooling.items()}
+        rows += [
+            {"split": split, "pairs": result["pairs"], "embedding": name}
+            | {
+                score: f"undefined: {values['undefined']}" if "undefined" in values else normal_interval(values, score)
+                for score in ("spearman", "pearson")
+            }
+            for name, values in embeddings.items()
+        ]
+    columns = [
+        Column("split", "similarity"),
+        Column("pairs", "pairs", ",d"),
+        Column("embedding", "embedding"),
+        Column("spearman", "Spearman", ".3f"),
+        Column("pearson", "Pearson", ".3f"),
+    ]
+    return [EvaluationTable(rows, columns)]
+
+
+def name_layers(values: Sequence[dict]) -> dict[str, dict]:
+    """The values of each layer, by its name."""
+    return {f"layer {number}" if number else "embeddings": entry for number, entry in enumerate(values)}

@@ -1,0 +1,133 @@
+"""Table columns for the scores of trained runs' evaluations: "evaluation_scores" of a run, a list of EvaluationScore.
+
+A column holds results on identical texts or tasks; a group has a number in it only if all its seeds were evaluated.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from mlm.base.estimates import estimate_mean
+from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.report.table import Column
+
+MAX_NAMED = 3  # failed fine-tunings
+# Titles of settings of a fine-tuning; other settings are shown as they are.
+VARIANT_TITLES = {
+    "finetune.trainable_layers=0": "head only",
+    "finetune.trainable_layers=1": "last layer",
+    "from_scratch": "no pretraining",
+}
+
+
+def index_scores(result: Mapping) -> dict[EvaluationMetric, EvaluationScore]:
+    """The scores of a run's evaluations by metric."""
+    return {score.metric: score for score in result.get("evaluation_scores", ())}
+
+
+def name_column(metric: EvaluationMetric) -> str:
+    """The key of a metric's column, with the settings of the fine-tuning."""
+    return "_".join((metric.name, *(metric.variant or "").split()))
+
+
+def format_title(metric: EvaluationMetric) -> str:
+    """The title of a metric's column."""
+    variants = [VARIANT_TITLES.get(word, word) for word in (metric.variant or "").split()]
+    subject = ", ".join((metric.subject, *variants)) + ": " if metric.subject else ""
+    return f"{subject}{metric.title}" + (f" ({metric.unit})" if metric.unit else "")
+
+
+def split_variants(result: dict, names: Mapping[str, str]) -> Iterator[dict]:
+    """For each of config.downstream.variants, a copy of the run that has only the fine-tuned scores of this variant.
+
+    Its "variant" is the name of the variant: its last setting by `names`, if no other variant ends with it, or else the
+    variant itself.
+    """
+    folder, _, run = result["config"]["workdir"].rpartition("/")
+    variants = [variant.split() or [""] for variant in result["config"]["downstream.variants"].split(",")]
+    for words in variants:
+        is_unique = [other[-1] for other in variants].count(words[-1]) == 1
+        variant_name = names.get(words[-1], " ".join(words)) if is_unique else " ".join(words)
+        scores = [
+            score if metric.variant is None else score._replace(metric=metric._replace(variant=""))
+            for metric, score in index_scores(result).items()
+            if metric.variant in (None, " ".join(words))
+        ]
+        yield result | {
+            "variant": variant_name,
+            "evaluation_scores": scores,
+            "config": result["config"] | {"workdir": f"{folder}/{variant_name} {run}"},
+        }
+
+
+def build_columns(results: Sequence[dict]) -> dict[EvaluationMetric, Column]:
+    """A column for each metric of some run; columns with equal titles get the first digits of their SHA-256."""
+    scored_runs: dict[EvaluationMetric, list[tuple[dict, EvaluationScore]]] = {}
+    for result in results:
+        for metric, score in index_scores(result).items():
+            scored_runs.setdefault(metric, []).append((result, score))
+    names = [name_column(metric) for metric in scored_runs]
+    columns = {}
+    for metric, runs in scored_runs.items():
+        name, title, digits = name_column(metric), format_title(metric), metric.sha256[:4]
+        if names.count(name) > 1:
+            name, title = f"{name}_{digits}", f"{title}, {digits}"
+        note = f"{title}: {runs[-1][1].note}{describe_failures(runs)}{describe_below(runs)}."
+        columns[metric] = Column(name, title, metric.format, note)
+    return columns
+
+
+def describe_failures(runs: Sequence[tuple[dict, EvaluationScore]]) -> str:
+    """How many fine-tunings failed, with their names if they are few; empty if none did."""
+    failed = [f"{name_run(result)} s{seed}" for result, score in runs for seed in score.failed]
+    if not failed:
+        return ""
+    total = sum(len(score.values) for _, score in runs)
+    names = f": {', '.join(failed)}" if len(failed) <= MAX_NAMED else ""
+    return f"; failed (no better than the majority class, or 0, or not finite), {len(failed)} of {total}{names}"
+
+
+def describe_below(runs: Sequence[tuple[dict, EvaluationScore]]) -> str:
+    """Which runs are below the baseline of a score; empty if none is."""
+    below: dict[str, list[str]] = {}
+    for result, score in runs:
+        distance = 0.0 if score.value is None else score.value - score.references.get(score.baseline, score.value)
+        if score.metric.better * distance < 0:
+            below.setdefault(score.baseline, []).append(name_run(result))
+    return "".join(f"; below {baseline}: {', '.join(names)}" for baseline, names in below.items())
+
+
+def name_run(result: dict) -> str:
+    """The name of a run's directory."""
+    return Path(result["config"]["workdir"]).name
+
+
+def build_cells(seeds: Sequence[dict], columns: dict[EvaluationMetric, Column]) -> dict:
+    """A group's cells: the mean over its runs if all have the score, else the number of runs that have it.
+
+    Where it is undefined for a run, the cell says why.
+    The interval of a single run with several fine-tuning seeds is over these.
+    """
+    row, runs = {}, [index_scores(result) for result in seeds]
+    for metric, column in columns.items():
+        scores = [run[metric] for run in runs if metric in run]
+        defined = [score.value for score in scores if score.value is not None]
+        if len(defined) < len(scores):
+            row[column.name] = f"undefined: {next(score.undefined for score in scores if score.undefined)}"
+        elif len(scores) == len(seeds):
+            values = scores[0].values if len(scores) == 1 and scores[0].values else defined
+            row[column.name] = estimate_mean(values, metric.bounds)
+            if len(scores) == 1 and scores[0].error is not None:
+                row[f"{column.name}_se"] = scores[0].error
+        elif scores:
+            row[column.name] = f"{len(scores)} of {len(seeds)} seeds evaluated"
+    return row
+
+
+def build_reference_cells(results: Sequence[dict], columns: dict[EvaluationMetric, Column]) -> dict[str, dict]:
+    """The cells of the references, by name, such as the majority class and the Bayes optimum."""
+    rows: dict[str, dict] = {}
+    for result in results:
+        for metric, score in index_scores(result).items():
+            for name, value in score.references.items():
+                rows.setdefault(name, {})[columns[metric].name] = value
+    return rows
