@@ -82,7 +82,10 @@ def check(changes):
             {"data.corpus": "language", "data.language.max_words": 127},
             ["config.data.language.max_words = 127", "<= 126"],
         ),
-        ({"data.corpus": "language", "pack.seq_len": 9}, ["config.data.language.max_words = 7", "8 <="]),
+        (
+            {"data.corpus": "language", "pack.seq_len": 9},
+            ["config.pack.seq_len = 9", "config.data.language.max_words = 7", "at least 8"],
+        ),
         *(
             ({f"data.language.{name}": value}, [f"config.data.language.{name} = {value}: expected"])
             for name, value in [

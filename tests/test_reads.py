@@ -109,29 +109,20 @@ CHOICES += [PAIRS, PAIRS | {"data.parallel_path": "a"}]
 def other(name):
     """A value of the field that is not its default."""
     named = {
-        "model.activation": "relu",
-        "model.positions": "sinusoidal",
-        "model.rope_theta": 500.0,
         "model.local_rope_theta": 500.0,
         "model.local_window": 4,
-        "model.chrono_init": 3,
-        "model.attention_dropout": 0.3,
-        "model.lm_head_activation": "relu",
-        "model.type_vocab_size": 1,
-        "optim.decay_shape": "one_minus_sqrt",
-        "model.lm_head": "linear",
         "downstream.variants": "finetune.trainable_layers=0",
         "downstream.tasks": "topic",
     }
     if name in named:
         return named[name]
-    value = fields.DEFAULT[name]
+    value, facts = fields.DEFAULT[name], fields.DECLARATIONS[name].facts
     return {
-        str: lambda: "other",
-        int: lambda: 7,
+        str: lambda: next((choice for choice in facts.get("choices", ["other"]) if choice != value), ""),
+        int: lambda: max(7, facts["bounds"].low),
         bool: lambda: not value,
-        float: lambda: 0.5 if value == 0.25 else 0.25,
-        tuple: lambda: (7,) if int in map(type, value) else (0.25,),
+        float: lambda: max(facts["bounds"].low, 0.5 if value == 0.25 else 0.25) * 1.0,
+        tuple: lambda: (7,) if int in map(type, value) else (max(facts["bounds"].low, 0.25) * 1.0,),
     }[type(value)]()
 
 

@@ -115,7 +115,6 @@ def estimate_predictions_per_token(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     allowed = list_directionalities(cfg)
-    errors.require_one_of("config.model.directionality", cfg.model.directionality, list(types.Directionality))
     errors.require(
         cfg.model.directionality in allowed,
         "config.model.directionality",

@@ -159,25 +159,13 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for a generator of no size, several masks of an example, and a model that does not see its own
-    token.
-    """
+    """Raises ConfigError for several masks of an example, and a model that does not see its own token."""
     masking.check(cfg)
     errors.require(
         (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional"),
         "config.model.directionality",
         "bidirectional",
         "mixed, since a bidirectional feedforward net does not see the token itself",
-    )
-    errors.require_number(
-        "config.replaced_token_detection.generator_size",
-        cfg.replaced_token_detection.generator_size,
-        0,
-        1,
-        low_open=True,
-    )
-    errors.require_at_least(
-        0, "config.replaced_token_detection.discriminator_weight", cfg.replaced_token_detection.discriminator_weight
     )
     errors.require(
         cfg.mask.masks_per_example == 1,

@@ -229,10 +229,6 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
     if labelled.format == "conllu":
         for field in ("text_column", "label_column", *(("head_column",) if labelled.head_column else ())):
             errors.require_one_of(f"{name}.{field}", getattr(labelled, field), conllu.COLUMNS)
-    if labelled.format in ("tsv", "csv"):
-        errors.require_one_of(f"{name}.quoting", labelled.quoting, ("on", "off"))
-    if cfg.objective == "tagging" and labelled.scheme:
-        errors.require_one_of(f"{name}.scheme", labelled.scheme, ("bio", "iob1"))
     if cfg.objective == "multiple_choice":
         errors.require(
             len(set(choice_columns)) == len(choice_columns) > 1 and all(choice_columns),

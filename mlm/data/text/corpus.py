@@ -81,7 +81,6 @@ class Corpus(NamedTuple):
 
 def check(data: config.Data) -> None:
     """Raises ConfigError for a corpus whose other fields are missing."""
-    errors.require_one_of("config.data.corpus", data.corpus, [*CORPORA, "task"])
     if data.corpus == "text":
         errors.require(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
         files.make_boundary("config.data.document_boundary", data.document_boundary)
@@ -91,10 +90,6 @@ def check(data: config.Data) -> None:
         two_sided.check(data)
     if data.corpus == "tfds":
         errors.require(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
-    errors.require_number(
-        "config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True, high_open=True
-    )
-    errors.require_number("config.data.search_fraction", data.search_fraction, 0, 1, high_open=True)
 
 
 def read_documents(data: config.Data, split: str) -> Iterator[str]:

@@ -100,7 +100,5 @@ def check(cfg: config.Config) -> None:
             values,
             "at least one value, each once",
         )
-        errors.require(all(value > 0 for value in values), f"{field}.{name}", values, "numbers above 0")
     for variant in parse_variants(cfg):
         parse_variant(variant)
-    errors.require_number(f"{field}.seeds", settings.seeds, 1, 10_000)

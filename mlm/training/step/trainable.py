@@ -28,7 +28,6 @@ LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.finetune that no run could use."""
     errors.require_number("config.finetune.trainable_layers", cfg.finetune.trainable_layers, -1, cfg.model.num_layers)
-    errors.require_number("config.finetune.layerwise_lr_decay", cfg.finetune.layerwise_lr_decay, 0, 1, low_open=True)
 
 
 def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int:
