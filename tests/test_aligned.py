@@ -211,9 +211,8 @@ def test_what_is_named_wrongly_is_told(tmp_path, said, message):
 
 def test_beams_are_whole_numbers():
     cfg = config_of("anywhere", "cache")
-    for beams in ((0.0,), (1.0, 2.5), (-1.0,)):
-        with pytest.raises(errors.ConfigError, match=r"config\.eval\.beams = .*: expected an integer"):
-            pack.check(dataclasses.replace(cfg, eval=config.Eval(beams=beams)))
+    with pytest.raises(errors.ConfigError, match=r"config\.eval\.beams = .*: expected an integer"):
+        pack.check(dataclasses.replace(cfg, eval=config.Eval(beams=(1.0, 2.5))))
     pack.check(dataclasses.replace(cfg, eval=config.Eval(beams=(1.0, 12.0))))
 
 

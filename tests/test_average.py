@@ -10,7 +10,7 @@ import optax
 import pytest
 from small import small_config
 
-from mlm.base import config, errors, types
+from mlm.base import config, errors, fields, types
 from mlm.training.run import checkpoint
 from mlm.training.step import optim
 
@@ -69,6 +69,7 @@ def test_moments_lie_within_the_run(count, every, steps, good):
         optim.check(knobs, steps)
     else:
         with pytest.raises(errors.ConfigError, match=r"config\.optim\.average"):
+            fields.check_values(config.Config(optim=knobs))
             optim.check(knobs, steps)
 
 

@@ -232,8 +232,8 @@ BAD = {
         r"finetune\.trainable_layers = 2: expected -1 <= value <= 1",
     ),
     "no epochs": ({"epochs": ()}, r"epochs = \(\): expected at least one value, each once"),
-    "no pass": ({"epochs": (0.0,)}, r"epochs = \(0\.0,\): expected numbers above 0"),
-    "a rate below 0": ({"learning_rates": (-1.0,)}, r"learning_rates = \(-1\.0,\): expected numbers above 0"),
+    "no pass": ({"epochs": (0.0,)}, r"epochs = 0\.0: expected more than 0"),
+    "a rate below 0": ({"learning_rates": (-1.0,)}, r"learning_rates = -1\.0: expected more than 0"),
     "no seed": ({"seeds": 0}, "seeds = 0: expected 1 <= value"),
     "half a layer": (
         {"variants": "finetune.trainable_layers=0.5"},
@@ -257,7 +257,7 @@ BAD = {
         {"variants": ",finetune.trainable_layers=0, finetune.trainable_layers=0"},
         "variants = .*: expected each once",
     ),
-    "no batch": ({"batch_sizes": (0,)}, r"batch_sizes = \(0,\): expected numbers above 0"),
+    "no batch": ({"batch_sizes": (0,)}, "batch_sizes = 0: expected more than 0"),
     "what nothing reads": (
         {"tasks": "", "path": "", "learning_rates": (), "seeds": 2, "epochs": (3.0,)},
         r"seeds = 2: nothing reads it, since config\.downstream\.tasks",

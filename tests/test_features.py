@@ -8,7 +8,7 @@ import pytest
 from scipy.special import expit, softmax
 from small import LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
 
-from mlm.base import errors, types
+from mlm.base import errors, fields, types
 from mlm.objectives import OBJECTIVES, bilstm, features
 
 LAYERS, ROWS, WIDTH = 5, 3, 6
@@ -155,4 +155,5 @@ def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing()
 def test_layers_and_heads_that_there_are_not_are_refused(changes, said):
     cfg = make_config(**changes)
     with pytest.raises(errors.ConfigError, match=said):
+        fields.check_values(cfg)
         OBJECTIVES[cfg.objective].check(cfg)

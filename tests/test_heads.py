@@ -169,6 +169,7 @@ def test_training_drops_what_evaluation_keeps(objective):
 def assert_refused(said, *args, **changes):
     with pytest.raises(errors.ConfigError, match=said):
         cfg = make_config(*args, **changes)
+        fields.check_values(cfg)
         OBJECTIVES[cfg.objective].check(cfg)
         OBJECTIVES[cfg.objective].build(cfg, make_dataset_info(cfg))
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 from small import ONE_EACH, build, drawn_config, small_config
 
-from mlm.base import batch_warmup, config, errors, types
+from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.models import layers
 from mlm.training.run import checkpoint, loop, preemption, resolution, trained_run
@@ -321,7 +321,9 @@ def test_new_parameters_have_a_group_by_their_shape():
 )
 def test_what_no_run_could_use_is_refused(changes, said):
     with pytest.raises(errors.ConfigError, match=rf"^config\.optim\.{said}"):
-        optim.check(config.Optim(learning_rate=1e-3, warmup_fraction=0.1, **changes), 1000)
+        cfg = config.Config(optim=config.Optim(learning_rate=1e-3, warmup_fraction=0.1, **changes))
+        fields.check_values(cfg)
+        optim.check(cfg.optim, 1000)
 
 
 def test_a_row_of_the_table_is_all_that_an_optimizer_needs(monkeypatch):
