@@ -15,11 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
-
-FIELD_CONDITIONS = (
-    FieldCondition(("train.initial_batch_fraction",), "train.batch_warmup_fraction", excluded_values=(0.0,)),
-)
 
 
 def check(train: config.Train) -> None:

@@ -12,6 +12,7 @@ import operator
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from mlm.base import files, text_files
@@ -53,17 +54,24 @@ class Declaration(NamedTuple):
 
     default: Any
     number_type: type  # of its number, or of each in a tuple; else the type of its value
-    facts: Mapping[str, Any]  # as config.Facts, with its help
+    facts: Mapping[str, Any]  # as config.Facts, with its help, and those of its sections
 
 
-def list_declarations(section: type, prefix: str = "") -> Iterator[tuple[str, Declaration]]:
-    """The leaf fields of a section's class by dotted name, in the order of their definition."""
+def list_declarations(
+    section: type, prefix: str = "", outer_facts: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[tuple[str, Declaration]]:
+    """The leaf fields of a section's class by dotted name, in the order of their definition.
+
+    outer_facts: what is true of the section as a whole.
+    """
     for field in dataclasses.fields(section):
+        conditions = {key: {**outer_facts.get(key, {}), **field.metadata.get(key, {})} for key in ("when", "unless")}
         kind: Any = field.type
+        facts = {**outer_facts, **field.metadata, **conditions}
         if hasattr(kind, "__dataclass_fields__"):
-            yield from list_declarations(kind, f"{prefix}{field.name}.")
+            yield from list_declarations(kind, f"{prefix}{field.name}.", facts)
         else:
-            yield prefix + field.name, Declaration(field.default, (*get_args(kind), kind)[0], field.metadata)
+            yield prefix + field.name, Declaration(field.default, (*get_args(kind), kind)[0], facts)
 
 
 DECLARATIONS = dict(list_declarations(Config))

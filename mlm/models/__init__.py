@@ -35,33 +35,6 @@ FIELD_CONDITIONS = [
     )
     for condition in _build_conditions(field)
 ]
-FIELD_CONDITIONS.append(
-    FieldCondition(
-        (
-            "model.type_vocab_size",
-            "model.embed_norm",
-            "model.lm_head",
-            "model.lm_head_activation",
-            "model.tie_embeddings",
-            "eval.context_range",
-            "eval.anisotropy",
-            "eval.sts",
-            "downstream.tasks",
-        ),
-        "model.family",
-        tuple(name for name, spec in MODELS.items() if not spec.reads_source),
-    )
-)
-# What excludes what among the fields of config.model.
-FIELD_CONDITIONS += [
-    FieldCondition(("model.lm_head_activation",), "model.lm_head", ("bert",)),
-    FieldCondition(("model.first_norm",), "model.norm_placement", ("pre", "sandwich")),
-    FieldCondition(("model.first_norm",), "model.embed_norm", (True,)),
-    FieldCondition(("model.chrono_init",), "model.bias", ("all",)),
-    FieldCondition(("model.remat_policy",), "model.remat", (True,)),
-    FieldCondition(("model.rope_theta", "model.local_rope_theta"), "model.positions", ("rotary",)),
-    FieldCondition(("model.global_every", "model.local_rope_theta"), "model.local_window", excluded_values=(0,)),
-]
 
 
 def _derive_cell(cfg):

@@ -36,14 +36,10 @@ OBJECTIVES = {
     "edge_probing": edge_probing.SPEC,
 }
 FIELD_CONDITIONS = [
-    *masking.FIELD_CONDITIONS,
-    *tagging.FIELD_CONDITIONS,
-    *(
-        FieldCondition(
-            (field,), "objective", tuple(name for name, spec in OBJECTIVES.items() if field in spec.conditional_fields)
-        )
-        for field in sorted({field for spec in OBJECTIVES.values() for field in spec.conditional_fields})
-    ),
+    FieldCondition(
+        (field,), "objective", tuple(name for name, spec in OBJECTIVES.items() if field in spec.conditional_fields)
+    )
+    for field in sorted({field for spec in OBJECTIVES.values() for field in spec.conditional_fields})
 ]
 
 

@@ -219,7 +219,6 @@ SPEC = dataclasses.replace(
     predictions_per_token=count_predictions_per_token,
     directionalities=(types.Directionality.MIXED,),
     train_hparams=make_train_hparams,
-    traced_fields=(*masking.TRACED_FIELDS, "hybrid.causal_fraction", "hybrid.causal_first_fraction"),
     conditional_fields=(*mlm.SPEC.conditional_fields, "hybrid"),
     loss_visibility={"causal_loss": types.Visibility.CAUSAL},
     shift_states=shift_states,

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import masking_units
@@ -24,19 +23,6 @@ class MaskSchedule(enum.StrEnum):
     CONSTANT = "constant"
     LINEAR = "linear"
     COSINE = "cosine"
-
-
-FIELD_CONDITIONS = (FieldCondition(("mask.final_rate",), "mask.schedule", (MaskSchedule.LINEAR, MaskSchedule.COSINE)),)
-# Fields that reach the compiled step only through `make_train_hparams`.
-TRACED_FIELDS = (
-    "mask.rate",
-    "mask.final_rate",
-    "mask.schedule",
-    "mask.predict_rate",
-    "mask.static_masks",
-    "mask.mask_token_prob",
-    "mask.random_token_prob",
-)
 
 
 class MaskedBatch(NamedTuple):

@@ -184,6 +184,5 @@ SPEC = types.ObjectiveSpec(
     auxiliary_model=build_generator_config,
     train_hparams=make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
-    traced_fields=(*masking.TRACED_FIELDS, "replaced_token_detection.discriminator_weight"),
     conditional_fields=("mask", "eval.mask_rate", "optim.z_loss", "replaced_token_detection"),
 )

@@ -5,14 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
 from mlm.objectives import bilstm, entity_tags, features, heads, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores; only the second where tags mark no entities
 WEIGHT = "tagging_weight"
-FIELD_CONDITIONS = (FieldCondition(("finetune.head_dim",), "finetune.head", ("bilstm",)),)
 
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:

@@ -9,7 +9,6 @@ import numpy as np
 from absl import logging
 
 from mlm.base import buckets, config, errors, files, types
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import PAD
 from mlm.data.language import translation
@@ -24,19 +23,6 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3  # of the cached files; a change of their content must raise it
 TEXT_FORMAT = 4  # of the examples of all text but the built-in language's
-FIELD_CONDITIONS = (
-    FieldCondition(
-        ("pack.mode", "pack.isolate_documents", "pack.short_seq_prob"),
-        "data.corpus",
-        excluded_values=("task", "parallel"),
-    ),
-    FieldCondition(("pack.source_len",), "data.corpus", ("parallel",)),
-    FieldCondition(("data.document_boundary",), "pack.mode", excluded_values=("stream",)),
-    # With the other modes an example holds one document or pair.
-    FieldCondition(("pack.isolate_documents",), "pack.mode", ("full_sentences",)),
-    FieldCondition(("pack.short_seq_prob",), "pack.mode", ("segment_pair",)),
-    FieldCondition(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)),
-)
 WARN_FRACTION = 0.01  # fraction of unknown words that causes a warning
 
 

@@ -41,24 +41,8 @@ LABELLED_FIELDS = tuple(
     f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores"
 )
 FIELD_CONDITIONS = (
-    FieldCondition(("data.task", "data.task_path", "data.labelled", "train.group_by_length"), "data.corpus", ("task",)),
     FieldCondition(("data.task_path", "data.tfds_dir", *LABELLED_FIELDS), "data.task", excluded_values=LANGUAGE_TASKS),
-    FieldCondition(("data.tfds_dir",), "data.labelled.format", ("tfds", "")),
     FieldCondition(("data.language",), "data.task", ("", *LANGUAGE_TASKS)),
-    FieldCondition(
-        ("data.labelled.text_column", "data.labelled.label_column"), "data.labelled.format", excluded_values=("squad",)
-    ),
-    FieldCondition(
-        ("data.labelled.text_pair_column", "data.labelled.id_column"), "data.labelled.format", TABLE_FORMATS
-    ),
-    FieldCondition(("data.labelled.choice_columns",), "objective", ("multiple_choice",)),
-    FieldCondition(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
-    FieldCondition(("data.labelled.scheme",), "data.labelled.format", ("conll", "conllu")),
-    FieldCondition(("data.labelled.scheme",), "objective", ("tagging",)),
-    FieldCondition(("data.labelled.head_column",), "data.labelled.format", ("conllu",)),
-    FieldCondition(("data.labelled.head_column",), "objective", ("edge_probing",)),
-    FieldCondition(("data.labelled.doc_stride",), "objective", ("extractive_qa", "tagging", "edge_probing")),
-    FieldCondition(("data.labelled.labels",), "objective", CLASS_OBJECTIVES),
 )
 
 

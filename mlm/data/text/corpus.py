@@ -16,33 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import grammar, translation
-from mlm.data.tasks import splits, tasks
+from mlm.data.tasks import splits
 from mlm.data.text import files, warnings_
 from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
 SPLITS = ("train", "validation")
-FIELD_CONDITIONS = (
-    *tasks.FIELD_CONDITIONS,
-    *two_sided.FIELD_CONDITIONS,
-    FieldCondition(
-        ("data.path", "data.validation_path", "data.document_boundary", "data.word_separator"), "data.corpus", ("text",)
-    ),
-    FieldCondition(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
-    FieldCondition(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
-    FieldCondition(("data.validation_fraction", "data.search_fraction"), "data.corpus", ("text", "tfds", "docstrings")),
-    FieldCondition(("data.validation_fraction",), "data.validation_path", ("",)),
-    FieldCondition(("data.language",), "data.corpus", ("language", "task", "parallel")),
-    FieldCondition(
-        ("data.language.modifier_continue_prob", "data.language.attractor_prob"),
-        "data.language.modifier_prob",
-        excluded_values=(0.0,),
-    ),
-    FieldCondition(("data.language.recall_prob",), "data.language.protagonist_prob", excluded_values=(0.0,)),
-)
 DERIVED_FIELDS = (
     DerivedField(
         "data.corpus",

@@ -3,17 +3,9 @@
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.base.conditional_fields import FieldCondition
 from mlm.data.tasks import task_specs, tasks
 
 GRID_FIELDS = ("learning_rates", "epochs", "batch_sizes")
-FIELD_CONDITIONS = (
-    FieldCondition(
-        tuple(f"downstream.{field}" for field in ("path", *GRID_FIELDS, "seeds", "variants")),
-        "downstream.tasks",
-        excluded_values=("",),
-    ),
-)
 # Fields that each fine-tuning sets itself, so no variant may.
 RESERVED_FIELDS = (
     "workdir",

@@ -16,15 +16,11 @@ from mlm.training.step import optim, trainable
 from mlm.training.validation import ngrams
 
 FIELD_CONDITIONS = (
-    *corpus.FIELD_CONDITIONS,
-    *pack.FIELD_CONDITIONS,
+    *conditional_fields.DECLARED,
+    *tasks.FIELD_CONDITIONS,
     *models.FIELD_CONDITIONS,
     *objectives.FIELD_CONDITIONS,
     *optim.FIELD_CONDITIONS,
-    *batch_warmup.FIELD_CONDITIONS,
-    *trainable.FIELD_CONDITIONS,
-    *downstream.FIELD_CONDITIONS,
-    *ngrams.FIELD_CONDITIONS,
 )
 # In this order: a field is derived after those that it depends on.
 DERIVED_FIELDS = (

@@ -45,21 +45,12 @@ class LossReduction(enum.StrEnum):
 
 # The same after the warm-up, however many steps there are.
 EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
-FIELD_CONDITIONS = (
-    *(
-        FieldCondition(
-            (f"optim.{field}",),
-            "optim.optimizer",
-            tuple(name for name, spec in OPTIMIZERS.items() if field in spec.fields),
-        )
-        for field in sorted({field for spec in OPTIMIZERS.values() for field in spec.fields})
-    ),
-    FieldCondition(("optim.decay_fraction", "optim.decay_shape"), "optim.schedule", (Schedule.WSD,)),
+FIELD_CONDITIONS = [
     FieldCondition(
-        ("optim.final_lr_fraction",), "optim.schedule", excluded_values=(Schedule.CONSTANT, Schedule.INVERSE_SQRT)
-    ),
-    FieldCondition(("optim.average_every",), "optim.average_checkpoints", excluded_values=(0,)),
-)
+        (f"optim.{field}",), "optim.optimizer", tuple(name for name, spec in OPTIMIZERS.items() if field in spec.fields)
+    )
+    for field in sorted({field for spec in OPTIMIZERS.values() for field in spec.fields})
+]
 
 
 class AverageState(NamedTuple):

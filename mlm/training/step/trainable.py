@@ -11,13 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
 from mlm.training.step.fsdp import is_stacked
 
-FIELD_CONDITIONS = (
-    FieldCondition(("init.run_sha256",), "init.run", excluded_values=("",)),
-    FieldCondition(("init.hub_sha256",), "init.hub", excluded_values=("",)),
-)
 Path = tuple[Any, ...]  # of a leaf: its keys, as jax.tree_util gives them
 FreezeRule = Callable[[Path], int]  # as `count_frozen_layers`
 WHOLE_LEAF = -1  # in place of a number of frozen layers
