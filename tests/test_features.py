@@ -153,7 +153,6 @@ def test_every_part_of_a_tagger_on_a_mix_learns_and_padding_teaches_it_nothing()
     ],
 )
 def test_layers_and_heads_that_there_are_not_are_refused(changes, said):
-    cfg = make_config(**changes)
     with pytest.raises(errors.ConfigError, match=said):
-        fields.check_values(cfg)
+        cfg = make_config(**changes)
         OBJECTIVES[cfg.objective].check(cfg)

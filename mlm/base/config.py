@@ -945,7 +945,7 @@ class Eval:
     ngram_order: int = field(
         0,
         "causal: compare with Kneser-Ney n-gram models of order 2 up to this one, from the train split; 0: none",
-        bounds=Bounds(0, 9),
+        bounds=Bounds(0),
         when={"model.directionality": "causal"},
         role=Role.HOST,
     )
