@@ -1,5 +1,8 @@
 """What is declared of a field holds: its choices are those of the code that reads it, and its help names them."""
 
+import subprocess
+import sys
+
 import pytest
 
 from mlm.base import fields, types
@@ -8,15 +11,13 @@ from mlm.data.rows import packing
 from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
 from mlm.models import layers, remat_policies
-from mlm.objectives import OBJECTIVES, heads, masking
-from mlm.training.step import optim, parallel
-from mlm.training.step.optimizers import OPTIMIZERS
+from mlm.objectives import heads, masking
+from mlm.training.step import optim
 
 
 @pytest.mark.parametrize(
     ("name", "names"),
     [
-        ("objective", OBJECTIVES),
         ("data.corpus", [*corpus.CORPORA, "task", "auto"]),
         ("tokenizer.kind", kinds.KINDS),
         ("pack.mode", packing.PACKERS),
@@ -25,12 +26,10 @@ from mlm.training.step.optimizers import OPTIMIZERS
         ("model.activation", [*heads.ACTIVATIONS, "relu2", *layers.GATES]),
         ("model.lm_head_activation", heads.ACTIVATIONS),
         ("model.remat_policy", remat_policies.POLICIES),
-        ("optim.optimizer", OPTIMIZERS),
         ("optim.schedule", optim.Schedule),
         ("optim.decay_shape", optim.DecayShape),
         ("optim.loss_reduction", optim.LossReduction),
         ("finetune.pooling", types.Pooling),
-        ("parallel.mode", parallel.MODES),
     ],
 )
 def test_the_choices_are_those_of_the_code(name, names):
@@ -49,3 +48,46 @@ def test_the_help_names_each_choice():
     for name, (_, _, facts) in fields.DECLARATIONS.items():
         if name != "model.lm_head_activation":  # which refers to another field's
             assert all(choice in facts["help"] for choice in facts.get("choices", ())), name
+
+
+NEW_FIELD = """
+from mlm.base import config
+
+@config.section
+class Noise:
+    share: float = config.field(
+        0.0, "share of noise", bounds=config.FRACTION, when={"objective": "mlm"}, role=config.Role.TRACED
+    )
+
+@config.section
+class Config(config.Config):
+    noise: Noise = config.subsection(Noise)
+
+config.Config = Config
+from mlm.base import fields
+from mlm.cli import config_help
+from mlm.training.run import resolution
+from mlm.training.step import program
+
+def refuse(changes):
+    try:
+        resolution.check(resolution.resolve(Config(), changes))
+    except ValueError as error:
+        return str(error)
+
+assert refuse({"noise.share": 1.5}) == "config.noise.share = 1.5: expected 0 <= value <= 1"
+assert refuse({"noise.sahre": 0.5}).endswith("did you mean config.noise.share?")
+unread = refuse({"noise.share": 0.5, "objective": "causal"})
+assert unread.startswith("config.noise.share = 0.5: nothing reads it, since config.objective is 'causal', not mlm")
+plain, noisy = (resolution.resolve(Config(), {"noise.share": share}) for share in (0.0, 0.5))
+assert fields.fingerprint(plain) != fields.fingerprint(noisy)
+assert program.make_static_config(plain) == program.make_static_config(noisy)
+config_help.main(["config", "--search=noise"])
+"""
+
+
+def test_a_new_field_is_one_declaration():
+    """Checks, nearest names, conditions, help, fingerprint and static config see it."""
+    done = subprocess.run([sys.executable, "-c", NEW_FIELD], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "noise.share = 0.0 (float)\n    share of noise\n"

@@ -12,7 +12,9 @@ from mlm.base import conditional_fields, config, derived_fields, errors, fields
 from mlm.cli import sweep, train
 from mlm.data.language import grammar
 from mlm.models import MODELS
+from mlm.objectives import OBJECTIVES
 from mlm.training.run import resolution
+from mlm.training.step.optimizers import OPTIMIZERS
 
 LANGUAGE = {"data.corpus": "language"}
 TASK = {"data.corpus": "task", "data.task_path": "a", "tokenizer.path": "b", "pack.seq_len": 256}
@@ -46,6 +48,8 @@ CHOICES = STARTS + [
     changes
     for name, values in (
         ("model.family", MODELS),
+        ("objective", OBJECTIVES),
+        ("optim.optimizer", OPTIMIZERS),
         *((name, declared.facts.get("choices", ())) for name, declared in fields.DECLARATIONS.items()),
         *((condition.depends_on, condition.excluded_values) for condition in resolution.FIELD_CONDITIONS),
     )

@@ -49,7 +49,7 @@ class Facts(TypedDict, total=False):
     A default is always allowed, also beyond the bounds: it may stand for what follows from other fields.
     """
 
-    choices: tuple[str, ...]  # the values of a text
+    choices: tuple[str, ...]  # the values of a text; a registry, such as OBJECTIVES, says its own
     bounds: Bounds  # of a number, or of each number of a tuple
     when: Mapping[str, Any]  # a run reads it only if these fields have these values, or one of a tuple's,
     unless: Mapping[str, Any]  # and these fields have none of these; else it has its default
@@ -667,7 +667,6 @@ class Optim:
         "adamw",
         "adamw | stable_adamw (AdamW with Adafactor's clipping of updates) | lamb | lion | adafactor | muon (for the "
         "model's matrices; AdamW for tables, norms and biases)",
-        choices=("adamw", "stable_adamw", "lamb", "lion", "adafactor", "muon"),
     )
     learning_rate: float = field(
         0.0,
@@ -1002,7 +1001,6 @@ class Parallel:
         "data_parallel",
         "data_parallel (jax.shard_map, parameters replicated) | pmap (the same by jax.pmap) | fsdp (parameters "
         "and optimizer state sharded over the devices)",
-        choices=("data_parallel", "pmap", "fsdp"),
     )
     num_slices: int = setting(
         0,
@@ -1031,21 +1029,6 @@ class Config:
         "hybrid (causal and masked examples mixed) | diffusion (masked diffusion) | denoising (a decoder writes what "
         "the encoder sees masked, BART) | replaced_token_detection (ELECTRA); tasks: classification | regression | "
         "multiple_choice | tagging | extractive_qa | edge_probing",
-        choices=(
-            "mlm",
-            "nsp",
-            "causal",
-            "hybrid",
-            "diffusion",
-            "denoising",
-            "replaced_token_detection",
-            "classification",
-            "regression",
-            "multiple_choice",
-            "tagging",
-            "extractive_qa",
-            "edge_probing",
-        ),
     )
     data: Data = subsection(Data)
     tokenizer: Tokenizer = subsection(Tokenizer)

@@ -12,7 +12,7 @@ from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
 from mlm.training.run import default_recipe, downstream, inheritance, milestones, profile, trackers
-from mlm.training.step import optim, trainable
+from mlm.training.step import optim, parallel, trainable
 from mlm.training.validation import ngrams
 
 FIELD_CONDITIONS = (
@@ -162,6 +162,7 @@ def _check_resolved(cfg):
     optim.check(cfg.optim, cfg.train.steps)
     trainable.check(cfg)
     downstream.check(cfg)
+    errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(parallel.MODES))
     milestones.check(cfg)
     profile.check(cfg)
     batch_warmup.check(cfg.train)

@@ -72,6 +72,7 @@ class EmaState(NamedTuple):
 def check(optim: config.Optim, steps: int) -> None:
     """Raises ConfigError for a config.optim that no run of this many steps could use."""
     name = "config.optim"
+    errors.require_one_of(f"{name}.optimizer", optim.optimizer, list(OPTIMIZERS))
     for group in split_decay_groups(optim):
         errors.require_one_of(f"{name}.decay_groups", group, list(ParameterGroup))
     if optim.schedule == Schedule.WSD:

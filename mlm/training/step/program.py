@@ -12,12 +12,6 @@ from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 from mlm.training.step import parallel, update
 
-HIDDEN_FIELDS = tuple(
-    name
-    for name, declaration in fields.DECLARATIONS.items()
-    if declaration.facts.get("role", config.Role.COMPILED) is not config.Role.COMPILED
-)
-
 
 class Program(NamedTuple):
     """The pure functions of a run, and the compiled ones."""
@@ -55,7 +49,7 @@ def make_static_config(cfg: config.Config) -> StaticConfig:
 
     Runs with equal ones share a program.
     """
-    return hide_fields(cfg, HIDDEN_FIELDS)
+    return hide_fields(cfg)
 
 
 def build_model_and_objective(
