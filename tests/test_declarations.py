@@ -1,11 +1,12 @@
 """What is declared of a field holds: its choices are those of the code that reads it, and its help names them."""
 
+import math
 import subprocess
 import sys
 
 import pytest
 
-from mlm.base import fields, types
+from mlm.base import config, errors, fields, types
 from mlm.data.language import grammar
 from mlm.data.rows import packing
 from mlm.data.text import corpus
@@ -42,6 +43,20 @@ def test_the_bounds_are_those_of_the_code():
     assert bounds["data.language.num_names"].high == len(grammar.NAMES.split())
     for name, value in fields.DEFAULT.items():
         assert (bounds[name] is not None) == (type(value) in (int, float, tuple)), name
+
+
+def test_a_number_beyond_its_bounds_is_refused_and_its_default_is_not():
+    for name, (default, number_type, facts) in fields.DECLARATIONS.items():
+        if "bounds" in facts:
+            low, high = facts["bounds"][:2]
+            for number in (low - 1, low - 2, *([high + 1, 1.5 * high] if high < math.inf else [])):
+                value = number_type(number)
+                if value != default:
+                    changes = {name: (value,) if type(default) is tuple else value}
+                    with pytest.raises(errors.ConfigError) as caught:
+                        fields.check_values(fields.override(config.Config(), changes))
+                    assert str(caught.value) == f"config.{name} = {value!r}: expected {facts['bounds']}"
+    fields.check_values(config.Config())
 
 
 def test_the_help_names_each_choice():
