@@ -157,6 +157,7 @@ def load(folder, tokenizer, form, objective="", **said):
     said = {"train": "train.txt", "dev": "dev.txt"} | GOOD[form][0] | said
     changes |= {f"data.labelled.{name}": value for name, value in said.items()}
     cfg = resolution.derive_fields(fields.override(config.Config(), changes))
+    fields.check_values(cfg)
     pack.check(cfg)
     return pack.load_dataset(cfg)
 

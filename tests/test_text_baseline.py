@@ -65,6 +65,6 @@ def test_it_is_a_due_case_only_where_it_is_asked_for(cfg):
     assert due - {case.task for case in evaluation_tasks.list_due_cases(without)} == {"text_baseline"}
     assert fields.fingerprint(cfg) == fields.fingerprint(without)
     with pytest.raises(errors.ConfigError, match=r"config.eval.baseline = 'tfid': .*did you mean 'tfidf'"):
-        text_baseline.list_due_cases(fields.override(cfg, {"eval.baseline": "tfid"}))
+        fields.check_values(fields.override(cfg, {"eval.baseline": "tfid"}))
     with pytest.raises(errors.ConfigError, match="expected a run that is fine-tuned for a classification task"):
         text_baseline.list_due_cases(small_config(eval__baseline="tfidf"))

@@ -20,7 +20,7 @@ from mlm.data.tokenizers import kinds
 from mlm.evaluation import evaluation_tasks, translation_scores
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_tables
-from mlm.training.run import directory
+from mlm.training.run import directory, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel
 
@@ -159,7 +159,7 @@ def test_scores_of_text_without_spaces_need_their_own_tokenizer(run, caplog):
     assert parts[0].sha256 != parts[1].sha256 and [part.name for part in parts] == ["own-beam1", "own-beam1-zh"]
     for changes in ({"eval.bleu_tokenizer": "zhh"}, {"eval.bleu_tokenizer": "zhh", "eval.beams": (1,)}):
         with pytest.raises(errors.ConfigError, match=r"^config.eval.bleu_tokenizer = 'zhh': expected one of 13a, zh"):
-            evaluation_tasks.list_due_cases(fields.override(run.cfg, changes))
+            resolution.check(fields.override(run.cfg, changes))
 
 
 def test_the_answer_is_kept_with_what_was_found(run):

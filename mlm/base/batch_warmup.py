@@ -15,23 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
-
-FIELD_CONDITIONS = (
-    FieldCondition(("train.initial_batch_fraction",), "train.batch_warmup_fraction", excluded_values=(0.0,)),
-)
 
 
 def check(train: config.Train) -> None:
     """Raises ConfigError for a batch-size warm-up that no run could use."""
-    name = "config.train"
-    errors.require_number(f"{name}.batch_warmup_fraction", train.batch_warmup_fraction, 0, 1)
-    errors.require_number(f"{name}.initial_batch_fraction", train.initial_batch_fraction, 0, 1, low_open=True)
     errors.require(
         not train.batch_warmup_fraction or train.grad_accum_steps > 1,
-        f"{name}.batch_warmup_fraction",
+        "config.train.batch_warmup_fraction",
         train.batch_warmup_fraction,
-        f"0, or {name}.grad_accum_steps above 1: a smaller batch has fewer microbatches",
+        "0, or config.train.grad_accum_steps above 1: a smaller batch has fewer microbatches",
     )
 
 

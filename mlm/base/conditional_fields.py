@@ -1,8 +1,12 @@
-"""Config fields that only some configs read, as data: each package declares the conditions of its own fields."""
+"""Config fields that only some configs read, as data: their declarations say when, or a package's own tables."""
 
+# The values of a condition are of no declared type.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from mlm.base import fields
 
 
 class FieldCondition(NamedTuple):
@@ -29,6 +33,23 @@ class FieldCondition(NamedTuple):
 @functools.cache  # the names are those of the config: a sweep asks thousands of times
 def _match_fields(fields: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
     return [name for name in names if any(name == field or name.startswith(f"{field}.") for field in fields)]
+
+
+def list_conditions(declarations: Mapping[str, fields.Declaration]) -> tuple[FieldCondition, ...]:
+    """The conditions of `when` and `unless` in declarations, one for all fields that have it."""
+    grouped: dict[tuple[str, str, tuple[Any, ...]], list[str]] = {}
+    for name, declaration in declarations.items():
+        for kind in ("when", "unless"):
+            for depends_on, values in declaration.facts[kind].items():
+                values = values if isinstance(values, tuple) else (values,)
+                grouped.setdefault((kind, depends_on, values), []).append(name)
+    return tuple(
+        FieldCondition(tuple(names), depends_on, **{"values" if kind == "when" else "excluded_values": values})
+        for (kind, depends_on, values), names in grouped.items()
+    )
+
+
+DECLARED = list_conditions(fields.DECLARATIONS)
 
 
 def find_unread_fields(conditions: Iterable[FieldCondition], flat: Mapping[str, Any]) -> dict[str, str]:

@@ -1,23 +1,77 @@
-"""The config: every field of a run with its default and meaning. `mlm config` prints them."""
+"""The config: every field of a run with its default, its meaning and what it may be. `mlm config` prints them."""
 
 import dataclasses
-from typing import Any, NoReturn, TypeVar, dataclass_transform
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, dataclass_transform
 
 T = TypeVar("T")
 MAX_BEAMS = 1024  # of a beam search
 
 
-def field(default: T, help: str) -> T:
-    """A field with its help text: what the value means, its unit and its choices."""
-    return dataclasses.field(default=default, metadata={"help": help})
+class Bounds(NamedTuple):
+    """What a number may be; an open bound is itself excluded."""
+
+    low: float
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    def contains(self, value: float) -> bool:
+        """Whether a number is within the bounds."""
+        above = self.low < value if self.low_open else self.low <= value
+        return above and (value < self.high if self.high_open else value <= self.high)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{'more than' if self.low_open else 'at least'} {self.low}"
+        return f"{self.low} {'<' if self.low_open else '<='} value {'<' if self.high_open else '<='} {self.high}"
 
 
-def setting(default: T, help: str, *, is_path: bool = False) -> T:
-    """A field that is not part of the fingerprint: it changes no result, or the run records what it brings in apart.
+POSITIVE = Bounds(0, low_open=True)
+FRACTION, FRACTION_BELOW_1 = Bounds(0, 1), Bounds(0, 1, high_open=True)
+FRACTION_ABOVE_0, OPEN_FRACTION = Bounds(0, 1, low_open=True), Bounds(0, 1, low_open=True, high_open=True)
+SEED = Bounds(0, 2**32 - 1)
 
-    is_path: a `~` at its start is the home folder.
+
+class Role(enum.Enum):
+    """What a field is to the compiled functions of a run."""
+
+    COMPILED = "compiled"  # they may read it: runs that differ in it have programs of their own
+    TRACED = "traced"  # its value reaches them through the hparams alone
+    HOST = "host"  # none reads it
+
+
+class Facts(TypedDict, total=False):
+    """What a declaration may say of a field beside its default and help.
+
+    A default is always allowed, also beyond the bounds: it may stand for what follows from other fields.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "affects_result": False, "is_path": is_path})
+
+    choices: tuple[str, ...]  # the values of a text; a registry, such as OBJECTIVES, says its own
+    bounds: Bounds  # of a number, or of each number of a tuple
+    when: Mapping[str, Any]  # a run reads it only if these fields have these values, or one of a tuple's,
+    unless: Mapping[str, Any]  # and these fields have none of these; else it has its default
+    role: Role  # COMPILED where nothing is said
+    affects_result: bool  # whether it is part of the fingerprint; True where nothing is said
+    is_path: bool  # a `~` at its start is the home folder
+
+
+def field(default: T, help: str, **facts: Unpack[Facts]) -> T:
+    """A field with its help text (what the value means, its unit and its choices) and all else that is true of it."""
+    return dataclasses.field(default=default, metadata={"help": help, **facts})
+
+
+def setting(default: T, help: str, **facts: Unpack[Facts]) -> T:
+    """A field that is not part of the fingerprint: it changes no result, or the run records what it brings in apart."""
+    facts["affects_result"] = False
+    return field(default, help, **facts)
+
+
+def subsection(cls: type[T], **facts: Unpack[Facts]) -> T:
+    """A section as a field of another; the facts are true of each field in it."""
+    return dataclasses.field(default_factory=cls, metadata=facts)
 
 
 @dataclass_transform(frozen_default=True)
@@ -39,27 +93,56 @@ def section(cls: type[T]) -> type[T]:
 class Language:
     """The built-in language: how many documents, and how hard they are to predict."""
 
-    train_documents: int = field(20_000, "number of training documents; each becomes one example")
-    validation_documents: int = field(1_000, "number of held-out documents")
-    seed: int = field(0, "random seed of the documents; use the same one in all runs that you compare")
-    max_words: int = field(0, "longest document, in words; it ends with a full sentence. 0: what fits pack.seq_len")
-    num_topics: int = field(8, "number of topics; each document has one")
-    num_names: int = field(24, "number of names; each document has one of them as its protagonist")
-    zipf_exponent: float = field(1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform")
-    word_order_prob: float = field(
-        1.0, "probability that a word has the class that its position requires; 0: word order carries no information"
+    train_documents: int = field(20_000, "number of training documents; each becomes one example", bounds=Bounds(1))
+    validation_documents: int = field(1_000, "number of held-out documents", bounds=Bounds(1))
+    seed: int = field(0, "random seed of the documents; use the same one in all runs that you compare", bounds=SEED)
+    max_words: int = field(
+        0, "longest document, in words; it ends with a full sentence. 0: what fits pack.seq_len", bounds=Bounds(8)
     )
-    agreement_prob: float = field(1.0, "probability that a verb agrees with its subject in number")
-    modifier_prob: float = field(0.6, "probability that a prepositional phrase or relative clause follows a subject")
-    modifier_continue_prob: float = field(0.45, "probability that another modifier follows a modifier")
-    attractor_prob: float = field(0.5, "probability that a noun inside a modifier differs in number from the subject")
+    num_topics: int = field(8, "number of topics; each document has one", bounds=Bounds(1, 8))
+    num_names: int = field(
+        24, "number of names; each document has one of them as its protagonist", bounds=Bounds(1, 24)
+    )
+    zipf_exponent: float = field(
+        1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform", bounds=Bounds(0, 100)
+    )
+    word_order_prob: float = field(
+        1.0,
+        "probability that a word has the class that its position requires; 0: word order carries no information",
+        bounds=FRACTION,
+    )
+    agreement_prob: float = field(1.0, "probability that a verb agrees with its subject in number", bounds=FRACTION)
+    modifier_prob: float = field(
+        0.6, "probability that a prepositional phrase or relative clause follows a subject", bounds=FRACTION_BELOW_1
+    )
+    modifier_continue_prob: float = field(
+        0.45,
+        "probability that another modifier follows a modifier",
+        bounds=FRACTION_BELOW_1,
+        unless={"data.language.modifier_prob": 0.0},
+    )
+    attractor_prob: float = field(
+        0.5,
+        "probability that a noun inside a modifier differs in number from the subject",
+        bounds=FRACTION,
+        unless={"data.language.modifier_prob": 0.0},
+    )
     topic_strength: float = field(
-        3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: topics have no effect"
+        3.0,
+        "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: topics have no effect",
+        bounds=Bounds(0, 100),
     )
     protagonist_prob: float = field(
-        0.4, "probability that a subject is a name instead of a noun; half of it in other positions"
+        0.4,
+        "probability that a subject is a name instead of a noun; half of it in other positions",
+        bounds=FRACTION_BELOW_1,
     )
-    recall_prob: float = field(0.9, "probability that a name is the protagonist's; else it is a random name")
+    recall_prob: float = field(
+        0.9,
+        "probability that a name is the protagonist's; else it is a random name",
+        bounds=FRACTION,
+        unless={"data.language.protagonist_prob": 0.0},
+    )
 
 
 @section
@@ -76,26 +159,46 @@ class Labelled:
         "",
         "column of the text, or of the first text of a pair: its name in the file's header, or its number from 0 if "
         "there is no header. conll, conllu: column of the token (conllu: form, upos, ...)",
+        unless={"data.labelled.format": "squad"},
     )
     text_pair_column: str = field(
-        "", "column of the second text of a pair; multiple_choice: of the text before the endings; empty: none"
+        "",
+        "column of the second text of a pair; multiple_choice: of the text before the endings; empty: none",
+        when={"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")},
     )
-    choice_columns: str = field("", "multiple_choice: columns of the endings, separated by commas")
-    label_column: str = field("", "column of the label or number; conll, conllu: of the tag")
+    choice_columns: str = field(
+        "", "multiple_choice: columns of the endings, separated by commas", when={"objective": "multiple_choice"}
+    )
+    label_column: str = field(
+        "", "column of the label or number; conll, conllu: of the tag", unless={"data.labelled.format": "squad"}
+    )
     head_column: str = field(
         "",
         "conllu with edge_probing: column with the number of each word's head, 0 for none; empty: a label describes "
         "one word alone",
+        when={"data.labelled.format": "conllu", "objective": "edge_probing"},
     )
-    id_column: str = field("", "column that names an example in the predictions; empty: its number in the file, from 0")
+    id_column: str = field(
+        "",
+        "column that names an example in the predictions; empty: its number in the file, from 0",
+        when={"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")},
+    )
     quoting: str = field(
-        "", 'tsv, csv: on ("..." may contain delimiters and line ends) | off; empty: off for tsv, on for csv'
+        "",
+        'tsv, csv: on ("..." may contain delimiters and line ends) | off; empty: off for tsv, on for csv',
+        choices=("on", "off"),
+        when={"data.labelled.format": ("tsv", "csv")},
     )
     scheme: str = field(
-        "", "span encoding of tags: bio | iob1 (converted to bio); empty: tags are independent of each other"
+        "",
+        "span encoding of tags: bio | iob1 (converted to bio); empty: tags are independent of each other",
+        choices=("bio", "iob1"),
+        when={"data.labelled.format": ("conll", "conllu"), "objective": "tagging"},
     )
     labels: str = field(
-        "", "labels in order, separated by commas; empty: the train split's labels, sorted (multiple_choice: 0, 1, ...)"
+        "",
+        "labels in order, separated by commas; empty: the train split's labels, sorted (multiple_choice: 0, 1, ...)",
+        when={"objective": ("classification", "multiple_choice", "tagging", "edge_probing")},
     )
     scores: str = field(
         "",
@@ -107,6 +210,8 @@ class Labelled:
         "squad: tokens between the starts of two windows of a passage; 0: 128, or half of a window if that is less "
         "(a window has pack.seq_len tokens without the question and its separators). conll, conllu: the same of a "
         "sentence that is longer than pack.seq_len; 0: half of a window",
+        bounds=Bounds(0),
+        when={"objective": ("extractive_qa", "tagging", "edge_probing")},
     )
 
 
@@ -134,45 +239,72 @@ class Data:
         "text (files) | tfds (TensorFlow Datasets) | docstrings (of Python's standard library) | language (the "
         "built-in language, whose floor is known) | task (labelled examples) | parallel (texts and translations) | "
         "auto: task, parallel or text if data.task, data.parallel_path or data.path is set, else language",
+        choices=("text", "tfds", "docstrings", "language", "task", "parallel", "auto"),
     )
-    path: str = field("", "text: .txt and .gz files, as globs separated by commas")
+    path: str = field("", "text: .txt and .gz files, as globs separated by commas", when={"data.corpus": "text"})
     validation_path: str = field(
-        "", "text: held-out files, as globs; empty: data.validation_fraction of the documents in data.path"
+        "",
+        "text: held-out files, as globs; empty: data.validation_fraction of the documents in data.path",
+        when={"data.corpus": "text"},
     )
     word_separator: str = field(
-        "", "text: a character that a segmenter has put between the words of a script without spaces; read as a space"
+        "",
+        "text: a character that a segmenter has put between the words of a script without spaces; read as a space",
+        when={"data.corpus": "text"},
     )
     document_boundary: str = field(
         "file",
         "text: where a document ends: file (one document a file) | line (one a line) | blank_line | a regular "
         'expression that matches the first line of a document, such as " = [^=]+ = " for WikiText\'s titles',
+        when={"data.corpus": "text"},
+        unless={"pack.mode": "stream"},
     )
-    tfds_name: str = field("", 'tfds: name of the data set, such as "lm1b" or "wiki40b/en"')
-    tfds_dir: str = field("", "tfds: folder of the prepared data sets; empty: the library's default")
-    tfds_field: str = field("text", "tfds: feature that holds the text")
+    tfds_name: str = field(
+        "", 'tfds: name of the data set, such as "lm1b" or "wiki40b/en"', when={"data.corpus": "tfds"}
+    )
+    tfds_dir: str = field(
+        "",
+        "tfds: folder of the prepared data sets; empty: the library's default",
+        when={"data.corpus": ("tfds", "task"), "data.labelled.format": ("tfds", "")},
+    )
+    tfds_field: str = field("text", "tfds: feature that holds the text", when={"data.corpus": "tfds"})
     validation_fraction: float = field(
         0.05,
         "share of the documents that is held out if the corpus has no held-out split (pack.mode=stream: share of the "
         "characters, at the end)",
+        bounds=OPEN_FRACTION,
+        when={"data.corpus": ("text", "tfds", "docstrings"), "data.validation_path": ""},
     )
     search_fraction: float = field(
         0.0,
         "share of the train split that is held out instead of the held-out split, which nothing reads then: mlm sweep "
         "search chooses by it; 0: none",
+        bounds=FRACTION_BELOW_1,
+        when={"data.corpus": ("text", "tfds", "docstrings")},
     )
     task: str = field(
-        "", 'task: name of a task in mlm/data/tasks/task_specs.py, or "own" for a task that data.labelled describes'
+        "",
+        'task: name of a task in mlm/data/tasks/task_specs.py, or "own" for a task that data.labelled describes',
+        when={"data.corpus": "task"},
     )
-    task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"')
+    task_path: str = field(
+        "", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when={"data.corpus": "task"}
+    )
     parallel_path: str = field(
-        "", "parallel: folder of its files; empty: sentence pairs generated from the built-in language"
+        "",
+        "parallel: folder of its files; empty: sentence pairs generated from the built-in language",
+        when={"data.corpus": "parallel"},
     )
     cache_dir: str = setting(
         "runs/cache", "folder for tokenizers and packed examples, shared by all runs", is_path=True
     )
-    language: Language = dataclasses.field(default_factory=Language)
-    labelled: Labelled = dataclasses.field(default_factory=Labelled)
-    parallel: ParallelText = dataclasses.field(default_factory=ParallelText)
+    language: Language = subsection(
+        Language, when={"data.corpus": ("language", "task", "parallel"), "data.parallel_path": ""}
+    )
+    labelled: Labelled = subsection(Labelled, when={"data.corpus": "task"})
+    parallel: ParallelText = subsection(
+        ParallelText, when={"data.corpus": "parallel"}, unless={"data.parallel_path": ""}
+    )
 
 
 @section
@@ -183,11 +315,15 @@ class Tokenizer:
         "",
         "unigram (SentencePiece) | wordpiece (BERT) | bpe (byte-level, GPT-2) | words | characters; empty: words for "
         "the built-in language, else unigram",
+        choices=("unigram", "wordpiece", "bpe", "words", "characters"),
+        when={"tokenizer.path": ""},
     )
     vocab_size: int = field(
         0,
         "vocabulary size, with the 5 special tokens; 0: every word of the built-in language or every character of "
         "kind characters, else 8192",
+        bounds=Bounds(6),
+        when={"tokenizer.path": ""},
     )
     path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one", is_path=True)
 
@@ -201,14 +337,28 @@ class Pack:
         "full_sentences (RoBERTa: full, across documents) | doc_sentences (within one document) | segment_pair (BERT: "
         "two segments) | stream (GPT: running text, no special tokens); empty: doc_sentences for the built-in "
         "language, else full_sentences",
+        choices=("full_sentences", "doc_sentences", "segment_pair", "stream"),
+        unless={"data.corpus": ("task", "parallel")},
     )
-    seq_len: int = field(128, "sequence length in tokens; multiple_choice: of each choice")
-    source_len: int = field(0, "parallel: source length in tokens; 0: as seq_len")
+    seq_len: int = field(128, "sequence length in tokens; multiple_choice: of each choice", bounds=Bounds(8, 2**16 - 1))
+    source_len: int = field(
+        0,
+        "parallel: source length in tokens; 0: as seq_len",
+        bounds=Bounds(8, 2**16 - 1),
+        when={"data.corpus": "parallel"},
+    )
     isolate_documents: bool = field(
-        True, "documents packed into one sequence do not see each other (attention, recurrent state, window)"
+        True,
+        "documents packed into one sequence do not see each other (attention, recurrent state, window)",
+        unless={"data.corpus": ("task", "parallel")},
+        when={"pack.mode": "full_sentences"},
     )
     short_seq_prob: float = field(
-        0.0, "segment_pair: probability that a document gives pairs of a shorter, random length; BERT: 0.1"
+        0.0,
+        "segment_pair: probability that a document gives pairs of a shorter, random length; BERT: 0.1",
+        bounds=FRACTION,
+        unless={"data.corpus": ("task", "parallel")},
+        when={"pack.mode": "segment_pair"},
     )
 
 
@@ -216,36 +366,66 @@ class Pack:
 class Mask:
     """Which tokens are masked, and what replaces them."""
 
-    rate: float = field(0.15, "masking rate: share of an example's tokens that is masked; with a schedule, at step 0")
-    schedule: str = field("constant", "masking rate over train.steps: constant | linear | cosine (half a period)")
-    final_rate: float = field(0.0, "linear, cosine: masking rate one step after the last")
+    rate: float = field(
+        0.15,
+        "masking rate: share of an example's tokens that is masked; with a schedule, at step 0",
+        bounds=OPEN_FRACTION,
+        role=Role.TRACED,
+    )
+    schedule: str = field(
+        "constant",
+        "masking rate over train.steps: constant | linear | cosine (half a period)",
+        choices=("constant", "linear", "cosine"),
+        role=Role.TRACED,
+    )
+    final_rate: float = field(
+        0.0,
+        "linear, cosine: masking rate one step after the last",
+        bounds=FRACTION_BELOW_1,
+        when={"mask.schedule": ("linear", "cosine")},
+        role=Role.TRACED,
+    )
     max_rate: float = setting(
         0.0,
         "highest masking rate that the compiled step supports; 0: the higher of rate and final_rate. Runs with the "
         "same max_rate share one compilation, but each spends the output layer's compute for this rate",
+        bounds=OPEN_FRACTION,
     )
-    predict_rate: float = field(0.0, "share of an example's tokens that is predicted; 0: all masked tokens")
+    predict_rate: float = field(
+        0.0, "share of an example's tokens that is predicted; 0: all masked tokens", bounds=FRACTION, role=Role.TRACED
+    )
     masks_per_example: int = field(
         0,
         "number of disjoint masks of each example in a step, with one forward pass each; 0: predict_rate / rate, "
         "rounded up",
+        bounds=Bounds(1),
     )
     static_masks: int = field(
         0,
         "static masking: number of fixed masks of each example, used in turn by epoch; 0: dynamic masking (new masks "
         "at every step)",
+        bounds=Bounds(0),
+        role=Role.TRACED,
     )
     unit: str = field(
         "token",
         "what training masks as a whole: token | word | span (1 to 10 words, 3.8 on average, as SpanBERT); evaluation "
         "always masks tokens",
+        choices=("token", "word", "span"),
     )
-    mask_token_prob: float = field(0.8, "probability that a masked token is replaced by [MASK]")
+    mask_token_prob: float = field(
+        0.8, "probability that a masked token is replaced by [MASK]", bounds=FRACTION, role=Role.TRACED
+    )
     random_token_prob: float = field(
-        0.1, "probability that a masked token is replaced by a random token; the remaining ones stay unchanged"
+        0.1,
+        "probability that a masked token is replaced by a random token; the remaining ones stay unchanged",
+        bounds=FRACTION,
+        role=Role.TRACED,
     )
     random_token_from: str = field(
-        "unigram", "distribution of random tokens: unigram (as frequent as in the train split) | uniform"
+        "unigram",
+        "distribution of random tokens: unigram (as frequent as in the train split) | uniform",
+        choices=("unigram", "uniform"),
     )
     mask_unk: bool = field(False, "training may mask [UNK], as BERT's code does; evaluation never masks it")
 
@@ -254,8 +434,12 @@ class Mask:
 class Hybrid:
     """Objective hybrid: how masked and causal examples are mixed."""
 
-    causal_fraction: float = field(0.0625, "share of a batch's examples that are causal; the others are masked")
-    causal_first_fraction: float = field(0.0, "share of the steps, at the start, in which all examples are causal")
+    causal_fraction: float = field(
+        0.0625, "share of a batch's examples that are causal; the others are masked", bounds=FRACTION, role=Role.TRACED
+    )
+    causal_first_fraction: float = field(
+        0.0, "share of the steps, at the start, in which all examples are causal", bounds=FRACTION, role=Role.TRACED
+    )
 
 
 @section
@@ -263,9 +447,13 @@ class ReplacedTokenDetection:
     """Objective replaced_token_detection (ELECTRA): its generator."""
 
     generator_size: float = field(
-        0.25, "the generator's width, heads and hidden units, as a fraction of the discriminator's"
+        0.25,
+        "the generator's width, heads and hidden units, as a fraction of the discriminator's",
+        bounds=FRACTION_ABOVE_0,
     )
-    discriminator_weight: float = field(50.0, "weight of the discriminator's loss; the generator's has weight 1")
+    discriminator_weight: float = field(
+        50.0, "weight of the discriminator's loss; the generator's has weight 1", bounds=Bounds(0), role=Role.TRACED
+    )
 
 
 @section
@@ -280,62 +468,82 @@ class Model:
     )
     size: str = field("tiny", "named size of mlm/models/sizes.py; it sets the size fields below that are 0")
     num_layers: int = field(
-        0, "number of layers; encoder_decoder: of encoder and decoder each (a gru decoder has one). 0: from model.size"
+        0,
+        "number of layers; encoder_decoder: of encoder and decoder each (a gru decoder has one). 0: from model.size",
+        bounds=Bounds(1),
     )
-    width: int = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size")
+    width: int = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size", bounds=Bounds(1))
     embedding_dim: int = field(
         0,
         "width of the embeddings and of the output layer's table, with projections to model.width and back (ALBERT, "
         "Lan et al. 2020; ELECTRA); 0: model.width",
+        bounds=Bounds(0),
     )
     mlp_dim: int = field(
         0,
         "transformer, feedforward: units of the MLP, of a gated activation those of each half; 0: from model.size, of "
         "a gated activation two thirds of it",
+        bounds=Bounds(1),
     )
-    rnn_dim: int = field(0, "rnn: recurrent units of each direction; 0: from model.size")
-    num_heads: int = field(0, "transformer: number of attention heads; 0: from model.size")
+    rnn_dim: int = field(0, "rnn: recurrent units of each direction; 0: from model.size", bounds=Bounds(1))
+    num_heads: int = field(0, "transformer: number of attention heads; 0: from model.size", bounds=Bounds(1))
     window: int = field(
         0,
         "feedforward: number of neighbors that the model reads on each side (causal, mixed: the token itself is one of "
         "those on the left); 0: from model.size",
+        bounds=Bounds(1),
     )
     directionality: str = field(
         "",
         "which tokens a state sees: bidirectional (all) | causal (itself and those before it) | two_stack (one stack "
         "reads left to right, one right to left, as ELMo) | mixed (bidirectional or causal, by example); empty: what "
         "the objective needs",
+        choices=("bidirectional", "causal", "two_stack", "mixed"),
     )
     chrono_init: int = field(
         -1,
         "gru, lstm: gates are initialized to remember for 1 to this many tokens (Tallec & Ollivier 2018); 0: the "
         "usual initialization; -1: by width (mlm/training/run/default_recipe.py)",
+        bounds=Bounds(0),
+        when={"model.bias": "all"},
     )
-    norm: str = field("layernorm", "every norm: layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)")
+    norm: str = field(
+        "layernorm",
+        "every norm: layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)",
+        choices=("layernorm", "rmsnorm"),
+    )
     norm_placement: str = field(
         "pre",
         "norms pre (before each sublayer, and after the last layer) | post (after each residual connection, as BERT) | "
         "sandwich (as pre, and after each sublayer; Ding et al. 2021, Gemma 2)",
+        choices=("pre", "post", "sandwich"),
     )
-    norm_eps: float = field(1e-6, "epsilon of the norms, added to the variance")
+    norm_eps: float = field(1e-6, "epsilon of the norms, added to the variance", bounds=FRACTION_ABOVE_0)
     first_norm: bool = field(
         True,
         "transformer, rnn: the first layer's first sublayer has a norm before it; false: the embeddings' norm serves "
         "(ModernBERT, Warner et al. 2024)",
+        when={"model.norm_placement": ("pre", "sandwich"), "model.embed_norm": True},
     )
-    embed_norm: bool = field(True, "apply a norm to the embeddings, as BERT does")
+    embed_norm: bool = field(
+        True, "apply a norm to the embeddings, as BERT does", unless={"model.family": "encoder_decoder"}
+    )
     bias: str = field(
         "all",
         "what has biases: all | norms (norms, and dense layers before and after the layers; none in attention, MLP and "
         "recurrence) | output (one for each entry of the vocabulary alone, as ModernBERT) | none",
+        choices=("all", "norms", "output", "none"),
     )
     activation: str = field(
         "gelu",
         "activation of the MLP: gelu | gelu_tanh (tanh approximation, as GPT-2) | relu | relu2 (squared; So et al. "
         "2021) | geglu | swiglu (gated: a third matrix; Shazeer 2020); not for rnn",
+        choices=("gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"),
     )
     layer_scale: float = field(
-        0.0, "initial value of a learned factor of each entry of a sublayer's output (Touvron et al. 2021); 0: none"
+        0.0,
+        "initial value of a learned factor of each entry of a sublayer's output (Touvron et al. 2021); 0: none",
+        bounds=Bounds(0, 100),
     )
     qk_norm: bool = field(
         False, "transformer: a norm over each head's queries and keys (Henry et al. 2020; Dehghani et al. 2023)"
@@ -347,40 +555,68 @@ class Model:
         "bert",
         "output layer: bert (dense layer, activation, layer norm, table of embeddings, bias) | linear (table of "
         "embeddings alone)",
+        choices=("bert", "linear"),
+        unless={"model.family": "encoder_decoder"},
     )
     lm_head_activation: str = field(
-        "gelu", "activation of the output layer's dense layer, as model.activation; BERT's is that of its MLP"
+        "gelu",
+        "activation of the output layer's dense layer, as model.activation; BERT's is that of its MLP",
+        choices=("gelu", "gelu_tanh", "relu"),
+        unless={"model.family": "encoder_decoder"},
+        when={"model.lm_head": "bert"},
     )
     tie_embeddings: bool = field(
-        True, "the output layer's table is that of the token embeddings; false: it has a table of its own"
+        True,
+        "the output layer's table is that of the token embeddings; false: it has a table of its own",
+        unless={"model.family": "encoder_decoder"},
     )
     positions: str = field(
         "",
         "transformer: position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | "
         "relative (learned biases of 32 buckets, Raffel et al. 2020); empty: rotary, or learned where the model reads "
         "a source",
+        choices=("learned", "sinusoidal", "rotary", "alibi", "relative"),
     )
-    rope_theta: float = field(10_000.0, "rotary: base of the angles (Su et al. 2021)")
+    rope_theta: float = field(
+        10_000.0,
+        "rotary: base of the angles (Su et al. 2021)",
+        bounds=Bounds(1, 1e12),
+        when={"model.positions": "rotary"},
+    )
     local_window: int = field(
         0,
         "transformer: window of local attention, in tokens, half of it on each side of a token (Beltagy et al. 2020); "
         "0: all layers see all tokens; ModernBERT: 128",
+        bounds=Bounds(0),
     )
     global_every: int = field(
-        3, "local_window: every so many layers, from the first on, one sees all tokens (ModernBERT: 3); 0: none does"
+        3,
+        "local_window: every so many layers, from the first on, one sees all tokens (ModernBERT: 3); 0: none does",
+        bounds=Bounds(0),
+        unless={"model.local_window": 0},
     )
     local_rope_theta: float = field(
-        0.0, "local_window: rope_theta of the layers with local attention; 0: as the others'"
+        0.0,
+        "local_window: rope_theta of the layers with local attention; 0: as the others'",
+        bounds=Bounds(0, 1e12),
+        when={"model.positions": "rotary"},
+        unless={"model.local_window": 0},
     )
-    max_positions: int = field(512, "transformer: longest sequence, in tokens")
-    type_vocab_size: int = field(2, "number of token types (segment embeddings); 0: none")
+    max_positions: int = field(512, "transformer: longest sequence, in tokens", bounds=Bounds(1))
+    type_vocab_size: int = field(
+        2,
+        "number of token types (segment embeddings); 0: none",
+        bounds=Bounds(0),
+        unless={"model.family": "encoder_decoder"},
+    )
     dropout: float = field(
         -1.0,
         "dropout rate of embeddings, of each sublayer's output and of what a task's head reads; -1: 0 up to width 128, "
         "but 0.1 above it and for encoder_decoder",
+        bounds=FRACTION_BELOW_1,
     )
     attention_dropout: float = field(
-        -1.0, "transformer: dropout rate of the attention weights; -1: the default of dropout"
+        -1.0, "transformer: dropout rate of the attention weights; -1: the default of dropout", bounds=FRACTION_BELOW_1
     )
     init_std: float = field(
         -1.0,
@@ -388,6 +624,7 @@ class Model:
         "weights have 0.88 of it (a recurrence's own matrices are orthogonal). 0: the weights have 1/sqrt(fan_in) of "
         "each matrix, embeddings 1/sqrt(number of rows), but for encoder_decoder 0.88/sqrt(their width); -1: 0.08 up "
         "to width 128, but 0.02 above it and for encoder_decoder",
+        bounds=Bounds(0, 100),
     )
     depth_scaled_init: bool = field(
         False,
@@ -397,11 +634,14 @@ class Model:
         "float32",
         "dtype of matrix products, and on accelerators of all activations: float32 | bfloat16; parameters are always "
         "float32",
+        choices=("float32", "bfloat16"),
     )
     scan_unroll: int = field(
-        0, "layers unrolled in an iteration of the scan over layers; 0: all (fast on CPU), 1: none (compiles fast)"
+        0,
+        "layers unrolled in an iteration of the scan over layers; 0: all (fast on CPU), 1: none (compiles fast)",
+        bounds=Bounds(0),
     )
-    rnn_unroll: int = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence")
+    rnn_unroll: int = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence", bounds=Bounds(1))
     remat: bool = setting(
         False, "recompute activations in the backward pass (jax.checkpoint): less memory, up to a third more compute"
     )
@@ -409,6 +649,8 @@ class Model:
         "all",
         "what remat recomputes of a layer: all | dots (all but products with weights) | attention (its scores, and "
         "what follows from them)",
+        choices=("all", "dots", "attention"),
+        when={"model.remat": True},
     )
     kernels: str = setting(
         "auto",
@@ -431,64 +673,97 @@ class Optim:
         "peak learning rate; 0: by cell, width, optimizer and whether a trained model is the start "
         "(mlm/training/run/default_recipe.py). adafactor's is "
         "relative to the size of each tensor",
+        bounds=POSITIVE,
+        role=Role.TRACED,
     )
     schedule: str = field(
         "linear",
         "learning rate after linear warmup: linear | cosine | wsd (constant, then a decay at the end) | constant | "
         "inverse_sqrt",
+        choices=("linear", "cosine", "wsd", "constant", "inverse_sqrt"),
     )
     warmup_fraction: float = field(
-        -1.0, "share of the steps with warmup; -1: by family, width and start (mlm/training/run/default_recipe.py)"
+        -1.0,
+        "share of the steps with warmup; -1: by family, width and start (mlm/training/run/default_recipe.py)",
+        bounds=FRACTION,
     )
-    decay_fraction: float = field(0.1, "wsd: share of the steps, at the end, in which the learning rate decays")
+    decay_fraction: float = field(
+        0.1,
+        "wsd: share of the steps, at the end, in which the learning rate decays",
+        bounds=FRACTION,
+        when={"optim.schedule": "wsd"},
+    )
     decay_shape: str = field(
-        "linear", "wsd: the decay: linear | one_minus_sqrt (1 minus the root of the share of it that is over)"
+        "linear",
+        "wsd: the decay: linear | one_minus_sqrt (1 minus the root of the share of it that is over)",
+        choices=("linear", "one_minus_sqrt"),
+        when={"optim.schedule": "wsd"},
     )
     final_lr_fraction: float = field(
-        0.0, "linear, cosine, wsd: learning rate one step after the last, as a fraction of the peak"
+        0.0,
+        "linear, cosine, wsd: learning rate one step after the last, as a fraction of the peak",
+        bounds=FRACTION,
+        unless={"optim.schedule": ("constant", "inverse_sqrt")},
     )
     b1: float = field(
-        0.9, "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW for the other parameters"
+        0.9,
+        "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW for the other parameters",
+        bounds=FRACTION_BELOW_1,
     )
     b2: float = field(
         0.98,
         "beta2, decay of the second moment; lion: of its momentum (Chen et al. 2023: 0.99); muon: of AdamW for the "
         "other parameters",
+        bounds=FRACTION_BELOW_1,
     )
-    eps: float = field(1e-6, "epsilon, added to the root of the second moment (You et al. 2020, lamb: 1e-6)")
-    muon_momentum: float = field(0.95, "muon: decay of the momentum that it orthogonalizes")
-    weight_decay: float = field(0.01, "weight decay, times the learning rate, of the parameters in decay_groups")
+    eps: float = field(
+        1e-6, "epsilon, added to the root of the second moment (You et al. 2020, lamb: 1e-6)", bounds=POSITIVE
+    )
+    muon_momentum: float = field(0.95, "muon: decay of the momentum that it orthogonalizes", bounds=FRACTION_BELOW_1)
+    weight_decay: float = field(
+        0.01,
+        "weight decay, times the learning rate, of the parameters in decay_groups",
+        bounds=Bounds(0),
+        role=Role.TRACED,
+    )
     decay_groups: str = field(
         "matrices,embeddings",
         "parameters that have weight decay, separated by commas: matrices | embeddings | vectors (biases and norms); "
         "BERT's and RoBERTa's code: all but vectors",
     )
-    clip_norm: float = field(1.0, "gradients are clipped to this global norm; 0: no clipping")
+    clip_norm: float = field(1.0, "gradients are clipped to this global norm; 0: no clipping", bounds=Bounds(0))
     label_smoothing: float = field(
         0.0,
         "causal, denoising: share of a target's probability that training spreads uniformly over the vocabulary; "
         "evaluation uses none",
+        bounds=FRACTION_BELOW_1,
     )
     z_loss: float = field(
         0.0,
         "weight of the squared log-sum-exp of the logits, which training adds to each prediction's loss (PaLM, "
         "GPT-BERT: 1e-4); evaluation uses none",
+        bounds=Bounds(0),
     )
     loss_reduction: str = field(
         "token",
         "training loss: token (mean over the predictions of the batch) | sequence (mean over each example's "
         "predictions, then over examples)",
+        choices=("token", "sequence"),
     )
     average_checkpoints: int = field(
         0,
         "the final parameters are the mean of this many checkpoints, the last of them at the end; 0: those of the "
         "last step",
+        bounds=Bounds(0),
     )
-    average_every: int = field(100, "steps between two averaged checkpoints")
+    average_every: int = field(
+        100, "steps between two averaged checkpoints", bounds=Bounds(1), unless={"optim.average_checkpoints": 0}
+    )
     ema_decay: float = field(
         0.0,
         "decay, per step, of an exponential moving average of the parameters, which evaluations, checkpoints and "
         "fine-tunings read (GPT-BERT: 0.999); 0: none",
+        bounds=FRACTION_BELOW_1,
     )
 
 
@@ -499,12 +774,16 @@ class Init:
     run: str = setting(
         "", "directory of a run, whose newest checkpoint gives the parameters; empty: random ones", is_path=True
     )
-    run_sha256: str = field("", "expected SHA-256 of that checkpoint; empty: any (a run records what it found)")
+    run_sha256: str = field(
+        "", "expected SHA-256 of that checkpoint; empty: any (a run records what it found)", unless={"init.run": ""}
+    )
     hub: str = setting(
         "", "Hugging Face folder instead of a run, or hf:ORG/NAME to download it; empty: none", is_path=True
     )
     hub_sha256: str = field(
-        "", "expected SHA-256 of that folder's config.json, weights and vocabulary; empty: any (a run records it)"
+        "",
+        "expected SHA-256 of that folder's config.json, weights and vocabulary; empty: any (a run records it)",
+        unless={"init.hub": ""},
     )
 
 
@@ -516,33 +795,43 @@ class Finetune:
         -1,
         "which parameters are trained: -1: all | k: the last k layers and the heads | 0: the task's head alone (the "
         "model is frozen and has no dropout)",
+        bounds=Bounds(-1),
     )
     layerwise_lr_decay: float = field(
         1.0,
         "factor of the learning rate from the heads to the last layer, and from each layer to the one below it; 1: the "
         "same for all",
+        bounds=FRACTION_ABOVE_0,
     )
     pooling: str = field(
         "",
         "how an example becomes one vector: first (first token's state through a pooler, as BERT's [CLS]) | last (last "
         "token's state) | mean (mean over tokens); empty: last where a state sees one side alone, else "
         "first for a Transformer, and mean",
+        choices=("first", "last", "mean"),
     )
     pooler: str = field(
         "bert",
         "layer between that vector and the label's: bert (dense, tanh; pooling first and last) | electra (dense, GELU; "
         "as bert) | modernbert (dense, model.lm_head_activation, norm; biases as model.bias says; with every pooling, "
         "and of each token in tagging and extractive_qa)",
+        choices=("bert", "electra", "modernbert"),
     )
     layer_features: str = field(
         "last",
         "which layers the head reads: last | second_to_last | a layer's number, 0 for the embeddings | concat4 (last "
         "four concatenated) | sum4 (learned weighted sum of the last four) | mix (of all but the embeddings)",
     )
-    head: str = field("linear", "tagging: linear | bilstm (two BiLSTM layers below the linear one)")
-    head_dim: int = field(768, "tagging with head bilstm: units of each direction")
+    head: str = field(
+        "linear", "tagging: linear | bilstm (two BiLSTM layers below the linear one)", choices=("linear", "bilstm")
+    )
+    head_dim: int = field(
+        768, "tagging with head bilstm: units of each direction", bounds=Bounds(1), when={"finetune.head": "bilstm"}
+    )
     max_layer: int = field(
-        -1, "edge_probing: the probe mixes layers 0 (embeddings) to this one; -1: up to the last layer"
+        -1,
+        "edge_probing: the probe mixes layers 0 (embeddings) to this one; -1: up to the last layer",
+        bounds=Bounds(-1),
     )
 
 
@@ -550,19 +839,41 @@ class Finetune:
 class Downstream:
     """Tasks that the model is fine-tuned on when its training ends: a grid for each, selected on the dev split."""
 
-    tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.py, separated by commas; empty: none")
-    path: str = setting("", "folder with one folder of files for each task, of the task's name", is_path=True)
-    learning_rates: tuple[float, ...] = setting(
-        (), "learning rates to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"
+    tasks: str = setting(
+        "",
+        "tasks of mlm/data/tasks/task_specs.py, separated by commas; empty: none",
+        unless={"model.family": "encoder_decoder"},
     )
-    epochs: tuple[float, ...] = setting((3.0,), "numbers of epochs to try")
-    batch_sizes: tuple[int, ...] = setting((32,), "batch sizes to try")
-    seeds: int = setting(1, "number of random seeds for each point of the grid")
+    path: str = setting(
+        "",
+        "folder with one folder of files for each task, of the task's name",
+        is_path=True,
+        unless={"downstream.tasks": ""},
+    )
+    learning_rates: tuple[float, ...] = setting(
+        (),
+        "learning rates to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model",
+        bounds=POSITIVE,
+        unless={"downstream.tasks": ""},
+    )
+    epochs: tuple[float, ...] = setting(
+        (3.0,), "numbers of epochs to try", bounds=POSITIVE, unless={"downstream.tasks": ""}
+    )
+    batch_sizes: tuple[int, ...] = setting(
+        (32,), "batch sizes to try", bounds=POSITIVE, unless={"downstream.tasks": ""}
+    )
+    seeds: int = setting(
+        1,
+        "number of random seeds for each point of the grid",
+        bounds=Bounds(1, 10_000),
+        unless={"downstream.tasks": ""},
+    )
     variants: str = setting(
         "",
         "settings to compare, separated by commas, each a column of the table: fields as NAME=VALUE separated "
         "by spaces, such as finetune.trainable_layers=0; from_scratch: random initial parameters; empty: the plain "
         "recipe",
+        unless={"downstream.tasks": ""},
     )
 
 
@@ -570,39 +881,50 @@ class Downstream:
 class Train:
     """How long a run trains, and what it does meanwhile."""
 
-    steps: int = field(1000, "number of updates")
-    batch_size: int = field(32, "examples of an update, over all devices")
+    steps: int = field(1000, "number of updates", bounds=Bounds(1))
+    batch_size: int = field(32, "examples of an update, over all devices", bounds=Bounds(1))
     group_by_length: bool = field(
-        True, "tasks: sort the examples of eight batches by length, so that batches have little padding"
+        True,
+        "tasks: sort the examples of eight batches by length, so that batches have little padding",
+        when={"data.corpus": "task"},
+        role=Role.HOST,
     )
-    grad_accum_steps: int = field(1, "gradient accumulation: number of microbatches that a batch is split into")
+    grad_accum_steps: int = field(
+        1, "gradient accumulation: number of microbatches that a batch is split into", bounds=Bounds(1)
+    )
     batch_warmup_fraction: float = field(
         0.0,
         "share of the steps, at the start, in which the batch grows linearly to batch_size, by whole microbatches of "
         "grad_accum_steps; a step skips the other examples of its batch. 0: none",
+        bounds=FRACTION,
     )
     initial_batch_fraction: float = field(
         0.25,
         "batch-size warm-up: share of batch_size that the first step uses, rounded down to whole microbatches, at "
         "least one",
+        bounds=FRACTION_ABOVE_0,
+        unless={"train.batch_warmup_fraction": 0.0},
     )
-    eval_every: int = setting(0, "steps between evaluations; 0: only at the end")
-    checkpoint_every: int = setting(500, "steps between checkpoints")
+    eval_every: int = setting(0, "steps between evaluations; 0: only at the end", bounds=Bounds(0), role=Role.HOST)
+    checkpoint_every: int = setting(500, "steps between checkpoints", bounds=Bounds(1), role=Role.HOST)
     milestones: str = setting(
         "",
         "moments at which the parameters are kept for good, beside the newest two checkpoints: log:24 (so many, evenly "
         "spaced in the logarithm of the step) | steps (100,1000) | words read, repetitions counted (500kw,1Mw) | "
         "babylm (1, 2, ... 10, 20, ... 100, 200, ... million words); empty: none",
+        role=Role.HOST,
     )
-    log_every: int = setting(50, "steps between log lines")
+    log_every: int = setting(50, "steps between log lines", bounds=Bounds(1), role=Role.HOST)
     profile: str = setting(
         "",
         "STEP:STEPS traces so many steps from this one on with JAX's profiler, in the run's directory, such as 100:5; "
         "empty: none",
+        role=Role.HOST,
     )
     trackers: str = setting(
         "tensorboard",
         "where metrics go besides metrics.jsonl, separated by commas: tensorboard | wandb | mlflow; empty: nowhere",
+        role=Role.HOST,
     )
 
 
@@ -610,42 +932,64 @@ class Train:
 class Eval:
     """What is measured on the held-out split."""
 
-    mask_rate: float = field(0.15, "masking rate of the evaluation, all by [MASK]; the same for every model")
-    mask_rates: tuple[float, ...] = field((), "more masking rates to evaluate at when the run ends")
-    mask_seed: int = field(1234, "random seed of the evaluation's masks")
-    batch_size: int = setting(64, "examples of an evaluation batch")
-    max_examples: int = field(0, "number of held-out examples to evaluate; 0: all")
+    mask_rate: float = field(
+        0.15, "masking rate of the evaluation, all by [MASK]; the same for every model", bounds=OPEN_FRACTION
+    )
+    mask_rates: tuple[float, ...] = field(
+        (), "more masking rates to evaluate at when the run ends", bounds=OPEN_FRACTION, role=Role.HOST
+    )
+    mask_seed: int = field(1234, "random seed of the evaluation's masks", bounds=SEED, role=Role.HOST)
+    batch_size: int = setting(64, "examples of an evaluation batch", bounds=Bounds(1))
+    max_examples: int = field(0, "number of held-out examples to evaluate; 0: all", bounds=Bounds(0), role=Role.HOST)
     ngram_order: int = field(
-        0, "causal: compare with Kneser-Ney n-gram models of order 2 up to this one, from the train split; 0: none"
+        0,
+        "causal: compare with Kneser-Ney n-gram models of order 2 up to this one, from the train split; 0: none",
+        bounds=Bounds(0),
+        when={"model.directionality": "causal"},
+        role=Role.HOST,
     )
     anisotropy: bool = setting(
-        False, "at the end, measure anisotropy and self-similarity of the states (Ethayarajh 2019)"
+        False,
+        "at the end, measure anisotropy and self-similarity of the states (Ethayarajh 2019)",
+        unless={"model.family": "encoder_decoder"},
     )
     beams: tuple[float, ...] = setting(
         (),
         "parallel: beam sizes (whole numbers); at the end, the first max_examples pairs of the test split (of dev if "
         "there is none) are translated with each",
+        bounds=Bounds(1, MAX_BEAMS),
+        when={"data.corpus": "parallel"},
+        role=Role.HOST,
     )
     bleu_tokenizer: str = setting(
         "13a",
         "parallel: sacrebleu's tokenizer of BLEU: 13a | zh | ja-mecab (pip install sacrebleu[ja]) | char | flores200 "
         "(it is downloaded)",
+        choices=("13a", "zh", "ja-mecab", "char", "flores200"),
+        when={"data.corpus": "parallel"},
+        role=Role.HOST,
     )
     context_range: bool = setting(
         False,
         "at the end, measure how much context a causal model uses: gradients and recall of names by distance, time "
         "by sequence length",
+        when={"model.directionality": "causal"},
+        unless={"model.family": "encoder_decoder"},
+        role=Role.HOST,
     )
     baseline: str = setting(
         "",
         "classification: a classifier without a network whose score on dev stands beside the fine-tuned one: tfidf "
         "(TF-IDF with logistic regression; the extra baseline); empty: none",
+        choices=("tfidf",),
+        role=Role.HOST,
     )
     sts: str = setting(
         "",
         "folder of STS-B's files, or task file (.toml) of pairs with their similarity, to measure sentence similarity "
         "at the end; empty: not measured",
         is_path=True,
+        unless={"model.family": "encoder_decoder"},
     )
 
 
@@ -662,10 +1006,12 @@ class Parallel:
         0,
         "groups of devices with fast links among them, such as slices of TPUs or hosts of GPUs: fsdp shards within a "
         "group, and groups add up their gradients; 0: the slices of a TPU, else one group",
+        bounds=Bounds(0),
     )
     reduce_dtype: str = field(
         "float32",
         "dtype in which devices send and add up their gradients: float32 | bfloat16 (half the bytes, less precision)",
+        choices=("float32", "bfloat16"),
     )
 
 
@@ -673,8 +1019,10 @@ class Parallel:
 class Config:
     """All fields of a run; the command line sets them as NAME=VALUE."""
 
-    seed: int = field(0, "random seed of initialization, data order, masks and dropout")
-    workdir: str = setting("runs/base", "directory of the run: checkpoints, metrics, result", is_path=True)
+    seed: int = field(0, "random seed of initialization, data order, masks and dropout", bounds=SEED, role=Role.TRACED)
+    workdir: str = setting(
+        "runs/base", "directory of the run: checkpoints, metrics, result", is_path=True, role=Role.HOST
+    )
     objective: str = field(
         "mlm",
         "pretraining: mlm (masked tokens, BERT) | nsp (mlm and next-sentence prediction) | causal (next token, GPT) | "
@@ -682,17 +1030,17 @@ class Config:
         "the encoder sees masked, BART) | replaced_token_detection (ELECTRA); tasks: classification | regression | "
         "multiple_choice | tagging | extractive_qa | edge_probing",
     )
-    data: Data = dataclasses.field(default_factory=Data)
-    tokenizer: Tokenizer = dataclasses.field(default_factory=Tokenizer)
-    pack: Pack = dataclasses.field(default_factory=Pack)
-    mask: Mask = dataclasses.field(default_factory=Mask)
-    hybrid: Hybrid = dataclasses.field(default_factory=Hybrid)
-    replaced_token_detection: ReplacedTokenDetection = dataclasses.field(default_factory=ReplacedTokenDetection)
-    model: Model = dataclasses.field(default_factory=Model)
-    optim: Optim = dataclasses.field(default_factory=Optim)
-    init: Init = dataclasses.field(default_factory=Init)
-    finetune: Finetune = dataclasses.field(default_factory=Finetune)
-    downstream: Downstream = dataclasses.field(default_factory=Downstream)
-    train: Train = dataclasses.field(default_factory=Train)
-    eval: Eval = dataclasses.field(default_factory=Eval)
-    parallel: Parallel = dataclasses.field(default_factory=Parallel)
+    data: Data = subsection(Data)
+    tokenizer: Tokenizer = subsection(Tokenizer)
+    pack: Pack = subsection(Pack)
+    mask: Mask = subsection(Mask)
+    hybrid: Hybrid = subsection(Hybrid)
+    replaced_token_detection: ReplacedTokenDetection = subsection(ReplacedTokenDetection)
+    model: Model = subsection(Model)
+    optim: Optim = subsection(Optim)
+    init: Init = subsection(Init, role=Role.HOST)
+    finetune: Finetune = subsection(Finetune)
+    downstream: Downstream = subsection(Downstream, role=Role.HOST)
+    train: Train = subsection(Train)
+    eval: Eval = subsection(Eval)
+    parallel: Parallel = subsection(Parallel)

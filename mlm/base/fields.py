@@ -7,15 +7,17 @@ import difflib
 import functools
 import hashlib
 import json
+import math
 import operator
 import re
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from mlm.base import files, text_files
-from mlm.base.config import Config
-from mlm.base.errors import ConfigError, format_value, require
+from mlm.base.config import Bounds, Config
+from mlm.base.errors import ConfigError, require, require_one_of
 from mlm.base.rng_versions import RNG_VERSIONS, WORD_MASKS
 
 # Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
@@ -47,15 +49,34 @@ def _list_fields(section: type) -> list[tuple[str, bool]]:
     return [(field.name, field.metadata.get("affects_result", True)) for field in dataclasses.fields(section)]
 
 
-def _iterate_metadata(section: Any, prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+class Declaration(NamedTuple):
+    """All that is declared of a field."""
+
+    default: Any
+    number_type: type  # of its number, or of each in a tuple; else the type of its value
+    facts: Mapping[str, Any]  # as config.Facts, with its help, and those of its sections
+
+
+def list_declarations(
+    section: type, prefix: str = "", outer_facts: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[tuple[str, Declaration]]:
+    """The leaf fields of a section's class by dotted name, in the order of their definition.
+
+    outer_facts: what is true of the section as a whole.
+    """
     for field in dataclasses.fields(section):
-        if _is_section(type(value := getattr(section, field.name))):
-            yield from _iterate_metadata(value, f"{prefix}{field.name}.")
-        yield prefix + field.name, field.metadata
+        conditions = {key: {**outer_facts.get(key, {}), **field.metadata.get(key, {})} for key in ("when", "unless")}
+        kind: Any = field.type
+        facts = {**outer_facts, **field.metadata, **conditions}
+        if hasattr(kind, "__dataclass_fields__"):
+            yield from list_declarations(kind, f"{prefix}{field.name}.", facts)
+        else:
+            yield prefix + field.name, Declaration(field.default, (*get_args(kind), kind)[0], facts)
 
 
-DEFAULT = flatten(Config())
-PATH_FIELDS = frozenset(name for name, metadata in _iterate_metadata(Config()) if metadata.get("is_path"))
+DECLARATIONS = dict(list_declarations(Config))
+DEFAULT = {name: declaration.default for name, declaration in DECLARATIONS.items()}
+PATH_FIELDS = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.facts.get("is_path"))
 FIRST_DEFAULT = {"optim.warmup_fraction": 0.06}  # of fields whose default has changed since: fingerprints keep it
 # Of no model: a saved run may still name them.
 REMOVED_FIELDS = {"train.spike_threshold", "train.spike_rewind_steps", "train.spike_max_rewinds"}
@@ -118,7 +139,7 @@ def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
         kind = type(operator.attrgetter(name)(config))
         if kind is float:
             value = _int_to_float(value)
-        elif kind is tuple and type(value) is tuple and int not in map(type, DEFAULT[name]):
+        elif kind is tuple and type(value) is tuple and DECLARATIONS[name].number_type is float:
             value = tuple(map(_int_to_float, value))
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         replaced[name] = files.expand_home(f"config.{name}", str(value)) if name in PATH_FIELDS else value
@@ -143,52 +164,45 @@ def _int_to_float(value: Any) -> Any:
     return float(value) if type(value) is int and abs(value) < 2**1000 else value
 
 
-class OutOfRange(ConfigError):
-    """A number in the field `name` that no field can hold; nearest: the one that it is beyond; farthest: the other."""
-
-    def __init__(self, name: str, value: Any, low: Any, high: Any):
-        super().__init__(f"config.{name} = {format_value(value)}: expected {low:.10g} <= value <= {high:.10g}")
-        self.name, self.value = name, value
-        self.nearest, self.farthest = (low, high) if value < low else (high, low)
-
-
 def check_values(config: Config) -> None:
-    """Raises ConfigError for a value that cannot be used in any field.
+    """Raises ConfigError for a value that its field cannot have, whatever the other fields are.
 
-    Numbers must fit float32 and int32, seeds uint32; text must be one line.
+    Numbers are within the bounds of their field, and fit float32 and int32, or uint32 where the bounds say so. Text is
+    one of the field's choices, and one line.
     """
-
-    def check_number(name: str, value: Any) -> None:
-        low, high = -FLOAT32_MAX, FLOAT32_MAX
-        if type(value) is int:
-            low, high = (0, 2**32 - 1) if name.endswith("seed") else (-(2**31), 2**31 - 1)
-        if not low <= value <= high:
-            raise OutOfRange(name, value, low, high)
-        expected = f"0, or at least {FLOAT32_MIN:.2g} in size, as float32 holds it"
-        require(value == 0 or abs(value) >= FLOAT32_MIN, f"config.{name}", value, expected)
-
     flat = flatten(config)
-    for name, value in DEFAULT.items():
-        kind = type(value).__name__
-        require(type(flat.get(name)) is type(value), f"config.{name}", flat.get(name), f"a value of type {kind}")
-    for name, value in flat.items():
-        if type(value) is tuple:
-            element_type = int if int in map(type, DEFAULT[name]) else float
+    for name, declaration in DECLARATIONS.items():
+        value: Any = flat.get(name)
+        kind = type(declaration.default)
+        require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
+        if value == declaration.default:
+            continue
+        if kind is tuple:
+            expected = "integers" if declaration.number_type is int else "numbers with a decimal point"
+            is_typed = all(type(element) is declaration.number_type for element in value)
+            require(is_typed, f"config.{name}", value, expected)
             for element in value:
-                require(
-                    type(element) is element_type,
-                    f"config.{name}",
-                    value,
-                    "integers" if element_type is int else "numbers with a decimal point",
-                )
-                check_number(name, element)
-        elif type(value) is str:
-            is_text = not text_files.SURROGATE.search(value)
-            has_control = any(ord(letter) < 32 and letter != "\t" for letter in value)
-            expected = "text without line ends and control characters, in UTF-8"
-            require(is_text and not has_control, f"config.{name}", value, expected)
-        elif type(value) is not bool:
-            check_number(name, value)
+                _check_number(f"config.{name}", element, declaration.facts["bounds"])
+        elif kind is str:
+            _check_text(f"config.{name}", value, declaration.facts.get("choices", ()))
+        elif kind is not bool:
+            _check_number(f"config.{name}", value, declaration.facts["bounds"])
+
+
+def _check_number(name: str, value: Any, bounds: Bounds) -> None:
+    largest = FLOAT32_MAX if type(value) is float else max(2**31 - 1, bounds.high if bounds.high < math.inf else 0)
+    expected = f"{bounds}, at most {largest:.10g}" if value > largest < bounds.high else str(bounds)
+    require(bounds.contains(value) and value <= largest, name, value, expected)
+    expected = f"0, or at least {FLOAT32_MIN:.2g} in size, as float32 holds it"
+    require(value == 0 or abs(value) >= FLOAT32_MIN, name, value, expected)
+
+
+def _check_text(name: str, value: str, choices: Collection[str]) -> None:
+    is_text = not text_files.SURROGATE.search(value)
+    has_control = any(ord(letter) < 32 and letter != "\t" for letter in value)
+    require(is_text and not has_control, name, value, "text without line ends and control characters, in UTF-8")
+    if choices:
+        require_one_of(name, value, choices)
 
 
 def fingerprint(config: Config) -> str:

@@ -1,12 +1,14 @@
 """The static part of a config: what a program is compiled for. Runs whose static configs are equal share a program."""
 
-from collections.abc import Iterable
 from typing import Any, NewType, NoReturn
 
 from mlm.base import fields
-from mlm.base.config import Config
+from mlm.base.config import Config, Role
 
 StaticConfig = NewType("StaticConfig", Config)  # a HiddenField in place of each value that no program knows
+HIDDEN_FIELDS = tuple(
+    name for name, declared in fields.DECLARATIONS.items() if declared.facts.get("role") in (Role.TRACED, Role.HOST)
+)
 
 
 class HiddenField:
@@ -37,12 +39,11 @@ class HiddenField:
         return f"HiddenField({self.name!r})"
 
 
-def hide_fields(cfg: Config, names: Iterable[str]) -> StaticConfig:
-    """The config without the values of these fields."""
-    return StaticConfig(fields.replace_values(cfg, {name: HiddenField(name) for name in names}))
+def hide_fields(cfg: Config) -> StaticConfig:
+    """The config without the values of HIDDEN_FIELDS."""
+    return StaticConfig(fields.replace_values(cfg, {name: HiddenField(name) for name in HIDDEN_FIELDS}))
 
 
 def fill_hidden_fields(cfg: StaticConfig) -> Config:
     """A config of the same program, with the defaults in place of what is hidden."""
-    hidden = [name for name, value in fields.flatten(cfg).items() if isinstance(value, HiddenField)]
-    return fields.replace_values(cfg, {name: fields.DEFAULT[name] for name in hidden})
+    return fields.replace_values(cfg, {name: fields.DEFAULT[name] for name in HIDDEN_FIELDS})

@@ -378,13 +378,12 @@ class ObjectiveSpec:
 
     Attributes:
         build: (static config, dataset) -> the objective; where there is an auxiliary model, it is the third argument.
-            The config hides the fields that are traced, `traced_fields` among them: their values are in hparams.
+            The config hides the fields that are traced: their values are in hparams.
         predictions_per_token: predictions of a step per token of the batch, mean over the run.
         directionalities: those that it can use; the default is the first.
         visibility: visibility of its first loss.
         train_hparams: NumPy scalars of training.
         eval_hparams: NumPy scalars of evaluation.
-        traced_fields: config fields that reach the compiled step through these scalars only.
         conditional_fields: config fields, or prefixes of fields, that not every objective reads.
         loss_visibility: visibility of its other losses, by the name of the score; an entry "loss" overrides
             `visibility` where floors are concerned.
@@ -400,7 +399,6 @@ class ObjectiveSpec:
     visibility: Visibility
     train_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
     eval_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
-    traced_fields: tuple[str, ...] = ()
     conditional_fields: tuple[str, ...] = ()
     loss_visibility: Mapping[str, Visibility] = dataclasses.field(default_factory=dict[str, Visibility])
     makes_source: bool = False

@@ -219,7 +219,7 @@ def parse_value(name: str, text: str) -> Any:
         if kind is bool:
             return BOOLEANS[text.lower()]
         if kind is tuple:
-            part_kind = int if int in map(type, default) else float
+            part_kind = fields.DECLARATIONS[name].number_type
             parts = text.strip("()[] ").removesuffix(",")  # (32,) is how Python writes one
             return tuple(parse_number(part_kind, part) for part in parts.split(",")) if parts else ()
         if name in fields.PATH_FIELDS:

@@ -1,6 +1,5 @@
 """mlm config: the config fields with type, default and meaning."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 
 from mlm.base import config, errors, fields
@@ -19,15 +18,10 @@ def make_parser() -> command.CommandParser:
     return parser
 
 
-def list_fields(part=None, prefix: str = "") -> Iterator[tuple[str, object, str]]:
+def list_fields() -> Iterator[tuple[str, object, str]]:
     """(dotted name, default, help) of each field, in the order of their definition."""
-    part = config.Config() if part is None else part
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from list_fields(value, f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, value, field.metadata["help"]
+    for name, declaration in fields.DECLARATIONS.items():
+        yield name, declaration.default, declaration.facts["help"]
 
 
 def print_origins(cfg: config.Config, origins: Mapping[str, str]) -> None:

@@ -25,7 +25,6 @@ from mlm.training.step import parallel, program
 
 LOGGER = logging.getLogger(__name__)
 FORMAT = 2
-BLEU_TOKENIZERS = ("13a", "zh", "ja-mecab", "char", "flores200")
 SPLITS = {"dev": "validation", "test": "test"}
 NUM_RESAMPLES = 1000  # of the bootstrap, for BLEU's interval
 UNMATCHED = "\ufffd"  # a word of no translation
@@ -94,7 +93,6 @@ def list_pair_cases(
 
 def list_cases(name: str, pairs: Mapping[str, Any], beams: Sequence[int], tokenizer: str) -> list[EvaluationCase]:
     """A case for each beam width and length penalty. name: of the pairs; pairs: the inputs that identify them."""
-    errors.require_one_of("config.eval.bleu_tokenizer", tokenizer, BLEU_TOKENIZERS)
     cases, other = [], "" if tokenizer == "13a" else f"-{tokenizer}"
     for num_beams in beams:
         for length_penalty in LENGTH_PENALTIES if num_beams > 1 else ("none",):

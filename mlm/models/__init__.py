@@ -3,16 +3,7 @@
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
-from mlm.models import (
-    encoder_decoder,
-    feedforward,
-    layers,
-    platform_kernels,
-    positions,
-    remat_policies,
-    rnn,
-    transformer,
-)
+from mlm.models import encoder_decoder, feedforward, layers, platform_kernels, rnn, transformer
 from mlm.models.sizes import SIZES
 
 MODELS = {
@@ -43,33 +34,6 @@ FIELD_CONDITIONS = [
         field for spec in MODELS.values() for field in (*spec.conditional_fields, *spec.cell_fields)
     )
     for condition in _build_conditions(field)
-]
-FIELD_CONDITIONS.append(
-    FieldCondition(
-        (
-            "model.type_vocab_size",
-            "model.embed_norm",
-            "model.lm_head",
-            "model.lm_head_activation",
-            "model.tie_embeddings",
-            "eval.context_range",
-            "eval.anisotropy",
-            "eval.sts",
-            "downstream.tasks",
-        ),
-        "model.family",
-        tuple(name for name, spec in MODELS.items() if not spec.reads_source),
-    )
-)
-# What excludes what among the fields of config.model.
-FIELD_CONDITIONS += [
-    FieldCondition(("model.lm_head_activation",), "model.lm_head", ("bert",)),
-    FieldCondition(("model.first_norm",), "model.norm_placement", ("pre", "sandwich")),
-    FieldCondition(("model.first_norm",), "model.embed_norm", (True,)),
-    FieldCondition(("model.chrono_init",), "model.bias", ("all",)),
-    FieldCondition(("model.remat_policy",), "model.remat", (True,)),
-    FieldCondition(("model.rope_theta", "model.local_rope_theta"), "model.positions", ("rotary",)),
-    FieldCondition(("model.global_every", "model.local_rope_theta"), "model.local_window", excluded_values=(0,)),
 ]
 
 
@@ -141,30 +105,7 @@ def reads_source(cfg: config.Config) -> bool:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model, name = cfg.model, "config.model"
-    if reads_field(cfg, "positions"):
-        errors.require_one_of(f"{name}.positions", model.positions, positions.NAMES)
-    for field, names in (
-        ("norm", ("layernorm", "rmsnorm")),
-        ("norm_placement", ("pre", "post", "sandwich")),
-        ("bias", ("all", "norms", "output", "none")),
-        ("activation", ("gelu", "gelu_tanh", "relu", "relu2", *layers.GATES)),
-        ("lm_head_activation", ("gelu", "gelu_tanh", "relu")),
-        ("lm_head", ("bert", "linear")),
-        ("dtype", ("float32", "bfloat16")),
-        *([("remat_policy", tuple(remat_policies.POLICIES))] if model.remat else []),
-    ):
-        errors.require_one_of(f"{name}.{field}", getattr(model, field), names)
-    for field in ("dropout", *(["attention_dropout"] if reads_field(cfg, "attention_dropout") else [])):
-        errors.require_number(f"{name}.{field}", getattr(model, field), 0, 1, high_open=True)
-    hidden_dim = "rnn_dim" if "rnn_dim" in SIZES[model.cell or model.family][model.size] else "mlp_dim"
-    for field in ("num_layers", "width", hidden_dim, "max_positions"):
-        errors.require_at_least(1, f"{name}.{field}", getattr(model, field))
     errors.require_number(f"{name}.scan_unroll", model.scan_unroll, 0, model.num_layers)
-    errors.require_at_least(0, f"{name}.type_vocab_size", model.type_vocab_size)
-    errors.require_at_least(0, f"{name}.embedding_dim", model.embedding_dim)
-    errors.require_number(f"{name}.init_std", model.init_std, 0, 100)
-    errors.require_number(f"{name}.layer_scale", model.layer_scale, 0, 100)
-    errors.require_number(f"{name}.norm_eps", model.norm_eps, 0, 1, low_open=True)
     errors.require(
         model.lm_head == "bert" or model.bias != "output",
         f"{name}.bias",

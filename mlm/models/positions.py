@@ -13,7 +13,6 @@ import numpy as np
 from mlm.base import config
 from mlm.models import layers
 
-NAMES = ("learned", "sinusoidal", "rotary", "alibi", "relative")  # values of model.positions
 NUM_BUCKETS = 32  # of relative positions, half of them on each side
 MAX_DISTANCE = 128  # tokens that are further apart share the last bucket
 

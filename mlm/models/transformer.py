@@ -48,7 +48,6 @@ class TransformerEncoder(nn.Module):
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that a Transformer cannot use."""
     model = cfg.model
-    errors.require_at_least(1, "config.model.num_heads", model.num_heads)
     errors.require(
         model.width % model.num_heads == 0,
         "config.model.num_heads",
@@ -62,20 +61,18 @@ def check(cfg: config.Config) -> None:
             model.num_heads,
             "heads of an even width, since config.model.positions is rotary",
         )
-    errors.require_number("config.model.rope_theta", model.rope_theta, 1, 1e12)
     errors.require(
-        model.local_rope_theta == 0 or 1 <= model.local_rope_theta <= 1e12,
+        model.local_rope_theta == 0 or model.local_rope_theta >= 1,
         "config.model.local_rope_theta",
         model.local_rope_theta,
         "0, or 1 to 1e12",
     )
     errors.require(
-        model.local_window >= 0 and model.local_window % 2 == 0,
+        model.local_window % 2 == 0,
         "config.model.local_window",
         model.local_window,
         "0, or an even number of tokens, half of them on each side",
     )
-    errors.require_at_least(0, "config.model.global_every", model.global_every)
     errors.require(
         not model.local_window or any(positions.is_local(model, number + 1) for number in range(model.num_layers)),
         "config.model.global_every",

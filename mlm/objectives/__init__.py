@@ -36,14 +36,10 @@ OBJECTIVES = {
     "edge_probing": edge_probing.SPEC,
 }
 FIELD_CONDITIONS = [
-    *masking.FIELD_CONDITIONS,
-    *tagging.FIELD_CONDITIONS,
-    *(
-        FieldCondition(
-            (field,), "objective", tuple(name for name, spec in OBJECTIVES.items() if field in spec.conditional_fields)
-        )
-        for field in sorted({field for spec in OBJECTIVES.values() for field in spec.conditional_fields})
-    ),
+    FieldCondition(
+        (field,), "objective", tuple(name for name, spec in OBJECTIVES.items() if field in spec.conditional_fields)
+    )
+    for field in sorted({field for spec in OBJECTIVES.values() for field in spec.conditional_fields})
 ]
 
 
@@ -115,7 +111,6 @@ def estimate_predictions_per_token(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     allowed = list_directionalities(cfg)
-    errors.require_one_of("config.model.directionality", cfg.model.directionality, list(types.Directionality))
     errors.require(
         cfg.model.directionality in allowed,
         "config.model.directionality",

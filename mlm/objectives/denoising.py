@@ -111,7 +111,6 @@ SPEC = types.ObjectiveSpec(
     visibility=types.Visibility.UNMASKED_OR_LEFT,
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
-    traced_fields=masking.TRACED_FIELDS,
     conditional_fields=("mask", "eval.mask_rate", "optim.label_smoothing", "optim.z_loss"),
     makes_source=True,
 )

@@ -67,7 +67,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for unknown scores and bad features."""
     features.check(cfg)
-    heads.check_pooler(cfg)
     scores.parse_score_names(cfg, SCORE_NAMES)
 
 

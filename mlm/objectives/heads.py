@@ -20,7 +20,6 @@ POOLINGS: dict[str, tuple[Pooling, ...]] = {
     Directionality.TWO_STACK: (Pooling.LAST, Pooling.MEAN),
 }
 DIRECTIONALITIES = tuple(map(Directionality, POOLINGS))
-POOLERS = ("bert", "electra", "modernbert")  # values of config.finetune.pooler
 ACTIVATIONS: dict[str, Callable] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
@@ -32,20 +31,13 @@ DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.pooling does not see a whole example, and as `features.check` does."""
     pooling, context = cfg.finetune.pooling, cfg.model.directionality
-    errors.require_one_of("config.finetune.pooling", pooling, list(Pooling))
     errors.require(
         pooling in POOLINGS[context],
         "config.finetune.pooling",
         pooling,
         f"{' or '.join(POOLINGS[context])}, since config.model.directionality is {context}",
     )
-    check_pooler(cfg)
     features.check(cfg)
-
-
-def check_pooler(cfg: config.Config) -> None:
-    """Raises ConfigError for an unknown pooler."""
-    errors.require_one_of("config.finetune.pooler", cfg.finetune.pooler, POOLERS)
 
 
 def init_dense(key, inputs: int, outputs: int) -> types.Params:

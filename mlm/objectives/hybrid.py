@@ -202,10 +202,8 @@ def count_predictions_per_token(cfg: config.Config) -> float:
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for bad fractions, and for several masks of an example, which causal examples cannot have."""
+    """Raises ConfigError for several masks of an example, which causal examples cannot have."""
     masking.check(cfg)
-    for field in ("causal_fraction", "causal_first_fraction"):
-        errors.require_number(f"config.hybrid.{field}", getattr(cfg.hybrid, field), 0, 1)
     errors.require(
         cfg.mask.masks_per_example == 1,
         "config.mask.masks_per_example",
@@ -221,7 +219,6 @@ SPEC = dataclasses.replace(
     predictions_per_token=count_predictions_per_token,
     directionalities=(types.Directionality.MIXED,),
     train_hparams=make_train_hparams,
-    traced_fields=(*masking.TRACED_FIELDS, "hybrid.causal_fraction", "hybrid.causal_first_fraction"),
     conditional_fields=(*mlm.SPEC.conditional_fields, "hybrid"),
     loss_visibility={"causal_loss": types.Visibility.CAUSAL},
     shift_states=shift_states,

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import masking_units
@@ -24,19 +23,6 @@ class MaskSchedule(enum.StrEnum):
     CONSTANT = "constant"
     LINEAR = "linear"
     COSINE = "cosine"
-
-
-FIELD_CONDITIONS = (FieldCondition(("mask.final_rate",), "mask.schedule", (MaskSchedule.LINEAR, MaskSchedule.COSINE)),)
-# Fields that reach the compiled step only through `make_train_hparams`.
-TRACED_FIELDS = (
-    "mask.rate",
-    "mask.final_rate",
-    "mask.schedule",
-    "mask.predict_rate",
-    "mask.static_masks",
-    "mask.mask_token_prob",
-    "mask.random_token_prob",
-)
 
 
 class MaskedBatch(NamedTuple):
@@ -66,11 +52,6 @@ DERIVED_FIELDS = (
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.mask that no run could use."""
     mask, name = cfg.mask, "config.mask"
-    errors.require_one_of(f"{name}.schedule", mask.schedule, list(MaskSchedule))
-    errors.require_one_of(f"{name}.random_token_from", mask.random_token_from, ("unigram", "uniform"))
-    for field in ("rate", "max_rate"):
-        errors.require_number(f"{name}.{field}", getattr(mask, field), 0, 1, low_open=True, high_open=True)
-    errors.require_number(f"{name}.final_rate", mask.final_rate, 0, 1, high_open=True)
     for field in ("rate", "final_rate"):
         errors.require(
             getattr(mask, field) <= mask.max_rate,
@@ -85,11 +66,7 @@ def check(cfg: config.Config) -> None:
             mask.final_rate,
             f"a final rate, since {name}.schedule is {mask.schedule}",
         )
-    for field in ("predict_rate", "mask_token_prob", "random_token_prob"):
-        errors.require_number(f"{name}.{field}", getattr(mask, field), 0, 1)
-    errors.require_at_least(1, f"{name}.masks_per_example", mask.masks_per_example)
     masking_units.check(mask)
-    errors.require_at_least(0, f"{name}.static_masks", mask.static_masks)
     rates = (mask.rate, mask.final_rate or mask.rate)
     errors.require(
         mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6,

@@ -13,7 +13,6 @@ from mlm.base import config, errors, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.static_config import StaticConfig
 
-UNITS = ("token", "word", "span")
 SPAN_STOP_PROB, MAX_SPAN_WORDS = 0.2, 10  # a span ends after each of its words with this probability
 MAX_EXCESS = 8  # tokens by which the last word of a mask may exceed the rate
 
@@ -35,8 +34,7 @@ def build_unit(cfg: StaticConfig, dataset: types.DatasetInfo) -> MaskingUnit | N
 
 
 def check(mask: config.Mask) -> None:
-    """Raises ConfigError for an unknown unit, and for several disjoint masks of words."""
-    errors.require_one_of("config.mask.unit", mask.unit, UNITS)
+    """Raises ConfigError for several disjoint masks of words."""
     if mask.unit != "token":
         errors.require(
             mask.masks_per_example == 1,

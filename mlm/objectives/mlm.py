@@ -111,6 +111,5 @@ SPEC = types.ObjectiveSpec(
     visibility=types.Visibility.UNMASKED,
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
-    traced_fields=masking.TRACED_FIELDS,
     conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates", "optim.z_loss"),
 )

@@ -159,25 +159,13 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for a generator of no size, several masks of an example, and a model that does not see its own
-    token.
-    """
+    """Raises ConfigError for several masks of an example, and a model that does not see its own token."""
     masking.check(cfg)
     errors.require(
         (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional"),
         "config.model.directionality",
         "bidirectional",
         "mixed, since a bidirectional feedforward net does not see the token itself",
-    )
-    errors.require_number(
-        "config.replaced_token_detection.generator_size",
-        cfg.replaced_token_detection.generator_size,
-        0,
-        1,
-        low_open=True,
-    )
-    errors.require_at_least(
-        0, "config.replaced_token_detection.discriminator_weight", cfg.replaced_token_detection.discriminator_weight
     )
     errors.require(
         cfg.mask.masks_per_example == 1,
@@ -196,6 +184,5 @@ SPEC = types.ObjectiveSpec(
     auxiliary_model=build_generator_config,
     train_hparams=make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
-    traced_fields=(*masking.TRACED_FIELDS, "replaced_token_detection.discriminator_weight"),
     conditional_fields=("mask", "eval.mask_rate", "optim.z_loss", "replaced_token_detection"),
 )

@@ -9,15 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
 from mlm.objectives import features, heads, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores; only the second where tags mark no entities
 WEIGHT = "tagging_weight"
-HEADS = ("linear", "bilstm")
-FIELD_CONDITIONS = (FieldCondition(("finetune.head_dim",), "finetune.head", ("bilstm",)),)
 
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
@@ -95,11 +92,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for unknown scores, and for a bad head or bad features."""
+    """Raises ConfigError for unknown scores and bad features."""
     features.check(cfg)
-    heads.check_pooler(cfg)
-    errors.require_one_of("config.finetune.head", cfg.finetune.head, HEADS)
-    errors.require_at_least(1, "config.finetune.head_dim", cfg.finetune.head_dim)
     scores.parse_score_names(cfg, SCORE_NAMES)
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language.hmm import HMM, sample_documents
@@ -82,21 +81,6 @@ class Grammar(NamedTuple):
     kind_W: np.ndarray  # of a word: as of a state, str
     number_W: np.ndarray  # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
     partner_W: np.ndarray  # the same lemma in the other number, of a noun or verb; -1 elsewhere
-
-
-def check(language: Language) -> None:
-    """Raises ConfigError for a config.data.language from which no document could be sampled."""
-    name = "config.data.language"
-    for field in ("train_documents", "validation_documents"):
-        errors.require_at_least(1, f"{name}.{field}", getattr(language, field))
-    for field in ("zipf_exponent", "topic_strength"):
-        errors.require_number(f"{name}.{field}", getattr(language, field), 0, 100)
-    errors.require_number(f"{name}.num_topics", language.num_topics, 1, len(TOPICS))
-    errors.require_number(f"{name}.num_names", language.num_names, 1, len(NAMES.split()))
-    for field in ("word_order_prob", "agreement_prob", "attractor_prob", "recall_prob"):
-        errors.require_number(f"{name}.{field}", getattr(language, field), 0, 1)
-    for field in ("modifier_prob", "modifier_continue_prob", "protagonist_prob"):
-        errors.require_number(f"{name}.{field}", getattr(language, field), 0, 1, high_open=True)
 
 
 def build_transitions(language: Language) -> dict[State, dict[State, float]]:

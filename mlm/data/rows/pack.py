@@ -9,7 +9,6 @@ import numpy as np
 from absl import logging
 
 from mlm.base import buckets, config, errors, files, types
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import PAD
 from mlm.data.language import translation
@@ -24,19 +23,6 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3  # of the cached files; a change of their content must raise it
 TEXT_FORMAT = 4  # of the examples of all text but the built-in language's
-FIELD_CONDITIONS = (
-    FieldCondition(
-        ("pack.mode", "pack.isolate_documents", "pack.short_seq_prob"),
-        "data.corpus",
-        excluded_values=("task", "parallel"),
-    ),
-    FieldCondition(("pack.source_len",), "data.corpus", ("parallel",)),
-    FieldCondition(("data.document_boundary",), "pack.mode", excluded_values=("stream",)),
-    # With the other modes an example holds one document or pair.
-    FieldCondition(("pack.isolate_documents",), "pack.mode", ("full_sentences",)),
-    FieldCondition(("pack.short_seq_prob",), "pack.mode", ("segment_pair",)),
-    FieldCondition(("tokenizer.kind", "tokenizer.vocab_size"), "tokenizer.path", ("",)),
-)
 WARN_FRACTION = 0.01  # fraction of unknown words that causes a warning
 
 
@@ -86,30 +72,21 @@ DERIVED_FIELDS = (
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a vocabulary that cannot be learned or examples that cannot be packed."""
     files.check_folder("config.data.cache_dir", cfg.data.cache_dir, writable=False, schemes=tuple(buckets.LIBRARIES))
-    # Segments and positions are stored as uint16.
-    errors.require_number("config.pack.seq_len", cfg.pack.seq_len, 8, 2**16 - 1)
     if cfg.data.corpus == "task":
         tasks.check(cfg)
         return
     if cfg.data.corpus == "parallel":
-        errors.require_number("config.pack.source_len", cfg.pack.source_len, 8, 2**16 - 1)
         for num_beams in cfg.eval.beams:
-            is_valid = 1 <= num_beams <= config.MAX_BEAMS and num_beams == int(num_beams)
-            errors.require(is_valid, "config.eval.beams", num_beams, f"an integer from 1 to {config.MAX_BEAMS}")
+            is_whole = num_beams == int(num_beams)
+            errors.require(is_whole, "config.eval.beams", num_beams, f"an integer from 1 to {config.MAX_BEAMS}")
     else:
-        errors.require_one_of("config.pack.mode", cfg.pack.mode, list(PACKERS))
-        errors.require_number("config.pack.short_seq_prob", cfg.pack.short_seq_prob, 0, 1)
         errors.require(
             cfg.pack.mode != "stream" or cfg.data.corpus == "text",
             "config.pack.mode",
             cfg.pack.mode,
             f"another mode, since config.data.corpus is {cfg.data.corpus}, which is no running text",
         )
-    if not cfg.tokenizer.path:
-        errors.require_one_of("config.tokenizer.kind", cfg.tokenizer.kind, list(kinds.KINDS))
-    if cfg.data.corpus != "language" and not pairs.is_generated(cfg.data):
-        if not cfg.tokenizer.path and (cfg.tokenizer.vocab_size or cfg.tokenizer.kind != "characters"):
-            errors.require_at_least(6, "config.tokenizer.vocab_size", cfg.tokenizer.vocab_size)
+    if not _is_generated(cfg.data):
         return
     for name, value, allowed in (
         ("tokenizer.path", cfg.tokenizer.path, ""),

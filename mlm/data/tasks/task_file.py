@@ -93,7 +93,7 @@ def _check(task_file, required):
     cfg = tasks.resolve_task(task_file.fields)
     fields.check_values(cfg)
     tasks.check_labelled(cfg, required)
-    unread = conditional_fields.find_unread_fields(tasks.FIELD_CONDITIONS, fields.flatten(cfg))
+    unread = conditional_fields.find_unread_fields(conditional_fields.DECLARED, fields.flatten(cfg))
     for name, value in task_file.fields.items():
         if name in unread and value:
             raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {unread[name]}; leave it out")

@@ -9,7 +9,7 @@ from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField, fill_derived_fields
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
-from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES, TABLE_FORMATS
+from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tasks.task_specs import TASKS
 
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
@@ -20,24 +20,8 @@ LABELLED_FIELDS = tuple(
     f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores"
 )
 FIELD_CONDITIONS = (
-    FieldCondition(("data.task", "data.task_path", "data.labelled", "train.group_by_length"), "data.corpus", ("task",)),
     FieldCondition(("data.task_path", "data.tfds_dir", *LABELLED_FIELDS), "data.task", excluded_values=LANGUAGE_TASKS),
-    FieldCondition(("data.tfds_dir",), "data.labelled.format", ("tfds", "")),
     FieldCondition(("data.language",), "data.task", ("", *LANGUAGE_TASKS)),
-    FieldCondition(
-        ("data.labelled.text_column", "data.labelled.label_column"), "data.labelled.format", excluded_values=("squad",)
-    ),
-    FieldCondition(
-        ("data.labelled.text_pair_column", "data.labelled.id_column"), "data.labelled.format", TABLE_FORMATS
-    ),
-    FieldCondition(("data.labelled.choice_columns",), "objective", ("multiple_choice",)),
-    FieldCondition(("data.labelled.quoting",), "data.labelled.format", ("tsv", "csv")),
-    FieldCondition(("data.labelled.scheme",), "data.labelled.format", ("conll", "conllu")),
-    FieldCondition(("data.labelled.scheme",), "objective", ("tagging",)),
-    FieldCondition(("data.labelled.head_column",), "data.labelled.format", ("conllu",)),
-    FieldCondition(("data.labelled.head_column",), "objective", ("edge_probing",)),
-    FieldCondition(("data.labelled.doc_stride",), "objective", ("extractive_qa", "tagging", "edge_probing")),
-    FieldCondition(("data.labelled.labels",), "objective", CLASS_OBJECTIVES),
 )
 
 
@@ -209,10 +193,6 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
     if labelled.format == "conllu":
         for field in ("text_column", "label_column", *(("head_column",) if labelled.head_column else ())):
             errors.require_one_of(f"{name}.{field}", getattr(labelled, field), conllu.COLUMNS)
-    if labelled.format in ("tsv", "csv"):
-        errors.require_one_of(f"{name}.quoting", labelled.quoting, ("on", "off"))
-    if cfg.objective == "tagging" and labelled.scheme:
-        errors.require_one_of(f"{name}.scheme", labelled.scheme, ("bio", "iob1"))
     if cfg.objective == "multiple_choice":
         errors.require(
             len(set(choice_columns)) == len(choice_columns) > 1 and all(choice_columns),

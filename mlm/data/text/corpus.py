@@ -16,33 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import grammar, translation
-from mlm.data.tasks import splits, tasks
+from mlm.data.tasks import splits
 from mlm.data.text import files, warnings_
 from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
 SPLITS = ("train", "validation")
-FIELD_CONDITIONS = (
-    *tasks.FIELD_CONDITIONS,
-    *two_sided.FIELD_CONDITIONS,
-    FieldCondition(
-        ("data.path", "data.validation_path", "data.document_boundary", "data.word_separator"), "data.corpus", ("text",)
-    ),
-    FieldCondition(("data.tfds_name", "data.tfds_field"), "data.corpus", ("tfds",)),
-    FieldCondition(("data.tfds_dir",), "data.corpus", ("tfds", "task")),
-    FieldCondition(("data.validation_fraction", "data.search_fraction"), "data.corpus", ("text", "tfds", "docstrings")),
-    FieldCondition(("data.validation_fraction",), "data.validation_path", ("",)),
-    FieldCondition(("data.language",), "data.corpus", ("language", "task", "parallel")),
-    FieldCondition(
-        ("data.language.modifier_continue_prob", "data.language.attractor_prob"),
-        "data.language.modifier_prob",
-        excluded_values=(0.0,),
-    ),
-    FieldCondition(("data.language.recall_prob",), "data.language.protagonist_prob", excluded_values=(0.0,)),
-)
 DERIVED_FIELDS = (
     DerivedField(
         "data.corpus",
@@ -81,7 +62,6 @@ class Corpus(NamedTuple):
 
 def check(data: config.Data) -> None:
     """Raises ConfigError for a corpus whose other fields are missing."""
-    errors.require_one_of("config.data.corpus", data.corpus, [*CORPORA, "task"])
     if data.corpus == "text":
         errors.require(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
         files.make_boundary("config.data.document_boundary", data.document_boundary)
@@ -91,10 +71,6 @@ def check(data: config.Data) -> None:
         two_sided.check(data)
     if data.corpus == "tfds":
         errors.require(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
-    errors.require_number(
-        "config.data.validation_fraction", data.validation_fraction, 0, 1, low_open=True, high_open=True
-    )
-    errors.require_number("config.data.search_fraction", data.search_fraction, 0, 1, high_open=True)
 
 
 def read_documents(data: config.Data, split: str) -> Iterator[str]:

@@ -10,19 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors, text_files
-from mlm.base.conditional_fields import FieldCondition
 from mlm.data.language import translation
 from mlm.data.tasks import examples
 from mlm.data.text import files, warnings_
 
 SPLIT_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.parallel by split
-FIELD_CONDITIONS = (
-    FieldCondition(
-        ("data.parallel_path", "data.parallel", "eval.beams", "eval.bleu_tokenizer"), "data.corpus", ("parallel",)
-    ),
-    FieldCondition(("data.parallel",), "data.parallel_path", excluded_values=("",)),
-    FieldCondition(("data.language",), "data.parallel_path", ("",)),
-)
 
 
 class Pair(NamedTuple):

@@ -3,17 +3,9 @@
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.base.conditional_fields import FieldCondition
 from mlm.data.tasks import task_specs, tasks
 
 GRID_FIELDS = ("learning_rates", "epochs", "batch_sizes")
-FIELD_CONDITIONS = (
-    FieldCondition(
-        tuple(f"downstream.{field}" for field in ("path", *GRID_FIELDS, "seeds", "variants")),
-        "downstream.tasks",
-        excluded_values=("",),
-    ),
-)
 # Fields that each fine-tuning sets itself, so no variant may.
 RESERVED_FIELDS = (
     "workdir",
@@ -100,7 +92,5 @@ def check(cfg: config.Config) -> None:
             values,
             "at least one value, each once",
         )
-        errors.require(all(value > 0 for value in values), f"{field}.{name}", values, "numbers above 0")
     for variant in parse_variants(cfg):
         parse_variant(variant)
-    errors.require_number(f"{field}.seeds", settings.seeds, 1, 10_000)

@@ -8,7 +8,6 @@ from mlm import models, objectives
 from mlm.base import batch_warmup, conditional_fields, errors, fields
 from mlm.base.config import Config
 from mlm.base.derived_fields import fill_derived_fields
-from mlm.data.language import grammar
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
@@ -17,15 +16,11 @@ from mlm.training.step import optim, parallel, trainable
 from mlm.training.validation import ngrams
 
 FIELD_CONDITIONS = (
-    *corpus.FIELD_CONDITIONS,
-    *pack.FIELD_CONDITIONS,
+    *conditional_fields.DECLARED,
+    *tasks.FIELD_CONDITIONS,
     *models.FIELD_CONDITIONS,
     *objectives.FIELD_CONDITIONS,
     *optim.FIELD_CONDITIONS,
-    *batch_warmup.FIELD_CONDITIONS,
-    *trainable.FIELD_CONDITIONS,
-    *downstream.FIELD_CONDITIONS,
-    *ngrams.FIELD_CONDITIONS,
 )
 # In this order: a field is derived after those that it depends on.
 DERIVED_FIELDS = (
@@ -121,7 +116,7 @@ def find_unread_settings(cfg: Config, names: Collection[str] = ()) -> dict[str, 
 
     names: of the fields that are set, those at their default among them.
     """
-    _check_values(cfg, names)
+    fields.check_values(cfg)
     unread = {}
     settings, filled = fields.flatten(cfg), derive_fields(cfg, names)
     for name, why in conditional_fields.find_unread_fields(FIELD_CONDITIONS, fields.flatten(filled)).items():
@@ -139,34 +134,11 @@ def derive_fields(cfg: Config, names: Collection[str] = ()) -> Config:
 
 def check(cfg: Config) -> None:
     """Raises ConfigError for the first value of a resolved config that no run could use; compiles nothing."""
-    _check_values(cfg)
     try:
+        fields.check_values(cfg)
         _check_resolved(cfg)
     except errors.ConfigError as error:
         raise errors.ConfigError(_name_cause(cfg, str(error))) from None
-
-
-def _check_values(cfg, names=()):
-    """`fields.check_values`; says the bounds of a field itself where a number is beyond those of all fields."""
-    try:
-        fields.check_values(cfg)
-    except fields.OutOfRange as error:
-        if type(fields.DEFAULT[error.name]) is tuple or error.farthest == 0:
-            raise
-        own, other = (_find_bounds(cfg, names, error.name, bound) for bound in (error.nearest, error.farthest))
-        side = "at least" if error.value < error.nearest else "at most"
-        expected = own or f"{other}{other and ', '}{side} {error.nearest:.10g}"
-        errors.require(False, f"config.{error.name}", error.value, expected)
-
-
-def _find_bounds(cfg, names, name, value) -> str:
-    """What the check of a field expects in place of a value; empty: nothing else."""
-    try:
-        _check_resolved(derive_fields(fields.override(cfg, {name: value}), names))
-    except errors.ConfigError as error:
-        found, _, expected = str(error).partition(": expected ")
-        return expected if found == f"config.{name} = {errors.format_value(value)}" else ""
-    return ""
 
 
 def _name_cause(cfg, message):
@@ -182,19 +154,15 @@ def _name_cause(cfg, message):
 
 
 def _check_resolved(cfg):
-    for name in ("steps", "batch_size", "grad_accum_steps", "checkpoint_every", "log_every"):
-        errors.require_at_least(1, f"config.train.{name}", getattr(cfg.train, name))
     corpus.check(cfg.data)
     pack.check(cfg)
-    grammar.check(cfg.data.language)
     models.check(cfg)
     objectives.check(cfg)
     _check_source(cfg)
     optim.check(cfg.optim, cfg.train.steps)
     trainable.check(cfg)
     downstream.check(cfg)
-    parallel.check_mode(cfg)
-    errors.require_at_least(0, "config.train.eval_every", cfg.train.eval_every)
+    errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(parallel.MODES))
     milestones.check(cfg)
     profile.check(cfg)
     batch_warmup.check(cfg.train)
@@ -205,12 +173,7 @@ def _check_resolved(cfg):
         cfg.train.grad_accum_steps,
         f"a divisor of config.train.batch_size = {cfg.train.batch_size}",
     )
-    errors.require_at_least(1, "config.eval.batch_size", cfg.eval.batch_size)
-    errors.require_at_least(0, "config.eval.max_examples", cfg.eval.max_examples)
-    errors.require_number("config.eval.mask_rate", cfg.eval.mask_rate, 0, 1, low_open=True, high_open=True)
     ngrams.check(cfg)
-    for rate in cfg.eval.mask_rates:
-        errors.require_number("config.eval.mask_rates", rate, 0, 1, low_open=True, high_open=True)
 
 
 def _check_source(cfg):

@@ -45,21 +45,12 @@ class LossReduction(enum.StrEnum):
 
 # The same after the warm-up, however many steps there are.
 EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
-FIELD_CONDITIONS = (
-    *(
-        FieldCondition(
-            (f"optim.{field}",),
-            "optim.optimizer",
-            tuple(name for name, spec in OPTIMIZERS.items() if field in spec.fields),
-        )
-        for field in sorted({field for spec in OPTIMIZERS.values() for field in spec.fields})
-    ),
-    FieldCondition(("optim.decay_fraction", "optim.decay_shape"), "optim.schedule", (Schedule.WSD,)),
+FIELD_CONDITIONS = [
     FieldCondition(
-        ("optim.final_lr_fraction",), "optim.schedule", excluded_values=(Schedule.CONSTANT, Schedule.INVERSE_SQRT)
-    ),
-    FieldCondition(("optim.average_every",), "optim.average_checkpoints", excluded_values=(0,)),
-)
+        (f"optim.{field}",), "optim.optimizer", tuple(name for name, spec in OPTIMIZERS.items() if field in spec.fields)
+    )
+    for field in sorted({field for spec in OPTIMIZERS.values() for field in spec.fields})
+]
 
 
 class AverageState(NamedTuple):
@@ -82,19 +73,8 @@ def check(optim: config.Optim, steps: int) -> None:
     """Raises ConfigError for a config.optim that no run of this many steps could use."""
     name = "config.optim"
     errors.require_one_of(f"{name}.optimizer", optim.optimizer, list(OPTIMIZERS))
-    errors.require_one_of(f"{name}.schedule", optim.schedule, list(Schedule))
-    errors.require_one_of(f"{name}.loss_reduction", optim.loss_reduction, list(LossReduction))
-    errors.require_one_of(f"{name}.decay_shape", optim.decay_shape, list(DecayShape))
     for group in split_decay_groups(optim):
         errors.require_one_of(f"{name}.decay_groups", group, list(ParameterGroup))
-    for field in ("final_lr_fraction", "warmup_fraction", "decay_fraction"):
-        errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1)
-    for field in ("b1", "b2", "muon_momentum", "ema_decay", "label_smoothing"):
-        errors.require_number(f"{name}.{field}", getattr(optim, field), 0, 1, high_open=True)
-    for field in ("weight_decay", "clip_norm", "z_loss"):
-        errors.require_at_least(0, f"{name}.{field}", getattr(optim, field))
-    for field in ("learning_rate", "eps"):
-        errors.require(getattr(optim, field) > 0, f"{name}.{field}", getattr(optim, field), "more than 0")
     if optim.schedule == Schedule.WSD:
         parts = optim.warmup_fraction + optim.decay_fraction
         errors.require(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
@@ -104,8 +84,6 @@ def check(optim: config.Optim, steps: int) -> None:
         optim.ema_decay,
         f"0, since {name}.average_checkpoints averages the parameters already",
     )
-    errors.require_at_least(0, f"{name}.average_checkpoints", optim.average_checkpoints)
-    errors.require_at_least(1, f"{name}.average_every", optim.average_every)
     max_count = (steps - 1) // optim.average_every + 1
     errors.require(
         optim.average_checkpoints != 1 and optim.average_checkpoints <= max_count,

@@ -41,13 +41,6 @@ class Partitioner(NamedTuple):
     list_whole_matrices: Callable[..., list[str]] = lambda params: []  # those that are not split, though others are
 
 
-def check_mode(cfg: config.Config) -> None:
-    """Raises ConfigError unless config.parallel names a mode, a type of gradients and a number of slices."""
-    errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(MODES))
-    errors.require_one_of("config.parallel.reduce_dtype", cfg.parallel.reduce_dtype, ["float32", "bfloat16"])
-    errors.require_at_least(0, "config.parallel.num_slices", cfg.parallel.num_slices)
-
-
 def check(cfg: config.Config) -> None:
     """Raises ConfigError unless the number of devices divides the batches, and that of slices the devices."""
     devices, steps = jax.device_count(), cfg.train.grad_accum_steps

@@ -12,41 +12,6 @@ from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 from mlm.training.step import parallel, update
 
-# Fields that reach the compiled functions as traced values only, besides those of the objective: a new field that
-# `make_train_hparams` hands over belongs here.
-TRACED_FIELDS = ("seed", "optim.learning_rate", "optim.weight_decay")
-# Fields that no compiled function of a run reads. A new field that is missing here costs a program for each of its
-# values, and nothing else.
-UNCOMPILED_FIELDS = (
-    "workdir",
-    "init.run",
-    "init.run_sha256",
-    "init.hub",
-    "init.hub_sha256",
-    "eval.mask_seed",
-    "eval.max_examples",
-    "eval.mask_rates",
-    "eval.ngram_order",
-    "eval.context_range",
-    "eval.beams",
-    "eval.bleu_tokenizer",
-    "eval.baseline",
-    "train.group_by_length",
-    "train.eval_every",
-    "train.checkpoint_every",
-    "train.milestones",
-    "train.log_every",
-    "train.profile",
-    "train.trackers",
-    "downstream.tasks",
-    "downstream.path",
-    "downstream.learning_rates",
-    "downstream.epochs",
-    "downstream.batch_sizes",
-    "downstream.seeds",
-    "downstream.variants",
-)
-
 
 class Program(NamedTuple):
     """The pure functions of a run, and the compiled ones."""
@@ -84,7 +49,7 @@ def make_static_config(cfg: config.Config) -> StaticConfig:
 
     Runs with equal ones share a program.
     """
-    return hide_fields(cfg, (*TRACED_FIELDS, *UNCOMPILED_FIELDS, *OBJECTIVES[cfg.objective].traced_fields))
+    return hide_fields(cfg)
 
 
 def build_model_and_objective(

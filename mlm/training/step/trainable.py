@@ -11,13 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
 from mlm.training.step.fsdp import is_stacked
 
-FIELD_CONDITIONS = (
-    FieldCondition(("init.run_sha256",), "init.run", excluded_values=("",)),
-    FieldCondition(("init.hub_sha256",), "init.hub", excluded_values=("",)),
-)
 Path = tuple[Any, ...]  # of a leaf: its keys, as jax.tree_util gives them
 FreezeRule = Callable[[Path], int]  # as `count_frozen_layers`
 WHOLE_LEAF = -1  # in place of a number of frozen layers
@@ -28,7 +23,6 @@ LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.finetune that no run could use."""
     errors.require_number("config.finetune.trainable_layers", cfg.finetune.trainable_layers, -1, cfg.model.num_layers)
-    errors.require_number("config.finetune.layerwise_lr_decay", cfg.finetune.layerwise_lr_decay, 0, 1, low_open=True)
 
 
 def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int:

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from mlm.base import config, errors
-from mlm.base.conditional_fields import FieldCondition
 from mlm.base.estimates import Score
 from mlm.data.rows import loader, ngram, pack, store
 
 FORMAT = 2  # of the cached file: raise it when the columns are computed differently
-FIELD_CONDITIONS = (FieldCondition(("eval.ngram_order", "eval.context_range"), "model.directionality", ("causal",)),)
 COUNT_COLUMN = "ngram_predictions"
 
 

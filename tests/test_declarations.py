@@ -1,0 +1,108 @@
+"""What is declared of a field holds: its choices are those of the code that reads it, and its help names them."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+
+from mlm.base import config, errors, fields, types
+from mlm.data.language import grammar
+from mlm.data.rows import packing
+from mlm.data.text import corpus
+from mlm.data.tokenizers import kinds
+from mlm.models import layers, remat_policies
+from mlm.objectives import heads, masking
+from mlm.training.step import optim
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("data.corpus", [*corpus.CORPORA, "task", "auto"]),
+        ("tokenizer.kind", kinds.KINDS),
+        ("pack.mode", packing.PACKERS),
+        ("mask.schedule", masking.MaskSchedule),
+        ("model.directionality", types.Directionality),
+        ("model.activation", [*heads.ACTIVATIONS, "relu2", *layers.GATES]),
+        ("model.lm_head_activation", heads.ACTIVATIONS),
+        ("model.remat_policy", remat_policies.POLICIES),
+        ("optim.schedule", optim.Schedule),
+        ("optim.decay_shape", optim.DecayShape),
+        ("optim.loss_reduction", optim.LossReduction),
+        ("finetune.pooling", types.Pooling),
+    ],
+)
+def test_the_choices_are_those_of_the_code(name, names):
+    assert sorted(fields.DECLARATIONS[name].facts["choices"]) == sorted(names)
+
+
+def test_the_bounds_are_those_of_the_code():
+    bounds = {name: declaration.facts.get("bounds") for name, declaration in fields.DECLARATIONS.items()}
+    assert bounds["data.language.num_topics"].high == len(grammar.TOPICS)
+    assert bounds["data.language.num_names"].high == len(grammar.NAMES.split())
+    for name, value in fields.DEFAULT.items():
+        assert (bounds[name] is not None) == (type(value) in (int, float, tuple)), name
+
+
+def test_a_number_beyond_its_bounds_is_refused_and_its_default_is_not():
+    for name, (default, number_type, facts) in fields.DECLARATIONS.items():
+        if "bounds" in facts:
+            low, high = facts["bounds"][:2]
+            for number in (low - 1, low - 2, *([high + 1, 1.5 * high] if high < math.inf else [])):
+                value = number_type(number)
+                if value != default:
+                    changes = {name: (value,) if type(default) is tuple else value}
+                    with pytest.raises(errors.ConfigError) as caught:
+                        fields.check_values(fields.override(config.Config(), changes))
+                    assert str(caught.value) == f"config.{name} = {value!r}: expected {facts['bounds']}"
+    fields.check_values(config.Config())
+
+
+def test_the_help_names_each_choice():
+    for name, (_, _, facts) in fields.DECLARATIONS.items():
+        if name != "model.lm_head_activation":  # which refers to another field's
+            assert all(choice in facts["help"] for choice in facts.get("choices", ())), name
+
+
+NEW_FIELD = """
+from mlm.base import config
+
+@config.section
+class Noise:
+    share: float = config.field(
+        0.0, "share of noise", bounds=config.FRACTION, when={"objective": "mlm"}, role=config.Role.TRACED
+    )
+
+@config.section
+class Config(config.Config):
+    noise: Noise = config.subsection(Noise)
+
+config.Config = Config
+from mlm.base import fields
+from mlm.cli import config_help
+from mlm.training.run import resolution
+from mlm.training.step import program
+
+def refuse(changes):
+    try:
+        resolution.check(resolution.resolve(Config(), changes))
+    except ValueError as error:
+        return str(error)
+
+assert refuse({"noise.share": 1.5}) == "config.noise.share = 1.5: expected 0 <= value <= 1"
+assert refuse({"noise.sahre": 0.5}).endswith("did you mean config.noise.share?")
+unread = refuse({"noise.share": 0.5, "objective": "causal"})
+assert unread.startswith("config.noise.share = 0.5: nothing reads it, since config.objective is 'causal', not mlm")
+plain, noisy = (resolution.resolve(Config(), {"noise.share": share}) for share in (0.0, 0.5))
+assert fields.fingerprint(plain) != fields.fingerprint(noisy)
+assert program.make_static_config(plain) == program.make_static_config(noisy)
+config_help.main(["config", "--search=noise"])
+"""
+
+
+def test_a_new_field_is_one_declaration():
+    """Checks, nearest names, conditions, help, fingerprint and static config see it."""
+    done = subprocess.run([sys.executable, "-c", NEW_FIELD], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "noise.share = 0.0 (float)\n    share of noise\n"
