@@ -90,6 +90,7 @@ def test_the_exponent_of_a_power_law_is_found():
     assert growth.fit_exponent(sizes, 3.0 * sizes**1.7) == pytest.approx(1.7)
 
 
+@pytest.mark.exhaustive(but=("gru",))
 @pytest.mark.parametrize("cell", CELLS)
 def test_flax_nets_have_our_shape_and_train(cell):
     cfg = recurrent(cell)
@@ -119,6 +120,7 @@ def test_torch_nets_have_our_parameters_and_the_same_ones_give_our_loss(cell):
     assert "equal parameters give loss" in rnn.check_equal_work(recurrent(cell))
 
 
+@pytest.mark.exhaustive
 def test_both_heads_of_bert_learn():
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")
     pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[bench]")

@@ -78,6 +78,7 @@ def assert_from_scratch(further):
     jax.tree.map(np.testing.assert_array_equal, read_run(further), read_run(scratch))
 
 
+@pytest.mark.exhaustive(but=("wsd-5",))
 @pytest.mark.parametrize(("schedule", "start"), [("constant", SHORT), ("wsd", 5)])
 def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, schedule, start):
     cfg = copy_run(f"{schedule}-more", schedule, train__steps=LONG)
@@ -109,6 +110,7 @@ def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     assert_from_scratch(last)
 
 
+@pytest.mark.exhaustive(but=("before", "after", "checkpoint"))
 @pytest.mark.parametrize("where", ["before", "after", "held_out.npz", "evaluations.json", "result.json", "checkpoint"])
 def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatch):
     cfg = copy_run(f"killed-{where}", "wsd", train__steps=LONG)
@@ -210,6 +212,7 @@ def test_rates_are_the_same_for_just_as_many_steps_as_said(schedule):
             assert shares[0][same] < shares[0][same - 1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_command_offers_it_and_does_it(copy_run, capsys):
     cfg = copy_run("command", "constant", train__steps=LONG)

@@ -144,6 +144,7 @@ FROZEN = {
 }
 
 
+@pytest.mark.exhaustive(but=("transformer",))
 @pytest.mark.parametrize("name", FROZEN)
 def test_flops_leave_out_the_gradients_of_frozen_layers(name):
     """Of a product, forward and both gradients take the same; a layer's products are those with its matrices."""

@@ -157,6 +157,7 @@ def test_asked_to_stop_every_worker_saves(folder, undisturbed):
     assert sum(1 for path in root.glob("*/checkpoints/*") if path.name.isdigit()) >= saved
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_on_a_terminal_ends_all_in_a_line_while_workers_start(folder):
     """A terminal tells every process of its group."""
     process = start(folder, "starting", "--workers=2")

@@ -167,6 +167,7 @@ def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
         }
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder, monkeypatch):
     cfg = make_config(folder, "ended badly")
 
@@ -185,6 +186,7 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
     assert read_wandb_exits(cfg.workdir) == [1, 143, 0] and read_mlflow_status(cfg.workdir) == "FINISHED"
 
 
+@pytest.mark.exhaustive
 def test_vmapped_runs_have_trackers_of_their_own(folder):
     configs = [make_config(folder, f"group{seed}", seed=seed) for seed in (0, 1)]
     vmapped_runs.train(configs)
