@@ -1,25 +1,20 @@
 """A run trained longer is, bit for bit, the longer run from scratch; a kill leaves the old run or the longer one."""
 
 import json
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from small import drawn_config, environment, stop_at
+from small import drawn_config, stop_at
 
 from mlm.base import config, errors, fields
-from mlm.cli import entry
 from mlm.data.rows import pack
 from mlm.training.run import checkpoint, directory, extension, loop, trained_run
 from mlm.training.step import optim
 
 SHORT, LONG = 8, 12
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -210,31 +205,3 @@ def test_rates_are_the_same_for_just_as_many_steps_as_said(schedule):
         np.testing.assert_array_equal(shares[0][:same], shares[1][:same])
         if schedule == "wsd" and same < steps:
             assert shares[0][same] < shares[0][same - 1]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_the_command_offers_it_and_does_it(copy_run, capsys):
-    cfg = copy_run("command", "constant", train__steps=LONG)
-    said = [
-        f"--config.{name}={value}"
-        for name, value in fields.flatten(cfg).items()
-        if value != fields.flatten(config.Config())[name]
-    ]
-
-    def refuse(why, *more):
-        with pytest.raises((errors.ConfigError, SystemExit)) as refused:
-            entry.run_command(["train", *said, *more])
-        assert re.search(why, f"{refused.value} {capsys.readouterr().err}")
-
-    refuse(r"config\.train\.steps = 12, there 8; choose another config\.workdir, such as workdir=.*or --extend_to")
-
-    def run(*more):
-        words = [sys.executable, "-m", "mlm", "train", *said, "--extend_to=12", *more]
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment())
-
-    assert "--extend_to = 12: expected a single process" in run("--distributed").stderr
-    done = run()
-    assert done.returncode == 0 and "continuing from step 8" in done.stdout, done.stderr
-    assert "12 steps, 2 of them warm-up" in done.stdout
-    refuse("warmup_fraction = 0.3, there 0.16.*or --extend_to")

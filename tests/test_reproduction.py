@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from test_search import write_experiment
-from test_summary import judge
 
 from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
@@ -18,7 +17,7 @@ from mlm.cli import sweep_compare
 from mlm.cli.command import extract_config_flags
 from mlm.data.tasks import task_specs
 from mlm.launch.sweep import sweep_points, table_rehearsal
-from mlm.report import evaluation_columns, excess_loss, reproduction, results_page, summary
+from mlm.report import evaluation_columns, excess_loss, reproduction, summary
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "experiments" / "figures"
@@ -93,28 +92,6 @@ def test_a_changed_figure_is_reported_by_how_many_standard_errors(sweep_files, c
     err = capsys.readouterr().err
     assert "lstm, floor: 2.0000, committed 2.0100 (an exact figure differs)" in err
     assert "transformer, accuracy: not among the committed figures" in err and "gru, loss: missing" in err
-
-
-def test_evaluations_are_among_the_figures_and_the_command_that_makes_them_is_kept(sweep_files):
-    folder, results, call = sweep_files
-    for result, accuracy in zip(results[:3], (0.6, 0.7, 0.5), strict=True):
-        judge(result, (100 * accuracy, "a"), blimp=(accuracy, "b"))
-    call("--write", "--evaluate=--blimp='a b'")
-    path = folder / "figures" / "families-quick.json"
-    figures = reproduction.read_figures(path)
-    assert figures.rows["lstm"]["pairs_blimp"] == pytest.approx((65, 5))
-    assert figures.rows["lstm"]["pseudo_perplexity"] == pytest.approx((65, 5))
-    assert not {"pairs_blimp", "pseudo_perplexity"} & {*figures.rows["transformer"]}  # one of two seeds
-    command_line = "mlm evaluate runs/families-quick/*/ --blimp='a b'"
-    assert figures.evaluate == command_line and f"    {command_line}\n" in results_page.render_figures(figures)
-    call("--write")
-    assert reproduction.read_figures(path).evaluate == command_line
-    call("--write", "--evaluate=")
-    assert "evaluate" not in json.loads(path.read_text())
-    single = reproduction.collect_figures("families", "quick", "mlm", results[2:3])
-    assert (
-        single.rows["transformer"]["pseudo_perplexity"] == (50, 1) and "pairs_blimp" not in single.rows["transformer"]
-    )
 
 
 def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(sweep_files):
