@@ -101,7 +101,7 @@ def test_a_killed_run_has_the_same_milestones(run, make_config, monkeypatch, kil
 
 
 def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_share(run, make_config):
-    """Those that it keeps and those that it comes to are compared with the longer run's in test_longer.py."""
+    """Those that it keeps and those that it comes to are compared with the longer run's in test_extend.py."""
     short, _ = run
     cfg = make_config("extended", train__steps=12)
     shutil.copytree(short.workdir, cfg.workdir)

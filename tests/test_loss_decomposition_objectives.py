@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_gap import data
+from test_loss_decomposition import data
 
 from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
