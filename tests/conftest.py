@@ -127,13 +127,18 @@ def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="also run the tests that are marked as exhaustive")
 
 
+def is_left_out(item) -> bool:
+    """Whether a test is exhaustive, and its parameters are none of those that the marker leaves in: but=(ID, ...)."""
+    mark = item.get_closest_marker("exhaustive")
+    return mark is not None and not (hasattr(item, "callspec") and item.callspec.id in mark.kwargs.get("but", ()))
+
+
 def pytest_collection_modifyitems(config, items):
     """Leaves out exhaustive tests unless --all is set. Files with slow tests come first, those with most of them before
     the others: no worker is left with one at the end."""
     if not config.getoption("--all"):
-        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in {*left_out}]
+        config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+        items[:] = [item for item in items if not is_left_out(item)]
     slow = {}
     for item in items:
         slow[item.path] = slow.get(item.path, 0) + (item.get_closest_marker("slow") is not None)

@@ -10,7 +10,7 @@ import optax
 import pytest
 from small import small_config
 
-from mlm.base import config, errors, fields, types
+from mlm.base import config, types
 from mlm.training.run import checkpoint
 from mlm.training.step import optim
 

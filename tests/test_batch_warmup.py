@@ -10,10 +10,9 @@ import pytest
 from small import PLAIN, make_dataset_info, small_config, state_of
 from test_step import uneven
 
-from mlm.base import batch_warmup, config, errors, fields, files
+from mlm.base import batch_warmup, config, fields, files
 from mlm.base.types import BatchSums
-from mlm.training.compilation import cost
-from mlm.training.run import extension, log, resolution
+from mlm.training.run import extension, log
 from mlm.training.step import program, sharding, update
 
 PARTS = 4

@@ -1,36 +1,18 @@
 """The benchmark pairs rounds before it takes a median, its peers do the same work, and what is wrong is one line."""
 
-import csv
-import functools
-import json
 import os
 import subprocess
 import sys
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.benchmark import (
-    accelerator,
-    accelerator_sides,
-    flax_rnn,
-    generation,
-    growth,
-    machine,
-    matmul_limit,
-    mlm_step,
-    peers,
-    scaling,
-    side_processes,
-    timing,
-)
-from mlm.base import errors, recipe_constants
+from experiments.benchmark import flax_rnn, growth, matmul_limit, mlm_step, timing
+from mlm.base import recipe_constants
 from mlm.experiment import paper_recipes
 from mlm.models import MODELS, lm
-from mlm.report import table
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +102,7 @@ def test_the_exponent_of_a_power_law_is_found():
     assert growth.fit_exponent(sizes, 3.0 * sizes**1.7) == pytest.approx(1.7)
 
 
+@pytest.mark.exhaustive(but=("gru",))
 @pytest.mark.parametrize("cell", CELLS)
 def test_flax_nets_have_our_shape_and_train(cell):
     cfg = recurrent(cell)
@@ -149,6 +132,7 @@ def test_torch_nets_have_our_parameters_and_the_same_ones_give_our_loss(cell):
     assert "equal parameters give loss" in rnn.check_equal_work(recurrent(cell))
 
 
+@pytest.mark.exhaustive
 def test_both_heads_of_bert_learn():
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")
     pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[bench]")

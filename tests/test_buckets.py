@@ -11,8 +11,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 
 from mlm.base import buckets, config, errors, files, lease, storage
-from mlm.data.rows import bucket_cache, store
-from mlm.training.run import directory, log
+from mlm.data.rows import store
+from mlm.training.run import log
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
 

@@ -67,6 +67,7 @@ STEPS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @needs("v5e-4")
 @pytest.mark.parametrize("name", STEPS)

@@ -9,7 +9,6 @@ from small import small_config
 
 from mlm.base import fields, files
 from mlm.launch.sweep import runner, sweep_state, worker
-from mlm.training.run import directory, loop, vmapped_runs
 from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow

@@ -230,6 +230,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_site_reads_nothing_from_the_network(site):
     pages = sorted(site.rglob("*.html"))
@@ -239,6 +240,7 @@ def test_the_site_reads_nothing_from_the_network(site):
         assert not [tag for tag in tags if re.search(r"""(src|href)=["']?(https?:)?//""", tag)], page
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_generated_pages_are_those_of_the_code(site):
     configuration = (site / "reference" / "configuration.html").read_text()
@@ -253,6 +255,7 @@ def test_generated_pages_are_those_of_the_code(site):
     assert not re.search(r"\d \([\d.,]+\N{EN DASH}", page) and "\N{WORD JOINER}\N{EN DASH}" in page
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_archive_of_runs_has_its_report(site):
     assert re.findall(r'href="(reports/[^"]*)"', (site / "results.html").read_text()) == [

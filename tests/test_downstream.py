@@ -12,8 +12,8 @@ from small import small_config
 
 from mlm.base import errors, fields, lease
 from mlm.evaluation import evaluation_tasks
-from mlm.launch.sweep import sweep_points, sweep_state
-from mlm.training.run import directory, divergence, finetuning_recipe, log, loop, resolution
+from mlm.launch.sweep import sweep_state
+from mlm.training.run import divergence, log, loop, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.preemption import RunStopped
 

@@ -73,17 +73,6 @@ def test_a_fine_tuning_that_is_no_better_than_none_has_failed(score, value, fail
     assert one["values"] == [0.8, 0.125 if value is None else value]  # what has diverged counts as the majority class
 
 
-def test_what_was_asked_is_told_apart_by_files_and_grid_alone():
-    def sha(*each):
-        (one,) = finetuned_tasks.summarize(answers(*each)).values()
-        return one["sha256"]
-
-    assert sha(tuned(1e-3, 0, 0.8)) == sha(tuned(1e-3, 0, 0.7))
-    assert sha(tuned(1e-3, 0, 0.8), tuned(2e-3, 0, 0.8)) == sha(tuned(2e-3, 0, 0.8), tuned(1e-3, 0, 0.8))
-    others = tuned(2e-3, 0, 0.8), tuned(1e-3, 1, 0.8), tuned(1e-3, 0, 0.8, what="cd" * 32)
-    assert len({sha(tuned(1e-3, 0, 0.8)), *map(sha, others)}) == 4
-
-
 def add_tasks(one, *each):
     one["summary"]["finetuned_tasks"] = finetuned_tasks.summarize(answers(*each))
     one["evaluation_scores"] = evaluation_tasks.list_scores(one)

@@ -13,8 +13,8 @@ from small import VOCAB, build, drawn_config, small_config
 from mlm.base import errors, fields, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import pack
-from mlm.evaluation import anisotropy, embeddings, evaluation_tasks, sentence_similarity
-from mlm.evaluation.evaluation_tasks import EVALUATION_TASKS, EVALUATIONS
+from mlm.evaluation import anisotropy, sentence_similarity
+from mlm.evaluation.evaluation_tasks import EVALUATIONS
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report import evaluation_scores
 from mlm.training.run.trained_run import TrainedRun

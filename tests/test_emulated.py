@@ -104,6 +104,7 @@ def server(monkeypatch):
             each.cache_clear()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_on_a_bucket_killed_and_continued_is_that_of_a_disk(server, tmp_path):
     there, here = "gs://lab/runs/there", str(tmp_path / "runs" / "here")

@@ -17,7 +17,7 @@ from mlm.launch.sweep import table_rehearsal
 from mlm.objectives import mlm
 from mlm.report import series, summary
 from mlm.report.table import Column
-from mlm.training.run import directory, loop, resolution
+from mlm.training.run import loop, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 from mlm.training.validation import references
@@ -134,6 +134,7 @@ def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands
     ]
 
 
+@pytest.mark.exhaustive(but=("objectives", "masking_mix", "probing", "default_recipe", "optimizers"))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "dynamic_masking"])  # by the command, below
 def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):

@@ -8,8 +8,8 @@ import pytest
 from scipy.special import expit, softmax
 from small import LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
 
-from mlm.base import errors, fields, types
-from mlm.objectives import OBJECTIVES, bilstm, features, tagging
+from mlm.base import types
+from mlm.objectives import OBJECTIVES, features, tagging
 
 LAYERS, ROWS, WIDTH = 5, 3, 6
 H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).astype(np.float32)

@@ -10,20 +10,12 @@ import pytest
 from small import PLAIN, batch, drawn_config, make_dataset_info, prepare_finetuning, small_config, state_of
 
 from mlm.base import config, errors, fields
+from mlm.cli import finetune as command
 from mlm.data.language import synthetic_task as language
 from mlm.evaluation import evaluation_tasks
-from mlm.training.run import (
-    checkpoint,
-    directory,
-    finetuning_recipe,
-    initialization,
-    loop,
-    preemption,
-    resolution,
-    trained_run,
-)
+from mlm.training.run import checkpoint, finetuning_recipe, initialization, loop, preemption, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
-from mlm.training.step import program, trainable
+from mlm.training.step import program
 
 pytestmark = pytest.mark.slow
 STACK = "['layers']"
@@ -217,3 +209,13 @@ def test_predictions_of_dev_and_test_are_written_and_give_the_scores(tuned):
 )
 def test_a_small_model_sees_few_examples_more_often(width, examples, batch_size, epochs):
     assert finetuning_recipe.choose_epochs(width, examples, batch_size) == epochs
+
+
+@pytest.mark.parametrize(
+    ("predicted", "said"), [("aabb", "never predicted: 'c', 'd', 2 of 4 examples of dev"), ("abcd", ""), ("aaaa", "")]
+)
+def test_classes_that_are_never_predicted_are_a_line(predicted, said):
+    line = command.describe_unpredicted_classes(
+        [{"gold": gold, "predicted": label} for gold, label in zip("abcd", predicted, strict=True)]
+    )
+    assert bool(line) == bool(said) and line.startswith(said) and "\n" not in line

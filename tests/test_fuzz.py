@@ -332,6 +332,7 @@ def test_no_command_line_ends_in_a_traceback(folder, tmp_path, words):
     assert not done.returncode or done.stderr.strip().splitlines()[-1].startswith("error: "), done.stderr
 
 
+@pytest.mark.exhaustive(but=("train",))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "sweep", "evaluate"])
 def test_ctrl_c_at_any_moment_of_the_start_is_one_line(name, folder):
@@ -361,6 +362,7 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(name, folder):
     assert 130 in ends and ends <= {130, 0, 2, -signal.SIGINT}  # the last: Python itself was about to end
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_reader_that_is_gone_and_a_disk_that_is_full_end_quietly(folder):
     listed = f"{sys.executable} -m mlm sweep list {folder}/many.py"

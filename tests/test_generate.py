@@ -168,17 +168,9 @@ def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked
 @pytest.mark.parametrize(
     ("what", "how"),
     [
-        ("unmask_order = 'confidence'", {"unmask_order": "confidence"}),
         ("temperature = 1.0", {"num_beams": 2, "temperature": 1.0}),
-        ("num_return_sequences = 3", {"num_return_sequences": 3}),
-        ("max_length = 17", {"max_length": 17}),
         ("max_length = 1: expected at least 2", {"max_length": 1}),
-        ("seed = 18446744073709551616", {"seed": 2**64}),
         ("num_beams = 2.5: expected a whole number", {"num_beams": 2.5}),
-        ("top_p = 0", {"top_p": 0, "temperature": 1.0}),
-        ("text = 'w1 w1", {"prompt": "w1 " * 15}),
-        ("text = 'w1 [MASK]': expected one w", {"prompt": "w1 [MASK]"}),
-        ("length_penalty = 'men'", {"num_beams": 2, "length_penalty": "men"}),
     ],
 )
 def test_what_cannot_be_written_is_said_in_a_line(model, what, how):

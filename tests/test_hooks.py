@@ -10,9 +10,7 @@ from small import make_dataset_info, small_config, small_program
 
 from mlm.base import config, fields
 from mlm.base.types import BatchSums
-from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, log, loop, periodic_evaluation, plateau, profile, progress, training_run
+from mlm.training.run import checkpoint, loop, periodic_evaluation, plateau, profile, progress, training_run
 from mlm.training.run.hook import Hook
 
 
@@ -150,3 +148,19 @@ def test_some_steps_are_traced_and_the_run_says_where(tmp_path):
         assert (hook.folder is not None) == (step in (2, 3))
     (trace,) = tmp_path.rglob("*.xplane.pb")
     assert b"PjitFunction" in trace.read_bytes() and [str(tmp_path / "profile") in line for line in lines] == [True]
+
+
+def test_the_time_left_counts_from_the_end_of_the_first_step(capsys, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    bar = progress.Progress(0, 11, "a")
+    for step, seconds in ((1, 60), (2, 61), (3, 62)):  # the first step compiles for a minute
+        clock[0] = seconds
+        bar.advance(step)
+        if bar.is_stale():
+            bar.log({"loss": 1.0})
+    clock[0], bar.last_shown = 100, 60
+    assert bar.is_stale()
+    clock[0] = 62
+    bar.show("x")
+    assert capsys.readouterr().out.splitlines() == ["a: step 1/11, loss 1.000", "a: step 3/11, x, 0:08 left"]

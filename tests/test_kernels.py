@@ -102,6 +102,7 @@ def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     assert read_kernels(cfg) == "gelu"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_runs_that_began_with_other_kernels_are_trained_alone(tmp_path):
     points = [

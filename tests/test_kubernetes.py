@@ -372,3 +372,10 @@ def test_the_image_holds_the_code_where_the_pods_look_for_it():
     copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
     assert copied == {*code_snapshot.PACKAGES, *code_snapshot.SETUP_FILES}
     assert f"WORKDIR {kubernetes.OPTIONS['code'].default}" in lines
+
+
+def test_pods_of_tpus_use_their_host_s_network():
+    for name in JOBS:
+        pod = pod_of(documents(job(**JOBS[name]))[0])
+        found = pod.get("hostNetwork"), pod.get("dnsPolicy")
+        assert found == ((True, "ClusterFirstWithHostNet") if name in ("tpu", "host") else (None, None))

@@ -16,7 +16,7 @@ from mlm.cli import evaluate
 from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks
 from mlm.report import charts, figures, milestone_curves, specs
-from mlm.training.run import checkpoint, directory, loop, milestones, preemption, trained_run, training_run
+from mlm.training.run import checkpoint, loop, milestones, trained_run, training_run
 from mlm.training.run.directory import RunDirectory
 
 STEPS = 8
@@ -100,7 +100,7 @@ def test_a_killed_run_has_the_same_milestones(run, make_config, monkeypatch, kil
 
 
 def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_share(run, make_config):
-    """Those that it keeps and those that it comes to are compared with the longer run's in test_longer.py."""
+    """Those that it keeps and those that it comes to are compared with the longer run's in test_extend.py."""
     short, _ = run
     cfg = make_config("extended", train__steps=12)
     shutil.copytree(short.workdir, cfg.workdir)

@@ -19,6 +19,7 @@ def test_it_is_kept_without_outputs():
         assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == ([], None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_every_cell_runs(tmp_path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")

@@ -10,7 +10,7 @@ import optax
 import pytest
 from small import ONE_EACH, build, drawn_config, small_config
 
-from mlm.base import batch_warmup, config, errors, fields, types
+from mlm.base import batch_warmup, config, types
 from mlm.data.rows import pack
 from mlm.models import layers
 from mlm.training.run import checkpoint, loop, preemption, trained_run

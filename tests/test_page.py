@@ -49,30 +49,6 @@ def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
     assert all_charts(sweep)["accuracy-by-step"].references[0].y[0].mean == 0.5 and chart.y == LOSS
 
 
-def test_curves_have_their_places_on_all_axes_and_files_say_the_same(sweep, tmp_path):
-    chart = all_charts(sweep)["excess_loss-by-step"]
-    at = {axis.name: axis.x[1] for axis in chart.axes}  # means of seeds 0 and 1
-    assert at == {"step": [2, 4], "tokens": [2048.25, 4096.5], "seconds": [4.25, 8.5], "flops": [0.5e9, 1e9]}
-    cost, training = (all_charts(sweep)[name] for name in ("excess_loss-by-cost", "training"))
-    assert [one.x for one in cost.charts] == ["training tokens", "seconds of training", "training FLOPs"]
-    assert cost.charts[2].series[1].x == at["flops"] and cost.charts[2].series[1].y == chart.series[1].y
-    figures.draw_chart(tmp_path, training, charts.assign_styles([training]))
-    with (tmp_path / "training.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["series"] == "gru-tiny"]
-    assert [
-        (
-            float(row["step"]),
-            float(row["flops"]),
-            float(row["training_gradient_norm"]),
-            float(row["training_learning_rate"]),
-        )
-        for row in rows
-    ] == [(2, 0.5e9, 1, 5e-6), (4, 1e9, 1, 2.5e-6)]
-    assert [one.y_name for one in training.charts] == [
-        f"training_{name}" for name in ("loss", "gradient_norm", "learning_rate", "tokens_per_second")
-    ]
-
-
 def list_labels(chart):
     """The labels of what a figure draws, by the name of its layer."""
     svg = vl_convert.vegalite_to_svg(figures.build_figure(chart, charts.assign_styles([chart])))

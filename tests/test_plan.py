@@ -41,6 +41,7 @@ def uncounted(monkeypatch):
     monkeypatch.setattr(cost, "count_step_flops", lambda cfg, vocab_size: 1e9)
 
 
+@pytest.mark.exhaustive(but=("0.15",))
 @pytest.mark.parametrize("rate", [0.15, 0.8])
 def test_flops_of_base_are_six_n_d_and_attention(rate):
     cfg = resolution.resolve(
@@ -75,6 +76,7 @@ def test_more_devices_take_less_time_and_memory_each():
     assert allocated() - before < rows[0]["parameters"]
 
 
+@pytest.mark.exhaustive(but=("transformer", "lstm"))
 @pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize(
     "member_of",
@@ -119,6 +121,7 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
     assert "cannot be planned: x = 1: expected 2" in said[1] and " fits (" in said[2]
 
 
+@pytest.mark.exhaustive(but=("estimated",))
 @pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize("exact", [False, True], ids=["estimated", "compiled"])
 def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):

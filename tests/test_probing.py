@@ -7,7 +7,6 @@ from test_experiments import result
 from experiments import probing
 from mlm.base.estimates import Score, SeedRange
 from mlm.evaluation import evaluation_tasks, finetuned_tasks
-from mlm.report import table
 
 F1 = Score("f1", "held-out micro-F1", ("right", "found", "weight", "weight"), "f1", better=1, share=True)
 GRAVITY = Score("gravity", "centre of gravity", ("gravity", "weight"))

@@ -11,7 +11,6 @@ from small import VOCAB, drawn_config, make_dataset_info
 
 from mlm.base import fields, static_config
 from mlm.data.rows import pack
-from mlm.objectives import masking
 from mlm.training.compilation import cost
 from mlm.training.run import loop
 from mlm.training.step import program

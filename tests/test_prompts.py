@@ -7,9 +7,8 @@ import pytest
 from small import build, small_config
 
 from mlm.base import config, errors, fields, types
-from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-from mlm.cli import evaluate
-from mlm.data.tokenizers import kinds, words
+from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
+from mlm.data.tokenizers import words
 from mlm.evaluation import evaluation_tasks, few_shot, prompts
 from mlm.inference import masked_queries
 from mlm.training.run import finetuning_recipe
@@ -125,40 +124,6 @@ def test_texts_are_cut_and_the_hidden_place_stays(run):
         assert ids_L[0] == CLS and ids_L[ids_L != PAD][-1] == SEP
     with pytest.raises(errors.ConfigError, match=r"^--pattern = .*: expected a pattern that leaves room for texts"):
         prompts.build_queries(run.tokenizer, "{text} [MASK] " + "was " * 13, [["w1", 0]], 16)
-
-
-def test_words_that_are_not_one_entry_of_the_vocabulary_are_errors(run):
-    pieces = kinds.train_tokenizer(
-        small_config(tokenizer__kind="wordpiece", tokenizer__vocab_size=30).tokenizer,
-        iter(["good great abc", "good gr at"] * 9),
-    )
-    assert prompts.encode_verbalizers(
-        run.tokenizer, "{text} It was [MASK] .", {"0": "terrible", "1": "great"}
-    ).tolist() == [run.tokenizer.pieces.index("terrible"), run.tokenizer.pieces.index("great")]
-    split = pieces.encode("gooda")
-    for tokenizer, said, message in (
-        (
-            run.tokenizer,
-            {"0": "terrible", "1": "awful"},
-            r"^verbalizer of label 1 = 'awful': expected a word of the run's vocabulary; .* '\[UNK\]'$",
-        ),
-        (
-            run.tokenizer,
-            {"0": "Yes No", "1": "great"},
-            r"^verbalizer of label 0 = 'Yes No': expected one entry of .*, where it has 2 pieces: 'Yes', 'No'$",
-        ),
-        (run.tokenizer, {"0": "great", "1": "great"}, r"^verbalizer of label 1 = 'great': expected another word"),
-        (run.tokenizer, {"0": " ", "1": "great"}, r"^verbalizer of label 0 = ' ': expected a word .* are none$"),
-        (
-            pieces,
-            {"0": "gooda", "1": "abc"},
-            f"where it has {len(split)} pieces: " + ", ".join(repr(pieces.pieces[i]) for i in split),
-        ),
-    ):
-        with pytest.raises(errors.ConfigError, match=message) as caught:
-            prompts.encode_verbalizers(tokenizer, "{text} It was [MASK] .", said)
-        assert "\n" not in str(caught.value)
-    assert UNK not in split and len(split) > 1
 
 
 def test_the_examples_are_those_of_the_papers_code():

@@ -11,7 +11,6 @@ import pytest
 from mlm.base import conditional_fields, config, derived_fields, errors, fields
 from mlm.cli import sweep, train
 from mlm.data.language import grammar
-from mlm.data.tasks import task_specs
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 from mlm.training.run import resolution

@@ -17,7 +17,7 @@ from small import environment
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, directory, divergence, loop, provenance, resolution
+from mlm.training.run import divergence, loop, resolution
 from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from small import environment
 
-from mlm.base import config, fields, files
-from mlm.launch.sweep import runner
-from mlm.training.run import directory
+from mlm.base import files
 from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -160,6 +158,7 @@ def test_asked_to_stop_every_worker_saves(folder, undisturbed):
     assert sum(1 for path in root.glob("*/checkpoints/*") if path.name.isdigit()) >= saved
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_on_a_terminal_ends_all_in_a_line_while_workers_start(folder):
     """A terminal tells every process of its group."""
     process = start(folder, "starting", "--workers=2")

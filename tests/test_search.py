@@ -207,21 +207,6 @@ def test_the_expected_best_of_k_is_that_of_draws_with_replacement():
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--rungs=a"], "--rungs: 'a': expected 0 <= value"),
-        (["--points=a"], "--points: no such flag of mlm sweep search"),
-    ],
-)
-def test_bad_flags_end_in_one_line(tmp_path, flags, message):
-    path = write_experiment(tmp_path)
-    with pytest.raises(errors.ConfigError) as raised:
-        command.main(["sweep", "search", str(path), f"workdir={tmp_path / 'runs'}", *flags])
-    assert message in str(raised.value) and "\n" not in str(raised.value)
-    assert not (tmp_path / "runs" / "search").exists()
-
-
-@pytest.mark.parametrize(
     ("space", "message"),
     [
         ("{'optim.learning_rte': Uniform(0.1, 0.2)}", "did you mean config.optim.learning_rate?"),

@@ -108,6 +108,7 @@ class Chip:
 SLICES = {"slice": 2, "data": 2}
 
 
+@pytest.mark.exhaustive
 def test_gradients_are_sent_in_half_the_bytes_if_the_config_says_so(whole):
     found = [train(member(mode, parallel__reduce_dtype="bfloat16"), 4)[0] for mode in ("fsdp", "data_parallel")]
     for losses in found:
@@ -158,6 +159,7 @@ def test_each_device_has_its_part_and_no_more(four):
         assert part == leaf.size / 4 if matrix else part == leaf.size, path
 
 
+@pytest.mark.exhaustive(but=("lstm", "muon, averaged"))
 @pytest.mark.parametrize(
     ("changes", "devices"),
     [
@@ -313,6 +315,7 @@ def continue_run(cfg, count):
         return run.start_step, [float(steps.make_step({0: next(run.batches)})(0)["loss"]) for _ in range(count)]
 
 
+@pytest.mark.exhaustive
 def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_and_one_process_goes_on(tmp_path):
     """SIGTERM as a cluster sends it, to the second of them."""
     (tmp_path / "text.txt").write_text("\n".join(f"w{n % 7} w{n % 11} w{n % 13} w{n % 5} ." for n in range(400)))

@@ -1,7 +1,5 @@
 """Sweeps on a real SLURM of this machine's own: whatever befalls their jobs, each point is done once, as it is alone.
 
-    MLM_SLURM=1 python -m pytest tests/test_slurm.py
-
 It takes minutes, and Debian's slurm-wlm and munge (apt-get install; no service needs to run).
 """
 
@@ -22,10 +20,10 @@ from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.slurm import CLUSTER as SLURM
 from mlm.training.run.directory import RunDirectory
 
-pytestmark = pytest.mark.skipif(
-    "MLM_SLURM" not in os.environ or bool(own_slurm.missing()),
-    reason=f"takes minutes: MLM_SLURM=1 asks for it; not here: {', '.join(own_slurm.missing()) or 'nothing'}",
-)
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.skipif(bool(own_slurm.missing()), reason=f"not here: {', '.join(own_slurm.missing())}"),
+]
 
 ROOT = Path(__file__).parents[1]
 STEPS = 800

@@ -240,6 +240,7 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(folders, texts, tmp_pat
         assert (begun["model"]["token"]["embedding"] != 1).all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_fine_tuned_from_a_folder_it_predicts_without_it(folders, texts, tmp_path, monkeypatch):
     shutil.copytree(folders["roberta"], tmp_path / "theirs")

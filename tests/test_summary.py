@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from test_experiments import FLOORS, OWN, about, result
 
-from mlm.base import config, errors, fields
+from mlm.base import config, fields
 from mlm.evaluation import evaluation_tasks
 from mlm.evaluation.sentence_scores import METRIC
 from mlm.objectives import mlm
-from mlm.report import evaluation_sets, run_columns, summary, table
+from mlm.report import evaluation_sets, summary, table
 from mlm.training.validation import references
 
 

@@ -93,6 +93,7 @@ def plan_point(name, cfg):
         return plan.plan_point("a", cfg, options._replace(compile_mesh=compile_mesh))
 
 
+@pytest.mark.exhaustive
 @needs("v5e-4")
 def test_libtpu_plans_what_fits_and_what_does_not():
     changes = {"tokenizer__vocab_size": 500, "data__path": "t.txt", "train__batch_size": 64, "model__dtype": "bfloat16"}
@@ -103,6 +104,7 @@ def test_libtpu_plans_what_fits_and_what_does_not():
     assert gradients <= all_reduced < 1.1 * gradients
 
 
+@pytest.mark.exhaustive
 @needs("H100-8")
 def test_the_compiler_of_gpus_plans_too():
     cfg = small_config("transformer", model__num_layers=1, train__batch_size=64, tokenizer__vocab_size=500)

@@ -126,6 +126,7 @@ def test_a_large_corpus_is_sampled_evenly(monkeypatch):
     assert sample == kinds._sample_sentences(str(i) for i in range(10_000))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "udhr2").is_dir(), reason="needs ../shared/data/udhr2")
 def test_one_vocabulary_over_338_languages():

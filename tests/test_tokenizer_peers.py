@@ -247,6 +247,7 @@ def test_the_file_is_what_they_say(name, tmp_path):
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("name", theirs.FOLDERS)
 def test_ten_thousand_lines_are_their_ids(name, tmp_path):
@@ -255,6 +256,7 @@ def test_ten_thousand_lines_are_their_ids(name, tmp_path):
     assert read_there(tmp_path, lines) == theirs.encode_lines(tmp_path, lines)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @KINDS
 def test_ten_thousand_lines_are_our_ids_there(kind, tmp_path):

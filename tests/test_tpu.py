@@ -121,6 +121,7 @@ def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
     assert "ALREADY_EXISTS" not in "".join(logs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_cancelled_job_leaves_nothing(cloud, tmp_path):
     path = submit(tmp_path, [work(0, 60), work(1, 60)], max_running=1)
@@ -133,6 +134,7 @@ def test_a_cancelled_job_leaves_nothing(cloud, tmp_path):
     assert calls(cloud, "create") == ["create lab-1-0"] and not (cloud / "done").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_who_follows_may_be_killed(cloud, tmp_path):
     """What is there is seen all the same, and the same script goes on with it."""
@@ -146,6 +148,7 @@ def test_who_follows_may_be_killed(cloud, tmp_path):
     assert (cloud / "done").read_text().split() == ["0", "0"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_slice_short_of_a_host_is_not_taken_for_started(cloud, tmp_path):
     """Those that were there are started again with the others: two slices of two hosts."""
@@ -156,6 +159,7 @@ def test_a_slice_short_of_a_host_is_not_taken_for_started(cloud, tmp_path):
     assert len(calls(cloud, "scp")) == 2 and "--node-count=2 --node-prefix=lab-1-0" in (cloud / "calls").read_text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_needs_no_accelerator_runs_here_when_the_jobs_before_it_have_ended(cloud, tmp_path):
     first = submit(tmp_path, [work(7, 1)], ())

@@ -11,18 +11,7 @@ import pytest
 from small import make_letters_config
 
 from mlm.base import errors, fields, files
-from mlm.data.text import warnings_
-from mlm.training.run import (
-    directory,
-    divergence,
-    log,
-    loop,
-    periodic_evaluation,
-    preemption,
-    resolution,
-    trackers,
-    vmapped_runs,
-)
+from mlm.training.run import divergence, log, loop, preemption, vmapped_runs
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 
@@ -179,6 +168,7 @@ def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
         }
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder, monkeypatch):
     cfg = make_config(folder, "ended badly")
 
@@ -197,6 +187,7 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
     assert read_wandb_exits(cfg.workdir) == [1, 143, 0] and read_mlflow_status(cfg.workdir) == "FINISHED"
 
 
+@pytest.mark.exhaustive
 def test_vmapped_runs_have_trackers_of_their_own(folder):
     configs = [make_config(folder, f"group{seed}", seed=seed) for seed in (0, 1)]
     vmapped_runs.train(configs)

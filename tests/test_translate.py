@@ -10,17 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import translation
 from mlm.base import config, errors, fields, types
-from mlm.base.estimates import ItemInterval, Score
 from mlm.base.special import CLS
 from mlm.data.rows import parallel_text as rows
 from mlm.data.text.parallel_text import Pair
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import evaluation_tasks, translation_scores
 from mlm.evaluation.evaluations import EvaluationCase
-from mlm.report import evaluation_tables
-from mlm.training.run import directory, resolution
+from mlm.training.run import resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel
 

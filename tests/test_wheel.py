@@ -142,6 +142,7 @@ def test_what_needs_an_extra_ends_at_its_start_in_one_line_that_names_the_extra(
     assert call("mlm", *words, code=2).stderr.splitlines() == [f"error: {line}"]
 
 
+@pytest.mark.exhaustive(but=("clone",))
 @pytest.mark.parametrize("name", ["mlm", "clone", "orbax"])
 def test_a_clone_of_any_name_is_imported_from_the_folder_beside_it_and_logs_its_own_lines_alone(tmp_path, name):
     copy_tree(tmp_path / name)

@@ -5,7 +5,6 @@ line names the damage, or all outcomes are bit for bit the same, parameters incl
 """
 
 import contextlib
-import logging
 import random
 import shutil
 from pathlib import Path

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_gap import data
+from test_loss_decomposition import data
 
 from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
 from mlm.data.language import causal_posterior, diffusion_bound, grammar, infilling_posterior, posterior
 from mlm.evaluation import loss_decomposition
-from mlm.evaluation.evaluations import EvaluationCase
 from mlm.training.run import trained_run
 from mlm.training.step import program
 from mlm.training.validation import floors, references, split_scores

@@ -17,12 +17,11 @@ from mlm.base import fields, recipe_constants, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
 from mlm.data.language import causal_posterior, grammar, posterior, word_classes
 from mlm.data.rows import pack
-from mlm.evaluation import evaluation_tasks, loss_decomposition
-from mlm.evaluation.evaluations import EvaluationCase
+from mlm.evaluation import loss_decomposition
 from mlm.report import excess_loss
 from mlm.training.run import trained_run
 from mlm.training.step import program
-from mlm.training.validation import floors, references, split_scores
+from mlm.training.validation import references, split_scores
 
 
 @pytest.fixture(scope="module")

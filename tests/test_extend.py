@@ -1,26 +1,21 @@
 """A run trained longer is, bit for bit, the longer run from scratch; a kill leaves the old run or the longer one."""
 
 import json
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from small import drawn_config, environment, stop_at
+from small import drawn_config, stop_at
 
 from mlm.base import config, errors, fields, files
-from mlm.cli import entry
 from mlm.data.rows import pack
-from mlm.training.run import checkpoint, directory, extension, loop, preemption, trained_run
+from mlm.training.run import checkpoint, extension, loop, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import optim
 
 SHORT, LONG = 8, 12
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +74,7 @@ def assert_from_scratch(further):
     jax.tree.map(np.testing.assert_array_equal, read_run(further), read_run(scratch))
 
 
+@pytest.mark.exhaustive(but=("wsd-5",))
 @pytest.mark.parametrize(("schedule", "start"), [("constant", SHORT), ("wsd", 5)])
 def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, schedule, start):
     cfg = copy_run(f"{schedule}-more", schedule, train__steps=LONG)
@@ -113,6 +109,7 @@ def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     assert_from_scratch(last)
 
 
+@pytest.mark.exhaustive(but=("before", "after", "checkpoint"))
 @pytest.mark.parametrize("where", ["before", "after", "held_out.npz", "evaluations.json", "result.json", "checkpoint"])
 def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatch):
     cfg = copy_run(f"killed-{where}", "wsd", train__steps=LONG)
@@ -210,30 +207,3 @@ def test_rates_are_the_same_for_just_as_many_steps_as_said(schedule):
         np.testing.assert_array_equal(shares[0][:same], shares[1][:same])
         if schedule == "wsd" and same < steps:
             assert shares[0][same] < shares[0][same - 1]
-
-
-@pytest.mark.slow
-def test_the_command_offers_it_and_does_it(copy_run, capsys):
-    cfg = copy_run("command", "constant", train__steps=LONG)
-    said = [
-        f"--config.{name}={value}"
-        for name, value in fields.flatten(cfg).items()
-        if value != fields.flatten(config.Config())[name]
-    ]
-
-    def refuse(why, *more):
-        with pytest.raises((errors.ConfigError, SystemExit)) as refused:
-            entry.run_command(["train", *said, *more])
-        assert re.search(why, f"{refused.value} {capsys.readouterr().err}")
-
-    refuse(r"config\.train\.steps = 12, there 8; choose another config\.workdir, such as workdir=.*or --extend_to")
-
-    def run(*more):
-        words = [sys.executable, "-m", "mlm", "train", *said, "--extend_to=12", *more]
-        return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment())
-
-    assert "--extend_to = 12: expected a single process" in run("--distributed").stderr
-    done = run()
-    assert done.returncode == 0 and "continuing from step 8" in done.stdout, done.stderr
-    assert "12 steps, 2 of them warm-up" in done.stdout
-    refuse("warmup_fraction = 0.3, there 0.16.*or --extend_to")

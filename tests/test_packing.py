@@ -200,3 +200,12 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_sentences_are_those_that_the_expression_ends():
+    draw = random.Random(0)
+    for _ in range(2000):
+        text = "".join(draw.choice(ODD) for _ in range(draw.randint(1, 12)))
+        assert list(corpus.split_sentences(text)) == [
+            s for part in corpus.SENTENCE_END.split(text) if (s := part.strip())
+        ]

@@ -216,24 +216,6 @@ def test_the_lengths_are_those_of_the_least_cost(program_tokens):
     assert batching.choose_lengths([], 100, program_tokens) == lengths
 
 
-def test_what_the_model_does_not_read_is_one_line_with_the_counts(models, caplog):
-    model = models["words"]
-    texts = ["zzz qqq .", "the sky is green .", " ".join(["apple"] * 50), "the zzz is [MASK] ."]
-    said = "of 4 texts the model reads only a part: "
-    truncated = f"1 truncated to {model.length} tokens, the length of its training sequences"
-    unknown = "with words that its vocabulary does not have ([UNK])"
-    for call, given, expected in (
-        (model.encode, texts, f"{said}{truncated}; 2 {unknown}"),
-        (model.logits, texts, f"{said}{truncated}; 2 {unknown}"),
-        (model.fill_mask, texts[3:] * 4, f"{said}4 {unknown}"),
-        (model.pseudo_log_likelihood, texts[:2] * 2, f"{said}2 {unknown}"),
-        (model.encode, texts[1:2], ""),
-    ):
-        caplog.clear()
-        call(given)
-        assert [record.getMessage() for record in caplog.records] == ([expected] if expected else [])
-
-
 def test_scores_hide_each_token_alone(models):
     model, text = models["wordpiece"], "the apple is red ."
     ids = batching.encode_text(model.tokenizer, text)
