@@ -134,6 +134,15 @@ def test_links_lead_to_files_of_a_clone(page):
     assert [target for target in files if not (ROOT / page).parent.joinpath(target).exists()] == []
 
 
+def test_the_trip_of_a_run_names_files_and_their_functions():
+    first, second = PAGES["docs/design/trip.md"].split("\n## ")
+    for part, most in ((first, 15), (second, 6)):
+        stations = re.findall(r"^\| \d+ \|.*\| `(\S+)` \| `(\w+)` \|$", part, re.MULTILINE)
+        assert 0 < len(stations) <= most
+        for file, name in stations:
+            assert re.search(rf"^(?:def|class) {name}\b", (ROOT / file).read_text(), re.MULTILINE), (file, name)
+
+
 NOTEBOOK = json.loads((ROOT / "experiments" / "use.ipynb").read_text())
 SOURCES = PAGES | {
     "use.ipynb": "\n".join("".join(cell["source"]) for cell in NOTEBOOK["cells"]),
