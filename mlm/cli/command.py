@@ -234,17 +234,19 @@ def parse_value(name: str, text: str) -> Any:
         raise errors.ConfigError(f"config.{name} = {text!r}: expected {expected}") from None
 
 
-def check_files(layers: Sequence[fields.Layer]) -> None:
-    """Raises ConfigError for a vocabulary, text or folder that is not there, before the seconds of JAX's import."""
-    from mlm.data.text import files as corpus_files
-    from mlm.data.tokenizers import kinds
+def check_layers(layers: Sequence[fields.Layer]) -> None:
+    """Raises ConfigError for a value that no field can have, and for a vocabulary, text or folder that is not there.
 
-    for name, value in {name: value for layer in layers for name, value in layer.values.items() if value}.items():
-        if name in ("data.path", "data.validation_path"):
+    It does so before the seconds of JAX's import.
+    """
+    from mlm.data.text import files as corpus_files
+
+    values = {name: value for layer in layers for name, value in layer.values.items()}
+    fields.check_values(fields.override(config.Config(), values))
+    for name, value in values.items():
+        if value and name in ("data.path", "data.validation_path"):
             corpus_files.find_files(f"config.{name}", value)
-        elif name == "tokenizer.kind":
-            errors.require_one_of("config.tokenizer.kind", value, list(kinds.KINDS))
-        elif name in ("tokenizer.path", "downstream.path", "eval.sts") and not buckets.is_bucket_path(value):
+        elif value and name in ("tokenizer.path", "downstream.path", "eval.sts") and not buckets.is_bucket_path(value):
             errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, "a path that is there")
 
 

@@ -51,7 +51,7 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
-    command.check_files(config_flags.load_layers())
+    command.check_layers(config_flags.load_layers())
     from mlm.base import fields
     from mlm.base.estimates import read_first_score, read_scores
     from mlm.data.tasks import task_file

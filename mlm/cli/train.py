@@ -129,7 +129,7 @@ def main(words: list[str]) -> None:
             sys.exit(local_processes.run_on_host(sys.orig_argv[1:]))
     with consistency.agreement(processes) as facts:
         args, layers = parse_words(words)
-        command.check_files(layers)
+        command.check_layers(layers)
         if args.local_processes and not is_child:
             launch_locally(args, layers)
         cfg = resolve_config(args, layers, facts)
