@@ -96,6 +96,7 @@ def test_what_needs_no_jax_to_be_found_wrong_is_said_before_its_import(tmp_path)
         "train data.path=nowhere/*.txt": "no file matches",
         "train data.path=texts.txt data.validation_path=nowhere": "config.data.validation_path",
         "train tokenizer.kind=wrod": "did you mean 'words'",
+        "train mask.rate=2": "config.mask.rate = 2.0: expected 0 < value < 1",
         "train tokenizer.path=nowhere": "config.tokenizer.path",
         "finetune run eval.sts=nowhere": "config.eval.sts",
         "similar run text": "--file = ''",
