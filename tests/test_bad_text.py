@@ -5,9 +5,9 @@ import tracemalloc
 
 import pytest
 
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, warnings_
 from mlm.data.rows import pack, tokenization
-from mlm.data.text import corpus, files, warnings_
+from mlm.data.text import corpus, files
 from mlm.training.run import loop, resolution
 
 

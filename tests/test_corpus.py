@@ -8,11 +8,11 @@ import tracemalloc
 import pytest
 from small import drawn_config
 
-from mlm.base import config, errors
+from mlm.base import config, errors, warnings_
 from mlm.base.special import CLS, SEP
 from mlm.data.language import grammar
 from mlm.data.rows import pack
-from mlm.data.text import corpus, files, warnings_
+from mlm.data.text import corpus, files
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,8 @@ import own_slurm
 import pytest
 from small import environment
 
-from mlm.base import config, errors, fields, files
+from mlm.base import config, errors, fields, files, warnings_
 from mlm.cli import sweep as command
-from mlm.data.text import warnings_
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster import slurm
 from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state

@@ -9,7 +9,6 @@ not count as damaged.
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import operator
@@ -19,9 +18,7 @@ from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from absl import logging
-
-from mlm.base import buckets, errors
+from mlm.base import buckets, errors, warnings_
 from mlm.base.storage import BUCKET, DISK, get_storage
 
 MAX_REGULAR_BYTES = 2**28  # of a JSON file that somebody else made; tokenizers of many languages have some 2**24
@@ -192,13 +189,7 @@ def recover_damaged() -> Generator[None]:
     except MissingDigest:
         raise
     except DamagedFile as damaged:
-        warn_once(f"{damaged}; it is made again")
-
-
-@functools.cache  # a run checks its directory before and after it locks it
-def warn_once(text: str) -> None:
-    """Logs a warning, once per process."""
-    logging.warning(text)
+        warnings_.warn_once(f"{damaged}; it is made again")
 
 
 def describe_error(error: Exception) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.estimates import compute_ratio
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
-from mlm.data.text.warnings_ import WarningCounter
+from mlm.base.warnings_ import WarningCounter
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference.batching import choose_lengths
 from mlm.inference.masked_queries import MaskedQueries

@@ -4,12 +4,10 @@ A run is a dict as in report/series.py, which also says its scores and their tit
 """
 
 import difflib
-import functools
 import math
 from collections.abc import Callable, Sequence
 
-from absl import logging
-
+from mlm.base import warnings_
 from mlm.base.estimates import Score, estimate_mean
 from mlm.base.evaluation_score import EvaluationMetric
 from mlm.base.recipe_constants import MIN_REALISED_RATE
@@ -139,13 +137,7 @@ def warn_of_missing_columns(columns: Sequence[Column], described: Sequence[dict]
             column.name, sorted(known - names), n=1, cutoff=0.8
         )
         if column.name not in known and near:
-            warn_once(f"table: no row has a value for the column {column.name!r}; did you mean {near[0]!r}?")
-
-
-@functools.cache  # a sweep makes its table more than once
-def warn_once(message: str) -> None:
-    """Logs a warning, once in a process."""
-    logging.warning("%s", message)
+            warnings_.warn_once(f"table: no row has a value for the column {column.name!r}; did you mean {near[0]!r}?")
 
 
 def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) -> list[dict]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from mlm.base import config, fields, files
+from mlm.base import config, fields, files, warnings_
 from mlm.report import series
 from mlm.training.run import loop, preemption, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
@@ -84,7 +84,7 @@ def is_named_or_harmless(cfg: config.Config, name: str, expected: dict, expected
 
     metrics.jsonl of a run that is not done may say anything.
     """
-    files.warn_once.cache_clear()
+    warnings_.warn_once.cache_clear()
     for use in (lambda: loop.train(cfg), lambda: read_outcome(cfg.workdir), lambda: load_parameters(cfg.workdir)):
         try:
             result = use()

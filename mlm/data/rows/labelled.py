@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from mlm.base import config, types
+from mlm.base import config, types, warnings_
 from mlm.base.special import PAD
 from mlm.data.rows import columns, loader, store
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
 from mlm.data.tasks.examples import list_choice_columns
-from mlm.data.text import warnings_
 from mlm.data.tokenizers import hub, kinds, words
 
 QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions

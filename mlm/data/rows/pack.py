@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from mlm.base import buckets, config, errors, files, types
+from mlm.base import buckets, config, errors, files, types, warnings_
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import PAD
 from mlm.data.language import translation
@@ -16,7 +16,7 @@ from mlm.data.rows import columns, labelled, parallel_text, store, tokenization
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.rows.packing import PACKERS, build_columns
 from mlm.data.tasks import tasks
-from mlm.data.text import corpus, stream, warnings_
+from mlm.data.text import corpus, stream
 from mlm.data.text import parallel_text as pairs
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer

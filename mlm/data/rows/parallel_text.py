@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import config, types
+from mlm.base import config, types, warnings_
 from mlm.base.special import CLS, PAD, SEP
 from mlm.data.rows import columns, store
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
-from mlm.data.text import parallel_text, warnings_
+from mlm.data.text import parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 1  # of the cached files; a change of their content must raise it

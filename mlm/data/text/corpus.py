@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, errors
+from mlm.base import config, errors, warnings_
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits
-from mlm.data.text import files, warnings_
+from mlm.data.text import files
 from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import regex
 
 from mlm.base import errors, text_files
-from mlm.data.text.warnings_ import WarningCounter
+from mlm.base.warnings_ import WarningCounter
 
 MAX_DOCUMENT_LENGTH = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
 LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time

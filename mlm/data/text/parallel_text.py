@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, errors, text_files
+from mlm.base import config, errors, text_files, warnings_
 from mlm.data.language import translation
 from mlm.data.tasks import examples
-from mlm.data.text import files, warnings_
+from mlm.data.text import files
 
 SPLIT_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.parallel by split
 

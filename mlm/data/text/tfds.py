@@ -15,8 +15,8 @@ from typing import Any
 from absl import app, flags
 
 from mlm.base import config, errors, extras
+from mlm.base.warnings_ import WarningCounter
 from mlm.data.text import files
-from mlm.data.text.warnings_ import WarningCounter
 
 extras.import_extra("tensorflow_datasets", "tfds", "config.data.corpus, or config.data.labelled.format, = 'tfds'")
 import tensorflow_datasets as tfds  # noqa: E402

@@ -12,8 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from mlm.base import buckets, errors
-from mlm.data.text import warnings_
+from mlm.base import buckets, errors, warnings_
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
 from mlm.launch.cluster.job import Cluster, ClusterOption, Job

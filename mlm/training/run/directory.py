@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from mlm.base import config, errors, fields, files
+from mlm.base import config, errors, fields, files, warnings_
 from mlm.base.storage import get_storage
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -124,7 +124,7 @@ class RunDirectory:
             self.load_tokenizer(saved or {"data": data})
         except files.DamagedFile as damaged:
             if self.tokenizer.exists():
-                files.warn_once(f"{damaged}; it is made again")
+                warnings_.warn_once(f"{damaged}; it is made again")
             tokenizer.save(self.tokenizer)
         original = {name: value for name, value in (saved or {}).items() if name == "original"}
         identity = fields.build_identity(cfg, data) | original

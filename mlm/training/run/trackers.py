@@ -16,9 +16,8 @@ from typing import NamedTuple, Protocol
 
 from absl import logging
 
-from mlm.base import config, errors, extras, fields, files
+from mlm.base import config, errors, extras, fields, files, warnings_
 from mlm.base.storage import get_storage
-from mlm.data.text import warnings_
 from mlm.training.run.directory import RunDirectory
 
 DEFAULT_PROJECT = "mlm"  # of Weights & Biases, and experiment of MLflow

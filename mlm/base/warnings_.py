@@ -1,4 +1,4 @@
-"""What is wrong with a corpus but no reason to stop: counted, and reported in one line with the first place."""
+"""Warnings that are logged once, and faults of a corpus, which are counted and reported in one line."""
 
 import functools
 
@@ -28,7 +28,7 @@ def log_once(message: str) -> None:
     logging.info("%s", message)
 
 
-@functools.cache  # a corpus is read several times in a run: each warning is printed once
+@functools.cache  # a corpus, a directory and a table are read several times in a run
 def warn_once(message: str) -> None:
     """Logs a warning, once per process."""
     logging.warning("%s", message)
