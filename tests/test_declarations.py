@@ -59,6 +59,18 @@ def test_a_number_beyond_its_bounds_is_refused_and_its_default_is_not():
     fields.check_values(config.Config())
 
 
+def test_a_text_that_is_no_choice_is_refused_with_the_nearest():
+    for name, (_, _, facts) in fields.DECLARATIONS.items():
+        if choices := facts.get("choices"):
+            for choice in choices:
+                fields.check_values(fields.override(config.Config(), {name: choice}))
+            wrong = max(choices, key=len) + "x"
+            with pytest.raises(errors.ConfigError) as caught:
+                fields.check_values(fields.override(config.Config(), {name: wrong}))
+            assert str(caught.value).startswith(f"config.{name} = {wrong!r}: expected one of ")
+            assert str(caught.value).endswith(f"did you mean {wrong[:-1]!r}?")
+
+
 def test_the_help_names_each_choice():
     for name, (_, _, facts) in fields.DECLARATIONS.items():
         if name != "model.lm_head_activation":  # which refers to another field's
