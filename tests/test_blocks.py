@@ -120,6 +120,8 @@ def attend(model, params, number, table_KxH, x_LxD, visible_LxL):
     if model.qk_norm:
         q, k = normalize(model, params["q_norm"], q), normalize(model, params["k_norm"], k)
     is_local = model.local_window > 0 and (model.global_every == 0 or (number - 1) % model.global_every > 0)
+    if model.global_layers:
+        is_local = number not in model.global_layers
     if model.positions == "rotary":
         theta = model.local_rope_theta if is_local and model.local_rope_theta else model.rope_theta
         q, k = rotate(q, theta), rotate(k, theta)
@@ -144,6 +146,13 @@ def attend(model, params, number, table_KxH, x_LxD, visible_LxL):
     [
         {"positions": "rotary", "rope_theta": 50.0},
         {"positions": "rotary", "rope_theta": 50.0, "local_window": 4, "global_every": 3, "local_rope_theta": 5.0},
+        {
+            "positions": "rotary",
+            "rope_theta": 50.0,
+            "local_window": 4,
+            "global_layers": (2, 3),
+            "local_rope_theta": 5.0,
+        },
         {"positions": "learned", "local_window": 6, "global_every": 0, "qk_norm": True},
         {"positions": "alibi", "attention_gate": True, "bias": "norms"},
         {"positions": "relative", "qk_norm": True, "norm": "rmsnorm", "local_window": 2, "global_every": 2},

@@ -126,8 +126,8 @@ def test_modernbert_s_special_tokens_stand_behind_its_vocabulary(models):
 
 BAD = {
     "a window in the wrong layers": (
-        {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
-        "layer_types = .*: expected full_attention for every n-th layer from the first on",
+        {"layer_types": ["sliding_attention", "full_attention", "fulll_attention"]},
+        "layer_types = .*: expected full_attention or sliding_attention for each of 3 layers",
     ),
     "scaled positions": (
         {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
@@ -159,6 +159,20 @@ def test_a_window_is_half_of_it_on_each_side(plain, tmp_path):
     logits = odd.logits("a b c d e f g h i j k l")
     ids = torch.tensor([odd.tokenize("a b c d e f g h i j k l")])
     np.testing.assert_allclose(logits, peer(ids).logits[0].detach().numpy(), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kinds", ["lgg", "glg", "llg", "ggl"])
+def test_any_layers_may_see_all_tokens(plain, tmp_path, kinds):
+    layer_types = [{"l": "sliding_attention", "g": "full_attention"}[kind] for kind in kinds]
+    folder = write_case(plain, tmp_path, "modernbert", layer_types=layer_types, local_attention=4)
+    model, text = mlm.load(folder), "a b c d e f g h i j k l"
+    model.save_pretrained(str(tmp_path / "out"))
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["layer_types"] == layer_types
+    assert mlm.load(tmp_path / "out").config.model == model.config.model
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    peer = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    logits = peer(torch.tensor([model.tokenize(text)])).logits[0].detach().numpy()
+    np.testing.assert_allclose(model.logits(text), logits, rtol=0, atol=1e-4)
 
 
 def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path):

@@ -74,7 +74,9 @@ def other(name):
         int: lambda: max(7, facts["bounds"].low),
         bool: lambda: not value,
         float: lambda: max(facts["bounds"].low, 0.5 if value == 0.25 else 0.25) * 1.0,
-        tuple: lambda: (7,) if int in map(type, value) else (max(facts["bounds"].low, 0.25) * 1.0,),
+        tuple: lambda: (
+            (7,) if fields.DECLARATIONS[name].number_type is int else (max(facts["bounds"].low, 0.25) * 1.0,)
+        ),
     }[type(value)]()
 
 

@@ -595,6 +595,12 @@ class Model:
         bounds=Bounds(0),
         unless={"model.local_window": 0},
     )
+    global_layers: tuple[int, ...] = field(
+        (),
+        "local_window: the numbers of the layers, from 1 on, that see all tokens; empty: as global_every says",
+        bounds=Bounds(1),
+        unless={"model.local_window": 0},
+    )
     local_rope_theta: float = field(
         0.0,
         "local_window: rope_theta of the layers with local attention; 0: as the others'",

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -85,6 +86,8 @@ def make_context(
 
 def is_local(model: config.Model, number):
     """Whether layer `number`, counted from 1, sees the nearest tokens alone; may be traced."""
+    if model.global_layers:
+        return functools.reduce(operator.and_, (number != layer for layer in model.global_layers))
     return (number - 1) % model.global_every != 0 if model.global_every else True
 
 

@@ -73,13 +73,16 @@ def check(cfg: config.Config) -> None:
         model.local_window,
         "0, or an even number of tokens, half of them on each side",
     )
-    errors.require(
-        not model.local_window or any(positions.is_local(model, number + 1) for number in range(model.num_layers)),
-        "config.model.global_every",
-        model.global_every,
-        f"0, or a number that leaves a local layer for config.model.local_window = {model.local_window}; of "
-        f"config.model.num_layers = {model.num_layers} all are global",
-    )
+    if model.local_window:
+        name = "global_layers" if model.global_layers else "global_every"
+        local = [positions.is_local(model, number) for number in range(1, model.num_layers + 1)]
+        errors.require(
+            any(local) and max(model.global_layers, default=1) <= model.num_layers,
+            f"config.model.{name}",
+            getattr(model, name),
+            f"{'0, or ' * (not model.global_layers)}a value that leaves a local layer of config.model.num_layers = "
+            f"{model.num_layers}, since config.model.local_window = {model.local_window}",
+        )
     errors.require(
         cfg.pack.seq_len <= model.max_positions,
         "config.pack.seq_len",
@@ -109,6 +112,7 @@ SPEC = types.ModelSpec(
         "rope_theta",
         "local_window",
         "global_every",
+        "global_layers",
         "local_rope_theta",
         "first_norm",
     ),

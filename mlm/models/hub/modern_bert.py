@@ -12,6 +12,7 @@ import numpy as np
 
 from mlm.base import config, errors
 from mlm.base.special import CLS, PAD, SEP
+from mlm.models import positions
 from mlm.models.hub import settings
 from mlm.models.hub.bert import LEAVES, HubArchitecture, TensorMapping, make_heads
 
@@ -131,22 +132,19 @@ def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
     every = settings.get_integer(where, config_json, "global_attn_every_n_layers", 1, DEFAULT_GLOBAL_EVERY)
     layer_types: Any = config_json.get("layer_types") or _make_layer_types(every, num_layers)
     errors.require(
-        isinstance(layer_types, list) and len(layer_types) == num_layers,
+        isinstance(layer_types, list) and len(layer_types) == num_layers and {*layer_types} <= {GLOBAL, LOCAL},
         f"{where}: layer_types",
         layer_types,
-        f"one for each of {num_layers} layers",
+        f"{GLOBAL} or {LOCAL} for each of {num_layers} layers",
     )
     if layer_types == [GLOBAL] * num_layers:
         return {"rope_theta": attention["rope_theta"], "local_window": 0}
     window = settings.get_integer(where, config_json, "local_attention", 2, 128)
-    different = {
-        count: [layer for layer, kind in enumerate(_make_layer_types(count, num_layers)) if layer_types[layer] != kind]
-        for count in (every, 0, *range(2, num_layers + 1))
-    }
-    count = min(different, key=lambda count: len(different[count]))
-    expected = f"{GLOBAL} for every n-th layer from the first on; layer {[*different[count], 0][0] + 1} is another"
-    errors.require(not different[count], f"{where}: layer_types", layer_types, expected)
-    return attention | {"local_window": window // 2 * 2, "global_every": count}  # half on each side of a token
+    attention["local_window"] = window // 2 * 2  # half on each side of a token
+    for count in (every, 0, *range(2, num_layers + 1)):
+        if layer_types == _make_layer_types(count, num_layers):
+            return attention | {"global_every": count}
+    return attention | {"global_layers": tuple(i + 1 for i, kind in enumerate(layer_types) if kind == GLOBAL)}
 
 
 def _make_layer_types(every: int, num_layers: int) -> list[str]:
@@ -181,7 +179,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         errors.require_one_of(f"config.model.{field}", getattr(model, field), names)
     local_theta = model.local_rope_theta or model.rope_theta
     biases = next(biases for biases, bias in BIASES.items() if bias == model.bias)
-    global_every = model.global_every if model.local_window else 1
+    global_every = 0 if model.global_layers else model.global_every if model.local_window else 1
     return {
         "architectures": [ARCHITECTURES["modernbert"].model_class],
         "model_type": "modernbert",
@@ -194,7 +192,10 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         "hidden_activation": next(name for name, ours in ACTIVATIONS.items() if ours == model.activation),
         "classifier_activation": settings.ACTIVATION_NAMES[model.lm_head_activation],
         **dict(zip(BIAS_FIELDS, biases, strict=True)),
-        "layer_types": _make_layer_types(global_every, model.num_layers),
+        "layer_types": [
+            LOCAL if model.local_window and positions.is_local(model, layer + 1) else GLOBAL
+            for layer in range(model.num_layers)
+        ],
         "local_attention": model.local_window or 128,
         "rope_parameters": {
             GLOBAL: {"rope_type": "default", "rope_theta": model.rope_theta},

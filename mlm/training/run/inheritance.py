@@ -25,6 +25,7 @@ FREE_FIELDS = tuple(
         "local_rope_theta",
         "local_window",
         "global_every",
+        "global_layers",
         "dtype",
         "scan_unroll",
         "rnn_unroll",
