@@ -77,7 +77,7 @@ VARIANTS = {
             "model__norm_placement": "post",
             "model__activation": "relu2",
             "model__local_window": 6,
-            "model__global_every": 0,
+            "model__global_layers": (2,),
             "model__depth_scaled_init": True,
             "model__embedding_dim": 8,
             "model__bias": "none",

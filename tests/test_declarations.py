@@ -1,5 +1,6 @@
 """What is declared of a field holds: its choices are those of the code that reads it, and its help names them."""
 
+import json
 import math
 import subprocess
 import sys
@@ -69,6 +70,17 @@ def test_a_text_that_is_no_choice_is_refused_with_the_nearest():
                 fields.check_values(fields.override(config.Config(), {name: wrong}))
             assert str(caught.value).startswith(f"config.{name} = {wrong!r}: expected one of ")
             assert str(caught.value).endswith(f"did you mean {wrong[:-1]!r}?")
+
+
+def test_what_json_stores_of_a_config_overrides_to_the_same_config():
+    lists = {
+        name: (declaration.number_type(1),)
+        for name, declaration in fields.DECLARATIONS.items()
+        if type(declaration.default) is tuple
+    }
+    cfg = fields.override(config.Config(), lists)
+    stored = json.loads(json.dumps(fields.flatten(cfg)))
+    assert lists and fields.override(config.Config(), stored) == cfg
 
 
 def test_the_help_names_each_choice():

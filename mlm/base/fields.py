@@ -139,8 +139,8 @@ def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
         kind = type(operator.attrgetter(name)(config))
         if kind is float:
             value = _int_to_float(value)
-        elif kind is tuple and type(value) is tuple and DECLARATIONS[name].number_type is float:
-            value = tuple(map(_int_to_float, value))
+        elif kind is tuple and type(value) in (tuple, list):  # JSON has lists
+            value = tuple(map(_int_to_float, value) if DECLARATIONS[name].number_type is float else value)
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         replaced[name] = files.expand_home(f"config.{name}", str(value)) if name in PATH_FIELDS else value
     return replace_values(config, replaced)
