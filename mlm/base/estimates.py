@@ -1,6 +1,7 @@
 """Scores with standard errors, and estimates with intervals: over held-out examples, over items, over seeds."""
 
-# pyright: reportMissingTypeStubs=false
+# NumPy 2.5 types some functions in part.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

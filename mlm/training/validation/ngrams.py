@@ -1,5 +1,7 @@
 """n-gram models beside the loss of runs that predict each token from the tokens before it."""
 
+# NumPy 2.5 types some functions in part.
+# pyright: reportUnknownMemberType=false
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -3,6 +3,8 @@
 Letters in array names: E examples of the task, N packed examples.
 """
 
+# NumPy 2.5 types some functions in part.
+# pyright: reportUnknownMemberType=false
 from pathlib import Path
 from typing import Any
 
