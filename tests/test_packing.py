@@ -180,6 +180,7 @@ def test_documents_are_those_of_a_line_at_a_time(tmp_path, monkeypatch, name):
         assert list(files.read_documents([str(tmp_path / "a.txt")], boundary)) == expected, f"seed {seed}"
 
 
+@pytest.mark.exhaustive
 def test_memory_does_not_grow_with_the_text(tmp_path):
     peaks = []
     for count in (3000, 9000):

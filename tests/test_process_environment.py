@@ -54,6 +54,7 @@ def test_a_command_has_its_environment_before_it_imports_what_is_slow(tmp_path, 
     assert f"ValueError: ({arena!r}, set())" in done.stderr and done.returncode == 2
 
 
+@pytest.mark.exhaustive
 def test_a_second_start_compiles_nothing(tmp_path):
     (tmp_path / "text").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(200)))
 

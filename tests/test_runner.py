@@ -174,6 +174,7 @@ def test_ctrl_c_on_a_terminal_ends_all_in_a_line_while_workers_start(folder):
     )
 
 
+@pytest.mark.exhaustive
 def test_two_runners_train_no_point_twice(folder, undisturbed):
     root = folder / "two"
     pair = [start(folder, "two", "--workers=2"), start(folder, "two", "--vmap_runs=2")]

@@ -93,11 +93,9 @@ def test_a_step_is_handed_its_sum_over_devices():
 
 
 @pytest.mark.parametrize("objective", sorted({*OBJECTIVES} - {*LABELLED}))
-def test_devices_and_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
+def test_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
     changes = {"objective": objective, "optim__clip_norm": 0.0} | DROPOUT | OWN.get(objective, {})
     whole, state, _ = losses(5, **changes)
-    two, _, _ = losses(5, devices=2, **changes)
-    np.testing.assert_allclose(two, whole, rtol=1e-5)
     parts, state_parts, _ = losses(5, mode="pmap", devices=2, train__grad_accum_steps=4, **changes)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
     for a, b in zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(state_parts.opt_state), strict=True):
