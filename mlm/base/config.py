@@ -241,11 +241,23 @@ class Data:
         "auto: task, parallel or text if data.task, data.parallel_path or data.path is set, else language",
         choices=("text", "tfds", "docstrings", "language", "task", "parallel", "auto"),
     )
-    path: str = field("", "text: .txt and .gz files, as globs separated by commas", when={"data.corpus": "text"})
+    path: str = field(
+        "",
+        "text: files, folders and globs, separated by commas: text, or rows of .jsonl, .json, .csv, .tsv, .parquet and "
+        ".arrow; each also as .gz, .zst, .bz2, .xz",
+        when={"data.corpus": "text"},
+    )
     validation_path: str = field(
         "",
         "text: held-out files, as globs; empty: data.validation_fraction of the documents in data.path",
         when={"data.corpus": "text"},
+    )
+    text_column: str = field(
+        "text",  # as mlm/data/text/records.py's default
+        "text: the column of the documents in files of rows; where there is no column of this default name, the only "
+        "one of texts",
+        when={"data.corpus": "text"},
+        unless={"pack.mode": "stream"},
     )
     word_separator: str = field(
         "",

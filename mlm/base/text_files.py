@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,14 +22,14 @@ BOM, SURROGATE = b"\xef\xbb\xbf", re.compile("[\ud800-\udfff]")
 OTHER_ENDING = re.compile(
     r"\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|feather|zstd?|bz2|xz|lz4|tar|tgz|zip|7z|html?|xml|pdf)(\.gz)?\Z", re.I
 )
-FORMAT_BY_START = {
-    rb"PAR1[^\t\n\r\x20-\x7e]": "Parquet",
-    rb"ARROW1\0|\xff{4}..\0\0": "Arrow",
-    rb"\x28\xb5\x2f\xfd|BZh[1-9]1AY&SY|\xfd7zXZ\0": "compressed by zstd, bzip2 or xz",
-    rb"\x1f\x8b": "gzip, inside or without the ending .gz",
-    rb"PK\x03\x04|.{257}ustar": "an archive",
-    rb"%PDF-\d": "PDF",
-    rb"(?i:(?:\xef\xbb\xbf)?\s*<(?:\?xml\s|!doctype\s|html[\s>]))": "XML or HTML",
+START_BY_FORMAT = {
+    "Parquet": rb"PAR1[^\t\n\r\x20-\x7e]",
+    "Arrow": rb"ARROW1\0|\xff{4}..\0\0",
+    "compressed by zstd, bzip2 or xz": rb"\x28\xb5\x2f\xfd|BZh[1-9]1AY&SY|\xfd7zXZ\0",
+    "gzip, inside or without the ending .gz": rb"\x1f\x8b",
+    "an archive": rb"PK\x03\x04|.{257}ustar",
+    "PDF": rb"%PDF-\d",
+    "XML or HTML": rb"(?i:(?:\xef\xbb\xbf)?\s*<(?:\?xml\s|!doctype\s|html[\s>]))",
 }
 
 
@@ -43,7 +43,7 @@ def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tup
     errors.require(not is_special, "a text file", str(path), "a file; this is a folder, a pipe or a device")
     try:
         with open(path, "rb") as file:
-            for number, line in _iterate_lines(file, path, max_line_bytes):
+            for number, line in iterate_lines(file, path, max_line_bytes):
                 yield number, line
     except OSError as error:
         raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
@@ -60,14 +60,15 @@ def read_numbered_lines(flag: str, path: str) -> dict[int, str]:
         raw = Path(path).read_bytes() if path else sys.stdin.buffer.read()
     except OSError as error:
         raise errors.ConfigError(f"{flag} = {path!r}: expected a file ({error.strerror})") from None
-    check_plain_text(flag, name, raw[:START_BYTES], accepted="tsv")
-    lines = _iterate_lines(io.BytesIO(raw), name, MAX_LINE_BYTES)
+    check_plain_text(flag, name, raw[:START_BYTES], accepted=("tsv",))
+    lines = iterate_lines(io.BytesIO(raw), name, MAX_LINE_BYTES)
     texts = {number: line for number, line in lines if line.strip()}
     errors.require(bool(texts), f"{flag} = {path!r}" if path else name, len(texts), "a text, one a line")
     return texts
 
 
-def _iterate_lines(file: BinaryIO, name: Path | str, max_line_bytes: int) -> Iterator[tuple[int, str]]:
+def iterate_lines(file: BinaryIO, name: Path | str, max_line_bytes: int) -> Iterator[tuple[int, str]]:
+    """The lines of an open file as `read_lines` gives them; name: of the file, for errors."""
     number = 0
     while raw := file.readline(max_line_bytes + 1):
         number += 1
@@ -128,17 +129,17 @@ def split_paths(text: str) -> list[str]:
     return [path for path in paths if path]
 
 
-def check_plain_text(field: str, path: str, start: bytes | None = None, accepted: str = "") -> None:
+def check_plain_text(field: str, path: str, start: bytes | None = None, accepted: Collection[str] = ()) -> None:
     """Raises ConfigError, which says what it is, for a file that is no plain text; start: its first bytes, if known."""
     if start is None:
         start, opener = b"", gzip.open if path.endswith(".gz") else open
         with contextlib.suppress(OSError, EOFError, zlib.error), opener(path, "rb") as file:
             start = file.read(START_BYTES)  # whoever reads on names the byte that cannot be read
-    kinds = [found[1].upper() for found in OTHER_ENDING.finditer(path) if found[1] != accepted]
-    kinds += [kind for pattern, kind in FORMAT_BY_START.items() if re.match(pattern, start, re.DOTALL)]
+    kinds = [found[1].upper() for found in OTHER_ENDING.finditer(path) if found[1].lower() not in accepted]
+    kinds += [kind for kind, pattern in START_BY_FORMAT.items() if re.match(pattern, start, re.DOTALL)]
     text = start.decode("utf-8", "replace").removeprefix("\ufeff")
     strange = text.count("\ufffd") + text.count("\0")
-    kinds += ["JSON"] * _is_json(text)
+    kinds += ["JSON"] * is_json(text)
     if strange > MAX_STRANGE_SHARE * len(text):
         kinds.append(f"binary, or has another encoding: {strange:,} of its first {len(text):,} characters are none")
     if kinds:
@@ -146,7 +147,7 @@ def check_plain_text(field: str, path: str, start: bytes | None = None, accepted
         raise errors.ConfigError(f"{field} = {path!r}: expected plain text in UTF-8; this is {found}")
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
     """Whether a text is JSON or lines of it, as far as it goes; another text may begin with a brace."""
     is_long = len(text) > 2000  # then it may end within a value
     try:
@@ -157,6 +158,6 @@ def _is_json(text: str) -> bool:
             return text.lstrip().startswith(("{", "["))
         lines = [line for line in text.split("\n") if line.strip()]
         whole = lines[:-1] if is_long else lines
-        return len(lines) > 1 and all(line.lstrip().startswith("{") and _is_json(line) for line in whole)
+        return len(lines) > 1 and all(line.lstrip().startswith("{") and is_json(line) for line in whole)
     except (ValueError, RecursionError):
         return False

@@ -240,12 +240,16 @@ def check_layers(layers: Sequence[fields.Layer]) -> None:
     It does so before the seconds of JAX's import.
     """
     from mlm.data.text import files as corpus_files
+    from mlm.data.text import records
 
     values = {name: value for layer in layers for name, value in layer.values.items()}
     fields.check_values(fields.override(config.Config(), values))
     for name, value in values.items():
         if value and name in ("data.path", "data.validation_path"):
-            corpus_files.find_files(f"config.{name}", value)
+            column = (
+                "" if values.get("pack.mode") == "stream" else values.get("data.text_column", records.DEFAULT_COLUMN)
+            )
+            corpus_files.find_files(f"config.{name}", value, column)
         elif value and name in ("tokenizer.path", "downstream.path", "eval.sts") and not buckets.is_bucket_path(value):
             errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, "a path that is there")
 

@@ -19,7 +19,7 @@ from mlm.base import config, errors, warnings_
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits
-from mlm.data.text import files
+from mlm.data.text import files, records
 from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
@@ -230,18 +230,21 @@ def _suggest_remedy(data):
 
 
 def open_text(data: config.Data) -> Corpus:
-    """Documents in .gz and plain UTF-8 files; data.document_boundary says where one ends."""
+    """Documents in text files, where data.document_boundary says where one ends, and rows of files of records."""
     boundary = files.make_boundary("config.data.document_boundary", data.document_boundary)
-    train = files.find_files("config.data.path", data.path)
-    validation = files.find_files("config.data.validation_path", data.validation_path) if data.validation_path else []
+    find = functools.partial(files.find_files, text_column=data.text_column)
+    train = find("config.data.path", data.path)
+    validation = find("config.data.validation_path", data.validation_path) if data.validation_path else []
+    has_records = any(records.detect_kind(path) != records.TEXT for path in (*train, *validation))
 
     def content():
         parts = [hashlib.sha256(data.document_boundary.encode()).digest(), len(train).to_bytes(8, "big")]
-        return b"".join([*parts, *map(files.file_digest, [*train, *validation])])
+        column = [data.text_column.encode()] if has_records else []
+        return b"".join([*parts, *column, *map(files.file_digest, [*train, *validation])])
 
     def read(paths):
         if (
-            not (yield from files.read_documents(paths, boundary, data.word_separator))
+            not (yield from files.read_documents(paths, boundary, data.word_separator, data.text_column))
             and data.document_boundary != "file"
         ):
             warnings_.warn_once(

@@ -1,15 +1,13 @@
-"""Text files as streams of documents: .gz and plain UTF-8, read a line at a time."""
+"""Files as streams of documents: plain UTF-8, read a line at a time, and records; compressed or not."""
 
 import codecs
 import difflib
 import glob
-import gzip
 import hashlib
 import io
 import math
 import os
 import re
-import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +16,7 @@ import regex
 
 from mlm.base import errors, text_files
 from mlm.base.warnings_ import WarningCounter
+from mlm.data.text import records
 
 MAX_DOCUMENT_LENGTH = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
 LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
@@ -83,12 +82,14 @@ def make_boundary(field: str, name: str) -> Boundary:
     return Boundary(starts, divide)
 
 
-def find_files(field: str, patterns: str) -> list[str]:
+def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
     """The text files that paths and globs, separated by commas, name: each once, sorted.
 
     As much of a path as is there is taken as it stands, whatever characters it has. Raises errors.ConfigError for a
     glob that matches no file, with the nearest name there is, for files that are all empty, and for one that is no
     plain text.
+
+    text_column: of files of records (mlm/data/text/records.py), which are then taken too, and all files of a folder.
     """
     paths = set()
     for pattern in text_files.split_paths(patterns):
@@ -96,14 +97,18 @@ def find_files(field: str, patterns: str) -> list[str]:
         while literal and not os.path.exists(literal):
             literal, slash, last = literal.rpartition("/")
             rest = slash + last + rest
-        found = [path for path in glob.glob(glob.escape(literal) + rest, recursive=True) if os.path.isfile(path)]
+        named = glob.glob(glob.escape(literal) + rest, recursive=True)
+        found = [path for path in named if os.path.isfile(path)]
+        if text_column:
+            folders = [Path(path) for path in named if os.path.isdir(path)]
+            found += [str(path) for folder in folders for path in records.list_folder(field, folder)]
         if not found:
             raise errors.ConfigError(f"{field} = {patterns!r}: no file matches {pattern!r}{_suggest_path(pattern)}")
         paths.update(found)
     errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
     errors.require(any(map(os.path.getsize, paths)), field, patterns, "text; there is not a byte in it")
     for path in sorted(paths):
-        text_files.check_plain_text(field, path)
+        records.check_file(field, path, text_column) if text_column else text_files.check_plain_text(field, path)
     return sorted(paths)
 
 
@@ -123,8 +128,12 @@ def file_digest(path: str) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def read_documents(paths: list[str], boundary: Boundary, word_separator: str = "") -> Generator[str, None, bool]:
+def read_documents(
+    paths: list[str], boundary: Boundary, word_separator: str = "", text_column: str = ""
+) -> Generator[str, None, bool]:
     """The documents of the files, stripped, never empty; memory holds one of at most MAX_DOCUMENT_LENGTH characters.
+
+    text_column: of files of records, of which each row is a document; "": all files are text.
 
     Returns, at the end, whether a line started a document. Bytes that are not UTF-8 become U+FFFD; they, empty files
     and documents cut for their length are counted in a warning. Raises errors.ConfigError for a file that cannot be
@@ -132,18 +141,36 @@ def read_documents(paths: list[str], boundary: Boundary, word_separator: str = "
     """
     faults, started = _make_counters(), [False]
     empty = WarningCounter("empty files")
+    without = WarningCounter("rows without text")
     long = WarningCounter(f"documents longer than {MAX_DOCUMENT_LENGTH} characters, cut")
     for path in paths:
         found = False
-        for document in _split_documents(_read_blocks(path, *faults), boundary, path, long, started):
+        kind = records.detect_kind(path) if text_column else records.TEXT
+        if kind == records.TEXT:
+            documents = _split_documents(_read_blocks(path, *faults), boundary, path, long, started)
+        else:
+            documents, started[0] = _read_rows(path, kind, text_column, without, long), True
+        for document in documents:
             if document := (document.replace(word_separator, " ") if word_separator else document).strip():
                 found = True
                 yield document
         if not found:
             empty.add(f"{path} at byte 0")
-    for kind in (*faults, empty, long):
-        kind.report()
+    for counter in (*faults, empty, long, without):
+        counter.report()
     return started[0]
+
+
+def _read_rows(path, kind, text_column, without, long) -> Iterator[str]:
+    """The texts of a file of records; one that is too long in pieces."""
+    for number, text in records.read_rows(path, kind, text_column):
+        text = text_files.SURROGATE.sub("\ufffd", (text or "").replace("\r\n", "\n").replace("\0", ""))
+        if not text.strip():
+            without.add(f"{path}, row {number}")
+        if len(text) > MAX_DOCUMENT_LENGTH:
+            long.add(f"{path}, row {number}")
+        for start in range(0, len(text), MAX_DOCUMENT_LENGTH):
+            yield text[start : start + MAX_DOCUMENT_LENGTH]
 
 
 def read_lines(paths: list[str]) -> Iterator[str]:
@@ -200,9 +227,9 @@ def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
     """
     offset, rest, limit = 0, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
-        packed = path.endswith(".gz")
+        packed = bool(records.find_compression(path))
         most = max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * os.path.getsize(path)) if packed else math.inf
-        with gzip.open(path) if packed else open(path, "rb") as file:
+        with records.open_file(path) as file:
             while block := file.read(min(BLOCK_BYTES, limit)):
                 end = b"" if block.endswith(b"\n") else file.readline(limit)
                 block += end
@@ -233,7 +260,7 @@ def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
         if rest:
             undecodable.add(f"{path} at byte {offset}")
             yield offset, rest.decode("utf-8", "replace")
-    except (OSError, EOFError, zlib.error) as error:
+    except records.DAMAGE as error:
         raise errors.ConfigError(
             f"config.data: cannot read {path} on from byte {offset} of its text ({error}); "
             "expected a complete, readable file"

@@ -130,7 +130,7 @@ def find_paths(data: config.Data) -> dict[str, list[Path]]:
 def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
     """The pairs of two files, or of one of two columns. Raises ConfigError for the first fault, by file and line."""
     for path in paths:
-        text_files.check_plain_text("pairs", str(path), accepted="tsv")
+        text_files.check_plain_text("pairs", str(path), accepted=("tsv",))
     return _read_table(*paths) if len(paths) == 1 else _read_two_files(*paths)
 
 

@@ -1,0 +1,230 @@
+"""Files as a corpus has them: compressed or not, and text or records (JSON, csv, tsv, Parquet, Arrow), told by content.
+
+A row of records is a document. Memory holds a batch of rows, whatever the file.
+"""
+
+import bz2
+import contextlib
+import csv
+import difflib
+import gzip
+import io
+import itertools
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from mlm.base import errors, extras, text_files
+
+DEFAULT_COLUMN = "text"
+MAX_ROW_BYTES = 2**26  # of a line of JSON or of a field of csv
+MAX_ARRAY_BYTES = 2**30  # of a JSON array, which is read as a whole
+BATCH_ROWS = 256
+# What the first bytes of a compressed file are, and the ending of its name.
+GZIP, BZIP2, XZ, ZSTANDARD = "gzip", "bzip2", "xz", "zstandard"
+MAGIC = {rb"\x1f\x8b": GZIP, rb"BZh[1-9]1AY&SY": BZIP2, rb"\xfd7zXZ\0": XZ, rb"\x28\xb5\x2f\xfd": ZSTANDARD}
+COMPRESSED_ENDING = re.compile(r"\.(gz|bz2|xz|zstd?)\Z", re.IGNORECASE)
+TEXT, JSON, PARQUET, ARROW = "text", "JSON", "Parquet", "Arrow"
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+KIND_BY_ENDING = {"jsonl": JSON, "ndjson": JSON, "json": JSON, "csv": "csv", "tsv": "tsv"}
+DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+
+
+ENDINGS = ("txt", "text", *KIND_BY_ENDING, "parquet", "arrow")  # of the files that a folder is read for
+
+
+class Row(NamedTuple):
+    """Where a row stands, by number from 1, and its text; None where it has none."""
+
+    number: int
+    text: str | None
+
+
+def find_compression(path: str) -> str:
+    """How a file is compressed, by its first bytes; "": it is not. Raises OSError."""
+    with open(path, "rb") as file:
+        start = file.read(10)
+    return next((name for magic, name in MAGIC.items() if re.match(magic, start)), "")
+
+
+def open_file(path: str) -> BinaryIO:
+    """The bytes of a file, unpacked. Raises OSError, and ConfigError where an extra is missing."""
+    compression = find_compression(path)
+    if compression == ZSTANDARD:
+        pyarrow = import_pyarrow(path)
+        return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(path), "zstd"))
+    file: Any = {GZIP: gzip.open, BZIP2: bz2.open, XZ: lzma.open, "": open}[compression](path, "rb")
+    return file
+
+
+def import_pyarrow(path: str, module: str = "pyarrow") -> Any:
+    """pyarrow, or a module of it. Raises ConfigError, which names the extra, where it is not installed."""
+    return extras.import_extra(module, "data", f"config.data.path = {path!r}")
+
+
+def detect_kind(path: str) -> str:
+    """What a file holds: its content decides, and its name where that may be anything. Raises as `open_file` does."""
+    with open_file(path) as file:
+        try:
+            start = file.read(text_files.START_BYTES)
+        except DAMAGE:
+            return TEXT  # whoever reads on names the byte that cannot be read
+    for kind in (PARQUET, ARROW):
+        if re.match(text_files.START_BY_FORMAT[kind], start, re.DOTALL):
+            return kind
+    if text_files.is_json(start.decode("utf-8", "replace").removeprefix("\ufeff")):
+        return JSON
+    return KIND_BY_ENDING.get(_strip_ending(path)[1], TEXT)
+
+
+def list_folder(field: str, folder: Path) -> list[Path]:
+    """The files of a folder and those below it, by their endings; of one that `datasets` saved, those it names.
+
+    Raises ConfigError for a folder of several splits that `datasets` saved.
+    """
+    state = folder / "state.json"
+    if state.is_file():
+        return [folder / entry["filename"] for entry in json.loads(state.read_text())["_data_files"]]
+    if (folder / "dataset_dict.json").is_file():
+        splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
+        raise errors.ConfigError(f"{field} = {str(folder)!r}: expected one split of it: {', '.join(splits)}")
+    return [path for path in folder.rglob("*") if path.is_file() and _strip_ending(path.name)[1] in ENDINGS]
+
+
+def _strip_ending(path: str) -> tuple[str, str]:
+    """A path without the ending of a compression and its own, and its own, in lower case."""
+    name, _, ending = COMPRESSED_ENDING.sub("", path).rpartition(".")
+    return name, ending.lower()
+
+
+def check_file(field: str, path: str, column: str) -> None:
+    """Raises ConfigError for a file that is neither text nor records, and for records without that column."""
+    kind = detect_kind(path)
+    if kind != TEXT:
+        next(read_rows(path, kind, column), None)
+    else:
+        start = b""
+        with contextlib.suppress(*DAMAGE), open_file(path) as file:
+            start = file.read(text_files.START_BYTES)
+        text_files.check_plain_text(field, path, start, accepted=(*ENDINGS, "zst", "zstd", "bz2", "xz"))
+
+
+def read_rows(path: str, kind: str, column: str) -> Iterator[Row]:
+    """The rows of a file of records, as they stand.
+
+    Raises ConfigError, which names file and row, for a file that is damaged, a column that is not there or holds no
+    texts, and a missing extra.
+    """
+    number = 0
+    try:
+        for row in READERS[kind](path, column):
+            number = row.number
+            yield row
+    except errors.ConfigError:
+        raise
+    except (*DAMAGE, csv.Error, ValueError) as error:
+        raise errors.ConfigError(
+            f"{path}, row {number + 1}: {errors.first_line(error)}; expected a complete {kind} file"
+        ) from None
+
+
+def choose_column(path: str, wanted: str, has_text: Mapping[str, bool]) -> str:
+    """The column of the texts: the one wanted; where that is the default and not there, the only one of texts.
+
+    has_text: whether a column holds texts, by its name. Raises ConfigError.
+    """
+    texts = [name for name, is_text in has_text.items() if is_text]
+    if wanted not in has_text and wanted == DEFAULT_COLUMN and len(texts) == 1:
+        return texts[0]
+    near = difflib.get_close_matches(wanted, texts, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near and near[0] != wanted else ""
+    errors.require(
+        wanted in texts,
+        "config.data.text_column",
+        wanted,
+        f"a column of texts in {path}, which has {', '.join(texts) or 'none'}{hint}",
+    )
+    return wanted
+
+
+def _read_json(path: str, column: str) -> Iterator[Row]:
+    chosen = ""
+    for number, value in enumerate(_read_json_values(path), 1):
+        errors.require(isinstance(value, dict), f"{path}, row {number}", value, "a JSON object")
+        chosen = chosen or choose_column(path, column, {name: isinstance(x, str) for name, x in value.items()})
+        text = value.get(chosen)
+        errors.require(text is None or isinstance(text, str), f"{path}, row {number}, {chosen}", text, "a text")
+        yield Row(number, text)
+
+
+def _read_json_values(path: str) -> Iterator[Any]:
+    with open_file(path) as file:
+        start = file.read(text_files.START_BYTES).removeprefix(text_files.BOM).lstrip()
+    with open_file(path) as file:
+        if start.startswith(b"["):
+            raw = file.read(MAX_ARRAY_BYTES + 1)
+            expected = f"an array of at most {MAX_ARRAY_BYTES:,} bytes, or a JSON object a line"
+            errors.require(len(raw) <= MAX_ARRAY_BYTES, path, f"{len(raw):,} bytes or more", expected)
+            yield from json.loads(raw.removeprefix(text_files.BOM))
+            return
+        for number, line in text_files.iterate_lines(file, path, MAX_ROW_BYTES):
+            if line.strip():
+                yield text_files.parse_json(line, Path(path), number)
+
+
+def _read_delimited(path: str, column: str, delimiter: str) -> Iterator[Row]:
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
+    with io.TextIOWrapper(open_file(path), "utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        names = next(reader, [])
+        place = names.index(choose_column(path, column, dict.fromkeys(names, True)))
+        for number, cells in enumerate(filter(None, reader), 1):
+            expected = f"{len(names)} fields, as the first line has"
+            errors.require(len(cells) == len(names), f"{path}, row {number}", f"{len(cells)} fields", expected)
+            yield Row(number, cells[place])
+
+
+def _read_parquet(path: str, column: str) -> Iterator[Row]:
+    errors.require(not find_compression(path), path, find_compression(path), "Parquet that is not compressed again")
+    parquet = import_pyarrow(path, "pyarrow.parquet")
+    with parquet.ParquetFile(path) as file:
+        chosen = choose_column(path, column, _find_text_columns(path, file.schema_arrow))
+        yield from _read_batches(file.iter_batches(BATCH_ROWS, columns=[chosen]), chosen)
+
+
+def _read_arrow(path: str, column: str) -> Iterator[Row]:
+    ipc = import_pyarrow(path, "pyarrow.ipc")
+    with open_file(path) as file:
+        if file.read(6) == b"ARROW1":
+            reader = ipc.open_file(path)
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            file.seek(0)
+            reader = batches = ipc.open_stream(file)
+        chosen = choose_column(path, column, _find_text_columns(path, reader.schema))
+        yield from _read_batches(batches, chosen)
+
+
+def _read_batches(batches: Iterator[Any], column: str) -> Iterator[Row]:
+    texts = itertools.chain.from_iterable(batch.column(column).to_pylist() for batch in batches)
+    return itertools.starmap(Row, enumerate(texts, 1))
+
+
+def _find_text_columns(path: str, schema: Any) -> dict[str, bool]:
+    types = import_pyarrow(path, "pyarrow.types")
+    return {field.name: types.is_string(field.type) or types.is_large_string(field.type) for field in schema}
+
+
+READERS: Mapping[str, Callable[[str, str], Iterator[Row]]] = {
+    JSON: _read_json,
+    PARQUET: _read_parquet,
+    ARROW: _read_arrow,
+    **{
+        name: lambda path, column, delimiter=delimiter: _read_delimited(path, column, delimiter)
+        for name, delimiter in DELIMITERS.items()
+    },
+}

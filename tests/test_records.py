@@ -1,0 +1,177 @@
+"""Corpora in files of records: the same documents in every format, compressed or not, give the same examples."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import random
+
+import numpy as np
+import pytest
+from small import small_config
+
+from mlm.base import errors
+from mlm.data.rows import pack
+from mlm.data.text import files, records
+
+pyarrow = pytest.importorskip("pyarrow", reason="the extra data is not installed")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+WORDS = ["the", "horse", "sleeps.", "naïve", "日本", "a,b", 'say "x"', "\t", "\u2028", "{", "[1]"]
+
+
+def write_json(documents, **more):
+    return "".join(json.dumps({"id": i, "text": text} | more) + "\n" for i, text in enumerate(documents)).encode()
+
+
+def write_delimited(documents, delimiter):
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
+    writer.writerows([("id", "text"), *enumerate(documents)])
+    return out.getvalue().encode()
+
+
+def to_table(documents):
+    return pyarrow.table({"id": list(range(len(documents))), "text": documents})
+
+
+def write_parquet(documents):
+    out = io.BytesIO()
+    parquet.write_table(to_table(documents), out, row_group_size=7)
+    return out.getvalue()
+
+
+def write_arrow(documents, new):
+    out = io.BytesIO()
+    with new(out, to_table(documents).schema) as writer:
+        writer.write_table(to_table(documents), 7)
+    return out.getvalue()
+
+
+FORMATS = {
+    "jsonl": write_json,
+    "json": lambda documents: json.dumps([{"text": text} for text in documents]).encode(),
+    "csv": lambda documents: write_delimited(documents, ","),
+    "tsv": lambda documents: write_delimited(documents, "\t"),
+    "parquet": write_parquet,
+    "arrow": lambda documents: write_arrow(documents, pyarrow.ipc.new_file),
+    "stream.arrow": lambda documents: write_arrow(documents, pyarrow.ipc.new_stream),
+}
+COMPRESSORS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+LINES = files.make_boundary("", "line")
+
+
+def draw(count=40, seed=0):
+    rng = random.Random(seed)
+    return [("A " + " ".join(rng.choices(WORDS, k=rng.randint(1, 30)))).strip() for _ in range(count)]
+
+
+def read(pattern, column="text"):
+    return list(files.read_documents(files.find_files("config.data.path", str(pattern), column), LINES, "", column))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_holds_the_documents_as_they_are(tmp_path, name):
+    for seed in range(5):
+        documents = draw(seed=seed)
+        raw = FORMATS[name](documents)
+        (tmp_path / f"a.{name}").write_bytes(raw)
+        assert read(tmp_path / f"a.{name}") == documents
+    if name not in ("parquet", "arrow"):
+        for ending, compress in COMPRESSORS.items():
+            (tmp_path / f"a.{name}.{ending}").write_bytes(compress(raw))
+            assert read(tmp_path / f"a.{name}.{ending}") == documents
+
+
+@pytest.mark.parametrize("ending", COMPRESSORS)
+def test_text_is_read_whatever_compresses_it(tmp_path, ending):
+    (tmp_path / f"a.txt.{ending}").write_bytes(COMPRESSORS[ending]("\n".join(draw()).encode()))
+    assert read(tmp_path / f"a.txt.{ending}") == draw()
+
+
+def test_zstandard_is_read(tmp_path):
+    with pyarrow.output_stream(str(tmp_path / "a.jsonl.zst"), compression="zstd") as file:
+        file.write(write_json(draw()))
+    assert read(tmp_path / "a.jsonl.zst") == draw()
+
+
+def test_content_decides_where_a_name_says_something_else(tmp_path):
+    for wrong, name in (("txt", "jsonl"), ("txt", "parquet"), ("jsonl", "arrow"), ("csv", "json")):
+        (tmp_path / f"{name}.{wrong}").write_bytes(FORMATS[name](draw()))
+        assert read(tmp_path / f"{name}.{wrong}") == draw()
+
+
+def test_the_same_documents_give_the_same_examples(tmp_path):
+    documents = [" ".join(random.Random(i).choices(["ab", "cd", "ef", "gh"], k=20)) for i in range(60)]
+    packed = {}
+    contents = {name: FORMATS[name](documents) for name in FORMATS} | {"txt": "\n".join(documents).encode()}
+    for name, raw in contents.items():
+        (tmp_path / f"{name}.{name}").write_bytes(raw)
+        cfg = small_config(
+            data__path=str(tmp_path / f"{name}.{name}"),
+            data__document_boundary="line",
+            data__cache_dir=str(tmp_path / name),
+            tokenizer__kind="words",
+            tokenizer__vocab_size=9,
+        )
+        packed[name] = pack.load_dataset(cfg).train
+    for columns in packed.values():
+        for name, column in columns.items():
+            np.testing.assert_array_equal(column, packed["txt"][name])
+
+
+def test_a_folder_is_read_with_all_below_it(tmp_path):
+    (tmp_path / "below").mkdir()
+    documents = draw(30)
+    (tmp_path / "a.parquet").write_bytes(write_parquet(documents[:10]))
+    (tmp_path / "below" / "b.jsonl.gz").write_bytes(gzip.compress(write_json(documents[10:20])))
+    (tmp_path / "below" / "c.txt").write_text("\n".join(documents[20:]))
+    (tmp_path / "README.md").write_text("not a document")
+    assert read(tmp_path) == documents
+
+
+def test_a_folder_that_datasets_saved_is_read_in_its_order(tmp_path):
+    names = ["data-00001-of-00002.arrow", "data-00000-of-00002.arrow"]
+    for name, part in zip(names, (draw()[:20], draw()[20:]), strict=True):
+        (tmp_path / name).write_bytes(write_arrow(part, pyarrow.ipc.new_stream))
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    assert sorted(read(tmp_path)) == sorted(draw())
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "dataset_dict.json").write_text("{}")
+    with pytest.raises(errors.ConfigError, match="expected one split of it"):
+        read(tmp_path / "whole")
+
+
+def test_the_column_is_the_one_named_or_the_only_one_of_texts(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "body": "x"}\n{"n": 2, "body": "y"}\n')
+    assert read(tmp_path / "a.jsonl") == read(tmp_path / "a.jsonl", "body") == ["x", "y"]
+    (tmp_path / "b.jsonl").write_text('{"title": "t", "body": "x"}\n')
+    with pytest.raises(errors.ConfigError, match=r"config.data.text_column = 'text': .*which has title, body"):
+        read(tmp_path / "b.jsonl")
+    with pytest.raises(errors.ConfigError, match=r"did you mean 'body'\?"):
+        read(tmp_path / "b.jsonl", "bodi")
+    parquet.write_table(pyarrow.table({"text": [["a"], ["b"]]}), tmp_path / "c.parquet")
+    with pytest.raises(errors.ConfigError, match=r"config\.data\.text_column = 'text': expected a column of texts"):
+        read(tmp_path / "c.parquet")
+
+
+def test_rows_without_text_are_counted(tmp_path, caplog):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": null}\n{"text": "  "}\n{"other": "z"}\n{"text": "y"}\n')
+    assert read(tmp_path / "a.jsonl") == ["x", "y"]
+    assert "3 rows without text" in caplog.text and "a.jsonl, row 2" in caplog.text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_file_ends_in_one_line_that_names_it_and_a_row(tmp_path, name):
+    """Cut at any place, a file gives an error, or the documents before the cut."""
+    documents, rng = draw(100), random.Random(0)
+    raw = FORMATS[name](documents)
+    for _ in range(30):
+        cut = rng.randrange(10, len(raw) - 1)
+        (tmp_path / f"a.{name}").write_bytes(raw[:cut])
+        try:
+            assert len(read(tmp_path / f"a.{name}")) <= 100
+        except errors.ConfigError as error:
+            assert str(tmp_path / f"a.{name}") in str(error) and "\n" not in str(error)
