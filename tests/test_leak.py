@@ -73,6 +73,9 @@ def leaks(result) -> bool:
     return any(result[name] < -3 * result[f"{name}_se"] for name in result if name.endswith("excess_loss"))
 
 
+@pytest.mark.exhaustive(
+    but=("mlm-transformer-", "mlm-rnn-lstm", "mlm-feedforward-window", "causal-transformer-", "hybrid-transformer-")
+)
 @pytest.mark.parametrize(
     ("objective", "family", "cell"),
     [
@@ -87,6 +90,7 @@ def test_no_member_beats_the_floor(cache, objective, family, cell):
     assert result["loss"] < result["unigram_loss"] - 0.05  # a model that has learnt nothing would use no leak
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_sees_both_sides_apart_does_not_beat_the_floor(cache):
     result = trained(cache, "rnn", "gru", objective="causal", model__directionality="two_stack")
     assert not leaks(result) and result["loss"] < result["unigram_loss"] - 0.05, result
