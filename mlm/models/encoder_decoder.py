@@ -161,12 +161,8 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that an encoder-decoder cannot use."""
-    errors.require(
-        cfg.model.directionality == types.Directionality.CAUSAL,
-        "config.model.directionality",
-        cfg.model.directionality,
-        "causal, since config.model.family is encoder_decoder",
-    )
+    is_causal = cfg.model.directionality == types.Directionality.CAUSAL
+    errors.require_field(cfg, "model.directionality", is_causal, "causal, since config.model.family is encoder_decoder")
     (rnn if cfg.model.cell == "gru" else transformer).check(cfg)
 
 

@@ -111,10 +111,8 @@ def estimate_predictions_per_token(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     allowed = list_directionalities(cfg)
-    errors.require(
-        cfg.model.directionality in allowed,
-        "config.model.directionality",
-        cfg.model.directionality,
-        f"{' or '.join(allowed)}, since config.objective is {cfg.objective}",
+    is_allowed = cfg.model.directionality in allowed
+    errors.require_field(
+        cfg, "model.directionality", is_allowed, f"{' or '.join(allowed)}, since config.objective is {cfg.objective}"
     )
     OBJECTIVES[cfg.objective].check(cfg)

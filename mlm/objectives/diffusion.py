@@ -12,7 +12,6 @@ import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.base.special import NUM_SPECIAL
 from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking, mlm, token_prediction
 
@@ -26,8 +25,7 @@ TRAIN_SCORES = (
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective. An example's weight is n; "diffusion_masked" is k; "correct" is weighted by n / k, too."""
-    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
-    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
+    log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def sample_masks(text, key_B, hparams):
         return masking.sample_masks(

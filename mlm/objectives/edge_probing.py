@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import features, heads, scores
+from mlm.objectives import features, heads, labelled, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores
 WEIGHT = "edge_probing_weight"
@@ -45,9 +45,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     )
     num_layers = (cfg.model.num_layers if cfg.finetune.max_layer < 0 else cfg.finetune.max_layer) + 1
 
-    def init(key, model):
+    def init_head(key, width):
         key_one, key_other, key_hidden, key_label = jax.random.split(key, 4)
-        width = len(model.directions) * model.width
         return {
             "mix": features.init_layer_mix(num_layers),
             "one": init_span_pooler(key_one, width),
@@ -56,8 +55,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
             "label": init_dense(key_label, PROJECTION_DIM, num_classes),
         }
 
-    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
-        head, labels, key_B = params["objective"], batch.labels, key_B if train else None
+    def compute_loss(params, model, batch, key_B, train):
+        head, labels = params["objective"], batch.labels
         h_BxLxD = features.mix_layers(
             head["mix"], features.encode_all_layers(cfg, params, model, batch, key_B)[:num_layers]
         )
@@ -76,10 +75,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         label_logit_BxS = jnp.take_along_axis(logits_BxSxC, label_BxS[..., None], axis=-1)[..., 0]
         predicted_BxS = logits_BxSxC.argmax(-1)
         weight_B = weight_BxS.sum(-1)
-        sums = {
-            "correct": ((predicted_BxS == label_BxS) * weight_BxS).sum(-1),
-            "tokens": heads.count_tokens(batch.text),
-        }
+        sums = {"correct": ((predicted_BxS == label_BxS) * weight_BxS).sum(-1)}
         if not train:
             share_K = jax.nn.softmax(head["mix"]["logits"])
             sums |= {
@@ -91,20 +87,16 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
                 "score": jax.nn.log_sigmoid(logits_BxSxC.max(-1)) * real_Bx1,
             }
         nats_BxS = jax.nn.softplus(logits_BxSxC).sum(-1) - label_logit_BxS
-        return types.LossSums({"edge_probing": (nats_BxS * weight_BxS).sum(-1)}, {"edge_probing": weight_B}, sums)
+        return (nats_BxS * weight_BxS).sum(-1), weight_B, sums
 
-    return types.Objective(
-        init=init,
-        loss=loss,
-        eval_mask=heads.make_empty_eval_mask,
-        predicts_tokens=False,
+    majority_scores = scores.build_majority_scores(model_scores, dataset, MAJORITY_COLUMNS)
+    return labelled.build_objective(
+        cfg,
+        "edge_probing",
+        init_head,
+        compute_loss,
+        (*model_scores, *majority_scores, CENTER_OF_GRAVITY),
         host_metrics=lambda columns, rows, examples: scores.merge_windows(columns, WEIGHT, examples),
-        scores=(
-            *model_scores,
-            *scores.build_majority_scores(model_scores, dataset, MAJORITY_COLUMNS),
-            CENTER_OF_GRAVITY,
-        ),
-        train_scores=(Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),),
     )
 
 
@@ -134,22 +126,10 @@ def pool_spans(params: types.Params, h_BxLxD, first_BxS, last_BxS):
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for unknown scores, a model that is not frozen, and a layer that it does not have."""
-    scores.parse_score_names(cfg, SCORE_NAMES)
-    errors.require(
-        cfg.finetune.trainable_layers == 0,
-        "config.finetune.trainable_layers",
-        cfg.finetune.trainable_layers,
-        "0, since config.objective is edge_probing, which probes a frozen model",
-    )
+    """Raises ConfigError for a model that is not frozen, and a layer that it does not have."""
+    expected = "0, since config.objective is edge_probing, which probes a frozen model"
+    errors.require_field(cfg, "finetune.trainable_layers", cfg.finetune.trainable_layers == 0, expected)
     errors.require_number("config.finetune.max_layer", cfg.finetune.max_layer, -1, cfg.model.num_layers)
 
 
-SPEC = types.ObjectiveSpec(
-    build,
-    check,
-    predictions_per_token=lambda cfg: 1.0,
-    directionalities=heads.DIRECTIONALITIES,
-    visibility=types.Visibility.FULL,
-    conditional_fields=("finetune.max_layer", "data.labelled.scores"),
-)
+SPEC = labelled.build_spec(build, SCORE_NAMES, ("max_layer",), check)

@@ -16,13 +16,11 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.layer_features names no layers of this model."""
     features, num_layers, field = cfg.finetune.layer_features, cfg.model.num_layers, "config.finetune.layer_features"
     errors.require_one_of(field, features, (*LAYER_FEATURES, *map(str, range(num_layers + 1))))
-    errors.require(
-        num_layers >= NUM_COMBINED_LAYERS or features not in ("sum4", "concat4"),
-        field,
-        features,
+    expected = (
         f"last, second_to_last, mix or a layer's number, since config.model.num_layers = {num_layers} is "
-        f"less than {NUM_COMBINED_LAYERS}",
+        f"less than {NUM_COMBINED_LAYERS}"
     )
+    errors.require(num_layers >= NUM_COMBINED_LAYERS or features not in ("sum4", "concat4"), field, features, expected)
 
 
 def select_layers(cfg: config.Config) -> range:

@@ -15,7 +15,7 @@ import numpy as np
 from mlm.base import batch_warmup, config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import causal, masking, masking_units, mlm, token_prediction
+from mlm.objectives import causal, heads, masking, mlm, token_prediction
 
 SCORES = (
     *mlm.SCORES,
@@ -48,11 +48,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     In training all positions of all examples go through the output layer, since any example may be causal.
     """
     masked_forward, causal_objective = mlm.build_forward(cfg, dataset), causal.build(cfg, dataset)
-    cdf_V = masking.compute_random_token_cdf(
-        np.frombuffer(dataset.unigram_counts, np.int64), cfg.mask.random_token_from == "uniform"
-    )
-    unit = masking_units.build_unit(cfg, dataset)
-    num_slots = masking.count_slots(cfg.mask.max_rate, dataset.seq_len, unit)
+    sample_masks = masking.build_sampler(cfg, dataset)
 
     def evaluate(params, model, batch, key_B, hparams):
         masked_sums, _ = masked_forward(params, shift_states(model), batch, key_B, hparams, train=False)
@@ -65,7 +61,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
             hparams,
             train=False,
         )
-        real_B = _flag_real_examples(batch)
+        real_B = heads.flag_real_examples(batch.text)
         return types.LossSums(
             masked_sums.loss_B | causal_sums.loss_B,
             masked_sums.weight_B | causal_sums.weight_B,
@@ -80,17 +76,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         causal_B = select_causal_examples(
             batch.index_B, hparams.objective["causal_fraction"], hparams.objective["causal_carry"]
         )
-        static_key_B = masking.derive_static_keys(hparams, batch) if batch.split_index_B is not None else None
-        masked, dropout_key_B = masking.sample_masks(
-            key_B,
-            text.ids_BxL,
-            hparams,
-            num_slots=num_slots,
-            cdf_V=cdf_V,
-            static_key_B=static_key_B,
-            mask_unk=cfg.mask.mask_unk,
-            unit=unit,
-        )
+        masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=True)
         input_BxL = jnp.where(causal_B[:, None], text.ids_BxL, masked.ids_BxL)
         (h_BxLxD,) = model.encode(
             params["model"], text._replace(ids_BxL=input_BxL), batch.source, key_B=dropout_key_B, left_B=causal_B
@@ -106,7 +92,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
             {term: (value_BxL * weight).sum(-1, dtype=jnp.float32) for term, weight in weight_BxL.items()}
             for value_BxL in (nats_BxL, correct_BxL, 1)
         )
-        real_B = _flag_real_examples(batch)
+        real_B = heads.flag_real_examples(batch.text)
         sums = {
             "correct": correct_B["mlm"],
             "causal_correct": correct_B["causal"],
@@ -126,11 +112,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         loss_weights=compute_loss_weights,
         schedule_hparams=functools.partial(schedule_hparams, train=cfg.train),
     )
-
-
-def _flag_real_examples(batch: types.Batch):
-    """real_B: 1.0 for examples that hold tokens."""
-    return (batch.text.segments_BxL > 0).any(-1).astype(jnp.float32)
 
 
 def select_causal_examples(index_B, fraction, carry: types.Array | float = 0.0):
@@ -204,11 +185,8 @@ def count_predictions_per_token(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for several masks of an example, which causal examples cannot have."""
     masking.check(cfg)
-    errors.require(
-        cfg.mask.masks_per_example == 1,
-        "config.mask.masks_per_example",
-        cfg.mask.masks_per_example,
-        "1, since config.objective is hybrid",
+    errors.require_field(
+        cfg, "mask.masks_per_example", cfg.mask.masks_per_example == 1, "1, since config.objective is hybrid"
     )
 
 

@@ -5,6 +5,7 @@ Letters in array names: E edges between the masks of an example; others as in ty
 
 import enum
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking_units
 
 
@@ -53,33 +55,19 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.mask that no run could use."""
     mask, name = cfg.mask, "config.mask"
     for field in ("rate", "final_rate"):
-        errors.require(
-            getattr(mask, field) <= mask.max_rate,
-            f"{name}.{field}",
-            getattr(mask, field),
-            f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step",
-        )
+        expected = f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step"
+        errors.require(getattr(mask, field) <= mask.max_rate, f"{name}.{field}", getattr(mask, field), expected)
     if mask.schedule != MaskSchedule.CONSTANT:
-        errors.require(
-            mask.final_rate > 0,
-            f"{name}.final_rate",
-            mask.final_rate,
-            f"a final rate, since {name}.schedule is {mask.schedule}",
+        errors.require_field(
+            cfg, "mask.final_rate", mask.final_rate > 0, f"a final rate, since {name}.schedule is {mask.schedule}"
         )
     masking_units.check(mask)
     rates = (mask.rate, mask.final_rate or mask.rate)
-    errors.require(
-        mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6,
-        f"{name}.predict_rate",
-        mask.predict_rate,
-        f"at most {name}.masks_per_example = {mask.masks_per_example} times what is corrupted, {min(rates)}",
-    )
-    errors.require(
-        mask.masks_per_example * max(rates) <= 1 + 1e-6,
-        f"{name}.masks_per_example",
-        mask.masks_per_example,
-        f"at most 1 / {max(rates)}, the share that each of an example's disjoint masks takes",
-    )
+    has_enough = mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6
+    expected = f"at most {name}.masks_per_example = {mask.masks_per_example} times what is corrupted, {min(rates)}"
+    errors.require_field(cfg, "mask.predict_rate", has_enough, expected)
+    expected = f"at most 1 / {max(rates)}, the share that each of an example's disjoint masks takes"
+    errors.require_field(cfg, "mask.masks_per_example", mask.masks_per_example * max(rates) <= 1 + 1e-6, expected)
     share = mask.mask_token_prob + mask.random_token_prob
     errors.require(share <= 1 + 1e-6, f"{name}.mask_token_prob + {name}.random_token_prob", share, "at most 1")
 
@@ -194,6 +182,33 @@ def sample_masks(
         mask_unk=mask_unk,
         unit=unit,
     ), rest_key_B
+
+
+def build_sampler(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
+    """(batch, key_B, hparams, *, train, mask_index=0) -> `sample_masks` as config.mask says, or in evaluation."""
+    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
+    cdf_V = compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")
+    unit = masking_units.build_unit(cfg, dataset)
+
+    def sample(batch, key_B, hparams, *, train, mask_index=0):
+        ids_BxL = batch.text.ids_BxL
+        if not train:
+            num_slots = count_slots(cfg.eval.mask_rate, dataset.seq_len)
+            return sample_masks(key_B, ids_BxL, hparams, num_slots=num_slots, cdf_V=cdf_V)
+        return sample_masks(
+            key_B,
+            ids_BxL,
+            hparams,
+            num_slots=count_slots(cfg.mask.max_rate, dataset.seq_len, unit),
+            cdf_V=cdf_V,
+            static_key_B=derive_static_keys(hparams, batch) if batch.split_index_B is not None else None,
+            mask_index=mask_index,
+            num_masks=cfg.mask.masks_per_example,
+            mask_unk=cfg.mask.mask_unk,
+            unit=unit,
+        )
+
+    return sample
 
 
 def get_predicted_mask(masked: MaskedBatch):

@@ -36,12 +36,8 @@ def build_unit(cfg: StaticConfig, dataset: types.DatasetInfo) -> MaskingUnit | N
 def check(mask: config.Mask) -> None:
     """Raises ConfigError for several disjoint masks of words."""
     if mask.unit != "token":
-        errors.require(
-            mask.masks_per_example == 1,
-            "config.mask.masks_per_example",
-            mask.masks_per_example,
-            f"1, since config.mask.unit is {mask.unit}: words cannot be split into masks of one size",
-        )
+        expected = f"1, since config.mask.unit is {mask.unit}: words cannot be split into masks of one size"
+        errors.require(mask.masks_per_example == 1, "config.mask.masks_per_example", mask.masks_per_example, expected)
 
 
 def index_words(unit: MaskingUnit, ids_L):

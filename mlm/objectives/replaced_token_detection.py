@@ -15,7 +15,7 @@ from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import heads, masking, masking_units
+from mlm.objectives import heads, masking
 
 TERM = "replaced_token_detection"
 NATS, WEIGHT = f"{TERM}_nats", f"{TERM}_weight"
@@ -66,10 +66,7 @@ def build_generator_config(cfg: config.Config) -> config.Model:
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
     """The objective; the generator is that of `build_generator_config`. Samples are never special tokens."""
-    cdf_V = masking.compute_random_token_cdf(
-        np.frombuffer(dataset.unigram_counts, np.int64), cfg.mask.random_token_from == "uniform"
-    )
-    unit = masking_units.build_unit(cfg, dataset)
+    sample_masks = masking.build_sampler(cfg, dataset)
 
     def init(key, model):
         key_generator, key_hidden, key_label = jax.random.split(key, 3)
@@ -81,18 +78,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text, head = batch.text, params["objective"]
-        static_key_B = masking.derive_static_keys(hparams, batch) if train and batch.split_index_B is not None else None
-        rate = cfg.mask.max_rate if train else cfg.eval.mask_rate
-        masked, rest_key_B = masking.sample_masks(
-            key_B,
-            text.ids_BxL,
-            hparams,
-            num_slots=masking.count_slots(rate, dataset.seq_len, unit if train else None),
-            cdf_V=cdf_V,
-            static_key_B=static_key_B,
-            mask_unk=cfg.mask.mask_unk and train,
-            unit=unit if train else None,
-        )
+        masked, rest_key_B = sample_masks(batch, key_B, hparams, train=train)
         generator_key_B, key_B, sample_key_B = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(rest_key_B)
         (generator_h_BxLxD,) = generator.encode(
             head["generator"], text._replace(ids_BxL=masked.ids_BxL), key_B=generator_key_B if train else None
@@ -161,17 +147,12 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for several masks of an example, and a model that does not see its own token."""
     masking.check(cfg)
-    errors.require(
-        (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional"),
-        "config.model.directionality",
-        "bidirectional",
-        "mixed, since a bidirectional feedforward net does not see the token itself",
-    )
-    errors.require(
-        cfg.mask.masks_per_example == 1,
-        "config.mask.masks_per_example",
-        cfg.mask.masks_per_example,
-        "1, since config.objective is replaced_token_detection",
+    sees_token = (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional")
+    expected = "mixed, since a bidirectional feedforward net does not see the token itself"
+    errors.require(sees_token, "config.model.directionality", "bidirectional", expected)
+    is_single = cfg.mask.masks_per_example == 1
+    errors.require_field(
+        cfg, "mask.masks_per_example", is_single, "1, since config.objective is replaced_token_detection"
     )
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 
 FIELD = "config.data.labelled.scores"
 
@@ -163,14 +163,12 @@ def build_majority_scores(
     columns: by the name of a score the columns of the majority's, without the weight.
     """
     return tuple(
-        score._replace(
-            name=f"majority_{score.name}",
-            title=score.title.replace("held-out", "majority class"),
-            columns=(*columns[score.name], score.columns[-1]),
-            better=0,
-            chart=False,
-            reference="majority class",
-            reference_for=score.name,
+        make_reference(
+            score,
+            f"majority_{score.name}",
+            score.title.replace("held-out", "majority class"),
+            columns[score.name],
+            "majority class",
         )
         for score in scores
         if score.name in columns and dataset.class_counts

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config
-from mlm.base.estimates import Score
+from mlm.base import config, types
+from mlm.base.estimates import Score, make_reference
+from mlm.base.special import NUM_SPECIAL
 from mlm.objectives.cross_entropy import (
     blocked_cross_entropy,
     compute_logit,
@@ -26,6 +27,12 @@ def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
     smooth_V = np.where(possible_V, unigram_V + 1, 0)
     with np.errstate(divide="ignore"):
         return jax.device_put(np.log(smooth_V / smooth_V.sum()).astype(np.float32))
+
+
+def compute_word_log_unigram(dataset: types.DatasetInfo):
+    """`compute_log_unigram` where all tokens but the special ones are targets."""
+    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
+    return compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
 
 
 def compute_token_loss(params, model, h_BxKxD, target_BxK):
@@ -90,34 +97,14 @@ def compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:
 
 def build_scores(term: str, unit: str) -> tuple[Score, ...]:
     """Loss, perplexity and accuracy of a term's predictions and of the unigram baseline."""
-    nats, correct, weight = f"{term}_nats", "correct", f"{term}_weight"
-    return (
+    nats, weight = f"{term}_nats", f"{term}_weight"
+    scores = (
         Score("loss", "held-out loss", (nats, weight), unit=unit, better=-1, chart=True),
         Score("perplexity", "held-out perplexity", (nats, weight), "exp_mean", format=".2f", better=-1),
-        Score("accuracy", "held-out accuracy", (correct, weight), better=1, share=True, chart=True),
-        Score(
-            "unigram_loss",
-            "unigram loss",
-            ("unigram_nats", weight),
-            unit=unit,
-            reference="unigram",
-            reference_for="loss",
-        ),
-        Score(
-            "unigram_perplexity",
-            "unigram perplexity",
-            ("unigram_nats", weight),
-            "exp_mean",
-            format=".2f",
-            reference="unigram",
-            reference_for="perplexity",
-        ),
-        Score(
-            "unigram_accuracy",
-            "unigram accuracy",
-            ("unigram_correct", weight),
-            share=True,
-            reference="unigram",
-            reference_for="accuracy",
-        ),
+        Score("accuracy", "held-out accuracy", ("correct", weight), better=1, share=True, chart=True),
+    )
+    unigram_columns = ("unigram_nats", "unigram_nats", "unigram_correct")
+    return *scores, *(
+        make_reference(score, f"unigram_{score.name}", f"unigram {score.name}", (column,), "unigram")
+        for score, column in zip(scores, unigram_columns, strict=True)
     )

@@ -71,11 +71,9 @@ def read_label_head(
         problem_type = config_json.get("problem_type") or default
         errors.require_one_of(f"{where}: problem_type", problem_type, list(PROBLEM_TYPES.values()))
         objective = next(name for name, value in PROBLEM_TYPES.items() if value == problem_type)
+        is_single = objective != "regression" or len(classes) == 1
         errors.require(
-            objective != "regression" or len(classes) == 1,
-            f"{where}: id2label",
-            len(classes),
-            f"one entry, since problem_type is {problem_type}",
+            is_single, f"{where}: id2label", len(classes), f"one entry, since problem_type is {problem_type}"
         )
     if (architecture.pooler, objective) == ("electra", "multiple_choice"):
         for name, expected in ELECTRA_SUMMARY.items():
@@ -156,11 +154,8 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
     Raises:
         ConfigError: no class of transformers has such a head.
     """
-    errors.require(
-        cfg.objective in CLASSES,
-        "config.objective",
-        cfg.objective,
-        f"{', '.join(CLASSES)}, which transformers has classes for",
+    errors.require_field(
+        cfg, "objective", cfg.objective in CLASSES, f"{', '.join(CLASSES)}, which transformers has classes for"
     )
     architecture, model_type = ARCHITECTURES[config_json["model_type"]], config_json["model_type"]
     expected = {"layer_features": ("last",)}
@@ -222,12 +217,8 @@ def _read_classes(where, config_json) -> tuple[str, ...]:
     labels = config_json.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     is_valid = isinstance(labels, dict) and all(isinstance(label, str) for label in labels.values())
     errors.require(is_valid, f"{where}: id2label", labels, "names by number")
-    errors.require(
-        {*labels} == {str(number) for number in range(len(labels))},
-        f"{where}: id2label",
-        list(labels),
-        "each number from 0 on",
-    )
+    is_numbered = {*labels} == {str(number) for number in range(len(labels))}
+    errors.require(is_numbered, f"{where}: id2label", list(labels), "each number from 0 on")
     errors.require(
         len({*labels.values()}) == len(labels), f"{where}: id2label", [*labels.values()], "names that differ"
     )

@@ -93,12 +93,9 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     table_VxD = mapped[table]
     for name in [name for name in unused if name.startswith(f"{architecture.decoder}.")]:
         decoder = unused.pop(name)
-        errors.require(
-            decoder.ndim != 2 or np.array_equal(decoder, table_VxD),
-            f"{tensors_path}: {name}",
-            decoder.shape,
-            f"the embeddings of the vocabulary, or tie_word_embeddings: false in {settings.CONFIG_FILE}",
-        )
+        is_tied = decoder.ndim != 2 or np.array_equal(decoder, table_VxD)
+        expected = f"the embeddings of the vocabulary, or tie_word_embeddings: false in {settings.CONFIG_FILE}"
+        errors.require(is_tied, f"{tensors_path}: {name}", decoder.shape, expected)
     label_head = heads.read_label_head(where, config_json, tensors_path, unused)
     if ("position", "embedding") in outside_layers:
         name = outside_layers["position", "embedding"].name

@@ -131,11 +131,9 @@ def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
     attention: dict[str, Any] = {field: _read_theta(where, config_json, *names) for field, names in ROPE_FIELDS.items()}
     every = settings.get_integer(where, config_json, "global_attn_every_n_layers", 1, DEFAULT_GLOBAL_EVERY)
     layer_types: Any = config_json.get("layer_types") or _make_layer_types(every, num_layers)
+    is_valid = isinstance(layer_types, list) and len(layer_types) == num_layers and {*layer_types} <= {GLOBAL, LOCAL}
     errors.require(
-        isinstance(layer_types, list) and len(layer_types) == num_layers and {*layer_types} <= {GLOBAL, LOCAL},
-        f"{where}: layer_types",
-        layer_types,
-        f"{GLOBAL} or {LOCAL} for each of {num_layers} layers",
+        is_valid, f"{where}: layer_types", layer_types, f"{GLOBAL} or {LOCAL} for each of {num_layers} layers"
     )
     if layer_types == [GLOBAL] * num_layers:
         return {"rope_theta": attention["rope_theta"], "local_window": 0}

@@ -107,12 +107,8 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     require_heads(where, sizes["width"], sizes["num_heads"])
     first = get_integer(where, config_json, "pad_token_id", 0, 1) + 1 if architecture.positions_after_pad else 0
     num_positions = get_integer(where, config_json, "max_position_embeddings", 1)
-    errors.require(
-        num_positions > first,
-        f"{where}: max_position_embeddings",
-        num_positions,
-        f"more than {first}, which is the first token's position (pad_token_id + 1)",
-    )
+    expected = f"more than {first}, which is the first token's position (pad_token_id + 1)"
+    errors.require(num_positions > first, f"{where}: max_position_embeddings", num_positions, expected)
     eps = get_fraction(where, config_json, "layer_norm_eps", 1e-12)
     errors.require(eps > 0, f"{where}: layer_norm_eps", eps, "0 < value < 1")
     type_vocab_size = get_integer(where, config_json, "type_vocab_size", 1, 2)
@@ -186,12 +182,9 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, is_electra: b
     require_default_blocks(model, name)
     architecture, pad = ARCHITECTURES[name], int(order_V[PAD])
     head = model.activation if architecture.lm_head is BERT_LM_HEAD else "gelu"
-    errors.require(
-        model.lm_head_activation == head,
-        "config.model.lm_head_activation",
-        model.lm_head_activation,
-        f"{head}, which transformers' {name} needs",
-    )
+    has_head = model.lm_head_activation == head
+    expected = f"{head}, which transformers' {name} needs"
+    errors.require(has_head, "config.model.lm_head_activation", model.lm_head_activation, expected)
     return {
         "architectures": [architecture.model_class],
         "model_type": name,

@@ -93,12 +93,8 @@ def list_shards(index: Path) -> list[Path]:
 def check_tensor(where: str, file, name: str, shape: tuple[int, ...] | None = None) -> None:
     """Raises ConfigError for a tensor of another shape or of no float type; does not read its values."""
     tensor = file.get_slice(name)
-    errors.require(
-        tensor.get_dtype() in FLOAT_TYPES,
-        f"{where}: {name}",
-        tensor.get_dtype(),
-        f"{' or '.join(FLOAT_TYPES)}; transformers' model.float().save_pretrained(FOLDER) writes F32",
-    )
+    expected = f"{' or '.join(FLOAT_TYPES)}; transformers' model.float().save_pretrained(FOLDER) writes F32"
+    errors.require(tensor.get_dtype() in FLOAT_TYPES, f"{where}: {name}", tensor.get_dtype(), expected)
     actual = tuple(tensor.get_shape())
     errors.require(shape is None or actual == shape, f"{where}: {name}, its shape", actual, f"{shape}")
 

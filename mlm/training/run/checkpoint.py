@@ -285,11 +285,9 @@ def restore(
         # Orbax silently casts to the target's type; its metadata has the type that was saved.
         stored = jax.tree.leaves(checkpoints.item_metadata(step)["state"])
         for (path, leaf), metadata in zip(jax.tree_util.tree_leaves_with_path(abstract), stored, strict=True):
+            is_same = np.dtype(metadata.dtype) == leaf.dtype
             errors.require(
-                np.dtype(metadata.dtype) == leaf.dtype,
-                f"checkpoint{jax.tree_util.keystr(path)}",
-                str(metadata.dtype),
-                f"the type {leaf.dtype}",
+                is_same, f"checkpoint{jax.tree_util.keystr(path)}", str(metadata.dtype), f"the type {leaf.dtype}"
             )
     except errors.ConfigError:
         raise

@@ -65,13 +65,11 @@ def extend_config(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[st
         return saved_cfg
     values = fields.flatten(cfg)
     for name, allowed in {"optim.schedule": optim.EXTENDABLE_SCHEDULES, **STEP_INDEPENDENT_VALUES}.items():
-        errors.require(
-            values[name] in allowed,
-            f"config.{name}",
-            values[name],
+        expected = (
             f"{' or '.join(map(str, allowed))} for a run to be extended; with {values[name]} every step "
             "depends on the number of all steps, so a longer run is another run: choose another "
-            "config.workdir",
+            "config.workdir"
         )
+        errors.require(values[name] in allowed, f"config.{name}", values[name], expected)
     num_warmup = optim.count_warmup_steps(saved_cfg.optim, saved_cfg.train.steps)
     return fields.override(cfg, {WARMUP: num_warmup / cfg.train.steps})

@@ -152,12 +152,8 @@ def prepare_finetuning(
     changes = {field: value for layer in overrides for field, value in layer.values.items()}
     task = changes.get("data.task", "")
     errors.require(bool(task), "config.data.task", task, "the task to fine-tune for: data.task=NAME, or --task=FILE")
-    errors.require(
-        epochs is None or "train.steps" not in changes,
-        "--epochs",
-        epochs,
-        "no --epochs, since config.train.steps is set",
-    )
+    is_free = epochs is None or "train.steps" not in changes
+    errors.require(is_free, "--epochs", epochs, "no --epochs, since config.train.steps is set")
     is_number = epochs is None or (math.isfinite(epochs) and epochs > 0)
     errors.require(is_number, "--epochs", epochs, "a finite number of passes, above 0")
     folder = choose_finetuning_folder(run, (name or task) + ("-from_scratch" if from_scratch else ""))

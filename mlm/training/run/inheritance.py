@@ -53,12 +53,8 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
     data = fill_derived_fields(corpus.DERIVED_FIELDS, cfg).data
     language = {name for name in inherited_fields if name.startswith("data.language.")}
     if data.corpus == "language":
-        errors.require(
-            bool(language),
-            "config.data.path",
-            data.path,
-            f"text to train on, or config.data.task, since {source} has a vocabulary of its own",
-        )
+        expected = f"text to train on, or config.data.task, since {source} has a vocabulary of its own"
+        errors.require(bool(language), "config.data.path", data.path, expected)
         del inherited_fields["tokenizer.path"]  # `initialization.init_from_source` checks that the words are the same
     elif data.task not in tasks.LANGUAGE_TASKS:
         inherited_fields = {name: value for name, value in inherited_fields.items() if name not in language}
@@ -151,20 +147,13 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
     flat, source = fields.flatten(cfg), cfg.init.run or cfg.init.hub
     for name, value in inherited_fields.items():
         if name.startswith("model."):
-            errors.require(
-                flat[name] == value or _may_change(inherited_fields, name, flat[name]),
-                f"config.{name}",
-                flat[name],
-                f"{value!r}, as {source} has it; leave it out: its parameters depend on it",
-            )
+            is_allowed = flat[name] == value or _may_change(inherited_fields, name, flat[name])
+            expected = f"{value!r}, as {source} has it; leave it out: its parameters depend on it"
+            errors.require(is_allowed, f"config.{name}", flat[name], expected)
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")
     if source_path not in ("", path):
         vocabularies = [
             kinds.load_tokenizer_folder("config.tokenizer.path", one).model for one in (path, source_path) if one
         ]
-        errors.require(
-            len(vocabularies) == 2 and vocabularies[0] == vocabularies[1],
-            "config.tokenizer.path",
-            path,
-            f"the vocabulary of {source}; leave it out",
-        )
+        is_same = len(vocabularies) == 2 and vocabularies[0] == vocabularies[1]
+        errors.require_field(cfg, "tokenizer.path", is_same, f"the vocabulary of {source}; leave it out")

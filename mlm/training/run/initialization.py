@@ -26,11 +26,9 @@ def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tok
     if not cfg.init.run:
         return state
     run = trained_run.load(cfg.init.run, {}, exclusive=not RunDirectory(cfg.init.run).result.exists())
-    errors.require(
-        cfg.init.run_sha256 in ("", run.digest),
-        "config.init.run_sha256",
-        cfg.init.run_sha256,
-        f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}",
+    is_same = cfg.init.run_sha256 in ("", run.digest)
+    errors.require_field(
+        cfg, "init.run_sha256", is_same, f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}"
     )
     return _replace_model_params(
         cfg,
@@ -44,11 +42,8 @@ def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tok
 def _init_from_hub(cfg, state, tokenizer):
     folder = pretrained_folder.find_folder(cfg.init.hub)
     digest = pretrained_folder.compute_digest(folder)
-    errors.require(
-        cfg.init.hub_sha256 in ("", digest),
-        "config.init.hub_sha256",
-        cfg.init.hub_sha256,
-        f"what is in {cfg.init.hub}, {digest}",
+    errors.require_field(
+        cfg, "init.hub_sha256", cfg.init.hub_sha256 in ("", digest), f"what is in {cfg.init.hub}, {digest}"
     )
     source = pretrained_folder.read_folder(folder)
     model, parts = source.params["model"], ["its encoder"]

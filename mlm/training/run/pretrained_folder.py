@@ -182,10 +182,6 @@ def _compute_digest(folder, changed):
 def find_folder(path: str) -> str:
     """`download_folder`. Raises ConfigError for a path that is no Hugging Face folder."""
     folder = download_folder(path)
-    errors.require(
-        hub.is_hub_folder(folder),
-        "config.init.hub",
-        path,
-        "a Hugging Face folder (config.json, model.safetensors, a tokenizer), or hf:ORG/NAME",
-    )
+    expected = "a Hugging Face folder (config.json, model.safetensors, a tokenizer), or hf:ORG/NAME"
+    errors.require(hub.is_hub_folder(folder), "config.init.hub", path, expected)
     return folder

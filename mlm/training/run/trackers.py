@@ -250,12 +250,9 @@ def check_installed(cfg: config.Config) -> None:
         _import_wandb()
     if "mlflow" in names:
         mlflow = _import_mlflow()
-        errors.require(
-            mlflow.is_tracking_uri_set() or not get_storage(cfg.workdir).is_remote,
-            "config.train.trackers",
-            "mlflow",
-            "a store in the environment variable MLFLOW_TRACKING_URI, since config.workdir is on a bucket",
-        )
+        has_store = mlflow.is_tracking_uri_set() or not get_storage(cfg.workdir).is_remote
+        expected = "a store in the environment variable MLFLOW_TRACKING_URI, since config.workdir is on a bucket"
+        errors.require(has_store, "config.train.trackers", "mlflow", expected)
 
 
 def open_trackers(

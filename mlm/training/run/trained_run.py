@@ -106,11 +106,9 @@ def _load_folder(path, settings) -> TrainedRun:
     folder = pretrained_folder.find_folder(path)
     source, digest = pretrained_folder.read_folder(folder), pretrained_folder.compute_digest(folder)
     workdir = settings.get("workdir") or str(pretrained_folder.choose_workdir(path))
+    is_free = RunDirectory(workdir).read_identity() is None
     errors.require(
-        RunDirectory(workdir).read_identity() is None,
-        "config.workdir",
-        workdir,
-        f"a directory without a run, for the results of {path}; set workdir=DIR",
+        is_free, "config.workdir", workdir, f"a directory without a run, for the results of {path}; set workdir=DIR"
     )
     files.check_folder("config.workdir", workdir)
     values = {"workdir": workdir, "init.hub": path, "init.hub_sha256": digest}

@@ -29,19 +29,16 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.Diver
     """
     for cfg in configs:
         loop.check(cfg)
+        is_shared = program.make_static_config(cfg) == program.make_static_config(configs[0])
         errors.require(
-            program.make_static_config(cfg) == program.make_static_config(configs[0]),
-            "config.workdir",
-            cfg.workdir,
-            f"a run that shares its program with that of {configs[0].workdir}",
+            is_shared, "config.workdir", cfg.workdir, f"a run that shares its program with that of {configs[0].workdir}"
         )
-    errors.require(
-        parallel.MODES[configs[0].parallel.mode].vmaps_runs and not parallel.is_multiprocess(),
-        "config.parallel.mode",
-        configs[0].parallel.mode,
+    can_vmap = parallel.MODES[configs[0].parallel.mode].vmaps_runs and not parallel.is_multiprocess()
+    expected = (
         f"{', '.join(name for name, mode in parallel.MODES.items() if mode.vmaps_runs)}, in one process, for runs that "
-        "are trained together",
+        "are trained together"
     )
+    errors.require(can_vmap, "config.parallel.mode", configs[0].parallel.mode, expected)
     configs = [RunDirectory(cfg.workdir).pin_kernels(cfg) for cfg in configs]
     packed, outcomes = pack.load_dataset(configs[0]), {}
     with contextlib.ExitStack() as stack:

@@ -78,20 +78,15 @@ def check(optim: config.Optim, steps: int) -> None:
     if optim.schedule == Schedule.WSD:
         parts = optim.warmup_fraction + optim.decay_fraction
         errors.require(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
-    errors.require(
-        not (optim.ema_decay and optim.average_checkpoints),
-        f"{name}.ema_decay",
-        optim.ema_decay,
-        f"0, since {name}.average_checkpoints averages the parameters already",
-    )
+    expected = f"0, since {name}.average_checkpoints averages the parameters already"
+    errors.require(not (optim.ema_decay and optim.average_checkpoints), f"{name}.ema_decay", optim.ema_decay, expected)
     max_count = (steps - 1) // optim.average_every + 1
-    errors.require(
-        optim.average_checkpoints != 1 and optim.average_checkpoints <= max_count,
-        f"{name}.average_checkpoints",
-        optim.average_checkpoints,
+    is_possible = optim.average_checkpoints != 1 and optim.average_checkpoints <= max_count
+    expected = (
         f"0, or 2 to {max_count}: the number of checkpoints {name}.average_every = "
-        f"{optim.average_every} steps apart among config.train.steps = {steps}",
+        f"{optim.average_every} steps apart among config.train.steps = {steps}"
     )
+    errors.require(is_possible, f"{name}.average_checkpoints", optim.average_checkpoints, expected)
 
 
 def count_warmup_steps(optim: config.Optim, steps: int) -> int:

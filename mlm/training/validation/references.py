@@ -17,7 +17,7 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import config, recipe_constants, types
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import parallel_text
@@ -304,13 +304,8 @@ def make_word_scores(loss: Score, references: Mapping[str, str]) -> tuple[Score,
         "word_loss", "held-out loss per word", (loss.columns[0], "words"), unit="nats per word", better=-1
     )
     return word_loss, *(
-        word_loss._replace(
-            name=f"{column.removesuffix('_nats')}_word_loss",
-            title=f"{reference}'s loss per word",
-            columns=(column, "words"),
-            better=0,
-            reference=reference,
-            reference_for=word_loss.name,
+        make_reference(
+            word_loss, f"{column.removesuffix('_nats')}_word_loss", f"{reference}'s loss per word", (column,), reference
         )
         for column, reference in references.items()
     )
