@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.models.hub import bert, modern_bert
+from mlm.models.hub import bert, modern_bert, settings
+from mlm.models.hub.architecture import LEAVES
 
 ARCHITECTURES = bert.ARCHITECTURES | modern_bert.ARCHITECTURES
 MASKED_LM_CLASS = "ForMaskedLM"
@@ -76,9 +77,7 @@ def read_label_head(
             is_single, f"{where}: id2label", len(classes), f"one entry, since problem_type is {problem_type}"
         )
     if (architecture.pooler, objective) == ("electra", "multiple_choice"):
-        for name, expected in ELECTRA_SUMMARY.items():
-            value = config_json.get(name, expected)
-            errors.require(value == expected, f"{where}: {name}", value, f"{expected!r}")
+        settings.require_settings(where, config_json, ELECTRA_SUMMARY)
     num_labels = {"extractive_qa": NUM_ENDS, "multiple_choice": 1}.get(objective, len(classes))
     absent_biases = _list_absent_biases(config_json)
     params: types.Params = {}
@@ -109,7 +108,7 @@ def _list_absent_biases(config_json) -> tuple[str, ...]:
 
 
 def _get_leaves(path: str) -> Mapping[str, str]:
-    return bert.LEAVES["norm" if path.endswith("norm") else "dense"]
+    return LEAVES["norm" if path.endswith("norm") else "dense"]
 
 
 def _read_pooling(where, config_json) -> str:
