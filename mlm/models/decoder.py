@@ -18,15 +18,10 @@ class DecoderLayer(layers.ResidualLayer):
 
     @nn.compact
     def __call__(self, x_BxLxD, number, shared, key_B, attend=attention.attend, source=None):
-        """Returns x_BxLxD.
+        """Returns x_BxLxD of layer `number`, from 1.
 
-        Args:
-            x_BxLxD: the input.
-            number: of the layer, from 1.
-            shared: (context of the target, source_BxSxD, visible_Bx1xLxS of the source).
-            key_B: random keys of the dropout, or None.
-            attend: as in `attention.Attention`.
-            source: the keys and values of the source, if they are computed already.
+        shared: (context of the target, source_BxSxD, visible_Bx1xLxS of the source); source: its keys and values, if
+        they are computed already.
         """
         context, source_BxSxD, visible_Bx1xLxS = shared
         self_attention = attention.Attention(self.model, name="attention")

@@ -96,12 +96,9 @@ def _attend(q_BxHxLxd, k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS):
 
 
 def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int) -> IncrementalDecoder:
-    """The decoder of an RNN.
+    """The decoder of an RNN, of layers (x_BxLxD, number, shared, key_B, recur) -> x_BxLxD.
 
-    Args:
-        layer_class: a module of (x_BxLxD, number, shared, key_B, recur) -> x_BxLxD.
-        step: of the cell, (input_BxG, recurrent_BxG, carry) -> carry, a tuple of arrays BxH.
-        carries: how many arrays a carry has.
+    step: of the cell, (input_BxG, recurrent_BxG, carry) -> carry, a tuple of `carries` arrays BxH.
     """
 
     def recur(model, params, x_BxLxD, carry, is_token_BxL):

@@ -38,13 +38,8 @@ def sample_keep_mask(key, rate: float, shape: tuple[int, ...], offset=0):
     """Booleans of which a share `rate` (to within 2**-32) is false: a hash of the key and the number of each entry.
 
     The mask of an example does not depend on its padding, since the last axis counts as MIN_LAST_AXIS entries. XLA
-    computes the hash inside the pass that applies the mask, and stores no mask.
-
-    Args:
-        key: a random key.
-        rate: the share of false entries.
-        shape: of the mask.
-        offset: index of the first entry along the first axis.
+    computes the hash inside the pass that applies the mask, and stores no mask. offset: index of the first entry along
+    the first axis.
     """
     first, second = jax.random.key_data(key)
     sizes = (*shape[:-1], max(shape[-1], MIN_LAST_AXIS), 1)[1:]
@@ -90,13 +85,8 @@ def dense(
 ) -> nn.Dense:
     """A dense layer whose product has the kernel `matmul` if the model uses that.
 
-    Args:
-        model: the config.
-        features: the width of its output.
-        name: of its parameters.
-        bias_init: the initializer of its bias.
-        scale: a factor of the standard deviation of the initial weights.
-        bias_in: the values of model.bias with which it has a bias.
+    scale: a factor of the standard deviation of the initial weights; bias_in: the values of model.bias with which it
+    has a bias.
     """
     dot_general = (
         functools.partial(platform_kernels.dot_general, jnp.dtype(model.dtype))
@@ -188,14 +178,10 @@ class ResidualLayer(nn.Module):
     model: config.Model
 
     def add(self, name: str, sublayer: Callable, x_BxLxD, key_B, *, skip_norm=False):
-        """x_BxLxD plus the output of a sublayer; model.norm_placement says where the norms are.
+        """x_BxLxD plus the output of a sublayer, after dropout; model.norm_placement says where the norms are.
 
-        Args:
-            name: of the sublayer, which begins the names of its norms; "" in a layer with one sublayer.
-            sublayer: (x_BxLxD) -> out_BxLxD.
-            x_BxLxD: the input.
-            key_B: random keys of the dropout, or None.
-            skip_norm: whether the sublayer reads x_BxLxD itself; may be traced.
+        name: begins the names of the norms; "" in a layer with one sublayer. skip_norm: whether the sublayer reads
+        x_BxLxD itself; may be traced.
         """
         model, prefix = self.model, f"{name}_" if name else ""
         sublayer_norm = norm(model, f"{prefix}norm")

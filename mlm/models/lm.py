@@ -139,15 +139,11 @@ def build(
     *,
     has_attention: bool = False,
 ) -> types.Model:
-    """The encoder with embeddings and output layer, as the pure functions of types.Model.
+    """The encoder, a module class as in EncoderLM, with embeddings and output layer, as the pure functions of
+    types.Model.
 
-    Args:
-        model: the config.
-        vocab_size: entries of the vocabulary.
-        encoder: a module class, as in EncoderLM.
-        decoder: how the encoder decodes one token at a time; None if it cannot.
-        positions: none, learned or sinusoidal.
-        has_attention: whether each layer has a submodule "attention" that sows its weights.
+    decoder: None if it cannot decode one token at a time; has_attention: whether each layer has a submodule "attention"
+    that sows its weights.
     """
     module = EncoderLM(model, vocab_size, encoder, positions)
 

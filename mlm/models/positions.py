@@ -55,14 +55,9 @@ def declare_bias_table(module: nn.Module):
 def make_context(
     model: config.Model, visible_Bx1xLxS, table_KxH=None, query_BxL=None, segments: Segments | None = None
 ) -> AttentionContext:
-    """The context of a stack's self-attention; a key's position is its index.
+    """The context of a stack's self-attention; a key's position is its index, as is a query's unless query_BxL says it.
 
-    Args:
-        model: the config.
-        visible_Bx1xLxS: the keys that a query may see.
-        table_KxH: of `declare_bias_table`.
-        query_BxL: the position of each query; None: its index.
-        segments: what visible_Bx1xLxS says; None: it cannot be said so.
+    table_KxH: of `declare_bias_table`; segments: what visible_Bx1xLxS says, None where it cannot be said so.
     """
     L, S = visible_Bx1xLxS.shape[2:]
     if segments is not None:

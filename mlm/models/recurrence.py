@@ -103,13 +103,8 @@ CELL_KERNELS = {
 def scan_cell(cell: str, unroll: int, kernels, biases, inputs, same):
     """The states of each direction, a tuple of h_LxBxH. They are computed in float32 and have the type of the inputs.
 
-    Args:
-        cell: elman, gru or lstm.
-        unroll: steps per iteration of the loop.
-        kernels: HxG.
-        biases: G.
-        inputs: LxBxG, in the order in which the direction reads the sequence.
-        same: LxB, whether the state continues that of the previous token; else it starts from zero.
+    Kernels are HxG, biases G, inputs LxBxG in the order in which the direction reads the sequence. same: LxB, whether
+    the state continues that of the previous token; else it starts from zero.
     """
     return run_in_float32(functools.partial(scan_directions, cell, unroll), kernels, biases, inputs, same)
 

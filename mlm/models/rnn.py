@@ -84,14 +84,10 @@ class RecurrentLayer(layers.ResidualLayer):
 
     @nn.compact
     def __call__(self, x_BxLxD, number, shared, key_B, recur=None):
-        """Returns x_BxLxD.
+        """Returns x_BxLxD of layer `number`, from 1.
 
-        Args:
-            x_BxLxD: the input.
-            number: of the layer, from 1.
-            shared: (segments_BxL, left_B: the examples whose backward states are zero, or None).
-            key_B: random keys of the dropout, or None.
-            recur: what computes the recurrence in place of the method `recur`.
+        shared: (segments_BxL, left_B: the examples whose backward states are zero, or None); recur: computes the
+        recurrence in place of the method `recur`.
         """
         sublayer = recur or (lambda y_BxLxD: self.recur(y_BxLxD, *shared))
         return self.add("", sublayer, x_BxLxD, key_B, skip_norm=self.skips_norm(number))

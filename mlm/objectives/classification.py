@@ -30,18 +30,10 @@ def build_classifier(
     outputs: int,
     compute_logits: Callable,
 ) -> types.Objective:
-    """The objective of one label an example, with a pooled head.
+    """The objective of one label an example, by a pooled head of so many outputs.
 
-    In evaluation the sums include "predicted", the class id, and "score", its log-probability.
-
-    Args:
-        term: name of the loss term.
-        known_scores: names that config.data.labelled.scores may hold.
-        outputs: numbers that the head gives out.
-        compute_logits: (params, model, batch, key_B) -> logits_BxC.
-
-    Raises:
-        ConfigError: for a score that is not known, or does not suit the number of classes.
+    In evaluation the sums include "predicted", the class id, and "score", its log-probability. compute_logits: (params,
+    model, batch, key_B) -> logits_BxC. Raises ConfigError for a score that does not suit the number of classes.
     """
     log_share_C, weight = scores.compute_log_class_shares(dataset), f"{term}_weight"
     builders = {

@@ -13,15 +13,10 @@ from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.base.static_config import StaticConfig
 from mlm.objectives import causal, masking, mlm, token_prediction
 
+SEQUENCE_COLUMNS = ("denoising_nats", "denoising_weight")
 SCORES = (
     *token_prediction.build_scores("masked", "nats per masked token"),
-    Score(
-        "sequence_loss",
-        "held-out loss of the whole sequence",
-        ("denoising_nats", "denoising_weight"),
-        unit="nats per token",
-        better=-1,
-    ),
+    Score("sequence_loss", "held-out loss of the whole sequence", SEQUENCE_COLUMNS, unit="nats per token", better=-1),
     Score("realised_rate", "share of tokens masked", ("masked_weight", "eligible"), format=".4f", share=True),
 )
 TRAIN_SCORES = (
@@ -32,10 +27,8 @@ TRAIN_SCORES = (
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective: it predicts [SEP] and unmasked tokens too, but not the first token of a segment."""
-    sample_masks, log_unigram_V = (
-        masking.build_sampler(cfg, dataset),
-        token_prediction.compute_word_log_unigram(dataset),
-    )
+    sample_masks = masking.build_sampler(cfg, dataset)
+    log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
@@ -48,16 +41,11 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         masked_BxK = weight_BxK * (masked.ids_BxL[:, 1:] == MASK)
         compute_loss = token_prediction.select_token_loss(train, cfg.optim)
         nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxLxD[:, :-1], target_BxK)
-        counts = {
-            "eligible": masked.num_eligible_B,
-            "corrupted": masked.num_corrupted_B,
-            "tokens": (text.segments_BxL > 0).sum(-1),
-        }
         sums = {
             "masked_nats": (nats_BxK * masked_BxK).sum(-1),
             "masked_weight": masked_BxK.sum(-1),
             "correct": (correct_BxK * masked_BxK).sum(-1),
-            **{name: count_B.astype(jnp.float32) for name, count_B in counts.items()},
+            **masking.count_tokens(masked, text),
         }
         if not train:
             word_BxK = jnp.where(masked_BxK > 0, target_BxK, NUM_SPECIAL)  # special tokens have no unigram share

@@ -15,15 +15,8 @@ from mlm.objectives import features, heads, labelled, scores
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores
 WEIGHT = "edge_probing_weight"
 PROJECTION_DIM, DROPOUT = 256, 0.3  # of the projection and the hidden layer; of the hidden layer
-F1_SCORE = Score(
-    "f1",
-    "held-out micro-F1",
-    ("true_positives", "predicted_positives", WEIGHT, WEIGHT),
-    "f1",
-    better=1,
-    share=True,
-    chart=True,
-)
+F1_COLUMNS = ("true_positives", "predicted_positives", WEIGHT, WEIGHT)
+F1_SCORE = Score("f1", "held-out micro-F1", F1_COLUMNS, "f1", better=1, share=True, chart=True)
 # With one prediction for each label, F1 is accuracy.
 MAJORITY_COLUMNS = {"f1": ("majority_correct", WEIGHT, WEIGHT), "accuracy": ("majority_correct",)}
 CENTER_OF_GRAVITY = Score("gravity", "centre of gravity of the mix", ("gravity", WEIGHT), unit="layers", format=".2f")

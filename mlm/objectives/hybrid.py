@@ -17,28 +17,16 @@ from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
 from mlm.objectives import causal, heads, masking, mlm, token_prediction
 
+CAUSAL_COLUMNS, EXAMPLE_COLUMNS = ("causal_nats", "causal_weight"), ("causal_examples", "examples")
 SCORES = (
     *mlm.SCORES,
-    Score(
-        "causal_loss",
-        "held-out causal loss",
-        ("causal_nats", "causal_weight"),
-        unit="nats per token",
-        better=-1,
-        chart=True,
-    ),
+    Score("causal_loss", "held-out causal loss", CAUSAL_COLUMNS, unit="nats per token", better=-1, chart=True),
     Score("causal_accuracy", "held-out causal accuracy", ("causal_correct", "causal_weight"), better=1, share=True),
 )
 TRAIN_SCORES = (
     *mlm.TRAIN_SCORES,
     Score("causal_accuracy", "causal training accuracy", ("causal_correct", "causal_weight"), share=True),
-    Score(
-        "realised_causal",
-        "share of examples that are causal",
-        ("causal_examples", "examples"),
-        format=".4f",
-        share=True,
-    ),
+    Score("realised_causal", "share of examples that are causal", EXAMPLE_COLUMNS, format=".4f", share=True),
 )
 
 
@@ -53,14 +41,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     def evaluate(params, model, batch, key_B, hparams):
         masked_sums, _ = masked_forward(params, shift_states(model), batch, key_B, hparams, train=False)
         encode_causally = functools.partial(model.encode, left_B=jnp.ones(len(batch.index_B), bool))
-        causal_sums = causal_objective.loss(
-            params,
-            dataclasses.replace(model, directions=(types.Direction.LEFT,), encode=encode_causally),
-            batch,
-            key_B,
-            hparams,
-            train=False,
-        )
+        causal_model = dataclasses.replace(model, directions=(types.Direction.LEFT,), encode=encode_causally)
+        causal_sums = causal_objective.loss(params, causal_model, batch, key_B, hparams, train=False)
         real_B = heads.flag_real_examples(batch.text)
         return types.LossSums(
             masked_sums.loss_B | causal_sums.loss_B,
@@ -73,9 +55,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         if not train:
             return evaluate(params, model, batch, key_B, hparams)
         text = batch.text
-        causal_B = select_causal_examples(
-            batch.index_B, hparams.objective["causal_fraction"], hparams.objective["causal_carry"]
-        )
+        values = hparams.objective
+        causal_B = select_causal_examples(batch.index_B, values["causal_fraction"], values["causal_carry"])
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=True)
         input_BxL = jnp.where(causal_B[:, None], text.ids_BxL, masked.ids_BxL)
         (h_BxLxD,) = model.encode(

@@ -53,10 +53,8 @@ def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
 
     In evaluation the sums include the unigram baseline of the train split on the same masked tokens.
     """
-    sample_masks, log_unigram_V = (
-        masking.build_sampler(cfg, dataset),
-        token_prediction.compute_word_log_unigram(dataset),
-    )
+    sample_masks = masking.build_sampler(cfg, dataset)
+    log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def forward(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
@@ -71,18 +69,9 @@ def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
         def sum_predicted(x_BxK):
             return (x_BxK * masked.weights_BxK).sum(-1)
 
-        sums = {
-            "correct": sum_predicted(correct_BxK),
-            # An example with several masks counts once.
-            **{
-                name: jnp.where(mask_index == 0, count_B, 0).astype(jnp.float32)
-                for name, count_B in (
-                    ("eligible", masked.num_eligible_B),
-                    ("corrupted", masked.num_corrupted_B),
-                    ("tokens", (text.segments_BxL > 0).sum(-1)),
-                )
-            },
-        }
+        counts = masking.count_tokens(masked, text)  # an example with several masks counts once
+        sums = {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
+        sums["correct"] = sum_predicted(correct_BxK)
         if not train:
             sums |= token_prediction.compute_unigram_baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)
         return types.LossSums({"mlm": sum_predicted(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD

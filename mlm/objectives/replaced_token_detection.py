@@ -12,33 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.static_config import StaticConfig
 from mlm.objectives import heads, masking
 
 TERM = "replaced_token_detection"
 NATS, WEIGHT = f"{TERM}_nats", f"{TERM}_weight"
+LOSS = Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True)
+ACCURACY = Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True)
+ORIGINAL = ("original",), "share of replaced tokens"  # columns and name of the reference
 SCORES = (
-    Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True),
-    Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True),
-    Score(
-        "original_loss",
-        "loss of the share of replaced tokens",
-        ("original", WEIGHT),
-        "entropy",
-        unit="nats per token",
-        reference="share of replaced tokens",
-        reference_for="loss",
+    LOSS,
+    ACCURACY,
+    make_reference(LOSS, "original_loss", "loss of the share of replaced tokens", *ORIGINAL)._replace(
+        function="entropy"
     ),
-    Score(
-        "original_accuracy",
-        "accuracy of always original",
-        ("original", WEIGHT),
-        share=True,
-        reference="share of replaced tokens",
-        reference_for="accuracy",
-    ),
+    make_reference(ACCURACY, "original_accuracy", "accuracy of always original", *ORIGINAL),
     Score(
         "generator_loss",
         "generator's held-out loss",
@@ -101,17 +91,14 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model)
         logit_BxL = heads.apply_dense(head["label"], hidden_BxLxD)[..., 0]
         nats_BxL = jax.nn.softplus(jnp.where(replaced_BxL, -logit_BxL, logit_BxL))
         sums = {
-            "correct": ((logit_BxL > 0) == replaced_BxL) * real_BxL,
-            "original": ~replaced_BxL * real_BxL,
-            "tokens": real_BxL,
-            "mlm_correct": correct_BxK,
+            "correct": (((logit_BxL > 0) == replaced_BxL) * real_BxL).sum(-1),
+            "original": (~replaced_BxL * real_BxL).sum(-1),
+            "mlm_correct": correct_BxK.sum(-1),
         }
-        counts = {"eligible": masked.num_eligible_B, "corrupted": masked.num_corrupted_B}
         return types.LossSums(
             {"mlm": nats_BxK.sum(-1), TERM: (nats_BxL * real_BxL).sum(-1)},
             {"mlm": masked.weights_BxK.sum(-1), TERM: real_BxL.sum(-1)},
-            {name: value_BxL.sum(-1) for name, value_BxL in sums.items()}
-            | {name: count_B.astype(jnp.float32) for name, count_B in counts.items()},
+            sums | masking.count_tokens(masked, text),
         )
 
     return types.Objective(

@@ -20,12 +20,9 @@ WEIGHT = "tagging_weight"
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with tag_BxL, a class id, or -1 where no tag is predicted.
 
-    The windows of a long sentence are examples in training, and one example in evaluation.
-
-    In evaluation the sums include "predicted", the class id of each token, and "score", its log-probability.
-
-    Raises:
-        ConfigError: for F1 where tags mark no entities.
+    The windows of a long sentence are examples in training, and one example in evaluation, where the sums include
+    "predicted", the class id of each token, and "score", its log-probability. Raises ConfigError for F1 where tags mark
+    no entities.
     """
     log_share_C, classes = scores.compute_log_class_shares(dataset), dataset.classes
     no_entity_tag = next((name for name in classes if not TAG.fullmatch(name)), None)
@@ -167,10 +164,8 @@ def count_entities(
 ) -> dict[str, np.ndarray]:
     """Columns of the correct, predicted and actual entities of each sentence, by each of SCHEMES, in its first row.
 
-    Args:
-        predicted_NxL, tag_NxL: indices into classes; tokens whose tag is below 0 are no words.
-        segments_NxL: words of one segment are a sentence.
-        sentence_N: rows of one number, which are next to each other, are windows of one sentence; None: no two rows.
+    Tags are indices into classes, those below 0 of no word; words of one segment are a sentence. Rows of one number in
+    sentence_N, which are next to each other, are windows of one sentence; None: no two rows.
     """
     sentence_N = np.arange(len(tag_NxL)) if sentence_N is None else sentence_N
     columns = {

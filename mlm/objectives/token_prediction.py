@@ -51,14 +51,9 @@ def compute_token_loss(params, model, h_BxKxD, target_BxK):
 def compute_token_loss_fast(params, model, h_BxKxD, target_BxK, smoothing: float = 0.0, z_loss: float = 0.0):
     """`compute_token_loss`, where ties count as correct: that saves a pass over the logits.
 
-    Args:
-        params: of the model.
-        model: has the output layer.
-        h_BxKxD: states.
-        target_BxK: the token that each state predicts.
-        smoothing: share of a target's probability that is spread evenly over the vocabulary, itself included (Szegedy
-            et al. 2016, section 7).
-        z_loss: weight of the squared log-sum-exp of the logits, which is added (Chowdhery et al. 2022, section 5).
+    smoothing: share of a target's probability that is spread evenly over the vocabulary, itself included (Szegedy et
+    al. 2016, section 7). z_loss: weight of the squared log-sum-exp of the logits, which is added (Chowdhery et al.
+    2022, section 5).
     """
     if model.lm_head is not None:
         h_BxKxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD)

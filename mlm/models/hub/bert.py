@@ -88,17 +88,9 @@ ARCHITECTURES = {
 
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
-    """The model that a config.json describes.
+    """(config.model, size of the vocabulary, number of positions before that of the first token) of a config.json.
 
-    Args:
-        where: the name of the file in errors.
-        config_json: its content.
-
-    Returns:
-        (config.model, size of the vocabulary, number of positions before that of the first token).
-
-    Raises:
-        ConfigError: our models cannot represent it.
+    where: the name of the file in errors. Raises ConfigError if our models cannot represent it.
     """
     architecture = ARCHITECTURES[config_json["model_type"]]
     settings.require_settings(where, config_json, REQUIRED_SETTINGS)
@@ -133,13 +125,8 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
 def build_config_json(model: config.Model, order_V: np.ndarray, *, is_electra: bool = False) -> dict[str, Any]:
     """The config.json of a model of ours; one with factorised embeddings is an ELECTRA, with one token type a RoBERTa.
 
-    Args:
-        model: our config.
-        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
-        is_electra: an ELECTRA in any case.
-
-    Raises:
-        ConfigError: no class of transformers can read the model.
+    order_V and is_electra: as in hub.build_config_json. Raises ConfigError if no class of transformers can read the
+    model.
     """
     settings.require_fields(model, MODEL_FIELDS, "transformers needs")
     is_electra = is_electra or model.embedding_dim not in (0, model.width)

@@ -50,16 +50,10 @@ class LabelHead(NamedTuple):
 def read_label_head(
     where: str, config_json: Mapping[str, Any], tensors_path: str, tensors: Mapping[str, np.ndarray]
 ) -> LabelHead | None:
-    """The head for labels of a folder, or None if it has none.
+    """The head for labels of a folder, by its config.json and its tensors, or None if it has none.
 
-    Args:
-        where: the name of config.json in errors.
-        config_json: its content.
-        tensors_path: the name of the tensor file in errors.
-        tensors: its tensors by name.
-
-    Raises:
-        ConfigError: our objectives cannot represent the head, or a tensor is missing or of another shape.
+    where, tensors_path: the names of both in errors. Raises ConfigError if our objectives cannot represent the head, or
+    a tensor is missing or of another shape.
     """
     if not has_label_head(config_json):
         return None
@@ -143,15 +137,9 @@ def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
 
 
 def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of config.json that describe the head of a fine-tuned model.
+    """The entries of config.json that describe the head of a fine-tuned model; config_json: those of its encoder.
 
-    Args:
-        cfg: of the fine-tuned run.
-        classes: names of its classes.
-        config_json: the entries that describe the encoder.
-
-    Raises:
-        ConfigError: no class of transformers has such a head.
+    Raises ConfigError if no class of transformers has such a head.
     """
     errors.require_field(
         cfg, "objective", cfg.objective in CLASSES, f"{', '.join(CLASSES)}, which transformers has classes for"

@@ -45,14 +45,9 @@ def is_hub_folder(folder: Path | str) -> bool:
 
 
 def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
-    """The model of a folder.
+    """The model of a folder; order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
 
-    Args:
-        folder: with config.json and the tensors.
-        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
-
-    Raises:
-        ConfigError: a file is missing or damaged, our models cannot represent it, or the files do not match.
+    Raises ConfigError if a file is missing or damaged, our models cannot represent it, or the files do not match.
     """
     folder = Path(folder)
     where, tensors_path = str(folder / settings.CONFIG_FILE), str(folder / tensors.TENSOR_FILE)
@@ -112,14 +107,10 @@ def export_tensors(
     *,
     has_lm_head: bool = True,
 ) -> dict[str, np.ndarray]:
-    """The tensors of our parameters; the inverse of `read_folder`.
+    """The tensors of a model's parameters; the inverse of `read_folder`.
 
-    Args:
-        params: of the model.
-        config_json: the config.json of the folder.
-        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
-        unused_tensors: as in HubModel.
-        has_lm_head: whether to export the output layer over the vocabulary.
+    order_V: as there; unused_tensors: as in HubModel; has_lm_head: whether to export the output layer over the
+    vocabulary.
     """
     (module, architecture), exported = _get_mapping(config_json), dict(unused_tensors or {})
     leaves = {
@@ -154,16 +145,11 @@ def read_model_config(folder: Path | str) -> config.Model:
 def build_config_json(
     model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True, is_electra: bool = False
 ) -> dict[str, Any]:
-    """The config.json of a model of ours.
+    """The config.json of a model of ours; order_V: the id that the folder's tokenizer gives to each entry of our
+    vocabulary.
 
-    Args:
-        model: our config.
-        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
-        has_lm_head: with an output layer over the vocabulary.
-        is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA.
-
-    Raises:
-        ConfigError: no class of transformers can read the model.
+    is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA. Raises ConfigError if no class of
+    transformers can read the model.
     """
     if has_lm_head and model.directionality == "causal":
         return gpt2.build_config_json(model, order_V)

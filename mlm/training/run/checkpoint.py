@@ -46,16 +46,16 @@ def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> oc
 def open_milestones(workdir: Path | str, *, exclusive: bool = True) -> ocp.CheckpointManager:
     """The parameters of a run directory at its milestones: none is ever removed. exclusive: as in `open_manager`."""
     options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(get_storage(workdir).make_absolute(RunDirectory(workdir).milestones), options=options)
+    return ocp.CheckpointManager(_find_folder(workdir, "milestones"), options=options)
 
 
 def list_milestones(workdir: Path | str) -> list[int]:
     """The steps of a run's milestones, in order."""
-    return sorted(ocp.utils.checkpoint_steps(get_storage(workdir).make_absolute(RunDirectory(workdir).milestones)))
+    return sorted(ocp.utils.checkpoint_steps(_find_folder(workdir, "milestones")))
 
 
-def _find_folder(workdir):
-    return get_storage(workdir).make_absolute(RunDirectory(workdir).checkpoints)
+def _find_folder(workdir, name="checkpoints"):
+    return get_storage(workdir).make_absolute(getattr(RunDirectory(workdir), name))
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
@@ -190,12 +190,7 @@ def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, sna
 
 
 class Checkpoint(Hook):
-    """The hook that saves checkpoints, and one where the run stops.
-
-    Args:
-        data: the identity of the data.
-        get_run_totals: gets what a checkpoint saves beside the state.
-    """
+    """The hook that saves checkpoints, and one where the run stops; get_run_totals: what it saves beside the state."""
 
     def __init__(
         self,
@@ -210,41 +205,32 @@ class Checkpoint(Hook):
 
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint follows a step."""
-        train = self.cfg.train
-        is_last = step in (train.steps, extension.count_stable_steps(self.cfg))
-        return is_last or step % train.checkpoint_every == 0
+        is_last = step in (self.cfg.train.steps, extension.count_stable_steps(self.cfg))
+        return is_last or step % self.cfg.train.checkpoint_every == 0
 
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Starts saving, if that is due; if the run stops before its end, waits for the disk."""
         if stop or due:
-            snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_run_totals())
-            save(self.checkpoints, self.cfg, self.data, snapshot)
+            self.save(state)
         if stop and step != self.cfg.train.steps:
             self.checkpoints.wait_until_finished()
 
+    def save(self, state) -> None:
+        """Starts saving a state, with the run's totals."""
+        snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_run_totals())
+        save(self.checkpoints, self.cfg, self.data, snapshot)
 
-class MilestoneCheckpoint(Hook):
+
+class MilestoneCheckpoint(Checkpoint):
     """The hook that keeps the parameters at milestones, without the optimizer's state.
 
     It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has every milestone
     before it. One that comes again after a restart is written again.
-
-    Args:
-        data, get_run_totals: as in `Checkpoint`.
-        steps: of the milestones.
     """
 
-    def __init__(
-        self,
-        cfg: config.Config,
-        data: dict,
-        program: Program,
-        milestones: ocp.CheckpointManager,
-        steps: Collection[int],
-        get_run_totals: Callable[[], Mapping[str, Any]],
-    ):
-        self.cfg, self.data, self.program, self.milestones, self.steps = cfg, data, program, milestones, steps
-        self.get_run_totals = get_run_totals
+    def __init__(self, steps: Collection[int], *settings):
+        super().__init__(*settings)
+        self.steps = steps
 
     def is_due(self, step: int) -> bool:
         """Whether a milestone follows a step."""
@@ -253,22 +239,18 @@ class MilestoneCheckpoint(Hook):
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Saves, if that is due."""
         if due:
-            if step in self.milestones.all_steps():
-                self.milestones.delete(step)
-            params_alone = self.program.partitioner.snapshot_state(state._replace(opt_state=()))
-            save(self.milestones, self.cfg, self.data, Snapshot(params_alone, self.get_run_totals()))
-            self.milestones.wait_until_finished()
+            if step in self.checkpoints.all_steps():
+                self.checkpoints.delete(step)
+            self.save(state._replace(opt_state=()))
+            self.checkpoints.wait_until_finished()
 
 
 def restore(
     checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data: dict, target: types.TrainState
 ) -> Snapshot:
-    """Restores the checkpoint of a step.
+    """Restores the checkpoint of a step into the target: numpy arrays, or shapes and types with the shardings.
 
-    Args:
-        data: the identity of the data.
-        target: the shapes and types of the state, as numpy arrays, or with the shardings to restore into. Each process
-            then reads only the shards of its devices, however the state was sharded when it was saved.
+    Each process then reads only the shards of its devices, however the state was sharded when it was saved.
 
     Raises:
         DamagedFile: the checkpoint is not what was saved.

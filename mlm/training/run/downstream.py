@@ -8,21 +8,9 @@ from mlm.data.tasks import task_specs, tasks
 GRID_FIELDS = ("learning_rates", "epochs", "batch_sizes")
 # Fields that each fine-tuning sets itself, so no variant may.
 RESERVED_FIELDS = (
-    "workdir",
-    "seed",
-    "data.task",
-    "data.task_path",
-    "optim.learning_rate",
-    "train.batch_size",
-    "train.steps",
-    "init.run",
-    "init.run_sha256",
-    "init.hub",
-    "init.hub_sha256",
-    "data.cache_dir",
-    "tokenizer.path",
-    "eval.batch_size",
-    "parallel.mode",
+    *("workdir", "seed", "optim.learning_rate", "train.batch_size", "train.steps", "eval.batch_size", "parallel.mode"),
+    *("data.task", "data.task_path", "data.cache_dir", "tokenizer.path"),
+    *("init.run", "init.run_sha256", "init.hub", "init.hub_sha256"),
 )
 FROM_SCRATCH = "from_scratch"  # stands in a variant like NAME=VALUE: without the run's parameters
 PARSERS = {str: str, int: int, float: float, bool: {"True": True, "False": False}.__getitem__}

@@ -46,15 +46,10 @@ def get_original_values(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def extend_config(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[str, Any]) -> config.Config:
-    """The config of the run of an identity, extended to the steps of cfg; its own config if it has as many already.
+    """The config of the run of the identity `saved`, extended to cfg's steps; its own config if it has as many already.
 
-    Args:
-        cfg: with the warm-up that the run has, or that it began with.
-        data: the identity of the data.
-        saved: the identity of the run.
-
-    Raises:
-        ConfigError: cfg differs in more than the steps, has fewer, or has a schedule that depends on all steps.
+    cfg has the warm-up that the run has, or that it began with. Raises ConfigError if cfg differs in more than the
+    steps, has fewer, or has a schedule that depends on all steps.
     """
     values = {name: saved["config"][name] for name in EXTENDABLE_FIELDS}
     has_original_warmup = cfg.optim.warmup_fraction == get_original_values(saved)[WARMUP]

@@ -25,20 +25,10 @@ LEARNING_RATES = (2e-5, 3e-5, 5e-5)
 LEARNING_RATES_BY_WIDTH = {128: (5e-4, 1e-3, 2e-3), 256: (3e-4, 5e-4, 1e-3)}  # up to this width
 # Most examples of a task fit.
 SEQ_LENS = {
-    "topic": 32,
-    "pair": 32,
-    "tag": 32,
-    "subject": 32,
-    "sst2": 64,
-    "cola": 32,
-    "wnut17": 64,
-    "swag": 64,
+    **dict.fromkeys(("topic", "pair", "tag", "subject", "cola"), 32),
+    **dict.fromkeys(("sst2", "wnut17", "swag"), 64),
     "stsb": 96,
-    "mnli": 128,
-    "qnli": 128,
-    "qqp": 128,
-    "mrpc": 128,
-    "rte": 128,
+    **dict.fromkeys(("mnli", "qnli", "qqp", "mrpc", "rte"), 128),
 }
 
 
@@ -139,10 +129,8 @@ def prepare_finetuning(
     """The resolved and checked config of a fine-tuning of a run, or of a Hugging Face folder, and its data.
 
     Args:
-        run: the directory of the run, or a Hugging Face folder.
         overrides: layers that set data.task, and more. They override the recipe, which overrides the run.
         base: layers that the run's fields override.
-        from_scratch: initialize the parameters instead of loading the run's.
         epochs: replaces train.steps; None: `choose_epochs` does.
         name: names the run's directory; empty: data.task does.
 

@@ -16,21 +16,15 @@ SOURCES = ("init.run", "init.hub")
 FREE_FIELDS = tuple(
     f"model.{name}"
     for name in (
-        "dropout",
-        "attention_dropout",
-        "init_std",
-        "depth_scaled_init",
-        "chrono_init",
-        "rope_theta",  # no parameters: ModernBERT raises it for longer rows
-        "local_rope_theta",
-        "local_window",
-        "global_every",
-        "global_layers",
-        "dtype",
-        "scan_unroll",
-        "rnn_unroll",
-        "remat",
-        "remat_policy",
+        *("dropout", "attention_dropout", "init_std", "depth_scaled_init", "chrono_init"),
+        *(
+            "rope_theta",
+            "local_rope_theta",
+            "local_window",
+            "global_every",
+            "global_layers",
+        ),  # ModernBERT raises thetas
+        *("dtype", "scan_unroll", "rnn_unroll", "remat", "remat_policy"),
     )
 )
 # The values of model.directionality that share their parameters, by family.
@@ -66,15 +60,9 @@ def read_source_fields(
 ) -> dict[str, Any]:
     """The fields, by dotted name, that a config inherits from a run or a Hugging Face folder.
 
-    They are its model, its language, the length of its examples, its tokenizer, and a digest of its parameters. If the
-    source is gone, and the run in cfg.workdir began from it, the fields are those of that run.
-
-    Args:
-        kind: of the source: "run" or "hub"; "": detect it.
-        from_scratch: leave out the parameters.
-
-    Raises:
-        ConfigError: there is no such source.
+    They are its model, its language, the length of its examples, its tokenizer, and a digest of its parameters unless
+    from_scratch. If the source is gone, and the run in cfg.workdir began from it, the fields are those of that run.
+    kind: "run" or "hub"; "": detect it. Raises ConfigError if there is no such source.
     """
     kind = kind or ("hub" if pretrained_folder.is_pretrained_folder(source) else "run")
     try:

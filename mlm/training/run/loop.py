@@ -34,10 +34,8 @@ def check(cfg: config.Config) -> None:
 def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
     """Trains the run of a resolved config to its end, from its newest checkpoint if it has one; returns its result.
 
-    Of successive runs that differ in traced values alone, only the first compiles (step/program.py).
-
-    Args:
-        packed: the run's data, if it is loaded already.
+    Of successive runs that differ in traced values alone, only the first compiles (step/program.py). packed: the run's
+    data, if it is loaded already.
 
     Raises:
         ConfigError: the config cannot be run.
@@ -181,9 +179,7 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict 
 def run_hooks(run: TrainingRun, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
     """Runs a run's hooks after a step has started: its metrics reach them one step late, or at a pause.
 
-    Args:
-        get_metrics, get_state: of the step; they wait for it.
-        stop: whether the run stops there.
+    get_metrics and get_state wait for the step.
     """
     if run.get_pending is not None:
         hand_metrics(run, step - 1, run.get_pending(), pause=False)

@@ -258,16 +258,9 @@ def check_installed(cfg: config.Config) -> None:
 def open_trackers(
     cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]
 ) -> list[Tracker]:
-    """Opens the trackers of a run.
+    """Opens the trackers of a run that continues from start_step. Raises ConfigError if one cannot be opened.
 
-    Args:
-        cfg: the run's config.
-        start_step: the step that the run continues from.
-        events_folder: a folder on a disk for TensorBoard's events.
-        records: all records of metrics.jsonl, also those after start_step.
-
-    Raises:
-        ConfigError: a tracker cannot be opened.
+    events_folder: on a disk, for TensorBoard's events; records: all of metrics.jsonl, also those after start_step.
     """
     recorded_steps, states = {}, {}  # the last step of each metric in metrics.jsonl; what trackers.json has
     for record in records:

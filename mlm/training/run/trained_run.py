@@ -54,7 +54,6 @@ def load(
     """Loads the run in a directory, or the model of a Hugging Face folder as a run of no steps.
 
     Args:
-        workdir: the directory, or the folder.
         settings: fields, by dotted name, that override the run's. Only fields that cannot change a result.
         packed: the run's data, if it is loaded already. The program is then the same as in training. Without it, the
             objective has no scores of the majority class, whose counts are in the data; the run's result has them.
@@ -63,7 +62,6 @@ def load(
 
     Raises:
         ConfigError: there is no run, or no checkpoint or milestone of the step, or a process is training there.
-        DamagedFile: a file of the run is damaged.
     """
     result_fields = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():

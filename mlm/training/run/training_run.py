@@ -129,7 +129,7 @@ class TrainingRun:
             + (f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else "")
             + f": {megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
         )
-        return [checkpoint.MilestoneCheckpoint(cfg, self.data_identity, program, managers[1], steps, self.get_totals)]
+        return [checkpoint.MilestoneCheckpoint(steps, cfg, self.data_identity, program, managers[1], self.get_totals)]
 
     def get_totals(self) -> dict[str, Any]:
         """What the hooks keep, as a checkpoint saves it."""

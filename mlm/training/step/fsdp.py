@@ -111,13 +111,9 @@ def compute_shard_shapes(tree: Any, num_shards: int):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def gather_array(axis: int, names: tuple[str, ...], reduce_dtype: str, shard: types.Array):
-    """The full array; the gradient of a shard is the sum of all devices' gradients of it.
+    """The full array of shards along an axis, over the devices of these mesh axes.
 
-    Args:
-        axis: along which the array is split.
-        names: the mesh axes over whose devices it is split.
-        reduce_dtype: the type in which devices send their gradients.
-        shard: this device's.
+    The gradient of a shard is the sum of all devices' gradients of it, sent in reduce_dtype.
     """
     return jax.lax.all_gather(shard, names, axis=axis, tiled=True)
 

@@ -237,14 +237,9 @@ def build_transformation(
     *,
     model: config.Model | None = None,
 ) -> optax.GradientTransformation:
-    """The optimizer of config.optim; its peak learning rate and weight decay may be traced.
+    """The optimizer of config.optim for so many steps; its peak learning rate and weight decay may be traced.
 
-    Args:
-        optim: the config.
-        steps: of the run.
-        hparams: the traced values.
-        multipliers: of the learning rate of each leaf; None: none.
-        model: config.model; None: the default one.
+    multipliers: of the learning rate of each leaf, None: none; model: config.model, None: the default one.
     """
     schedule = build_schedule(optim, steps)
     decay = optax.add_decayed_weights(

@@ -34,10 +34,7 @@ class BuildOptimizerFn(Protocol):
     ) -> Transformations:
         """Transformations from clipped gradients to the direction of the update, before the learning rate.
 
-        Args:
-            optim: the config.
-            decay: adds the weight decay of the groups that have it.
-            model: the config of the model, whose projections may share a matrix.
+        decay: adds the weight decay of the groups that have it; model: its projections may share a matrix.
         """
         ...
 

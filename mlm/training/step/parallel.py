@@ -144,12 +144,8 @@ def build_data_parallel(
 ) -> Partitioner:
     """jax.jit of jax.shard_map over a mesh of all devices of all processes, or of the given ones.
 
-    Args:
-        train_step: (sharding, state, batch, hparams) -> (state, metrics).
-        devices: of the mesh.
-        settings: how they are used.
-        members: whether every value has a leading axis of members, before that of examples. All devices hold all
-            members.
+    train_step: (sharding, state, batch, hparams) -> (state, metrics). members: whether every value has a leading axis
+    of members, before that of examples. All devices hold all members.
     """
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)

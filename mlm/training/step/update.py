@@ -187,12 +187,9 @@ def accumulate_gradients(
     step: types.Array,
     num_masks: int,
 ) -> tuple[types.Params, Any]:
-    """What `gradient_fn` returns, summed over the microbatches that a step uses and over the masks.
+    """What `gradient_fn` returns, summed over the microbatches that a step uses and over num_masks passes over each.
 
-    Args:
-        train: grad_accum_steps is the number of microbatches; batch-size warm-up uses some of them.
-        examples: those of this device, arrays with a leading axis.
-        num_masks: passes over each example, each under another mask.
+    examples: those of this device, arrays with a leading axis; batch-size warm-up uses some of the microbatches.
     """
     num_parts = train.grad_accum_steps
     if num_parts * num_masks == 1:
