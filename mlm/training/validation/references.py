@@ -171,37 +171,15 @@ def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -
     the excess is that of the paired difference, far below the loss's own: hard examples are hard for the floor too.
     Adding columns raises ValueError if the model was not evaluated on the words of the floor.
     """
-    nats, weight = loss.columns
-    prefix = loss.name.removesuffix("loss")
-    scores = [
-        Score(
-            f"{prefix}excess_loss",
-            f"{loss.title} above the floor",
-            (f"{prefix}excess_nats", weight),
-            unit=loss.unit,
-            better=-1,
-            chart=True,
-        )
-    ]
+    (nats, weight), prefix = loss.columns, loss.name.removesuffix("loss")
+    excess = (f"{prefix}excess_loss", f"{loss.title} above the floor", (f"{prefix}excess_nats", weight))
+    scores = [Score(*excess, unit=loss.unit, better=-1, chart=True)]
+    accuracy = Score(f"{prefix}accuracy", "", ("", weight), share=True)
     for name in loss_floors:
-        title = FLOOR_TITLES[name]
+        title, key = FLOOR_TITLES[name], f"{prefix}{name}"
         scores += [
-            Score(
-                f"{prefix}{name}",
-                f"{title}'s loss",
-                (f"{prefix}{name}_nats", weight),
-                unit=loss.unit,
-                reference=title,
-                reference_for=loss.name,
-            ),
-            Score(
-                f"{prefix}{name}_accuracy",
-                f"{title}'s accuracy",
-                (f"{prefix}{name}_correct", weight),
-                share=True,
-                reference=title,
-                reference_for=f"{prefix}accuracy",
-            ),
+            make_reference(loss, key, f"{title}'s loss", (f"{key}_nats",), title),
+            make_reference(accuracy, f"{key}_accuracy", f"{title}'s accuracy", (f"{key}_correct",), title),
         ]
 
     def add_columns(columns: dict[str, np.ndarray]):
@@ -226,60 +204,31 @@ def make_document_references(
             the floor, which leaves out the chance in a bound's masks.
         bound: the smallest possible expected loss over all masks, nats_N.
     """
-    unit, excess = "nats per document", f"{loss.name.removesuffix('loss')}excess_nats"
-    floor_title = FLOOR_TITLES["floor"]
+    excess, title = f"{loss.name.removesuffix('loss')}excess_nats", FLOOR_TITLES["floor"]
+    excess_title, floor_title = "loss of a document above the floor", f"{title}'s loss of a document"
+    columns = ("document_nats", "documents")
+    document_loss = Score("document_loss", "held-out loss of a document", columns, format=".2f", better=-1)
+    document_loss = document_loss._replace(unit="nats per document")
     scores = [
-        Score(
-            "document_loss",
-            "held-out loss of a document",
-            ("document_nats", "documents"),
-            format=".2f",
-            unit=unit,
-            better=-1,
+        document_loss,
+        document_loss._replace(
+            name="document_excess_loss", title=excess_title, columns=("document_excess", columns[1])
         ),
-        Score(
-            "document_excess_loss",
-            "loss of a document above the floor",
-            ("document_excess", "documents"),
-            format=".2f",
-            unit=unit,
-            better=-1,
-        ),
-        Score(
-            "document_floor",
-            f"{floor_title}'s loss of a document",
-            ("document_floor_nats", "documents"),
-            format=".2f",
-            unit=unit,
-            reference=floor_title,
-            reference_for="document_loss",
-        ),
+        make_reference(document_loss, "document_floor", floor_title, ("document_floor_nats",), title),
     ]
     if bound is not None:
-        scores.append(
-            Score(
-                "bound",
-                "exact bound over all masks",
-                ("bound_nats", loss.columns[-1]),
-                unit=f"{loss.unit}, over all masks",
-                reference="exact bound",
-                reference_for=loss.name,
-            )
-        )
+        bound_score = make_reference(loss, "bound", "exact bound over all masks", ("bound_nats",), "exact bound")
+        scores.append(bound_score._replace(unit=f"{loss.unit}, over all masks"))
 
     def add_columns(columns: dict[str, np.ndarray]):
         excess_N = columns[excess] / passes
-        bounds = {} if bound is None else {"bound_nats": bound}
-        return (
-            columns
-            | bounds
-            | {
-                "documents": np.ones(len(document)),
-                "document_excess": excess_N,
-                "document_floor_nats": document,
-                "document_nats": document + excess_N,
-            }
-        )
+        new_columns = {
+            "documents": np.ones(len(document)),
+            "document_excess": excess_N,
+            "document_floor_nats": document,
+            "document_nats": document + excess_N,
+        }
+        return columns | ({} if bound is None else {"bound_nats": bound}) | new_columns
 
     return ReferenceLosses(tuple(scores), add_columns)
 
