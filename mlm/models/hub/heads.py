@@ -45,6 +45,7 @@ class LabelHead(NamedTuple):
     params: types.Params  # of the objective, numpy, float32
     pooler: str = "bert"  # config.finetune.pooler
     pooling: str = ""  # config.finetune.pooling; "" of heads for words
+    choices: tuple[str, ...] = ()  # names of the endings to choose from
 
 
 def read_label_head(
@@ -87,12 +88,10 @@ def read_label_head(
             errors.require(x.shape == shape, f"{tensors_path}: {name}, its shape", x.shape, f"{shape}")
             layer[leaf] = np.ascontiguousarray(x.T)
         params |= {path: layer} if path else layer
-    if objective in ("regression", "extractive_qa"):
-        classes = ()
-    elif objective == "multiple_choice":
-        classes = CHOICES
+    choices = CHOICES if objective == "multiple_choice" else ()
+    classes = choices or (() if objective in ("regression", "extractive_qa") else classes)
     pooling = "" if objective in bert.WORD_HEADS else _read_pooling(where, config_json)
-    return LabelHead(objective, classes, params, architecture.pooler, pooling)
+    return LabelHead(objective, classes, params, architecture.pooler, pooling, choices)
 
 
 def _list_absent_biases(config_json) -> tuple[str, ...]:

@@ -31,13 +31,12 @@ def compute_throughput(totals: dict) -> float | None:
 
 def compute_scores(scores: Sequence[Score], sums: dict) -> dict[str, Any]:
     """The scores whose sums are there; 0 where nothing was counted."""
-    available = [score for score in scores if set(score.columns) <= sums.keys()]
-    return {
-        score.name: SCORE_FUNCTIONS[score.function](*(sums[name] for name in score.columns))
-        if sums[score.columns[-1]]
-        else 0.0
-        for score in available
-    }
+
+    def compute(score):
+        values = [sums[name] for name in score.columns]
+        return SCORE_FUNCTIONS[score.function](*values) if values[-1] else 0.0
+
+    return {score.name: compute(score) for score in scores if set(score.columns) <= sums.keys()}
 
 
 def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
@@ -45,14 +44,9 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
 
     It ends with the number of labels that have no prediction, if there are any.
     """
-    parts = [
-        f"{score.title} {evaluation[score.name]:.4f} ± {evaluation[f'{score.name}_se']:.4f}"
-        for score in scores
-        if score.chart
-    ]
-    parts += [
-        f"{score.title} {evaluation[score.name]:.4f}" for score in scores if score.reference_for == scores[0].name
-    ]
+    values = {score: f"{score.title} {evaluation[score.name]:.4f}" for score in scores}
+    parts = [f"{value} ± {evaluation[f'{score.name}_se']:.4f}" for score, value in values.items() if score.chart]
+    parts += [value for score, value in values.items() if score.reference_for == scores[0].name]
     if evaluation.get("unscored"):
         parts.append(f"{evaluation['unscored']:,} labels not scored")
     return ", ".join(parts)
@@ -97,12 +91,7 @@ class Log(Hook):
     """
 
     def __init__(
-        self,
-        cfg: config.Config,
-        objective: types.Objective,
-        start_step: int,
-        totals: Mapping[str, Any],
-        model_flops: ModelFlops,
+        self, cfg: config.Config, objective: types.Objective, start_step: int, totals, model_flops: ModelFlops
     ):
         self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
         self.model_flops = model_flops
@@ -159,10 +148,9 @@ class Log(Hook):
             **self.model_flops.compute_utilisation(throughput, sums_since["tokens"] / len(steps), steps),
             **self.totals,
         }
-        if len(terms := last_metrics["sums"].loss) > 1:
-            record |= {
-                f"{term}_loss": sums_since[f"{term}_nats"] / max(sums_since[f"{term}_weight"], 1) for term in terms
-            }
+        terms = last_metrics["sums"].loss
+        for term in terms if len(terms) > 1 else ():
+            record[f"{term}_loss"] = sums_since[f"{term}_nats"] / max(sums_since[f"{term}_weight"], 1)
         self.recorded_totals, self.pending = dict(self.totals), []
         assert self.writer is not None and self.progress is not None
         self.writer.write(number, record, flush)
@@ -220,12 +208,12 @@ class MetricsWriter:
         local = RunDirectory(self.folder.local)
         self.trackers = trackers.open_trackers(cfg, step, local.tensorboard, records)
         is_trained = step == cfg.train.steps  # then the last evaluation is made again
-        kept_records = [
-            record
-            for record in records
-            if record["step"] < step + (not is_trained or not any(name.startswith("eval_") for name in record))
-        ]
-        files.write_records(local.metrics, kept_records)
+
+        def is_kept(record):
+            is_evaluation = any(name.startswith("eval_") for name in record)
+            return record["step"] < step + (not is_trained or not is_evaluation)
+
+        files.write_records(local.metrics, list(filter(is_kept, records)))
         self.lines = local.metrics.open("a", buffering=1, encoding="utf-8")
         self.folder.upload()
 

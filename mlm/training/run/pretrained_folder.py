@@ -27,10 +27,7 @@ DOWNLOADED_FILES = (
     tensors.SHARD_GLOB,
     *vocabulary.FOLDER_FILES,
 )
-DEFAULT_SCORES = {
-    "regression": "pearson",
-    "extractive_qa": "f1",
-}  # of a loaded model's objective; accuracy for classes and tags
+DEFAULT_SCORES = {"regression": "pearson", "extractive_qa": "f1"}  # of a loaded model's objective; else accuracy
 
 
 class PretrainedFolder(NamedTuple):
@@ -94,27 +91,18 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
         )
         return PretrainedFolder(cfg, tokenizer, dataset_info, hub.read_own_params(folder, abstract))
     pretrained = hub.read_folder(folder, vocabulary.get_original_ids(tokenizer))
-    cfg = fields.override(
-        config.Config(workdir=str(folder), model=pretrained.model),
-        {
-            "pack.seq_len": pretrained.model.max_positions,
-            "objective": objectives.find_token_objective(pretrained.model.directionality),
-        },
-    )
-    head = pretrained.label_head
+    model, head = pretrained.model, pretrained.label_head
+    values = {"pack.seq_len": model.max_positions, "objective": objectives.find_token_objective(model.directionality)}
     if head is not None:
-        cfg = fields.override(
-            cfg,
-            {
-                "objective": head.objective,
-                "data.corpus": "task",
-                "data.labelled.scores": DEFAULT_SCORES.get(head.objective, "accuracy"),
-                "finetune.pooler": head.pooler,
-                "finetune.pooling": head.pooling,
-            },
-        )
-        if head.objective == "multiple_choice":
-            cfg = fields.override(cfg, {"data.labelled.choice_columns": ",".join(head.classes)})
+        values |= {
+            "objective": head.objective,
+            "data.corpus": "task",
+            "data.labelled.scores": DEFAULT_SCORES.get(head.objective, "accuracy"),
+            "data.labelled.choice_columns": ",".join(head.choices),
+            "finetune.pooler": head.pooler,
+            "finetune.pooling": head.pooling,
+        }
+    cfg = fields.override(config.Config(workdir=str(folder), model=model), values)
     cfg = fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
     dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
     params = {"model": pretrained.params, "objective": head.params if head else {}}
