@@ -44,9 +44,9 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
 
     It ends with the number of labels that have no prediction, if there are any.
     """
-    values = {score: f"{score.title} {evaluation[score.name]:.4f}" for score in scores}
-    parts = [f"{value} ± {evaluation[f'{score.name}_se']:.4f}" for score, value in values.items() if score.chart]
-    parts += [value for score, value in values.items() if score.reference_for == scores[0].name]
+    show = lambda score: f"{score.title} {evaluation[score.name]:.4f}"
+    parts = [f"{show(score)} ± {evaluation[f'{score.name}_se']:.4f}" for score in scores if score.chart]
+    parts += [show(score) for score in scores if score.reference_for == scores[0].name]
     if evaluation.get("unscored"):
         parts.append(f"{evaluation['unscored']:,} labels not scored")
     return ", ".join(parts)
