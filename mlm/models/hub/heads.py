@@ -9,21 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm.base import config, errors, types
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind
 from mlm.models.hub import bert, modern_bert, settings
 from mlm.models.hub.architecture import LEAVES
 
 ARCHITECTURES = bert.ARCHITECTURES | modern_bert.ARCHITECTURES
 MASKED_LM_CLASS = "ForMaskedLM"
 # The end of the class's name by objective.
-CLASSES = {
-    "classification": "ForSequenceClassification",
-    "regression": "ForSequenceClassification",
-    "tagging": "ForTokenClassification",
-    "extractive_qa": "ForQuestionAnswering",
-    "multiple_choice": "ForMultipleChoice",
-}
-PROBLEM_TYPES = {"classification": "single_label_classification", "regression": "regression"}
-NUM_ENDS = 2  # logits of a token in extractive_qa: of the start and of the end
+CLASSES = {name: row.hub_class for name, row in LABELLED_OBJECTIVES.items() if row.hub_class}
+PROBLEM_TYPES = {name: row.problem_type for name, row in LABELLED_OBJECTIVES.items() if row.problem_type}
+NUM_ENDS = 2  # logits of a token for answers: of the start and of the end
 # ELECTRA's discriminator: tensor -> the parameter of replaced_token_detection.
 DISCRIMINATOR_HEAD = {
     "discriminator_predictions.dense": "hidden",
@@ -67,13 +62,13 @@ def read_label_head(
         problem_type = config_json.get("problem_type") or default
         errors.require_one_of(f"{where}: problem_type", problem_type, list(PROBLEM_TYPES.values()))
         objective = next(name for name, value in PROBLEM_TYPES.items() if value == problem_type)
-        is_single = objective != "regression" or len(classes) == 1
-        errors.require(
-            is_single, f"{where}: id2label", len(classes), f"one entry, since problem_type is {problem_type}"
-        )
-    if (architecture.pooler, objective) == ("electra", "multiple_choice"):
+        is_single = LABELLED_OBJECTIVES[objective].label is not LabelKind.NUMBER or len(classes) == 1
+        expected = f"one entry, since problem_type is {problem_type}"
+        errors.require(is_single, f"{where}: id2label", len(classes), expected)
+    kind = LABELLED_OBJECTIVES[objective].label
+    if architecture.pooler == "electra" and kind is LabelKind.CHOICE:
         settings.require_settings(where, config_json, ELECTRA_SUMMARY)
-    num_labels = {"extractive_qa": NUM_ENDS, "multiple_choice": 1}.get(objective, len(classes))
+    num_labels = {LabelKind.ANSWERS: NUM_ENDS, LabelKind.CHOICE: 1}.get(kind, len(classes))
     absent_biases = _list_absent_biases(config_json)
     params: types.Params = {}
     for module, path in architecture.heads[objective].items():
@@ -88,8 +83,8 @@ def read_label_head(
             errors.require(x.shape == shape, f"{tensors_path}: {name}, its shape", x.shape, f"{shape}")
             layer[leaf] = np.ascontiguousarray(x.T)
         params |= {path: layer} if path else layer
-    choices = CHOICES if objective == "multiple_choice" else ()
-    classes = choices or (() if objective in ("regression", "extractive_qa") else classes)
+    choices = CHOICES if kind is LabelKind.CHOICE else ()
+    classes = classes if kind is LabelKind.CLASS else choices
     pooling = "" if objective in bert.WORD_HEADS else _read_pooling(where, config_json)
     return LabelHead(objective, classes, params, architecture.pooler, pooling, choices)
 
@@ -145,7 +140,8 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
     )
     architecture, model_type = ARCHITECTURES[config_json["model_type"]], config_json["model_type"]
     expected = {"layer_features": ("last",)}
-    if cfg.objective == "tagging":
+    labelled = LABELLED_OBJECTIVES[cfg.objective]
+    if labelled.tags_words:
         expected |= {"head": ("linear",)}
     if cfg.objective not in bert.WORD_HEADS:
         expected |= {"pooling": tuple(POOLINGS) if architecture.pooler == "modernbert" else ("first",)}
@@ -163,7 +159,7 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
         head_fields["classifier_pooling"] = POOLINGS[cfg.finetune.pooling]
     if cfg.objective in PROBLEM_TYPES:
         head_fields["problem_type"] = PROBLEM_TYPES[cfg.objective]
-    if cfg.objective in ("extractive_qa", "multiple_choice"):
+    if labelled.label in (LabelKind.ANSWERS, LabelKind.CHOICE):
         return head_fields
     labels = dict(enumerate(classes or ("value",)))
     return head_fields | {

@@ -97,7 +97,7 @@ def require_fields(model: config.Model, required: Mapping[str, Any], reason: str
     for field, expected in required.items():
         value = getattr(model, field)
         is_width = (field, value) == ("embedding_dim", model.width)  # as 0: the embeddings are not projected
-        errors.require(value == expected or is_width, f"config.model.{field}", value, f"{expected!r}, which {reason}")
+        errors.require(value == expected or is_width, f"config.model.{field}", value, f"{expected}, which {reason}")
 
 
 def require_default_blocks(model: config.Model, model_type: str) -> None:

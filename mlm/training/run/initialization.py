@@ -58,7 +58,9 @@ def _init_from_hub(cfg, state, tokenizer):
         if jax.tree.map(np.shape, pool) == jax.tree.map(np.shape, {name: head[name] for name in pool}):
             state = state._replace(params=state.params | {"objective": head | pool})
             parts.append("its output layer's first part as pooler")
-    if cfg.objective == "replaced_token_detection" and (discriminator_head := source.read_discriminator_head()):
+    if objectives.get_visibility(cfg) is types.Visibility.CORRUPTED and (
+        discriminator_head := source.read_discriminator_head()
+    ):
         state = state._replace(params=state.params | {"objective": head | discriminator_head})
         parts.append("its discriminator's head")
     logging.info("initial parameters: %s: %s", cfg.init.hub, ", ".join(parts))
