@@ -88,11 +88,7 @@ def dense(
     scale: a factor of the standard deviation of the initial weights; bias_in: the values of model.bias with which it
     has a bias.
     """
-    dot_general = (
-        functools.partial(platform_kernels.dot_general, jnp.dtype(model.dtype))
-        if platform_kernels.uses_kernel(model, "matmul")
-        else None
-    )
+    dot_general = functools.partial(platform_kernels.dot_general, jnp.dtype(model.dtype))
     return nn.Dense(
         features,
         use_bias=model.bias in bias_in,
@@ -100,7 +96,7 @@ def dense(
         kernel_init=initializer(model, scale),
         bias_init=bias_init,
         name=name,
-        dot_general=dot_general,
+        dot_general=dot_general if platform_kernels.uses_kernel(model, "matmul") else None,
     )
 
 

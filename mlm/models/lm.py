@@ -191,10 +191,8 @@ def build(
         length_B = (text.segments_BxL > 0).sum(-1)
         assert decoder is not None
         x_BxLxD = embed(params, text)
-        return {
-            "length_1xB": length_B[None],
-            "states": decoder.prefill(model, params[encoder_names(model)[0]], x_BxLxD, length_B, max_len),
-        }
+        states = decoder.prefill(model, params[encoder_names(model)[0]], x_BxLxD, length_B, max_len)
+        return {"length_1xB": length_B[None], "states": states}
 
     def decode_step(params, cache, ids_B):
         position_B, one_Bx1 = cache["length_1xB"][0], jnp.ones_like(ids_B)[:, None]

@@ -14,14 +14,10 @@ class TransformerLayer(layers.ResidualLayer):
     def __call__(self, x_BxLxD, number, context: positions.AttentionContext, key_B, attend=attention.attend):
         """Returns x_BxLxD; the arguments are those of `attention.Attention`."""
         self_attention, mlp = attention.Attention(self.model, name="attention"), layers.MLP(self.model, name="mlp")
-        x_BxLxD = self.add(
-            "attention",
-            lambda x_BxLxD: self_attention(x_BxLxD, number, context, layers.fold_in(key_B, 0), attend),
-            x_BxLxD,
-            layers.fold_in(key_B, 1),
-            skip_norm=self.skips_norm(number),
-        )
-        return self.add("mlp", mlp, x_BxLxD, layers.fold_in(key_B, 2))
+        keys = [layers.fold_in(key_B, site) for site in range(3)]
+        sublayer = lambda x_BxLxD: self_attention(x_BxLxD, number, context, keys[0], attend)
+        x_BxLxD = self.add("attention", sublayer, x_BxLxD, keys[1], skip_norm=self.skips_norm(number))
+        return self.add("mlp", mlp, x_BxLxD, keys[2])
 
 
 class TransformerEncoder(nn.Module):

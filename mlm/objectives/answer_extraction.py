@@ -145,18 +145,14 @@ def compute_answer_metrics(
     ]
     references = [get_reference_texts(examples[number]["label"]) for number in number_E]
     margin_E = np.array([answer.score - answer.null_score for answer in answers])
+    pairs = [(answer.text, texts) for answer, texts in zip(answers, references, strict=True)]
     values = {
-        name: np.array(
-            [[metric(answer.text, texts), metric("", texts)] for answer, texts in zip(answers, references, strict=True)]
-        )
+        name: np.array([[metric(text, texts), metric("", texts)] for text, texts in pairs])
         for name, metric in (("exact", compute_exact_match), ("f1", compute_f1))
     }
     has_unanswerable = any(not examples[number]["label"] for number in number_E)
-    threshold = (
-        columns["threshold"][0]
-        if "threshold" in columns
-        else (choose_threshold(margin_E, *values["f1"].T) if has_unanswerable else -math.inf)
-    )
+    threshold = choose_threshold(margin_E, *values["f1"].T) if has_unanswerable else -math.inf
+    threshold = columns["threshold"][0] if "threshold" in columns else threshold
     is_answered_E = margin_E > threshold
 
     def place_in_first_window(values_E):
@@ -181,9 +177,5 @@ def compute_answer_metrics(
 def _get_window(columns, rows, window, spans):
     passage, first = int(rows["passage"][window]), int(rows["first"][window])
     num_tokens = max(int((rows["segments"][window] > 0).sum()) - 1 - passage, 0)  # without the last [SEP]
-    return (
-        columns["start_logit"][window],
-        columns["end_logit"][window],
-        passage,
-        np.asarray(spans[first : first + num_tokens]),
-    )
+    logits = columns["start_logit"][window], columns["end_logit"][window]
+    return *logits, passage, np.asarray(spans[first : first + num_tokens])

@@ -53,13 +53,9 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         h_BxLxD = features.mix_layers(
             head["mix"], features.encode_all_layers(cfg, params, model, batch, key_B)[:num_layers]
         )
-        spans_BxSx2P = jnp.concatenate(
-            [
-                pool_spans(head["one"], h_BxLxD, labels["from_BxL"], labels["to_BxL"]),
-                pool_spans(head["other"], h_BxLxD, labels["other_from_BxL"], labels["other_to_BxL"]),
-            ],
-            -1,
-        )
+        one_BxSxP = pool_spans(head["one"], h_BxLxD, labels["from_BxL"], labels["to_BxL"])
+        other_BxSxP = pool_spans(head["other"], h_BxLxD, labels["other_from_BxL"], labels["other_to_BxL"])
+        spans_BxSx2P = jnp.concatenate([one_BxSxP, other_BxSxP], -1)
         hidden_BxSxP = jnp.tanh(heads.apply_dense(head["hidden"], spans_BxSx2P))
         logits_BxSxC = heads.apply_dense(head["label"], heads.apply_dropout(hidden_BxSxP, key_B, DROPOUT))
         label_BxS = jnp.maximum(labels["edge_BxL"], 0)

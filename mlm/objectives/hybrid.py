@@ -7,6 +7,7 @@ examples alone for the first steps this is "causal then masked" (Gisserot-Boukhl
 
 import dataclasses
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -44,12 +45,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         causal_model = dataclasses.replace(model, directions=(types.Direction.LEFT,), encode=encode_causally)
         causal_sums = causal_objective.loss(params, causal_model, batch, key_B, hparams, train=False)
         real_B = heads.flag_real_examples(batch.text)
-        return types.LossSums(
-            masked_sums.loss_B | causal_sums.loss_B,
-            masked_sums.weight_B | causal_sums.weight_B,
-            masked_sums.sums_B
-            | {"causal_correct": causal_sums.sums_B["correct"], "examples": real_B, "causal_examples": real_B},
-        )
+        sums = {"causal_correct": causal_sums.sums_B["correct"], "examples": real_B, "causal_examples": real_B}
+        return types.LossSums(*map(operator.or_, masked_sums, causal_sums._replace(sums_B=sums)))
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         if not train:

@@ -1,6 +1,7 @@
 """Masked tokens and next sentence together, BERT's pretraining (Devlin et al. 2019, section 3.1, task 2)."""
 
 import dataclasses
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +35,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         real_B = (batch.text.segments_BxL[:, 0] > 0).astype(jnp.float32)
         nats_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_Bx2), next_B[:, None], axis=-1)[:, 0] * real_B
         correct_B = (logits_Bx2.argmax(-1) == next_B) * real_B
-        return types.LossSums(
-            mlm_sums.loss_B | {"nsp": nats_B},
-            mlm_sums.weight_B | {"nsp": real_B},
-            mlm_sums.sums_B | {"nsp_correct": correct_B},
-        )
+        nsp_sums = {"nsp": nats_B}, {"nsp": real_B}, {"nsp_correct": correct_B}
+        return types.LossSums(*map(operator.or_, mlm_sums, nsp_sums))
 
     return dataclasses.replace(mlm.build(cfg, dataset), init=init, loss=loss, scores=SCORES)
 

@@ -90,10 +90,8 @@ def _compute_spearman(x_N, y_N):
     if min(var_x, var_y) < 1e-12:  # ranks that do not vary are all 1/2
         return np.zeros(len(x_N))
     cov_xy_N = u_N * v_N + _compute_mean_above(x_N, v_N) + _compute_mean_above(y_N, u_N) - 3 * (cov_xy + 0.25)
-    var_x_N, var_y_N = (
-        r_N * r_N + 2 * _compute_mean_above(value_N, r_N) - 3 * (variance + 0.25)
-        for value_N, r_N, variance in ((x_N, u_N, var_x), (y_N, v_N, var_y))
-    )
+    var_x_N = u_N * u_N + 2 * _compute_mean_above(x_N, u_N) - 3 * (var_x + 0.25)
+    var_y_N = v_N * v_N + 2 * _compute_mean_above(y_N, v_N) - 3 * (var_y + 0.25)
     rho = cov_xy / np.sqrt(var_x * var_y)
     return rho + cov_xy_N / np.sqrt(var_x * var_y) - rho / 2 * (var_x_N / var_x + var_y_N / var_y)
 
@@ -126,12 +124,8 @@ def compute_log_class_shares(dataset: types.DatasetInfo):
 def compute_majority_baseline(log_share_C, label, weight) -> dict:
     """Nats and correct predictions of the train split's class shares, in the shape of `label`."""
     majority, correct = log_share_C.argmax(), (label == log_share_C.argmax()) * weight
-    return {
-        "majority_nats": -log_share_C[label] * weight,
-        "majority_correct": correct,
-        "majority_true_positives": (majority == 1) * correct,
-        "majority_predicted": (majority == 1) * weight,
-    }
+    positives = {"majority_true_positives": (majority == 1) * correct, "majority_predicted": (majority == 1) * weight}
+    return {"majority_nats": -log_share_C[label] * weight, "majority_correct": correct, **positives}
 
 
 MAJORITY_COLUMNS = {

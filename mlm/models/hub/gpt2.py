@@ -103,12 +103,8 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
 
 def vocabulary_settings(order_V: np.ndarray) -> dict[str, Any]:
     """The entries of config.json that describe a vocabulary with all our special tokens."""
-    return {
-        "vocab_size": len(order_V),
-        "pad_token_id": int(order_V[PAD]),
-        "bos_token_id": int(order_V[CLS]),
-        "eos_token_id": int(order_V[SEP]),
-    }
+    ids = {"pad_token_id": PAD, "bos_token_id": CLS, "eos_token_id": SEP}
+    return {"vocab_size": len(order_V), **{name: int(order_V[token]) for name, token in ids.items()}}
 
 
 def extend_embeddings(table_NxD: np.ndarray, order_V: np.ndarray) -> np.ndarray:

@@ -174,11 +174,8 @@ def export_tensors(objective: str, params: types.Params, config_json: Mapping[st
     tensors = {}
     for module, path in heads[objective].items():
         layer = params[path] if path else params
-        tensors |= {
-            f"{module}.{tensor}": np.asarray(layer[leaf]).T
-            for tensor, leaf in _get_leaves(path).items()
-            if leaf in layer
-        }
+        leaves = {tensor: leaf for tensor, leaf in _get_leaves(path).items() if leaf in layer}
+        tensors |= {f"{module}.{tensor}": np.asarray(layer[leaf]).T for tensor, leaf in leaves.items()}
     return tensors
 
 

@@ -176,17 +176,10 @@ def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, sna
     data: the identity of the data.
     """
     check_clock()
-    origin = fields.build_identity(cfg, data) | {
-        "totals": dict(snapshot.totals),
-        "state": compute_digest(snapshot.state),
-    }
-    checkpoints.save(
-        int(snapshot.state.step),
-        args=ocp.args.Composite(
-            state=ocp.args.StandardSave(snapshot.state._asdict()), origin=ocp.args.JsonSave(files.add_digest(origin))
-        ),
-        force=True,
-    )
+    origin = {"totals": dict(snapshot.totals), "state": compute_digest(snapshot.state)}
+    origin = fields.build_identity(cfg, data) | origin
+    state, origin = ocp.args.StandardSave(snapshot.state._asdict()), ocp.args.JsonSave(files.add_digest(origin))
+    checkpoints.save(int(snapshot.state.step), args=ocp.args.Composite(state=state, origin=origin), force=True)
 
 
 class Checkpoint(Hook):

@@ -75,16 +75,13 @@ def list_trials(cfg: config.Config) -> list[Trial]:
 def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     """The fields that a trial sets, by dotted name; cfg: the config of the pretrained run."""
     path = {} if trial.task in tasks.LANGUAGE_TASKS else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
-    return (
-        path
-        | {
-            "data.task": trial.task,
-            "train.batch_size": trial.batch_size,
-            "optim.learning_rate": trial.learning_rate,
-            "seed": (cfg.seed * SEED_STRIDE + trial.seed) % 2**32,
-        }
-        | downstream.parse_variant(trial.variant)
-    )
+    overrides = {
+        "data.task": trial.task,
+        "train.batch_size": trial.batch_size,
+        "optim.learning_rate": trial.learning_rate,
+        "seed": (cfg.seed * SEED_STRIDE + trial.seed) % 2**32,
+    }
+    return path | overrides | downstream.parse_variant(trial.variant)
 
 
 def plan_config(cfg: config.Config, trial: Trial) -> config.Config:

@@ -116,11 +116,8 @@ def select_inherited_fields(flat_config: Mapping[str, Any], workdir: str) -> dic
     }
     if flat_config["data.corpus"] == "language":
         inherited_fields |= {name: value for name, value in flat_config.items() if name.startswith("data.language.")}
-    return inherited_fields | {
-        "pack.seq_len": flat_config["pack.seq_len"],
-        "data.cache_dir": flat_config["data.cache_dir"],
-        "tokenizer.path": str(RunDirectory(workdir).tokenizer),
-    }
+    data_fields = {name: flat_config[name] for name in ("pack.seq_len", "data.cache_dir")}
+    return inherited_fields | data_fields | {"tokenizer.path": str(RunDirectory(workdir).tokenizer)}
 
 
 def _may_change(inherited_fields: Mapping[str, Any], name: str, value: Any) -> bool:

@@ -20,13 +20,8 @@ from mlm.models.sizes import SIZES
 from mlm.training.step import program
 
 HUB_PREFIX = "hf:"  # before the name of a model on huggingface.co; no other path uses the network
-DOWNLOADED_FILES = (
-    settings.CONFIG_FILE,
-    tensors.TENSOR_FILE,
-    tensors.SHARD_INDEX_FILE,
-    tensors.SHARD_GLOB,
-    *vocabulary.FOLDER_FILES,
-)
+TENSOR_FILES = tensors.TENSOR_FILE, tensors.SHARD_INDEX_FILE, tensors.SHARD_GLOB
+DOWNLOADED_FILES = (settings.CONFIG_FILE, *TENSOR_FILES, *vocabulary.FOLDER_FILES)
 DEFAULT_SCORES = {"regression": "pearson", "extractive_qa": "f1"}  # of a loaded model's objective; else accuracy
 
 
@@ -139,10 +134,8 @@ def read_model_fields(folder: Path | str) -> dict[str, Any]:
         cfg = _resolve_saved_config(folder, saved[0])
     else:
         model = hub.read_model_config(folder)
-        nearest = min(
-            SIZES["transformer"].items(),
-            key=lambda row: abs(np.log(_weights(**row[1]) / _weights(model.num_layers, model.width))),
-        )
+        weights = _weights(model.num_layers, model.width)
+        nearest = min(SIZES["transformer"].items(), key=lambda row: abs(np.log(_weights(**row[1]) / weights)))
         cfg = fields.override(config.Config(model=model), {"model.size": nearest[0]})
     return {name: value for name, value in fields.flatten(cfg).items() if name.startswith("model.")}
 
@@ -153,11 +146,8 @@ def _weights(num_layers, width, **_) -> float:
 
 def compute_digest(folder: Path | str) -> str:
     """The SHA-256 of config.json, the tensors and the vocabulary. Raises ConfigError if one is missing or broken."""
-    changed = [
-        (path.name, path.stat().st_mtime_ns, path.stat().st_size)
-        for name in DOWNLOADED_FILES
-        if (path := Path(folder, name)).exists()
-    ]
+    paths = [path for name in DOWNLOADED_FILES if (path := Path(folder, name)).exists()]
+    changed = [(path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
     return _compute_digest(str(folder), tuple(changed))
 
 

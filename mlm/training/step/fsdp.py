@@ -88,10 +88,8 @@ def list_whole_matrices(num_shards: int, params: types.Params) -> list[str]:
 def make_partition_specs(tree: Any, mesh: Any):
     """The PartitionSpec of each array of a tree of full arrays."""
     names = join_axes(list_shard_axes(mesh))
-    return jax.tree.map(
-        lambda axis: jax.P() if axis == REPLICATED else jax.P(*[None] * axis, names),
-        choose_axes(tree, count_shards(mesh)),
-    )
+    axes = choose_axes(tree, count_shards(mesh))
+    return jax.tree.map(lambda axis: jax.P() if axis == REPLICATED else jax.P(*[None] * axis, names), axes)
 
 
 def make_shardings(tree: Any, mesh: Any):

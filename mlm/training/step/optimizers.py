@@ -172,10 +172,8 @@ def per_tensor(inner: optax.GradientTransformation) -> optax.GradientTransformat
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
         leaves, treedef = jax.tree_util.tree_flatten_with_path(updates)
         states, param_leaves = treedef.flatten_up_to(state), treedef.flatten_up_to(params)
-        pairs = [
-            _vmap_tensors(inner.update, path, leaf)(leaf, leaf_state, param)
-            for (path, leaf), leaf_state, param in zip(leaves, states, param_leaves, strict=True)
-        ]
+        rows = zip(leaves, states, param_leaves, strict=True)
+        pairs = [_vmap_tensors(inner.update, path, leaf)(leaf, state, param) for (path, leaf), state, param in rows]
         new_updates, new_states = ([pair[i] for pair in pairs] for i in range(2))
         return treedef.unflatten(new_updates), treedef.unflatten(new_states)
 

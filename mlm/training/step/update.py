@@ -203,12 +203,9 @@ def accumulate_gradients(
         microbatches = batch_warmup.split_batch(train, step, examples)
         shapes = jax.eval_shape(lambda: compute_pass(microbatches, 0))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.fori_loop(
-            0,
-            num_masks * batch_warmup.count_microbatches(train, step),
-            lambda number, total: jax.tree.map(jnp.add, total, compute_pass(microbatches, number)),
-            zeros,
-        )
+        num_passes = num_masks * batch_warmup.count_microbatches(train, step)
+        add = lambda number, total: jax.tree.map(jnp.add, total, compute_pass(microbatches, number))
+        return jax.lax.fori_loop(0, num_passes, add, zeros)
 
     microbatches = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), examples)
 

@@ -130,10 +130,8 @@ def _cache_floors(
     mask_NxL = compute_eval_mask(cfg, program_, packed)
 
     def make(folder: Path):
-        language, ids_NxL = (
-            grammar.build_grammar(cfg.data.language),
-            packed.validation["ids"][: cfg.eval.max_examples or None],
-        )
+        language = grammar.build_grammar(cfg.data.language)
+        ids_NxL = packed.validation["ids"][: cfg.eval.max_examples or None]
         words_NxL = grammar.convert_ids_to_words(language, packed.tokenizer.pieces, np.asarray(ids_NxL, np.int32))
         inputs = floors.FloorInputs(language, words_NxL, mask_NxL, cfg.data.language.max_words)
         save(folder, lambda function: function(inputs))

@@ -25,10 +25,8 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
 
     def make(folder: Path) -> dict[str, Any]:
         examples = pack.read_examples(cfg, packed, "validation")
-        best = task.score_optimum(
-            cfg.data.language,
-            [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples],
-        )
+        rows = [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples]
+        best = task.score_optimum(cfg.data.language, rows)
         np.savez(folder / "best.npz", **best._asdict(), row_E=np.array([example["row"] for example in examples]))
         return {}
 
