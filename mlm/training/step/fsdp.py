@@ -166,15 +166,15 @@ class LayerShard:
         return gather_array(self.axis, self.names, self.reduce_dtype, self.array)
 
 
-class FSDP:
-    """A ShardingStrategy in which each device holds a shard of every matrix, its gradient and its optimizer moments.
+class FSDP(sharding.Replicated):
+    """Each device holds a shard of every matrix, its gradient and its optimizer moments.
 
     Built inside the step that jax.jit compiles, from the full parameters.
     """
 
     def __init__(self, mesh: Any, params: types.Params, reduce_dtype: str = "float32"):
-        self.mesh, self.params, self.reduce_dtype = mesh, params, reduce_dtype
-        self.shard_axes = list_shard_axes(mesh)
+        super().__init__(mesh.size, mesh.axis_names, reduce_dtype)
+        self.mesh, self.params, self.shard_axes = mesh, params, list_shard_axes(mesh)
 
     def find_axis(self, path: tuple[Any, ...]) -> int:
         """The axis along which the parameter at this path is split."""
@@ -223,10 +223,6 @@ class FSDP:
             return sharding.reduce_as(self.reduce_dtype, functools.partial(jax.lax.psum, axis_name=names), grad)
 
         return jax.tree_util.tree_map_with_path(reduce, grads)
-
-    def all_reduce(self, tree: Any):
-        """The sums of all devices."""
-        return tree if self.mesh.size == 1 else jax.lax.psum(tree, self.mesh.axis_names)
 
 
 def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
+from mlm.base.conditional_fields import list_registry_conditions
 from mlm.training.step.optimizers import OPTIMIZERS
 from mlm.training.step.parameter_groups import ParameterGroup, find_group
 
@@ -45,12 +45,9 @@ class LossReduction(enum.StrEnum):
 
 # The same after the warm-up, however many steps there are.
 EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
-FIELD_CONDITIONS = [
-    FieldCondition(
-        (f"optim.{field}",), "optim.optimizer", tuple(name for name, spec in OPTIMIZERS.items() if field in spec.fields)
-    )
-    for field in sorted({field for spec in OPTIMIZERS.values() for field in spec.fields})
-]
+FIELD_CONDITIONS = list_registry_conditions(
+    "optim.optimizer", {name: spec.fields for name, spec in OPTIMIZERS.items()}, "optim."
+)
 
 
 class AverageState(NamedTuple):

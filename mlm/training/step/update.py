@@ -13,7 +13,7 @@ import optax
 from mlm.base import batch_warmup, config, types
 from mlm.base.static_config import StaticConfig
 from mlm.training.step import optim, trainable
-from mlm.training.step.sharding import ShardingStrategy
+from mlm.training.step.sharding import Replicated
 
 Terms = dict[str, jax.Array]  # by term of the loss
 
@@ -62,7 +62,7 @@ def train_step(
     cfg: StaticConfig,
     model: types.Model,
     objective: types.Objective,
-    sharding: ShardingStrategy,
+    sharding: Replicated,
     state: types.TrainState,
     batch: types.Batch,
     hparams: types.TracedHparams,
@@ -92,7 +92,7 @@ def compute_gradients(
     cfg: StaticConfig,
     model: types.Model,
     objective: types.Objective,
-    sharding: ShardingStrategy,
+    sharding: Replicated,
     params: types.Params,
     trainable_params: types.Params,
     step: types.Array,
