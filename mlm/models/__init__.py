@@ -12,10 +12,6 @@ MODELS = {
     "transformer": transformer.SPEC,
     "encoder_decoder": encoder_decoder.SPEC,
 }
-# Every (family, cell) of an encoder; the cell is "" in a family without cells.
-FAMILY_CELLS = [
-    (family, cell) for family, spec in MODELS.items() if not spec.reads_source for cell in spec.cells or ("",)
-]
 
 
 def _build_conditions(field: str) -> list[FieldCondition]:

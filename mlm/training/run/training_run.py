@@ -13,12 +13,13 @@ from mlm.models import lm
 from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, divergence, extension, initialization, masking_rate, milestones, plateau
 from mlm.training.run.directory import RunDirectory
+from mlm.training.run.hook import Hook
 from mlm.training.run.log import Log, ModelFlops
-from mlm.training.run.periodic_evaluation import Evaluate
 from mlm.training.run.profile import Profile
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel
 from mlm.training.step import program as programs
+from mlm.training.validation import references, split_scores
 
 
 @contextlib.contextmanager
@@ -59,6 +60,43 @@ def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
         for manager in managers:
             for step in checkpoint.find_superseded(manager, cfg):
                 manager.delete(step)
+
+
+class Evaluate(Hook):
+    """Evaluates every `train.eval_every` steps and after the last one, beside the references of the data."""
+
+    def __init__(self, cfg: config.Config, program: programs.Program, packed: pack.PackedDataset, log: Log):
+        self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
+        self.references = references.compute_references(cfg, program, packed)
+        self.scores = (*program.objective.scores, *self.references.scores)
+        self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
+
+    def is_due(self, step: int) -> bool:
+        """Whether an evaluation follows a step."""
+        train = self.cfg.train
+        return step == train.steps or bool(train.eval_every and step % train.eval_every == 0)
+
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
+        """Evaluates, if that is due."""
+        if due:
+            self.evaluate(step, state)
+
+    def evaluate(self, step: int, state) -> None:
+        """Evaluates the state after a step, and logs the scores."""
+        columns = split_scores.evaluate_split(self.cfg, self.program, state, self.packed)
+        columns = self.references.add_columns(columns)
+        self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
+        self.log.write_evaluation(step, self.newest[step][1], self.scores)
+
+    def get_final(self, state) -> tuple[split_scores.Columns, dict]:
+        """The columns and the scores after the last step.
+
+        state: is evaluated if that has not been done: the run was trained before, and its result was lost.
+        """
+        steps = self.cfg.train.steps
+        if steps not in self.newest:
+            self.evaluate(steps, state)
+        return self.newest[steps]
 
 
 class TrainingRun:
