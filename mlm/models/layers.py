@@ -240,7 +240,9 @@ class Stack(nn.Module):
             is_gathered = {shard.full_size // num_layers for shard in shards}
             policy = remat_policies.save_all_but_gathered(is_gathered)
             if self.model.remat:
-                policy = remat_policies.join_policies(remat_policies.make_policy(self.model, x_BxLxD), policy)
+                num_scores = x_BxLxD.shape[0] * self.model.num_heads * x_BxLxD.shape[1] ** 2
+                own_policy = remat_policies.POLICIES[self.model.remat_policy](num_scores)
+                policy = remat_policies.join_policies(own_policy, policy)
             elif recomputes:
                 policy = remat_policies.join_policies(remat_policies.save_products, policy)
             # In a loop that is not unrolled, XLA cannot merge the two passes anyway.

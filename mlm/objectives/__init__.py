@@ -100,11 +100,6 @@ def shift_states(cfg: config.Config, model: types.Model) -> types.Model:
     return OBJECTIVES[cfg.objective].shift_states(model)
 
 
-def estimate_predictions_per_token(cfg: config.Config) -> float:
-    """Predictions that a step makes per token of its batch, mean over the run."""
-    return OBJECTIVES[cfg.objective].predictions_per_token(cfg)
-
-
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     allowed = list_directionalities(cfg)

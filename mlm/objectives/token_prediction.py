@@ -39,10 +39,9 @@ def compute_token_loss(params, model, h_BxKxD, target_BxK):
     """(nats_BxK, correct_BxK): correct where the target is the first entry of the vocabulary with the largest logit."""
     if model.vocab_block:
         h_NxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD.reshape(-1, h_BxKxD.shape[-1]))
-        nats_N, correct_N = measure_blocked_cross_entropy(
-            model.vocab_block, h_NxD, table_VxD, bias_V, target_BxK.reshape(-1)
-        )
-        return nats_N.reshape(target_BxK.shape), correct_N.reshape(target_BxK.shape)
+        target_N = target_BxK.reshape(-1)
+        values = measure_blocked_cross_entropy(model.vocab_block, h_NxD, table_VxD, bias_V, target_N)
+        return tuple(x_N.reshape(target_BxK.shape) for x_N in values)
     logits_BxKxV = model.logits(params, h_BxKxD)
     label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
@@ -58,11 +57,10 @@ def compute_token_loss_fast(params, model, h_BxKxD, target_BxK, smoothing: float
     if model.lm_head is not None:
         h_BxKxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD)
         h_NxD, target_N = h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), target_BxK.reshape(-1)
-        compute_nats = (
-            functools.partial(blocked_cross_entropy, model.vocab_block) if model.vocab_block else cross_entropy
-        )
-        cross_entropy_N, correct_N = compute_nats(h_NxD, table_VxD, bias_V, target_N)
-        nats_N = cross_entropy_N
+        blocked = functools.partial(blocked_cross_entropy, model.vocab_block)
+        compute_nats = blocked if model.vocab_block else cross_entropy
+        nats_N, correct_N = compute_nats(h_NxD, table_VxD, bias_V, target_N)
+        cross_entropy_N = nats_N
         if smoothing:
             nats_N += smoothing * compute_logit_margin(h_NxD, table_VxD, bias_V, target_N)
         if z_loss:

@@ -69,7 +69,8 @@ def read_label_head(
     if architecture.pooler == "electra" and kind is LabelKind.CHOICE:
         settings.require_settings(where, config_json, ELECTRA_SUMMARY)
     num_labels = {LabelKind.ANSWERS: NUM_ENDS, LabelKind.CHOICE: 1}.get(kind, len(classes))
-    absent_biases = _list_absent_biases(config_json)
+    is_optional = architecture.pooler == "modernbert"  # whose pooler may lack some biases
+    absent_biases = [path for path, name in OPTIONAL_BIASES.items() if is_optional and not config_json.get(name, False)]
     params: types.Params = {}
     for module, path in architecture.heads[objective].items():
         outputs = width if path.startswith("pool") else num_labels
@@ -89,12 +90,6 @@ def read_label_head(
     return LabelHead(objective, classes, params, architecture.pooler, pooling, choices)
 
 
-def _list_absent_biases(config_json) -> tuple[str, ...]:
-    """The parameters that have no bias: a ModernBERT's pooler may lack those."""
-    names = OPTIONAL_BIASES if ARCHITECTURES[config_json["model_type"]].pooler == "modernbert" else {}
-    return tuple(path for path, name in names.items() if not config_json.get(name, False))
-
-
 def _get_leaves(path: str) -> Mapping[str, str]:
     return LEAVES["norm" if path.endswith("norm") else "dense"]
 
@@ -102,8 +97,7 @@ def _get_leaves(path: str) -> Mapping[str, str]:
 def _read_pooling(where, config_json) -> str:
     """config.finetune.pooling."""
     value: Any = config_json.get("classifier_pooling", "cls")
-    names = list(POOLINGS.values())
-    errors.require(value in names, f"{where}: classifier_pooling", value, " or ".join(names))
+    errors.require(value in POOLINGS.values(), f"{where}: classifier_pooling", value, " or ".join(POOLINGS.values()))
     return next(pooling for pooling, name in POOLINGS.items() if name == value)
 
 

@@ -98,11 +98,9 @@ def load(
     available = sorted({*milestones, *steps})
     if number not in available:
         nearest = min(available, key=lambda other: abs(other - number), default=None)
-        raise errors.ConfigError(
-            f"run {str(workdir)!r}, step = {step!r}: expected a step that was kept: "
-            f"{', '.join(map(str, available)) or 'none yet'}"
-            + (f"; did you mean {nearest}?" if nearest is not None else "")
-        )
+        hint = f"; did you mean {nearest}?" if nearest is not None else ""
+        kept = f"a step that was kept: {', '.join(map(str, available)) or 'none yet'}"
+        raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}{hint}")
     target = _make_restore_target(cfg, program)
     with contextlib.closing((open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive)) as saved:
         try:
@@ -111,10 +109,8 @@ def load(
             if step is not None:
                 raise
             result = RunDirectory(workdir).result
-            removal = f"remove {result} and " if result.exists() else ""
-            raise files.DamagedFile(
-                f"{damaged}; {removal}start the run again: it continues from an intact checkpoint"
-            ) from None
+            remedy = f"{f'remove {result} and ' if result.exists() else ''}start the run again"
+            raise files.DamagedFile(f"{damaged}; {remedy}: it continues from an intact checkpoint") from None
         return snapshot, _read_origin(saved, number)["state"]
 
 
@@ -191,7 +187,7 @@ class Checkpoint(Hook):
         data: dict,
         program: Program,
         checkpoints: ocp.CheckpointManager,
-        get_run_totals: Callable[[], Mapping[str, Any]],
+        get_run_totals: Callable,
     ):
         self.cfg, self.data, self.program, self.checkpoints = cfg, data, program, checkpoints
         self.get_run_totals = get_run_totals

@@ -81,9 +81,9 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
         values, classes = saved
         cfg = _resolve_saved_config(folder, values)
         dataset_info = make_dataset_info(cfg, tokenizer, classes)
-        abstract = jax.eval_shape(
-            functools.partial(_init_params, *program.build_model_and_objective(cfg, dataset_info)), jax.random.key(0)
-        )
+        model, objective = program.build_model_and_objective(cfg, dataset_info)
+        init = lambda key: {"model": model.init(key), "objective": objective.init(key, model)}
+        abstract = jax.eval_shape(init, jax.random.key(0))
         return PretrainedFolder(cfg, tokenizer, dataset_info, hub.read_own_params(folder, abstract))
     pretrained = hub.read_folder(folder, vocabulary.get_original_ids(tokenizer))
     model, head = pretrained.model, pretrained.label_head
@@ -104,10 +104,6 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
     return PretrainedFolder(
         cfg, tokenizer, dataset_info, params, pretrained.has_lm_head, pretrained._replace(params=None)
     )
-
-
-def _init_params(model, objective, key):
-    return {"model": model.init(key), "objective": objective.init(key, model)}
 
 
 def _resolve_saved_config(folder, values) -> config.Config:

@@ -103,13 +103,7 @@ class TrainingRun:
     """A run without its steps: its batches, and its hooks in the order in which they run."""
 
     def __init__(
-        self,
-        cfg: config.Config,
-        packed: pack.PackedDataset,
-        program: programs.Program,
-        managers: Sequence,
-        saved: checkpoint.Snapshot,
-        cut: bool,
+        self, cfg, packed: pack.PackedDataset, program: programs.Program, managers: Sequence, saved, cut: bool
     ):
         self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, managers[0]
         self.start_step = int(saved.state.step)
@@ -162,11 +156,9 @@ class TrainingRun:
         steps = milestones.list_steps(cfg, self.packed)
         params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) / 1e6
-        self.log.write_message(
-            f"{len(steps)} milestones"
-            + (f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else "")
-            + f": {megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
-        )
+        places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
+        size = f"{megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
+        self.log.write_message(f"{len(steps)} milestones{places}: {size}")
         return [checkpoint.MilestoneCheckpoint(steps, cfg, self.data_identity, program, managers[1], self.get_totals)]
 
     def get_totals(self) -> dict[str, Any]:

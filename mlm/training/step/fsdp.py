@@ -10,7 +10,6 @@ Several slices each hold all parameters, as PyTorch's hybrid sharding has it: de
 slices add up their shards of the gradients, once a step.
 """
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import dataclasses

@@ -1,6 +1,5 @@
 """The update of a run as one optax transformation: clipping, the optimizer, weight decay, schedule and averages."""
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import enum
@@ -157,11 +156,6 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-def scale_by_leaf(multipliers: types.Params) -> optax.GradientTransformation:
-    """Multiplies each leaf of the updates by its own multiplier, an array that broadcasts to it."""
-    return optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
-
-
 def average_checkpoints(
     inner: optax.GradientTransformation, count: int, interval: int, steps: int
 ) -> optax.GradientTransformation:
@@ -242,10 +236,11 @@ def build_transformation(
     decay = optax.add_decayed_weights(
         hparams.weight_decay, functools.partial(make_decay_mask, split_decay_groups(optim))
     )
+    scale_leaves = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
     optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
         *OPTIMIZERS[optim.optimizer].build(optim, decay, model or config.Model()),
-        *((scale_by_leaf(multipliers),) if multipliers is not None else ()),
+        *((scale_leaves,) if multipliers is not None else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
     )
     if optim.ema_decay:

@@ -3,7 +3,6 @@
 Letters in array names: N examples, L positions.
 """
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
@@ -21,7 +20,6 @@ from mlm.base.estimates import Score, make_reference
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import parallel_text
-from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.training.step import parallel, program, update
 from mlm.training.validation import floors, ngrams, task_optimum
 
@@ -46,7 +44,8 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
     ngram_columns, word_columns = ngrams.compute_columns(cfg, packed), {}
     scores = *floor_references.scores, *ngrams.make_scores(cfg, loss)
-    if has_multi_token_words(cfg, packed.tokenizer):
+    is_causal = objectives.get_visibility(cfg) == types.Visibility.CAUSAL
+    if is_causal and not packed.tokenizer.starts_word_V.all():
         word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
         scores += make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
 
@@ -229,11 +228,6 @@ def make_document_references(
         return columns | ({} if bound is None else {"bound_nats": bound}) | new_columns
 
     return ReferenceLosses(tuple(scores), add_columns)
-
-
-def has_multi_token_words(cfg: config.Config, tokenizer: Tokenizer) -> bool:
-    """Whether a run predicts tokens left to right and its words may have several."""
-    return objectives.get_visibility(cfg) == types.Visibility.CAUSAL and not tokenizer.starts_word_V.all()
 
 
 def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, np.ndarray]:
