@@ -97,10 +97,7 @@ class Attention(AttentionBlock):
 
 
 class CrossAttention(AttentionBlock):
-    """A decoder's attention to its source (Vaswani et al. 2017, section 3.2.3), without positions.
-
-    A token that sees none of the source gets the output layer's bias.
-    """
+    """Attention to a source (Vaswani et al. 2017, section 3.2.3); a token that sees none gets the output's bias."""
 
     def setup(self):
         """Declares the layers of the queries, of the source's keys and values together, and what all attention has."""

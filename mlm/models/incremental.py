@@ -39,10 +39,7 @@ def _pad_inputs(x, params):
 
 
 def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
-    """The decoder of a Transformer; its cache holds the keys and values of each layer.
-
-    layer_class: a module of (x_BxLxD, number, context, key_B, attend) -> x_BxLxD.
-    """
+    """The decoder of layers (x_BxLxD, number, context, key_B, attend) -> x_BxLxD; it caches keys and values."""
 
     def run_layers(model, body, x_BxLxD, context, attend):
         for number, params in enumerate(_split_layers(model, body), 1):
@@ -141,10 +138,7 @@ def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int)
 
 
 def build_window_decoder(layer_class: Callable) -> IncrementalDecoder:
-    """The decoder of a feedforward net; its cache holds the embeddings of the last W - 1 tokens, the newest last.
-
-    layer_class: a module of (x_BxD, number, shared, key_B) -> x_BxD.
-    """
+    """The decoder of a feedforward net; its cache holds the embeddings of the last W - 1 tokens, the newest last."""
 
     def prefill(model, body, x_BxLxD, length_B, max_len):
         """The embeddings are zero if there are fewer tokens."""

@@ -65,10 +65,7 @@ def dropout(x_BxLxD, key_B, rate: float):
 
 
 def initializer(model: config.Model, scale: float = 1.0):
-    """The initializer of weights: truncated normal of model.init_std (BERT: 0.02), or variance scaling if that is 0.
-
-    scale: a factor of the standard deviation.
-    """
+    """The initializer of weights: truncated normal of scale * model.init_std (BERT: 0.02), or variance scaling if 0."""
     if model.init_std:
         return nn.initializers.truncated_normal(model.init_std * scale)
     return nn.initializers.variance_scaling(scale**2, "fan_in", "truncated_normal")

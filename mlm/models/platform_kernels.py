@@ -29,10 +29,7 @@ FASTER_KERNELS = {
 
 
 def resolve_kernels(kernels: str, platform: str = "") -> str:
-    """The names of the kernels in one order; `auto` stands for those that are faster on a platform, by JAX's name.
-
-    platform: empty: this process's.
-    """
+    """The names of the kernels in one order; `auto`: those that are faster on a platform ("": this process's)."""
     names = FASTER_KERNELS.get(platform or jax.default_backend(), ()) if kernels == "auto" else kernels.split(",")
     return ",".join(name for name in KERNELS if name in names) or REFERENCE
 
@@ -53,10 +50,7 @@ def splits_lm_head(model: config.Model) -> bool:
 
 
 def find_platform() -> str:
-    """JAX's name of the platform that is traced for: that of the mesh inside jax.shard_map, else this process's.
-
-    The devices of a mesh need not be here: a plan compiles for others.
-    """
+    """JAX's name of the platform that is traced for: the mesh's inside jax.shard_map, which need not be here."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return (device and device.platform) or jax.default_backend()
 

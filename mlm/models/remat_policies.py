@@ -15,10 +15,7 @@ CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"  # JAX's primitive: attent
 
 
 def save_all_but_attention(num_scores: int) -> Policy:
-    """Saves all but attention's scores, and what follows from them; num_scores: of a layer.
-
-    These are the products with a batch axis, whatever has as many entries as the scores, and random bits.
-    """
+    """Saves all but attention's scores (num_scores a layer), what follows from them, and random bits."""
 
     def is_saved(primitive, *arrays, **params):
         has_batch = primitive.name == "dot_general" and params["dimension_numbers"][1] != ((), ())

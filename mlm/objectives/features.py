@@ -24,10 +24,7 @@ def check(cfg: config.Config) -> None:
 
 
 def select_layers(cfg: config.Config) -> range:
-    """The layers that config.finetune.layer_features names; 0 is the embeddings.
-
-    mix takes all layers but the embeddings, as Devlin et al. 2019 do (table 7: "weighted sum all 12 layers").
-    """
+    """The layers that layer_features names, 0 the embeddings; mix: all others (Devlin et al. 2019, table 7)."""
     features, top = cfg.finetune.layer_features, cfg.model.num_layers
     if features.isdecimal():
         return range(int(features), int(features) + 1)

@@ -32,10 +32,7 @@ TRAIN_SCORES = (
 
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
-    """The objective. Evaluation scores every example twice: masked as by mlm, and causally.
-
-    In training all positions of all examples go through the output layer, since any example may be causal.
-    """
+    """The objective. Evaluation scores every example twice: masked as by mlm, and causally."""
     masked_forward, causal_objective = mlm.build_forward(cfg, dataset), causal.build(cfg, dataset)
     sample_masks = masking.build_sampler(cfg, dataset)
 

@@ -112,10 +112,7 @@ def compute_random_token_cdf(unigram_V: np.ndarray, uniform: bool) -> np.ndarray
 
 
 def schedule_rate(hparams: types.TracedHparams, progress) -> types.TracedHparams:
-    """The hyperparameters with the masking rate of a step, from rate to final_rate (Ankner et al. 2023).
-
-    progress: share of the training steps that are done, 0 to 1; may be traced.
-    """
+    """The hyperparameters with the rate of a step (Ankner et al. 2023); progress: share of the steps done, 0 to 1."""
     rate, final_rate = hparams.objective["rate"], hparams.objective["final_rate"]
     fraction = jnp.where(hparams.objective["cosine"] > 0, (1 - jnp.cos(jnp.pi * progress)) / 2, progress)
     rise = jnp.where(final_rate > 0, final_rate - rate, 0)

@@ -41,10 +41,7 @@ def check(mask: config.Mask) -> None:
 
 
 def index_words(unit: MaskingUnit, ids_L):
-    """(word_L, first_L): the index of each token's word, and whether the token is the word's first.
-
-    Each special token is a word, and the token after one begins a word.
-    """
+    """(word_L, first_L): each token's word, and whether it is its first; a special token is a word of its own."""
     special_L = ids_L < NUM_SPECIAL
     ends_L = special_L if unit.ends_V is None else special_L | jnp.asarray(unit.ends_V)[ids_L]
     first_L = (jnp.asarray(unit.starts_V)[ids_L] | special_L | jnp.roll(ends_L, 1)).at[0].set(True)

@@ -13,10 +13,7 @@ SCORES = {"pearson": scores.build_pearson_score(WEIGHT), "spearman": scores.buil
 
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
-    """The objective on examples with value_B.
-
-    In evaluation the sums include "predicted", "score" (the same) and "value", the right number.
-    """
+    """The objective on examples with value_B; evaluation adds the sums "predicted", "score" (the same) and "value"."""
 
     def compute_loss(params, model, batch, key_B, train):
         h_BxLxD = features.read_features(cfg, params, model, batch, key_B)

@@ -138,10 +138,7 @@ MAJORITY_COLUMNS = {
 def build_majority_scores(
     scores: Sequence[Score], dataset: types.DatasetInfo, columns: Mapping[str, tuple[str, ...]] = MAJORITY_COLUMNS
 ) -> tuple[Score, ...]:
-    """The scores of the majority class, where classes were counted; its correlations are always 0.
-
-    columns: by the name of a score the columns of the majority's, without the weight.
-    """
+    """The scores of the majority class, where classes were counted; columns: its own, by score, without the weight."""
     majority = "majority class"
     return tuple(
         make_reference(

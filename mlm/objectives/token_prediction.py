@@ -20,10 +20,7 @@ from mlm.objectives.cross_entropy import (
 
 
 def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
-    """log_share_V: log shares of the train split's tokens among the possible targets; -inf for all others.
-
-    One is added to each count, so that an unseen target has a finite baseline.
-    """
+    """log_share_V of the train split's tokens, plus one each, among the possible targets; -inf for all others."""
     smooth_V = np.where(possible_V, unigram_V + 1, 0)
     with np.errstate(divide="ignore"):
         return jax.device_put(np.log(smooth_V / smooth_V.sum()).astype(np.float32))

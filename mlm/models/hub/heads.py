@@ -113,10 +113,7 @@ def get_model_class(config_json: Mapping[str, Any]) -> str:
 
 
 def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
-    """BERT's pooler, which fine-tuning continues to train; None if there is none.
-
-    An untrained pooler in RoBERTa's files is ignored, as transformers does.
-    """
+    """BERT's pooler, which fine-tuning trains on, or None; RoBERTa's untrained one is ignored as in transformers."""
     names = [f"{bert.POOLER}.weight", f"{bert.POOLER}.bias"]
     if not all(name in tensors for name in names):
         return None

@@ -40,10 +40,7 @@ class ShardedTensors:
 
 @contextlib.contextmanager
 def open_tensors(folder: Path) -> Iterator:
-    """The open tensor file of a folder, or its shards, with keys(), get_slice(name).get_shape() and get_tensor(name).
-
-    Raises ConfigError if a file is missing, a pickle or damaged.
-    """
+    """The open tensor file or shards of a folder; raises ConfigError if one is missing, a pickle or damaged."""
     import safetensors
 
     path = folder

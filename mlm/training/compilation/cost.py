@@ -214,10 +214,7 @@ def check_memory(cfg: config.Config) -> None:
 
 
 def compute_min_memory(cfg: config.Config) -> int:
-    """The bytes that a device needs for a run at the least, whatever the compiler does.
-
-    Its share of the parameters, their gradients and the optimizer's moments, and `compute_activation_memory`.
-    """
+    """The bytes that a device needs at the least: parameters, gradients, moments, `compute_activation_memory`."""
     model, weight_size = cfg.model, _count_weight_bytes(cfg)
     weights = 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)  # whatever the architecture
     weights_memory = _divide_over_devices(cfg, weight_size * weights)
@@ -256,10 +253,7 @@ def estimate_max_memory(cfg: config.Config) -> int:
 
 
 def compute_activation_memory(cfg: config.Config) -> int:
-    """Bytes of a step's activations, or of an evaluation's embeddings where those are more.
-
-    Each layer's input, which the backward pass reads, and the attention of one layer.
-    """
+    """Bytes of each layer's input and one layer's attention, or of an evaluation's embeddings where those are more."""
     model, num_devices = cfg.model, parallel.describe_devices()["devices"]
     size = 2 if model.dtype == "bfloat16" else 4
     tokens = cfg.train.batch_size // (cfg.train.grad_accum_steps * num_devices) * cfg.pack.seq_len

@@ -87,10 +87,7 @@ def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data
 def load(
     workdir: Path | str, step: int | None, cfg: config.Config, data: dict, program: Program, *, exclusive: bool = True
 ) -> tuple[Snapshot, str]:
-    """The newest checkpoint, or the milestone or checkpoint of a step, and the digest of what was saved.
-
-    exclusive: as in `open_manager`. Raises as `restore` does, and ConfigError if there is none.
-    """
+    """The newest checkpoint, or that of a step or milestone, and the digest of what was saved; raises as `restore`."""
     milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
     is_milestone, number = step in milestones, max(steps, default=None) if step is None else step
     if number is None:
@@ -167,10 +164,7 @@ def check_clock() -> None:
 
 
 def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, snapshot: Snapshot) -> None:
-    """Starts saving a checkpoint with the run's identity and digests; returns before it is on disk.
-
-    data: the identity of the data.
-    """
+    """Starts saving a checkpoint with the run's identity and digests; returns before it is on disk."""
     check_clock()
     origin = {"totals": dict(snapshot.totals), "state": compute_digest(snapshot.state)}
     origin = fields.build_identity(cfg, data) | origin

@@ -85,10 +85,7 @@ def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
 
 
 def plan_config(cfg: config.Config, trial: Trial) -> config.Config:
-    """The config of a trial of the run of cfg, before the run is trained: without the steps and the initial state.
-
-    Raises ConfigError if the run cannot be fine-tuned so.
-    """
+    """The config of a trial of cfg's run before that is trained; raises ConfigError if it cannot be fine-tuned so."""
     inherited = inheritance.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
     overrides = fields.Layer("config.downstream", make_overrides(cfg, trial))
     layers = [fields.Layer(cfg.workdir, inherited), make_recipe(inherited, trial.task), overrides]

@@ -91,10 +91,7 @@ def read_run_fields(workdir: str, *, from_scratch: bool = False) -> dict[str, An
 
 
 def read_hub_fields(source: str, cfg: config.Config, *, from_scratch: bool = False) -> dict[str, Any]:
-    """`read_source_fields` of a Hugging Face folder; examples are as long as cfg's, at most as the model allows.
-
-    Raises ConfigError if there is no such folder, or none that a model here can be.
-    """
+    """`read_source_fields` of a Hugging Face folder; examples are as long as cfg's, at most as the model allows."""
     folder = pretrained_folder.find_folder(source)
     inherited_fields = pretrained_folder.read_model_fields(folder)
     inherited_fields |= {
@@ -107,10 +104,7 @@ def read_hub_fields(source: str, cfg: config.Config, *, from_scratch: bool = Fal
 
 
 def select_inherited_fields(flat_config: Mapping[str, Any], workdir: str) -> dict[str, Any]:
-    """The fields, by dotted name, that must be those of the run in a directory; flat_config: all fields of the run.
-
-    The kernels are not among them: they follow the platform of the new run.
-    """
+    """The fields, of all of a run by dotted name, that must be its own: not the kernels, which follow the platform."""
     inherited_fields = {
         name: value for name, value in flat_config.items() if name.startswith("model.") and name != "model.kernels"
     }

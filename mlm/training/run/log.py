@@ -40,10 +40,7 @@ def compute_scores(scores: Sequence[Score], sums: dict) -> dict[str, Any]:
 
 
 def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
-    """An evaluation in one line: the model's scores with their errors, then the references of the first score.
-
-    It ends with the number of labels that have no prediction, if there are any.
-    """
+    """The model's scores with their errors, the references of the first, and the labels without a prediction."""
     show = lambda score: f"{score.title} {evaluation[score.name]:.4f}"
     parts = [f"{show(score)} ± {evaluation[f'{score.name}_se']:.4f}" for score in scores if score.chart]
     parts += [show(score) for score in scores if score.reference_for == scores[0].name]
@@ -53,10 +50,7 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
 
 
 class ModelFlops:
-    """The model FLOPs utilisation (MFU) of a run: its FLOPs over what its devices could do at their peak.
-
-    They are counted where the peak of the devices is known: on accelerators, and never on a CPU.
-    """
+    """The model FLOPs utilisation (MFU) of a run: its FLOPs over the peak of its devices, where that is known."""
 
     def __init__(self, cfg: config.Config, vocab_size: int):
         self.cfg, self.vocab_size = cfg, vocab_size
@@ -71,10 +65,7 @@ class ModelFlops:
     def compute_utilisation(
         self, tokens_per_second: float | None, tokens_per_step: float, steps: range | None = None
     ) -> dict[str, float]:
-        """The share of the dense bfloat16 peak, as "mfu"; {} where that is not known or nothing was timed.
-
-        tokens_per_step: mean over these steps, counted from 0; None: over the run.
-        """
+        """The MFU, as "mfu", by the mean tokens of these steps (None: of all); {} where a part of it is not known."""
         if not self.peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
             return {}
         fraction, mean = (batch_warmup.compute_mean_fraction(self.cfg.train, part) for part in (steps, None))

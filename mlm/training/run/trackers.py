@@ -141,10 +141,7 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """Logs to the MLflow store of MLFLOW_TRACKING_URI, else to the folder mlruns of the run's directory.
-
-    A store that fails during the run is left with a warning.
-    """
+    """Logs to the store of MLFLOW_TRACKING_URI, else to mlruns in the run's directory; one that fails is left."""
 
     def __init__(self, run: TrackedRun):
         mlflow = _import("mlflow")

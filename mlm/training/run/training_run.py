@@ -24,10 +24,7 @@ from mlm.training.validation import references, split_scores
 
 @contextlib.contextmanager
 def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
-    """A run with its files open, and the state to continue from (numpy): its newest checkpoint's, or the initial one.
-
-    cut: as in loader.iterate_train_batches. If False, all batches have the same shape.
-    """
+    """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
     program = programs.build_program(cfg, packed.dataset_info)
     with (
         contextlib.closing(checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg))) as checkpoints,
@@ -47,10 +44,7 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
 
 
 def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
-    """Archives the results, and deletes the checkpoints and milestones, that an extended run does not share.
-
-    managers: orbax's, of the checkpoints and, if there are any, of the milestones.
-    """
+    """Archives the results, and deletes the checkpoints and milestones, that an extended run does not share."""
     directory, saved = RunDirectory(cfg.workdir), None
     with files.recover_damaged():
         saved = directory.read_identity()
@@ -89,10 +83,7 @@ class Evaluate(Hook):
         self.log.write_evaluation(step, self.newest[step][1], self.scores)
 
     def get_final(self, state) -> tuple[split_scores.Columns, dict]:
-        """The columns and the scores after the last step.
-
-        state: is evaluated if that has not been done: the run was trained before, and its result was lost.
-        """
+        """The columns and scores after the last step; evaluates the state if that result was lost."""
         steps = self.cfg.train.steps
         if steps not in self.newest:
             self.evaluate(steps, state)

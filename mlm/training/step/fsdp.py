@@ -166,10 +166,7 @@ class LayerShard:
 
 
 class FSDP(sharding.Replicated):
-    """Each device holds a shard of every matrix, its gradient and its optimizer moments.
-
-    Built inside the step that jax.jit compiles, from the full parameters.
-    """
+    """Each device holds a shard of every matrix, its gradient and its optimizer moments; built inside the step."""
 
     def __init__(self, mesh: Any, params: types.Params, reduce_dtype: str = "float32"):
         super().__init__(mesh.size, mesh.axis_names, reduce_dtype)

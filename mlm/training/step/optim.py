@@ -144,10 +144,7 @@ def make_decay_mask(groups: Sequence[str], params: types.Params) -> types.Params
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """optax.clip_by_global_norm with one multiplication by a scalar, which XLA fuses with what reads the gradients.
-
-    optax's division needs an extra pass over memory.
-    """
+    """optax.clip_by_global_norm by a multiplication, which XLA fuses with what reads the gradients."""
 
     def clip(grads: types.Params, _: Any) -> types.Params:
         scale = max_norm / jnp.maximum(optax.tree.norm(grads), max_norm)
