@@ -32,10 +32,7 @@ class Segments:
 
 
 class AttentionContext(NamedTuple):
-    """What self-attention reads beside the states: made once, the same for all layers.
-
-    S keys may be more than the L queries, since keys may come from a cache.
-    """
+    """What self-attention reads beside the states, the same for all layers; with a cache keys outnumber queries."""
 
     visible_Bx1xLxS: jax.Array  # the keys that a query sees in a global layer
     local_Bx1xLxS: jax.Array | None = None  # in a local layer; None: no layer is local

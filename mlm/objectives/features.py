@@ -47,10 +47,7 @@ def init_features(cfg: config.Config) -> types.Params:
 
 
 def read_features(cfg: config.Config, params: types.Params, model: types.Model, batch: types.Batch, key_B):
-    """h_BxLxD, float32, of the layers that config.finetune.layer_features names; key_B None: evaluation.
-
-    A frozen model drops nothing, so that its states are features.
-    """
+    """h_BxLxD, float32, of the layers of finetune.layer_features; key_B None, or a frozen model: no dropout."""
     if cfg.finetune.layer_features == "last":
         states = model.encode(params["model"], batch.text, batch.source, key_B=select_dropout_keys(cfg, key_B))
         return jnp.concatenate(states, -1).astype(jnp.float32)

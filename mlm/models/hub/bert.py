@@ -88,10 +88,7 @@ ARCHITECTURES = {
 
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
-    """(config.model, size of the vocabulary, number of positions before that of the first token) of a config.json.
-
-    where: the name of the file in errors. Raises ConfigError if our models cannot represent it.
-    """
+    """(config.model, vocabulary size, positions before the first token's) of a config.json that our models can be."""
     architecture = ARCHITECTURES[config_json["model_type"]]
     settings.require_settings(where, config_json, REQUIRED_SETTINGS)
     sizes = settings.get_sizes(where, config_json, SIZE_FIELDS)

@@ -289,10 +289,7 @@ def _read_origin(checkpoints, step):
 
 
 def compute_digest(state: types.TrainState) -> str:
-    """The SHA-256 of a state's arrays, names and types: the same however the state is sharded.
-
-    No host holds more than one full array at a time.
-    """
+    """The SHA-256 of a state's arrays, names and types, however it is sharded; holds one full array at a time."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())

@@ -90,10 +90,7 @@ class RunDirectory:
         return saved
 
     def check(self, cfg: config.Config) -> None:
-        """Raises ConfigError if there is a run of another config, of which cfg's is no extension.
-
-        Reads no data: `recover_finished` checks the rest when the data are there, which may take minutes.
-        """
+        """Raises ConfigError if there is a run of a config that cfg's does not extend; reads no data."""
         with files.recover_damaged():
             saved = self.read_identity()
             if saved is not None:

@@ -28,10 +28,7 @@ def count_stable_steps(cfg: config.Config) -> int:
 
 
 def match_saved_length(cfg: config.Config, saved: Mapping[str, Any], step: int) -> config.Config:
-    """cfg with the steps and the warm-up of a saved identity, if both runs are equal up to `step`; else cfg.
-
-    saved: the identity of a run (base/fields.py) or of a checkpoint.
-    """
+    """cfg with the length of a saved identity (run or checkpoint), if both are equal up to `step`; else cfg."""
     saved_cfg = fields.override(cfg, {name: saved["config"][name] for name in EXTENDABLE_FIELDS})
     same_warmup = optim.count_warmup_steps(saved_cfg.optim, saved_cfg.train.steps) == optim.count_warmup_steps(
         cfg.optim, cfg.train.steps

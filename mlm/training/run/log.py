@@ -185,10 +185,7 @@ class Log(Hook):
 
 
 class MetricsWriter:
-    """Appends records, each with its step, to metrics.jsonl, and passes their numbers on to the run's trackers.
-
-    It starts at a step: records after it are dropped first, since the coming steps write them again.
-    """
+    """Appends records to metrics.jsonl and the trackers, first without those after its step, which come again."""
 
     def __init__(self, cfg: config.Config, step: int):
         path = RunDirectory(cfg.workdir).metrics

@@ -157,10 +157,7 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Any) -> dict[str, dict | Di
 
 
 def run_hooks(run: TrainingRun, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
-    """Runs a run's hooks after a step has started: its metrics reach them one step late, or at a pause.
-
-    get_metrics and get_state wait for the step.
-    """
+    """Runs the hooks after a step has started: its metrics reach them one step late, or at a pause."""
 
     def hand_metrics(step, metrics, pause):
         for hook in run.hooks:

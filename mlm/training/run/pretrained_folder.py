@@ -57,10 +57,7 @@ def choose_workdir(path: str) -> Path:
 
 
 def download_folder(path: str) -> str:
-    """The local folder of a path: itself, or for hf:ORG/NAME and hf:ORG/NAME@REVISION, huggingface_hub's copy.
-
-    Downloads it if necessary. Raises ConfigError if that fails, or huggingface_hub is not installed.
-    """
+    """The local folder of a path; downloads hf:ORG/NAME[@REVISION]. Raises ConfigError if that fails."""
     if not path.startswith(HUB_PREFIX):
         return path
     name, _, revision = path.removeprefix(HUB_PREFIX).partition("@")

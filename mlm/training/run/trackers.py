@@ -230,10 +230,7 @@ def check(cfg: config.Config) -> None:
 
 
 def check_installed(cfg: config.Config) -> None:
-    """Raises ConfigError if a tracker's package is missing, or the tracker cannot work with the run's directory.
-
-    TensorBoard, the default, is never missed here.
-    """
+    """Raises ConfigError if a package but TensorBoard's is missing, or a tracker cannot use the directory."""
     packages = {name: _import(name) for name in parse_names(cfg) if name != "tensorboard"}
     if "mlflow" in packages:
         has_store = packages["mlflow"].is_tracking_uri_set() or not get_storage(cfg.workdir).is_remote

@@ -42,10 +42,7 @@ def make_placeholder_hparams(cfg: StaticConfig) -> types.TracedHparams:
 
 
 def make_static_config(cfg: config.Config) -> StaticConfig:
-    """What the compiled functions of a config may read: it hides the fields that are traced or that no program reads.
-
-    Runs with equal ones share a program.
-    """
+    """What the compiled functions of a config may read; runs with equal ones share a program."""
     return hide_fields(cfg)
 
 

@@ -35,10 +35,7 @@ class ReferenceLosses(NamedTuple):
 
 
 def compute_references(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
-    """The floors, the n-gram models of config.eval.ngram_order, and the loss per word where words have several tokens.
-
-    Empty on processes that write no results.
-    """
+    """The floors, the n-gram models and the loss per word, where there are any; none on processes that write none."""
     if not parallel.is_primary():
         return ReferenceLosses()
     floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
@@ -231,10 +228,7 @@ def make_document_references(
 
 
 def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, np.ndarray]:
-    """Counts "words": how many of the predicted tokens of each held-out example begin a word.
-
-    [SEP] counts as a word, as <eos> does in published perplexities per word.
-    """
+    """Counts the predicted tokens of each example that begin a word; [SEP] does, as <eos> in published perplexities."""
     ids_NxL = np.asarray(packed.validation["ids"][: len(mask_NxL)])
     return {"words": (packed.tokenizer.find_word_starts(ids_NxL) & mask_NxL).sum(1)}
 
