@@ -14,7 +14,7 @@ import pytest
 
 from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
-from mlm.models import FAMILY_CELLS, MODELS
+from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 from mlm.training.run import finetuning_recipe, loop, preemption, resolution
 from mlm.training.step import program
@@ -36,6 +36,8 @@ SOURCED = [
 # Those whose rows the built-in language's text can fill, and whose floor on it is known.
 ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", "replaced_token_detection", *LABELLED, *SOURCED})
 ABOVE_STATES = ("hybrid", "diffusion")  # objectives of which all that is their own is done above a model's states
+# Every (family, cell) of an encoder; the cell is "" in a family without cells.
+FAMILY_CELLS = [(family, cell) for family, of in MODELS.items() if not of.reads_source for cell in of.cells or ("",)]
 ONE_EACH = list({family: (family, cell) for family, cell in reversed(FAMILY_CELLS)}.values())  # a member of each family
 # Members with blocks that are not the default, each block in one of them: (family, cell, changes).
 VARIANTS = {

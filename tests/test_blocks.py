@@ -13,7 +13,7 @@ from small import FAMILY_CELLS, VOCAB, batch, params_of, small_config
 from mlm import models
 from mlm.base import config, errors, fields
 from mlm.models import MODELS, attention, layers, lm, positions
-from mlm.models.hub import gpt2, settings
+from mlm.models.hub import bert, gpt2
 from mlm.models.transformer import TransformerEncoder
 from mlm.training.run import resolution
 from mlm.training.step import optim
@@ -335,7 +335,7 @@ def test_scaled_by_depth_the_last_matrix_of_a_sublayer_starts_smaller(init_std):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("build_config_json", [settings.build_config_json, gpt2.build_config_json])
+@pytest.mark.parametrize("build_config_json", [bert.build_config_json, gpt2.build_config_json])
 def test_a_block_that_bert_and_gpt_2_lack_is_not_exported_as_theirs(changes, build_config_json):
     fields = {"positions": "learned", "directionality": "bidirectional"}
     if build_config_json is gpt2.build_config_json:

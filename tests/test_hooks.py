@@ -10,7 +10,7 @@ from small import make_dataset_info, small_config, small_program
 
 from mlm.base import config, fields
 from mlm.base.types import BatchSums
-from mlm.training.run import checkpoint, loop, periodic_evaluation, plateau, profile, progress, training_run
+from mlm.training.run import checkpoint, loop, plateau, profile, progress, training_run
 from mlm.training.run.hook import Hook
 
 
@@ -90,7 +90,7 @@ def test_a_run_that_stops_pauses_where_no_hook_is_due():
 def test_when_hooks_are_due(changes, evaluated, saved):
     defaults = {"train.steps": 20, "train.eval_every": 0, "train.checkpoint_every": 100}
     cfg = fields.override(config.Config(), defaults | changes)
-    for kind, expected in ((periodic_evaluation.Evaluate, evaluated), (checkpoint.Checkpoint, saved)):
+    for kind, expected in ((training_run.Evaluate, evaluated), (checkpoint.Checkpoint, saved)):
         hook = object.__new__(kind)
         hook.cfg = cfg
         assert [step for step in range(1, 21) if hook.is_due(step)] == expected

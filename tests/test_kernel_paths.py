@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import batch, small_config
+from small import FAMILY_CELLS, batch, small_config
 
-from mlm.models import FAMILY_CELLS, MODELS, platform_kernels
+from mlm.models import MODELS, platform_kernels
 from mlm.objectives import token_prediction
 from mlm.objectives.cross_entropy import blocked_cross_entropy, cross_entropy
 

@@ -1,9 +1,10 @@
 """What cannot fit this machine is refused before anything is allocated; what can is not."""
 
 import pytest
+from small import FAMILY_CELLS
 
 from mlm.base import config, errors, fields
-from mlm.models import FAMILY_CELLS, lm
+from mlm.models import lm
 from mlm.training.compilation import cost
 from mlm.training.run import resolution
 from mlm.training.step import parallel, program

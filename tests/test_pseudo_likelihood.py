@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, build, small_config
+from small import FAMILY_CELLS, PLAIN, VOCAB, build, small_config
 
 from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
@@ -16,7 +16,6 @@ from mlm.data.rows import loader
 from mlm.data.tokenizers import kinds, unigram
 from mlm.evaluation import minimal_pairs
 from mlm.inference import masked_queries, pseudo_likelihood
-from mlm.models import FAMILY_CELLS
 from mlm.training.step import parallel
 
 LETTERS = "abcdefghijklmnopqrst"

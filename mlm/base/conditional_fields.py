@@ -3,7 +3,7 @@
 # The values of a condition are of no declared type.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mlm.base import fields
@@ -47,6 +47,16 @@ def list_conditions(declarations: Mapping[str, fields.Declaration]) -> tuple[Fie
         FieldCondition(tuple(names), depends_on, **{"values" if kind == "when" else "excluded_values": values})
         for (kind, depends_on, values), names in grouped.items()
     )
+
+
+def list_registry_conditions(
+    depends_on: str, fields_by_value: Mapping[str, Collection[str]], prefix: str = ""
+) -> list[FieldCondition]:
+    """The conditions of the fields that some entries of a registry read, each named `prefix` and itself."""
+    return [
+        FieldCondition((prefix + field,), depends_on, tuple(v for v, read in fields_by_value.items() if field in read))
+        for field in sorted({field for read in fields_by_value.values() for field in read})
+    ]
 
 
 DECLARED = list_conditions(fields.DECLARATIONS)

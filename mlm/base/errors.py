@@ -1,6 +1,7 @@
 """Errors of bad input: one line that names the field, its value, the expected values and the closest valid name."""
 
 import difflib
+import operator
 import reprlib
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -17,6 +18,11 @@ def require(condition: bool, field: str, value: Any, expected: str) -> None:
     """Raises ConfigError that names the field, its value and what was expected, unless the condition holds."""
     if not condition:
         raise ConfigError(f"{field} = {format_value(value)}: expected {expected}")
+
+
+def require_field(cfg: Any, name: str, condition: bool, expected: str) -> None:
+    """`require` of a field of a config by its dotted name, such as "mask.rate"."""
+    require(condition, f"config.{name}", operator.attrgetter(name)(cfg), expected)
 
 
 def format_value(value: Any) -> str:

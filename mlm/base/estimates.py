@@ -27,6 +27,19 @@ class Score(NamedTuple):
     reference_for: str = ""  # name of the model's score that a reference is compared with
 
 
+def make_reference(score: Score, name: str, title: str, columns: Sequence[str], reference: str) -> Score:
+    """A score as something else than the model has it, of its own columns and the same weight."""
+    return score._replace(
+        name=name,
+        title=title,
+        columns=(*columns, score.columns[-1]),
+        better=0,
+        chart=False,
+        reference=reference,
+        reference_for=score.name,
+    )
+
+
 def read_scores(result: Mapping[str, Any]) -> list[Score]:
     """The scores that a result stores."""
     return [Score(**saved) for saved in result["scores"]]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mlm.base import errors
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.cli import command, config_help
 
 DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
@@ -90,7 +91,7 @@ def main(words: list[str]) -> None:
     if line := describe_weak_score(read_scores(result), result["evaluation"]):
         print(line)
     answers = RunDirectory(cfg.workdir).read_predictions("dev") if parallel.is_primary() else []
-    if cfg.objective == "classification" and (line := describe_unpredicted_classes(answers)):
+    if LABELLED_OBJECTIVES[cfg.objective].classifies_texts and (line := describe_unpredicted_classes(answers)):
         print(line)
     if line := text_baseline.describe(first, result["evaluation"][first.name], evaluations, cfg.data.task):
         print(line)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from mlm.base import config
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_kind
 from mlm.data.rows import pack
 from mlm.data.tasks import splits
-from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
@@ -69,7 +69,7 @@ def iterate_records(cfg: config.Config, packed: pack.PackedDataset, split: str, 
             continue
         predicted, score = columns["predicted"][index], columns["score"][index]
         label = classes[int(predicted)] if classes else predicted.item()
-        gold = [text for text, _ in record["label"]] if cfg.objective == "extractive_qa" else record["label"]
+        gold = [text for text, _ in record["label"]] if has_kind(cfg.objective, LabelKind.ANSWERS) else record["label"]
         yield {"id": record["id"], "gold": gold, "predicted": label, "score": float(score)}
 
 
@@ -79,7 +79,7 @@ def _iterate_words(cfg, record, label_NxL, columns, classes):
     labels = label_NxL[start : start + record["rows"]]
     places = [(start + row, position) for row, position in np.argwhere(labels >= 0)]
     words = [word for word, label in enumerate(record["label"]) if label]
-    if cfg.objective == "tagging":
+    if LABELLED_OBJECTIVES[cfg.objective].tags_words:
         place_by_word = dict(zip(words, places, strict=True))
     else:
         first_words = record.get("first_words", [0])

@@ -20,6 +20,7 @@ from mlm.base import errors, types
 from mlm.base.estimates import PERCENT, Estimate, ItemInterval, Score, SeedRange, compute_score, wilson_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.flag import Flag
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, task_specs, tasks
 from mlm.data.tasks.examples import require_column
@@ -114,7 +115,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         file, own = name, task_file.read_task_file("--prompt", name)
         name, settings, default = own.name, own.fields, Prompt(own.pattern, own.verbalizers)
     else:
-        known = [task for task, row in task_specs.TASKS.items() if row.objective == "classification"]
+        known = [task for task, row in task_specs.TASKS.items() if LABELLED_OBJECTIVES[row.objective].classifies_texts]
         errors.require_one_of("--prompt", name, known)
         is_folder = os.path.isdir(os.path.expanduser(folder))
         errors.require(is_folder, "--task_path", folder, f"the folder of {name}'s files")
@@ -124,7 +125,10 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
             settings["data.labelled.labels"] = ",".join(default.verbalizers)
     cfg = tasks.resolve_task(settings)
     errors.require(
-        cfg.objective == "classification", f"{file}: objective", cfg.objective, "classification, since it is prompted"
+        LABELLED_OBJECTIVES[cfg.objective].classifies_texts,
+        f"{file}: objective",
+        cfg.objective,
+        "classification, since it is prompted",
     )
     labels = splits.list_classes(cfg)
     check_pattern(

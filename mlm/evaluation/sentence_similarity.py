@@ -16,6 +16,7 @@ from mlm.base import config, errors, fields, types
 from mlm.base.estimates import compute_score, normal_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.flag import Flag
+from mlm.base.labelled_objectives import LabelKind, has_kind
 from mlm.base.special import CLS, PAD, SEP
 from mlm.data.tasks import splits, task_file, tasks
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
@@ -88,7 +89,7 @@ def list_cases(field: str, path: str) -> list[EvaluationCase]:
         (
             "objective",
             cfg.objective,
-            cfg.objective == "regression",
+            has_kind(cfg.objective, LabelKind.NUMBER),
             "regression, since a pair's similarity is a number",
         ),
         ("text_pair_column", labelled.text_pair_column, bool(labelled.text_pair_column), "the column of a second text"),

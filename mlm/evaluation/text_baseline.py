@@ -10,6 +10,7 @@ import numpy as np
 
 from mlm.base import config, errors, extras
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tasks import splits
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.objectives import scores
@@ -33,7 +34,11 @@ def select_tasks(cfg: config.Config) -> dict[str, config.Config]:
     if not task_cfgs:
         trials = {trial.task: trial for trial in finetuning_recipe.list_trials(cfg)}
         task_cfgs = {name: finetuning_recipe.plan_config(cfg, trial) for name, trial in trials.items()}
-    return {name: task_cfg for name, task_cfg in task_cfgs.items() if task_cfg.objective == "classification"}
+    return {
+        name: task_cfg
+        for name, task_cfg in task_cfgs.items()
+        if LABELLED_OBJECTIVES[task_cfg.objective].classifies_texts
+    }
 
 
 def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:

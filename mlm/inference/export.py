@@ -6,6 +6,7 @@ import jax
 
 from mlm import objectives
 from mlm.base import errors, fields, files, types
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export
 from mlm.inference import model_card
@@ -41,7 +42,7 @@ def save_pretrained(model, folder: str) -> dict:
         hf_config, tensors = _export_source(model, params)
     else:
         try:
-            if cfg.objective == "replaced_token_detection":
+            if objectives.get_visibility(cfg) is types.Visibility.CORRUPTED:
                 (hf_config, tensors), generator = _export_electra(model, params)
             else:
                 hf_config, tensors = _export_transformers(model, params)
@@ -49,7 +50,8 @@ def save_pretrained(model, folder: str) -> dict:
             hf_config, tensors = _export_native(model, params)
             note = f"{error}; docs/guides/hugging_face.md has the fields of a model that transformers reads"
     tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size)
-    if cfg.objective == "tagging" and model.source is None:
+    labelled = LABELLED_OBJECTIVES.get(cfg.objective)
+    if labelled and labelled.tags_words and model.source is None:
         tokenizer_files[vocabulary.TOKENIZER_FILE] = _add_prefix_space(tokenizer_files[vocabulary.TOKENIZER_FILE])
     with files.atomic_folder(folder) as path:
         for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):

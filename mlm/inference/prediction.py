@@ -7,14 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind
 from mlm.base.special import UNK
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import tasks
 from mlm.data.tasks.examples import Example
-from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.inference import batching, forward_passes, masked_queries
 
-PREDICTABLE_OBJECTIVES = ("classification", "regression", "tagging")
+PREDICTABLE_OBJECTIVES = tuple(
+    name
+    for name, row in LABELLED_OBJECTIVES.items()
+    if row.classifies_texts or row.tags_words or row.label is LabelKind.NUMBER
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,6 @@ MODELS = {
     "transformer": transformer.SPEC,
     "encoder_decoder": encoder_decoder.SPEC,
 }
-# Every (family, cell) of an encoder; the cell is "" in a family without cells.
-FAMILY_CELLS = [
-    (family, cell) for family, spec in MODELS.items() if not spec.reads_source for cell in spec.cells or ("",)
-]
 
 
 def _build_conditions(field: str) -> list[FieldCondition]:
@@ -106,12 +102,8 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model, name = cfg.model, "config.model"
     errors.require_number(f"{name}.scan_unroll", model.scan_unroll, 0, model.num_layers)
-    errors.require(
-        model.lm_head == "bert" or model.bias != "output",
-        f"{name}.bias",
-        model.bias,
-        "all, norms or none, since config.model.lm_head is linear, whose output has no bias",
-    )
+    expected = "all, norms or none, since config.model.lm_head is linear, whose output has no bias"
+    errors.require_field(cfg, "model.bias", model.lm_head == "bert" or model.bias != "output", expected)
     platform_kernels.check(model.kernels)
     if cfg.pack.mode == "segment_pair":
         errors.require(

@@ -18,17 +18,10 @@ def attend(
     bias_BxHxLxS=None,
     segments: positions.Segments | None = None,
 ):
-    """out_BxLxHxd: attention over the keys that visible_Bx1xLxS allows.
+    """out_BxLxHxd: attention over the keys that visible_Bx1xLxS allows; its weights are sown in "intermediates".
 
-    The weights are sown in the module's collection "intermediates".
-
-    Args:
-        module: has the config and the collection.
-        q_BxLxHxd, k_BxSxHxd, v_BxSxHxd: queries, keys and values.
-        visible_Bx1xLxS: the keys that a query may see.
-        key_B: random keys of the dropout; None drops nothing.
-        bias_BxHxLxS: added to the scores.
-        segments: what visible_Bx1xLxS says, for a kernel that reads no mask; None: it cannot be said so.
+    key_B None drops nothing; bias_BxHxLxS is added to the scores; segments is what visible_Bx1xLxS says, for a kernel
+    that reads no mask, or None where it cannot be said so.
     """
     model, d = module.model, q_BxLxHxd.shape[-1]
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
@@ -91,15 +84,7 @@ class Attention(AttentionBlock):
         self.qkv = layers.dense(self.model, 3 * self.model.width)
 
     def __call__(self, x_BxLxD, number, context: positions.AttentionContext, key_B, attend=attend):
-        """Returns out_BxLxD.
-
-        Args:
-            x_BxLxD: the input.
-            number: of the layer, from 1.
-            context: what the tokens see.
-            key_B: random keys of the dropout of attention weights, None in evaluation.
-            attend: a function as `attend`, which may take keys and values from a cache.
-        """
+        """Returns out_BxLxD of layer `number`, from 1; attend: as `attend`, perhaps with keys and values of a cache."""
         q, k, v = (part.squeeze(2) for part in jnp.split(self.split_heads(self.qkv(x_BxLxD), 3), 3, 2))
         q, k = self.normalize_queries(q), self.normalize_keys(k)
         if self.model.positions == "rotary":
@@ -112,10 +97,7 @@ class Attention(AttentionBlock):
 
 
 class CrossAttention(AttentionBlock):
-    """A decoder's attention to its source (Vaswani et al. 2017, section 3.2.3), without positions.
-
-    A token that sees none of the source gets the output layer's bias.
-    """
+    """Attention to a source (Vaswani et al. 2017, section 3.2.3); a token that sees none gets the output's bias."""
 
     def setup(self):
         """Declares the layers of the queries, of the source's keys and values together, and what all attention has."""

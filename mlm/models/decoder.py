@@ -18,15 +18,10 @@ class DecoderLayer(layers.ResidualLayer):
 
     @nn.compact
     def __call__(self, x_BxLxD, number, shared, key_B, attend=attention.attend, source=None):
-        """Returns x_BxLxD.
+        """Returns x_BxLxD of layer `number`, from 1.
 
-        Args:
-            x_BxLxD: the input.
-            number: of the layer, from 1.
-            shared: (context of the target, source_BxSxD, visible_Bx1xLxS of the source).
-            key_B: random keys of the dropout, or None.
-            attend: as in `attention.Attention`.
-            source: the keys and values of the source, if they are computed already.
+        shared: (context of the target, source_BxSxD, visible_Bx1xLxS of the source); source: its keys and values, if
+        they are computed already.
         """
         context, source_BxSxD, visible_Bx1xLxS = shared
         self_attention = attention.Attention(self.model, name="attention")
@@ -68,10 +63,8 @@ def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: 
     loop updates them in place.
     """
     empty = jnp.zeros((1, len(source_BxSxD), max_len, model.num_heads, model.width // model.num_heads), model.dtype)
-    source = [
-        attention.CrossAttention(model).bind({"params": layer_params["cross"]}).project_source(source_BxSxD)
-        for layer_params in _split_layers(model, params)
-    ]
+    bound = [attention.CrossAttention(model).bind({"params": one["cross"]}) for one in _split_layers(model, params)]
+    source = [cross.project_source(source_BxSxD) for cross in bound]
     return {
         "self": [(empty, empty)] * model.num_layers,
         "visible": visible_BxS[None],
@@ -88,12 +81,8 @@ def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> 
     new_cache = []
 
     def attend(module, q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd, *masks):
-        new_cache.append(
-            tuple(
-                old.at[0, batch_B, position_B].set(x[:, 0].astype(old.dtype))
-                for old, x in zip(cache["self"][len(new_cache)], (k_Bx1xHxd, v_Bx1xHxd), strict=True)
-            )
-        )
+        pairs = zip(cache["self"][len(new_cache)], (k_Bx1xHxd, v_Bx1xHxd), strict=True)
+        new_cache.append(tuple(old.at[0, batch_B, position_B].set(x[:, 0].astype(old.dtype)) for old, x in pairs))
         return attention.attend(module, q_Bx1xHxd, *(x[0] for x in new_cache[-1]), *masks)
 
     h_Bx1xD: Any = x_BxD[:, None]

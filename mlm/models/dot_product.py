@@ -21,11 +21,7 @@ QUERIES_PER_BLOCK = 128  # in longer examples
 def attend(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, key_B, rate: float):
     """out_BxLxHxd, float32: attention over the visible keys.
 
-    Args:
-        q_BxLxHxd, k_BxSxHxd, v_BxSxHxd: queries, keys and values.
-        visible_Bx1xLxS: the keys that a query may see; L may be 1 if all queries see the same.
-        key_B: random keys of the dropout; None drops nothing.
-        rate: dropout of the weights.
+    visible_Bx1xLxS: L may be 1 if all queries see the same; key_B None drops nothing; rate: dropout of the weights.
     """
     rate = 0.0 if key_B is None else rate
     q, k, v = (x.swapaxes(1, 2) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))

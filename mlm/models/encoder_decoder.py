@@ -22,11 +22,6 @@ DECODERS = {"transformer": decoder.TransformerDecoder, "gru": rnn_decoder.Recurr
 DECODER_MODULES = {"transformer": decoder, "gru": rnn_decoder}
 
 
-def match_segments(segments_BxL, others_BxS):
-    """same_BxLxS: whether two tokens have the same segment number."""
-    return segments_BxL[:, :, None] == others_BxS[:, None, :]
-
-
 class EncoderDecoder(nn.Module):
     """Embeddings, an encoder of the source, a decoder of the target, and the output layer."""
 
@@ -76,13 +71,9 @@ class EncoderDecoder(nn.Module):
         x_BxLxD = self.embed(text.ids_BxL, text.positions_BxL, layers.fold_in(key_B, 2))
         if shift_BxLxD is not None:
             x_BxLxD += shift_BxLxD.astype(x_BxLxD.dtype)
-        return self.decoder(
-            x_BxLxD,
-            text.segments_BxL,
-            self.encode_source(source, key_B),
-            match_segments(text.segments_BxL, source.segments_BxL),
-            layers.fold_in(key_B, 3),
-        )
+        source_BxSxD, segments_BxL = self.encode_source(source, key_B), text.segments_BxL
+        visible_BxLxS = segments_BxL[:, :, None] == source.segments_BxL[:, None, :]
+        return self.decoder(x_BxLxD, segments_BxL, source_BxSxD, visible_BxLxS, layers.fold_in(key_B, 3))
 
     def lm_head(self, h):
         """(h, table_VxD, bias_V): the logits are h @ table.T + bias."""
@@ -161,12 +152,8 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that an encoder-decoder cannot use."""
-    errors.require(
-        cfg.model.directionality == types.Directionality.CAUSAL,
-        "config.model.directionality",
-        cfg.model.directionality,
-        "causal, since config.model.family is encoder_decoder",
-    )
+    is_causal = cfg.model.directionality == types.Directionality.CAUSAL
+    errors.require_field(cfg, "model.directionality", is_causal, "causal, since config.model.family is encoder_decoder")
     (rnn if cfg.model.cell == "gru" else transformer).check(cfg)
 
 

@@ -12,18 +12,11 @@ from mlm.models import incremental, layers, lm
 
 
 def gather_neighbors(x_BxLxD, segments_BxL, window: int, context: str, left_B=None):
-    """The embeddings around each token; those of another segment are zero.
+    """Pairs (x_BxLxD, same_BxL) of the neighbors of each token, from left to right; zero where same_BxL, its segment,
+    differs.
 
-    Args:
-        x_BxLxD: embeddings.
-        segments_BxL: segment numbers.
-        window: tokens on each side.
-        context: "bidirectional", the `window` tokens on each side; "causal", the last `window` tokens up to the token
-            itself; "mixed", those and the `window` tokens to the right.
-        left_B: examples of a "mixed" model whose right side is zero.
-
-    Returns:
-        A list of pairs (x_BxLxD, same_BxL), from left to right; same_BxL: whether the neighbor is in the same segment.
+    context: "bidirectional", the `window` tokens on each side; "causal", the last `window` tokens up to the token
+    itself; "mixed", those and the `window` tokens to the right, which are zero in the examples of left_B.
     """
     L = x_BxLxD.shape[1]
     padded = jnp.pad(x_BxLxD, ((0, 0), (window, window), (0, 0)))

@@ -39,10 +39,7 @@ def _pad_inputs(x, params):
 
 
 def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
-    """The decoder of a Transformer; its cache holds the keys and values of each layer.
-
-    layer_class: a module of (x_BxLxD, number, context, key_B, attend) -> x_BxLxD.
-    """
+    """The decoder of layers (x_BxLxD, number, context, key_B, attend) -> x_BxLxD; it caches keys and values."""
 
     def run_layers(model, body, x_BxLxD, context, attend):
         for number, params in enumerate(_split_layers(model, body), 1):
@@ -96,12 +93,9 @@ def _attend(q_BxHxLxd, k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS):
 
 
 def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int) -> IncrementalDecoder:
-    """The decoder of an RNN.
+    """The decoder of an RNN, of layers (x_BxLxD, number, shared, key_B, recur) -> x_BxLxD.
 
-    Args:
-        layer_class: a module of (x_BxLxD, number, shared, key_B, recur) -> x_BxLxD.
-        step: of the cell, (input_BxG, recurrent_BxG, carry) -> carry, a tuple of arrays BxH.
-        carries: how many arrays a carry has.
+    step: of the cell, (input_BxG, recurrent_BxG, carry) -> carry, a tuple of `carries` arrays BxH.
     """
 
     def recur(model, params, x_BxLxD, carry, is_token_BxL):
@@ -144,10 +138,7 @@ def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int)
 
 
 def build_window_decoder(layer_class: Callable) -> IncrementalDecoder:
-    """The decoder of a feedforward net; its cache holds the embeddings of the last W - 1 tokens, the newest last.
-
-    layer_class: a module of (x_BxD, number, shared, key_B) -> x_BxD.
-    """
+    """The decoder of a feedforward net; its cache holds the embeddings of the last W - 1 tokens, the newest last."""
 
     def prefill(model, body, x_BxLxD, length_B, max_len):
         """The embeddings are zero if there are fewer tokens."""

@@ -38,13 +38,8 @@ def sample_keep_mask(key, rate: float, shape: tuple[int, ...], offset=0):
     """Booleans of which a share `rate` (to within 2**-32) is false: a hash of the key and the number of each entry.
 
     The mask of an example does not depend on its padding, since the last axis counts as MIN_LAST_AXIS entries. XLA
-    computes the hash inside the pass that applies the mask, and stores no mask.
-
-    Args:
-        key: a random key.
-        rate: the share of false entries.
-        shape: of the mask.
-        offset: index of the first entry along the first axis.
+    computes the hash inside the pass that applies the mask, and stores no mask. offset: index of the first entry along
+    the first axis.
     """
     first, second = jax.random.key_data(key)
     sizes = (*shape[:-1], max(shape[-1], MIN_LAST_AXIS), 1)[1:]
@@ -70,10 +65,7 @@ def dropout(x_BxLxD, key_B, rate: float):
 
 
 def initializer(model: config.Model, scale: float = 1.0):
-    """The initializer of weights: truncated normal of model.init_std (BERT: 0.02), or variance scaling if that is 0.
-
-    scale: a factor of the standard deviation.
-    """
+    """The initializer of weights: truncated normal of scale * model.init_std (BERT: 0.02), or variance scaling if 0."""
     if model.init_std:
         return nn.initializers.truncated_normal(model.init_std * scale)
     return nn.initializers.variance_scaling(scale**2, "fan_in", "truncated_normal")
@@ -90,19 +82,10 @@ def dense(
 ) -> nn.Dense:
     """A dense layer whose product has the kernel `matmul` if the model uses that.
 
-    Args:
-        model: the config.
-        features: the width of its output.
-        name: of its parameters.
-        bias_init: the initializer of its bias.
-        scale: a factor of the standard deviation of the initial weights.
-        bias_in: the values of model.bias with which it has a bias.
+    scale: a factor of the standard deviation of the initial weights; bias_in: the values of model.bias with which it
+    has a bias.
     """
-    dot_general = (
-        functools.partial(platform_kernels.dot_general, jnp.dtype(model.dtype))
-        if platform_kernels.uses_kernel(model, "matmul")
-        else None
-    )
+    dot_general = functools.partial(platform_kernels.dot_general, jnp.dtype(model.dtype))
     return nn.Dense(
         features,
         use_bias=model.bias in bias_in,
@@ -110,7 +93,7 @@ def dense(
         kernel_init=initializer(model, scale),
         bias_init=bias_init,
         name=name,
-        dot_general=dot_general,
+        dot_general=dot_general if platform_kernels.uses_kernel(model, "matmul") else None,
     )
 
 
@@ -188,14 +171,10 @@ class ResidualLayer(nn.Module):
     model: config.Model
 
     def add(self, name: str, sublayer: Callable, x_BxLxD, key_B, *, skip_norm=False):
-        """x_BxLxD plus the output of a sublayer; model.norm_placement says where the norms are.
+        """x_BxLxD plus the output of a sublayer, after dropout; model.norm_placement says where the norms are.
 
-        Args:
-            name: of the sublayer, which begins the names of its norms; "" in a layer with one sublayer.
-            sublayer: (x_BxLxD) -> out_BxLxD.
-            x_BxLxD: the input.
-            key_B: random keys of the dropout, or None.
-            skip_norm: whether the sublayer reads x_BxLxD itself; may be traced.
+        name: begins the names of the norms; "" in a layer with one sublayer. skip_norm: whether the sublayer reads
+        x_BxLxD itself; may be traced.
         """
         model, prefix = self.model, f"{name}_" if name else ""
         sublayer_norm = norm(model, f"{prefix}norm")
@@ -258,7 +237,9 @@ class Stack(nn.Module):
             is_gathered = {shard.full_size // num_layers for shard in shards}
             policy = remat_policies.save_all_but_gathered(is_gathered)
             if self.model.remat:
-                policy = remat_policies.join_policies(remat_policies.make_policy(self.model, x_BxLxD), policy)
+                num_scores = x_BxLxD.shape[0] * self.model.num_heads * x_BxLxD.shape[1] ** 2
+                own_policy = remat_policies.POLICIES[self.model.remat_policy](num_scores)
+                policy = remat_policies.join_policies(own_policy, policy)
             elif recomputes:
                 policy = remat_policies.join_policies(remat_policies.save_products, policy)
             # In a loop that is not unrolled, XLA cannot merge the two passes anyway.

@@ -139,15 +139,11 @@ def build(
     *,
     has_attention: bool = False,
 ) -> types.Model:
-    """The encoder with embeddings and output layer, as the pure functions of types.Model.
+    """The encoder, a module class as in EncoderLM, with embeddings and output layer, as the pure functions of
+    types.Model.
 
-    Args:
-        model: the config.
-        vocab_size: entries of the vocabulary.
-        encoder: a module class, as in EncoderLM.
-        decoder: how the encoder decodes one token at a time; None if it cannot.
-        positions: none, learned or sinusoidal.
-        has_attention: whether each layer has a submodule "attention" that sows its weights.
+    decoder: None if it cannot decode one token at a time; has_attention: whether each layer has a submodule "attention"
+    that sows its weights.
     """
     module = EncoderLM(model, vocab_size, encoder, positions)
 
@@ -195,10 +191,8 @@ def build(
         length_B = (text.segments_BxL > 0).sum(-1)
         assert decoder is not None
         x_BxLxD = embed(params, text)
-        return {
-            "length_1xB": length_B[None],
-            "states": decoder.prefill(model, params[encoder_names(model)[0]], x_BxLxD, length_B, max_len),
-        }
+        states = decoder.prefill(model, params[encoder_names(model)[0]], x_BxLxD, length_B, max_len)
+        return {"length_1xB": length_B[None], "states": states}
 
     def decode_step(params, cache, ids_B):
         position_B, one_Bx1 = cache["length_1xB"][0], jnp.ones_like(ids_B)[:, None]

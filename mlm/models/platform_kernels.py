@@ -29,10 +29,7 @@ FASTER_KERNELS = {
 
 
 def resolve_kernels(kernels: str, platform: str = "") -> str:
-    """The names of the kernels in one order; `auto` stands for those that are faster on a platform, by JAX's name.
-
-    platform: empty: this process's.
-    """
+    """The names of the kernels in one order; `auto`: those that are faster on a platform ("": this process's)."""
     names = FASTER_KERNELS.get(platform or jax.default_backend(), ()) if kernels == "auto" else kernels.split(",")
     return ",".join(name for name in KERNELS if name in names) or REFERENCE
 
@@ -53,10 +50,7 @@ def splits_lm_head(model: config.Model) -> bool:
 
 
 def find_platform() -> str:
-    """JAX's name of the platform that is traced for: that of the mesh inside jax.shard_map, else this process's.
-
-    The devices of a mesh need not be here: a plan compiles for others.
-    """
+    """JAX's name of the platform that is traced for: the mesh's inside jax.shard_map, which need not be here."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return (device and device.platform) or jax.default_backend()
 
@@ -81,10 +75,7 @@ def transpose(x_NxM):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def matmul(x_NxD, w_DxF, dtype):
-    """x @ w with operands of dtype and a float32 result, forward and backward.
-
-    The operations that follow are faster on CPU in float32 than in bfloat16.
-    """
+    """x @ w of operands of dtype, in float32 forward and backward: what follows is faster so on CPU."""
     return jnp.matmul(x_NxD.astype(dtype), w_DxF.astype(dtype), preferred_element_type=jnp.float32)
 
 

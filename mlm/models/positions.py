@@ -32,10 +32,7 @@ class Segments:
 
 
 class AttentionContext(NamedTuple):
-    """What self-attention reads beside the states: made once, the same for all layers.
-
-    S keys may be more than the L queries, since keys may come from a cache.
-    """
+    """What self-attention reads beside the states, the same for all layers; with a cache keys outnumber queries."""
 
     visible_Bx1xLxS: jax.Array  # the keys that a query sees in a global layer
     local_Bx1xLxS: jax.Array | None = None  # in a local layer; None: no layer is local
@@ -55,14 +52,9 @@ def declare_bias_table(module: nn.Module):
 def make_context(
     model: config.Model, visible_Bx1xLxS, table_KxH=None, query_BxL=None, segments: Segments | None = None
 ) -> AttentionContext:
-    """The context of a stack's self-attention; a key's position is its index.
+    """The context of a stack's self-attention; a key's position is its index, as is a query's unless query_BxL says it.
 
-    Args:
-        model: the config.
-        visible_Bx1xLxS: the keys that a query may see.
-        table_KxH: of `declare_bias_table`.
-        query_BxL: the position of each query; None: its index.
-        segments: what visible_Bx1xLxS says; None: it cannot be said so.
+    table_KxH: of `declare_bias_table`; segments: what visible_Bx1xLxS says, None where it cannot be said so.
     """
     L, S = visible_Bx1xLxS.shape[2:]
     if segments is not None:

@@ -103,20 +103,11 @@ CELL_KERNELS = {
 def scan_cell(cell: str, unroll: int, kernels, biases, inputs, same):
     """The states of each direction, a tuple of h_LxBxH. They are computed in float32 and have the type of the inputs.
 
-    Args:
-        cell: elman, gru or lstm.
-        unroll: steps per iteration of the loop.
-        kernels: HxG.
-        biases: G.
-        inputs: LxBxG, in the order in which the direction reads the sequence.
-        same: LxB, whether the state continues that of the previous token; else it starts from zero.
+    Kernels are HxG, biases G, inputs LxBxG in the order in which the direction reads the sequence. same: LxB, whether
+    the state continues that of the previous token; else it starts from zero.
     """
-    return run_in_float32(functools.partial(scan_directions, cell, unroll), kernels, biases, inputs, same)
-
-
-def run_in_float32(scan: Callable, kernels, biases, inputs, same):
-    """Calls scan with float32 biases and inputs; its states get the type of the inputs."""
-    states = scan(kernels, *(tuple(x.astype(jnp.float32) for x in arrays) for arrays in (biases, inputs)), same)
+    wide = (tuple(x.astype(jnp.float32) for x in arrays) for arrays in (biases, inputs))
+    states = scan_directions(cell, unroll, kernels, *wide, same)
     return tuple(h_LxBxH.astype(x.dtype) for h_LxBxH, x in zip(states, inputs, strict=True))
 
 
@@ -154,7 +145,10 @@ def scan_directions_bwd(cell, unroll, saved, d_outputs):
     kernels, same, outputs = saved
     d_outputs = tuple(map(order_by_token, d_outputs))
     transposed = [kernel_HxG.T for kernel_HxG in kernels]
-    previous = [select_previous_states(h_LxBxH, same_LxB) for (h_LxBxH, _), same_LxB in zip(outputs, same, strict=True)]
+    previous = [  # states before each token
+        jnp.where(same_LxB[:, :, None], jnp.pad(h_LxBxH[:-1], ((1, 0), (0, 0), (0, 0))), 0)
+        for (h_LxBxH, _), same_LxB in zip(outputs, same, strict=True)
+    ]
 
     def step(d_carries, step_inputs):
         d_previous, gradients = [], []
@@ -186,11 +180,6 @@ def order_by_token(x_LxBxN):
     if platform_kernels.find_platform() != "tpu":
         return x_LxBxN
     return with_layout_constraint(x_LxBxN, Layout((0, 1, 2)))
-
-
-def select_previous_states(h_LxBxH, same_LxB):
-    """The state before each token."""
-    return jnp.where(same_LxB[:, :, None], jnp.pad(h_LxBxH[:-1], ((1, 0), (0, 0), (0, 0))), 0)
 
 
 def compute_weight_gradients(kernels, previous, d_recurrent):

@@ -8,25 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from mlm.base import config
-
 # (primitive, *abstract inputs, **parameters) -> whether its result is saved; None: nothing is.
 Policy = Callable[..., Any] | None
 FUSED_KERNEL = "fused_kernel"  # jax.ad_checkpoint.checkpoint_name's name of what a fused kernel reads and gives
 CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"  # JAX's primitive: attention, and what its backward pass needs
 
 
-def make_policy(model: config.Model, x_BxLxD: Any) -> Policy:
-    """The policy of config.model.remat_policy for a layer of this input."""
-    batch_size, seq_len, _ = x_BxLxD.shape
-    return POLICIES[model.remat_policy](batch_size * model.num_heads * seq_len**2)
-
-
 def save_all_but_attention(num_scores: int) -> Policy:
-    """Saves all but attention's scores, and what follows from them; num_scores: of a layer.
-
-    These are the products with a batch axis, whatever has as many entries as the scores, and random bits.
-    """
+    """Saves all but attention's scores (num_scores a layer), what follows from them, and random bits."""
 
     def is_saved(primitive, *arrays, **params):
         has_batch = primitive.name == "dot_general" and params["dimension_numbers"][1] != ((), ())
@@ -50,7 +39,7 @@ def save_products(primitive: Any, *arrays: Any, **params: Any) -> bool:
     return is_product or is_named or primitive.name == CUDNN_ATTENTION
 
 
-POLICIES: dict[str, Callable[[int], Policy]] = {
+POLICIES: dict[str, Callable[[int], Policy]] = {  # of config.model.remat_policy, from the number of scores of a layer
     "all": lambda num_scores: None,
     "dots": lambda num_scores: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "attention": save_all_but_attention,

@@ -84,14 +84,10 @@ class RecurrentLayer(layers.ResidualLayer):
 
     @nn.compact
     def __call__(self, x_BxLxD, number, shared, key_B, recur=None):
-        """Returns x_BxLxD.
+        """Returns x_BxLxD of layer `number`, from 1.
 
-        Args:
-            x_BxLxD: the input.
-            number: of the layer, from 1.
-            shared: (segments_BxL, left_B: the examples whose backward states are zero, or None).
-            key_B: random keys of the dropout, or None.
-            recur: what computes the recurrence in place of the method `recur`.
+        shared: (segments_BxL, left_B: the examples whose backward states are zero, or None); recur: computes the
+        recurrence in place of the method `recur`.
         """
         sublayer = recur or (lambda y_BxLxD: self.recur(y_BxLxD, *shared))
         return self.add("", sublayer, x_BxLxD, key_B, skip_norm=self.skips_norm(number))
@@ -101,7 +97,12 @@ class RecurrentLayer(layers.ResidualLayer):
         model, cell = self.model, CELLS[self.model.cell]
         rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
         y_LxBxD = jnp.swapaxes(y_BxLxD, 0, 1)
-        orthogonal = nn.initializers.orthogonal()
+        has_bias, zeros = model.cell == "gru" and model.bias == "all", (nn.initializers.zeros, (gate_dim,))
+
+        def init_kernel(key):
+            init = nn.initializers.orthogonal()
+            return jnp.concatenate([init(k, (rnn_dim, rnn_dim)) for k in jax.random.split(key, cell.gates)], 1)
+
         kernels, biases, inputs, same = [], [], [], []
         for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
             step = -1 if name == "backward" else 1
@@ -110,27 +111,16 @@ class RecurrentLayer(layers.ResidualLayer):
                 layers.dense(model, gate_dim, f"{name}_input", input_bias_initializer(model))(y_LxBxD[::step])
             )
             same.append(jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0))))
-            kernel_HxG = self.param(
-                f"{name}_kernel",
-                lambda key: jnp.concatenate(
-                    [orthogonal(k, (rnn_dim, rnn_dim)) for k in jax.random.split(key, cell.gates)], 1
-                ),
-            )
+            kernel_HxG = self.param(f"{name}_kernel", init_kernel)
             # In the other cells the recurrent product is added to the input, which has a bias.
-            bias_G = (
-                self.param(f"{name}_bias", nn.initializers.zeros, (gate_dim,))
-                if model.cell == "gru" and model.bias == "all"
-                else jnp.zeros(gate_dim)
-            )
+            bias_G = self.param(f"{name}_bias", *zeros) if has_bias else jnp.zeros(gate_dim)
             kernels.append(kernel_HxG.astype(model.dtype))
             biases.append(bias_G.astype(y_LxBxD.dtype))
         if platform_kernels.uses_kernel(model, "recurrence"):
             states = recurrence.scan_cell(model.cell, model.rnn_unroll, *map(tuple, (kernels, biases, inputs, same)))
         else:
-            states = [
-                scan_cell(cell, *operands, model.rnn_unroll)
-                for operands in zip(kernels, biases, inputs, same, strict=True)
-            ]
+            directions = zip(kernels, biases, inputs, same, strict=True)
+            states = [scan_cell(cell, *operands, model.rnn_unroll) for operands in directions]
         forward_LxBxH, *backward = states
         backward = [h_LxBxH[::-1] for h_LxBxH in backward]
         if left_B is not None:
@@ -161,15 +151,13 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that a recurrent model cannot use."""
     errors.require_number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
-    errors.require(
+    is_possible = (
         cfg.model.cell == "elman"
         or cfg.model.bias != "all"  # the gates have none to initialize
         or cfg.model.chrono_init == 0
-        or cfg.model.chrono_init > 2,
-        "config.model.chrono_init",
-        cfg.model.chrono_init,
-        "0, or at least 3 tokens",
+        or cfg.model.chrono_init > 2
     )
+    errors.require_field(cfg, "model.chrono_init", is_possible, "0, or at least 3 tokens")
 
 
 SPEC = types.ModelSpec(

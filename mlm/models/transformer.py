@@ -14,14 +14,10 @@ class TransformerLayer(layers.ResidualLayer):
     def __call__(self, x_BxLxD, number, context: positions.AttentionContext, key_B, attend=attention.attend):
         """Returns x_BxLxD; the arguments are those of `attention.Attention`."""
         self_attention, mlp = attention.Attention(self.model, name="attention"), layers.MLP(self.model, name="mlp")
-        x_BxLxD = self.add(
-            "attention",
-            lambda x_BxLxD: self_attention(x_BxLxD, number, context, layers.fold_in(key_B, 0), attend),
-            x_BxLxD,
-            layers.fold_in(key_B, 1),
-            skip_norm=self.skips_norm(number),
-        )
-        return self.add("mlp", mlp, x_BxLxD, layers.fold_in(key_B, 2))
+        keys = [layers.fold_in(key_B, site) for site in range(3)]
+        sublayer = lambda x_BxLxD: self_attention(x_BxLxD, number, context, keys[0], attend)
+        x_BxLxD = self.add("attention", sublayer, x_BxLxD, keys[1], skip_norm=self.skips_norm(number))
+        return self.add("mlp", mlp, x_BxLxD, keys[2])
 
 
 class TransformerEncoder(nn.Module):
@@ -48,47 +44,32 @@ class TransformerEncoder(nn.Module):
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that a Transformer cannot use."""
     model = cfg.model
-    errors.require(
-        model.width % model.num_heads == 0,
-        "config.model.num_heads",
-        model.num_heads,
-        f"a divisor of config.model.width = {model.width}",
+    errors.require_field(
+        cfg, "model.num_heads", model.width % model.num_heads == 0, f"a divisor of config.model.width = {model.width}"
     )
     if model.positions == "rotary":
-        errors.require(
-            model.width // model.num_heads % 2 == 0,
-            "config.model.num_heads",
-            model.num_heads,
-            "heads of an even width, since config.model.positions is rotary",
+        is_even = model.width // model.num_heads % 2 == 0
+        errors.require_field(
+            cfg, "model.num_heads", is_even, "heads of an even width, since config.model.positions is rotary"
         )
-    errors.require(
-        model.local_rope_theta == 0 or model.local_rope_theta >= 1,
-        "config.model.local_rope_theta",
-        model.local_rope_theta,
-        "0, or 1 to 1e12",
+    errors.require_field(
+        cfg, "model.local_rope_theta", model.local_rope_theta == 0 or model.local_rope_theta >= 1, "0, or 1 to 1e12"
     )
-    errors.require(
-        model.local_window % 2 == 0,
-        "config.model.local_window",
-        model.local_window,
-        "0, or an even number of tokens, half of them on each side",
+    is_even = model.local_window % 2 == 0
+    errors.require_field(
+        cfg, "model.local_window", is_even, "0, or an even number of tokens, half of them on each side"
     )
     if model.local_window:
         name = "global_layers" if model.global_layers else "global_every"
         local = [positions.is_local(model, number) for number in range(1, model.num_layers + 1)]
-        errors.require(
-            any(local) and max(model.global_layers, default=1) <= model.num_layers,
-            f"config.model.{name}",
-            getattr(model, name),
+        has_local = any(local) and max(model.global_layers, default=1) <= model.num_layers
+        expected = (
             f"{'0, or ' * (not model.global_layers)}a value that leaves a local layer of config.model.num_layers = "
-            f"{model.num_layers}, since config.model.local_window = {model.local_window}",
+            f"{model.num_layers}, since config.model.local_window = {model.local_window}"
         )
-    errors.require(
-        cfg.pack.seq_len <= model.max_positions,
-        "config.pack.seq_len",
-        cfg.pack.seq_len,
-        f"at most config.model.max_positions = {model.max_positions}",
-    )
+        errors.require(has_local, f"config.model.{name}", getattr(model, name), expected)
+    fits = cfg.pack.seq_len <= model.max_positions
+    errors.require_field(cfg, "pack.seq_len", fits, f"at most config.model.max_positions = {model.max_positions}")
 
 
 def build(model: config.Model, vocab_size: int) -> types.Model:

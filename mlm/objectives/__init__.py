@@ -1,7 +1,7 @@
 """Objectives by name. To add one: write a file with its SPEC and add an entry to OBJECTIVES."""
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
+from mlm.base.conditional_fields import list_registry_conditions
 from mlm.base.derived_fields import DerivedField
 from mlm.objectives import (
     causal,
@@ -35,12 +35,9 @@ OBJECTIVES = {
     "extractive_qa": extractive_qa.SPEC,
     "edge_probing": edge_probing.SPEC,
 }
-FIELD_CONDITIONS = [
-    FieldCondition(
-        (field,), "objective", tuple(name for name, spec in OBJECTIVES.items() if field in spec.conditional_fields)
-    )
-    for field in sorted({field for spec in OBJECTIVES.values() for field in spec.conditional_fields})
-]
+FIELD_CONDITIONS = list_registry_conditions(
+    "objective", {name: spec.conditional_fields for name, spec in OBJECTIVES.items()}
+)
 
 
 def _derive_pooling(cfg):
@@ -103,18 +100,11 @@ def shift_states(cfg: config.Config, model: types.Model) -> types.Model:
     return OBJECTIVES[cfg.objective].shift_states(model)
 
 
-def estimate_predictions_per_token(cfg: config.Config) -> float:
-    """Predictions that a step makes per token of its batch, mean over the run."""
-    return OBJECTIVES[cfg.objective].predictions_per_token(cfg)
-
-
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     allowed = list_directionalities(cfg)
-    errors.require(
-        cfg.model.directionality in allowed,
-        "config.model.directionality",
-        cfg.model.directionality,
-        f"{' or '.join(allowed)}, since config.objective is {cfg.objective}",
+    is_allowed = cfg.model.directionality in allowed
+    errors.require_field(
+        cfg, "model.directionality", is_allowed, f"{' or '.join(allowed)}, since config.objective is {cfg.objective}"
     )
     OBJECTIVES[cfg.objective].check(cfg)

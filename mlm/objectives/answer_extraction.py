@@ -81,12 +81,9 @@ def snap_to_words(passage: str, start: int, end: int) -> tuple[int, int]:
 def find_best_answer(windows: Sequence[tuple[np.ndarray, np.ndarray, int, np.ndarray]], passage: str) -> Answer:
     """The answer with the highest sum of logits over a question's windows, at most MAX_ANSWER_TOKENS long.
 
-    Its text is that of whole words, as in BERT's reference code.
-
-    Args:
-        windows: (start_L, end_L, first, characters_Tx2) of each: the logits (Devlin et al. 2019, sections 4.2 and 4.3);
-            the position where the passage begins; where each passage token begins and ends in the passage, in
-            characters.
+    Its text is that of whole words, as in BERT's reference code. Each window is (start_L, end_L, first,
+    characters_Tx2): the logits (Devlin et al. 2019, sections 4.2 and 4.3); the position where the passage begins; where
+    each passage token begins and ends in the passage, in characters.
     """
     best_sum, text = -math.inf, ""
     for start_L, end_L, first, characters_Tx2 in windows:
@@ -105,14 +102,10 @@ def find_best_answer(windows: Sequence[tuple[np.ndarray, np.ndarray, int, np.nda
 
 
 def choose_threshold(margin_E: np.ndarray, answer_score_E: np.ndarray, null_score_E: np.ndarray) -> float:
-    """The margin above which answering gives the highest sum of scores, halfway between two margins.
+    """The margin (score minus null score) above which answering gives the highest sum of scores, halfway between two.
 
-    Of equal sums it takes the one that answers most.
-
-    Args:
-        margin_E: score minus null score.
-        answer_score_E: score of each question if it is answered.
-        null_score_E: score of each question if it is not.
+    Of equal sums it takes the one that answers most. The scores are those of each question if it is answered, and if
+    not.
     """
     order_E = np.argsort(-margin_E, kind="stable")
     margin_E, gain_E = margin_E[order_E], (answer_score_E - null_score_E)[order_E]
@@ -131,8 +124,8 @@ def compute_answer_metrics(
     """The columns, extended by each question's exact match and F1 in its first window, whose answer_weight is 1.
 
     "predicted" is the text of the answer, "score" its margin over no answer. "null_exact" and "null_f1" are the exact
-    match and F1 of no answer. Where some question has no answer, one is
-    given only above a threshold: columns["threshold"] if there is one, else that of the highest F1.
+    match and F1 of no answer. Where some question has no answer, one is given only above a threshold:
+    columns["threshold"] if there is one, else that of the highest F1.
 
     Args:
         rows: "example", the question's number; "passage", the position where the passage begins in the window; "first",
@@ -152,18 +145,14 @@ def compute_answer_metrics(
     ]
     references = [get_reference_texts(examples[number]["label"]) for number in number_E]
     margin_E = np.array([answer.score - answer.null_score for answer in answers])
+    pairs = [(answer.text, texts) for answer, texts in zip(answers, references, strict=True)]
     values = {
-        name: np.array(
-            [[metric(answer.text, texts), metric("", texts)] for answer, texts in zip(answers, references, strict=True)]
-        )
+        name: np.array([[metric(text, texts), metric("", texts)] for text, texts in pairs])
         for name, metric in (("exact", compute_exact_match), ("f1", compute_f1))
     }
     has_unanswerable = any(not examples[number]["label"] for number in number_E)
-    threshold = (
-        columns["threshold"][0]
-        if "threshold" in columns
-        else (choose_threshold(margin_E, *values["f1"].T) if has_unanswerable else -math.inf)
-    )
+    threshold = choose_threshold(margin_E, *values["f1"].T) if has_unanswerable else -math.inf
+    threshold = columns["threshold"][0] if "threshold" in columns else threshold
     is_answered_E = margin_E > threshold
 
     def place_in_first_window(values_E):
@@ -188,9 +177,5 @@ def compute_answer_metrics(
 def _get_window(columns, rows, window, spans):
     passage, first = int(rows["passage"][window]), int(rows["first"][window])
     num_tokens = max(int((rows["segments"][window] > 0).sum()) - 1 - passage, 0)  # without the last [SEP]
-    return (
-        columns["start_logit"][window],
-        columns["end_logit"][window],
-        passage,
-        np.asarray(spans[first : first + num_tokens]),
-    )
+    logits = columns["start_logit"][window], columns["end_logit"][window]
+    return *logits, passage, np.asarray(spans[first : first + num_tokens])

@@ -28,10 +28,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
         states = model.encode(params["model"], text, batch.source, key_B=key_B if train else None)
-        pairs = [
-            align_targets(direction, h_BxLxD, text.ids_BxL)
-            for direction, h_BxLxD in zip(model.directions, states, strict=True)
-        ]
+        by_direction = zip(model.directions, states, strict=True)
+        pairs = [align_targets(direction, h_BxLxD, text.ids_BxL) for direction, h_BxLxD in by_direction]
         h_BxKxD, target_BxK = (jnp.concatenate(parts, 1) for parts in zip(*pairs, strict=True))
         weight_BxK = jnp.tile(compute_eval_mask(text, key_B, hparams)[:, 1:].astype(jnp.float32), len(pairs))
         compute_loss = token_prediction.select_token_loss(train, cfg.optim)

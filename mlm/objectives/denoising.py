@@ -6,23 +6,17 @@ compares with that of masked language models on the same examples: here each is 
 """
 
 import jax.numpy as jnp
-import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import causal, masking, masking_units, mlm, token_prediction
+from mlm.objectives import causal, masking, mlm, token_prediction
 
+SEQUENCE_COLUMNS = ("denoising_nats", "denoising_weight")
 SCORES = (
     *token_prediction.build_scores("masked", "nats per masked token"),
-    Score(
-        "sequence_loss",
-        "held-out loss of the whole sequence",
-        ("denoising_nats", "denoising_weight"),
-        unit="nats per token",
-        better=-1,
-    ),
+    Score("sequence_loss", "held-out loss of the whole sequence", SEQUENCE_COLUMNS, unit="nats per token", better=-1),
     Score("realised_rate", "share of tokens masked", ("masked_weight", "eligible"), format=".4f", share=True),
 )
 TRAIN_SCORES = (
@@ -33,25 +27,12 @@ TRAIN_SCORES = (
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective: it predicts [SEP] and unmasked tokens too, but not the first token of a segment."""
-    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
-    cdf_V = masking.compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")
-    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
-    unit = masking_units.build_unit(cfg, dataset)
+    sample_masks = masking.build_sampler(cfg, dataset)
+    log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
-        static_key_B = masking.derive_static_keys(hparams, batch) if train and batch.split_index_B is not None else None
-        rate = cfg.mask.max_rate if train else cfg.eval.mask_rate
-        masked, dropout_key_B = masking.sample_masks(
-            key_B,
-            text.ids_BxL,
-            hparams,
-            num_slots=masking.count_slots(rate, dataset.seq_len, unit if train else None),
-            cdf_V=cdf_V,
-            static_key_B=static_key_B,
-            mask_unk=cfg.mask.mask_unk and train,
-            unit=unit if train else None,
-        )
+        masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train)
         (h_BxLxD,) = model.encode(
             params["model"], text, text._replace(ids_BxL=masked.ids_BxL), key_B=dropout_key_B if train else None
         )
@@ -60,16 +41,11 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         masked_BxK = weight_BxK * (masked.ids_BxL[:, 1:] == MASK)
         compute_loss = token_prediction.select_token_loss(train, cfg.optim)
         nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxLxD[:, :-1], target_BxK)
-        counts = {
-            "eligible": masked.num_eligible_B,
-            "corrupted": masked.num_corrupted_B,
-            "tokens": (text.segments_BxL > 0).sum(-1),
-        }
         sums = {
             "masked_nats": (nats_BxK * masked_BxK).sum(-1),
             "masked_weight": masked_BxK.sum(-1),
             "correct": (correct_BxK * masked_BxK).sum(-1),
-            **{name: count_B.astype(jnp.float32) for name, count_B in counts.items()},
+            **masking.count_tokens(masked, text),
         }
         if not train:
             word_BxK = jnp.where(masked_BxK > 0, target_BxK, NUM_SPECIAL)  # special tokens have no unigram share
@@ -95,12 +71,8 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for masks that no source can have: each example has one, and all its tokens are predicted."""
     masking.check(cfg)
     for field, required in (("predict_rate", 0), ("masks_per_example", 1)):
-        errors.require(
-            getattr(cfg.mask, field) == required,
-            f"config.mask.{field}",
-            getattr(cfg.mask, field),
-            f"{required}, since config.objective is denoising, which predicts the whole sequence",
-        )
+        expected = f"{required}, since config.objective is denoising, which predicts the whole sequence"
+        errors.require(getattr(cfg.mask, field) == required, f"config.mask.{field}", getattr(cfg.mask, field), expected)
 
 
 SPEC = types.ObjectiveSpec(

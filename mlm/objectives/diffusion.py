@@ -12,27 +12,23 @@ import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.base.special import NUM_SPECIAL
 from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking, mlm, token_prediction
 
+MASKED_COLUMNS = ("diffusion_masked", "diffusion_weight")
 TRAIN_SCORES = (
     Score("accuracy", "training accuracy", ("correct", "diffusion_weight"), share=True),
-    Score(
-        "realised_rate", "share of tokens masked", ("diffusion_masked", "diffusion_weight"), format=".4f", share=True
-    ),
+    Score("realised_rate", "share of tokens masked", MASKED_COLUMNS, format=".4f", share=True),
 )
 
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective. An example's weight is n; "diffusion_masked" is k; "correct" is weighted by n / k, too."""
-    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
-    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
+    log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def sample_masks(text, key_B, hparams):
-        return masking.sample_masks(
-            key_B, text.ids_BxL, hparams, num_slots=dataset.seq_len, cdf_V=np.ones(1)
-        )  # uses no random tokens
+        no_tokens = np.ones(1)  # as cdf_V: no token becomes a random one
+        return masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=dataset.seq_len, cdf_V=no_tokens)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
@@ -42,9 +38,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         )
         compute_loss = token_prediction.select_token_loss(train, cfg.optim)
         nats_BxL, correct_BxL = compute_loss(params["model"], model, h_BxLxD, text.ids_BxL)
-        eligible_B, masked_B = (
-            count_B.astype(jnp.float32) for count_B in (masked.num_eligible_B, masked.num_corrupted_B)
-        )
+        eligible_B, masked_B = masked.num_eligible_B.astype(jnp.float32), masked.num_corrupted_B.astype(jnp.float32)
         weight_BxL = masking.get_predicted_mask(masked) * (eligible_B / jnp.maximum(masked_B, 1))[:, None]
         sums = {
             "correct": (correct_BxL * weight_BxL).sum(-1),

@@ -10,20 +10,13 @@ import jax.numpy as jnp
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import features, heads, scores
+from mlm.objectives import features, heads, labelled, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores
 WEIGHT = "edge_probing_weight"
 PROJECTION_DIM, DROPOUT = 256, 0.3  # of the projection and the hidden layer; of the hidden layer
-F1_SCORE = Score(
-    "f1",
-    "held-out micro-F1",
-    ("true_positives", "predicted_positives", WEIGHT, WEIGHT),
-    "f1",
-    better=1,
-    share=True,
-    chart=True,
-)
+F1_COLUMNS = ("true_positives", "predicted_positives", WEIGHT, WEIGHT)
+F1_SCORE = Score("f1", "held-out micro-F1", F1_COLUMNS, "f1", better=1, share=True, chart=True)
 # With one prediction for each label, F1 is accuracy.
 MAJORITY_COLUMNS = {"f1": ("majority_correct", WEIGHT, WEIGHT), "accuracy": ("majority_correct",)}
 CENTER_OF_GRAVITY = Score("gravity", "centre of gravity of the mix", ("gravity", WEIGHT), unit="layers", format=".2f")
@@ -45,9 +38,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     )
     num_layers = (cfg.model.num_layers if cfg.finetune.max_layer < 0 else cfg.finetune.max_layer) + 1
 
-    def init(key, model):
+    def init_head(key, width):
         key_one, key_other, key_hidden, key_label = jax.random.split(key, 4)
-        width = len(model.directions) * model.width
         return {
             "mix": features.init_layer_mix(num_layers),
             "one": init_span_pooler(key_one, width),
@@ -56,18 +48,14 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
             "label": init_dense(key_label, PROJECTION_DIM, num_classes),
         }
 
-    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
-        head, labels, key_B = params["objective"], batch.labels, key_B if train else None
+    def compute_loss(params, model, batch, key_B, train):
+        head, labels = params["objective"], batch.labels
         h_BxLxD = features.mix_layers(
             head["mix"], features.encode_all_layers(cfg, params, model, batch, key_B)[:num_layers]
         )
-        spans_BxSx2P = jnp.concatenate(
-            [
-                pool_spans(head["one"], h_BxLxD, labels["from_BxL"], labels["to_BxL"]),
-                pool_spans(head["other"], h_BxLxD, labels["other_from_BxL"], labels["other_to_BxL"]),
-            ],
-            -1,
-        )
+        one_BxSxP = pool_spans(head["one"], h_BxLxD, labels["from_BxL"], labels["to_BxL"])
+        other_BxSxP = pool_spans(head["other"], h_BxLxD, labels["other_from_BxL"], labels["other_to_BxL"])
+        spans_BxSx2P = jnp.concatenate([one_BxSxP, other_BxSxP], -1)
         hidden_BxSxP = jnp.tanh(heads.apply_dense(head["hidden"], spans_BxSx2P))
         logits_BxSxC = heads.apply_dense(head["label"], heads.apply_dropout(hidden_BxSxP, key_B, DROPOUT))
         label_BxS = jnp.maximum(labels["edge_BxL"], 0)
@@ -76,10 +64,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         label_logit_BxS = jnp.take_along_axis(logits_BxSxC, label_BxS[..., None], axis=-1)[..., 0]
         predicted_BxS = logits_BxSxC.argmax(-1)
         weight_B = weight_BxS.sum(-1)
-        sums = {
-            "correct": ((predicted_BxS == label_BxS) * weight_BxS).sum(-1),
-            "tokens": heads.count_tokens(batch.text),
-        }
+        sums = {"correct": ((predicted_BxS == label_BxS) * weight_BxS).sum(-1)}
         if not train:
             share_K = jax.nn.softmax(head["mix"]["logits"])
             sums |= {
@@ -91,20 +76,16 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
                 "score": jax.nn.log_sigmoid(logits_BxSxC.max(-1)) * real_Bx1,
             }
         nats_BxS = jax.nn.softplus(logits_BxSxC).sum(-1) - label_logit_BxS
-        return types.LossSums({"edge_probing": (nats_BxS * weight_BxS).sum(-1)}, {"edge_probing": weight_B}, sums)
+        return (nats_BxS * weight_BxS).sum(-1), weight_B, sums
 
-    return types.Objective(
-        init=init,
-        loss=loss,
-        eval_mask=heads.make_empty_eval_mask,
-        predicts_tokens=False,
+    majority_scores = scores.build_majority_scores(model_scores, dataset, MAJORITY_COLUMNS)
+    return labelled.build_objective(
+        cfg,
+        "edge_probing",
+        init_head,
+        compute_loss,
+        (*model_scores, *majority_scores, CENTER_OF_GRAVITY),
         host_metrics=lambda columns, rows, examples: scores.merge_windows(columns, WEIGHT, examples),
-        scores=(
-            *model_scores,
-            *scores.build_majority_scores(model_scores, dataset, MAJORITY_COLUMNS),
-            CENTER_OF_GRAVITY,
-        ),
-        train_scores=(Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),),
     )
 
 
@@ -134,22 +115,10 @@ def pool_spans(params: types.Params, h_BxLxD, first_BxS, last_BxS):
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for unknown scores, a model that is not frozen, and a layer that it does not have."""
-    scores.parse_score_names(cfg, SCORE_NAMES)
-    errors.require(
-        cfg.finetune.trainable_layers == 0,
-        "config.finetune.trainable_layers",
-        cfg.finetune.trainable_layers,
-        "0, since config.objective is edge_probing, which probes a frozen model",
-    )
+    """Raises ConfigError for a model that is not frozen, and a layer that it does not have."""
+    expected = "0, since config.objective is edge_probing, which probes a frozen model"
+    errors.require_field(cfg, "finetune.trainable_layers", cfg.finetune.trainable_layers == 0, expected)
     errors.require_number("config.finetune.max_layer", cfg.finetune.max_layer, -1, cfg.model.num_layers)
 
 
-SPEC = types.ObjectiveSpec(
-    build,
-    check,
-    predictions_per_token=lambda cfg: 1.0,
-    directionalities=heads.DIRECTIONALITIES,
-    visibility=types.Visibility.FULL,
-    conditional_fields=("finetune.max_layer", "data.labelled.scores"),
-)
+SPEC = labelled.build_spec(build, SCORE_NAMES, ("max_layer",), check)

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, types
+from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import answer_extraction, features, heads, scores
+from mlm.objectives import answer_extraction, features, heads, labelled, scores
 
 SCORE_NAMES = ("f1", "exact")  # allowed in config.data.labelled.scores
 SCORES = {
@@ -30,51 +30,35 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     Where some questions have no answer, the majority class is that none has one.
     """
 
-    def init(key, model):
-        return heads.init_word_head(cfg, key, features.compute_width(cfg, model), 2) | features.init_features(cfg)
-
-    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
-        h_BxLxD = features.read_features(cfg, params, model, batch, key_B if train else None)
+    def compute_loss(params, model, batch, key_B, train):
+        h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
         logits_Bx2xL = jnp.moveaxis(heads.apply_word_head(cfg, params["objective"], h_BxLxD, None), -1, 1)
         real_BxL, real_B = batch.text.segments_BxL > 0, heads.flag_real_examples(batch.text)
         log_prob_Bx2xL = jax.nn.log_softmax(jnp.where(real_BxL[:, None], logits_Bx2xL, -1e9))
         target_Bx2 = jnp.stack([batch.labels["start_B"], batch.labels["end_B"]], 1)
         nats_Bx2 = -jnp.take_along_axis(log_prob_Bx2xL, target_Bx2[..., None], axis=-1)[..., 0]
         correct_B = (log_prob_Bx2xL.argmax(-1) == target_Bx2).all(1) * real_B
-        sums = {"correct": correct_B, "tokens": heads.count_tokens(batch.text), "answer_weight": real_B}
+        sums = {"correct": correct_B, "answer_weight": real_B}
         if not train:
             start_BxL, end_BxL = jnp.moveaxis(logits_Bx2xL * real_BxL[:, None], 1, 0)
             sums |= {"start_logit": start_BxL, "end_logit": end_BxL}
-        return types.LossSums({"extractive_qa": nats_Bx2.mean(1) * real_B}, {"extractive_qa": real_B}, sums)
+        return nats_Bx2.mean(1) * real_B, real_B, sums
 
     has_unanswerable = bool(dataset.class_counts) and np.frombuffer(dataset.class_counts, np.int64)[-1] > 0
     model_scores = tuple(SCORES[name] for name in scores.parse_score_names(cfg, SCORE_NAMES))
-    return types.Objective(
-        init=init,
-        loss=loss,
-        eval_mask=heads.make_empty_eval_mask,
-        predicts_tokens=False,
-        host_metrics=answer_extraction.compute_answer_metrics,
-        scores=(
+    return labelled.build_objective(
+        cfg,
+        "extractive_qa",
+        lambda key, width: heads.init_word_head(cfg, key, width, 2),
+        compute_loss,
+        (
             *model_scores,
             scores.build_loss_score("extractive_qa", "nats per window"),
             *(scores.build_majority_scores(model_scores, dataset, NULL_COLUMNS) if has_unanswerable else ()),
         ),
-        train_scores=(Score("accuracy", "training exact spans", ("correct", "extractive_qa_weight"), share=True),),
+        Score("accuracy", "training exact spans", ("correct", "extractive_qa_weight"), share=True),
+        host_metrics=answer_extraction.compute_answer_metrics,
     )
 
 
-def check(cfg: config.Config) -> None:
-    """Raises ConfigError for unknown scores and bad features."""
-    features.check(cfg)
-    scores.parse_score_names(cfg, SCORE_NAMES)
-
-
-SPEC = types.ObjectiveSpec(
-    build,
-    check,
-    predictions_per_token=lambda cfg: 1 / cfg.pack.seq_len,
-    directionalities=heads.DIRECTIONALITIES,
-    visibility=types.Visibility.FULL,
-    conditional_fields=("finetune.pooler", "finetune.layer_features", "data.labelled.scores"),
-)
+SPEC = labelled.build_spec(build, SCORE_NAMES, predictions_per_token=labelled.predict_once)

@@ -16,20 +16,15 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.layer_features names no layers of this model."""
     features, num_layers, field = cfg.finetune.layer_features, cfg.model.num_layers, "config.finetune.layer_features"
     errors.require_one_of(field, features, (*LAYER_FEATURES, *map(str, range(num_layers + 1))))
-    errors.require(
-        num_layers >= NUM_COMBINED_LAYERS or features not in ("sum4", "concat4"),
-        field,
-        features,
+    expected = (
         f"last, second_to_last, mix or a layer's number, since config.model.num_layers = {num_layers} is "
-        f"less than {NUM_COMBINED_LAYERS}",
+        f"less than {NUM_COMBINED_LAYERS}"
     )
+    errors.require(num_layers >= NUM_COMBINED_LAYERS or features not in ("sum4", "concat4"), field, features, expected)
 
 
 def select_layers(cfg: config.Config) -> range:
-    """The layers that config.finetune.layer_features names; 0 is the embeddings.
-
-    mix takes all layers but the embeddings, as Devlin et al. 2019 do (table 7: "weighted sum all 12 layers").
-    """
+    """The layers that layer_features names, 0 the embeddings; mix: all others (Devlin et al. 2019, table 7)."""
     features, top = cfg.finetune.layer_features, cfg.model.num_layers
     if features.isdecimal():
         return range(int(features), int(features) + 1)
@@ -52,10 +47,7 @@ def init_features(cfg: config.Config) -> types.Params:
 
 
 def read_features(cfg: config.Config, params: types.Params, model: types.Model, batch: types.Batch, key_B):
-    """h_BxLxD, float32, of the layers that config.finetune.layer_features names; key_B None: evaluation.
-
-    A frozen model drops nothing, so that its states are features.
-    """
+    """h_BxLxD, float32, of the layers of finetune.layer_features; key_B None, or a frozen model: no dropout."""
     if cfg.finetune.layer_features == "last":
         states = model.encode(params["model"], batch.text, batch.source, key_B=select_dropout_keys(cfg, key_B))
         return jnp.concatenate(states, -1).astype(jnp.float32)

@@ -31,12 +31,8 @@ DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.pooling does not see a whole example, and as `features.check` does."""
     pooling, context = cfg.finetune.pooling, cfg.model.directionality
-    errors.require(
-        pooling in POOLINGS[context],
-        "config.finetune.pooling",
-        pooling,
-        f"{' or '.join(POOLINGS[context])}, since config.model.directionality is {context}",
-    )
+    expected = f"{' or '.join(POOLINGS[context])}, since config.model.directionality is {context}"
+    errors.require_field(cfg, "finetune.pooling", pooling in POOLINGS[context], expected)
     features.check(cfg)
 
 

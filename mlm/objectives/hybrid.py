@@ -7,6 +7,7 @@ examples alone for the first steps this is "causal then masked" (Gisserot-Boukhl
 
 import dataclasses
 import functools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -15,82 +16,42 @@ import numpy as np
 from mlm.base import batch_warmup, config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import causal, masking, masking_units, mlm, token_prediction
+from mlm.objectives import causal, heads, masking, mlm, token_prediction
 
+CAUSAL_COLUMNS, EXAMPLE_COLUMNS = ("causal_nats", "causal_weight"), ("causal_examples", "examples")
 SCORES = (
     *mlm.SCORES,
-    Score(
-        "causal_loss",
-        "held-out causal loss",
-        ("causal_nats", "causal_weight"),
-        unit="nats per token",
-        better=-1,
-        chart=True,
-    ),
+    Score("causal_loss", "held-out causal loss", CAUSAL_COLUMNS, unit="nats per token", better=-1, chart=True),
     Score("causal_accuracy", "held-out causal accuracy", ("causal_correct", "causal_weight"), better=1, share=True),
 )
 TRAIN_SCORES = (
     *mlm.TRAIN_SCORES,
     Score("causal_accuracy", "causal training accuracy", ("causal_correct", "causal_weight"), share=True),
-    Score(
-        "realised_causal",
-        "share of examples that are causal",
-        ("causal_examples", "examples"),
-        format=".4f",
-        share=True,
-    ),
+    Score("realised_causal", "share of examples that are causal", EXAMPLE_COLUMNS, format=".4f", share=True),
 )
 
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
-    """The objective. Evaluation scores every example twice: masked as by mlm, and causally.
-
-    In training all positions of all examples go through the output layer, since any example may be causal.
-    """
+    """The objective. Evaluation scores every example twice: masked as by mlm, and causally."""
     masked_forward, causal_objective = mlm.build_forward(cfg, dataset), causal.build(cfg, dataset)
-    cdf_V = masking.compute_random_token_cdf(
-        np.frombuffer(dataset.unigram_counts, np.int64), cfg.mask.random_token_from == "uniform"
-    )
-    unit = masking_units.build_unit(cfg, dataset)
-    num_slots = masking.count_slots(cfg.mask.max_rate, dataset.seq_len, unit)
+    sample_masks = masking.build_sampler(cfg, dataset)
 
     def evaluate(params, model, batch, key_B, hparams):
         masked_sums, _ = masked_forward(params, shift_states(model), batch, key_B, hparams, train=False)
         encode_causally = functools.partial(model.encode, left_B=jnp.ones(len(batch.index_B), bool))
-        causal_sums = causal_objective.loss(
-            params,
-            dataclasses.replace(model, directions=(types.Direction.LEFT,), encode=encode_causally),
-            batch,
-            key_B,
-            hparams,
-            train=False,
-        )
-        real_B = _flag_real_examples(batch)
-        return types.LossSums(
-            masked_sums.loss_B | causal_sums.loss_B,
-            masked_sums.weight_B | causal_sums.weight_B,
-            masked_sums.sums_B
-            | {"causal_correct": causal_sums.sums_B["correct"], "examples": real_B, "causal_examples": real_B},
-        )
+        causal_model = dataclasses.replace(model, directions=(types.Direction.LEFT,), encode=encode_causally)
+        causal_sums = causal_objective.loss(params, causal_model, batch, key_B, hparams, train=False)
+        real_B = heads.flag_real_examples(batch.text)
+        sums = {"causal_correct": causal_sums.sums_B["correct"], "examples": real_B, "causal_examples": real_B}
+        return types.LossSums(*map(operator.or_, masked_sums, causal_sums._replace(sums_B=sums)))
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         if not train:
             return evaluate(params, model, batch, key_B, hparams)
         text = batch.text
-        causal_B = select_causal_examples(
-            batch.index_B, hparams.objective["causal_fraction"], hparams.objective["causal_carry"]
-        )
-        static_key_B = masking.derive_static_keys(hparams, batch) if batch.split_index_B is not None else None
-        masked, dropout_key_B = masking.sample_masks(
-            key_B,
-            text.ids_BxL,
-            hparams,
-            num_slots=num_slots,
-            cdf_V=cdf_V,
-            static_key_B=static_key_B,
-            mask_unk=cfg.mask.mask_unk,
-            unit=unit,
-        )
+        values = hparams.objective
+        causal_B = select_causal_examples(batch.index_B, values["causal_fraction"], values["causal_carry"])
+        masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=True)
         input_BxL = jnp.where(causal_B[:, None], text.ids_BxL, masked.ids_BxL)
         (h_BxLxD,) = model.encode(
             params["model"], text._replace(ids_BxL=input_BxL), batch.source, key_B=dropout_key_B, left_B=causal_B
@@ -106,7 +67,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
             {term: (value_BxL * weight).sum(-1, dtype=jnp.float32) for term, weight in weight_BxL.items()}
             for value_BxL in (nats_BxL, correct_BxL, 1)
         )
-        real_B = _flag_real_examples(batch)
+        real_B = heads.flag_real_examples(batch.text)
         sums = {
             "correct": correct_B["mlm"],
             "causal_correct": correct_B["causal"],
@@ -126,11 +87,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         loss_weights=compute_loss_weights,
         schedule_hparams=functools.partial(schedule_hparams, train=cfg.train),
     )
-
-
-def _flag_real_examples(batch: types.Batch):
-    """real_B: 1.0 for examples that hold tokens."""
-    return (batch.text.segments_BxL > 0).any(-1).astype(jnp.float32)
 
 
 def select_causal_examples(index_B, fraction, carry: types.Array | float = 0.0):
@@ -204,11 +160,8 @@ def count_predictions_per_token(cfg: config.Config) -> float:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for several masks of an example, which causal examples cannot have."""
     masking.check(cfg)
-    errors.require(
-        cfg.mask.masks_per_example == 1,
-        "config.mask.masks_per_example",
-        cfg.mask.masks_per_example,
-        "1, since config.objective is hybrid",
+    errors.require_field(
+        cfg, "mask.masks_per_example", cfg.mask.masks_per_example == 1, "1, since config.objective is hybrid"
     )
 
 

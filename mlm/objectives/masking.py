@@ -5,6 +5,7 @@ Letters in array names: E edges between the masks of an example; others as in ty
 
 import enum
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
+from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking_units
 
 
@@ -53,33 +55,19 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.mask that no run could use."""
     mask, name = cfg.mask, "config.mask"
     for field in ("rate", "final_rate"):
-        errors.require(
-            getattr(mask, field) <= mask.max_rate,
-            f"{name}.{field}",
-            getattr(mask, field),
-            f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step",
-        )
+        expected = f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step"
+        errors.require(getattr(mask, field) <= mask.max_rate, f"{name}.{field}", getattr(mask, field), expected)
     if mask.schedule != MaskSchedule.CONSTANT:
-        errors.require(
-            mask.final_rate > 0,
-            f"{name}.final_rate",
-            mask.final_rate,
-            f"a final rate, since {name}.schedule is {mask.schedule}",
+        errors.require_field(
+            cfg, "mask.final_rate", mask.final_rate > 0, f"a final rate, since {name}.schedule is {mask.schedule}"
         )
     masking_units.check(mask)
     rates = (mask.rate, mask.final_rate or mask.rate)
-    errors.require(
-        mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6,
-        f"{name}.predict_rate",
-        mask.predict_rate,
-        f"at most {name}.masks_per_example = {mask.masks_per_example} times what is corrupted, {min(rates)}",
-    )
-    errors.require(
-        mask.masks_per_example * max(rates) <= 1 + 1e-6,
-        f"{name}.masks_per_example",
-        mask.masks_per_example,
-        f"at most 1 / {max(rates)}, the share that each of an example's disjoint masks takes",
-    )
+    has_enough = mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6
+    expected = f"at most {name}.masks_per_example = {mask.masks_per_example} times what is corrupted, {min(rates)}"
+    errors.require_field(cfg, "mask.predict_rate", has_enough, expected)
+    expected = f"at most 1 / {max(rates)}, the share that each of an example's disjoint masks takes"
+    errors.require_field(cfg, "mask.masks_per_example", mask.masks_per_example * max(rates) <= 1 + 1e-6, expected)
     share = mask.mask_token_prob + mask.random_token_prob
     errors.require(share <= 1 + 1e-6, f"{name}.mask_token_prob + {name}.random_token_prob", share, "at most 1")
 
@@ -124,11 +112,7 @@ def compute_random_token_cdf(unigram_V: np.ndarray, uniform: bool) -> np.ndarray
 
 
 def schedule_rate(hparams: types.TracedHparams, progress) -> types.TracedHparams:
-    """The hyperparameters with the masking rate of a step, from rate to final_rate (Ankner et al. 2023).
-
-    Args:
-        progress: share of the training steps that are done, 0 to 1; may be traced.
-    """
+    """The hyperparameters with the rate of a step (Ankner et al. 2023); progress: share of the steps done, 0 to 1."""
     rate, final_rate = hparams.objective["rate"], hparams.objective["final_rate"]
     fraction = jnp.where(hparams.objective["cosine"] > 0, (1 - jnp.cos(jnp.pi * progress)) / 2, progress)
     rise = jnp.where(final_rate > 0, final_rate - rate, 0)
@@ -159,41 +143,58 @@ def sample_masks(
     ids_BxL,
     hparams: types.TracedHparams,
     *,
-    num_slots: int,
-    cdf_V,
     static_key_B=None,
     mask_index=0,
     num_masks: int = 1,
-    mask_unk: bool = False,
-    unit: masking_units.MaskingUnit | None = None,
+    **settings: Any,
 ) -> tuple[MaskedBatch, jax.Array]:
     """`corrupt_tokens` with the run's hyperparameters, and the keys left for the example's other draws.
 
     This alone decides how masks follow from keys: the floor of a loss is computed under the same masks as the loss.
-
-    Args:
-        hparams: those of `make_train_hparams`; without a "rate" any number of masked tokens is equally likely.
-        static_key_B: the masks' keys where the run's masks are static.
+    hparams without a "rate": any number of masked tokens is equally likely. static_key_B: the keys of static masks.
     """
     mask_key_B, rest_key_B = jax.vmap(jax.random.split, out_axes=1)(key_B)
     if static_key_B is not None:
         mask_key_B = jnp.where(hparams.objective["static_masks"] > 0, static_key_B, mask_key_B)
     if num_masks > 1:
         rest_key_B = jax.vmap(jax.random.fold_in, (0, None))(rest_key_B, mask_index)
-    values: dict[str, Any] = {
-        name: hparams.objective.get(name) for name in ("rate", "predict_rate", "mask_token_prob", "random_token_prob")
-    }
-    return corrupt_tokens(
-        mask_key_B,
-        ids_BxL,
-        **values,
-        num_slots=num_slots,
-        cdf_V=cdf_V,
-        mask_index=mask_index,
-        num_masks=num_masks,
-        mask_unk=mask_unk,
-        unit=unit,
-    ), rest_key_B
+    for name in ("rate", "predict_rate", "mask_token_prob", "random_token_prob"):
+        settings[name] = hparams.objective.get(name)
+    return corrupt_tokens(mask_key_B, ids_BxL, mask_index=mask_index, num_masks=num_masks, **settings), rest_key_B
+
+
+def build_sampler(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
+    """(batch, key_B, hparams, *, train, mask_index=0) -> `sample_masks` as config.mask says, or in evaluation."""
+    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
+    cdf_V = compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")
+    unit = masking_units.build_unit(cfg, dataset)
+
+    def sample(batch, key_B, hparams, *, train, mask_index=0):
+        ids_BxL = batch.text.ids_BxL
+        if not train:
+            num_slots = count_slots(cfg.eval.mask_rate, dataset.seq_len)
+            return sample_masks(key_B, ids_BxL, hparams, num_slots=num_slots, cdf_V=cdf_V)
+        return sample_masks(
+            key_B,
+            ids_BxL,
+            hparams,
+            num_slots=count_slots(cfg.mask.max_rate, dataset.seq_len, unit),
+            cdf_V=cdf_V,
+            static_key_B=derive_static_keys(hparams, batch) if batch.split_index_B is not None else None,
+            mask_index=mask_index,
+            num_masks=cfg.mask.masks_per_example,
+            mask_unk=cfg.mask.mask_unk,
+            unit=unit,
+        )
+
+    return sample
+
+
+def count_tokens(masked: MaskedBatch, text: types.Tokens) -> dict[str, jax.Array]:
+    """Sums of each example, float32: "eligible" and "corrupted" tokens, and all "tokens"."""
+    tokens_B = (text.segments_BxL > 0).sum(-1)
+    counts = {"eligible": masked.num_eligible_B, "corrupted": masked.num_corrupted_B, "tokens": tokens_B}
+    return {name: count_B.astype(jnp.float32) for name, count_B in counts.items()}
 
 
 def get_predicted_mask(masked: MaskedBatch):
@@ -220,14 +221,11 @@ def sample_uniforms(key, seq_len: int, num_slots: int, mask_index, num_masks: in
 
 
 def compute_mask_edges(rate, offset, num_eligible, num_masks: int):
-    """Where in the random order of the eligible tokens each disjoint mask of an example starts and the last one ends.
+    """(reached_E, edge_E): where in the random order of the eligible tokens each disjoint mask starts and the last one
+    ends.
 
-    Args:
-        offset: a draw from U(0,1).
-
-    Returns:
-        (reached_E, edge_E): offset plus multiples of rate * num_eligible, and their integer parts. So each mask has
-        exactly floor(rate * num_eligible + U) tokens, with U(0,1) the fraction of its own start.
+    reached_E is offset, a draw from U(0,1), plus multiples of rate * num_eligible; edge_E their integer parts. So each
+    mask has exactly floor(rate * num_eligible + U) tokens, with U(0,1) the fraction of its own start.
     """
     reached_E = jnp.arange(num_masks + 1) * (rate * num_eligible) + offset
     edge_E = jnp.minimum(jnp.floor(reached_E).astype(jnp.int32), num_eligible)
@@ -284,19 +282,16 @@ def corrupt_tokens(
         draws = sample_uniforms(key, len(ids_L), num_slots, mask_index, num_masks)
         eligible_L = (ids_L >= NUM_SPECIAL) | (ids_L == UNK) if mask_unk else ids_L >= NUM_SPECIAL
         num_eligible = eligible_L.sum()
-        reached_E, edge_E = (
-            compute_any_count_edges(draws.count, num_eligible)
-            if rate is None
-            else compute_mask_edges(rate, draws.count, num_eligible, num_masks)
-        )
+        if rate is None:
+            reached_E, edge_E = compute_any_count_edges(draws.count, num_eligible)
+        else:
+            reached_E, edge_E = compute_mask_edges(rate, draws.count, num_eligible, num_masks)
         start, count = edge_E[mask_index], edge_E[mask_index + 1] - edge_E[mask_index]
 
         # The eligible tokens in their random order, of which this mask takes those from its start on.
-        order_L = (
-            draws.order_L
-            if unit is None
-            else masking_units.sample_unit_order(unit, key, ids_L, draws.order_L, num_slots)
-        )
+        order_L = draws.order_L
+        if unit is not None:
+            order_L = masking_units.sample_unit_order(unit, key, ids_L, order_L, num_slots)
         order_L = jnp.where(eligible_L, order_L, -2.0)  # below [UNK], which units put at -1
         num_ordered = num_masks * num_slots if unit is None else 2 * num_slots + 1
         _, ordered = jax.lax.top_k(order_L, min(num_ordered, len(order_L)))

@@ -36,19 +36,12 @@ def build_unit(cfg: StaticConfig, dataset: types.DatasetInfo) -> MaskingUnit | N
 def check(mask: config.Mask) -> None:
     """Raises ConfigError for several disjoint masks of words."""
     if mask.unit != "token":
-        errors.require(
-            mask.masks_per_example == 1,
-            "config.mask.masks_per_example",
-            mask.masks_per_example,
-            f"1, since config.mask.unit is {mask.unit}: words cannot be split into masks of one size",
-        )
+        expected = f"1, since config.mask.unit is {mask.unit}: words cannot be split into masks of one size"
+        errors.require(mask.masks_per_example == 1, "config.mask.masks_per_example", mask.masks_per_example, expected)
 
 
 def index_words(unit: MaskingUnit, ids_L):
-    """(word_L, first_L): the index of each token's word, and whether the token is the word's first.
-
-    Each special token is a word, and the token after one begins a word.
-    """
+    """(word_L, first_L): each token's word, and whether it is its first; a special token is a word of its own."""
     special_L = ids_L < NUM_SPECIAL
     ends_L = special_L if unit.ends_V is None else special_L | jnp.asarray(unit.ends_V)[ids_L]
     first_L = (jnp.asarray(unit.starts_V)[ids_L] | special_L | jnp.roll(ends_L, 1)).at[0].set(True)
@@ -58,15 +51,12 @@ def index_words(unit: MaskingUnit, ids_L):
 def sample_unit_order(unit: MaskingUnit, key, ids_L, order_L, num_slots: int):
     """order_L: a random order of words or spans, highest first; tokens of one word have one number.
 
-    The first word is that of a random token; the others are in any order.
-    Words of more than `num_slots` tokens, which no mask can hold, come last.
+    The first word is that of a random token, by a random order of tokens; the others are in any order. Words of more
+    than `num_slots` tokens, which no mask can hold, come last.
 
     A span has 1 to MAX_SPAN_WORDS words, truncated geometric with SPAN_STOP_PROB (SpanBERT, Joshi et al. 2020, section
     3.1: a mean of 3.8). It begins at any word and ends before the next special token. A word takes the number of the
     first span that holds it, so that each span adds the words that no earlier span has.
-
-    Args:
-        order_L: a random order of tokens, such as UniformDraws.order_L.
     """
     word_L, first_L = index_words(unit, ids_L)
     special_L, none_W = ids_L < NUM_SPECIAL, jnp.full(len(ids_L), -1.0)
@@ -98,12 +88,8 @@ def select_words(unit: MaskingUnit, key, ids_L, ordered, num_eligible, count_E, 
     of `count` tokens that begins anywhere in the first word: a word is chosen if a random point of it lies in the arc.
     Spans, whose order is that of the text, begin with the first word. Words for which no slots are left are left out.
 
-    Args:
-        key: of the example.
-        ordered: positions in their random order, of which the first `num_eligible` may be chosen; twice as many as
-            slots and one more, or all there are.
-        count_E: the numbers of tokens that rates ask for, the largest first.
-        num_slots: the most tokens that can be chosen.
+    ordered: positions in their random order, of which the first `num_eligible` may be chosen; twice as many as slots
+    and one more, or all there are. count_E: the numbers of tokens that rates ask for, the largest first.
     """
     word, number = index_words(unit, ids_L)[0][ordered], jnp.arange(len(ordered))
     is_start = (number == 0) | (word != jnp.roll(word, 1)) | (number == num_eligible)

@@ -7,9 +7,9 @@ import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
-from mlm.base.special import MASK, NUM_SPECIAL
+from mlm.base.special import MASK
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import masking, masking_units, token_prediction
+from mlm.objectives import masking, token_prediction
 
 SCORES = (
     *token_prediction.build_scores("mlm", "nats per masked token"),
@@ -53,27 +53,12 @@ def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
 
     In evaluation the sums include the unigram baseline of the train split on the same masked tokens.
     """
-    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
-    cdf_V = masking.compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")
-    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
-    unit = masking_units.build_unit(cfg, dataset)
+    sample_masks = masking.build_sampler(cfg, dataset)
+    log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def forward(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
-        static_key_B = masking.derive_static_keys(hparams, batch) if train and batch.split_index_B is not None else None
-        rate, num_masks = (cfg.mask.max_rate, cfg.mask.masks_per_example) if train else (cfg.eval.mask_rate, 1)
-        masked, dropout_key_B = masking.sample_masks(
-            key_B,
-            text.ids_BxL,
-            hparams,
-            num_slots=masking.count_slots(rate, dataset.seq_len, unit if train else None),
-            cdf_V=cdf_V,
-            mask_index=mask_index,
-            num_masks=num_masks,
-            static_key_B=static_key_B,
-            mask_unk=cfg.mask.mask_unk and train,
-            unit=unit if train else None,
-        )
+        masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train, mask_index=mask_index)
         (h_BxLxD,) = model.encode(
             params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
         )
@@ -84,18 +69,9 @@ def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
         def sum_predicted(x_BxK):
             return (x_BxK * masked.weights_BxK).sum(-1)
 
-        sums = {
-            "correct": sum_predicted(correct_BxK),
-            # An example with several masks counts once.
-            **{
-                name: jnp.where(mask_index == 0, count_B, 0).astype(jnp.float32)
-                for name, count_B in (
-                    ("eligible", masked.num_eligible_B),
-                    ("corrupted", masked.num_corrupted_B),
-                    ("tokens", (text.segments_BxL > 0).sum(-1)),
-                )
-            },
-        }
+        counts = masking.count_tokens(masked, text)  # an example with several masks counts once
+        sums = {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
+        sums["correct"] = sum_predicted(correct_BxK)
         if not train:
             sums |= token_prediction.compute_unigram_baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)
         return types.LossSums({"mlm": sum_predicted(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from mlm.base import config, types
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import classification, features, heads, scores
+from mlm.objectives import classification, features, heads, labelled
 
 SCORE_NAMES = ("accuracy",)  # allowed in config.data.labelled.scores
 
@@ -36,17 +36,10 @@ def compute_logits(
     return jnp.where(heads.flag_real_examples(text) > 0, logits_F, -1e9).reshape(-1, num_choices)
 
 
-def check(cfg: config.Config) -> None:
-    """Raises ConfigError for unknown scores and bad pooling or features."""
-    heads.check(cfg)
-    scores.parse_score_names(cfg, SCORE_NAMES)
-
-
-SPEC = types.ObjectiveSpec(
+SPEC = labelled.build_spec(
     build,
-    check,
-    directionalities=heads.DIRECTIONALITIES,
-    visibility=types.Visibility.FULL,
-    predictions_per_token=lambda cfg: 1 / (cfg.pack.seq_len * (cfg.data.labelled.choice_columns.count(",") + 1)),
-    conditional_fields=("finetune.pooling", "finetune.pooler", "finetune.layer_features", "data.labelled.scores"),
+    SCORE_NAMES,
+    labelled.POOLED_FIELDS,
+    heads.check,
+    lambda cfg: 1 / (cfg.pack.seq_len * (cfg.data.labelled.choice_columns.count(",") + 1)),
 )

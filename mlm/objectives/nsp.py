@@ -1,6 +1,7 @@
 """Masked tokens and next sentence together, BERT's pretraining (Devlin et al. 2019, section 3.1, task 2)."""
 
 import dataclasses
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import masking, mlm
+from mlm.objectives import heads, masking, mlm
 
 SCORES = (
     *mlm.SCORES,
@@ -23,25 +24,19 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
 
     def init(key, model):
         key_pool, key_label = jax.random.split(key)
-        normal = jax.nn.initializers.truncated_normal(0.02)
-        return {
-            "pool": {"kernel": normal(key_pool, (model.width, model.width)), "bias": jnp.zeros(model.width)},
-            "label": {"kernel": normal(key_label, (model.width, 2)), "bias": jnp.zeros(2)},
-        }
+        width = model.width
+        return {"pool": heads.init_dense(key_pool, width, width), "label": heads.init_dense(key_label, width, 2)}
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         mlm_sums, h_BxLxD = forward(params, model, batch, key_B, hparams, train=train, mask_index=mask_index)
-        pool, label, next_B = params["objective"]["pool"], params["objective"]["label"], batch.labels["next_B"]
-        pooled_BxD = jnp.tanh(h_BxLxD[:, 0].astype(jnp.float32) @ pool["kernel"] + pool["bias"])
-        logits_Bx2 = pooled_BxD @ label["kernel"] + label["bias"]
+        head, next_B = params["objective"], batch.labels["next_B"]
+        pooled_BxD = jnp.tanh(heads.apply_dense(head["pool"], h_BxLxD[:, 0].astype(jnp.float32)))
+        logits_Bx2 = heads.apply_dense(head["label"], pooled_BxD)
         real_B = (batch.text.segments_BxL[:, 0] > 0).astype(jnp.float32)
         nats_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_Bx2), next_B[:, None], axis=-1)[:, 0] * real_B
         correct_B = (logits_Bx2.argmax(-1) == next_B) * real_B
-        return types.LossSums(
-            mlm_sums.loss_B | {"nsp": nats_B},
-            mlm_sums.weight_B | {"nsp": real_B},
-            mlm_sums.sums_B | {"nsp_correct": correct_B},
-        )
+        nsp_sums = {"nsp": nats_B}, {"nsp": real_B}, {"nsp_correct": correct_B}
+        return types.LossSums(*map(operator.or_, mlm_sums, nsp_sums))
 
     return dataclasses.replace(mlm.build(cfg, dataset), init=init, loss=loss, scores=SCORES)
 
@@ -49,11 +44,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for bad masks and for examples that are not pairs."""
     masking.check(cfg)
-    errors.require(
-        cfg.pack.mode == "segment_pair",
-        "config.pack.mode",
-        cfg.pack.mode,
-        "segment_pair, since config.objective is nsp",
+    errors.require_field(
+        cfg, "pack.mode", cfg.pack.mode == "segment_pair", "segment_pair, since config.objective is nsp"
     )
 
 

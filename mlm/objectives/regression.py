@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from mlm.base import config, types
+from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import features, heads, scores
+from mlm.objectives import features, heads, labelled, scores
 
 SCORE_NAMES = ("pearson", "spearman")  # allowed in config.data.labelled.scores
 WEIGHT = "regression_weight"
@@ -13,34 +13,26 @@ SCORES = {"pearson": scores.build_pearson_score(WEIGHT), "spearman": scores.buil
 
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
-    """The objective on examples with value_B.
+    """The objective on examples with value_B; evaluation adds the sums "predicted", "score" (the same) and "value"."""
 
-    In evaluation the sums include "predicted", "score" (the same) and "value", the right number.
-    """
-
-    def init(key, model):
-        width = features.compute_width(cfg, model)
-        return heads.init_pooled_head(cfg, key, width, 1) | features.init_features(cfg)
-
-    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
-        key_B = key_B if train else None
+    def compute_loss(params, model, batch, key_B, train):
         h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
         predicted_B = heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, batch.text, key_B)[:, 0]
         value_B, real_B = batch.labels["value_B"], heads.flag_real_examples(batch.text)
-        sums = {"tokens": heads.count_tokens(batch.text)}
-        if not train:
-            sums |= {"predicted": predicted_B * real_B, "score": predicted_B * real_B, "value": value_B * real_B}
-        return types.LossSums({"regression": (predicted_B - value_B) ** 2 * real_B}, {"regression": real_B}, sums)
+        columns = {"predicted": predicted_B * real_B, "score": predicted_B * real_B, "value": value_B * real_B}
+        return (predicted_B - value_B) ** 2 * real_B, real_B, {} if train else columns
 
-    model_scores = tuple(SCORES[name] for name in scores.parse_score_names(cfg, SCORE_NAMES))
-    return types.Objective(
-        init=init,
-        loss=loss,
-        eval_mask=heads.make_empty_eval_mask,
-        predicts_tokens=False,
+    return labelled.build_objective(
+        cfg,
+        "regression",
+        lambda key, width: heads.init_pooled_head(cfg, key, width, 1),
+        compute_loss,
+        (
+            *(SCORES[name] for name in scores.parse_score_names(cfg, SCORE_NAMES)),
+            scores.build_loss_score("regression", "squared error per example"),
+        ),
+        Score("squared_error", "training error", ("regression_nats", WEIGHT)),
         host_metrics=compute_correlations,
-        scores=(*model_scores, scores.build_loss_score("regression", "squared error per example")),
-        train_scores=(Score("squared_error", "training error", ("regression_nats", WEIGHT)),),
     )
 
 
@@ -53,17 +45,4 @@ def compute_correlations(columns, rows, examples):
     }
 
 
-def check(cfg: config.Config) -> None:
-    """Raises ConfigError for unknown scores and bad pooling or features."""
-    heads.check(cfg)
-    scores.parse_score_names(cfg, SCORE_NAMES)
-
-
-SPEC = types.ObjectiveSpec(
-    build,
-    check,
-    predictions_per_token=lambda cfg: 1 / cfg.pack.seq_len,
-    directionalities=heads.DIRECTIONALITIES,
-    visibility=types.Visibility.FULL,
-    conditional_fields=("finetune.pooling", "finetune.pooler", "finetune.layer_features", "data.labelled.scores"),
-)
+SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.predict_once)

@@ -12,33 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.static_config import StaticConfig
-from mlm.objectives import heads, masking, masking_units
+from mlm.objectives import heads, masking
 
 TERM = "replaced_token_detection"
 NATS, WEIGHT = f"{TERM}_nats", f"{TERM}_weight"
+LOSS = Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True)
+ACCURACY = Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True)
+ORIGINAL = ("original",), "share of replaced tokens"  # columns and name of the reference
 SCORES = (
-    Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True),
-    Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True),
-    Score(
-        "original_loss",
-        "loss of the share of replaced tokens",
-        ("original", WEIGHT),
-        "entropy",
-        unit="nats per token",
-        reference="share of replaced tokens",
-        reference_for="loss",
+    LOSS,
+    ACCURACY,
+    make_reference(LOSS, "original_loss", "loss of the share of replaced tokens", *ORIGINAL)._replace(
+        function="entropy"
     ),
-    Score(
-        "original_accuracy",
-        "accuracy of always original",
-        ("original", WEIGHT),
-        share=True,
-        reference="share of replaced tokens",
-        reference_for="accuracy",
-    ),
+    make_reference(ACCURACY, "original_accuracy", "accuracy of always original", *ORIGINAL),
     Score(
         "generator_loss",
         "generator's held-out loss",
@@ -66,10 +56,7 @@ def build_generator_config(cfg: config.Config) -> config.Model:
 
 def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
     """The objective; the generator is that of `build_generator_config`. Samples are never special tokens."""
-    cdf_V = masking.compute_random_token_cdf(
-        np.frombuffer(dataset.unigram_counts, np.int64), cfg.mask.random_token_from == "uniform"
-    )
-    unit = masking_units.build_unit(cfg, dataset)
+    sample_masks = masking.build_sampler(cfg, dataset)
 
     def init(key, model):
         key_generator, key_hidden, key_label = jax.random.split(key, 3)
@@ -81,18 +68,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text, head = batch.text, params["objective"]
-        static_key_B = masking.derive_static_keys(hparams, batch) if train and batch.split_index_B is not None else None
-        rate = cfg.mask.max_rate if train else cfg.eval.mask_rate
-        masked, rest_key_B = masking.sample_masks(
-            key_B,
-            text.ids_BxL,
-            hparams,
-            num_slots=masking.count_slots(rate, dataset.seq_len, unit if train else None),
-            cdf_V=cdf_V,
-            static_key_B=static_key_B,
-            mask_unk=cfg.mask.mask_unk and train,
-            unit=unit if train else None,
-        )
+        masked, rest_key_B = sample_masks(batch, key_B, hparams, train=train)
         generator_key_B, key_B, sample_key_B = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(rest_key_B)
         (generator_h_BxLxD,) = generator.encode(
             head["generator"], text._replace(ids_BxL=masked.ids_BxL), key_B=generator_key_B if train else None
@@ -115,17 +91,14 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model)
         logit_BxL = heads.apply_dense(head["label"], hidden_BxLxD)[..., 0]
         nats_BxL = jax.nn.softplus(jnp.where(replaced_BxL, -logit_BxL, logit_BxL))
         sums = {
-            "correct": ((logit_BxL > 0) == replaced_BxL) * real_BxL,
-            "original": ~replaced_BxL * real_BxL,
-            "tokens": real_BxL,
-            "mlm_correct": correct_BxK,
+            "correct": (((logit_BxL > 0) == replaced_BxL) * real_BxL).sum(-1),
+            "original": (~replaced_BxL * real_BxL).sum(-1),
+            "mlm_correct": correct_BxK.sum(-1),
         }
-        counts = {"eligible": masked.num_eligible_B, "corrupted": masked.num_corrupted_B}
         return types.LossSums(
             {"mlm": nats_BxK.sum(-1), TERM: (nats_BxL * real_BxL).sum(-1)},
             {"mlm": masked.weights_BxK.sum(-1), TERM: real_BxL.sum(-1)},
-            {name: value_BxL.sum(-1) for name, value_BxL in sums.items()}
-            | {name: count_B.astype(jnp.float32) for name, count_B in counts.items()},
+            sums | masking.count_tokens(masked, text),
         )
 
     return types.Objective(
@@ -161,17 +134,12 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for several masks of an example, and a model that does not see its own token."""
     masking.check(cfg)
-    errors.require(
-        (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional"),
-        "config.model.directionality",
-        "bidirectional",
-        "mixed, since a bidirectional feedforward net does not see the token itself",
-    )
-    errors.require(
-        cfg.mask.masks_per_example == 1,
-        "config.mask.masks_per_example",
-        cfg.mask.masks_per_example,
-        "1, since config.objective is replaced_token_detection",
+    sees_token = (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional")
+    expected = "mixed, since a bidirectional feedforward net does not see the token itself"
+    errors.require(sees_token, "config.model.directionality", "bidirectional", expected)
+    is_single = cfg.mask.masks_per_example == 1
+    errors.require_field(
+        cfg, "mask.masks_per_example", is_single, "1, since config.objective is replaced_token_detection"
     )
 
 

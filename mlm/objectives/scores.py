@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 
 FIELD = "config.data.labelled.scores"
 
@@ -17,8 +17,7 @@ FIELD = "config.data.labelled.scores"
 def parse_score_names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ...]:
     """The names in config.data.labelled.scores, the main one first; the first of `known` where the field is empty.
 
-    Raises:
-        ConfigError: for a name that is not one of `known`, or one that stands twice.
+    Raises ConfigError for a name that is not one of `known`, or one that stands twice.
     """
     text = cfg.data.labelled.scores
     names = tuple(name.strip() for name in text.split(",")) if text else tuple(known[:1])
@@ -41,15 +40,8 @@ def build_accuracy_score(weight: str) -> Score:
 def build_f1_score(classes: Sequence[str], weight: str) -> Score:
     """F1 of the second of two classes. Raises ConfigError for any other number of classes."""
     errors.require(len(classes) == 2, FIELD, "f1", f"accuracy or matthews, since there are {len(classes)} classes")
-    return Score(
-        "f1",
-        f"held-out F1 of {classes[1]}",
-        ("true_positives", "predicted_1", "actual_1", weight),
-        "f1",
-        better=1,
-        share=True,
-        chart=True,
-    )
+    columns = ("true_positives", "predicted_1", "actual_1", weight)
+    return Score("f1", f"held-out F1 of {classes[1]}", columns, "f1", better=1, share=True, chart=True)
 
 
 def build_matthews_score(classes: Sequence[str], weight: str) -> Score:
@@ -81,14 +73,8 @@ def compute_correlation_columns(x_N: np.ndarray, y_N: np.ndarray) -> dict[str, n
     """
     x_N, y_N = (np.asarray(value_N, np.float64) for value_N in (x_N, y_N))
     x_N, y_N = x_N - np.median(x_N), y_N - np.median(y_N)
-    return {
-        "x": x_N,
-        "y": y_N,
-        "xx": x_N * x_N,
-        "yy": y_N * y_N,
-        "xy": x_N * y_N,
-        "spearman": _compute_spearman(x_N, y_N),
-    }
+    products = {"xx": x_N * x_N, "yy": y_N * y_N, "xy": x_N * y_N}
+    return {"x": x_N, "y": y_N, **products, "spearman": _compute_spearman(x_N, y_N)}
 
 
 def _compute_spearman(x_N, y_N):
@@ -104,10 +90,8 @@ def _compute_spearman(x_N, y_N):
     if min(var_x, var_y) < 1e-12:  # ranks that do not vary are all 1/2
         return np.zeros(len(x_N))
     cov_xy_N = u_N * v_N + _compute_mean_above(x_N, v_N) + _compute_mean_above(y_N, u_N) - 3 * (cov_xy + 0.25)
-    var_x_N, var_y_N = (
-        r_N * r_N + 2 * _compute_mean_above(value_N, r_N) - 3 * (variance + 0.25)
-        for value_N, r_N, variance in ((x_N, u_N, var_x), (y_N, v_N, var_y))
-    )
+    var_x_N = u_N * u_N + 2 * _compute_mean_above(x_N, u_N) - 3 * (var_x + 0.25)
+    var_y_N = v_N * v_N + 2 * _compute_mean_above(y_N, v_N) - 3 * (var_y + 0.25)
     rho = cov_xy / np.sqrt(var_x * var_y)
     return rho + cov_xy_N / np.sqrt(var_x * var_y) - rho / 2 * (var_x_N / var_x + var_y_N / var_y)
 
@@ -140,12 +124,8 @@ def compute_log_class_shares(dataset: types.DatasetInfo):
 def compute_majority_baseline(log_share_C, label, weight) -> dict:
     """Nats and correct predictions of the train split's class shares, in the shape of `label`."""
     majority, correct = log_share_C.argmax(), (label == log_share_C.argmax()) * weight
-    return {
-        "majority_nats": -log_share_C[label] * weight,
-        "majority_correct": correct,
-        "majority_true_positives": (majority == 1) * correct,
-        "majority_predicted": (majority == 1) * weight,
-    }
+    positives = {"majority_true_positives": (majority == 1) * correct, "majority_predicted": (majority == 1) * weight}
+    return {"majority_nats": -log_share_C[label] * weight, "majority_correct": correct, **positives}
 
 
 MAJORITY_COLUMNS = {
@@ -158,19 +138,11 @@ MAJORITY_COLUMNS = {
 def build_majority_scores(
     scores: Sequence[Score], dataset: types.DatasetInfo, columns: Mapping[str, tuple[str, ...]] = MAJORITY_COLUMNS
 ) -> tuple[Score, ...]:
-    """The scores of the majority class, where classes were counted; its correlations are always 0.
-
-    columns: by the name of a score the columns of the majority's, without the weight.
-    """
+    """The scores of the majority class, where classes were counted; columns: its own, by score, without the weight."""
+    majority = "majority class"
     return tuple(
-        score._replace(
-            name=f"majority_{score.name}",
-            title=score.title.replace("held-out", "majority class"),
-            columns=(*columns[score.name], score.columns[-1]),
-            better=0,
-            chart=False,
-            reference="majority class",
-            reference_for=score.name,
+        make_reference(
+            score, f"majority_{score.name}", score.title.replace("held-out", majority), columns[score.name], majority
         )
         for score in scores
         if score.name in columns and dataset.class_counts
@@ -181,12 +153,8 @@ def merge_windows(columns: Mapping[str, np.ndarray], weight: str, examples: Sequ
     """The columns with the sums of all windows of a sentence in its first row, and 0 in its others.
 
     Adds "unscored", how many of a sentence's labels have no prediction. A sentence of which some windows were not
-    evaluated counts nothing.
-
-    Args:
-        columns: sums of each row; arrays with a value for each token stay as they are.
-        weight: the column with the number of predictions.
-        examples: the sentences with "label", "row" and "rows"; of any other row nothing changes.
+    evaluated counts nothing. Columns with a value for each token stay as they are; weight: the column with the number
+    of predictions; examples: the sentences with "label", "row" and "rows".
     """
     count = len(columns[weight])
     merged = {name: value_Nx.copy() if value_Nx.ndim == 1 else value_Nx for name, value_Nx in columns.items()}

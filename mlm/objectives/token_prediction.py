@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config
-from mlm.base.estimates import Score
+from mlm.base import config, types
+from mlm.base.estimates import Score, make_reference
+from mlm.base.special import NUM_SPECIAL
 from mlm.objectives.cross_entropy import (
     blocked_cross_entropy,
     compute_logit,
@@ -19,23 +20,25 @@ from mlm.objectives.cross_entropy import (
 
 
 def compute_log_unigram(unigram_V: np.ndarray, possible_V: np.ndarray):
-    """log_share_V: log shares of the train split's tokens among the possible targets; -inf for all others.
-
-    One is added to each count, so that an unseen target has a finite baseline.
-    """
+    """log_share_V of the train split's tokens, plus one each, among the possible targets; -inf for all others."""
     smooth_V = np.where(possible_V, unigram_V + 1, 0)
     with np.errstate(divide="ignore"):
         return jax.device_put(np.log(smooth_V / smooth_V.sum()).astype(np.float32))
+
+
+def compute_word_log_unigram(dataset: types.DatasetInfo):
+    """`compute_log_unigram` where all tokens but the special ones are targets."""
+    unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
+    return compute_log_unigram(unigram_V, np.arange(len(unigram_V)) >= NUM_SPECIAL)
 
 
 def compute_token_loss(params, model, h_BxKxD, target_BxK):
     """(nats_BxK, correct_BxK): correct where the target is the first entry of the vocabulary with the largest logit."""
     if model.vocab_block:
         h_NxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD.reshape(-1, h_BxKxD.shape[-1]))
-        nats_N, correct_N = measure_blocked_cross_entropy(
-            model.vocab_block, h_NxD, table_VxD, bias_V, target_BxK.reshape(-1)
-        )
-        return nats_N.reshape(target_BxK.shape), correct_N.reshape(target_BxK.shape)
+        target_N = target_BxK.reshape(-1)
+        values = measure_blocked_cross_entropy(model.vocab_block, h_NxD, table_VxD, bias_V, target_N)
+        return tuple(x_N.reshape(target_BxK.shape) for x_N in values)
     logits_BxKxV = model.logits(params, h_BxKxD)
     label_BxK = jnp.take_along_axis(logits_BxKxV, target_BxK[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK, logits_BxKxV.argmax(-1) == target_BxK
@@ -44,23 +47,17 @@ def compute_token_loss(params, model, h_BxKxD, target_BxK):
 def compute_token_loss_fast(params, model, h_BxKxD, target_BxK, smoothing: float = 0.0, z_loss: float = 0.0):
     """`compute_token_loss`, where ties count as correct: that saves a pass over the logits.
 
-    Args:
-        params: of the model.
-        model: has the output layer.
-        h_BxKxD: states.
-        target_BxK: the token that each state predicts.
-        smoothing: share of a target's probability that is spread evenly over the vocabulary, itself included (Szegedy
-            et al. 2016, section 7).
-        z_loss: weight of the squared log-sum-exp of the logits, which is added (Chowdhery et al. 2022, section 5).
+    smoothing: share of a target's probability that is spread evenly over the vocabulary, itself included (Szegedy et
+    al. 2016, section 7). z_loss: weight of the squared log-sum-exp of the logits, which is added (Chowdhery et al.
+    2022, section 5).
     """
     if model.lm_head is not None:
         h_BxKxD, table_VxD, bias_V = model.lm_head(params, h_BxKxD)
         h_NxD, target_N = h_BxKxD.reshape(-1, h_BxKxD.shape[-1]), target_BxK.reshape(-1)
-        compute_nats = (
-            functools.partial(blocked_cross_entropy, model.vocab_block) if model.vocab_block else cross_entropy
-        )
-        cross_entropy_N, correct_N = compute_nats(h_NxD, table_VxD, bias_V, target_N)
-        nats_N = cross_entropy_N
+        blocked = functools.partial(blocked_cross_entropy, model.vocab_block)
+        compute_nats = blocked if model.vocab_block else cross_entropy
+        nats_N, correct_N = compute_nats(h_NxD, table_VxD, bias_V, target_N)
+        cross_entropy_N = nats_N
         if smoothing:
             nats_N += smoothing * compute_logit_margin(h_NxD, table_VxD, bias_V, target_N)
         if z_loss:
@@ -90,34 +87,14 @@ def compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:
 
 def build_scores(term: str, unit: str) -> tuple[Score, ...]:
     """Loss, perplexity and accuracy of a term's predictions and of the unigram baseline."""
-    nats, correct, weight = f"{term}_nats", "correct", f"{term}_weight"
-    return (
+    nats, weight = f"{term}_nats", f"{term}_weight"
+    scores = (
         Score("loss", "held-out loss", (nats, weight), unit=unit, better=-1, chart=True),
         Score("perplexity", "held-out perplexity", (nats, weight), "exp_mean", format=".2f", better=-1),
-        Score("accuracy", "held-out accuracy", (correct, weight), better=1, share=True, chart=True),
-        Score(
-            "unigram_loss",
-            "unigram loss",
-            ("unigram_nats", weight),
-            unit=unit,
-            reference="unigram",
-            reference_for="loss",
-        ),
-        Score(
-            "unigram_perplexity",
-            "unigram perplexity",
-            ("unigram_nats", weight),
-            "exp_mean",
-            format=".2f",
-            reference="unigram",
-            reference_for="perplexity",
-        ),
-        Score(
-            "unigram_accuracy",
-            "unigram accuracy",
-            ("unigram_correct", weight),
-            share=True,
-            reference="unigram",
-            reference_for="accuracy",
-        ),
+        Score("accuracy", "held-out accuracy", ("correct", weight), better=1, share=True, chart=True),
+    )
+    unigram_columns = ("unigram_nats", "unigram_nats", "unigram_correct")
+    return *scores, *(
+        make_reference(score, f"unigram_{score.name}", f"unigram {score.name}", (column,), "unigram")
+        for score, column in zip(scores, unigram_columns, strict=True)
     )

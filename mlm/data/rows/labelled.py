@@ -12,6 +12,7 @@ import numpy as np
 from absl import logging
 
 from mlm.base import config, types, warnings_
+from mlm.base.labelled_objectives import LabelKind, has_kind
 from mlm.base.special import PAD
 from mlm.data.rows import columns, loader, store
 from mlm.data.rows.columns import PackedDataset
@@ -142,7 +143,7 @@ def _list_columns(cfg, vocab_size):
 
 
 def _list_counted(cfg, classes):
-    return QUESTION_KINDS if cfg.objective == "extractive_qa" else classes
+    return QUESTION_KINDS if has_kind(cfg.objective, LabelKind.ANSWERS) else classes
 
 
 def _count_labels(examples, classes, label_counts):

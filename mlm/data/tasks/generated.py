@@ -6,6 +6,7 @@ import hashlib
 import json
 
 from mlm.base import config
+from mlm.base.labelled_objectives import has_classes
 from mlm.base.rng_versions import RNG_VERSIONS
 from mlm.data.language import tasks
 
@@ -22,7 +23,7 @@ def hash_content(data: config.Data) -> str:
 
 def list_classes(cfg: config.Config) -> tuple[str, ...]:
     """The names of the labels in their order; () for spans."""
-    return () if cfg.objective == "extractive_qa" else tasks.TASKS[cfg.data.task].list_labels(cfg.data.language)
+    return tasks.TASKS[cfg.data.task].list_labels(cfg.data.language) if has_classes(cfg.objective) else ()
 
 
 def make_readers(cfg: config.Config) -> dict:

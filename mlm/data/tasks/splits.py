@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import config, errors, text_files
+from mlm.base.labelled_objectives import LabelKind, has_classes, has_kind
 from mlm.data.tasks import conll, conllu, examples, generated, jsonl, squad, tasks, tsv
 from mlm.data.tasks.examples import Example
 from mlm.data.text import files
@@ -96,7 +97,7 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
 
     Of tags of a scheme both the beginning and the inside of every kind that the train split has, beside O.
     """
-    if cfg.objective not in tasks.CLASS_OBJECTIVES:
+    if not has_classes(cfg.objective):
         return ()
     if cfg.data.task in tasks.LANGUAGE_TASKS:
         return generated.list_classes(cfg)
@@ -127,17 +128,13 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
 
 def _make_label_parser(cfg, classes):
     """Makes the function that parses a label."""
-    if cfg.objective == "regression":
+    if has_kind(cfg.objective, LabelKind.NUMBER):
         return examples.parse_number
-    origin = (
-        "config.data.labelled.labels"
-        if cfg.data.labelled.labels
-        else (
-            "config.data.labelled.choice_columns, by number"
-            if cfg.objective == "multiple_choice"
-            else "the train split"
-        )
-    )
+    origin = "the train split"
+    if cfg.data.labelled.labels:
+        origin = "config.data.labelled.labels"
+    elif has_kind(cfg.objective, LabelKind.CHOICE):
+        origin = "config.data.labelled.choice_columns, by number"
 
     def parse_label(value, where):
         text_files.require_encodable(value, where)

@@ -7,15 +7,14 @@ from typing import Any
 from mlm.base import config, errors, fields
 from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField, fill_derived_fields
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_classes, has_kind
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
-from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tasks.task_specs import TASKS
 
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
 MAX_QUESTION_TOKENS = 64  # tokens of a question, at most
 LANGUAGE_TASKS = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
-CLASS_OBJECTIVES = tuple(name for name, objective in LABELLED_OBJECTIVES.items() if objective.has_classes)
 LABELLED_FIELDS = tuple(
     f"data.labelled.{field.name}" for field in dataclasses.fields(config.Labelled) if field.name != "scores"
 )
@@ -39,11 +38,13 @@ def _derive_objective(cfg):
 
 
 def _derive_scores(cfg):
-    if cfg.data.task in LANGUAGE_TASKS and cfg.objective == "extractive_qa":
-        return "exact,f1"  # the optimum is that of the exact match
-    if cfg.objective == "tagging" and cfg.data.labelled.scheme:
-        return "f1,accuracy"
-    return LABELLED_OBJECTIVES[cfg.objective].scores if cfg.objective in LABELLED_OBJECTIVES else ""
+    row = LABELLED_OBJECTIVES.get(cfg.objective)
+    if row is None:
+        return ""
+    special = (cfg.data.task in LANGUAGE_TASKS and row.language_scores) or (
+        cfg.data.labelled.scheme and row.scheme_scores
+    )
+    return special or row.scores
 
 
 def _derive_doc_stride(cfg):
@@ -159,12 +160,9 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
     """
     labelled, name = cfg.data.labelled, "config.data.labelled"
     errors.require_one_of(f"{name}.format", labelled.format, LABELLED_OBJECTIVES[cfg.objective].formats)
-    choice_columns = examples.list_choice_columns(labelled) if cfg.objective == "multiple_choice" else ()
-    columns = (
-        ()
-        if labelled.format == "squad"
-        else ("text_column", "label_column", *(("choice_columns",) if cfg.objective == "multiple_choice" else ()))
-    )
+    has_choices = has_kind(cfg.objective, LabelKind.CHOICE)
+    choice_columns = examples.list_choice_columns(labelled) if has_choices else ()
+    columns = () if labelled.format == "squad" else ("text_column", "label_column", *has_choices * ("choice_columns",))
     for field in (*required, "scores", *columns):
         errors.require(
             bool(getattr(labelled, field).strip()),
@@ -193,7 +191,7 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
     if labelled.format == "conllu":
         for field in ("text_column", "label_column", *(("head_column",) if labelled.head_column else ())):
             errors.require_one_of(f"{name}.{field}", getattr(labelled, field), conllu.COLUMNS)
-    if cfg.objective == "multiple_choice":
+    if has_choices:
         errors.require(
             len(set(choice_columns)) == len(choice_columns) > 1 and all(choice_columns),
             f"{name}.choice_columns",
@@ -206,7 +204,7 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
             labelled.labels,
             f"{len(choice_columns)} labels, one for each of {name}.choice_columns, in their order",
         )
-    if labelled.labels and cfg.objective in CLASS_OBJECTIVES:
+    if labelled.labels and has_classes(cfg.objective):
         labels = list_labels(labelled)
         errors.require(
             len(set(labels)) == len(labels) > 1 and all(labels),

@@ -54,7 +54,7 @@ def count_predictions(points, folder, measure) -> list[float]:
     return [
         cfg.train.batch_size
         * batch_warmup.compute_mean_fraction(cfg.train)
-        * objectives.estimate_predictions_per_token(cfg)
+        * objectives.OBJECTIVES[cfg.objective].predictions_per_token(cfg)
         * (count_tokens(cfg) if differ else 1)
         for cfg in points
     ]

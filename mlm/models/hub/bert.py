@@ -1,11 +1,14 @@
-"""The tensor names of BERT, RoBERTa, ELECTRA and similar models of `transformers`, mapped to our parameters.
+"""The config.json and the tensor names of BERT, RoBERTa, ELECTRA and similar models, mapped to ours."""
 
-The names are those that AutoModelForMaskedLM saves. A matrix in a file has shape (outputs, inputs), unlike ours.
-"""
+from collections.abc import Mapping
+from typing import Any
 
-import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import numpy as np
+
+from mlm.base import config, errors
+from mlm.base.special import CLS, PAD, SEP
+from mlm.models.hub import settings
+from mlm.models.hub.architecture import HubArchitecture, make_heads
 
 EMBEDDINGS = {
     "embeddings.word_embeddings": "token",
@@ -20,7 +23,7 @@ SIZE_FIELDS = {
     "mlp_dim": "intermediate_size",
     "num_heads": "num_attention_heads",
 }
-QKV = ("query", "key", "value")  # one matrix in our parameters
+DROPOUT_FIELDS = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
 LAYER_PARAMS = {"attention.output.dense": "attention.out", "intermediate.dense": "mlp.up", "output.dense": "mlp.down"}
 POST_NORM_PARAMS = LAYER_PARAMS | {"attention.output.LayerNorm": "attention_norm", "output.LayerNorm": "mlp_norm"}
 PRE_NORM_PARAMS = LAYER_PARAMS | {"attention.LayerNorm": "attention_norm", "intermediate.LayerNorm": "mlp_norm"}
@@ -28,126 +31,129 @@ BERT_LM_HEAD = {"cls.predictions.transform.dense": "transform", "cls.predictions
 ROBERTA_LM_HEAD = {"lm_head.dense": "transform", "lm_head.layer_norm": "transform_norm"}
 ELECTRA_LM_HEAD = {"generator_predictions.dense": "transform", "generator_predictions.LayerNorm": "transform_norm"}
 POOLER = "bert.pooler.dense"
-LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of sequence labels: tensor -> parameter
+BERT_HEAD = {POOLER: "pool", "classifier": "label"}  # of sequence labels: tensor -> parameter
+LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of all but BERT
 WORD_HEADS = {"tagging": {"classifier": ""}, "extractive_qa": {"qa_outputs": ""}}
-LEAVES = {
-    "table": {"weight": "embedding"},
-    "norm": {"weight": "scale", "bias": "bias"},
-    "dense": {"weight": "kernel", "bias": "bias"},
-}
-LEGACY_LEAVES = {"gamma": "weight", "beta": "bias"}
+REQUIRED_SETTINGS = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}  # our models have no other values
+MODEL_FIELDS: dict[str, Any] = {
+    "family": "transformer",
+    "positions": "learned",
+    "directionality": "bidirectional",
+    "embed_norm": True,
+    "lm_head": "bert",
+}  # of all these models
 
 
-class HubArchitecture(NamedTuple):
-    """A model_type of transformers. The mappings are from tensor names to our parameters."""
-
-    prefix: str  # of all tensors except the output layer's
-    model_class: str  # the class that AutoModelForMaskedLM builds
-    norm_placement: str  # config.model.norm_placement
-    layer_params: Mapping[str, str]  # of a layer
-    lm_head: Mapping[str, str]  # of the output layer
-    lm_head_bias: str  # name of the output layer's bias
-    decoder: str  # of the output layer's table and bias, where they are not those of the embeddings and of the head
-    positions_after_pad: bool  # positions start after the padding token's id, as in fairseq; else at 0
-    heads: Mapping[str, Mapping[str, str]]  # of labels: by objective, tensor -> the objective's parameter
-    pooler: str = "bert"  # config.finetune.pooler
-
-
-def _roberta_architecture(prefix, model_class, norm_placement="post", layer_params=POST_NORM_PARAMS):
-    heads = make_heads(LABEL_HEAD, {f"{prefix}.pooler.dense": "pool", "classifier": "label"})
-    head = ROBERTA_LM_HEAD, "lm_head.bias", "lm_head.decoder"
-    return HubArchitecture(prefix, model_class, norm_placement, layer_params, *head, True, heads)
-
-
-def make_heads(
-    label_head: Mapping[str, str],
-    choice_head: Mapping[str, str],
-    word_heads: Mapping[str, Mapping[str, str]] = WORD_HEADS,
-) -> dict[str, Mapping[str, str]]:
-    """The heads of an architecture by objective, of which classification and regression share one."""
-    return {**dict.fromkeys(("classification", "regression"), label_head), "multiple_choice": choice_head, **word_heads}
-
-
-ARCHITECTURES = {
-    "bert": HubArchitecture(
-        "bert",
-        "BertForMaskedLM",
-        "post",
-        POST_NORM_PARAMS,
-        BERT_LM_HEAD,
-        "cls.predictions.bias",
-        "cls.predictions.decoder",
-        False,
-        make_heads({POOLER: "pool", "classifier": "label"}, {POOLER: "pool", "classifier": "label"}),
-    ),
-    "roberta": _roberta_architecture("roberta", "RobertaForMaskedLM"),
-    "xlm-roberta": _roberta_architecture("roberta", "XLMRobertaForMaskedLM"),
-    "roberta-prelayernorm": _roberta_architecture(
-        "roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", "pre", PRE_NORM_PARAMS
-    ),
-    "electra": HubArchitecture(
-        "electra",
-        "ElectraForMaskedLM",
-        "post",
-        POST_NORM_PARAMS,
-        ELECTRA_LM_HEAD,
-        "generator_lm_head.bias",
-        "generator_lm_head",
-        False,
-        make_heads(LABEL_HEAD, {"sequence_summary.summary": "pool", "classifier": "label"}),
-        "electra",
-    ),
-}
-BUFFERS = ("position_ids", "token_type_ids")  # buffers of older files
-
-
-class TensorMapping(NamedTuple):
-    """A tensor of a file, and the parameter of ours, or the part of it, that it holds."""
-
-    name: str
-    path: tuple[str, ...]  # of our parameter
-    layer: int | None = None  # index on the leading axis of our parameter
-    qkv_index: int | None = None  # index in QKV, which are concatenated on the last axis of our parameter
-    lm_head: bool = False  # whether it belongs to the output layer
-    transposed: bool = False  # whether its outputs come first
-
-
-def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:
-    """All tensors of a model with num_layers layers; is_tied: the output layer's table is that of the embeddings."""
-    for name, path in EMBEDDINGS.items():
-        yield from _map_leaves(f"{architecture.prefix}.{name}", path)
-    for layer in range(num_layers):
-        prefix, layer_path = f"{architecture.prefix}.encoder.layer.{layer}", "body.stack.layers.layer"
-        for index, name in enumerate(QKV):
-            yield from _map_leaves(
-                f"{prefix}.attention.self.{name}", f"{layer_path}.attention.qkv", layer=layer, qkv_index=index
-            )
-        for name, path in architecture.layer_params.items():
-            yield from _map_leaves(f"{prefix}.{name}", f"{layer_path}.{path}", layer=layer)
-    if architecture.norm_placement == "pre":
-        yield from _map_leaves(f"{architecture.prefix}.LayerNorm", "body.norm")
-    for name, path in architecture.lm_head.items():
-        yield from _map_leaves(name, path, lm_head=True)
-    if not is_tied:
-        yield TensorMapping(f"{architecture.decoder}.weight", ("output", "embedding"), lm_head=True)
-    bias = architecture.lm_head_bias if is_tied else f"{architecture.decoder}.bias"
-    yield TensorMapping(bias, ("bias",), lm_head=True)
-
-
-def _map_leaves(name, path, **fields) -> Iterator[TensorMapping]:
-    module = "norm" if "norm" in name.lower().rpartition(".")[2] else "table" if "_embeddings" in name else "dense"
-    for tensor, leaf in LEAVES[module].items():
-        yield TensorMapping(f"{name}.{tensor}", (*path.split("."), leaf), **fields, transposed=leaf == "kernel")
-
-
-def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = True) -> str:
-    """The name that transformers saves today: older files say gamma and beta, files of an encoder lack the prefix."""
-    stem, _, last = name.rpartition(".")
-    name = f"{stem}.{LEGACY_LEAVES.get(last, last)}" if stem.endswith("LayerNorm") else name
-    if is_tied and name == f"{architecture.decoder}.bias":
-        return architecture.lm_head_bias
-    return (
-        f"{architecture.prefix}.{name}"
-        if re.match(r"(embeddings|embeddings_project|encoder|pooler|LayerNorm)\.", name)
-        else name
+def _make_architecture(prefix, model_class, lm_head, bias, decoder, label_head, choice_head, **fields):
+    return HubArchitecture(
+        prefix,
+        model_class,
+        **{"norm_placement": "post", "layer_params": POST_NORM_PARAMS} | fields,
+        embeddings=EMBEDDINGS,
+        layers="encoder.layer",
+        lm_head=lm_head,
+        lm_head_bias=bias,
+        decoder=decoder,
+        heads=make_heads(label_head, choice_head, WORD_HEADS),
+        qkv="attention.self",
+        buffers=("position_ids", "token_type_ids"),
     )
+
+
+def _make_roberta(prefix, model_class, **fields):
+    choice_head = {f"{prefix}.pooler.dense": "pool", "classifier": "label"}
+    head = ROBERTA_LM_HEAD, "lm_head.bias", "lm_head.decoder", LABEL_HEAD, choice_head
+    return _make_architecture(prefix, model_class, *head, positions_after_pad=True, **fields)
+
+
+PRE_NORM_FIELDS = {"norm_placement": "pre", "layer_params": PRE_NORM_PARAMS, "final_norm": "LayerNorm"}
+ARCHITECTURES = {
+    "bert": _make_architecture(
+        *("bert", "BertForMaskedLM", BERT_LM_HEAD, "cls.predictions.bias", "cls.predictions.decoder"),
+        *(BERT_HEAD, BERT_HEAD),
+    ),
+    "roberta": _make_roberta("roberta", "RobertaForMaskedLM"),
+    "xlm-roberta": _make_roberta("roberta", "XLMRobertaForMaskedLM"),
+    "roberta-prelayernorm": _make_roberta("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", **PRE_NORM_FIELDS),
+    "electra": _make_architecture(
+        *("electra", "ElectraForMaskedLM", ELECTRA_LM_HEAD, "generator_lm_head.bias", "generator_lm_head"),
+        *(LABEL_HEAD, {"sequence_summary.summary": "pool", "classifier": "label"}),
+        pooler="electra",
+    ),
+}
+
+
+def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
+    """(config.model, vocabulary size, positions before the first token's) of a config.json that our models can be."""
+    architecture = ARCHITECTURES[config_json["model_type"]]
+    settings.require_settings(where, config_json, REQUIRED_SETTINGS)
+    sizes = settings.get_sizes(where, config_json, SIZE_FIELDS)
+    first = (
+        settings.get_integer(where, config_json, "pad_token_id", 0, 1) + 1 if architecture.positions_after_pad else 0
+    )
+    num_positions = settings.get_integer(where, config_json, "max_position_embeddings", 1)
+    expected = f"more than {first}, which is the first token's position (pad_token_id + 1)"
+    errors.require(num_positions > first, f"{where}: max_position_embeddings", num_positions, expected)
+    eps = settings.get_epsilon(where, config_json, "layer_norm_eps", 1e-12)
+    activation = settings.get_activation(where, config_json, "hidden_act", "gelu")
+    if config_json["model_type"] == "electra":
+        embedding_dim = settings.get_integer(where, config_json, "embedding_size", 1, 128)
+        sizes["embedding_dim"] = 0 if embedding_dim == sizes["width"] else embedding_dim
+    model = config.Model(
+        **MODEL_FIELDS,
+        norm_placement=architecture.norm_placement,
+        norm_eps=eps,
+        max_positions=num_positions - first,
+        type_vocab_size=settings.get_integer(where, config_json, "type_vocab_size", 1, 2),
+        activation=activation,
+        lm_head_activation=activation if architecture.lm_head is BERT_LM_HEAD else "gelu",
+        tie_embeddings=settings.is_tied(where, config_json),
+        init_std=settings.get_fraction(where, config_json, "initializer_range", 0.02),
+        **sizes,
+        **settings.get_dropout(where, config_json, DROPOUT_FIELDS, 0.1),
+    )
+    return model, settings.get_integer(where, config_json, "vocab_size", 1), first
+
+
+def build_config_json(model: config.Model, order_V: np.ndarray, *, is_electra: bool = False) -> dict[str, Any]:
+    """The config.json of a model of ours; one with factorised embeddings is an ELECTRA, with one token type a RoBERTa.
+
+    order_V and is_electra: as in hub.build_config_json. Raises ConfigError if no class of transformers can read the
+    model.
+    """
+    settings.require_fields(model, MODEL_FIELDS, "transformers needs")
+    is_electra = is_electra or model.embedding_dim not in (0, model.width)
+    placements = ("post",) if is_electra else ("pre", "post")
+    errors.require_one_of("config.model.norm_placement", model.norm_placement, placements)
+    if is_electra:
+        name = "electra"
+    elif model.norm_placement == "pre":
+        name = "roberta-prelayernorm"
+    else:
+        name = "roberta" if model.type_vocab_size == 1 else "bert"
+    settings.require_default_blocks(model, name)
+    architecture, pad = ARCHITECTURES[name], int(order_V[PAD])
+    head_activation = model.activation if architecture.lm_head is BERT_LM_HEAD else "gelu"
+    settings.require_fields(model, {"lm_head_activation": head_activation}, f"transformers' {name} needs")
+    return {
+        "architectures": [architecture.model_class],
+        "model_type": name,
+        "vocab_size": len(order_V),
+        **{name: getattr(model, field) for field, name in (SIZE_FIELDS | DROPOUT_FIELDS).items()},
+        **({"embedding_size": model.embedding_dim or model.width} if is_electra else {}),
+        "max_position_embeddings": model.max_positions + (pad + 1 if architecture.positions_after_pad else 0),
+        "type_vocab_size": max(model.type_vocab_size, 1),
+        "layer_norm_eps": model.norm_eps,
+        "initializer_range": model.init_std or 0.02,
+        "hidden_act": settings.ACTIVATION_NAMES[model.activation],
+        "tie_word_embeddings": model.tie_embeddings,
+        **REQUIRED_SETTINGS,
+        "dtype": "float32",
+        "pad_token_id": pad,
+        "bos_token_id": int(order_V[CLS]),
+        "eos_token_id": int(order_V[SEP]),
+    }

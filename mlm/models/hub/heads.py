@@ -9,20 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.models.hub import bert, modern_bert
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind
+from mlm.models.hub import bert, modern_bert, settings
+from mlm.models.hub.architecture import LEAVES
 
 ARCHITECTURES = bert.ARCHITECTURES | modern_bert.ARCHITECTURES
 MASKED_LM_CLASS = "ForMaskedLM"
 # The end of the class's name by objective.
-CLASSES = {
-    "classification": "ForSequenceClassification",
-    "regression": "ForSequenceClassification",
-    "tagging": "ForTokenClassification",
-    "extractive_qa": "ForQuestionAnswering",
-    "multiple_choice": "ForMultipleChoice",
-}
-PROBLEM_TYPES = {"classification": "single_label_classification", "regression": "regression"}
-NUM_ENDS = 2  # logits of a token in extractive_qa: of the start and of the end
+CLASSES = {name: row.hub_class for name, row in LABELLED_OBJECTIVES.items() if row.hub_class}
+PROBLEM_TYPES = {name: row.problem_type for name, row in LABELLED_OBJECTIVES.items() if row.problem_type}
+NUM_ENDS = 2  # logits of a token for answers: of the start and of the end
 # ELECTRA's discriminator: tensor -> the parameter of replaced_token_detection.
 DISCRIMINATOR_HEAD = {
     "discriminator_predictions.dense": "hidden",
@@ -44,21 +40,16 @@ class LabelHead(NamedTuple):
     params: types.Params  # of the objective, numpy, float32
     pooler: str = "bert"  # config.finetune.pooler
     pooling: str = ""  # config.finetune.pooling; "" of heads for words
+    choices: tuple[str, ...] = ()  # names of the endings to choose from
 
 
 def read_label_head(
     where: str, config_json: Mapping[str, Any], tensors_path: str, tensors: Mapping[str, np.ndarray]
 ) -> LabelHead | None:
-    """The head for labels of a folder, or None if it has none.
+    """The head for labels of a folder, by its config.json and its tensors, or None if it has none.
 
-    Args:
-        where: the name of config.json in errors.
-        config_json: its content.
-        tensors_path: the name of the tensor file in errors.
-        tensors: its tensors by name.
-
-    Raises:
-        ConfigError: our objectives cannot represent the head, or a tensor is missing or of another shape.
+    where, tensors_path: the names of both in errors. Raises ConfigError if our objectives cannot represent the head, or
+    a tensor is missing or of another shape.
     """
     if not has_label_head(config_json):
         return None
@@ -71,18 +62,15 @@ def read_label_head(
         problem_type = config_json.get("problem_type") or default
         errors.require_one_of(f"{where}: problem_type", problem_type, list(PROBLEM_TYPES.values()))
         objective = next(name for name, value in PROBLEM_TYPES.items() if value == problem_type)
-        errors.require(
-            objective != "regression" or len(classes) == 1,
-            f"{where}: id2label",
-            len(classes),
-            f"one entry, since problem_type is {problem_type}",
-        )
-    if (architecture.pooler, objective) == ("electra", "multiple_choice"):
-        for name, expected in ELECTRA_SUMMARY.items():
-            value = config_json.get(name, expected)
-            errors.require(value == expected, f"{where}: {name}", value, f"{expected!r}")
-    num_labels = {"extractive_qa": NUM_ENDS, "multiple_choice": 1}.get(objective, len(classes))
-    absent_biases = _list_absent_biases(config_json)
+        is_single = LABELLED_OBJECTIVES[objective].label is not LabelKind.NUMBER or len(classes) == 1
+        expected = f"one entry, since problem_type is {problem_type}"
+        errors.require(is_single, f"{where}: id2label", len(classes), expected)
+    kind = LABELLED_OBJECTIVES[objective].label
+    if architecture.pooler == "electra" and kind is LabelKind.CHOICE:
+        settings.require_settings(where, config_json, ELECTRA_SUMMARY)
+    num_labels = {LabelKind.ANSWERS: NUM_ENDS, LabelKind.CHOICE: 1}.get(kind, len(classes))
+    is_optional = architecture.pooler == "modernbert"  # whose pooler may lack some biases
+    absent_biases = [path for path, name in OPTIONAL_BIASES.items() if is_optional and not config_json.get(name, False)]
     params: types.Params = {}
     for module, path in architecture.heads[objective].items():
         outputs = width if path.startswith("pool") else num_labels
@@ -96,29 +84,20 @@ def read_label_head(
             errors.require(x.shape == shape, f"{tensors_path}: {name}, its shape", x.shape, f"{shape}")
             layer[leaf] = np.ascontiguousarray(x.T)
         params |= {path: layer} if path else layer
-    if objective in ("regression", "extractive_qa"):
-        classes = ()
-    elif objective == "multiple_choice":
-        classes = CHOICES
+    choices = CHOICES if kind is LabelKind.CHOICE else ()
+    classes = classes if kind is LabelKind.CLASS else choices
     pooling = "" if objective in bert.WORD_HEADS else _read_pooling(where, config_json)
-    return LabelHead(objective, classes, params, architecture.pooler, pooling)
-
-
-def _list_absent_biases(config_json) -> tuple[str, ...]:
-    """The parameters that have no bias: a ModernBERT's pooler may lack those."""
-    names = OPTIONAL_BIASES if ARCHITECTURES[config_json["model_type"]].pooler == "modernbert" else {}
-    return tuple(path for path, name in names.items() if not config_json.get(name, False))
+    return LabelHead(objective, classes, params, architecture.pooler, pooling, choices)
 
 
 def _get_leaves(path: str) -> Mapping[str, str]:
-    return bert.LEAVES["norm" if path.endswith("norm") else "dense"]
+    return LEAVES["norm" if path.endswith("norm") else "dense"]
 
 
 def _read_pooling(where, config_json) -> str:
     """config.finetune.pooling."""
     value: Any = config_json.get("classifier_pooling", "cls")
-    names = list(POOLINGS.values())
-    errors.require(value in names, f"{where}: classifier_pooling", value, " or ".join(names))
+    errors.require(value in POOLINGS.values(), f"{where}: classifier_pooling", value, " or ".join(POOLINGS.values()))
     return next(pooling for pooling, name in POOLINGS.items() if name == value)
 
 
@@ -134,10 +113,7 @@ def get_model_class(config_json: Mapping[str, Any]) -> str:
 
 
 def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
-    """BERT's pooler, which fine-tuning continues to train; None if there is none.
-
-    An untrained pooler in RoBERTa's files is ignored, as transformers does.
-    """
+    """BERT's pooler, which fine-tuning trains on, or None; RoBERTa's untrained one is ignored as in transformers."""
     names = [f"{bert.POOLER}.weight", f"{bert.POOLER}.bias"]
     if not all(name in tensors for name in names):
         return None
@@ -146,25 +122,17 @@ def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
 
 
 def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of config.json that describe the head of a fine-tuned model.
+    """The entries of config.json that describe the head of a fine-tuned model; config_json: those of its encoder.
 
-    Args:
-        cfg: of the fine-tuned run.
-        classes: names of its classes.
-        config_json: the entries that describe the encoder.
-
-    Raises:
-        ConfigError: no class of transformers has such a head.
+    Raises ConfigError if no class of transformers has such a head.
     """
-    errors.require(
-        cfg.objective in CLASSES,
-        "config.objective",
-        cfg.objective,
-        f"{', '.join(CLASSES)}, which transformers has classes for",
+    errors.require_field(
+        cfg, "objective", cfg.objective in CLASSES, f"{', '.join(CLASSES)}, which transformers has classes for"
     )
     architecture, model_type = ARCHITECTURES[config_json["model_type"]], config_json["model_type"]
     expected = {"layer_features": ("last",)}
-    if cfg.objective == "tagging":
+    labelled = LABELLED_OBJECTIVES[cfg.objective]
+    if labelled.tags_words:
         expected |= {"head": ("linear",)}
     if cfg.objective not in bert.WORD_HEADS:
         expected |= {"pooling": tuple(POOLINGS) if architecture.pooler == "modernbert" else ("first",)}
@@ -182,7 +150,7 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
         head_fields["classifier_pooling"] = POOLINGS[cfg.finetune.pooling]
     if cfg.objective in PROBLEM_TYPES:
         head_fields["problem_type"] = PROBLEM_TYPES[cfg.objective]
-    if cfg.objective in ("extractive_qa", "multiple_choice"):
+    if labelled.label in (LabelKind.ANSWERS, LabelKind.CHOICE):
         return head_fields
     labels = dict(enumerate(classes or ("value",)))
     return head_fields | {
@@ -197,11 +165,8 @@ def export_tensors(objective: str, params: types.Params, config_json: Mapping[st
     tensors = {}
     for module, path in heads[objective].items():
         layer = params[path] if path else params
-        tensors |= {
-            f"{module}.{tensor}": np.asarray(layer[leaf]).T
-            for tensor, leaf in _get_leaves(path).items()
-            if leaf in layer
-        }
+        leaves = {tensor: leaf for tensor, leaf in _get_leaves(path).items() if leaf in layer}
+        tensors |= {f"{module}.{tensor}": np.asarray(layer[leaf]).T for tensor, leaf in leaves.items()}
     return tensors
 
 
@@ -222,12 +187,8 @@ def _read_classes(where, config_json) -> tuple[str, ...]:
     labels = config_json.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     is_valid = isinstance(labels, dict) and all(isinstance(label, str) for label in labels.values())
     errors.require(is_valid, f"{where}: id2label", labels, "names by number")
-    errors.require(
-        {*labels} == {str(number) for number in range(len(labels))},
-        f"{where}: id2label",
-        list(labels),
-        "each number from 0 on",
-    )
+    is_numbered = {*labels} == {str(number) for number in range(len(labels))}
+    errors.require(is_numbered, f"{where}: id2label", list(labels), "each number from 0 on")
     errors.require(
         len({*labels.values()}) == len(labels), f"{where}: id2label", [*labels.values()], "names that differ"
     )

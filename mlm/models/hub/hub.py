@@ -14,10 +14,10 @@ from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.models import transformer
 from mlm.models.hub import bert, gpt2, heads, modern_bert, settings, tensors
+from mlm.models.hub.architecture import QKV, canonical_name, map_tensors
 
-# The module with the tensor names of each model_type.
+# The module of each model_type.
 MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert) for name in module.ARCHITECTURES}
-CONFIG_MODULES = {bert: settings}  # where another module than that of the tensor names reads and builds config.json
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
 
@@ -45,14 +45,9 @@ def is_hub_folder(folder: Path | str) -> bool:
 
 
 def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
-    """The model of a folder.
+    """The model of a folder; order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
 
-    Args:
-        folder: with config.json and the tensors.
-        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
-
-    Raises:
-        ConfigError: a file is missing or damaged, our models cannot represent it, or the files do not match.
+    Raises ConfigError if a file is missing or damaged, our models cannot represent it, or the files do not match.
     """
     folder = Path(folder)
     where, tensors_path = str(folder / settings.CONFIG_FILE), str(folder / tensors.TENSOR_FILE)
@@ -66,8 +61,8 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     with tensors.open_tensors(folder) as file:
         names = _canonical_names(tensors_path, file.keys(), module, architecture, is_tied=model.tie_embeddings)
         shapes = _param_shapes(model, vocab_size)
-        map_tensors = functools.partial(module.map_tensors, architecture, is_tied=model.tie_embeddings)
-        outside_layers = {mapping.path: mapping for mapping in map_tensors(0)}
+        map_model = functools.partial(map_tensors, architecture, is_tied=model.tie_embeddings)
+        outside_layers = {mapping.path: mapping for mapping in map_model(0)}
         table, decoder = outside_layers["token", "embedding"].name, f"{architecture.decoder}.weight"
         if model.tie_embeddings and table not in names and decoder in names:  # a file may have either name
             names[table] = names.pop(decoder)
@@ -76,7 +71,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
         )
         has_lm_head = has_lm_head and not heads.has_label_head(config_json)
         mappings = []
-        for mapping in map_tensors(model.num_layers):
+        for mapping in map_model(model.num_layers):
             if mapping.path in shapes and (has_lm_head or not mapping.lm_head):
                 is_present = mapping.name in names  # the first missing tensor ends a config.json of a billion layers
                 errors.require(is_present, f"{tensors_path}: tensors", len(names), f"{mapping.name} among them")
@@ -93,12 +88,9 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     table_VxD = mapped[table]
     for name in [name for name in unused if name.startswith(f"{architecture.decoder}.")]:
         decoder = unused.pop(name)
-        errors.require(
-            decoder.ndim != 2 or np.array_equal(decoder, table_VxD),
-            f"{tensors_path}: {name}",
-            decoder.shape,
-            f"the embeddings of the vocabulary, or tie_word_embeddings: false in {settings.CONFIG_FILE}",
-        )
+        is_tied = decoder.ndim != 2 or np.array_equal(decoder, table_VxD)
+        expected = f"the embeddings of the vocabulary, or tie_word_embeddings: false in {settings.CONFIG_FILE}"
+        errors.require(is_tied, f"{tensors_path}: {name}", decoder.shape, expected)
     label_head = heads.read_label_head(where, config_json, tensors_path, unused)
     if ("position", "embedding") in outside_layers:
         name = outside_layers["position", "embedding"].name
@@ -115,14 +107,10 @@ def export_tensors(
     *,
     has_lm_head: bool = True,
 ) -> dict[str, np.ndarray]:
-    """The tensors of our parameters; the inverse of `read_folder`.
+    """The tensors of a model's parameters; the inverse of `read_folder`.
 
-    Args:
-        params: of the model.
-        config_json: the config.json of the folder.
-        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
-        unused_tensors: as in HubModel.
-        has_lm_head: whether to export the output layer over the vocabulary.
+    order_V: as there; unused_tensors: as in HubModel; has_lm_head: whether to export the output layer over the
+    vocabulary.
     """
     (module, architecture), exported = _get_mapping(config_json), dict(unused_tensors or {})
     leaves = {
@@ -131,12 +119,12 @@ def export_tensors(
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
     is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.SIZE_FIELDS["num_layers"]]
-    for mapping in module.map_tensors(architecture, num_layers, is_tied=is_tied):
+    for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
         x = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
-            x = np.split(x, len(bert.QKV), -1)[mapping.qkv_index]
+            x = np.split(x, len(QKV), -1)[mapping.qkv_index]
         if mapping.path in VOCABULARY_PARAMS:
             x = x[np.argsort(order_V)]
         if mapping.path[0] == "position":
@@ -157,22 +145,17 @@ def read_model_config(folder: Path | str) -> config.Model:
 def build_config_json(
     model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True, is_electra: bool = False
 ) -> dict[str, Any]:
-    """The config.json of a model of ours.
+    """The config.json of a model of ours; order_V: the id that the folder's tokenizer gives to each entry of our
+    vocabulary.
 
-    Args:
-        model: our config.
-        order_V: the id that the folder's tokenizer gives to each entry of our vocabulary.
-        has_lm_head: with an output layer over the vocabulary.
-        is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA.
-
-    Raises:
-        ConfigError: no class of transformers can read the model.
+    is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA. Raises ConfigError if no class of
+    transformers can read the model.
     """
     if has_lm_head and model.directionality == "causal":
         return gpt2.build_config_json(model, order_V)
     if model.family == "transformer" and model.positions == "rotary":
         return modern_bert.build_config_json(model, order_V)
-    return settings.build_config_json(model, order_V, is_electra=is_electra)
+    return bert.build_config_json(model, order_V, is_electra=is_electra)
 
 
 def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
@@ -192,7 +175,7 @@ def _read_model(where, config_json):
     errors.require(isinstance(model_type, str), f"{where}: model_type", model_type, f"one of {', '.join(names)}")
     errors.require_one_of(f"{where}: model_type", model_type, names)
     module = MAPPING_MODULES[model_type]
-    return CONFIG_MODULES.get(module, module).read_model(where, config_json)
+    return module.read_model(where, config_json)
 
 
 def compute_digest(folder: Path | str) -> str:
@@ -255,8 +238,8 @@ def _canonical_names(tensors_path, names_in_file, module, architecture, *, is_ti
     """The name in the file of each tensor, by its canonical name."""
     names: dict[str, str] = {}
     for name_in_file in names_in_file:
-        if not name_in_file.endswith(module.BUFFERS):
-            name = module.canonical_name(name_in_file, architecture, is_tied=is_tied)
+        if not name_in_file.endswith(architecture.buffers):
+            name = canonical_name(name_in_file, architecture, is_tied=is_tied)
             is_new = name not in names or name == architecture.lm_head_bias
             errors.require(is_new, f"{tensors_path}: {name_in_file}", names.get(name), "it once")
             names[name] = name_in_file
@@ -275,7 +258,7 @@ def _param_shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
 def _tensor_shape(mapping, shapes, first_position) -> tuple[int, ...]:
     shape = shapes[mapping.path][mapping.layer is not None :]
     if mapping.qkv_index is not None:
-        shape = (*shape[:-1], shape[-1] // len(bert.QKV))
+        shape = (*shape[:-1], shape[-1] // len(QKV))
     if mapping.path[0] == "position":
         shape = (shape[0] + first_position, shape[1])
     return shape[::-1] if mapping.transposed else shape
@@ -293,7 +276,7 @@ def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
             leaves[mapping.path] = np.zeros(x.shape, np.float32)
         leaf = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
-            leaf = np.split(leaf, len(bert.QKV), -1)[mapping.qkv_index]
+            leaf = np.split(leaf, len(QKV), -1)[mapping.qkv_index]
         leaf[...] = x.T if mapping.transposed else x
     tree: dict = {}
     for path, leaf in leaves.items():

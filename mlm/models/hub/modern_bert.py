@@ -4,8 +4,7 @@ One matrix holds query, key and value, and one both halves of the gated MLP, in 
 has no norm.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ from mlm.base import config, errors
 from mlm.base.special import CLS, PAD, SEP
 from mlm.models import positions
 from mlm.models.hub import settings
-from mlm.models.hub.bert import LEAVES, HubArchitecture, TensorMapping, make_heads
+from mlm.models.hub.architecture import HubArchitecture, make_heads
+from mlm.models.hub.bert import SIZE_FIELDS
 
 EMBEDDINGS = {"embeddings.tok_embeddings": "token", "embeddings.norm": "embed_norm"}
 LAYER_PARAMS = {
@@ -34,21 +34,17 @@ ARCHITECTURES = {
         "model",
         "ModernBertForMaskedLM",
         "pre",
+        EMBEDDINGS,
+        "layers",
         LAYER_PARAMS,
         LM_HEAD,
-        "decoder.bias",
-        "decoder",
-        False,
-        HEADS,
-        "modernbert",
+        lm_head_bias="decoder.bias",
+        decoder="decoder",
+        heads=HEADS,
+        final_norm="final_norm",
+        pooler="modernbert",
+        buffers=("_inv_freq",),
     )
-}
-BUFFERS = ("_inv_freq",)
-SIZE_FIELDS = {
-    "num_layers": "num_hidden_layers",
-    "width": "hidden_size",
-    "mlp_dim": "intermediate_size",
-    "num_heads": "num_attention_heads",
 }
 DROPOUT_FIELDS = {"dropout": "embedding_dropout", "attention_dropout": "attention_dropout"}
 ACTIVATIONS = {"gelu": "geglu", "silu": "swiglu"}  # config.model.activation, by hidden_activation
@@ -87,28 +83,15 @@ MODEL_FIELDS: dict[str, Any] = {
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
-    sizes: dict[str, Any] = {
-        field: settings.get_integer(where, config_json, name, 1) for field, name in SIZE_FIELDS.items()
-    }
-    settings.require_heads(where, sizes["width"], sizes["num_heads"])
-    eps = settings.get_fraction(where, config_json, "norm_eps", 1e-5)
-    errors.require(eps > 0, f"{where}: norm_eps", eps, "0 < value < 1")
-    activation: Any = config_json.get("hidden_activation", "gelu")
-    errors.require(
-        isinstance(activation, str), f"{where}: hidden_activation", activation, f"one of {', '.join(ACTIVATIONS)}"
-    )
-    errors.require_one_of(f"{where}: hidden_activation", activation, list(ACTIVATIONS))
-    dropout: dict[str, Any] = {
-        field: settings.get_fraction(where, config_json, name, 0.0) for field, name in DROPOUT_FIELDS.items()
-    }
+    sizes = settings.get_sizes(where, config_json, SIZE_FIELDS)
     model = config.Model(
         **MODEL_FIELDS,
         **sizes,
-        **dropout,
+        **settings.get_dropout(where, config_json, DROPOUT_FIELDS, 0.0),
         **_read_attention(where, config_json, sizes["num_layers"]),
         bias=_read_bias(where, config_json),
-        norm_eps=eps,
-        activation=ACTIVATIONS[activation],
+        norm_eps=settings.get_epsilon(where, config_json, "norm_eps", 1e-5),
+        activation=settings.get_activation(where, config_json, "hidden_activation", "gelu", ACTIVATIONS),
         lm_head_activation=settings.get_activation(where, config_json, "classifier_activation", "gelu"),
         tie_embeddings=settings.is_tied(where, config_json),
         max_positions=settings.get_integer(where, config_json, "max_position_embeddings", 1, 8192),
@@ -131,11 +114,9 @@ def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
     attention: dict[str, Any] = {field: _read_theta(where, config_json, *names) for field, names in ROPE_FIELDS.items()}
     every = settings.get_integer(where, config_json, "global_attn_every_n_layers", 1, DEFAULT_GLOBAL_EVERY)
     layer_types: Any = config_json.get("layer_types") or _make_layer_types(every, num_layers)
+    is_valid = isinstance(layer_types, list) and len(layer_types) == num_layers and {*layer_types} <= {GLOBAL, LOCAL}
     errors.require(
-        isinstance(layer_types, list) and len(layer_types) == num_layers and {*layer_types} <= {GLOBAL, LOCAL},
-        f"{where}: layer_types",
-        layer_types,
-        f"{GLOBAL} or {LOCAL} for each of {num_layers} layers",
+        is_valid, f"{where}: layer_types", layer_types, f"{GLOBAL} or {LOCAL} for each of {num_layers} layers"
     )
     if layer_types == [GLOBAL] * num_layers:
         return {"rope_theta": attention["rope_theta"], "local_window": 0}
@@ -169,12 +150,7 @@ def _read_theta(where, config_json, name, older_name, default) -> float:
 
 def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     """The config.json of a model of ours; raises ConfigError if the model is not a ModernBERT."""
-    for field, expected in MODEL_FIELDS.items():
-        value = getattr(model, field)
-        if (field, value) != ("embedding_dim", model.width):
-            errors.require(
-                value == expected, f"config.model.{field}", value, f"{expected}, which transformers' ModernBERT needs"
-            )
+    settings.require_fields(model, MODEL_FIELDS, "transformers' ModernBERT needs")
     for field, names in (("activation", [*ACTIVATIONS.values()]), ("lm_head_activation", [*settings.ACTIVATION_NAMES])):
         errors.require_one_of(f"config.model.{field}", getattr(model, field), names)
     local_theta = model.local_rope_theta or model.rope_theta
@@ -211,31 +187,3 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         **dict.fromkeys(("bos_token_id", "cls_token_id"), int(order_V[CLS])),
         **dict.fromkeys(("eos_token_id", "sep_token_id"), int(order_V[SEP])),
     }
-
-
-def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:
-    """All tensors of a model with num_layers layers; is_tied: the output layer's table is that of the embeddings."""
-    for name, path in EMBEDDINGS.items():
-        yield from _map_leaves(f"{architecture.prefix}.{name}", path)
-    for layer in range(num_layers):
-        for name, path in architecture.layer_params.items():
-            if layer or name != "attn_norm":
-                module = f"{architecture.prefix}.layers.{layer}.{name}"
-                yield from _map_leaves(module, f"body.stack.layers.layer.{path}", layer=layer)
-    yield from _map_leaves(f"{architecture.prefix}.final_norm", "body.norm")
-    for name, path in architecture.lm_head.items():
-        yield from _map_leaves(name, path, lm_head=True)
-    if not is_tied:
-        yield TensorMapping(f"{architecture.decoder}.weight", ("output", "embedding"), lm_head=True)
-    yield TensorMapping(architecture.lm_head_bias, ("bias",), lm_head=True)
-
-
-def _map_leaves(name, path, **fields) -> Iterator[TensorMapping]:
-    module = "table" if path == "token" else "norm" if path.endswith("norm") else "dense"
-    for tensor, leaf in LEAVES[module].items():
-        yield TensorMapping(f"{name}.{tensor}", (*path.split("."), leaf), **fields, transposed=leaf == "kernel")
-
-
-def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = True) -> str:
-    """The name that ModernBertForMaskedLM saves: files of an encoder lack the prefix."""
-    return f"{architecture.prefix}.{name}" if re.match(r"(embeddings|layers|final_norm)\.", name) else name

@@ -40,10 +40,7 @@ class ShardedTensors:
 
 @contextlib.contextmanager
 def open_tensors(folder: Path) -> Iterator:
-    """The open tensor file of a folder, or its shards, with keys(), get_slice(name).get_shape() and get_tensor(name).
-
-    Raises ConfigError if a file is missing, a pickle or damaged.
-    """
+    """The open tensor file or shards of a folder; raises ConfigError if one is missing, a pickle or damaged."""
     import safetensors
 
     path = folder
@@ -93,12 +90,8 @@ def list_shards(index: Path) -> list[Path]:
 def check_tensor(where: str, file, name: str, shape: tuple[int, ...] | None = None) -> None:
     """Raises ConfigError for a tensor of another shape or of no float type; does not read its values."""
     tensor = file.get_slice(name)
-    errors.require(
-        tensor.get_dtype() in FLOAT_TYPES,
-        f"{where}: {name}",
-        tensor.get_dtype(),
-        f"{' or '.join(FLOAT_TYPES)}; transformers' model.float().save_pretrained(FOLDER) writes F32",
-    )
+    expected = f"{' or '.join(FLOAT_TYPES)}; transformers' model.float().save_pretrained(FOLDER) writes F32"
+    errors.require(tensor.get_dtype() in FLOAT_TYPES, f"{where}: {name}", tensor.get_dtype(), expected)
     actual = tuple(tensor.get_shape())
     errors.require(shape is None or actual == shape, f"{where}: {name}, its shape", actual, f"{shape}")
 

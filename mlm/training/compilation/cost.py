@@ -1,6 +1,5 @@
 """The cost of a step by the compiler's own count: floating-point operations, and bytes of memory."""
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
@@ -17,6 +16,15 @@ from mlm.training.compilation import collectives, hlo, memory_traffic
 from mlm.training.step import parallel, program, trainable, update
 from mlm.training.step.fsdp import is_stacked
 from mlm.training.step.optimizers import OPTIMIZERS
+
+PLAIN_STEP = {  # runs that differ in these share a count and an abstract state, the same on every device
+    "train.steps": 1,
+    "train.grad_accum_steps": 1,
+    "train.batch_warmup_fraction": 0.0,
+    "parallel.mode": "data_parallel",
+    "model.remat": False,
+    "model.kernels": "reference",
+}
 
 
 def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
@@ -48,13 +56,8 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
     changes = {
         "model.scan_unroll": 0,
         "model.rnn_unroll": rnn_unroll,
-        "model.remat": False,
-        "model.kernels": "reference",  # the same on every device
         "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2,
-        "train.steps": 1,
-        "train.grad_accum_steps": 1,  # runs that differ in it, or in the next, share a count
-        "parallel.mode": "data_parallel",
-        "train.batch_warmup_fraction": 0.0,
+        **PLAIN_STEP,
     }
     static_cfg = program.clear_tokenizer_path(program.make_static_config(fields.override(cfg, changes)))
     num_layers = cfg.model.num_layers
@@ -103,18 +106,9 @@ def _count_lowered_flops(cfg: StaticConfig, vocab_size: int, frozen_stacks: froz
 
 def make_abstract_state(cfg: StaticConfig, vocab_size: int) -> types.TrainState:
     """The shapes of the state of a static config: the same however a step is made and however many there are."""
-    changes = {
-        "train.steps": 1,
-        "train.batch_size": 1,
-        "train.grad_accum_steps": 1,
-        "train.batch_warmup_fraction": 0.0,
-        "parallel.mode": "data_parallel",
-        "model.remat": False,
-        "model.kernels": "reference",
-        "model.scan_unroll": 1,
-        "model.rnn_unroll": 1,
-        "mask.max_rate": fields.DEFAULT["mask.max_rate"],
-    }
+    max_rate = fields.DEFAULT["mask.max_rate"]
+    changes = {"train.batch_size": 1, "model.scan_unroll": 1, "model.rnn_unroll": 1, "mask.max_rate": max_rate}
+    changes |= PLAIN_STEP
     return _make_abstract_state(fields.override(program.clear_tokenizer_path(cfg), changes), vocab_size)
 
 
@@ -124,6 +118,12 @@ def _make_abstract_state(cfg: StaticConfig, vocab_size: int):
     return jax.eval_shape(
         functools.partial(update.init_state, cfg, model, objective), program.make_placeholder_hparams(cfg)
     )
+
+
+SIZE_FIELDS = (  # on which the memory of a step depends
+    *(f"model.{name}" for name in ("num_layers", "width", "mlp_dim", "rnn_dim", "window")),
+    *("tokenizer.vocab_size", "pack.seq_len", "train.batch_size", "eval.batch_size"),
+)
 
 
 class StepCost(NamedTuple):
@@ -144,11 +144,9 @@ def read_cost(compiled: jax.stages.Compiled) -> StepCost:
     memory, text = compiled.memory_analysis(), compiled.as_text()
     assert memory is not None and text is not None
     found = collectives.read_collectives(text)
+    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return StepCost(
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.temp_size_in_bytes,
+        memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes,
         collectives.sum_bytes(found),
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
@@ -206,14 +204,8 @@ def check_memory(cfg: config.Config) -> None:
     """Raises ConfigError where a run's arrays certainly do not fit a device here; allocates and compiles nothing."""
     device_memory = parallel.device_memory()
     if estimate_max_memory(cfg) > device_memory and (min_memory := compute_min_memory(cfg)) > device_memory:
-        sizes = {name: getattr(cfg.model, name) for name in ("num_layers", "width", "mlp_dim", "rnn_dim", "window")}
-        sizes |= {
-            "vocab_size": cfg.tokenizer.vocab_size,
-            "seq_len": cfg.pack.seq_len,
-            "batch_size": cfg.train.batch_size,
-            "eval.batch_size": cfg.eval.batch_size,
-        }
-        shape = ", ".join(f"{name} = {value}" for name, value in sizes.items() if value)
+        flat = fields.flatten(cfg)
+        shape = ", ".join(f"{name} = {flat[name]}" for name in SIZE_FIELDS if flat[name])
         raise errors.ConfigError(
             f"config.model and its batches ({shape}): a device needs at least "
             f"{min_memory / 1e9:,.0f} GB, and a device here has {device_memory / 1e9:,.0f} GB; "
@@ -222,10 +214,7 @@ def check_memory(cfg: config.Config) -> None:
 
 
 def compute_min_memory(cfg: config.Config) -> int:
-    """The bytes that a device needs for a run at the least, whatever the compiler does.
-
-    Its share of the parameters, their gradients and the optimizer's moments, and `compute_activation_memory`.
-    """
+    """The bytes that a device needs at the least: parameters, gradients, moments, `compute_activation_memory`."""
     model, weight_size = cfg.model, _count_weight_bytes(cfg)
     weights = 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)  # whatever the architecture
     weights_memory = _divide_over_devices(cfg, weight_size * weights)
@@ -264,10 +253,7 @@ def estimate_max_memory(cfg: config.Config) -> int:
 
 
 def compute_activation_memory(cfg: config.Config) -> int:
-    """Bytes of a step's activations, or of an evaluation's embeddings where those are more.
-
-    Each layer's input, which the backward pass reads, and the attention of one layer.
-    """
+    """Bytes of each layer's input and one layer's attention, or of an evaluation's embeddings where those are more."""
     model, num_devices = cfg.model, parallel.describe_devices()["devices"]
     size = 2 if model.dtype == "bfloat16" else 4
     tokens = cfg.train.batch_size // (cfg.train.grad_accum_steps * num_devices) * cfg.pack.seq_len

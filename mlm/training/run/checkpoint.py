@@ -46,16 +46,16 @@ def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> oc
 def open_milestones(workdir: Path | str, *, exclusive: bool = True) -> ocp.CheckpointManager:
     """The parameters of a run directory at its milestones: none is ever removed. exclusive: as in `open_manager`."""
     options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=exclusive)
-    return ocp.CheckpointManager(get_storage(workdir).make_absolute(RunDirectory(workdir).milestones), options=options)
+    return ocp.CheckpointManager(_find_folder(workdir, "milestones"), options=options)
 
 
 def list_milestones(workdir: Path | str) -> list[int]:
     """The steps of a run's milestones, in order."""
-    return sorted(ocp.utils.checkpoint_steps(get_storage(workdir).make_absolute(RunDirectory(workdir).milestones)))
+    return sorted(ocp.utils.checkpoint_steps(_find_folder(workdir, "milestones")))
 
 
-def _find_folder(workdir):
-    return get_storage(workdir).make_absolute(RunDirectory(workdir).checkpoints)
+def _find_folder(workdir, name="checkpoints"):
+    return get_storage(workdir).make_absolute(getattr(RunDirectory(workdir), name))
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
@@ -87,10 +87,7 @@ def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data
 def load(
     workdir: Path | str, step: int | None, cfg: config.Config, data: dict, program: Program, *, exclusive: bool = True
 ) -> tuple[Snapshot, str]:
-    """The newest checkpoint, or the milestone or checkpoint of a step, and the digest of what was saved.
-
-    exclusive: as in `open_manager`. Raises as `restore` does, and ConfigError if there is none.
-    """
+    """The newest checkpoint, or that of a step or milestone, and the digest of what was saved; raises as `restore`."""
     milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
     is_milestone, number = step in milestones, max(steps, default=None) if step is None else step
     if number is None:
@@ -98,11 +95,9 @@ def load(
     available = sorted({*milestones, *steps})
     if number not in available:
         nearest = min(available, key=lambda other: abs(other - number), default=None)
-        raise errors.ConfigError(
-            f"run {str(workdir)!r}, step = {step!r}: expected a step that was kept: "
-            f"{', '.join(map(str, available)) or 'none yet'}"
-            + (f"; did you mean {nearest}?" if nearest is not None else "")
-        )
+        hint = f"; did you mean {nearest}?" if nearest is not None else ""
+        kept = f"a step that was kept: {', '.join(map(str, available)) or 'none yet'}"
+        raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}{hint}")
     target = _make_restore_target(cfg, program)
     with contextlib.closing((open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive)) as saved:
         try:
@@ -111,10 +106,8 @@ def load(
             if step is not None:
                 raise
             result = RunDirectory(workdir).result
-            removal = f"remove {result} and " if result.exists() else ""
-            raise files.DamagedFile(
-                f"{damaged}; {removal}start the run again: it continues from an intact checkpoint"
-            ) from None
+            remedy = f"{f'remove {result} and ' if result.exists() else ''}start the run again"
+            raise files.DamagedFile(f"{damaged}; {remedy}: it continues from an intact checkpoint") from None
         return snapshot, _read_origin(saved, number)["state"]
 
 
@@ -171,31 +164,16 @@ def check_clock() -> None:
 
 
 def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, snapshot: Snapshot) -> None:
-    """Starts saving a checkpoint with the run's identity and digests; returns before it is on disk.
-
-    data: the identity of the data.
-    """
+    """Starts saving a checkpoint with the run's identity and digests; returns before it is on disk."""
     check_clock()
-    origin = fields.build_identity(cfg, data) | {
-        "totals": dict(snapshot.totals),
-        "state": compute_digest(snapshot.state),
-    }
-    checkpoints.save(
-        int(snapshot.state.step),
-        args=ocp.args.Composite(
-            state=ocp.args.StandardSave(snapshot.state._asdict()), origin=ocp.args.JsonSave(files.add_digest(origin))
-        ),
-        force=True,
-    )
+    origin = {"totals": dict(snapshot.totals), "state": compute_digest(snapshot.state)}
+    origin = fields.build_identity(cfg, data) | origin
+    state, origin = ocp.args.StandardSave(snapshot.state._asdict()), ocp.args.JsonSave(files.add_digest(origin))
+    checkpoints.save(int(snapshot.state.step), args=ocp.args.Composite(state=state, origin=origin), force=True)
 
 
 class Checkpoint(Hook):
-    """The hook that saves checkpoints, and one where the run stops.
-
-    Args:
-        data: the identity of the data.
-        get_run_totals: gets what a checkpoint saves beside the state.
-    """
+    """The hook that saves checkpoints, and one where the run stops; get_run_totals: what it saves beside the state."""
 
     def __init__(
         self,
@@ -203,48 +181,39 @@ class Checkpoint(Hook):
         data: dict,
         program: Program,
         checkpoints: ocp.CheckpointManager,
-        get_run_totals: Callable[[], Mapping[str, Any]],
+        get_run_totals: Callable,
     ):
         self.cfg, self.data, self.program, self.checkpoints = cfg, data, program, checkpoints
         self.get_run_totals = get_run_totals
 
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint follows a step."""
-        train = self.cfg.train
-        is_last = step in (train.steps, extension.count_stable_steps(self.cfg))
-        return is_last or step % train.checkpoint_every == 0
+        is_last = step in (self.cfg.train.steps, extension.count_stable_steps(self.cfg))
+        return is_last or step % self.cfg.train.checkpoint_every == 0
 
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Starts saving, if that is due; if the run stops before its end, waits for the disk."""
         if stop or due:
-            snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_run_totals())
-            save(self.checkpoints, self.cfg, self.data, snapshot)
+            self.save(state)
         if stop and step != self.cfg.train.steps:
             self.checkpoints.wait_until_finished()
 
+    def save(self, state) -> None:
+        """Starts saving a state, with the run's totals."""
+        snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_run_totals())
+        save(self.checkpoints, self.cfg, self.data, snapshot)
 
-class MilestoneCheckpoint(Hook):
+
+class MilestoneCheckpoint(Checkpoint):
     """The hook that keeps the parameters at milestones, without the optimizer's state.
 
     It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has every milestone
     before it. One that comes again after a restart is written again.
-
-    Args:
-        data, get_run_totals: as in `Checkpoint`.
-        steps: of the milestones.
     """
 
-    def __init__(
-        self,
-        cfg: config.Config,
-        data: dict,
-        program: Program,
-        milestones: ocp.CheckpointManager,
-        steps: Collection[int],
-        get_run_totals: Callable[[], Mapping[str, Any]],
-    ):
-        self.cfg, self.data, self.program, self.milestones, self.steps = cfg, data, program, milestones, steps
-        self.get_run_totals = get_run_totals
+    def __init__(self, steps: Collection[int], *settings):
+        super().__init__(*settings)
+        self.steps = steps
 
     def is_due(self, step: int) -> bool:
         """Whether a milestone follows a step."""
@@ -253,22 +222,18 @@ class MilestoneCheckpoint(Hook):
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Saves, if that is due."""
         if due:
-            if step in self.milestones.all_steps():
-                self.milestones.delete(step)
-            params_alone = self.program.partitioner.snapshot_state(state._replace(opt_state=()))
-            save(self.milestones, self.cfg, self.data, Snapshot(params_alone, self.get_run_totals()))
-            self.milestones.wait_until_finished()
+            if step in self.checkpoints.all_steps():
+                self.checkpoints.delete(step)
+            self.save(state._replace(opt_state=()))
+            self.checkpoints.wait_until_finished()
 
 
 def restore(
     checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data: dict, target: types.TrainState
 ) -> Snapshot:
-    """Restores the checkpoint of a step.
+    """Restores the checkpoint of a step into the target: numpy arrays, or shapes and types with the shardings.
 
-    Args:
-        data: the identity of the data.
-        target: the shapes and types of the state, as numpy arrays, or with the shardings to restore into. Each process
-            then reads only the shards of its devices, however the state was sharded when it was saved.
+    Each process then reads only the shards of its devices, however the state was sharded when it was saved.
 
     Raises:
         DamagedFile: the checkpoint is not what was saved.
@@ -285,11 +250,9 @@ def restore(
         # Orbax silently casts to the target's type; its metadata has the type that was saved.
         stored = jax.tree.leaves(checkpoints.item_metadata(step)["state"])
         for (path, leaf), metadata in zip(jax.tree_util.tree_leaves_with_path(abstract), stored, strict=True):
+            is_same = np.dtype(metadata.dtype) == leaf.dtype
             errors.require(
-                np.dtype(metadata.dtype) == leaf.dtype,
-                f"checkpoint{jax.tree_util.keystr(path)}",
-                str(metadata.dtype),
-                f"the type {leaf.dtype}",
+                is_same, f"checkpoint{jax.tree_util.keystr(path)}", str(metadata.dtype), f"the type {leaf.dtype}"
             )
     except errors.ConfigError:
         raise
@@ -326,10 +289,7 @@ def _read_origin(checkpoints, step):
 
 
 def compute_digest(state: types.TrainState) -> str:
-    """The SHA-256 of a state's arrays, names and types: the same however the state is sharded.
-
-    No host holds more than one full array at a time.
-    """
+    """The SHA-256 of a state's arrays, names and types, however it is sharded; holds one full array at a time."""
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())

@@ -48,10 +48,7 @@ class RunDirectory:
         self.result = self.path / "result.json"  # a run that has it is done
 
     def lock(self):
-        """Makes the directory and holds it until the returned lease is closed.
-
-        Raises lease.FolderInUse if another process holds it.
-        """
+        """Makes the directory and holds it until the returned lease is closed; raises FolderInUse if another does."""
         message = f"config.workdir = {str(self.path)!r}: another process is training in it now"
         return get_storage(self.path).lock(self.path, message)
 
@@ -63,20 +60,22 @@ class RunDirectory:
         """The runs in the parent folder."""
         return [str(path.parent) for path in self.path.parent.glob("*/config.json")]
 
-    def _read(self, name: str) -> dict[str, Any] | None:
-        return files.read_json_with_digest(self.path / name)
+    def _read(self, name: str, *, check: bool = False) -> dict[str, Any] | None:
+        saved = files.read_json_with_digest(self.path / name)
+        if check and saved is not None:
+            fields.check_format(saved, str(self.path))
+        return saved
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         files.write_json_with_digest(self.path / name, value)
 
     def read_identity(self) -> dict | None:
-        """The identity of the run (base/fields.py), or None if there is no run.
+        """The identity of the run (base/fields.py), with "original" values if it was extended; None: there is no run.
 
-        If the run was extended, it also has its "original" values (extension.py). Raises ConfigError for a run of an
-        earlier version.
+        Raises ConfigError for a run of an earlier version.
         """
         try:
-            return self._check_format(self._read("config.json"))
+            return self._read("config.json", check=True)
         except files.DamagedFile:
             is_run = not hub.is_hub_folder(self.path)
             errors.require(is_run, "run", str(self.path), "a run's directory; init.hub takes a Hugging Face folder")
@@ -90,16 +89,8 @@ class RunDirectory:
             raise errors.ConfigError(f"run {str(self.path)!r}: expected the directory of a run{hint}")
         return saved
 
-    def _check_format(self, saved):
-        if saved is not None:
-            fields.check_format(saved, str(self.path))
-        return saved
-
     def check(self, cfg: config.Config) -> None:
-        """Raises ConfigError if there is a run of another config, of which cfg's is no extension.
-
-        Reads no data: `recover_finished` checks the rest when the data are there, which may take minutes.
-        """
+        """Raises ConfigError if there is a run of a config that cfg's does not extend; reads no data."""
         with files.recover_damaged():
             saved = self.read_identity()
             if saved is not None:
@@ -166,7 +157,7 @@ class RunDirectory:
 
     def read_result(self) -> dict | None:
         """The result of a run that is done, or None. Raises ConfigError for a run of an earlier version."""
-        return self._check_format(self._read("result.json"))
+        return self._read("result.json", check=True)
 
     def write_result(self, result: dict, columns: Columns) -> None:
         """Writes the columns of the held-out examples, the time at which the run ended, and last the result."""
@@ -196,8 +187,8 @@ class RunDirectory:
     def recover_finished(self, cfg: config.Config, data: dict, tokenizer: Tokenizer) -> dict | None:
         """The result of a run that is done and undamaged, or None. Raises ConfigError if there is another run.
 
-        A warning names each damaged file. The identity and the tokenizer are written again here. All other files are
-        written again from the newest checkpoint when the run is continued.
+        A warning names each damaged file. The identity and the tokenizer are written again here, all other files when
+        the run continues from its newest checkpoint.
         """
         saved = None
         with files.recover_damaged():
@@ -218,21 +209,15 @@ class RunDirectory:
         return None
 
     def archive_results(self, cfg: config.Config) -> None:
-        """Adds the number of steps to the names of the results from before the run was extended to cfg's steps.
-
-        result.json goes last.
-        """
+        """Adds the number of steps to the names of the results from before the run was extended to cfg's steps."""
         with contextlib.suppress(files.DamagedFile):
             result = self.read_result()
             if result is not None and result["steps"] != cfg.train.steps:
-                for name in ("held_out.npz", "evaluations.json", "result.json"):
+                for name in ("held_out.npz", "evaluations.json", "result.json"):  # the last says that the run is done
                     files.rename_with_suffix(self.path / name, str(result["steps"]))
 
     def read_evaluations(self, milestone: int | None = None) -> dict:
-        """The evaluations of the run's model, with its "fingerprint" and "step" at that time; {} if there are none.
-
-        milestone: of the model at this step; None: of the newest checkpoint's.
-        """
+        """The evaluations of the newest model or of a milestone's, with its "fingerprint" and "step"; {}: none."""
         return self._read(_name_evaluations(milestone)) or {}
 
     def write_evaluations(self, evaluations: dict, milestone: int | None = None) -> None:
@@ -251,9 +236,8 @@ class RunDirectory:
     def read_finished(self) -> dict | None:
         """A finished run as reports read it, or None: its result, with the directory that it is in now.
 
-        It also has "evaluations" and "summary": its evaluations at that step; "milestones": the same by
-        step, of each milestone; "history": the records of metrics.jsonl;
-        "held_out": columns; "provenance": the records of its starts, the last with the time when the run "ended".
+        It also has "evaluations" and their "summary", "milestones" with both by step, "history" (metrics.jsonl),
+        "held_out" (columns) and "provenance", the records of its starts, the last with the time when it "ended".
         """
         result = self.read_result()
         if result is None:

@@ -16,10 +16,7 @@ class DivergenceError(Exception):
 
 
 class DivergenceCheck(Hook):
-    """Raises DivergenceError, the same on every process; runs before the hooks that record a step or save its state.
-
-    checkpoints: orbax's manager of the run's checkpoints.
-    """
+    """Raises DivergenceError, the same on every process, before the hooks that record a step or save its state."""
 
     def __init__(self, cfg: config.Config, checkpoints):
         self.cfg, self.checkpoints = cfg, checkpoints

@@ -8,21 +8,9 @@ from mlm.data.tasks import task_specs, tasks
 GRID_FIELDS = ("learning_rates", "epochs", "batch_sizes")
 # Fields that each fine-tuning sets itself, so no variant may.
 RESERVED_FIELDS = (
-    "workdir",
-    "seed",
-    "data.task",
-    "data.task_path",
-    "optim.learning_rate",
-    "train.batch_size",
-    "train.steps",
-    "init.run",
-    "init.run_sha256",
-    "init.hub",
-    "init.hub_sha256",
-    "data.cache_dir",
-    "tokenizer.path",
-    "eval.batch_size",
-    "parallel.mode",
+    *("workdir", "seed", "optim.learning_rate", "train.batch_size", "train.steps", "eval.batch_size", "parallel.mode"),
+    *("data.task", "data.task_path", "data.cache_dir", "tokenizer.path"),
+    *("init.run", "init.run_sha256", "init.hub", "init.hub_sha256"),
 )
 FROM_SCRATCH = "from_scratch"  # stands in a variant like NAME=VALUE: without the run's parameters
 PARSERS = {str: str, int: int, float: float, bool: {"True": True, "False": False}.__getitem__}
@@ -49,19 +37,11 @@ def parse_variant(variant: str) -> dict[str, Any]:
         errors.require(bool(equals), field, word, f"NAME=VALUE, such as finetune.trainable_layers=0, or {FROM_SCRATCH}")
         fields.check_name(name)
         kind = type(fields.DEFAULT[name])
-        errors.require(
-            name not in (*RESERVED_FIELDS, *settings) and kind in PARSERS,
-            field,
-            word,
-            "a field that may be set here, once",
-        )
+        is_settable = name not in (*RESERVED_FIELDS, *settings) and kind in PARSERS
+        errors.require(is_settable, field, word, "a field that may be set here, once")
         is_architecture = name.startswith("model.") and not name.endswith("dropout")
-        errors.require(
-            FROM_SCRATCH in words or not is_architecture,
-            field,
-            word,
-            f"{FROM_SCRATCH} beside it: the model of a trained run cannot be changed",
-        )
+        is_free = FROM_SCRATCH in words or not is_architecture
+        errors.require(is_free, field, word, f"{FROM_SCRATCH} beside it: the model of a trained run cannot be changed")
         errors.require("/" not in text, field, word, "a value without /")
         try:
             settings[name] = PARSERS[kind](text)
@@ -78,19 +58,11 @@ def check(cfg: config.Config) -> None:
     for name, values in (("tasks", parse_tasks(cfg)), ("variants", parse_variants(cfg))):
         errors.require(len({*values}) == len(values), f"{field}.{name}", getattr(settings, name), "each once")
     file_task = next((name for name in parse_tasks(cfg) if name not in tasks.LANGUAGE_TASKS), None)
-    errors.require(
-        file_task is None or bool(settings.path.strip()),
-        f"{field}.path",
-        settings.path,
-        f"the folder that holds a folder {file_task!r} with the task's files, since {field}.tasks has it",
-    )
+    expected = f"the folder that holds a folder {file_task!r} with the task's files, since {field}.tasks has it"
+    errors.require_field(cfg, "downstream.path", file_task is None or bool(settings.path.strip()), expected)
     for name in GRID_FIELDS:
         values = getattr(settings, name)
-        errors.require(
-            len({*values}) == len(values) and (bool(values) or name == "learning_rates"),
-            f"{field}.{name}",
-            values,
-            "at least one value, each once",
-        )
+        is_valid = len({*values}) == len(values) and (bool(values) or name == "learning_rates")
+        errors.require(is_valid, f"{field}.{name}", values, "at least one value, each once")
     for variant in parse_variants(cfg):
         parse_variant(variant)

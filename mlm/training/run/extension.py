@@ -28,10 +28,7 @@ def count_stable_steps(cfg: config.Config) -> int:
 
 
 def match_saved_length(cfg: config.Config, saved: Mapping[str, Any], step: int) -> config.Config:
-    """cfg with the steps and the warm-up of a saved identity, if both runs are equal up to `step`; else cfg.
-
-    saved: the identity of a run (base/fields.py) or of a checkpoint.
-    """
+    """cfg with the length of a saved identity (run or checkpoint), if both are equal up to `step`; else cfg."""
     saved_cfg = fields.override(cfg, {name: saved["config"][name] for name in EXTENDABLE_FIELDS})
     same_warmup = optim.count_warmup_steps(saved_cfg.optim, saved_cfg.train.steps) == optim.count_warmup_steps(
         cfg.optim, cfg.train.steps
@@ -46,15 +43,10 @@ def get_original_values(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def extend_config(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[str, Any]) -> config.Config:
-    """The config of the run of an identity, extended to the steps of cfg; its own config if it has as many already.
+    """The config of the run of the identity `saved`, extended to cfg's steps; its own config if it has as many already.
 
-    Args:
-        cfg: with the warm-up that the run has, or that it began with.
-        data: the identity of the data.
-        saved: the identity of the run.
-
-    Raises:
-        ConfigError: cfg differs in more than the steps, has fewer, or has a schedule that depends on all steps.
+    cfg has the warm-up that the run has, or that it began with. Raises ConfigError if cfg differs in more than the
+    steps, has fewer, or has a schedule that depends on all steps.
     """
     values = {name: saved["config"][name] for name in EXTENDABLE_FIELDS}
     has_original_warmup = cfg.optim.warmup_fraction == get_original_values(saved)[WARMUP]
@@ -65,13 +57,11 @@ def extend_config(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[st
         return saved_cfg
     values = fields.flatten(cfg)
     for name, allowed in {"optim.schedule": optim.EXTENDABLE_SCHEDULES, **STEP_INDEPENDENT_VALUES}.items():
-        errors.require(
-            values[name] in allowed,
-            f"config.{name}",
-            values[name],
+        expected = (
             f"{' or '.join(map(str, allowed))} for a run to be extended; with {values[name]} every step "
             "depends on the number of all steps, so a longer run is another run: choose another "
-            "config.workdir",
+            "config.workdir"
         )
+        errors.require(values[name] in allowed, f"config.{name}", values[name], expected)
     num_warmup = optim.count_warmup_steps(saved_cfg.optim, saved_cfg.train.steps)
     return fields.override(cfg, {WARMUP: num_warmup / cfg.train.steps})

@@ -25,20 +25,10 @@ LEARNING_RATES = (2e-5, 3e-5, 5e-5)
 LEARNING_RATES_BY_WIDTH = {128: (5e-4, 1e-3, 2e-3), 256: (3e-4, 5e-4, 1e-3)}  # up to this width
 # Most examples of a task fit.
 SEQ_LENS = {
-    "topic": 32,
-    "pair": 32,
-    "tag": 32,
-    "subject": 32,
-    "sst2": 64,
-    "cola": 32,
-    "wnut17": 64,
-    "swag": 64,
+    **dict.fromkeys(("topic", "pair", "tag", "subject", "cola"), 32),
+    **dict.fromkeys(("sst2", "wnut17", "swag"), 64),
     "stsb": 96,
-    "mnli": 128,
-    "qnli": 128,
-    "qqp": 128,
-    "mrpc": 128,
-    "rte": 128,
+    **dict.fromkeys(("mnli", "qnli", "qqp", "mrpc", "rte"), 128),
 }
 
 
@@ -85,23 +75,17 @@ def list_trials(cfg: config.Config) -> list[Trial]:
 def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     """The fields that a trial sets, by dotted name; cfg: the config of the pretrained run."""
     path = {} if trial.task in tasks.LANGUAGE_TASKS else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
-    return (
-        path
-        | {
-            "data.task": trial.task,
-            "train.batch_size": trial.batch_size,
-            "optim.learning_rate": trial.learning_rate,
-            "seed": (cfg.seed * SEED_STRIDE + trial.seed) % 2**32,
-        }
-        | downstream.parse_variant(trial.variant)
-    )
+    overrides = {
+        "data.task": trial.task,
+        "train.batch_size": trial.batch_size,
+        "optim.learning_rate": trial.learning_rate,
+        "seed": (cfg.seed * SEED_STRIDE + trial.seed) % 2**32,
+    }
+    return path | overrides | downstream.parse_variant(trial.variant)
 
 
 def plan_config(cfg: config.Config, trial: Trial) -> config.Config:
-    """The config of a trial of the run of cfg, before the run is trained: without the steps and the initial state.
-
-    Raises ConfigError if the run cannot be fine-tuned so.
-    """
+    """The config of a trial of cfg's run before that is trained; raises ConfigError if it cannot be fine-tuned so."""
     inherited = inheritance.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
     overrides = fields.Layer("config.downstream", make_overrides(cfg, trial))
     layers = [fields.Layer(cfg.workdir, inherited), make_recipe(inherited, trial.task), overrides]
@@ -139,10 +123,8 @@ def prepare_finetuning(
     """The resolved and checked config of a fine-tuning of a run, or of a Hugging Face folder, and its data.
 
     Args:
-        run: the directory of the run, or a Hugging Face folder.
         overrides: layers that set data.task, and more. They override the recipe, which overrides the run.
         base: layers that the run's fields override.
-        from_scratch: initialize the parameters instead of loading the run's.
         epochs: replaces train.steps; None: `choose_epochs` does.
         name: names the run's directory; empty: data.task does.
 
@@ -152,12 +134,8 @@ def prepare_finetuning(
     changes = {field: value for layer in overrides for field, value in layer.values.items()}
     task = changes.get("data.task", "")
     errors.require(bool(task), "config.data.task", task, "the task to fine-tune for: data.task=NAME, or --task=FILE")
-    errors.require(
-        epochs is None or "train.steps" not in changes,
-        "--epochs",
-        epochs,
-        "no --epochs, since config.train.steps is set",
-    )
+    is_free = epochs is None or "train.steps" not in changes
+    errors.require(is_free, "--epochs", epochs, "no --epochs, since config.train.steps is set")
     is_number = epochs is None or (math.isfinite(epochs) and epochs > 0)
     errors.require(is_number, "--epochs", epochs, "a finite number of passes, above 0")
     folder = choose_finetuning_folder(run, (name or task) + ("-from_scratch" if from_scratch else ""))

@@ -21,10 +21,7 @@ class Hook:
         return False
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
-        """Takes the metrics of a step, as numpy arrays. pause: the run pauses after this step.
-
-        The keys are those of `update.train_step`; metrics["sums"] holds sums over the global batch.
-        """
+        """Takes a step's metrics, those of `update.train_step` as numpy; pause: the run pauses after this step."""
 
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Takes the state after a step, on the devices; the next step donates its memory.

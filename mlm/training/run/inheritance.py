@@ -16,21 +16,15 @@ SOURCES = ("init.run", "init.hub")
 FREE_FIELDS = tuple(
     f"model.{name}"
     for name in (
-        "dropout",
-        "attention_dropout",
-        "init_std",
-        "depth_scaled_init",
-        "chrono_init",
-        "rope_theta",  # no parameters: ModernBERT raises it for longer rows
-        "local_rope_theta",
-        "local_window",
-        "global_every",
-        "global_layers",
-        "dtype",
-        "scan_unroll",
-        "rnn_unroll",
-        "remat",
-        "remat_policy",
+        *("dropout", "attention_dropout", "init_std", "depth_scaled_init", "chrono_init"),
+        *(
+            "rope_theta",
+            "local_rope_theta",
+            "local_window",
+            "global_every",
+            "global_layers",
+        ),  # ModernBERT raises thetas
+        *("dtype", "scan_unroll", "rnn_unroll", "remat", "remat_policy"),
     )
 )
 # The values of model.directionality that share their parameters, by family.
@@ -53,12 +47,8 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
     data = fill_derived_fields(corpus.DERIVED_FIELDS, cfg).data
     language = {name for name in inherited_fields if name.startswith("data.language.")}
     if data.corpus == "language":
-        errors.require(
-            bool(language),
-            "config.data.path",
-            data.path,
-            f"text to train on, or config.data.task, since {source} has a vocabulary of its own",
-        )
+        expected = f"text to train on, or config.data.task, since {source} has a vocabulary of its own"
+        errors.require(bool(language), "config.data.path", data.path, expected)
         del inherited_fields["tokenizer.path"]  # `initialization.init_from_source` checks that the words are the same
     elif data.task not in tasks.LANGUAGE_TASKS:
         inherited_fields = {name: value for name, value in inherited_fields.items() if name not in language}
@@ -70,15 +60,9 @@ def read_source_fields(
 ) -> dict[str, Any]:
     """The fields, by dotted name, that a config inherits from a run or a Hugging Face folder.
 
-    They are its model, its language, the length of its examples, its tokenizer, and a digest of its parameters. If the
-    source is gone, and the run in cfg.workdir began from it, the fields are those of that run.
-
-    Args:
-        kind: of the source: "run" or "hub"; "": detect it.
-        from_scratch: leave out the parameters.
-
-    Raises:
-        ConfigError: there is no such source.
+    They are its model, its language, the length of its examples, its tokenizer, and a digest of its parameters unless
+    from_scratch. If the source is gone, and the run in cfg.workdir began from it, the fields are those of that run.
+    kind: "run" or "hub"; "": detect it. Raises ConfigError if there is no such source.
     """
     kind = kind or ("hub" if pretrained_folder.is_pretrained_folder(source) else "run")
     try:
@@ -107,10 +91,7 @@ def read_run_fields(workdir: str, *, from_scratch: bool = False) -> dict[str, An
 
 
 def read_hub_fields(source: str, cfg: config.Config, *, from_scratch: bool = False) -> dict[str, Any]:
-    """`read_source_fields` of a Hugging Face folder; examples are as long as cfg's, at most as the model allows.
-
-    Raises ConfigError if there is no such folder, or none that a model here can be.
-    """
+    """`read_source_fields` of a Hugging Face folder; examples are as long as cfg's, at most as the model allows."""
     folder = pretrained_folder.find_folder(source)
     inherited_fields = pretrained_folder.read_model_fields(folder)
     inherited_fields |= {
@@ -123,20 +104,14 @@ def read_hub_fields(source: str, cfg: config.Config, *, from_scratch: bool = Fal
 
 
 def select_inherited_fields(flat_config: Mapping[str, Any], workdir: str) -> dict[str, Any]:
-    """The fields, by dotted name, that must be those of the run in a directory; flat_config: all fields of the run.
-
-    The kernels are not among them: they follow the platform of the new run.
-    """
+    """The fields, of all of a run by dotted name, that must be its own: not the kernels, which follow the platform."""
     inherited_fields = {
         name: value for name, value in flat_config.items() if name.startswith("model.") and name != "model.kernels"
     }
     if flat_config["data.corpus"] == "language":
         inherited_fields |= {name: value for name, value in flat_config.items() if name.startswith("data.language.")}
-    return inherited_fields | {
-        "pack.seq_len": flat_config["pack.seq_len"],
-        "data.cache_dir": flat_config["data.cache_dir"],
-        "tokenizer.path": str(RunDirectory(workdir).tokenizer),
-    }
+    data_fields = {name: flat_config[name] for name in ("pack.seq_len", "data.cache_dir")}
+    return inherited_fields | data_fields | {"tokenizer.path": str(RunDirectory(workdir).tokenizer)}
 
 
 def _may_change(inherited_fields: Mapping[str, Any], name: str, value: Any) -> bool:
@@ -151,20 +126,13 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
     flat, source = fields.flatten(cfg), cfg.init.run or cfg.init.hub
     for name, value in inherited_fields.items():
         if name.startswith("model."):
-            errors.require(
-                flat[name] == value or _may_change(inherited_fields, name, flat[name]),
-                f"config.{name}",
-                flat[name],
-                f"{value!r}, as {source} has it; leave it out: its parameters depend on it",
-            )
+            is_allowed = flat[name] == value or _may_change(inherited_fields, name, flat[name])
+            expected = f"{value!r}, as {source} has it; leave it out: its parameters depend on it"
+            errors.require(is_allowed, f"config.{name}", flat[name], expected)
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")
     if source_path not in ("", path):
         vocabularies = [
             kinds.load_tokenizer_folder("config.tokenizer.path", one).model for one in (path, source_path) if one
         ]
-        errors.require(
-            len(vocabularies) == 2 and vocabularies[0] == vocabularies[1],
-            "config.tokenizer.path",
-            path,
-            f"the vocabulary of {source}; leave it out",
-        )
+        is_same = len(vocabularies) == 2 and vocabularies[0] == vocabularies[1]
+        errors.require_field(cfg, "tokenizer.path", is_same, f"the vocabulary of {source}; leave it out")

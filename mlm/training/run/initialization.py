@@ -1,8 +1,5 @@
 """The initial parameters of a model: random, those of another run's newest checkpoint, or a Hugging Face folder's."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax
 import numpy as np
 from absl import logging
@@ -26,29 +23,19 @@ def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tok
     if not cfg.init.run:
         return state
     run = trained_run.load(cfg.init.run, {}, exclusive=not RunDirectory(cfg.init.run).result.exists())
-    errors.require(
-        cfg.init.run_sha256 in ("", run.digest),
-        "config.init.run_sha256",
-        cfg.init.run_sha256,
-        f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}",
+    is_same = cfg.init.run_sha256 in ("", run.digest)
+    errors.require_field(
+        cfg, "init.run_sha256", is_same, f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}"
     )
-    return _replace_model_params(
-        cfg,
-        state,
-        run.program.partitioner.get_state(run.state).params["model"],
-        run.cfg,
-        run.tokenizer.model == tokenizer.model,
-    )
+    params = run.program.partitioner.get_state(run.state).params["model"]
+    return _replace_model_params(cfg, state, params, run.cfg, run.tokenizer.model == tokenizer.model)
 
 
 def _init_from_hub(cfg, state, tokenizer):
     folder = pretrained_folder.find_folder(cfg.init.hub)
     digest = pretrained_folder.compute_digest(folder)
-    errors.require(
-        cfg.init.hub_sha256 in ("", digest),
-        "config.init.hub_sha256",
-        cfg.init.hub_sha256,
-        f"what is in {cfg.init.hub}, {digest}",
+    errors.require_field(
+        cfg, "init.hub_sha256", cfg.init.hub_sha256 in ("", digest), f"what is in {cfg.init.hub}, {digest}"
     )
     source = pretrained_folder.read_folder(folder)
     model, parts = source.params["model"], ["its encoder"]
@@ -71,7 +58,9 @@ def _init_from_hub(cfg, state, tokenizer):
         if jax.tree.map(np.shape, pool) == jax.tree.map(np.shape, {name: head[name] for name in pool}):
             state = state._replace(params=state.params | {"objective": head | pool})
             parts.append("its output layer's first part as pooler")
-    if cfg.objective == "replaced_token_detection" and (discriminator_head := source.read_discriminator_head()):
+    if objectives.get_visibility(cfg) is types.Visibility.CORRUPTED and (
+        discriminator_head := source.read_discriminator_head()
+    ):
         state = state._replace(params=state.params | {"objective": head | discriminator_head})
         parts.append("its discriminator's head")
     logging.info("initial parameters: %s: %s", cfg.init.hub, ", ".join(parts))
@@ -83,17 +72,15 @@ def _replace_model_params(cfg, state, model_params, source_cfg, has_same_vocabul
     source_shapes, shapes = (
         jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree) for tree in (model_params, state.params["model"])
     )
+    differences = _describe_differences(cfg, source_cfg)
     if source_shapes != shapes:
-        raise errors.ConfigError(
-            f"{field}: expected a run of the same model; "
-            f"{_describe_differences(cfg, source_cfg) or 'its vocabulary has another size'}"
-        )
+        reason = differences or "its vocabulary has another size"
+        raise errors.ConfigError(f"{field}: expected a run of the same model; {reason}")
     if not has_same_vocabulary:
         raise errors.ConfigError(
-            f"{field}: expected the vocabulary of the training data, and it has another; leave "
-            "config.tokenizer.path out to use its own"
+            f"{field}: expected the vocabulary of the training data; leave config.tokenizer.path out to use its own"
         )
-    if differences := _describe_differences(cfg, source_cfg):
+    if differences:
         logging.info("%s: %s", field, differences)
     directionality, default = cfg.model.directionality, objectives.list_directionalities(cfg)[0]
     if objectives.is_one_sided(directionality) and not objectives.is_one_sided(default):
@@ -106,14 +93,9 @@ def _replace_model_params(cfg, state, model_params, source_cfg, has_same_vocabul
 
 
 def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
-    flat, source_flat = (_select_model_fields(config_) for config_ in (cfg, source_cfg))
+    flat, source_flat = fields.flatten(cfg), fields.flatten(source_cfg)
     return ", ".join(
         f"config.{name} is {source_flat[name]!r} there and {value!r} here"
         for name, value in flat.items()
-        if source_flat[name] != value
+        if name.startswith("model.") and name != "model.kernels" and source_flat[name] != value
     )
-
-
-def _select_model_fields(cfg: config.Config) -> Mapping[str, Any]:
-    flat = fields.flatten(cfg)
-    return {name: value for name, value in flat.items() if name.startswith("model.") and name != "model.kernels"}

@@ -31,38 +31,26 @@ def compute_throughput(totals: dict) -> float | None:
 
 def compute_scores(scores: Sequence[Score], sums: dict) -> dict[str, Any]:
     """The scores whose sums are there; 0 where nothing was counted."""
-    available = [score for score in scores if set(score.columns) <= sums.keys()]
-    return {
-        score.name: SCORE_FUNCTIONS[score.function](*(sums[name] for name in score.columns))
-        if sums[score.columns[-1]]
-        else 0.0
-        for score in available
-    }
+
+    def compute(score):
+        values = [sums[name] for name in score.columns]
+        return SCORE_FUNCTIONS[score.function](*values) if values[-1] else 0.0
+
+    return {score.name: compute(score) for score in scores if set(score.columns) <= sums.keys()}
 
 
 def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
-    """An evaluation in one line: the model's scores with their errors, then the references of the first score.
-
-    It ends with the number of labels that have no prediction, if there are any.
-    """
-    parts = [
-        f"{score.title} {evaluation[score.name]:.4f} ± {evaluation[f'{score.name}_se']:.4f}"
-        for score in scores
-        if score.chart
-    ]
-    parts += [
-        f"{score.title} {evaluation[score.name]:.4f}" for score in scores if score.reference_for == scores[0].name
-    ]
+    """The model's scores with their errors, the references of the first, and the labels without a prediction."""
+    show = lambda score: f"{score.title} {evaluation[score.name]:.4f}"
+    parts = [f"{show(score)} ± {evaluation[f'{score.name}_se']:.4f}" for score in scores if score.chart]
+    parts += [show(score) for score in scores if score.reference_for == scores[0].name]
     if evaluation.get("unscored"):
         parts.append(f"{evaluation['unscored']:,} labels not scored")
     return ", ".join(parts)
 
 
 class ModelFlops:
-    """The model FLOPs utilisation (MFU) of a run: its FLOPs over what its devices could do at their peak.
-
-    They are counted where the peak of the devices is known: on accelerators, and never on a CPU.
-    """
+    """The model FLOPs utilisation (MFU) of a run: its FLOPs over the peak of its devices, where that is known."""
 
     def __init__(self, cfg: config.Config, vocab_size: int):
         self.cfg, self.vocab_size = cfg, vocab_size
@@ -77,10 +65,7 @@ class ModelFlops:
     def compute_utilisation(
         self, tokens_per_second: float | None, tokens_per_step: float, steps: range | None = None
     ) -> dict[str, float]:
-        """The share of the dense bfloat16 peak, as "mfu"; {} where that is not known or nothing was timed.
-
-        tokens_per_step: mean over these steps, counted from 0; None: over the run.
-        """
+        """The MFU, as "mfu", by the mean tokens of these steps (None: of all); {} where a part of it is not known."""
         if not self.peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
             return {}
         fraction, mean = (batch_warmup.compute_mean_fraction(self.cfg.train, part) for part in (steps, None))
@@ -97,12 +82,7 @@ class Log(Hook):
     """
 
     def __init__(
-        self,
-        cfg: config.Config,
-        objective: types.Objective,
-        start_step: int,
-        totals: Mapping[str, Any],
-        model_flops: ModelFlops,
+        self, cfg: config.Config, objective: types.Objective, start_step: int, totals, model_flops: ModelFlops
     ):
         self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
         self.model_flops = model_flops
@@ -159,10 +139,9 @@ class Log(Hook):
             **self.model_flops.compute_utilisation(throughput, sums_since["tokens"] / len(steps), steps),
             **self.totals,
         }
-        if len(terms := last_metrics["sums"].loss) > 1:
-            record |= {
-                f"{term}_loss": sums_since[f"{term}_nats"] / max(sums_since[f"{term}_weight"], 1) for term in terms
-            }
+        terms = last_metrics["sums"].loss
+        for term in terms if len(terms) > 1 else ():
+            record[f"{term}_loss"] = sums_since[f"{term}_nats"] / max(sums_since[f"{term}_weight"], 1)
         self.recorded_totals, self.pending = dict(self.totals), []
         assert self.writer is not None and self.progress is not None
         self.writer.write(number, record, flush)
@@ -206,10 +185,7 @@ class Log(Hook):
 
 
 class MetricsWriter:
-    """Appends records, each with its step, to metrics.jsonl, and passes their numbers on to the run's trackers.
-
-    It starts at a step: records after it are dropped first, since the coming steps write them again.
-    """
+    """Appends records to metrics.jsonl and the trackers, first without those after its step, which come again."""
 
     def __init__(self, cfg: config.Config, step: int):
         path = RunDirectory(cfg.workdir).metrics
@@ -220,12 +196,12 @@ class MetricsWriter:
         local = RunDirectory(self.folder.local)
         self.trackers = trackers.open_trackers(cfg, step, local.tensorboard, records)
         is_trained = step == cfg.train.steps  # then the last evaluation is made again
-        kept_records = [
-            record
-            for record in records
-            if record["step"] < step + (not is_trained or not any(name.startswith("eval_") for name in record))
-        ]
-        files.write_records(local.metrics, kept_records)
+
+        def is_kept(record):
+            is_evaluation = any(name.startswith("eval_") for name in record)
+            return record["step"] < step + (not is_trained or not is_evaluation)
+
+        files.write_records(local.metrics, list(filter(is_kept, records)))
         self.lines = local.metrics.open("a", buffering=1, encoding="utf-8")
         self.folder.upload()
 

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any
 
 from mlm.base import config, errors, fields, files, types
 from mlm.data.rows import pack
@@ -34,10 +34,8 @@ def check(cfg: config.Config) -> None:
 def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
     """Trains the run of a resolved config to its end, from its newest checkpoint if it has one; returns its result.
 
-    Of successive runs that differ in traced values alone, only the first compiles (step/program.py).
-
-    Args:
-        packed: the run's data, if it is loaded already.
+    Of successive runs that differ in traced values alone, only the first compiles (step/program.py). packed: the run's
+    data, if it is loaded already.
 
     Raises:
         ConfigError: the config cannot be run.
@@ -95,44 +93,25 @@ def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
     return any(fields.flatten(cfg)[name] != saved["config"][name] for name in extension.EXTENDABLE_FIELDS)
 
 
-class Stepper(Protocol):
-    """Makes the steps of one run, number 0 (`SingleRun`), or of several that share a program (`VmappedRuns`).
-
-    The loop below serves both, so that hooks, stops and results are the same code.
-    """
-
-    def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
-        """Makes a step of the runs that have a batch; returns a function (number of a run) -> its metrics.
-
-        That function waits for the step.
-        """
-        ...
-
-    def get_state(self, m: int):
-        """The state of a run, on the devices."""
-        ...
-
-
 class SingleRun:
-    """The steps of one run."""
+    """The steps of one run, number 0. `vmapped_runs.VmappedRuns` has several; the loop below serves both."""
 
     def __init__(self, run: TrainingRun, state: types.TrainState):
         self.partitioner, self.hparams = run.program.partitioner, programs.make_train_hparams(run.cfg)
         self.state = self.partitioner.put_state(state)
 
     def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
-        """As in `Stepper`."""
-        self.state, metrics = self.partitioner.train_step(
-            self.state, self.partitioner.put_batch(batches[0]), self.hparams
-        )
+        """Makes a step of the runs that have a batch; returns (number of a run) -> its metrics, which waits for it."""
+        batch = self.partitioner.put_batch(batches[0])
+        self.state, metrics = self.partitioner.train_step(self.state, batch, self.hparams)
         return lambda m: self.partitioner.get_metrics(metrics)
 
     def get_state(self, m: int):
-        """As in `Stepper`."""
+        """The state of a run, on the devices."""
         return self.state
 
 
-def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict | DivergenceError]:
+def train_runs(runs: Sequence[TrainingRun], stepper: Any) -> dict[str, dict | DivergenceError]:
     """Trains runs of one length from where they stand to their end.
 
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run that is ahead of the
@@ -156,10 +135,9 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict 
             for m in active:
                 if new_shapes:
                     runs[m].log.pause_timing()
+                getters = functools.partial(get_metrics, m), functools.partial(stepper.get_state, m)
                 try:
-                    run_hooks(
-                        runs[m], step, functools.partial(get_metrics, m), functools.partial(stepper.get_state, m), stop
-                    )
+                    run_hooks(runs[m], step, *getters, stop)
                 except DivergenceError as diverged:
                     outcomes[runs[m].cfg.workdir] = diverged
             if stop and step < num_steps:
@@ -179,26 +157,20 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Stepper) -> dict[str, dict 
 
 
 def run_hooks(run: TrainingRun, step: int, get_metrics: Callable, get_state: Callable, stop: bool) -> None:
-    """Runs a run's hooks after a step has started: its metrics reach them one step late, or at a pause.
+    """Runs the hooks after a step has started: its metrics reach them one step late, or at a pause."""
 
-    Args:
-        get_metrics, get_state: of the step; they wait for it.
-        stop: whether the run stops there.
-    """
+    def hand_metrics(step, metrics, pause):
+        for hook in run.hooks:
+            hook.on_metrics(step, metrics, pause)
+
     if run.get_pending is not None:
-        hand_metrics(run, step - 1, run.get_pending(), pause=False)
+        hand_metrics(step - 1, run.get_pending(), False)
     run.get_pending = get_metrics
     due = [hook.is_due(step) for hook in run.hooks]
     if stop or any(due):
         heartbeat.send_heartbeat(heartbeat.PAUSE, step)
         run.get_pending = None
-        hand_metrics(run, step, get_metrics(), pause=True)
+        hand_metrics(step, get_metrics(), True)
         state = get_state()
         for hook, is_due in zip(run.hooks, due, strict=True):
             hook.on_pause(step, state, is_due, stop)
-
-
-def hand_metrics(run: TrainingRun, step: int, metrics, pause: bool) -> None:
-    """Hands the metrics of a step to each hook."""
-    for hook in run.hooks:
-        hook.on_metrics(step, metrics, pause)

@@ -20,13 +20,9 @@ def describe_shortfall(cfg: config.Config, packed: PackedDataset) -> str:
     if unit is None:
         return ""
     ids_BxL = np.asarray(packed.train["ids"][:NUM_EXAMPLES], np.int32)
-    sample_masks = functools.partial(
-        masking.sample_masks,
-        num_slots=masking.count_slots(cfg.mask.max_rate, ids_BxL.shape[1], unit),
-        cdf_V=np.ones(1),
-        mask_unk=cfg.mask.mask_unk,
-        unit=unit,
-    )
+    num_slots = masking.count_slots(cfg.mask.max_rate, ids_BxL.shape[1], unit)
+    settings = {"num_slots": num_slots, "cdf_V": np.ones(1), "mask_unk": cfg.mask.mask_unk, "unit": unit}
+    sample_masks = functools.partial(masking.sample_masks, **settings)
     key_B = update.make_example_keys(np.uint32(cfg.seed), 0, np.arange(len(ids_BxL)))
     masked, _ = jax.jit(sample_masks)(key_B, ids_BxL, program.make_train_hparams(cfg))
     rate = float(masked.num_corrupted_B.sum() / max(1, masked.num_eligible_B.sum()))

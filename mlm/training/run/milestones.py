@@ -45,20 +45,16 @@ def parse(text: str) -> Milestones:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for milestones that the run cannot have."""
-    text, milestones = cfg.train.milestones, parse(cfg.train.milestones)
+    milestones = parse(cfg.train.milestones)
     for step in milestones.steps:
-        errors.require(
-            step <= cfg.train.steps,
-            "config.train.milestones",
-            text,
-            f"steps up to config.train.steps = {cfg.train.steps}",
+        errors.require_field(
+            cfg, "train.milestones", step <= cfg.train.steps, f"steps up to config.train.steps = {cfg.train.steps}"
         )
-    errors.require(
-        not milestones.words or (cfg.tokenizer.kind != "characters" and cfg.data.corpus not in ("task", "parallel")),
-        "config.train.milestones",
-        text,
-        "log:24 or steps: words are counted where the tokenizer has them, in text of one language",
+    has_words = not milestones.words or (
+        cfg.tokenizer.kind != "characters" and cfg.data.corpus not in ("task", "parallel")
     )
+    expected = "log:24 or steps: words are counted where the tokenizer has them, in text of one language"
+    errors.require_field(cfg, "train.milestones", has_words, expected)
 
 
 def list_steps(cfg: config.Config, packed: PackedDataset) -> list[int]:

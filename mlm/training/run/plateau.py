@@ -47,14 +47,7 @@ class PlateauWarning(Hook):
     that does not suit the model leaves it there for most of the run.
     """
 
-    def __init__(
-        self,
-        cfg: config.Config,
-        objective: types.Objective,
-        dataset: types.DatasetInfo,
-        log: Log,
-        totals: Mapping[str, Any],
-    ):
+    def __init__(self, cfg: config.Config, objective: types.Objective, dataset: types.DatasetInfo, log: Log, totals):
         self.log, self.advice = log, list_advice(cfg)
         self.check_step = math.ceil(cfg.train.steps * max(CHECK_FRACTION, cfg.optim.warmup_fraction))
         self.window = math.ceil(cfg.train.steps * WINDOW_FRACTION)

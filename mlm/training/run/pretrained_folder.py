@@ -20,17 +20,9 @@ from mlm.models.sizes import SIZES
 from mlm.training.step import program
 
 HUB_PREFIX = "hf:"  # before the name of a model on huggingface.co; no other path uses the network
-DOWNLOADED_FILES = (
-    settings.CONFIG_FILE,
-    tensors.TENSOR_FILE,
-    tensors.SHARD_INDEX_FILE,
-    tensors.SHARD_GLOB,
-    *vocabulary.FOLDER_FILES,
-)
-DEFAULT_SCORES = {
-    "regression": "pearson",
-    "extractive_qa": "f1",
-}  # of a loaded model's objective; accuracy for classes and tags
+TENSOR_FILES = tensors.TENSOR_FILE, tensors.SHARD_INDEX_FILE, tensors.SHARD_GLOB
+DOWNLOADED_FILES = (settings.CONFIG_FILE, *TENSOR_FILES, *vocabulary.FOLDER_FILES)
+DEFAULT_SCORES = {"regression": "pearson", "extractive_qa": "f1"}  # of a loaded model's objective; else accuracy
 
 
 class PretrainedFolder(NamedTuple):
@@ -65,10 +57,7 @@ def choose_workdir(path: str) -> Path:
 
 
 def download_folder(path: str) -> str:
-    """The local folder of a path: itself, or for hf:ORG/NAME and hf:ORG/NAME@REVISION, huggingface_hub's copy.
-
-    Downloads it if necessary. Raises ConfigError if that fails, or huggingface_hub is not installed.
-    """
+    """The local folder of a path; downloads hf:ORG/NAME[@REVISION]. Raises ConfigError if that fails."""
     if not path.startswith(HUB_PREFIX):
         return path
     name, _, revision = path.removeprefix(HUB_PREFIX).partition("@")
@@ -89,42 +78,29 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
         values, classes = saved
         cfg = _resolve_saved_config(folder, values)
         dataset_info = make_dataset_info(cfg, tokenizer, classes)
-        abstract = jax.eval_shape(
-            functools.partial(_init_params, *program.build_model_and_objective(cfg, dataset_info)), jax.random.key(0)
-        )
+        model, objective = program.build_model_and_objective(cfg, dataset_info)
+        init = lambda key: {"model": model.init(key), "objective": objective.init(key, model)}
+        abstract = jax.eval_shape(init, jax.random.key(0))
         return PretrainedFolder(cfg, tokenizer, dataset_info, hub.read_own_params(folder, abstract))
     pretrained = hub.read_folder(folder, vocabulary.get_original_ids(tokenizer))
-    cfg = fields.override(
-        config.Config(workdir=str(folder), model=pretrained.model),
-        {
-            "pack.seq_len": pretrained.model.max_positions,
-            "objective": objectives.find_token_objective(pretrained.model.directionality),
-        },
-    )
-    head = pretrained.label_head
+    model, head = pretrained.model, pretrained.label_head
+    values = {"pack.seq_len": model.max_positions, "objective": objectives.find_token_objective(model.directionality)}
     if head is not None:
-        cfg = fields.override(
-            cfg,
-            {
-                "objective": head.objective,
-                "data.corpus": "task",
-                "data.labelled.scores": DEFAULT_SCORES.get(head.objective, "accuracy"),
-                "finetune.pooler": head.pooler,
-                "finetune.pooling": head.pooling,
-            },
-        )
-        if head.objective == "multiple_choice":
-            cfg = fields.override(cfg, {"data.labelled.choice_columns": ",".join(head.classes)})
+        values |= {
+            "objective": head.objective,
+            "data.corpus": "task",
+            "data.labelled.scores": DEFAULT_SCORES.get(head.objective, "accuracy"),
+            "data.labelled.choice_columns": ",".join(head.choices),
+            "finetune.pooler": head.pooler,
+            "finetune.pooling": head.pooling,
+        }
+    cfg = fields.override(config.Config(workdir=str(folder), model=model), values)
     cfg = fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
     dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
     params = {"model": pretrained.params, "objective": head.params if head else {}}
     return PretrainedFolder(
         cfg, tokenizer, dataset_info, params, pretrained.has_lm_head, pretrained._replace(params=None)
     )
-
-
-def _init_params(model, objective, key):
-    return {"model": model.init(key), "objective": objective.init(key, model)}
 
 
 def _resolve_saved_config(folder, values) -> config.Config:
@@ -151,10 +127,8 @@ def read_model_fields(folder: Path | str) -> dict[str, Any]:
         cfg = _resolve_saved_config(folder, saved[0])
     else:
         model = hub.read_model_config(folder)
-        nearest = min(
-            SIZES["transformer"].items(),
-            key=lambda row: abs(np.log(_weights(**row[1]) / _weights(model.num_layers, model.width))),
-        )
+        weights = _weights(model.num_layers, model.width)
+        nearest = min(SIZES["transformer"].items(), key=lambda row: abs(np.log(_weights(**row[1]) / weights)))
         cfg = fields.override(config.Config(model=model), {"model.size": nearest[0]})
     return {name: value for name, value in fields.flatten(cfg).items() if name.startswith("model.")}
 
@@ -165,11 +139,8 @@ def _weights(num_layers, width, **_) -> float:
 
 def compute_digest(folder: Path | str) -> str:
     """The SHA-256 of config.json, the tensors and the vocabulary. Raises ConfigError if one is missing or broken."""
-    changed = [
-        (path.name, path.stat().st_mtime_ns, path.stat().st_size)
-        for name in DOWNLOADED_FILES
-        if (path := Path(folder, name)).exists()
-    ]
+    paths = [path for name in DOWNLOADED_FILES if (path := Path(folder, name)).exists()]
+    changed = [(path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in paths]
     return _compute_digest(str(folder), tuple(changed))
 
 
@@ -182,10 +153,6 @@ def _compute_digest(folder, changed):
 def find_folder(path: str) -> str:
     """`download_folder`. Raises ConfigError for a path that is no Hugging Face folder."""
     folder = download_folder(path)
-    errors.require(
-        hub.is_hub_folder(folder),
-        "config.init.hub",
-        path,
-        "a Hugging Face folder (config.json, model.safetensors, a tokenizer), or hf:ORG/NAME",
-    )
+    expected = "a Hugging Face folder (config.json, model.safetensors, a tokenizer), or hf:ORG/NAME"
+    errors.require(hub.is_hub_folder(folder), "config.init.hub", path, expected)
     return folder

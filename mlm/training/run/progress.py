@@ -27,11 +27,8 @@ class Progress:
         self.first_step, self.start_time, self.last_shown = step, time.monotonic(), -float("inf")
         self.last_time, self.early = self.start_time, list[tuple[float, float]]()  # (seconds, work) of a step
         layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"  # the time left is in the status
-        self.bar = (
-            tqdm(total=steps, initial=step, desc=title, unit=unit, dynamic_ncols=True, bar_format=layout)
-            if sys.stderr.isatty()
-            else None
-        )
+        settings = {"desc": title, "unit": unit, "dynamic_ncols": True, "bar_format": layout}
+        self.bar = tqdm(total=steps, initial=step, **settings) if sys.stderr.isatty() else None
 
     def advance(self, step: int) -> None:
         """Moves the bar to a step."""

@@ -7,6 +7,7 @@ killed process had not passed on is missing there: the last seconds of W&B's off
 MLflow.
 """
 
+import contextlib
 import enum
 import os
 import time
@@ -111,7 +112,7 @@ class WandbTracker:
     """
 
     def __init__(self, run: TrackedRun):
-        wandb = _import_wandb()
+        wandb = _import("wandb")
         folder = files.local_folder(files.make_path(run.cfg.workdir))
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -140,16 +141,13 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """Logs to the MLflow store of MLFLOW_TRACKING_URI, else to the folder mlruns of the run's directory.
-
-    A store that fails during the run is left with a warning.
-    """
+    """Logs to the store of MLFLOW_TRACKING_URI, else to mlruns in the run's directory; one that fails is left."""
 
     def __init__(self, run: TrackedRun):
-        mlflow = _import_mlflow()
+        mlflow = _import("mlflow")
         from mlflow.exceptions import MlflowException
 
-        uri, self.failed = None, False
+        uri, self.failed, self.error = None, False, MlflowException
         for name, value in MLFLOW_TIMEOUTS.items():
             os.environ.setdefault(name, value)
         if not mlflow.is_tracking_uri_set():
@@ -163,26 +161,23 @@ class MlflowTracker:
 
     def _resume(self, run_id: str | None) -> str | None:
         """The id of the run if the store still has it."""
-        from mlflow.exceptions import MlflowException
-
         if run_id is None:
             return None
         try:
             self.client.update_run(run_id, status="RUNNING")
-        except MlflowException as error:
+        except self.error as error:
             logging.warning("MLflow: %s; a new run is made", errors.first_line(error))
             return None
         return run_id
 
     def _create(self, cfg: config.Config) -> str:
         from mlflow.entities import Param
-        from mlflow.exceptions import MlflowException
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", DEFAULT_PROJECT)
         experiment = self.client.get_experiment_by_name(name)
         try:
             experiment_id = experiment.experiment_id if experiment else self.client.create_experiment(name)
-        except MlflowException:
+        except self.error:
             experiment = self.client.get_experiment_by_name(name)
             if experiment is None:  # it was not refused because it exists
                 raise
@@ -202,13 +197,11 @@ class MlflowTracker:
         self._try(lambda: self.client.log_batch(self.run_id, metrics=values))
 
     def _try(self, call: Callable[[], object]) -> None:
-        from mlflow.exceptions import MlflowException
-
         if self.failed:
             return
         try:
             call()
-        except MlflowException as error:
+        except self.error as error:
             self.failed = True
             logging.warning("MLflow: %s; the run continues without it", errors.first_line(error))
 
@@ -220,12 +213,8 @@ class MlflowTracker:
 TRACKERS = {"tensorboard": TensorboardTracker, "wandb": WandbTracker, "mlflow": MlflowTracker}
 
 
-def _import_wandb():
-    return extras.import_extra("wandb", "wandb", "config.train.trackers = 'wandb'")
-
-
-def _import_mlflow():
-    return extras.import_extra("mlflow", "mlflow", "config.train.trackers = 'mlflow'")
+def _import(name):
+    return extras.import_extra(name, name, f"config.train.trackers = {name!r}")
 
 
 def parse_names(cfg: config.Config) -> tuple[str, ...]:
@@ -241,36 +230,20 @@ def check(cfg: config.Config) -> None:
 
 
 def check_installed(cfg: config.Config) -> None:
-    """Raises ConfigError if a tracker's package is missing, or the tracker cannot work with the run's directory.
-
-    TensorBoard, the default, is never missed here.
-    """
-    names = parse_names(cfg)
-    if "wandb" in names:
-        _import_wandb()
-    if "mlflow" in names:
-        mlflow = _import_mlflow()
-        errors.require(
-            mlflow.is_tracking_uri_set() or not get_storage(cfg.workdir).is_remote,
-            "config.train.trackers",
-            "mlflow",
-            "a store in the environment variable MLFLOW_TRACKING_URI, since config.workdir is on a bucket",
-        )
+    """Raises ConfigError if a package but TensorBoard's is missing, or a tracker cannot use the directory."""
+    packages = {name: _import(name) for name in parse_names(cfg) if name != "tensorboard"}
+    if "mlflow" in packages:
+        has_store = packages["mlflow"].is_tracking_uri_set() or not get_storage(cfg.workdir).is_remote
+        expected = "a store in the environment variable MLFLOW_TRACKING_URI, since config.workdir is on a bucket"
+        errors.require(has_store, "config.train.trackers", "mlflow", expected)
 
 
 def open_trackers(
     cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]
 ) -> list[Tracker]:
-    """Opens the trackers of a run.
+    """Opens the trackers of a run that continues from start_step. Raises ConfigError if one cannot be opened.
 
-    Args:
-        cfg: the run's config.
-        start_step: the step that the run continues from.
-        events_folder: a folder on a disk for TensorBoard's events.
-        records: all records of metrics.jsonl, also those after start_step.
-
-    Raises:
-        ConfigError: a tracker cannot be opened.
+    events_folder: on a disk, for TensorBoard's events; records: all of metrics.jsonl, also those after start_step.
     """
     recorded_steps, states = {}, {}  # the last step of each metric in metrics.jsonl; what trackers.json has
     for record in records:
@@ -280,25 +253,24 @@ def open_trackers(
         states = RunDirectory(cfg.workdir).read_trackers()
     trackers: list[Tracker] = []
     new_states = dict(states)
-    for name in parse_names(cfg):
-        state = states.get(name, {"run_id": None, "last_steps": {}})
-        try:
+    with contextlib.ExitStack() as stack:  # if one cannot be opened
+        for name in parse_names(cfg):
+            state = states.get(name, {"run_id": None, "last_steps": {}})
             tracker = TRACKERS[name](TrackedRun(cfg, start_step, events_folder, state["run_id"]))
-        except BaseException:
-            for opened in trackers:
-                opened.close(RunStatus.FAILED)
-            raise
-        if tracker.run_id is None:
-            trackers.append(tracker)
-            continue
-        last_steps = {}
-        if tracker.run_id == state["run_id"]:
-            last_steps = {
-                metric: max(steps.get(metric, 0) for steps in (recorded_steps, state["last_steps"]))
-                for metric in {**recorded_steps, **state["last_steps"]}
-            }
-        new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
-        trackers.append(NewStepsTracker(tracker, last_steps))
+            stack.callback(tracker.close, RunStatus.FAILED)
+            if tracker.run_id is None:
+                trackers.append(tracker)
+                continue
+            last_steps = {}
+            if tracker.run_id == state["run_id"]:
+                old = state["last_steps"]
+                last_steps = {
+                    metric: max(recorded_steps.get(metric, 0), old.get(metric, 0))
+                    for metric in {**recorded_steps, **old}
+                }
+            new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
+            trackers.append(NewStepsTracker(tracker, last_steps))
+        stack.pop_all()
     if new_states != states:
         RunDirectory(cfg.workdir).write_trackers(new_states)
     return trackers

@@ -54,7 +54,6 @@ def load(
     """Loads the run in a directory, or the model of a Hugging Face folder as a run of no steps.
 
     Args:
-        workdir: the directory, or the folder.
         settings: fields, by dotted name, that override the run's. Only fields that cannot change a result.
         packed: the run's data, if it is loaded already. The program is then the same as in training. Without it, the
             objective has no scores of the majority class, whose counts are in the data; the run's result has them.
@@ -63,7 +62,6 @@ def load(
 
     Raises:
         ConfigError: there is no run, or no checkpoint or milestone of the step, or a process is training there.
-        DamagedFile: a file of the run is damaged.
     """
     result_fields = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():
@@ -106,11 +104,9 @@ def _load_folder(path, settings) -> TrainedRun:
     folder = pretrained_folder.find_folder(path)
     source, digest = pretrained_folder.read_folder(folder), pretrained_folder.compute_digest(folder)
     workdir = settings.get("workdir") or str(pretrained_folder.choose_workdir(path))
+    is_free = RunDirectory(workdir).read_identity() is None
     errors.require(
-        RunDirectory(workdir).read_identity() is None,
-        "config.workdir",
-        workdir,
-        f"a directory without a run, for the results of {path}; set workdir=DIR",
+        is_free, "config.workdir", workdir, f"a directory without a run, for the results of {path}; set workdir=DIR"
     )
     files.check_folder("config.workdir", workdir)
     values = {"workdir": workdir, "init.hub": path, "init.hub_sha256": digest}

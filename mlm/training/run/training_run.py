@@ -13,20 +13,18 @@ from mlm.models import lm
 from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, divergence, extension, initialization, masking_rate, milestones, plateau
 from mlm.training.run.directory import RunDirectory
+from mlm.training.run.hook import Hook
 from mlm.training.run.log import Log, ModelFlops
-from mlm.training.run.periodic_evaluation import Evaluate
 from mlm.training.run.profile import Profile
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel
 from mlm.training.step import program as programs
+from mlm.training.validation import references, split_scores
 
 
 @contextlib.contextmanager
 def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
-    """A run with its files open, and the state to continue from (numpy): its newest checkpoint's, or the initial one.
-
-    cut: as in loader.iterate_train_batches. If False, all batches have the same shape.
-    """
+    """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
     program = programs.build_program(cfg, packed.dataset_info)
     with (
         contextlib.closing(checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg))) as checkpoints,
@@ -46,10 +44,7 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
 
 
 def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
-    """Archives the results, and deletes the checkpoints and milestones, that an extended run does not share.
-
-    managers: orbax's, of the checkpoints and, if there are any, of the milestones.
-    """
+    """Archives the results, and deletes the checkpoints and milestones, that an extended run does not share."""
     directory, saved = RunDirectory(cfg.workdir), None
     with files.recover_damaged():
         saved = directory.read_identity()
@@ -61,17 +56,45 @@ def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
                 manager.delete(step)
 
 
+class Evaluate(Hook):
+    """Evaluates every `train.eval_every` steps and after the last one, beside the references of the data."""
+
+    def __init__(self, cfg: config.Config, program: programs.Program, packed: pack.PackedDataset, log: Log):
+        self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
+        self.references = references.compute_references(cfg, program, packed)
+        self.scores = (*program.objective.scores, *self.references.scores)
+        self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
+
+    def is_due(self, step: int) -> bool:
+        """Whether an evaluation follows a step."""
+        train = self.cfg.train
+        return step == train.steps or bool(train.eval_every and step % train.eval_every == 0)
+
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
+        """Evaluates, if that is due."""
+        if due:
+            self.evaluate(step, state)
+
+    def evaluate(self, step: int, state) -> None:
+        """Evaluates the state after a step, and logs the scores."""
+        columns = split_scores.evaluate_split(self.cfg, self.program, state, self.packed)
+        columns = self.references.add_columns(columns)
+        self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
+        self.log.write_evaluation(step, self.newest[step][1], self.scores)
+
+    def get_final(self, state) -> tuple[split_scores.Columns, dict]:
+        """The columns and scores after the last step; evaluates the state if that result was lost."""
+        steps = self.cfg.train.steps
+        if steps not in self.newest:
+            self.evaluate(steps, state)
+        return self.newest[steps]
+
+
 class TrainingRun:
     """A run without its steps: its batches, and its hooks in the order in which they run."""
 
     def __init__(
-        self,
-        cfg: config.Config,
-        packed: pack.PackedDataset,
-        program: programs.Program,
-        managers: Sequence,
-        saved: checkpoint.Snapshot,
-        cut: bool,
+        self, cfg, packed: pack.PackedDataset, program: programs.Program, managers: Sequence, saved, cut: bool
     ):
         self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, managers[0]
         self.start_step = int(saved.state.step)
@@ -124,12 +147,10 @@ class TrainingRun:
         steps = milestones.list_steps(cfg, self.packed)
         params = program.init_state.eval_shape(programs.make_train_hparams(cfg)).params
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params)) / 1e6
-        self.log.write_message(
-            f"{len(steps)} milestones"
-            + (f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else "")
-            + f": {megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
-        )
-        return [checkpoint.MilestoneCheckpoint(cfg, self.data_identity, program, managers[1], steps, self.get_totals)]
+        places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
+        size = f"{megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
+        self.log.write_message(f"{len(steps)} milestones{places}: {size}")
+        return [checkpoint.MilestoneCheckpoint(steps, cfg, self.data_identity, program, managers[1], self.get_totals)]
 
     def get_totals(self) -> dict[str, Any]:
         """What the hooks keep, as a checkpoint saves it."""

@@ -29,23 +29,18 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.Diver
     """
     for cfg in configs:
         loop.check(cfg)
+        is_shared = program.make_static_config(cfg) == program.make_static_config(configs[0])
         errors.require(
-            program.make_static_config(cfg) == program.make_static_config(configs[0]),
-            "config.workdir",
-            cfg.workdir,
-            f"a run that shares its program with that of {configs[0].workdir}",
+            is_shared, "config.workdir", cfg.workdir, f"a run that shares its program with that of {configs[0].workdir}"
         )
-    errors.require(
-        parallel.MODES[configs[0].parallel.mode].vmaps_runs and not parallel.is_multiprocess(),
-        "config.parallel.mode",
-        configs[0].parallel.mode,
-        f"{', '.join(name for name, mode in parallel.MODES.items() if mode.vmaps_runs)}, in one process, for runs that "
-        "are trained together",
-    )
+    can_vmap = parallel.MODES[configs[0].parallel.mode].vmaps_runs and not parallel.is_multiprocess()
+    names = ", ".join(name for name, mode in parallel.MODES.items() if mode.vmaps_runs)
+    expected = f"{names}, in one process, for runs that are trained together"
+    errors.require(can_vmap, "config.parallel.mode", configs[0].parallel.mode, expected)
     configs = [RunDirectory(cfg.workdir).pin_kernels(cfg) for cfg in configs]
     packed, outcomes = pack.load_dataset(configs[0]), {}
     with contextlib.ExitStack() as stack:
-        runs, states = [], []
+        opened = []
         for cfg in filter(lambda cfg: cfg.model.kernels == configs[0].model.kernels, configs):
             with contextlib.suppress(lease.FolderInUse):
                 directory = RunDirectory(cfg.workdir)
@@ -54,23 +49,18 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.Diver
                 if result is not None:
                     outcomes[cfg.workdir] = result
                 else:
-                    run, state = stack.enter_context(training_run.open_run(cfg, packed, cut=False))
-                    runs.append(run)
-                    states.append(state)
-        outcomes |= loop.train_runs(runs, VmappedRuns(runs, states)) if runs else {}
+                    opened.append(stack.enter_context(training_run.open_run(cfg, packed, cut=False)))
+        if opened:
+            runs, states = zip(*opened, strict=True)
+            outcomes |= loop.train_runs(runs, VmappedRuns(runs, states))
     for cfg in configs:
         if cfg.model.kernels != configs[0].model.kernels:
             with contextlib.suppress(lease.FolderInUse):
-                outcomes[cfg.workdir] = train_single(cfg, packed)
+                try:
+                    outcomes[cfg.workdir] = loop.train(cfg, packed)
+                except divergence.DivergenceError as diverged:
+                    outcomes[cfg.workdir] = diverged
     return outcomes
-
-
-def train_single(cfg: config.Config, packed: pack.PackedDataset) -> dict | divergence.DivergenceError:
-    """The result of a run, trained to its end, or its divergence."""
-    try:
-        return loop.train(cfg, packed)
-    except divergence.DivergenceError as diverged:
-        return diverged
 
 
 class VmappedRuns:

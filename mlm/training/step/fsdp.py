@@ -10,7 +10,6 @@ Several slices each hold all parameters, as PyTorch's hybrid sharding has it: de
 slices add up their shards of the gradients, once a step.
 """
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import dataclasses
@@ -88,10 +87,8 @@ def list_whole_matrices(num_shards: int, params: types.Params) -> list[str]:
 def make_partition_specs(tree: Any, mesh: Any):
     """The PartitionSpec of each array of a tree of full arrays."""
     names = join_axes(list_shard_axes(mesh))
-    return jax.tree.map(
-        lambda axis: jax.P() if axis == REPLICATED else jax.P(*[None] * axis, names),
-        choose_axes(tree, count_shards(mesh)),
-    )
+    axes = choose_axes(tree, count_shards(mesh))
+    return jax.tree.map(lambda axis: jax.P() if axis == REPLICATED else jax.P(*[None] * axis, names), axes)
 
 
 def make_shardings(tree: Any, mesh: Any):
@@ -111,13 +108,9 @@ def compute_shard_shapes(tree: Any, num_shards: int):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def gather_array(axis: int, names: tuple[str, ...], reduce_dtype: str, shard: types.Array):
-    """The full array; the gradient of a shard is the sum of all devices' gradients of it.
+    """The full array of shards along an axis, over the devices of these mesh axes.
 
-    Args:
-        axis: along which the array is split.
-        names: the mesh axes over whose devices it is split.
-        reduce_dtype: the type in which devices send their gradients.
-        shard: this device's.
+    The gradient of a shard is the sum of all devices' gradients of it, sent in reduce_dtype.
     """
     return jax.lax.all_gather(shard, names, axis=axis, tiled=True)
 
@@ -172,15 +165,12 @@ class LayerShard:
         return gather_array(self.axis, self.names, self.reduce_dtype, self.array)
 
 
-class FSDP:
-    """A ShardingStrategy in which each device holds a shard of every matrix, its gradient and its optimizer moments.
-
-    Built inside the step that jax.jit compiles, from the full parameters.
-    """
+class FSDP(sharding.Replicated):
+    """Each device holds a shard of every matrix, its gradient and its optimizer moments; built inside the step."""
 
     def __init__(self, mesh: Any, params: types.Params, reduce_dtype: str = "float32"):
-        self.mesh, self.params, self.reduce_dtype = mesh, params, reduce_dtype
-        self.shard_axes = list_shard_axes(mesh)
+        super().__init__(mesh.size, mesh.axis_names, reduce_dtype)
+        self.mesh, self.params, self.shard_axes = mesh, params, list_shard_axes(mesh)
 
     def find_axis(self, path: tuple[Any, ...]) -> int:
         """The axis along which the parameter at this path is split."""
@@ -229,10 +219,6 @@ class FSDP:
             return sharding.reduce_as(self.reduce_dtype, functools.partial(jax.lax.psum, axis_name=names), grad)
 
         return jax.tree_util.tree_map_with_path(reduce, grads)
-
-    def all_reduce(self, tree: Any):
-        """The sums of all devices."""
-        return tree if self.mesh.size == 1 else jax.lax.psum(tree, self.mesh.axis_names)
 
 
 def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:

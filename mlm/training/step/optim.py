@@ -1,6 +1,5 @@
 """The update of a run as one optax transformation: clipping, the optimizer, weight decay, schedule and averages."""
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import enum
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import config, errors, types
-from mlm.base.conditional_fields import FieldCondition
+from mlm.base.conditional_fields import list_registry_conditions
 from mlm.training.step.optimizers import OPTIMIZERS
 from mlm.training.step.parameter_groups import ParameterGroup, find_group
 
@@ -45,12 +44,9 @@ class LossReduction(enum.StrEnum):
 
 # The same after the warm-up, however many steps there are.
 EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
-FIELD_CONDITIONS = [
-    FieldCondition(
-        (f"optim.{field}",), "optim.optimizer", tuple(name for name, spec in OPTIMIZERS.items() if field in spec.fields)
-    )
-    for field in sorted({field for spec in OPTIMIZERS.values() for field in spec.fields})
-]
+FIELD_CONDITIONS = list_registry_conditions(
+    "optim.optimizer", {name: spec.fields for name, spec in OPTIMIZERS.items()}, "optim."
+)
 
 
 class AverageState(NamedTuple):
@@ -78,20 +74,15 @@ def check(optim: config.Optim, steps: int) -> None:
     if optim.schedule == Schedule.WSD:
         parts = optim.warmup_fraction + optim.decay_fraction
         errors.require(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
-    errors.require(
-        not (optim.ema_decay and optim.average_checkpoints),
-        f"{name}.ema_decay",
-        optim.ema_decay,
-        f"0, since {name}.average_checkpoints averages the parameters already",
-    )
+    expected = f"0, since {name}.average_checkpoints averages the parameters already"
+    errors.require(not (optim.ema_decay and optim.average_checkpoints), f"{name}.ema_decay", optim.ema_decay, expected)
     max_count = (steps - 1) // optim.average_every + 1
-    errors.require(
-        optim.average_checkpoints != 1 and optim.average_checkpoints <= max_count,
-        f"{name}.average_checkpoints",
-        optim.average_checkpoints,
+    is_possible = optim.average_checkpoints != 1 and optim.average_checkpoints <= max_count
+    expected = (
         f"0, or 2 to {max_count}: the number of checkpoints {name}.average_every = "
-        f"{optim.average_every} steps apart among config.train.steps = {steps}",
+        f"{optim.average_every} steps apart among config.train.steps = {steps}"
     )
+    errors.require(is_possible, f"{name}.average_checkpoints", optim.average_checkpoints, expected)
 
 
 def count_warmup_steps(optim: config.Optim, steps: int) -> int:
@@ -153,21 +144,13 @@ def make_decay_mask(groups: Sequence[str], params: types.Params) -> types.Params
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """optax.clip_by_global_norm with one multiplication by a scalar, which XLA fuses with what reads the gradients.
-
-    optax's division needs an extra pass over memory.
-    """
+    """optax.clip_by_global_norm by a multiplication, which XLA fuses with what reads the gradients."""
 
     def clip(grads: types.Params, _: Any) -> types.Params:
         scale = max_norm / jnp.maximum(optax.tree.norm(grads), max_norm)
         return jax.tree.map(lambda grad: grad * scale, grads)
 
     return optax.stateless(clip)
-
-
-def scale_by_leaf(multipliers: types.Params) -> optax.GradientTransformation:
-    """Multiplies each leaf of the updates by its own multiplier, an array that broadcasts to it."""
-    return optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
 
 
 def average_checkpoints(
@@ -242,23 +225,19 @@ def build_transformation(
     *,
     model: config.Model | None = None,
 ) -> optax.GradientTransformation:
-    """The optimizer of config.optim; its peak learning rate and weight decay may be traced.
+    """The optimizer of config.optim for so many steps; its peak learning rate and weight decay may be traced.
 
-    Args:
-        optim: the config.
-        steps: of the run.
-        hparams: the traced values.
-        multipliers: of the learning rate of each leaf; None: none.
-        model: config.model; None: the default one.
+    multipliers: of the learning rate of each leaf, None: none; model: config.model, None: the default one.
     """
     schedule = build_schedule(optim, steps)
     decay = optax.add_decayed_weights(
         hparams.weight_decay, functools.partial(make_decay_mask, split_decay_groups(optim))
     )
+    scale_leaves = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
     optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
         *OPTIMIZERS[optim.optimizer].build(optim, decay, model or config.Model()),
-        *((scale_by_leaf(multipliers),) if multipliers is not None else ()),
+        *((scale_leaves,) if multipliers is not None else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
     )
     if optim.ema_decay:

@@ -5,7 +5,6 @@ layers lie in one array. What an optimizer computes for each tensor, it must com
 does so with any optax transformation.
 """
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
@@ -34,10 +33,7 @@ class BuildOptimizerFn(Protocol):
     ) -> Transformations:
         """Transformations from clipped gradients to the direction of the update, before the learning rate.
 
-        Args:
-            optim: the config.
-            decay: adds the weight decay of the groups that have it.
-            model: the config of the model, whose projections may share a matrix.
+        decay: adds the weight decay of the groups that have it; model: its projections may share a matrix.
         """
         ...
 
@@ -175,10 +171,8 @@ def per_tensor(inner: optax.GradientTransformation) -> optax.GradientTransformat
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
         leaves, treedef = jax.tree_util.tree_flatten_with_path(updates)
         states, param_leaves = treedef.flatten_up_to(state), treedef.flatten_up_to(params)
-        pairs = [
-            _vmap_tensors(inner.update, path, leaf)(leaf, leaf_state, param)
-            for (path, leaf), leaf_state, param in zip(leaves, states, param_leaves, strict=True)
-        ]
+        rows = zip(leaves, states, param_leaves, strict=True)
+        pairs = [_vmap_tensors(inner.update, path, leaf)(leaf, state, param) for (path, leaf), state, param in rows]
         new_updates, new_states = ([pair[i] for pair in pairs] for i in range(2))
         return treedef.unflatten(new_updates), treedef.unflatten(new_states)
 

@@ -1,6 +1,5 @@
 """How the per-device step runs on many devices. Training and evaluation ask JAX for devices here alone."""
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import contextlib
@@ -45,34 +44,26 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError unless the number of devices divides the batches, and that of slices the devices."""
     devices, steps = jax.device_count(), cfg.train.grad_accum_steps
     check_slices(jax.devices(), cfg.parallel.num_slices)
-    errors.require(
-        cfg.train.batch_size % (devices * steps) == 0,
-        "config.train.batch_size",
-        cfg.train.batch_size,
-        f"a multiple of {devices * steps} ({devices} devices x config.train.grad_accum_steps = {steps})",
-    )
+    expected = f"a multiple of {devices * steps} ({devices} devices x config.train.grad_accum_steps = {steps})"
+    errors.require_field(cfg, "train.batch_size", cfg.train.batch_size % (devices * steps) == 0, expected)
     check_evaluation(cfg)
 
 
 def check_slices(devices: Sequence[Any], num_slices: int) -> None:
     """Raises ConfigError unless the devices are so many slices, or can be taken as so many."""
     reported = count_slices(devices)
-    errors.require(
-        num_slices in (0, reported) or (reported == 1 and len(devices) % num_slices == 0),
-        "config.parallel.num_slices",
-        num_slices,
-        f"{reported}, as the devices say (0: that)" if reported > 1 else f"a divisor of the {len(devices)} devices",
+    is_possible = num_slices in (0, reported) or (reported == 1 and len(devices) % num_slices == 0)
+    expected = (
+        f"{reported}, as the devices say (0: that)" if reported > 1 else f"a divisor of the {len(devices)} devices"
     )
+    errors.require(is_possible, "config.parallel.num_slices", num_slices, expected)
 
 
 def check_evaluation(cfg: config.Config) -> None:
     """Raises ConfigError unless the number of devices divides the batches of evaluation."""
     devices = jax.device_count()
-    errors.require(
-        cfg.eval.batch_size % devices == 0,
-        "config.eval.batch_size",
-        cfg.eval.batch_size,
-        f"a multiple of {devices}, the number of devices",
+    errors.require_field(
+        cfg, "eval.batch_size", cfg.eval.batch_size % devices == 0, f"a multiple of {devices}, the number of devices"
     )
 
 
@@ -152,12 +143,8 @@ def build_data_parallel(
 ) -> Partitioner:
     """jax.jit of jax.shard_map over a mesh of all devices of all processes, or of the given ones.
 
-    Args:
-        train_step: (sharding, state, batch, hparams) -> (state, metrics).
-        devices: of the mesh.
-        settings: how they are used.
-        members: whether every value has a leading axis of members, before that of examples. All devices hold all
-            members.
+    train_step: (sharding, state, batch, hparams) -> (state, metrics). members: whether every value has a leading axis
+    of members, before that of examples. All devices hold all members.
     """
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)
@@ -259,11 +246,8 @@ def build_fsdp(
         return jax.make_array_from_callback(np.shape(x), sharding, lambda index: np.asarray(x)[index])
 
     def make_restore_target(state: Any):
-        return jax.tree.map(
-            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            state,
-            fsdp.make_shardings(state, mesh),
-        )
+        make_target = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        return jax.tree.map(make_target, state, fsdp.make_shardings(state, mesh))
 
     on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory
     return Partitioner(

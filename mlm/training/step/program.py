@@ -25,12 +25,9 @@ class Program(NamedTuple):
 
 def make_train_hparams(cfg: config.Config) -> types.TracedHparams:
     """The traced values of a run's training."""
-    return types.TracedHparams(
-        np.uint32(cfg.seed),
-        np.float32(cfg.optim.learning_rate),
-        np.float32(cfg.optim.weight_decay),
-        OBJECTIVES[cfg.objective].train_hparams(cfg),
-    )
+    objective_hparams = OBJECTIVES[cfg.objective].train_hparams(cfg)
+    rates = np.float32(cfg.optim.learning_rate), np.float32(cfg.optim.weight_decay)
+    return types.TracedHparams(np.uint32(cfg.seed), *rates, objective_hparams)
 
 
 def make_eval_hparams(cfg: config.Config) -> types.TracedHparams:
@@ -45,10 +42,7 @@ def make_placeholder_hparams(cfg: StaticConfig) -> types.TracedHparams:
 
 
 def make_static_config(cfg: config.Config) -> StaticConfig:
-    """What the compiled functions of a config may read: it hides the fields that are traced or that no program reads.
-
-    Runs with equal ones share a program.
-    """
+    """What the compiled functions of a config may read; runs with equal ones share a program."""
     return hide_fields(cfg)
 
 

@@ -26,12 +26,7 @@ def check(cfg: config.Config) -> None:
 
 
 def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int:
-    """How many layers of a leaf are frozen, from the first on: 0 where it is trained as a whole, or WHOLE_LEAF.
-
-    Args:
-        predicts_tokens: whether the objective uses the output layer.
-        path: of the leaf, as jax.tree_util gives it.
-    """
+    """How many layers of a leaf are frozen, from the first on: 0 if it is trained as a whole, or WHOLE_LEAF if not."""
     names = [key.key for key in path]
     if names[0] == "objective":
         return 0

@@ -1,6 +1,5 @@
 """The pure train step and evaluation step."""
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
@@ -13,7 +12,7 @@ import optax
 from mlm.base import batch_warmup, config, types
 from mlm.base.static_config import StaticConfig
 from mlm.training.step import optim, trainable
-from mlm.training.step.sharding import ShardingStrategy
+from mlm.training.step.sharding import Replicated
 
 Terms = dict[str, jax.Array]  # by term of the loss
 
@@ -62,7 +61,7 @@ def train_step(
     cfg: StaticConfig,
     model: types.Model,
     objective: types.Objective,
-    sharding: ShardingStrategy,
+    sharding: Replicated,
     state: types.TrainState,
     batch: types.Batch,
     hparams: types.TracedHparams,
@@ -92,7 +91,7 @@ def compute_gradients(
     cfg: StaticConfig,
     model: types.Model,
     objective: types.Objective,
-    sharding: ShardingStrategy,
+    sharding: Replicated,
     params: types.Params,
     trainable_params: types.Params,
     step: types.Array,
@@ -187,12 +186,9 @@ def accumulate_gradients(
     step: types.Array,
     num_masks: int,
 ) -> tuple[types.Params, Any]:
-    """What `gradient_fn` returns, summed over the microbatches that a step uses and over the masks.
+    """What `gradient_fn` returns, summed over the microbatches that a step uses and over num_masks passes over each.
 
-    Args:
-        train: grad_accum_steps is the number of microbatches; batch-size warm-up uses some of them.
-        examples: those of this device, arrays with a leading axis.
-        num_masks: passes over each example, each under another mask.
+    examples: those of this device, arrays with a leading axis; batch-size warm-up uses some of the microbatches.
     """
     num_parts = train.grad_accum_steps
     if num_parts * num_masks == 1:
@@ -206,12 +202,9 @@ def accumulate_gradients(
         microbatches = batch_warmup.split_batch(train, step, examples)
         shapes = jax.eval_shape(lambda: compute_pass(microbatches, 0))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.fori_loop(
-            0,
-            num_masks * batch_warmup.count_microbatches(train, step),
-            lambda number, total: jax.tree.map(jnp.add, total, compute_pass(microbatches, number)),
-            zeros,
-        )
+        num_passes = num_masks * batch_warmup.count_microbatches(train, step)
+        add = lambda number, total: jax.tree.map(jnp.add, total, compute_pass(microbatches, number))
+        return jax.lax.fori_loop(0, num_passes, add, zeros)
 
     microbatches = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), examples)
 

@@ -3,10 +3,8 @@
 Letters in array names: N examples, L positions, P counts of words.
 """
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -28,6 +26,16 @@ class FloorInputs(NamedTuple):
     mask_NxL: np.ndarray  # for an objective that hides words: those that evaluation predicts
     max_words: int  # of a document
 
+    @property
+    def masked(self) -> tuple[Any, np.ndarray, np.ndarray]:
+        """The arguments of a floor of masked words."""
+        return self.language.hmm, self.words_NxL, self.mask_NxL
+
+    @property
+    def documents(self) -> tuple[Any, np.ndarray, int]:
+        """The arguments of a floor of all words of a document."""
+        return self.language.hmm, self.words_NxL, self.max_words
+
 
 class FloorSpec(NamedTuple):
     """The floors of a loss, as functions of `FloorInputs`."""
@@ -42,48 +50,28 @@ class FloorSpec(NamedTuple):
 
 
 def _compute_masked(inputs: FloorInputs):
-    return floor.compute_masked_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
+    return floor.compute_masked_floor(*inputs.masked)
 
 
 def _compute_masked_window(inputs: FloorInputs):
-    return floor.compute_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, WINDOW_NEIGHBORS)
-
-
-def _compute_masked_bag(window: int, inputs: FloorInputs):
-    return floor.compute_bag_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, window)
+    return floor.compute_window_floor(*inputs.masked, WINDOW_NEIGHBORS)
 
 
 def _compute_causal(inputs: FloorInputs):
-    return floor.compute_causal_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words)
+    return floor.compute_causal_floor(*inputs.documents)
 
 
 def _compute_causal_window(inputs: FloorInputs):
-    return floor.compute_causal_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS)
+    return floor.compute_causal_window_floor(*inputs.documents, WINDOW_NEIGHBORS)
 
 
 def _compute_two_stack(inputs: FloorInputs):
-    return floor.add_floors(
-        _compute_causal(inputs), floor.compute_backward_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words)
-    )
+    return floor.add_floors(_compute_causal(inputs), floor.compute_backward_floor(*inputs.documents))
 
 
 def _compute_two_stack_window(inputs: FloorInputs):
-    backward_floor = floor.compute_backward_window_floor(
-        inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS
-    )
+    backward_floor = floor.compute_backward_window_floor(*inputs.documents, WINDOW_NEIGHBORS)
     return floor.add_floors(_compute_causal_window(inputs), backward_floor)
-
-
-def _compute_infilling(inputs: FloorInputs):
-    return floor.compute_infilling_floor(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
-
-
-def _compute_bound(inputs: FloorInputs):
-    return diffusion_bound.reweight_floor(_compute_masked(inputs), inputs.words_NxL)
-
-
-def _compute_bound_window(inputs: FloorInputs):
-    return diffusion_bound.reweight_floor(_compute_masked_window(inputs), inputs.words_NxL)
 
 
 def _compute_document_nats(inputs: FloorInputs):
@@ -91,10 +79,8 @@ def _compute_document_nats(inputs: FloorInputs):
 
 
 def _compute_document_and_bound(inputs: FloorInputs):
-    log_P, document_N = (
-        diffusion_bound.compute_length_log_probs(inputs.language.hmm, inputs.max_words),
-        _compute_causal(inputs).nats_N,
-    )
+    log_P = diffusion_bound.compute_length_log_probs(inputs.language.hmm, inputs.max_words)
+    document_N = _compute_causal(inputs).nats_N
     return {"document": document_N, "bound": document_N + log_P[(inputs.words_NxL >= 0).sum(1)]}
 
 
@@ -107,33 +93,35 @@ def _decompose_bound(inputs: FloorInputs):
     return {part: nats_N * weight_N for part, nats_N in _decompose_masked(inputs).items()}
 
 
-def _decompose_causal(inputs: FloorInputs):
-    return word_classes.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words)
-
-
-def _decompose_two_stack(inputs: FloorInputs):
-    return word_classes.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words)
-
-
-def _decompose_infilling(inputs: FloorInputs):
-    return word_classes.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
-
-
 FLOORS = {
     types.Visibility.UNMASKED: FloorSpec(_compute_masked, {"window_floor": _compute_masked_window}, _decompose_masked),
     types.Visibility.CAUSAL: FloorSpec(
-        _compute_causal, {"window_floor": _compute_causal_window}, _decompose_causal, _compute_document_nats
+        _compute_causal,
+        {"window_floor": _compute_causal_window},
+        lambda inputs: word_classes.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words),
+        _compute_document_nats,
     ),
     types.Visibility.TWO_STACK: FloorSpec(
         _compute_two_stack,
         {"window_floor": _compute_two_stack_window},
-        _decompose_two_stack,
+        lambda inputs: word_classes.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words),
         _compute_document_nats,
         document_passes=2,
     ),
-    types.Visibility.UNMASKED_OR_LEFT: FloorSpec(_compute_infilling, {}, _decompose_infilling),
+    types.Visibility.UNMASKED_OR_LEFT: FloorSpec(
+        lambda inputs: floor.compute_infilling_floor(*inputs.masked),
+        {},
+        lambda inputs: word_classes.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL),
+    ),
     types.Visibility.BOUND: FloorSpec(
-        _compute_bound, {"window_floor": _compute_bound_window}, _decompose_bound, _compute_document_and_bound
+        lambda inputs: diffusion_bound.reweight_floor(_compute_masked(inputs), inputs.words_NxL),
+        {
+            "window_floor": lambda inputs: diffusion_bound.reweight_floor(
+                _compute_masked_window(inputs), inputs.words_NxL
+            )
+        },
+        _decompose_bound,
+        _compute_document_and_bound,
     ),
 }
 
@@ -150,10 +138,13 @@ def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score,
     }
     if (window := get_bag_window(cfg)) == 0:
         return found
-    bag = {"bag_floor": functools.partial(_compute_masked_bag, window)}
+
+    def compute_bag(inputs: FloorInputs):
+        return floor.compute_bag_floor(*inputs.masked, window)
+
     masked = FLOORS[types.Visibility.UNMASKED]
     return {
-        loss: spec._replace(weaker_floors={**spec.weaker_floors, **bag}) if spec is masked else spec
+        loss: spec._replace(weaker_floors={**spec.weaker_floors, "bag_floor": compute_bag}) if spec is masked else spec
         for loss, spec in found.items()
     }
 

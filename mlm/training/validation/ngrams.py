@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlm.base import config, errors
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 from mlm.data.rows import loader, ngram, pack, store
 
 FORMAT = 2  # of the cached file: raise it when the columns are computed differently
@@ -58,19 +58,11 @@ def make_names(cfg: config.Config) -> dict[str, str]:
 
 def make_scores(cfg: config.Config, loss: Score) -> tuple[Score, ...]:
     """Loss and perplexity of each order, as references of a model's."""
+    perplexity = Score("perplexity", "", loss.columns, "exp_mean", format=".2f")
     return tuple(
-        Score(
-            f"ngram{order}_{name}",
-            f"{order}-gram {name}",
-            (_nats_column(order), loss.columns[-1]),
-            function,
-            unit,
-            format_,
-            reference=make_names(cfg)[_nats_column(order)],
-            reference_for=name,
-        )
-        for order in list_orders(cfg)
-        for name, function, unit, format_ in (("loss", "mean", loss.unit, ".3f"), ("perplexity", "exp_mean", "", ".2f"))
+        make_reference(score, f"ngram{order}_{score.name}", f"{order}-gram {score.name}", (column,), reference)
+        for order, (column, reference) in zip(list_orders(cfg), make_names(cfg).items(), strict=True)
+        for score in (loss, perplexity)
     )
 
 

@@ -3,7 +3,6 @@
 Letters in array names: N examples, L positions.
 """
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
@@ -17,11 +16,10 @@ import numpy as np
 
 from mlm import objectives
 from mlm.base import config, recipe_constants, types
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import parallel_text
-from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.training.step import parallel, program, update
 from mlm.training.validation import floors, ngrams, task_optimum
 
@@ -37,16 +35,14 @@ class ReferenceLosses(NamedTuple):
 
 
 def compute_references(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
-    """The floors, the n-gram models of config.eval.ngram_order, and the loss per word where words have several tokens.
-
-    Empty on processes that write no results.
-    """
+    """The floors, the n-gram models and the loss per word, where there are any; none on processes that write none."""
     if not parallel.is_primary():
         return ReferenceLosses()
     floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
     ngram_columns, word_columns = ngrams.compute_columns(cfg, packed), {}
     scores = *floor_references.scores, *ngrams.make_scores(cfg, loss)
-    if has_multi_token_words(cfg, packed.tokenizer):
+    is_causal = objectives.get_visibility(cfg) == types.Visibility.CAUSAL
+    if is_causal and not packed.tokenizer.starts_word_V.all():
         word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
         scores += make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
 
@@ -130,10 +126,8 @@ def _cache_floors(
     mask_NxL = compute_eval_mask(cfg, program_, packed)
 
     def make(folder: Path):
-        language, ids_NxL = (
-            grammar.build_grammar(cfg.data.language),
-            packed.validation["ids"][: cfg.eval.max_examples or None],
-        )
+        language = grammar.build_grammar(cfg.data.language)
+        ids_NxL = packed.validation["ids"][: cfg.eval.max_examples or None]
         words_NxL = grammar.convert_ids_to_words(language, packed.tokenizer.pieces, np.asarray(ids_NxL, np.int32))
         inputs = floors.FloorInputs(language, words_NxL, mask_NxL, cfg.data.language.max_words)
         save(folder, lambda function: function(inputs))
@@ -171,37 +165,15 @@ def make_floor_references(loss: Score, loss_floors: Mapping[str, floor.Floor]) -
     the excess is that of the paired difference, far below the loss's own: hard examples are hard for the floor too.
     Adding columns raises ValueError if the model was not evaluated on the words of the floor.
     """
-    nats, weight = loss.columns
-    prefix = loss.name.removesuffix("loss")
-    scores = [
-        Score(
-            f"{prefix}excess_loss",
-            f"{loss.title} above the floor",
-            (f"{prefix}excess_nats", weight),
-            unit=loss.unit,
-            better=-1,
-            chart=True,
-        )
-    ]
+    (nats, weight), prefix = loss.columns, loss.name.removesuffix("loss")
+    excess = (f"{prefix}excess_loss", f"{loss.title} above the floor", (f"{prefix}excess_nats", weight))
+    scores = [Score(*excess, unit=loss.unit, better=-1, chart=True)]
+    accuracy = Score(f"{prefix}accuracy", "", ("", weight), share=True)
     for name in loss_floors:
-        title = FLOOR_TITLES[name]
+        title, key = FLOOR_TITLES[name], f"{prefix}{name}"
         scores += [
-            Score(
-                f"{prefix}{name}",
-                f"{title}'s loss",
-                (f"{prefix}{name}_nats", weight),
-                unit=loss.unit,
-                reference=title,
-                reference_for=loss.name,
-            ),
-            Score(
-                f"{prefix}{name}_accuracy",
-                f"{title}'s accuracy",
-                (f"{prefix}{name}_correct", weight),
-                share=True,
-                reference=title,
-                reference_for=f"{prefix}accuracy",
-            ),
+            make_reference(loss, key, f"{title}'s loss", (f"{key}_nats",), title),
+            make_reference(accuracy, f"{key}_accuracy", f"{title}'s accuracy", (f"{key}_correct",), title),
         ]
 
     def add_columns(columns: dict[str, np.ndarray]):
@@ -226,74 +198,37 @@ def make_document_references(
             the floor, which leaves out the chance in a bound's masks.
         bound: the smallest possible expected loss over all masks, nats_N.
     """
-    unit, excess = "nats per document", f"{loss.name.removesuffix('loss')}excess_nats"
-    floor_title = FLOOR_TITLES["floor"]
+    excess, title = f"{loss.name.removesuffix('loss')}excess_nats", FLOOR_TITLES["floor"]
+    excess_title, floor_title = "loss of a document above the floor", f"{title}'s loss of a document"
+    columns = ("document_nats", "documents")
+    document_loss = Score("document_loss", "held-out loss of a document", columns, format=".2f", better=-1)
+    document_loss = document_loss._replace(unit="nats per document")
     scores = [
-        Score(
-            "document_loss",
-            "held-out loss of a document",
-            ("document_nats", "documents"),
-            format=".2f",
-            unit=unit,
-            better=-1,
+        document_loss,
+        document_loss._replace(
+            name="document_excess_loss", title=excess_title, columns=("document_excess", columns[1])
         ),
-        Score(
-            "document_excess_loss",
-            "loss of a document above the floor",
-            ("document_excess", "documents"),
-            format=".2f",
-            unit=unit,
-            better=-1,
-        ),
-        Score(
-            "document_floor",
-            f"{floor_title}'s loss of a document",
-            ("document_floor_nats", "documents"),
-            format=".2f",
-            unit=unit,
-            reference=floor_title,
-            reference_for="document_loss",
-        ),
+        make_reference(document_loss, "document_floor", floor_title, ("document_floor_nats",), title),
     ]
     if bound is not None:
-        scores.append(
-            Score(
-                "bound",
-                "exact bound over all masks",
-                ("bound_nats", loss.columns[-1]),
-                unit=f"{loss.unit}, over all masks",
-                reference="exact bound",
-                reference_for=loss.name,
-            )
-        )
+        bound_score = make_reference(loss, "bound", "exact bound over all masks", ("bound_nats",), "exact bound")
+        scores.append(bound_score._replace(unit=f"{loss.unit}, over all masks"))
 
     def add_columns(columns: dict[str, np.ndarray]):
         excess_N = columns[excess] / passes
-        bounds = {} if bound is None else {"bound_nats": bound}
-        return (
-            columns
-            | bounds
-            | {
-                "documents": np.ones(len(document)),
-                "document_excess": excess_N,
-                "document_floor_nats": document,
-                "document_nats": document + excess_N,
-            }
-        )
+        new_columns = {
+            "documents": np.ones(len(document)),
+            "document_excess": excess_N,
+            "document_floor_nats": document,
+            "document_nats": document + excess_N,
+        }
+        return columns | ({} if bound is None else {"bound_nats": bound}) | new_columns
 
     return ReferenceLosses(tuple(scores), add_columns)
 
 
-def has_multi_token_words(cfg: config.Config, tokenizer: Tokenizer) -> bool:
-    """Whether a run predicts tokens left to right and its words may have several."""
-    return objectives.get_visibility(cfg) == types.Visibility.CAUSAL and not tokenizer.starts_word_V.all()
-
-
 def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, np.ndarray]:
-    """Counts "words": how many of the predicted tokens of each held-out example begin a word.
-
-    [SEP] counts as a word, as <eos> does in published perplexities per word.
-    """
+    """Counts the predicted tokens of each example that begin a word; [SEP] does, as <eos> in published perplexities."""
     ids_NxL = np.asarray(packed.validation["ids"][: len(mask_NxL)])
     return {"words": (packed.tokenizer.find_word_starts(ids_NxL) & mask_NxL).sum(1)}
 
@@ -304,13 +239,8 @@ def make_word_scores(loss: Score, references: Mapping[str, str]) -> tuple[Score,
         "word_loss", "held-out loss per word", (loss.columns[0], "words"), unit="nats per word", better=-1
     )
     return word_loss, *(
-        word_loss._replace(
-            name=f"{column.removesuffix('_nats')}_word_loss",
-            title=f"{reference}'s loss per word",
-            columns=(column, "words"),
-            better=0,
-            reference=reference,
-            reference_for=word_loss.name,
+        make_reference(
+            word_loss, f"{column.removesuffix('_nats')}_word_loss", f"{reference}'s loss per word", (column,), reference
         )
         for column, reference in references.items()
     )

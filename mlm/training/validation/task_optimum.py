@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlm.base import config, types
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 from mlm.data.language import tasks
 from mlm.data.language.synthetic_task import SyntheticExample
 from mlm.data.rows import loader, pack, store
@@ -27,10 +27,8 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
 
     def make(folder: Path) -> dict[str, Any]:
         examples = pack.read_examples(cfg, packed, "validation")
-        best = task.score_optimum(
-            cfg.data.language,
-            [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples],
-        )
+        rows = [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples]
+        best = task.score_optimum(cfg.data.language, rows)
         np.savez(folder / "best.npz", **best._asdict(), row_E=np.array([example["row"] for example in examples]))
         return {}
 
@@ -49,17 +47,10 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
 def make_scores(objective: types.Objective) -> tuple[Score, ...]:
     """The Bayes-optimal accuracy beside the model's, and how far below it the model is, example by example."""
     accuracy = next(score for score in objective.scores if score.name in ACCURACY_SCORES)
-    weight = accuracy.columns[-1]
+    columns, title = ("shortfall", accuracy.columns[-1]), f"Bayes optimum's {accuracy.title.removeprefix('held-out ')}"
     return (
-        Score(
-            "optimum",
-            f"Bayes optimum's {accuracy.title.removeprefix('held-out ')}",
-            ("optimum_right", weight),
-            share=True,
-            reference="Bayes optimum",
-            reference_for=accuracy.name,
-        ),
-        Score("shortfall", f"{accuracy.title} below the optimum", ("shortfall", weight), better=-1, chart=True),
+        make_reference(accuracy, "optimum", title, ("optimum_right",), "Bayes optimum"),
+        Score("shortfall", f"{accuracy.title} below the optimum", columns, better=-1, chart=True),
     )
 
 

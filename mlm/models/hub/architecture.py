@@ -1,0 +1,97 @@
+"""How the tensors of an architecture of `transformers` map to our parameters.
+
+The names are those that AutoModelForMaskedLM, or a GPT-2's class, saves.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+QKV = ("query", "key", "value")  # one matrix in our parameters
+LEAVES = {
+    "table": {"weight": "embedding"},
+    "norm": {"weight": "scale", "bias": "bias"},
+    "dense": {"weight": "kernel", "bias": "bias"},
+}
+TABLES = ("token", "position", "type")  # parameters that are tables of embeddings
+LEGACY_LEAVES = {"gamma": "weight", "beta": "bias"}
+
+
+class HubArchitecture(NamedTuple):
+    """A model_type of transformers. The mappings are from tensor names to our parameters."""
+
+    prefix: str  # of all tensors except the output layer's
+    model_class: str  # the class that AutoModelForMaskedLM builds
+    norm_placement: str  # config.model.norm_placement
+    embeddings: Mapping[str, str]
+    layers: str  # name of the list of layers
+    layer_params: Mapping[str, str]  # of a layer
+    lm_head: Mapping[str, str]  # of the output layer
+    lm_head_bias: str  # name of the output layer's bias; "": it has none
+    decoder: str  # of the output layer's table and bias, where they are not those of the embeddings and of the head
+    heads: Mapping[str, Mapping[str, str]]  # of labels: by objective, tensor -> the objective's parameter
+    final_norm: str = ""  # name of the norm after the last layer; "": there is none
+    qkv: str = ""  # what precedes the names QKV of three matrices in a layer; "": it has one for all
+    positions_after_pad: bool = False  # positions start after the padding token's id, as in fairseq; else at 0
+    pooler: str = "bert"  # config.finetune.pooler
+    transposed: bool = True  # a matrix in a file has shape (outputs, inputs), unlike ours
+    buffers: tuple[str, ...] = ()  # ends of the names of tensors that are no parameters, in older files
+
+
+class TensorMapping(NamedTuple):
+    """A tensor of a file, and the parameter of ours, or the part of it, that it holds."""
+
+    name: str
+    path: tuple[str, ...]  # of our parameter
+    layer: int | None = None  # index on the leading axis of our parameter
+    qkv_index: int | None = None  # index in QKV, which are concatenated on the last axis of our parameter
+    lm_head: bool = False  # whether it belongs to the output layer
+    transposed: bool = False  # whether its outputs come first
+
+
+def make_heads(
+    label_head: Mapping[str, str], choice_head: Mapping[str, str], word_heads: Mapping[str, Mapping[str, str]]
+) -> dict[str, Mapping[str, str]]:
+    """The heads of an architecture by objective, of which classification and regression share one."""
+    return {**dict.fromkeys(("classification", "regression"), label_head), "multiple_choice": choice_head, **word_heads}
+
+
+def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool = True) -> Iterator[TensorMapping]:
+    """All tensors of a model with num_layers layers; is_tied: the output layer's table is that of the embeddings."""
+
+    def map_leaves(name, path, **fields):
+        kind = "table" if path in TABLES else "norm" if path.endswith("norm") else "dense"
+        for tensor, leaf in LEAVES[kind].items():
+            transposed = architecture.transposed and leaf == "kernel"
+            yield TensorMapping(f"{name}.{tensor}", (*path.split("."), leaf), **fields, transposed=transposed)
+
+    for name, path in architecture.embeddings.items():
+        yield from map_leaves(f"{architecture.prefix}.{name}", path)
+    for layer in range(num_layers):
+        prefix, layer_path = f"{architecture.prefix}.{architecture.layers}.{layer}", "body.stack.layers.layer"
+        for index, name in enumerate(QKV if architecture.qkv else ()):
+            qkv = f"{prefix}.{architecture.qkv}.{name}"
+            yield from map_leaves(qkv, f"{layer_path}.attention.qkv", layer=layer, qkv_index=index)
+        for name, path in architecture.layer_params.items():
+            if layer or name != "attn_norm":  # the first layer of a ModernBERT has no norm of that name
+                yield from map_leaves(f"{prefix}.{name}", f"{layer_path}.{path}", layer=layer)
+    if architecture.final_norm:
+        yield from map_leaves(f"{architecture.prefix}.{architecture.final_norm}", "body.norm")
+    for name, path in architecture.lm_head.items():
+        yield from map_leaves(name, path, lm_head=True)
+    if not is_tied:
+        yield TensorMapping(f"{architecture.decoder}.weight", ("output", "embedding"), lm_head=True)
+    if architecture.lm_head_bias:
+        bias = architecture.lm_head_bias if is_tied else f"{architecture.decoder}.bias"
+        yield TensorMapping(bias, ("bias",), lm_head=True)
+
+
+def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = True) -> str:
+    """The name that transformers saves today: older files say gamma and beta, files of an encoder lack the prefix."""
+    stem, _, last = name.rpartition(".")
+    name = f"{stem}.{LEGACY_LEAVES.get(last, last)}" if stem.endswith("LayerNorm") else name
+    if is_tied and architecture.lm_head_bias and name == f"{architecture.decoder}.bias":
+        return architecture.lm_head_bias
+    modules = (*architecture.embeddings, architecture.layers, architecture.final_norm, "pooler", "LayerNorm")
+    tops = {module.partition(".")[0] for module in modules if module}
+    return f"{architecture.prefix}.{name}" if re.match(rf"({'|'.join(tops)})\.", name) else name

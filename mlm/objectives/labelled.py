@@ -1,0 +1,76 @@
+"""What objectives on labelled examples share: they see whole examples, mask nothing and predict no token."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mlm.base import config, types
+from mlm.base.estimates import Score
+from mlm.base.static_config import StaticConfig
+from mlm.objectives import features, heads, scores
+
+POOLED_FIELDS = ("pooling", "pooler", "layer_features")  # of config.finetune, which heads for examples read
+
+
+def build_objective(
+    cfg: StaticConfig,
+    term: str,
+    init_head: Callable[[Any, int], types.Params],
+    compute_loss: Callable,
+    model_scores: Sequence[Score],
+    train_score: Score | None = None,
+    **parts: Any,
+) -> types.Objective:
+    """An objective whose loss has one term.
+
+    Args:
+        init_head: (key, width of the features) -> parameters of the head.
+        compute_loss: (params, model, batch, key_B or None, train) -> (nats_B, weight_B, other sums by name).
+        train_score: None: the accuracy.
+        parts: other fields of types.Objective.
+    """
+
+    def init(key, model):
+        return init_head(key, features.compute_width(cfg, model)) | features.init_features(cfg)
+
+    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
+        nats_B, weight_B, sums = compute_loss(params, model, batch, key_B if train else None, train)
+        return types.LossSums({term: nats_B}, {term: weight_B}, sums | {"tokens": heads.count_tokens(batch.text)})
+
+    accuracy = Score("accuracy", "training accuracy", ("correct", f"{term}_weight"), share=True)
+    return types.Objective(
+        init,
+        loss,
+        heads.make_empty_eval_mask,
+        tuple(model_scores),
+        (train_score or accuracy,),
+        predicts_tokens=False,
+        **parts,
+    )
+
+
+def build_spec(
+    build: Callable[..., types.Objective],
+    score_names: Sequence[str],
+    finetune_fields: Sequence[str] = ("pooler", "layer_features"),
+    check: types.CheckFn = features.check,
+    predictions_per_token: Callable[[config.Config], float] = lambda cfg: 1.0,
+) -> types.ObjectiveSpec:
+    """An entry of OBJECTIVES; score_names: those that config.data.labelled.scores may hold."""
+
+    def check_all(cfg):
+        check(cfg)
+        scores.parse_score_names(cfg, score_names)
+
+    return types.ObjectiveSpec(
+        build,
+        check_all,
+        predictions_per_token,
+        heads.DIRECTIONALITIES,
+        types.Visibility.FULL,
+        conditional_fields=(*(f"finetune.{field}" for field in finetune_fields), "data.labelled.scores"),
+    )
+
+
+def predict_once(cfg: config.Config) -> float:
+    """The predictions per token of an objective with one for each example."""
+    return 1 / cfg.pack.seq_len
