@@ -20,30 +20,20 @@ UNMASK_ORDERS = ("left", "confidence")
 
 
 def unmask_tokens(
-    model: types.Model,
-    params: Any,
-    ids_BxL,
-    key_B,
-    temperature,
-    top_k,
-    top_p,
-    tokens_per_step,
-    *,
-    unmask_order: str,
-    sample: bool,
+    model: types.Model, unmask_order: str, is_sampled: bool, params: Any, ids_BxL, sampler_args, tokens_per_step
 ):
     """(ids_BxL without [MASK], log_prob_B of the filled tokens in nats, each at its step).
 
     Args:
         model: the model, whose states predict their own tokens.
+        unmask_order: one of UNMASK_ORDERS.
+        is_sampled: whether to sample the tokens; otherwise they are the likeliest.
         params: as a run stores them, with the key "model".
         ids_BxL: sequences with [MASK]s.
-        key_B: a random key for each sequence.
-        temperature: as for `sampling.make_sampler`; so are top_k and top_p. Unused without `sample`.
+        sampler_args: of `sampling.make_sampler`, with a random key for each sequence.
         tokens_per_step: positions that one forward pass fills in a sequence; traced.
-        unmask_order: one of UNMASK_ORDERS.
-        sample: whether to sample the tokens; otherwise they are the likeliest.
     """
+    key_B, *settings = sampler_args
     B, L = ids_BxL.shape
     position_L = jnp.arange(L)
 
@@ -53,9 +43,9 @@ def unmask_tokens(
         logits_NxV = model.logits(params["model"], h_BxLxD).reshape(B * L, -1)
         logits_NxV = sampling.suppress_tokens(logits_NxV.astype(jnp.float32), (*SUPPRESSED_IDS, SEP))
         select_token = sampling.select_argmax
-        if sample:
+        if is_sampled:
             key_N = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, position_L))(key_B).reshape(-1)
-            select_token = sampling.make_sampler(key_N, temperature, top_k, top_p)
+            select_token = sampling.make_sampler(key_N, *settings)
         id_N = select_token(logits_NxV, step).astype(jnp.int32)
         confidence_N = jnp.take_along_axis(jax.nn.log_softmax(logits_NxV), id_N[:, None], 1)[:, 0]
         confidence_BxL, id_BxL, is_masked_BxL = confidence_N.reshape(B, L), id_N.reshape(B, L), ids_BxL == MASK
