@@ -29,9 +29,8 @@ def encode_text(tokenizer: Tokenizer, text: str, allow_mask: bool = False) -> li
 
     Warns of parts of a masked word that are dropped. Raises ConfigError where it would lose a [MASK].
     """
-    if not (allow_mask and MASK_TOKEN in text):
-        return [CLS, *tokenizer.encode(text), SEP]
-    return [CLS, *encode_masked(tokenizer, text)[0], SEP]
+    has_mask = allow_mask and MASK_TOKEN in text
+    return [CLS, *(encode_masked(tokenizer, text)[0] if has_mask else tokenizer.encode(text)), SEP]
 
 
 def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:

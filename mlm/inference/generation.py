@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from numbers import Integral
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -30,22 +31,23 @@ class GeneratedText:
     num_tokens: int
 
 
-def generate_texts(
-    model,
-    prompts: Sequence[str],
-    *,
-    num_beams: int = 1,
-    length_penalty: str = "mean",
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    max_length: int = 0,
-    num_return_sequences: int = 1,
-    seed: int = 0,
-    unmask_order: str = "",
-    tokens_per_step: int = 1,
-) -> list[list[GeneratedText]]:
-    """Implements `LanguageModel.generate`, which documents the arguments, for a list of prompts."""
+class GenerationSettings(NamedTuple):
+    """The arguments of `LanguageModel.generate`, which documents them."""
+
+    max_length: int
+    num_return_sequences: int
+    temperature: float
+    top_k: int
+    top_p: float
+    num_beams: int
+    length_penalty: str
+    unmask_order: str
+    tokens_per_step: int
+    seed: int
+
+
+def generate_texts(model, prompts: Sequence[str], settings: GenerationSettings) -> list[list[GeneratedText]]:
+    """Implements `LanguageModel.generate` for a list of prompts."""
     cfg = model.config
     visibility = objectives.get_visibility(cfg)
     predicts_tokens = visibility not in (types.Visibility.FULL, types.Visibility.CORRUPTED) and model.has_lm_head
@@ -53,22 +55,17 @@ def generate_texts(
     is_parallel = cfg.data.corpus == "parallel"
     expected = "translate, for a model that reads a source" if is_parallel else "a model that reads no source"
     errors.require(not models.reads_source(cfg), "generate", cfg.model.family, expected)
-    _require_integers(
-        max_length=max_length,
-        top_k=top_k,
-        seed=seed,
-        num_return_sequences=num_return_sequences,
-        num_beams=num_beams,
-        tokens_per_step=tokens_per_step,
-    )
-    errors.require_number("seed", seed, 0, 2**32 - 1)
+    for name in ("max_length", "top_k", "seed", "num_return_sequences", "num_beams", "tokens_per_step"):
+        _require_integer(name, getattr(settings, name))
+    max_length, num_beams, temperature = settings.max_length, settings.num_beams, settings.temperature
+    errors.require_number("seed", settings.seed, 0, 2**32 - 1)
     errors.require_number("max_length", max_length, 0, model.length)
     errors.require_number("temperature", temperature, 0, 100)
-    errors.require_number("top_k", top_k, 0, model.tokenizer.vocab_size)
-    errors.require_number("top_p", top_p, 0, 1, low_open=True)
+    errors.require_number("top_k", settings.top_k, 0, model.tokenizer.vocab_size)
+    errors.require_number("top_p", settings.top_p, 0, 1, low_open=True)
     errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
-    for name, value in (("num_return_sequences", num_return_sequences), ("tokens_per_step", tokens_per_step)):
-        errors.require_at_least(1, name, value)
+    for name in ("num_return_sequences", "tokens_per_step"):
+        errors.require_at_least(1, name, getattr(settings, name))
     visibilities = {*objectives.get_loss_visibilities(cfg).values()}
     is_causal = bool({types.Visibility.CAUSAL, types.Visibility.TWO_STACK} & visibilities)
     is_supported = not is_causal or model.model.init_cache is not None
@@ -76,27 +73,23 @@ def generate_texts(
     min_length = 2 if is_causal else 1 if cfg.pack.mode == "stream" else 3
     expected = f"0, or at least {min_length} tokens, with those that begin and end a text"
     errors.require(max_length == 0 or max_length >= min_length, "max_length", max_length, expected)
-    orders = ("left",) if is_causal else iterative_unmasking.UNMASK_ORDERS
+    orders, order = ("left",) if is_causal else iterative_unmasking.UNMASK_ORDERS, settings.unmask_order
     expected = f"{' or '.join(orders)}, since config.objective is {cfg.objective}"
-    errors.require(unmask_order in ("", *orders), "unmask_order", unmask_order, expected)
+    errors.require(order in ("", *orders), "unmask_order", order, expected)
     errors.require(temperature == 0 or num_beams == 1, "temperature", temperature, "0, with beams")
-    is_possible = temperature > 0 or num_return_sequences <= num_beams
+    count = settings.num_return_sequences
     expected = f"at most {num_beams}, the number of beams; or a temperature above 0, to sample"
-    errors.require(is_possible, "num_return_sequences", num_return_sequences, expected)
+    errors.require(temperature > 0 or count <= num_beams, "num_return_sequences", count, expected)
     errors.require(is_causal or num_beams == 1, "num_beams", num_beams, "1, where [MASK]s are filled")
-    max_length = max_length or model.length
-    sequences = _encode_prompts(model, prompts, max_length, is_causal=is_causal)
+    settings = settings._replace(max_length=max_length or model.length, unmask_order=order or "confidence")
+    sequences = _encode_prompts(model, prompts, settings.max_length, is_causal=is_causal)
     if num_beams > 1:
-        return _search_beams(model, sequences, max_length, num_beams, length_penalty, num_return_sequences)
-    sampler_args = (np.float32(max(temperature, 1e-3)), np.int32(top_k), np.float32(top_p))
-    keys = _make_keys(seed, len(sequences), num_return_sequences)
-    repeated = [sequence for sequence in sequences for _ in range(num_return_sequences)]
-    if is_causal:
-        generations = _continue_prompts(model, repeated, max_length, keys, sampler_args, temperature > 0)
-    else:
-        order = unmask_order or "confidence"
-        generations = _fill_masks(model, repeated, keys, sampler_args, tokens_per_step, order, temperature > 0)
-    return [generations[i * num_return_sequences : (i + 1) * num_return_sequences] for i in range(len(sequences))]
+        return _search_beams(model, sequences, settings)
+    keys = _make_keys(settings.seed, len(sequences), count)
+    repeated = [sequence for sequence in sequences for _ in range(count)]
+    generate = _continue_prompts if is_causal else _fill_masks
+    generations = generate(model, repeated, keys, settings)
+    return [generations[i * count : (i + 1) * count] for i in range(len(sequences))]
 
 
 def _make_keys(seed, num_prompts, num_return_sequences):
@@ -118,7 +111,8 @@ def translate_texts(
     errors.require(models.reads_source(cfg), "translate", cfg.model.family, expected)
     expected = "a run of parallel text (config.data.corpus)"
     errors.require(cfg.data.corpus == "parallel", "translate", cfg.objective, expected)
-    _require_integers(num_beams=num_beams, num_return_sequences=num_return_sequences)
+    _require_integer("num_beams", num_beams)
+    _require_integer("num_return_sequences", num_return_sequences)
     errors.require_one_of("length_penalty", length_penalty, beam_search.LENGTH_PENALTIES)
     errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
     errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
@@ -138,9 +132,8 @@ def translate_texts(
     return [_make_best_generations(model, [CLS], best, num_return_sequences) for best in outputs]
 
 
-def _require_integers(**values) -> None:
-    for name, value in values.items():
-        errors.require(isinstance(value, Integral), name, value, "a whole number")
+def _require_integer(name: str, value) -> None:
+    errors.require(isinstance(value, Integral), name, value, "a whole number")
 
 
 def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
@@ -184,42 +177,47 @@ def _iterate_batches(model, sequences, cache_len, num_beams: int = 1):
             yield [chunk[i] for i in indices], ids_BxL
 
 
-def _select_keys(keys, indices, batch_size):
-    """The keys of a batch. Its padding repeats the last one."""
-    return keys[np.array([*indices, *[indices[-1]] * (batch_size - len(indices))])]
+def _make_sampler_args(settings, keys, indices, batch_size):
+    """The arguments of `sampling.make_sampler` for a batch, whose padding repeats the last key."""
+    key_B = keys[np.array([*indices, *[indices[-1]] * (batch_size - len(indices))])]
+    temperature = max(settings.temperature, 1e-3)
+    return key_B, np.float32(temperature), np.int32(settings.top_k), np.float32(settings.top_p)
 
 
-def _continue_prompts(model, sequences, max_length, keys, sampler_args, is_sampled) -> list[GeneratedText]:
-    cache_len = _choose_cache_len(model, max_length)
+def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
+    cache_len, is_sampled = _choose_cache_len(model, settings.max_length), settings.temperature > 0
     decode = forward_passes.compile_pass(_decode_batch, model.model, cache_len, is_sampled, _get_suppressed_ids(model))
 
     def run_batch(indices, ids_BxL):
-        sampler = _select_keys(keys, indices, len(ids_BxL)), *sampler_args
-        return decode(model.params, ids_BxL, np.int32(max_length), sampler)
+        sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
+        return decode(model.params, ids_BxL, np.int32(settings.max_length), sampler_args)
 
     outputs = batching.collect_outputs(_iterate_batches(model, sequences, cache_len), run_batch, len(sequences))
     return [_make_generation(model, prompt, *decoded) for prompt, decoded in zip(sequences, outputs, strict=True)]
 
 
-def _search_beams(model, sequences, max_length, num_beams, length_penalty, count) -> list[list[GeneratedText]]:
-    cache_len = _choose_cache_len(model, max_length)
+def _search_beams(model, sequences, settings) -> list[list[GeneratedText]]:
+    cache_len, num_beams = _choose_cache_len(model, settings.max_length), settings.num_beams
     search = forward_passes.compile_pass(
-        _beam_search_batch, model.model, cache_len, num_beams, length_penalty, _get_suppressed_ids(model)
+        _beam_search_batch, model.model, cache_len, num_beams, settings.length_penalty, _get_suppressed_ids(model)
     )
     outputs = batching.collect_outputs(
         _iterate_batches(model, sequences, cache_len, num_beams),
-        lambda indices, ids_BxL: search(model.params, ids_BxL, np.int32(max_length)),
+        lambda indices, ids_BxL: search(model.params, ids_BxL, np.int32(settings.max_length)),
         len(sequences),
     )
+    count = settings.num_return_sequences
     return [_make_best_generations(model, prompt, best, count) for prompt, best in zip(sequences, outputs, strict=True)]
 
 
-def _fill_masks(model, sequences, keys, sampler_args, tokens_per_step, order, is_sampled) -> list[GeneratedText]:
-    unmask = forward_passes.compile_predictor(iterative_unmasking.unmask_tokens, model, order, is_sampled)
+def _fill_masks(model, sequences, keys, settings) -> list[GeneratedText]:
+    unmask = forward_passes.compile_predictor(
+        iterative_unmasking.unmask_tokens, model, settings.unmask_order, settings.temperature > 0
+    )
 
     def run_batch(indices, ids_BxL):
-        sampler = _select_keys(keys, indices, len(ids_BxL)), *sampler_args
-        return unmask(model.params, ids_BxL, sampler, np.int32(tokens_per_step))
+        sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
+        return unmask(model.params, ids_BxL, sampler_args, np.int32(settings.tokens_per_step))
 
     outputs = batching.collect_outputs(forward_passes.iterate_batches(model, sequences), run_batch, len(sequences))
     return [

@@ -370,20 +370,10 @@ class LanguageModel:
             ConfigError: the model does not support a setting.
         """
         prompts, is_single = _listed(prompt)
-        answers = generation.generate_texts(
-            self,
-            prompts,
-            num_beams=num_beams,
-            length_penalty=length_penalty,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            max_length=max_length,
-            num_return_sequences=num_return_sequences,
-            seed=seed,
-            unmask_order=unmask_order,
-            tokens_per_step=tokens_per_step,
-        )
+        sampling = temperature, top_k, top_p
+        search = num_beams, length_penalty, unmask_order, tokens_per_step, seed
+        settings = generation.GenerationSettings(max_length, num_return_sequences, *sampling, *search)
+        answers = generation.generate_texts(self, prompts, settings)
         return answers[0] if is_single else answers
 
     def translate(
