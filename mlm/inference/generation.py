@@ -12,7 +12,7 @@ from mlm import models, objectives
 from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import loader, parallel_text
-from mlm.inference import batching, beam_search, decoding, forward_passes, iterative_unmasking, sampling
+from mlm.inference import batching, beam_search, decoding, forward_passes, sampling
 from mlm.inference.masked_queries import make_tokens
 
 
@@ -73,7 +73,7 @@ def generate_texts(model, prompts: Sequence[str], settings: GenerationSettings) 
     min_length = 2 if is_causal else 1 if cfg.pack.mode == "stream" else 3
     expected = f"0, or at least {min_length} tokens, with those that begin and end a text"
     errors.require(max_length == 0 or max_length >= min_length, "max_length", max_length, expected)
-    orders, order = ("left",) if is_causal else iterative_unmasking.UNMASK_ORDERS, settings.unmask_order
+    orders, order = ("left",) if is_causal else decoding.UNMASK_ORDERS, settings.unmask_order
     expected = f"{' or '.join(orders)}, since config.objective is {cfg.objective}"
     errors.require(order in ("", *orders), "unmask_order", order, expected)
     errors.require(temperature == 0 or num_beams == 1, "temperature", temperature, "0, with beams")
@@ -212,7 +212,7 @@ def _search_beams(model, sequences, settings) -> list[list[GeneratedText]]:
 
 def _fill_masks(model, sequences, keys, settings) -> list[GeneratedText]:
     unmask = forward_passes.compile_predictor(
-        iterative_unmasking.unmask_tokens, model, settings.unmask_order, settings.temperature > 0
+        decoding.unmask_tokens, model, settings.unmask_order, settings.temperature > 0
     )
 
     def run_batch(indices, ids_BxL):
