@@ -71,7 +71,7 @@ def generate_texts(model, prompts: Sequence[str], settings: GenerationSettings) 
     is_supported = not is_causal or model.model.init_cache is not None
     errors.require(is_supported, "generate", cfg.model.family, "a model that reads one token at a time")
     min_length = 2 if is_causal else 1 if cfg.pack.mode == "stream" else 3
-    expected = f"0, or at least {min_length} tokens, with those that begin and end a text"
+    expected = f"at least {min_length} tokens, with those that begin and end a text; or 0"
     errors.require(max_length == 0 or max_length >= min_length, "max_length", max_length, expected)
     orders, order = ("left",) if is_causal else decoding.UNMASK_ORDERS, settings.unmask_order
     expected = f"{' or '.join(orders)}, since config.objective is {cfg.objective}"
