@@ -305,7 +305,5 @@ def charts(results: Sequence[dict]) -> list[LineChart]:
         )
         for (size, is_mask_only, budget), by_rate in group_by_rate(results).items()
     ]
-    chart = LineChart(
-        score.name, "training_rate", "Masking rate", "masking rate of training", f"{score.title} (nats)", lines, []
-    )
-    return [chart._replace(bounds=series.describe_bounds(lines))]
+    y = f"{score.title} (nats)"
+    return [LineChart(score.name, "training_rate", "Masking rate", "masking rate of training", y, lines)]

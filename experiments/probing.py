@@ -23,9 +23,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import cross_points, make_seeds, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, BERT, LAPTOP, QUICK
-from mlm.report import evaluation_scores, layers, run_columns, summary
+from mlm.report import evaluation_scores, run_columns, summary
 from mlm.report.table import Column
 
 MODELS = {
@@ -102,6 +103,17 @@ def measure_depths(result: dict) -> dict[str, list[dict]]:
     }
 
 
+def compute_expected_layer(score_xK: np.ndarray) -> np.ndarray:
+    """The mean layer number from 1 on, weighted by the gain of the probe that may read the layer over the previous one.
+
+    Negative gains are not clipped. NaN if the last probe scores as the first does. score_xK: of the probes that may
+    read layers 0 to 0, 0 to 1, and so on (Tenney et al. 2019, section 3).
+    """
+    gain_xK = np.diff(np.asarray(score_xK, np.float64))
+    total_x = gain_xK.sum(-1)
+    return gain_xK @ np.arange(1, gain_xK.shape[-1] + 1) / np.where(total_x == 0, np.nan, total_x)
+
+
 def describe_row(seeds: Sequence[dict]) -> dict:
     """For each task, where in the model it is found."""
     config, depths_by_run = seeds[0]["config"], [result["depths"] for result in seeds]
@@ -117,8 +129,8 @@ def describe_row(seeds: Sequence[dict]) -> dict:
             else ([np.mean(run, -1) for run in score_RxKxS], [np.mean(run) for run in gravity_RxS])
         )
         row |= {
-            f"{task}_expected": layers.estimate_expected_layer(score_SxK),
-            f"{task}_gravity": layers.estimate_center_of_gravity(gravity_S, config["model.num_layers"]),
+            f"{task}_expected": estimate_mean(compute_expected_layer(score_SxK)),
+            f"{task}_gravity": estimate_mean(gravity_S, (0.0, float(config["model.num_layers"]))),
         }
         if task in PAPER and config["model.size"] == "large":
             row |= {f"{task}_{name}_paper": value for name, value in zip(LAYER_MEASURES, PAPER[task], strict=True)}

@@ -375,5 +375,4 @@ def charts(results: Sequence[dict]) -> list[LineChart]:
         lines.append(Series(", ".join(kind), own.flops_P[frontier].tolist(), values))
     is_known = all(own.floor is not None for own in cells.values())
     title = "excess loss (nats)" if is_known else "held-out loss (nats)"
-    chart = LineChart("frontier", "flops", "Frontier", "training FLOPs", title, lines, [], log_x=True, log_y=True)
-    return [chart._replace(bounds=series.describe_bounds(lines))]
+    return [LineChart("frontier", "flops", "Frontier", "training FLOPs", title, lines, log_x=True, log_y=True)]

@@ -59,8 +59,6 @@ def test_rows_weigh_by_their_predictions_and_the_sides_are_not_mixed():
     assert found.low < found.mean < found.high < 0 and found.p == 1 / 500
     back = compare.multi_bootstrap(b, a, LOSS, paired=True, resamples=500)
     assert back.p == 1 and back.mean == pytest.approx(-found.mean)
-    with pytest.raises(ValueError, match="A has 20, B has 19"):
-        compare.multi_bootstrap(a, b[1:], LOSS, paired=True)
 
 
 def test_where_higher_is_better_the_claim_is_of_the_higher():

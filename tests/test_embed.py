@@ -31,7 +31,7 @@ TEXTS = ["w5 w6 w7", "w8", " ".join(f"w{number}" for number in range(10, 40)), "
 def here(model):
     """What runs on this host alone, not compiled."""
     alone = parallel.build_single_device(lambda *arguments: None)._replace(
-        jit_per_example=lambda function, *fixed: (
+        jit_per_example=lambda function, *fixed, **_: (
             lambda state, *arguments: jax.device_get(function(*fixed, state.params, *arguments))
         ),
         put_batch=lambda batch: batch,

@@ -12,7 +12,7 @@ from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.cli import use
 from mlm.data.tokenizers import kinds
-from mlm.inference import forward_passes, iterative_unmasking, masked_queries, pretrained_io
+from mlm.inference import decoding, forward_passes, masked_queries, pretrained_io
 from mlm.inference.forward_passes import compute_logits
 from mlm.models import MODELS
 
@@ -162,7 +162,7 @@ def test_drawn_fillings_are_by_their_seed_and_likeliest_where_one_is_left(masked
     drawn = masked.generate(text, temperature=2.0, num_return_sequences=4, seed=5)
     assert masked.generate(text, temperature=2.0, num_return_sequences=4, seed=5) == drawn and len({*drawn}) > 1
     assert masked.generate(text, temperature=2.0, top_k=1) == masked.generate(text)
-    assert iterative_unmasking.UNMASK_ORDERS == ("left", "confidence")
+    assert decoding.UNMASK_ORDERS == ("left", "confidence")
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
     def generate(params, ids_BxL):
         given = made, {"model": params}, masked_queries.make_tokens(ids_BxL)
         if not how:
-            return decoding.decode_greedy(*given, cache_len=theirs.LENGTH).ids_BxT
+            return decoding.continue_prompts(*given, cache_len=theirs.LENGTH).ids_BxT
         return decoding.decode_beams(
             *given,
             cache_len=theirs.LENGTH,

@@ -1,5 +1,8 @@
 """The tables of probing.py and features.py, from what runs gave: by hand."""
 
+import math
+
+import numpy as np
 import pytest
 from test_downstream_table import answers, tuned
 from test_experiments import result
@@ -63,3 +66,23 @@ def test_the_paper_s_layers_stand_beside_those_of_its_model_alone():
         made, columns = probing.table([make_run("bert", 0, [(0.5,), (0.6,), (0.8,)], (0.5,), size=size, task="ud_pos")])
         assert (made[0].get("ud_pos_expected_paper") == 3.39) is there
         assert ("paper's ud_pos: centre of gravity" in [column.title for column in columns]) is there
+
+
+@pytest.mark.parametrize(
+    ("score_K", "layer"),
+    [
+        ((0.5, 0.8, 0.8), 1.0),
+        ((0.5, 0.5, 0.8), 2.0),
+        ((0.5, 0.6, 0.8), (1 * 0.1 + 2 * 0.2) / 0.3),
+        ((0.5, 0.9, 0.8, 0.8), (1 * 0.4 - 2 * 0.1) / 0.3),  # a layer that makes it worse
+        ((0.5, 0.4, 0.8), (-1 * 0.1 + 2 * 0.4) / 0.3),
+    ],
+)
+def test_the_expected_layer_weighs_layers_by_what_each_adds_and_clips_nothing(score_K, layer):
+    assert probing.compute_expected_layer(score_K) == pytest.approx(layer)
+    np.testing.assert_allclose(probing.compute_expected_layer([score_K, score_K]), layer)
+
+
+def test_no_layer_is_expected_where_no_probe_is_better():
+    for score_K in ([0.5, 0.5, 0.5], [0.5, 0.7, 0.5]):
+        assert math.isnan(probing.compute_expected_layer(score_K))

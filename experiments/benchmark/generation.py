@@ -100,7 +100,9 @@ def _make_mlm_generate(folder):
     ids_BxL = np.load(Path(folder, "prompts.npy")).astype(np.int32)
     generate = jax.jit(
         lambda params: (
-            decoding.decode_greedy(model.model, params, masked_queries.make_tokens(ids_BxL), cache_len=LENGTH).ids_BxT
+            decoding.continue_prompts(
+                model.model, params, masked_queries.make_tokens(ids_BxL), cache_len=LENGTH
+            ).ids_BxT
         )
     )
     return lambda: np.asarray(generate(model.params))[:, : LENGTH - PROMPT_LENGTH]

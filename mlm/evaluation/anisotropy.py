@@ -15,13 +15,11 @@ from mlm.base.estimates import normal_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.flag import Flag
 from mlm.base.special import NUM_SPECIAL
-from mlm.data.rows import loader
-from mlm.evaluation import sentence_similarity
+from mlm.evaluation import held_out, sentence_similarity
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference.similarity import l2_normalize
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import parallel
 
 MAX_TOKENS = 2**14  # of held-out text: as many examples as hold so many tokens
 MIN_CONTEXTS = 5  # examples that must hold a word for self-similarity (Ethayarajh 2019, section 3.3)
@@ -77,30 +75,15 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     "explained_adjusted" less "explained_random". "_se" is the standard error: of anisotropy over examples, of the
     others over words. Raises ConfigError where no word has enough contexts.
     """
-    split, partitioner = run.load_data().validation, run.program.partitioner
+    split = run.load_data().validation
     num_examples = min(len(split["ids"]), max(1, MAX_TOKENS // run.cfg.pack.seq_len))
-    encode_batch = partitioner.jit_per_example(compute_states, run.program.model)
-    keys, example_parts, state_parts = [], [], []
-    batches = loader.iterate_eval_batches(
-        split, batch_size=run.cfg.eval.batch_size, max_rows=num_examples, **parallel.get_process_position()
-    )
-    start = 0
-    for batch in batches:
-        h_BxKxLxD = encode_batch(run.state, partitioner.put_batch(batch), None)
-        ids_BxL = np.asarray(split["ids"][start : min(start + len(h_BxKxLxD), num_examples)], np.int32)
-        batch_keys, batch_example_W, batch_h_WxKxD = pool_words(
-            run.tokenizer.find_word_starts(ids_BxL), ids_BxL, h_BxKxLxD[: len(ids_BxL)]
-        )
-        keys += batch_keys
-        example_parts.append(batch_example_W + start)
-        state_parts.append(batch_h_WxKxD)
-        start += len(ids_BxL)
+    h_RxKxLxD = held_out.map_examples(run, compute_states, split=split, max_examples=num_examples)
+    ids_RxL = np.asarray(split["ids"][:num_examples], np.int32)
+    keys, example_W, h_WxKxD = pool_words(run.tokenizer.find_word_starts(ids_RxL), ids_RxL, h_RxKxLxD)
     progress()
-    example_W, h_WxKxD = np.concatenate(example_parts), np.concatenate(state_parts)
     groups = group_contexts(keys, example_W)
-    errors.require(
-        bool(groups), f"words that {MIN_CONTEXTS} or more of {num_examples} held-out examples hold", 0, "some"
-    )
+    field = f"words that {MIN_CONTEXTS} or more of {num_examples} held-out examples hold"
+    errors.require(bool(groups), field, 0, "some")
     random_groups = sample_random_words(example_W, [len(word_X) for word_X in groups])
     return {
         "examples": num_examples,

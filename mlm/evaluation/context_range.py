@@ -16,9 +16,10 @@ from mlm.base.estimates import compute_ratio
 from mlm.data.language import causal_posterior, grammar, posterior
 from mlm.data.language.grammar import Grammar
 from mlm.data.rows import loader
+from mlm.evaluation import held_out
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import parallel, program
+from mlm.training.step import program
 
 MAX_EXAMPLES = 256  # held-out examples that gradients and recall are measured on
 LAST_TOKENS = 16  # an example's gradient is that of one of its last tokens, of so many
@@ -52,16 +53,25 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     return {"gradient": measure_gradients, "recall": measure_recall, "time": measure_time}[case.name](run, progress)
 
 
+def select_examples(run: TrainedRun) -> tuple[loader.Columns, int]:
+    """The validation split, and how many of its examples are measured."""
+    split = run.load_data().validation
+    return split, min(MAX_EXAMPLES, loader.count_eval_examples(split, run.cfg.eval.max_examples))
+
+
 def measure_gradients(run: TrainedRun, progress: ReportProgress) -> dict:
     """The mean norm of the gradient of a token's -log P with respect to an earlier embedding, by distance.
 
     The distance counts from the state that predicts the token, which is one of the last LAST_TOKENS tokens of each
     example and the same for every model. "start" is of the initial parameters, "trained" of the run's.
     """
+    split, count = select_examples(run)
     initial_state = run.program.partitioner.put_state(run.program.init_state(program.make_train_hparams(run.cfg)))
     result = {}
     for name, state in (("start", initial_state), ("trained", run.state)):
-        norm_BxL, distance_BxL = _collect_outputs(run, compute_gradient_norms, state)
+        norm_BxL, distance_BxL = held_out.map_examples(
+            run, compute_gradient_norms, split=split, max_examples=count, state=state
+        )
         in_bin = {bounds: _is_within(distance_BxL, bounds) for bounds in TOKEN_DISTANCES}
         result[name] = [
             {"low": low, "high": high, "norm": float(norm_BxL[in_bin_BxL].mean()), "tokens": int(in_bin_BxL.sum())}
@@ -97,13 +107,14 @@ def measure_recall(run: TrainedRun, progress: ReportProgress) -> dict:
 
     Beside it the Bayes-optimal accuracy ("optimum"); both overall and by the sentence ends since the last mention.
     """
-    cfg, packed, language = run.cfg, run.load_data(), grammar.build_grammar(run.cfg.data.language)
-    ids_NxL = np.asarray(packed.validation["ids"][: _count_examples(run)], np.int32)
-    words_NxL = grammar.convert_ids_to_words(language, packed.tokenizer.pieces, ids_NxL)
+    cfg, pieces, language = run.cfg, run.tokenizer.pieces, grammar.build_grammar(run.cfg.data.language)
+    split, count = select_examples(run)
+    ids_NxL = np.asarray(split["ids"][:count], np.int32)
+    words_NxL = grammar.convert_ids_to_words(language, pieces, ids_NxL)
     name_M = find_names(language)
     example_I, column_I, distance_I = find_repeated_names(language, words_NxL)
-    entry_M = np.array([packed.tokenizer.pieces.index(language.words[name]) for name in name_M], np.int32)
-    (predicted_NxL,) = _collect_outputs(run, predict_candidates, run.state, entry_M.tobytes())
+    entry_M = np.array([pieces.index(language.words[name]) for name in name_M], np.int32)
+    predicted_NxL = held_out.map_examples(run, predict_candidates, entry_M.tobytes(), split=split, max_examples=count)
     correct_I = predicted_NxL[example_I, column_I - 1] == ids_NxL[example_I, column_I]
     progress()
     exact = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, cfg.data.language.max_words)
@@ -157,13 +168,13 @@ def find_repeated_names(language: Grammar, words_NxL: np.ndarray) -> tuple[np.nd
 
 
 def predict_candidates(model: types.Model, candidates: bytes, params, batch: types.Batch, hparams: types.TracedHparams):
-    """(predicted_BxL,): the likeliest next token of each state, among some entries of the vocabulary.
+    """predicted_BxL: the likeliest next token of each state, among some entries of the vocabulary.
 
     candidates: int32 ids, as bytes, so that they can be hashed.
     """
     entry_M = jnp.asarray(np.frombuffer(candidates, np.int32))
     (h_BxLxD,) = model.encode(params["model"], batch.text)
-    return (entry_M[model.logits(params["model"], h_BxLxD)[..., entry_M].argmax(-1)],)
+    return entry_M[model.logits(params["model"], h_BxLxD)[..., entry_M].argmax(-1)]
 
 
 def measure_time(run: TrainedRun, progress: ReportProgress) -> dict:
@@ -175,13 +186,7 @@ def measure_time(run: TrainedRun, progress: ReportProgress) -> dict:
     cfg, model = run.cfg, run.program.model
     params = run.program.partitioner.get_state(run.state).params["model"]
     lengths = []
-    for length in (
-        cfg.pack.seq_len // 4,
-        cfg.pack.seq_len // 2,
-        cfg.pack.seq_len,
-        2 * cfg.pack.seq_len,
-        4 * cfg.pack.seq_len,
-    ):
+    for length in (cfg.pack.seq_len * quarters // 4 for quarters in (1, 2, 4, 8, 16)):
         if length > cfg.model.max_positions:
             continue
         shape = max(TIMED_TOKENS // length, 1), length
@@ -199,22 +204,6 @@ def measure_time(run: TrainedRun, progress: ReportProgress) -> dict:
         lengths.append({"length": length, "examples": shape[0], "seconds": min(seconds[1:])})
         progress()
     return {"lengths": lengths}
-
-
-def _count_examples(run) -> int:
-    return min(MAX_EXAMPLES, loader.count_eval_examples(run.load_data().validation, run.cfg.eval.max_examples))
-
-
-def _collect_outputs(run, function, state, *static_args) -> list[np.ndarray]:
-    """The outputs of a function of (model, *fixed, params, batch, hparams) for the first examples."""
-    cfg, partitioner = run.cfg, run.program.partitioner
-    run_batch = partitioner.jit_per_example(function, run.program.model, *static_args)
-    hparams, count = program.make_eval_hparams(cfg), _count_examples(run)
-    batches = loader.iterate_eval_batches(
-        run.load_data().validation, batch_size=cfg.eval.batch_size, max_rows=count, **parallel.get_process_position()
-    )
-    outputs = [run_batch(state, partitioner.put_batch(batch), hparams) for batch in batches]
-    return [np.concatenate(parts)[:count] for parts in zip(*outputs, strict=True)]
 
 
 def _is_within(value: np.ndarray, bounds: tuple[int, int | None]) -> np.ndarray:

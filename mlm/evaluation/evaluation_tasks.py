@@ -1,11 +1,11 @@
 """Evaluations by name. To add one: write a module with an `evaluate` and add an entry to EVALUATIONS."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from mlm.base import config
 from mlm.base.evaluation_score import EvaluationScore
-from mlm.data.rows import pack
 from mlm.evaluation import (
     anisotropy,
     context_range,
@@ -24,7 +24,6 @@ from mlm.evaluation import (
     translation_scores,
 )
 from mlm.evaluation.evaluations import EvaluationCase, make_evaluation
-from mlm.training.run import trained_run
 
 # The order is that of the cases of a run, of a table's columns and of the flags of mlm evaluate.
 EVALUATIONS = {
@@ -46,24 +45,14 @@ EVALUATIONS = {
 DEFAULT = "pseudo_likelihood"  # what mlm evaluate does without flags
 
 
-def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
-    """The cases to evaluate when a run's training ends, as `evaluations.list_due_cases` finds them."""
-    return evaluations.list_due_cases(EVALUATIONS, cfg)
+list_due_cases = functools.partial(evaluations.list_due_cases, EVALUATIONS)
+finish_evaluations = functools.partial(evaluations.finish_evaluations, EVALUATIONS)
+evaluate = functools.partial(evaluations.evaluate, EVALUATIONS)
 
 
 def list_missing_cases(cfg: config.Config) -> list[EvaluationCase]:
     """The due cases of which a finished run has no result yet, as `evaluations.list_missing_cases` finds them."""
-    return evaluations.list_missing_cases(cfg, evaluations.list_due_cases(EVALUATIONS, cfg, is_checked=False))
-
-
-def finish_evaluations(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
-    """Evaluates the due cases that are missing, as `evaluations.finish_evaluations` does."""
-    return evaluations.finish_evaluations(EVALUATIONS, cfg, packed)
-
-
-def evaluate(run: trained_run.TrainedRun, cases: list[EvaluationCase]) -> dict:
-    """Evaluates these cases, as `evaluations.evaluate` does."""
-    return evaluations.evaluate(EVALUATIONS, run, cases)
+    return evaluations.list_missing_cases(cfg, list_due_cases(cfg, is_checked=False))
 
 
 def list_scores(contents: Mapping[str, Any]) -> list[EvaluationScore]:

@@ -25,6 +25,7 @@ from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
 PROGRESS_INTERVAL = 5.0  # seconds between progress lines
+SPLITS = {"dev": "validation", "test": "test"}  # the splits of a run's data that cases are named after
 ReportProgress = Callable[[], None]  # marks one unit of an evaluation's work as done
 
 
@@ -96,6 +97,15 @@ def get_results(contents: Mapping[str, Any], task: str) -> dict[str, dict]:
 def get_summary(contents: Mapping[str, Any], task: str) -> dict[str, dict]:
     """The summary of an evaluation; empty if there is none."""
     return contents["summary"].get(task, {})
+
+
+def group_results(results: Mapping[str, dict]) -> dict[str, dict[str, dict]]:
+    """The results by the part of their case's name before the "/", then by the part after it."""
+    groups: dict[str, dict[str, dict]] = {}
+    for name, result in results.items():
+        group, _, member = name.partition("/")
+        groups.setdefault(group, {})[member] = result
+    return groups
 
 
 def list_due_cases(

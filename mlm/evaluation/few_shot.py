@@ -7,9 +7,7 @@ The head that predicts masked words scores the labels' verbalizers, so that no p
 import argparse
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -18,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm import objectives
-from mlm.base import config, errors, types
+from mlm.base import config, errors, files, types
 from mlm.base.estimates import FRACTION, estimate_mean
 from mlm.base.evaluation_score import EvaluationScore
 from mlm.base.flag import Flag
 from mlm.base.static_config import StaticConfig
-from mlm.evaluation import prompts, sentence_scores
-from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_summary
+from mlm.evaluation import prompt_queries, prompts, sentence_scores
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_summary, group_results
 from mlm.evaluation.prompts import PromptTask
 from mlm.inference import masked_queries
 from mlm.inference.masked_queries import MaskedQueries
@@ -48,8 +46,6 @@ OPTIM = config.Optim(
 )
 
 PAPER_RATES = (1e-5, 2e-5, 5e-5)  # of models of its size; small ones try the rates of their fine-tuning
-
-
 FLAG = "--few_shot"
 TOPIC = prompts.TOPIC
 FLAGS = (
@@ -114,15 +110,9 @@ def list_cases(task: PromptTask, grid: FewShotGrid) -> list[EvaluationCase]:
     cases = []
     for seed in SEEDS:
         train, selection = sample_examples(task.train, len(task.prompt.verbalizers), seed)
-        inputs = zero_shot.inputs | {
-            "train": train,
-            "selection": selection,
-            "seed": seed,
-            "grid": list(grid),
-            "format": FORMAT,
-        }
+        inputs = {"train": train, "selection": selection, "seed": seed, "grid": list(grid), "format": FORMAT}
         name = f"{zero_shot.name}/{seed}"
-        cases.append(EvaluationCase("few_shot", name, inputs, zero_shot.metadata, announcement))
+        cases.append(EvaluationCase("few_shot", name, zero_shot.inputs | inputs, zero_shot.metadata, announcement))
     return cases
 
 
@@ -138,12 +128,8 @@ def sample_examples(examples: list, num_labels: int, seed: int) -> tuple[list, l
     for index in order:
         examples_by_label[examples[index][-1]].append(examples[index])
     min_count = min(map(len, examples_by_label.values()))
-    errors.require(
-        min_count >= 2 * SHOTS,
-        "examples of the rarest label",
-        min_count,
-        f"at least {2 * SHOTS}, half of them to select a trial by",
-    )
+    expected = f"at least {2 * SHOTS}, half of them to select a trial by"
+    errors.require(min_count >= 2 * SHOTS, "examples of the rarest label", min_count, expected)
     train, selection = (
         [example for label_examples in examples_by_label.values() for example in label_examples[start : start + SHOTS]]
         for start in (0, SHOTS)
@@ -176,13 +162,9 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     inputs, eval_batch_size = case.inputs, run.cfg.eval.batch_size
     grid = FewShotGrid(*inputs["grid"])
     rates = grid.get_learning_rates(run.cfg.model.width)
-    verbalizer_C = prompts.encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
-    (train, _), (selection, _), (dev, truncated) = (
-        prompts.build_queries(run.tokenizer, inputs["pattern"], inputs[name], run.cfg.pack.seq_len)
-        for name in ("train", "selection", "examples")
-    )
-    train_label_N, selection_label_N, dev_label_N = (
-        np.array([label for *_, label in inputs[name]], np.int32) for name in ("train", "selection", "examples")
+    verbalizer_C = prompt_queries.encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
+    (train, train_label_N, _), (selection, selection_label_N, _), (dev, dev_label_N, truncated) = (
+        prompt_queries.read_queries(run, inputs, name) for name in ("train", "selection", "examples")
     )
     params = run.program.partitioner.get_state(run.state).params
     best: tuple = ((-1.0, 0.0),)
@@ -230,12 +212,12 @@ def compile_steps(cfg: StaticConfig, model: types.Model, verbalizers: bytes) -> 
     """The objective, its steps on one device, and a function (state, queries, batch_size) -> log_prob_NxC."""
     objective = build_objective(np.frombuffer(verbalizers, np.int32))
     partitioner = parallel.build_single_device(functools.partial(update.train_step, cfg, model, objective))
-    score_batch = partitioner.jit_per_example(prompts.compute_label_log_probs, model, verbalizers)
 
     def score(state, queries, batch_size):
-        return prompts.score_queries(
-            lambda batch: score_batch(state, partitioner.put_batch(batch), None), queries, batch_size, lambda: None
+        score_batch = masked_queries.make_scorer(
+            model, partitioner, state, prompt_queries.compute_label_log_probs, verbalizers
         )
+        return prompt_queries.score_queries(score_batch, queries, batch_size, lambda: None)
 
     return objective, partitioner, score
 
@@ -280,20 +262,17 @@ def summarize(results: Mapping[str, dict]) -> dict:
 
     Three or more samples also give its 95% interval ("_low", "_high").
     """
-    results_by_prompt: dict[str, list[dict]] = {}
-    for name, result in sorted(results.items()):
-        results_by_prompt.setdefault(name.partition("/")[0], []).append(result)
     summary = {}
-    for key, samples in results_by_prompt.items():
+    for key, results_by_seed in group_results(dict(sorted(results.items()))).items():
+        samples = [*results_by_seed.values()]
         mean, low, high = estimate_mean((sample["accuracy"] for sample in samples), FRACTION)
-        sha256 = hashlib.sha256(json.dumps([sample["sha256"] for sample in samples]).encode()).hexdigest()
         summary[key] = {
             "task": samples[0]["task"],
             "samples": len(samples),
             "accuracy": mean,
             "accuracy_low": low,
             "accuracy_high": high,
-            "sha256": sha256,
+            "sha256": files.json_sha256([sample["sha256"] for sample in samples]),
         }
     return summary
 

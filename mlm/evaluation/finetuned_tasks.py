@@ -4,8 +4,6 @@ The grid is of learning rates, epochs and batch sizes. Each fine-tuning is a run
 (mlm/training/run/finetuning_recipe.py), in a directory below that of the pretrained run.
 """
 
-import hashlib
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +15,7 @@ from mlm.base.storage import get_storage
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, task_specs, tasks
 from mlm.evaluation import evaluations, predictions
-from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_results, get_summary
+from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_results, get_summary, group_results
 from mlm.report.table import format_count
 from mlm.training.run import divergence, finetuning_recipe, loop
 from mlm.training.run.directory import RunDirectory
@@ -27,15 +25,11 @@ from mlm.training.step import parallel
 # Fields that do not identify the fine-tuning task: those of the pretrained run, the examples' source (their content has
 # a digest of its own), and those that a trial names.
 UNHASHED_FIELDS = (
-    "data.",
-    "model.",
-    "tokenizer.",
-    "init.",
-    "seed",
-    "optim.learning_rate",
-    "train.batch_size",
-    "train.steps",
+    *("data.", "model.", "tokenizer.", "init."),
+    *("seed", "optim.learning_rate", "train.batch_size", "train.steps"),
 )
+# Of a task whose fine-tunings all diverged.
+UNKNOWN_SCORE = Score("diverged", "accuracy", ("correct", "weight"), better=1, share=True)
 
 
 def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
@@ -48,33 +42,29 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
     for trial in finetuning_recipe.list_trials(cfg):
         kind = trial.task, trial.variant
         if kind not in digests:
-            trial_cfg = finetuning_recipe.plan_config(cfg, trial)
-            recipe_cfg = fields.override(
-                trial_cfg,
-                {
-                    name: finetuning_recipe.RECIPE.get(name, fields.DEFAULT[name])
-                    # How an example becomes a vector follows from the model, which the digest leaves out.
-                    for name in (*finetuning_recipe.make_overrides(cfg, trial), "finetune.pooling")
-                },
-            )
-            encoding = PREPROCESSORS[trial_cfg.objective].format
-            is_new = encoding > 1 and trial.task not in tasks.LANGUAGE_TASKS  # whose examples all fit
-            digests[kind] = files.json_sha256(
-                {"content": splits.hash_content(trial_cfg.data)}
-                | ({"encoding": encoding} if is_new else {})
-                | {
-                    name: value
-                    for name, value in fields.flatten(recipe_cfg, results_only=True).items()
-                    if name in (*finetuning_recipe.RECIPE, "data.labelled.scores")
-                    or not name.startswith(UNHASHED_FIELDS)
-                }
-            )
+            digests[kind] = _hash_recipe(cfg, trial)
         inputs = {"task_sha256": digests[kind], **trial._asdict()}
         name = f"{format_task_name(trial)}-{digests[kind][:6]}/{format_point(inputs)}-s{trial.seed}"
         task = task_specs.TASKS.get(trial.task)
         titles = {"title": task.title, "note": task.note} if task else {"title": trial.task, "note": ""}
         cases.append(EvaluationCase("finetuned_tasks", name, inputs, inputs | titles))
     return cases
+
+
+def _hash_recipe(cfg: config.Config, trial: finetuning_recipe.Trial) -> str:
+    trial_cfg = finetuning_recipe.plan_config(cfg, trial)
+    # How an example becomes a vector follows from the model, which the digest leaves out.
+    names = (*finetuning_recipe.make_overrides(cfg, trial), "finetune.pooling")
+    recipe = {name: finetuning_recipe.RECIPE.get(name, fields.DEFAULT[name]) for name in names}
+    hashed = {
+        name: value
+        for name, value in fields.flatten(fields.override(trial_cfg, recipe), results_only=True).items()
+        if name in (*finetuning_recipe.RECIPE, "data.labelled.scores") or not name.startswith(UNHASHED_FIELDS)
+    }
+    encoding = PREPROCESSORS[trial_cfg.objective].format
+    if encoding > 1 and trial.task not in tasks.LANGUAGE_TASKS:  # whose examples all fit
+        hashed["encoding"] = encoding
+    return files.json_sha256(hashed | {"content": splits.hash_content(trial_cfg.data)})
 
 
 def format_task_name(trial: finetuning_recipe.Trial) -> str:
@@ -129,20 +119,16 @@ def summarize(results: Mapping[str, dict]) -> dict:
     failed (`has_failed`), "trials" counts the points, "references" has the values that need no model, by reference, and
     "sha256" is of all inputs; "unscored", where there are any, counts the labels of dev without a prediction.
     """
-    results_by_task: dict[str, list[dict]] = {}
-    for name, result in results.items():
-        results_by_task.setdefault(name.partition("/")[0], []).append(result)
-    return {name: _summarize_task(task_results) for name, task_results in results_by_task.items()}
+    return {name: _summarize_task([*by_trial.values()]) for name, by_trial in group_results(results).items()}
 
 
 def _summarize_task(results: Sequence[dict]) -> dict:
-    result_with_scores = next((result for result in results if "scores" in result), None)
-    all_scores = read_scores(result_with_scores) if result_with_scores else []
-    score = all_scores[0] if all_scores else Score("diverged", "accuracy", ("correct", "weight"), better=1, share=True)
+    scored = [result for result in results if "scores" in result]
+    score, *others = read_scores(scored[0]) if scored else [UNKNOWN_SCORE]
     references = {
-        other_score.reference: result_with_scores["evaluation"][other_score.name]
-        for other_score in all_scores
-        if result_with_scores and other_score.reference and other_score.reference_for == score.name
+        other.reference: scored[0]["evaluation"][other.name]
+        for other in others
+        if other.reference and other.reference_for == score.name
     }
     baseline = references.get("majority class", 0.0)  # that of correlations and F1 is 0
     grid: dict[str, list[dict]] = {}
@@ -157,32 +143,27 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         (point for point in grid.values() if len(point) == max_seeds),
         key=lambda point: score.better * statistics.fmean(map(get_value, point)),
     )
-    error = {"error": best[0]["evaluation"][f"{score.name}_se"]} if max_seeds == 1 and "evaluation" in best[0] else {}
-    unscored = best[0].get("evaluation", {}).get("unscored")
-    first = results[0]
-    inputs = [first["task_sha256"], sorted([format_point(result), result["seed"]] for result in results)]
-    other_names = [other_score.name for other_score in all_scores[1:] if not other_score.reference]
-    other_scores = {
-        name: [result["evaluation"][name] for result in best if "evaluation" in result] for name in other_names
-    }
+    first, evaluated = (
+        best[0].get("evaluation", {}),
+        [result["evaluation"] for result in best if "evaluation" in result],
+    )
+    unscored = first.get("unscored")
+    inputs = [results[0]["task_sha256"], sorted([format_point(result), result["seed"]] for result in results)]
     return {
-        "task": first["task"],
-        "variant": first["variant"],
-        "title": first["title"],
-        "note": first["note"],
+        **{name: results[0][name] for name in ("task", "variant", "title", "note")},
         "score": score._asdict(),
-        "learning_rate": best[0]["learning_rate"],
-        "epochs": best[0]["epochs"],
-        "batch_size": best[0]["batch_size"],
+        **{name: best[0][name] for name in ("learning_rate", "epochs", "batch_size")},
         "seeds": [result["seed"] for result in best],
         "values": [get_value(result) for result in best],
-        "other_scores": other_scores,
-        **error,
+        "other_scores": {
+            other.name: [evaluation[other.name] for evaluation in evaluated] for other in others if not other.reference
+        },
+        **({"error": first[f"{score.name}_se"]} if max_seeds == 1 and first else {}),
         **({"unscored": unscored} if unscored else {}),
         "failed": [result["seed"] for result in best if has_failed(result, score, baseline)],
         "trials": len(grid),
         "references": references,
-        "sha256": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
+        "sha256": files.json_sha256(inputs),
     }
 
 

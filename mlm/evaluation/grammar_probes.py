@@ -34,15 +34,13 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     return sentence_scores.get_unsupported_reason(cfg)
 
 
-def list_probes(cfg: config.Config) -> list[str]:
-    """The probes of a language. Where the word order is random, a sentence has no one reading, hence no agreement."""
-    return ["recall", "agreement"] if cfg.data.language.word_order_prob == 1 else ["recall"]
-
-
 def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
     """A case for each probe of the language."""
+    if get_unsupported_reason(cfg):
+        return []
     inputs = {"items": MAX_ITEMS, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
-    names = [] if get_unsupported_reason(cfg) else list_probes(cfg)
+    # Where the word order is random, a sentence has no one reading, hence no agreement.
+    names = ["recall", "agreement"] if cfg.data.language.word_order_prob == 1 else ["recall"]
     return [EvaluationCase("grammar_probes", name, inputs) for name in names]
 
 
@@ -54,21 +52,17 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     cfg, packed, language = run.cfg, run.load_data(), grammar.build_grammar(run.cfg.data.language)
     ids_NxL = np.asarray(packed.validation["ids"][: cfg.eval.max_examples or None], np.int32)
     words_NxL = grammar.convert_ids_to_words(language, packed.tokenizer.pieces, ids_NxL)
-    all_items = {"recall": probes.find_recall_items, "agreement": probes.find_agreement_items}[case.name](
-        language, words_NxL
-    )
+    find_items = {"recall": probes.find_recall_items, "agreement": probes.find_agreement_items}[case.name]
+    all_items = find_items(language, words_NxL)
     items, weight_I = probes.sample_items(all_items, BINS[case.name]["distance"], MAX_ITEMS, cfg.eval.mask_seed)
     if not len(weight_I):
         return {}
     entry_W = np.array([packed.tokenizer.pieces.index(word) for word in language.words])
-    partitioner, hparams = run.program.partitioner, make_eval_hparams(cfg)
+    partitioner = run.program.partitioner
     score_batch = partitioner.jit_per_example(compute_masked_log_probs, objectives.shift_states(cfg, run.program.model))
-    log_prob_IxV = np.concatenate(
-        [
-            score_batch(run.state, partitioner.put_batch(batch), hparams)
-            for batch in iterate_masked_batches(cfg, packed.validation, items)
-        ]
-    )[: len(weight_I)]
+    batches = map(partitioner.put_batch, iterate_masked_batches(cfg, packed.validation, items))
+    log_probs = [score_batch(run.state, batch, make_eval_hparams(cfg)) for batch in batches]
+    log_prob_IxV = np.concatenate(log_probs)[: len(weight_I)]
     correct_I = probes.is_correct(items, log_prob_IxV[:, entry_W])
     optimum_I = probes.score_optimum(language, words_NxL, items)
     progress()

@@ -14,11 +14,10 @@ from mlm.base import config, types
 from mlm.base.estimates import compute_ratio
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.data.language import grammar, word_classes
-from mlm.data.rows import loader
+from mlm.evaluation import held_out
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, update
-from mlm.training.step.program import make_eval_hparams
 from mlm.training.validation import floors, references
 
 
@@ -52,25 +51,19 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     evaluation, whose predictions these are. "excess_se" is the standard error of the paired difference over examples.
     {} on processes that write no results.
     """
-    cfg, packed, partitioner = run.cfg, run.load_data(), run.program.partitioner
-    groups = (
-        group_V.tobytes()
-        for group_V in word_classes.compute_vocab_groups(
-            grammar.build_grammar(cfg.data.language), packed.tokenizer.pieces
-        )
+    cfg, packed = run.cfg, run.load_data()
+    vocab_groups = word_classes.compute_vocab_groups(grammar.build_grammar(cfg.data.language), packed.tokenizer.pieces)
+    columns = held_out.map_examples(
+        run,
+        compute_part_sums,
+        run.program.objective,
+        objectives.get_loss_visibilities(cfg)["loss"],
+        *(group_V.tobytes() for group_V in vocab_groups),
+        split=packed.validation,
+        max_examples=cfg.eval.max_examples,
+        model=objectives.shift_states(cfg, run.program.model),
     )
-    model, visibility = objectives.shift_states(cfg, run.program.model), objectives.get_loss_visibilities(cfg)["loss"]
-    sum_batch = partitioner.jit_per_example(compute_part_sums, model, run.program.objective, visibility, *groups)
-    hparams = make_eval_hparams(cfg)
-    batches = loader.iterate_eval_batches(
-        packed.validation,
-        batch_size=cfg.eval.batch_size,
-        max_rows=cfg.eval.max_examples,
-        **parallel.get_process_position(),
-    )
-    sums = [sum_batch(run.state, partitioner.put_batch(batch), hparams) for batch in batches]
-    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
-    columns = {name: np.concatenate([part[name] for part in sums])[:count].astype(np.float64) for name in sums[0]}
+    columns = {name: column_N.astype(np.float64) for name, column_N in columns.items()}
     progress()
     if not parallel.is_primary():
         return {}

@@ -1,20 +1,26 @@
 """Minimal pairs: how often the acceptable sentence of a pair scores above the other."""
 
 import argparse
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from mlm.base import files
 from mlm.base.estimates import PERCENT, ItemInterval, mean_share_interval, wilson_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.flag import Flag
 from mlm.data.tasks import blimp
 from mlm.data.tasks.blimp import Suite
 from mlm.evaluation import sentence_scores
-from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results, get_summary
+from mlm.evaluation.evaluations import (
+    EvaluationCase,
+    EvaluationTable,
+    ReportProgress,
+    get_results,
+    get_summary,
+    group_results,
+)
 from mlm.evaluation.sentence_scores import METRIC, METRIC_TITLE, TITLES
 from mlm.inference.pseudo_likelihood import METRICS, SentenceScores
 from mlm.report.table import Column
@@ -101,21 +107,16 @@ def summarize(results: Mapping[str, dict]) -> dict:
     results: those of the paradigms, by "KEY/PARADIGM". A mean is over paradigms of equal weight, as in the paper. Its
     95% interval ("_low", "_high") takes the paradigms as fixed and their pairs as sampled.
     """
-    suites: dict[str, dict[str, dict]] = {}
-    for name, result in results.items():
-        suite, _, paradigm = name.partition("/")
-        suites.setdefault(suite, {})[paradigm] = result
-    return {suite: _summarize_suite(paradigms) for suite, paradigms in suites.items()}
+    return {suite: _summarize_suite(paradigms) for suite, paradigms in group_results(results).items()}
 
 
 def _summarize_suite(paradigms):
     phenomena: dict[str, list[dict]] = {}
     for paradigm in paradigms.values():
         phenomena.setdefault(paradigm["phenomenon"], []).append(paradigm)
-    inputs = json.dumps(sorted((name, paradigm["sha256"]) for name, paradigm in paradigms.items()))
     return {
         "suite": next(iter(paradigms.values()))["suite"],
-        "sha256": hashlib.sha256(inputs.encode()).hexdigest(),
+        "sha256": files.json_sha256(sorted((name, paradigm["sha256"]) for name, paradigm in paradigms.items())),
         "phenomena": {name: _average_accuracies(group) for name, group in sorted(phenomena.items())},
         "overall": _average_accuracies(list(paradigms.values())),
     }
@@ -145,20 +146,16 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
 
 def build_tables(contents: Mapping[str, Any]) -> Iterator[EvaluationTable]:
     """A table for each suite: its paradigms by phenomenon, and the means."""
-    results = get_results(contents, "minimal_pairs")
+    results = group_results(get_results(contents, "minimal_pairs"))
     for suite, means in get_summary(contents, "minimal_pairs").items():
-        yield build_suite_table(suite, means, results)
+        yield build_suite_table(suite, means, results[suite])
 
 
 def build_suite_table(suite: str, means: dict, results: Mapping[str, dict]) -> EvaluationTable:
-    """The table of a suite. means: its summary; results: of the paradigms of all suites."""
+    """The table of a suite. means: its summary; results: of its paradigms, by name."""
     rows = []
     for phenomenon, phenomenon_mean in means["phenomena"].items():
-        paradigms = {
-            name.removeprefix(f"{suite}/"): values
-            for name, values in results.items()
-            if name.startswith(f"{suite}/") and values["phenomenon"] == phenomenon
-        }
+        paradigms = {name: values for name, values in results.items() if values["phenomenon"] == phenomenon}
         rows += [build_row(phenomenon, name, values) for name, values in sorted(paradigms.items())]
         if len(paradigms) > 1:
             rows.append(build_row(phenomenon, f"mean of {len(paradigms)}", phenomenon_mean))

@@ -8,14 +8,13 @@ from mlm.base import config
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_kind
 from mlm.data.rows import pack
 from mlm.data.tasks import splits
-from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
+from mlm.evaluation.evaluations import SPLITS, EvaluationCase, ReportProgress
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 from mlm.training.validation import split_scores
 
 FORMAT = 2
-SPLITS = {"dev": "validation", "test": "test"}
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -43,10 +42,9 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """
     packed = run.load_data()
     known = {}
-    if case.name == "test":
+    if case.name == "test":  # whose threshold, where there is one, is tuned on dev
         dev_columns = split_scores.evaluate_split(run.cfg, run.program, run.state, packed)
-        if "threshold" in dev_columns:
-            known = {"threshold": dev_columns["threshold"]}  # tuned on dev
+        known = {name: column for name, column in dev_columns.items() if name == "threshold"}
     columns = split_scores.evaluate_split(run.cfg, run.program, run.state, packed, SPLITS[case.name], known)
     progress()
     if not parallel.is_primary():
@@ -85,11 +83,7 @@ def _iterate_words(cfg, record, label_NxL, columns, classes):
         first_words = record.get("first_words", [0])
         place_by_word = {first_words[row - start] + position: (row, position) for row, position in places}
     for word in words:
-        place = place_by_word.get(word)
-        yield {
-            "id": record["id"],
-            "word": word,
-            "gold": record["label"][word],
-            "predicted": None if place is None else classes[int(columns["predicted"][place])],
-            "score": None if place is None else float(columns["score"][place]),
-        }
+        label, score = None, None
+        if (place := place_by_word.get(word)) is not None:
+            label, score = classes[int(columns["predicted"][place])], float(columns["score"][place])
+        yield {"id": record["id"], "word": word, "gold": record["label"][word], "predicted": label, "score": score}

@@ -11,30 +11,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mlm import objectives
-from mlm.base import errors, types
+from mlm.base import errors
 from mlm.base.estimates import PERCENT, Estimate, ItemInterval, Score, SeedRange, compute_score, wilson_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.flag import Flag
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
-from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, task_specs, tasks
 from mlm.data.tasks.examples import require_column
-from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation import sentence_scores
+from mlm.evaluation import prompt_queries, sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results, get_summary
-from mlm.inference import batching, masked_queries
-from mlm.inference.masked_queries import MaskedQueries
+from mlm.evaluation.prompt_queries import MASK_PLACE, SECOND_PLACE, TEXT_PLACE
+from mlm.inference import masked_queries
 from mlm.objectives import scores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import parallel
 
-MASK_PLACE, TEXT_PLACE, SECOND_PLACE = "[MASK]", "{text}", "{second}"
 FORMAT = 1  # of the results: raise it when their meaning changes
 TOPIC, PROMPT_FLAG = "prompts", "--prompt=TASK"
 get_unsupported_reason = sentence_scores.get_unsupported_reason
@@ -104,11 +98,10 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
             verbalizers.
         folder: the folder of the task's files; a task file says where they are.
         pattern: replaces that of the task file, or of PROMPTS.
-        words: replace the verbalizers of these: LABEL=WORD of each label, or the words in the order of the labels.
+        words: replace the verbalizers of these, as `parse_verbalizers` reads them.
 
     Raises:
-        ConfigError: for an unknown task, for a pattern that lacks a place, for a label without a verbalizer, and as
-            task_file.read_task_file and splits.open_task do.
+        ConfigError: the task, its pattern or its verbalizers are wrong; and as splits.open_task does.
     """
     if name.endswith(task_file.SUFFIX):
         errors.require(not folder, "--task_path", folder, f"no folder, since {name} says where its files are")
@@ -124,36 +117,20 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         if default.verbalizers:
             settings["data.labelled.labels"] = ",".join(default.verbalizers)
     cfg = tasks.resolve_task(settings)
-    errors.require(
-        LABELLED_OBJECTIVES[cfg.objective].classifies_texts,
-        f"{file}: objective",
-        cfg.objective,
-        "classification, since it is prompted",
-    )
+    expected = "classification, since it is prompted"
+    classifies_texts = LABELLED_OBJECTIVES[cfg.objective].classifies_texts
+    errors.require(classifies_texts, f"{file}: objective", cfg.objective, expected)
     labels = splits.list_classes(cfg)
-    check_pattern(
-        pattern or default.pattern,
-        bool(cfg.data.labelled.text_pair_column),
-        f"{file}: prompt.pattern" if file and default.pattern and not pattern else "--pattern",
-    )
-    named = {label: word for label, _, word in (given.rpartition("=") for given in words)}
-    if words and "" not in named:
-        for label in named:
-            errors.require_one_of("--verbalizers", label, labels)
-        words = [named[label] for label in labels if label in named]
+    field = f"{file}: prompt.pattern" if file and default.pattern and not pattern else "--pattern"
+    check_pattern(pattern or default.pattern, bool(cfg.data.labelled.text_pair_column), field)
     if words or not default.verbalizers:
-        errors.require(
-            len(words) == len(labels),
-            "--verbalizers",
-            ",".join(words),
-            f"a word for each label of {name}, in this order, or LABEL=WORD of each: {', '.join(labels)}",
-        )
+        verbalizers = parse_verbalizers(words, labels, name)
     else:
         for label in default.verbalizers:
             require_column(label, labels, f"{file}: prompt.verbalizers", "label")
         missing = [label for label in labels if label not in default.verbalizers]
         errors.require(not missing, f"{file}: prompt.verbalizers", [*default.verbalizers], f"also {', '.join(missing)}")
-    verbalizers = dict(zip(labels, words, strict=True)) if words else {one: default.verbalizers[one] for one in labels}
+        verbalizers = {label: default.verbalizers[label] for label in labels}
     source = splits.open_task(cfg)
     label_index = {label: index for index, label in enumerate(labels)}
 
@@ -163,13 +140,21 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     score_names = scores.parse_score_names(cfg, tuple(SCORE_BUILDERS))
     if "f1" in score_names:
         scores.build_f1_score(labels, "weight")  # of two labels alone
-    return PromptTask(
-        name,
-        Prompt(pattern or default.pattern, verbalizers),
-        read_examples("train"),
-        read_examples("validation"),
-        tuple(score for score in score_names if score != "accuracy"),
-    )
+    other_scores = tuple(score for score in score_names if score != "accuracy")
+    prompt = Prompt(pattern or default.pattern, verbalizers)
+    return PromptTask(name, prompt, read_examples("train"), read_examples("validation"), other_scores)
+
+
+def parse_verbalizers(words: Sequence[str], labels: Sequence[str], task: str) -> dict[str, str]:
+    """The words of --verbalizers by label, of which each has one: LABEL=WORD, or WORD in the order of the labels."""
+    named = {label: word for label, _, word in (given.rpartition("=") for given in words)}
+    if words and "" not in named:
+        for label in named:
+            errors.require_one_of("--verbalizers", label, labels)
+        words = [named[label] for label in labels if label in named]
+    expected = f"a word for each label of {task}, in this order, or LABEL=WORD of each: {', '.join(labels)}"
+    errors.require(len(words) == len(labels), "--verbalizers", ",".join(words), expected)
+    return dict(zip(labels, words, strict=True))
 
 
 def read_flagged_task(args: argparse.Namespace) -> PromptTask:
@@ -193,12 +178,8 @@ def check_pattern(pattern: str, is_pair: bool, field: str = "--pattern") -> None
     for place in places:
         errors.require(words.count(place) == 1, field, pattern, f"{place} once, with spaces around it")
     for word in words:
-        errors.require(
-            word in places or not ("{" in word or MASK_PLACE in word),
-            field,
-            pattern,
-            f"words and the places {', '.join(places)}, not {word!r}",
-        )
+        is_known = word in places or not ("{" in word or MASK_PLACE in word)
+        errors.require(is_known, field, pattern, f"words and the places {', '.join(places)}, not {word!r}")
 
 
 def make_zero_shot_case(task: PromptTask) -> EvaluationCase:
@@ -217,108 +198,6 @@ def format_key(task: PromptTask) -> str:
     return f"{task.name}-{hashlib.sha256(prompt.encode()).hexdigest()[:6]}"
 
 
-def encode_pattern(
-    tokenizer: Tokenizer, pattern: str, texts: Mapping[str, str]
-) -> tuple[list[int], dict[str, list[int]]]:
-    """The ids of a pattern whose places have these texts, encoded as one, and the indices of each place's tokens."""
-    filled, places = [], {}
-    for word in pattern.split():
-        filled.append(texts.get(word, word))
-        if word in (TEXT_PLACE, SECOND_PLACE, MASK_PLACE):
-            end = len(" ".join(filled))
-            places[word] = (end - len(filled[-1]), end)
-    ids, spans = batching.encode_masked(tokenizer, " ".join(filled))
-    return ids, {
-        place: [i for i, (start, end) in enumerate(spans) if start < last and first < end]
-        for place, (first, last) in places.items()
-    }
-
-
-def encode_verbalizers(tokenizer: Tokenizer, pattern: str, verbalizers: Mapping[str, str]) -> np.ndarray:
-    """id_C of the verbalizers as they stand in the pattern.
-
-    Raises ConfigError for one that is not one entry of the vocabulary there, or is not unique.
-    """
-    labels: dict[int, str] = {}
-    for label, word in verbalizers.items():
-        ids, places = encode_pattern(tokenizer, pattern, {TEXT_PLACE: ".", SECOND_PLACE: ".", MASK_PLACE: word})
-        ids, field = [ids[i] for i in places[MASK_PLACE]], f"verbalizer of label {label}"
-        pieces = ", ".join(repr(tokenizer.pieces[i]) for i in ids)
-        errors.require(
-            len(ids) > 0 and UNK not in ids,
-            field,
-            word,
-            f"a word of the run's vocabulary; its pieces there are {pieces or 'none'}",
-        )
-        errors.require(
-            len(ids) == 1, field, word, f"one entry of the run's vocabulary, where it has {len(ids)} pieces: {pieces}"
-        )
-        errors.require(ids[0] not in labels, field, word, f"another word than that of label {labels.get(ids[0])}")
-        labels[ids[0]] = label
-    return np.array(list(labels), np.int32)
-
-
-def build_queries(tokenizer: Tokenizer, pattern: str, examples: Sequence, length: int) -> tuple[MaskedQueries, int]:
-    """The examples in their pattern, and how many of them had to be truncated, the longer text first.
-
-    Raises ConfigError for a pattern that leaves no room for the texts.
-    """
-    names = [place for place in (TEXT_PLACE, SECOND_PLACE) if place in pattern.split()]
-    ids, places = encode_pattern(tokenizer, pattern, dict.fromkeys(names, "."))
-    num_free = length - 2 - len(ids) + sum(len(places[name]) for name in names)
-    errors.require(
-        num_free >= len(names),
-        "--pattern",
-        pattern,
-        f"a pattern that leaves room for texts in sequences of {length} tokens",
-    )
-    ids_NxL, positions, num_truncated = np.full((len(examples), length), PAD, np.int32), [], 0
-    for ids_L, example in zip(ids_NxL, examples, strict=True):
-        ids, places = encode_pattern(tokenizer, pattern, dict(zip(names, example, strict=False)))
-        first, second = (places.get(name, []) for name in (TEXT_PLACE, SECOND_PLACE))
-        num_free = length - 2 - len(ids) + len(first) + len(second)
-        length_b = min(len(second), max(num_free - len(first), num_free // 2))
-        length_a = min(len(first), num_free - length_b)
-        cut = {*first[length_a:], *second[length_b:]}
-        num_truncated += bool(cut)
-        kept = [i for i in range(len(ids)) if i not in cut]
-        ids_L[: len(kept) + 2] = [CLS, *(ids[i] for i in kept), SEP]
-        positions.append(1 + kept.index(places[MASK_PLACE][0]))
-    position_N = np.array(positions, np.int32)
-    return MaskedQueries(ids_NxL, position_N, position_N + 1), num_truncated
-
-
-def compute_label_log_probs(
-    model: types.Model, verbalizers: bytes, params, queries: MaskedQueries, hparams=None
-) -> jax.Array:
-    """log_prob_BxC of the verbalizers at the masked position, among the whole vocabulary.
-
-    verbalizers: id_C, as bytes, so that they can be hashed. hparams: unused.
-    """
-    verbalizer_C = jnp.asarray(np.frombuffer(verbalizers, np.int32))
-    return masked_queries.compute_log_probs(model, params, queries)[:, verbalizer_C]
-
-
-def score_queries(
-    score: Callable[[MaskedQueries], np.ndarray], queries: MaskedQueries, batch_size: int, progress: ReportProgress
-) -> np.ndarray:
-    """log_prob_NxC of all queries, in batches of similar lengths; batch_size: queries of full length in a batch."""
-    log_probs: list = [None] * len(queries.position_B)
-    for indices, ids_BxL in _iterate_batches(queries, batch_size):
-        index_B = np.pad(indices, (0, len(ids_BxL) - len(indices)), "edge")
-        log_prob_BxC = score(MaskedQueries(ids_BxL, queries.position_B[index_B], queries.end_B[index_B]))
-        for index, log_prob_C in zip(indices, log_prob_BxC, strict=False):  # leaves out the batch's padding
-            log_probs[index] = log_prob_C
-        progress()
-    return np.stack(log_probs)
-
-
-def _iterate_batches(queries, batch_size):
-    return batching.iterate_batches(
-        [ids_L[ids_L != PAD] for ids_L in queries.ids_BxL], queries.ids_BxL.shape[1], batch_size, full_batches=True
-    )
-
-
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """Scores of the likeliest verbalizer on the dev split, without any training.
 
@@ -326,23 +205,16 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     train split's most frequent label, "predicted" the share of each label among the predictions, and "truncated" counts
     truncated examples. Raises ConfigError for verbalizers that are not one entry of the vocabulary each.
     """
-    inputs, partitioner = case.inputs, run.program.partitioner
-    verbalizer_C = encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
-    queries, truncated = build_queries(run.tokenizer, inputs["pattern"], inputs["examples"], run.cfg.pack.seq_len)
+    inputs = case.inputs
+    verbalizer_C = prompt_queries.encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
+    queries, label_N, truncated = prompt_queries.read_queries(run, inputs, "examples")
     model = objectives.shift_states(run.cfg, run.program.model)
-    score_batch = partitioner.jit_per_example(compute_label_log_probs, model, verbalizer_C.tobytes())
-
-    def score(batch):
-        local_slice = parallel.process_slice(len(batch.position_B))
-        return score_batch(run.state, partitioner.put_batch(MaskedQueries(*(x[local_slice] for x in batch))), None)
-
-    log_prob_NxC = score_queries(score, queries, run.cfg.eval.batch_size, progress)
-    label_N = np.array([label for *_, label in inputs["examples"]])
-    return {
-        "examples": len(label_N),
-        "truncated": truncated,
-        **compute_scores(log_prob_NxC.argmax(-1), label_N, inputs),
-    }
+    score = masked_queries.make_scorer(
+        model, run.program.partitioner, run.state, prompt_queries.compute_label_log_probs, verbalizer_C.tobytes()
+    )
+    log_prob_NxC = prompt_queries.score_queries(score, queries, run.cfg.eval.batch_size, progress)
+    values = compute_scores(log_prob_NxC.argmax(-1), label_N, inputs)
+    return {"examples": len(label_N), "truncated": truncated, **values}
 
 
 def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
@@ -362,9 +234,8 @@ def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
 
 def count_units(run: TrainedRun, case: EvaluationCase) -> int:
     """The number of batches."""
-    inputs = case.inputs
-    queries, _ = build_queries(run.tokenizer, inputs["pattern"], inputs["examples"], run.cfg.pack.seq_len)
-    return sum(1 for _ in _iterate_batches(queries, run.cfg.eval.batch_size))
+    queries, *_ = prompt_queries.read_queries(run, case.inputs, "examples")
+    return sum(1 for _ in prompt_queries.iterate_batches(queries, run.cfg.eval.batch_size))
 
 
 def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
@@ -395,7 +266,9 @@ def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
             "zero_shot": ItemInterval(accuracy, *wilson_interval(accuracy, result["examples"])),
         }
         if key in few_shot:
-            row["few_shot"] = estimate_over_samples(few_shot[key])
+            means = few_shot[key]
+            estimate_class = Estimate if means["samples"] != 2 else SeedRange
+            row["few_shot"] = estimate_class(means["accuracy"], means["accuracy_low"], means["accuracy_high"])
         rows.append(row)
     columns = (
         Column("task", "prompt"),
@@ -408,9 +281,3 @@ def build_tables(contents: Mapping[str, Any]) -> list[EvaluationTable]:
         Column("few_shot", "few-shot accuracy", ".3f"),
     )
     return [EvaluationTable(rows, [column for column in columns if any(column.name in row for row in rows)])]
-
-
-def estimate_over_samples(summary: Mapping) -> Estimate:
-    """The mean accuracy over several samples of training examples."""
-    estimate_class = Estimate if summary["samples"] != 2 else SeedRange
-    return estimate_class(*(summary[f"accuracy{suffix}"] for suffix in ("", "_low", "_high")))

@@ -49,12 +49,9 @@ def measure_readability(
     A word is exact if all its tokens are right. A text longer than a sequence is split. Raises ConfigError for a text
     of fewer than `interval` words, and for a model that does not predict masked tokens.
     """
-    errors.require(
-        not sentence_scores.get_unsupported_reason(model.config) and model.has_lm_head,
-        "cloze",
-        model.config.objective,
-        "a run that was trained to predict masked tokens (such as mlm)",
-    )
+    is_supported = not sentence_scores.get_unsupported_reason(model.config) and model.has_lm_head
+    expected = "a run that was trained to predict masked tokens (such as mlm)"
+    errors.require(is_supported, "cloze", model.config.objective, expected)
     errors.require_at_least(2, "every", interval)
     masked, sources = [], []  # sources: the index of the text, the unmasked ids and the spans of the masked words
     for index, text in enumerate(texts):
@@ -66,16 +63,18 @@ def measure_readability(
                 masked.append(_mask_words(ids, masked_words))
                 sources.append((index, ids, masked_words))
     predict = jax.jit(functools.partial(predict_tokens, objectives.shift_states(model.config, model.model)))
+    outputs = batching.collect_outputs(
+        batching.iterate_batches(masked, model.length, model.batch_size),
+        lambda indices, ids_BxL: predict(model.params, ids_BxL),
+        len(masked),
+    )
     words_P, exact_P = np.zeros((2, len(texts)), int)
-    for indices, ids_BxL in batching.iterate_batches(masked, model.length, model.batch_size):
-        predicted_BxL = np.asarray(predict(model.params, ids_BxL))
-        for i, predicted_L in zip(indices, predicted_BxL, strict=False):
-            index, ids, masked_words = sources[i]
-            words_P[index] += len(masked_words)
-            exact_P[index] += sum(
-                UNK not in ids[start:end] and ids[start:end] == predicted_L[start:end].tolist()
-                for start, end in masked_words
-            )
+    for predicted_L, (index, ids, masked_words) in zip(outputs, sources, strict=True):
+        words_P[index] += len(masked_words)
+        exact_P[index] += sum(
+            UNK not in ids[start:end] and ids[start:end] == predicted_L[start:end].tolist()
+            for start, end in masked_words
+        )
     return [
         PassageReadability(text, int(words), int(exact))
         for text, words, exact in zip(texts, words_P, exact_P, strict=True)
@@ -118,14 +117,10 @@ def compute_reading_ease(text: str) -> float:
 
     pyphen's hyphenation counts the syllables, and misses some. The text must hold a word.
     """
-    words = WORD.findall(text)
+    words, hyphenation = WORD.findall(text), _load_hyphenation()
     num_sentences = sum(bool(WORD.search(sentence)) for sentence in corpus.split_sentences(text))
-    return 206.835 - 1.015 * len(words) / num_sentences - 84.6 * sum(map(count_syllables, words)) / len(words)
-
-
-def count_syllables(word: str) -> int:
-    """The number of syllables of an English word, by its hyphenation."""
-    return len(_load_hyphenation().positions(word.lower())) + 1
+    num_syllables = sum(len(hyphenation.positions(word.lower())) + 1 for word in words)
+    return 206.835 - 1.015 * len(words) / num_sentences - 84.6 * num_syllables / len(words)
 
 
 @functools.cache

@@ -51,11 +51,8 @@ def list_cases(args: argparse.Namespace, run: TrainedRun) -> list[EvaluationCase
 def read_sentences(data: config.Data, args: argparse.Namespace) -> list[str]:
     """The sentences to evaluate: those of --sentences, else of the held-out documents."""
     if args.sentences:
-        texts = list(
-            files.read_documents(
-                files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
-            )
-        )
+        paths, boundary = files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
+        texts = list(files.read_documents(paths, boundary))
         errors.require(bool(texts), "--sentences", args.sentences, "text; there is none in it")
     else:
         is_run = data.corpus != "auto"

@@ -19,16 +19,14 @@ from mlm.base.flag import Flag
 from mlm.base.labelled_objectives import LabelKind, has_kind
 from mlm.base.special import CLS, PAD, SEP
 from mlm.data.tasks import splits, task_file, tasks
-from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
+from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import batching, masked_queries
 from mlm.inference.similarity import compute_cosines
 from mlm.objectives import scores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import parallel
 
 STS_TASK = "stsb"  # the entry of TASKS with pairs of texts and their similarity
-SPLITS = {"dev": "validation", "test": "test"}
 FORMAT = 2  # of the results: raise it when their meaning changes
 TOPIC = "representations"
 POOLINGS = {"static": "static vectors", "cls": "[CLS]", "mean": "mean states"}
@@ -69,12 +67,8 @@ def compute_layer_states(model: types.Model, params, tokens: types.Tokens) -> jn
 def list_cases(field: str, path: str) -> list[EvaluationCase]:
     """A case for each split, dev and test, of STS_TASK in a folder, or of a task file with pairs and their similarity.
 
-    Args:
-        field: the setting that names the path, for errors.
-        path: the folder, or the task file.
-
-    Raises:
-        ConfigError: there is neither; the file describes no pairs with a number; and as splits.open_task does.
+    field: the setting that names the path, for errors. Raises ConfigError where there is neither, where the file
+    describes no pairs with a number, and as splits.open_task does.
     """
     name, settings = STS_TASK, {"data.task": STS_TASK, "data.task_path": path}
     if path.endswith(task_file.SUFFIX):
@@ -84,18 +78,12 @@ def list_cases(field: str, path: str) -> list[EvaluationCase]:
         errors.require(is_folder, field, path, f"the folder of {STS_TASK}'s files, or a task file (.toml)")
     cfg = tasks.resolve_task(settings)
     cfg = fields.override(cfg, {"data.labelled.train": ""})
-    labelled = cfg.data.labelled
-    for key, value, is_right, expected in (
-        (
-            "objective",
-            cfg.objective,
-            has_kind(cfg.objective, LabelKind.NUMBER),
-            "regression, since a pair's similarity is a number",
-        ),
-        ("text_pair_column", labelled.text_pair_column, bool(labelled.text_pair_column), "the column of a second text"),
-        ("dev", labelled.dev, bool(labelled.dev or labelled.test), "a file of pairs, here or in test"),
-    ):
-        errors.require(is_right, f"{path}: {key}", value, expected)
+    labelled, expected = cfg.data.labelled, "regression, since a pair's similarity is a number"
+    errors.require(has_kind(cfg.objective, LabelKind.NUMBER), f"{path}: objective", cfg.objective, expected)
+    second = labelled.text_pair_column
+    errors.require(bool(second), f"{path}: text_pair_column", second, "the column of a second text")
+    has_pairs = bool(labelled.dev or labelled.test)
+    errors.require(has_pairs, f"{path}: dev", labelled.dev, "a file of pairs, here or in test")
     try:
         source = splits.open_task(cfg)
         pairs = {
@@ -179,18 +167,21 @@ def embed_sentences(
     run: TrainedRun, texts: Sequence[str], progress: ReportProgress = lambda: None
 ) -> SentenceEmbeddings:
     """The embeddings of texts, each as [CLS] text [SEP], truncated to config.pack.seq_len tokens."""
-    partitioner, length = run.program.partitioner, run.cfg.pack.seq_len
     sequences = batching.encode_texts(run.tokenizer, texts)
-    embed_batch = partitioner.jit_per_example(compute_sentence_embeddings, run.program.model)
-    outputs_by_text: list = [None] * len(texts)
-    for indices, ids_BxL in _iterate_batches(run, sequences):
-        local_slice = parallel.process_slice(len(ids_BxL))
-        outputs = embed_batch(run.state, partitioner.put_batch(ids_BxL[local_slice]), None)
-        for i, index in enumerate(indices):
-            outputs_by_text[index] = [output[i] for output in outputs]
+    embed_batch = masked_queries.make_scorer(
+        run.program.model, run.program.partitioner, run.state, compute_sentence_embeddings
+    )
+
+    def run_batch(indices, ids_BxL):
+        output = embed_batch(ids_BxL)
         progress()
-    cls_SxKxD, mean_SxKxD, static_SxD = map(np.stack, zip(*outputs_by_text, strict=True))
-    return SentenceEmbeddings(cls_SxKxD, mean_SxKxD, static_SxD, sum(len(ids) > length for ids in sequences))
+        return output
+
+    outputs = batching.collect_outputs(_iterate_batches(run, sequences), run_batch, len(texts))
+    cls_SxKxD, mean_SxKxD, static_SxD = map(np.stack, zip(*outputs, strict=True))
+    return SentenceEmbeddings(
+        cls_SxKxD, mean_SxKxD, static_SxD, sum(len(ids) > run.cfg.pack.seq_len for ids in sequences)
+    )
 
 
 def compute_sentence_embeddings(model: types.Model, params, ids_BxL, hparams=None) -> tuple:

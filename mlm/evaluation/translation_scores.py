@@ -12,20 +12,20 @@ from mlm.base import config, errors, extras, scripts, types
 from mlm.base.estimates import ItemInterval
 from mlm.base.flag import Flag
 from mlm.base.special import CLS, NUM_SPECIAL, UNK
-from mlm.data.rows import loader, pack
+from mlm.data.rows import pack
 from mlm.data.rows import parallel_text as rows
 from mlm.data.text import parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
+from mlm.evaluation import held_out
+from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import decoding
 from mlm.report.table import Column
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
-from mlm.training.step import parallel, program
+from mlm.training.step import parallel
 
 LOGGER = logging.getLogger(__name__)
 FORMAT = 2
-SPLITS = {"dev": "validation", "test": "test"}
 NUM_RESAMPLES = 1000  # of the bootstrap, for BLEU's interval
 UNMATCHED = "\ufffd"  # a word of no translation
 LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several texts (mlm/inference/beam_search.py)
@@ -113,9 +113,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """
     build_bleu(case.inputs["bleu_tokenizer"])  # fails before the long work
     pairs = _read_pairs(run, case)
-    texts, truncated = translate_texts(
-        run, [pair.source for pair in pairs], case.inputs["num_beams"], case.inputs["length_penalty"]
-    )
+    sources = [pair.source for pair in pairs]
+    texts, truncated = translate_texts(run, sources, case.inputs["num_beams"], case.inputs["length_penalty"])
     progress()
     if not parallel.is_primary():
         return {}
@@ -160,22 +159,20 @@ def translate_texts(
 
     No translation is longer than the training sequences. Texts of similar length share a batch.
     """
-    cfg, partitioner = run.cfg, run.program.partitioner
+    cfg = run.cfg
     columns, truncated = rows.encode_sources(run.tokenizer, texts, cfg.pack.source_len)
     order_N = np.argsort((columns["source_segments"] > 0).sum(1), kind="stable")
-    targets = {
-        "ids": np.full((len(texts), 1), CLS),
-        "segments": np.ones((len(texts), 1), int),
-        "positions": np.zeros((len(texts), 1), int),
-    }
-    split = targets | {name: column[order_N] for name, column in columns.items()}
-    translate_batch = partitioner.jit_per_example(
-        find_best_translation, run.program.model, cfg.pack.seq_len, num_beams, length_penalty, gather_params=True
+    targets = {"ids": CLS, "segments": 1, "positions": 0}
+    split = {name: np.full((len(texts), 1), value) for name, value in targets.items()}
+    ids_NxT = held_out.map_examples(
+        run,
+        find_best_translation,
+        cfg.pack.seq_len,
+        num_beams,
+        length_penalty,
+        split=split | {name: column[order_N] for name, column in columns.items()},
+        gather_params=True,
     )
-    hparams = program.make_eval_hparams(cfg)
-    batches = loader.iterate_eval_batches(split, batch_size=cfg.eval.batch_size, **parallel.get_process_position())
-    outputs = [translate_batch(run.state, partitioner.put_batch(batch), hparams) for batch in batches]
-    ids_NxT = np.concatenate(outputs)[: len(texts)]
     translations = [""] * len(texts)
     for index, ids_T in zip(order_N, ids_NxT, strict=True):
         translations[index] = run.tokenizer.decode([int(i) for i in ids_T if i >= NUM_SPECIAL or i == UNK])
@@ -217,12 +214,10 @@ def compute_scores(texts: Sequence[str], references: Sequence[str], seed: int, t
         LOGGER.warning("config.eval.bleu_tokenizer = '13a' takes text without spaces for one word: zh | char do not")
     bleu, sentence_bleu = build_bleu(tokenizer), build_bleu(tokenizer, effective_order=True)
     chrf = import_sacrebleu().CHRF()
-    sentences = [
-        sentence_bleu.sentence_score(text, [reference]) for text, reference in zip(texts, references, strict=True)
-    ]
-    counts_Nx10 = np.array(
-        [[*sentence.counts, *sentence.totals, sentence.sys_len, sentence.ref_len] for sentence in sentences], np.int64
-    )
+    pairs = zip(texts, references, strict=True)
+    sentences = [sentence_bleu.sentence_score(text, [reference]) for text, reference in pairs]
+    counts = [[*sentence.counts, *sentence.totals, sentence.sys_len, sentence.ref_len] for sentence in sentences]
+    counts_Nx10 = np.array(counts, np.int64)
     rng = np.random.default_rng(seed)
     weight_RxN = rng.multinomial(len(sentences), [1 / len(sentences)] * len(sentences), NUM_RESAMPLES)
     bleu_samples = [

@@ -5,7 +5,6 @@ Letters in array names: T tokens of a text, K layers of H heads.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -14,7 +13,7 @@ import numpy as np
 
 from mlm import models, objectives
 from mlm.base import errors, types
-from mlm.inference import batching, masked_queries
+from mlm.inference import batching, forward_passes, masked_queries
 from mlm.inference.language_model import LanguageModel
 
 
@@ -46,12 +45,8 @@ def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
     reads_text = visibility in (types.Visibility.UNMASKED, types.Visibility.CAUSAL)
     predicts_tokens = model.has_lm_head and reads_text and not models.reads_source(model.config)
     has_attention = model.model.attention is not None
-    errors.require(
-        predicts_tokens or has_attention,
-        "attention",
-        model.config.objective,
-        "a Transformer, or a run that was trained to predict tokens, of a text without a source",
-    )
+    expected = "a Transformer, or a run that was trained to predict tokens, of a text without a source"
+    errors.require(predicts_tokens or has_attention, "attention", model.config.objective, expected)
     (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length, allow_mask=True)
     weights = model.attentions(text).weights_KxHxTxT if has_attention else None
     saliency, predictions = compute_saliency(model, ids, masked=masked) if predicts_tokens else (None, None)
@@ -104,24 +99,23 @@ def compute_saliency(model: LanguageModel, ids: list[int], masked: bool) -> tupl
     the text. Otherwise the state predicts the next token.
     """
     size = len(ids)
-    saliency_TxT, predictions = np.zeros((size, size), np.float32), [TokenPrediction("", 0.0)] * size
-    compute_batch = _compile_gradients(objectives.shift_states(model.config, model.model))
-    for indices, ids_BxL in batching.iterate_batches([ids] * size, model.length, model.batch_size):
+    compute_batch = forward_passes.compile_predictor(compute_gradients, model)
+
+    def run_batch(indices, ids_BxL):
         position_B = np.zeros(len(ids_BxL), np.int32)
         position_B[: len(indices)] = indices
-        queries = masked_queries.MaskedQueries(ids_BxL, position_B, position_B + masked)
-        norm_BxL, log_prob_B, id_B = compute_batch(model.params, queries)
-        saliency_TxT[indices] = np.asarray(norm_BxL)[: len(indices), :size]
-        for position, token, log_prob in zip(indices, np.asarray(id_B), np.asarray(log_prob_B), strict=False):
-            predictions[position] = TokenPrediction(model.tokenizer.pieces[token], float(np.exp(log_prob)))
+        return compute_batch(model.params, masked_queries.MaskedQueries(ids_BxL, position_B, position_B + masked))
+
+    batches = batching.iterate_batches([ids] * size, model.length, model.batch_size)
+    norms, log_probs, tokens = zip(*batching.collect_outputs(batches, run_batch, size), strict=True)
+    saliency_TxT = np.stack(norms)[:, :size]
+    predictions = [
+        TokenPrediction(model.tokenizer.pieces[token], float(np.exp(log_prob)))
+        for token, log_prob in zip(tokens, log_probs, strict=True)
+    ]
     if masked:
         np.fill_diagonal(saliency_TxT, 0)
     return saliency_TxT, predictions
-
-
-@functools.cache
-def _compile_gradients(model: types.Model) -> Callable:
-    return jax.jit(functools.partial(compute_gradients, model))
 
 
 def compute_gradients(model: types.Model, params, queries: masked_queries.MaskedQueries):

@@ -5,7 +5,8 @@ Letters in array names: S texts.
 
 import logging
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,9 +29,8 @@ def encode_text(tokenizer: Tokenizer, text: str, allow_mask: bool = False) -> li
 
     Warns of parts of a masked word that are dropped. Raises ConfigError where it would lose a [MASK].
     """
-    if not (allow_mask and MASK_TOKEN in text):
-        return [CLS, *tokenizer.encode(text), SEP]
-    return [CLS, *encode_masked(tokenizer, text)[0], SEP]
+    has_mask = allow_mask and MASK_TOKEN in text
+    return [CLS, *(encode_masked(tokenizer, text)[0] if has_mask else tokenizer.encode(text)), SEP]
 
 
 def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -53,12 +53,9 @@ def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tupl
         end += longer + (len(MASK_TOKEN) - len(mark)) * num_masks
         ids += [MASK] * num_masks or [token]
         spans += [(start + longer, end)] * max(1, num_masks)
-    errors.require(
-        ids.count(MASK) == text.count(MASK_TOKEN),
-        "text",
-        text,
-        f"one whose {text.count(MASK_TOKEN)} {MASK_TOKEN} are words or parts of words of this model's vocabulary",
-    )
+    num_masks = text.count(MASK_TOKEN)
+    expected = f"one whose {num_masks} {MASK_TOKEN} are words or parts of words of this model's vocabulary"
+    errors.require(ids.count(MASK) == num_masks, "text", text, expected)
     return ids, spans
 
 
@@ -94,18 +91,13 @@ def encode_truncated(
     tokenizer: Tokenizer, texts: Sequence[str], max_len: int, allow_mask: bool = False
 ) -> list[list[int]]:
     """`encode_text` of each text, truncated to `max_len` tokens. Raises ConfigError where that would lose a [MASK]."""
-    sequences, encoded = [], encode_texts(tokenizer, texts, allow_mask)
-    warn_of_losses(
-        sum(len(ids) > max_len for ids in encoded), sum(UNK in ids for ids in encoded), len(encoded), max_len
-    )
-    for text, ids in zip(texts, encoded, strict=True):
-        sequences.append(truncate_ids(ids, max_len))
-        errors.require(
-            sequences[-1].count(MASK) == ids.count(MASK),
-            "text",
-            text,
-            f"its {MASK_TOKEN} among the first {max_len - 2} tokens, the length of the model's training sequences",
-        )
+    encoded = encode_texts(tokenizer, texts, allow_mask)
+    num_truncated, num_unknown = sum(len(ids) > max_len for ids in encoded), sum(UNK in ids for ids in encoded)
+    warn_of_losses(num_truncated, num_unknown, len(encoded), max_len)
+    sequences = [truncate_ids(ids, max_len) for ids in encoded]
+    expected = f"its {MASK_TOKEN} among the first {max_len - 2} tokens, the length of the model's training sequences"
+    for text, ids, sequence in zip(texts, encoded, sequences, strict=True):
+        errors.require(sequence.count(MASK) == ids.count(MASK), "text", text, expected)
     return sequences
 
 
@@ -129,12 +121,7 @@ def choose_lengths(token_counts: Sequence[int], max_len: int, program_tokens: in
 
     The cost is the number of tokens, padding included, and for each length `program_tokens`, since each one compiles a
     program. A length other than every second one costs twice that, so that later calls find the programs of earlier
-    ones.
-
-    Args:
-        token_counts: tokens of each sequence.
-        max_len: the longest length.
-        program_tokens: tokens that a program is worth; 0: every length is used.
+    ones. token_counts: of each sequence; program_tokens: tokens that a program is worth; 0: every length is used.
     """
     lengths = loader.list_bucket_lengths(max_len)
     if not program_tokens or not len(token_counts):
@@ -186,3 +173,18 @@ def iterate_batches(
         for ids_L, index in zip(ids_BxL, indices + indices[-1:] * (count - len(indices)), strict=True):
             ids_L[: len(sequences[index])] = sequences[index]
         yield np.array(indices), ids_BxL
+
+
+def collect_outputs(
+    batches: Iterable[tuple[Any, np.ndarray]], run_batch: Callable[[Any, np.ndarray], Any], count: int
+) -> list[Any]:
+    """Each sequence's part of what run_batch(indices, ids_BxL) returns for its batch, a tree of arrays.
+
+    batches: of `count` sequences, as `iterate_batches` yields them.
+    """
+    outputs: list[Any] = [None] * count
+    for indices, ids_BxL in batches:
+        output = jax.device_get(run_batch(indices, ids_BxL))
+        for i, index in enumerate(indices):
+            outputs[index] = jax.tree.map(lambda x_Bx, i=i: x_Bx[i], output)
+    return outputs

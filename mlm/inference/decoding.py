@@ -1,32 +1,31 @@
-"""Autoregressive decoding of a model: greedy, sampled, or by beam search."""
+"""Decoding of a model: autoregressive (greedy, sampled, by beam search), or step by step in the places of [MASK]s."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from mlm.base import types
-from mlm.base.special import CLS, MASK, PAD, UNK
+from mlm.base.special import CLS, MASK, PAD, SEP, UNK
 from mlm.inference import beam_search, sampling
 from mlm.inference.masked_queries import make_tokens
 
 SUPPRESSED_IDS = (PAD, UNK, CLS, MASK)  # never generated
-
-
-class PrefillResult(NamedTuple):
-    """Prompts in the cache, but for their last token."""
-
-    decode_step: Callable  # (cache, ids_B) -> (logits_BxV of the next token, cache)
-    cache: Any
-    last_B: jax.Array
-    max_steps_B: jax.Array  # tokens that may follow each prompt
+UNMASK_ORDERS = ("left", "confidence")
 
 
 def prefill(
-    model: types.Model, params, prompt: types.Tokens, source: types.Tokens | None, cache_len: int, max_len=None
-) -> PrefillResult:
-    """Reads prompts of one segment, of one token or more.
+    model: types.Model,
+    params,
+    prompt: types.Tokens,
+    source: types.Tokens | None,
+    *,
+    cache_len: int,
+    max_len=None,
+    suppressed_ids: tuple[int, ...] = SUPPRESSED_IDS,
+) -> dict[str, Any]:
+    """Reads prompts of one segment, of one token or more, but for their last token; returns the arguments of a search.
 
     Args:
         model: a model with init_cache and decode_step.
@@ -35,63 +34,37 @@ def prefill(
         source: the sources of an encoder-decoder.
         cache_len: tokens that the cache has room for, those of the prompt included.
         max_len: tokens to generate at most, those of the prompt included; traced. None: `cache_len`.
+        suppressed_ids: tokens that are never generated.
     """
     length_B = (prompt.segments_BxL > 0).sum(-1)
-    last_B = jnp.take_along_axis(prompt.ids_BxL, length_B[:, None] - 1, 1)[:, 0]
     is_cached_BxL = jnp.arange(prompt.ids_BxL.shape[1]) < length_B[:, None] - 1
     cached = types.Tokens(*(jnp.where(is_cached_BxL, x_BxL, 0) for x_BxL in prompt))
     init_cache, decode_step = model.init_cache, model.decode_step
     assert init_cache is not None and decode_step is not None
-    cache = init_cache(params["model"], cached, source, cache_len)
-    return PrefillResult(
-        lambda cache, ids_B: decode_step(params["model"], cache, ids_B),
-        cache,
-        last_B,
-        (cache_len if max_len is None else max_len) - length_B,
-    )
+    return {
+        "decode_step": lambda cache, ids_B: decode_step(params["model"], cache, ids_B),
+        "cache": init_cache(params["model"], cached, source, cache_len),
+        "last_B": jnp.take_along_axis(prompt.ids_BxL, length_B[:, None] - 1, 1)[:, 0],
+        "num_steps": cache_len - 1,
+        "max_steps_B": (cache_len if max_len is None else max_len) - length_B,
+        "suppressed_ids": suppressed_ids,
+    }
 
 
-def decode_greedy(
+def continue_prompts(
     model: types.Model,
     params,
     prompt: types.Tokens,
     source: types.Tokens | None = None,
     *,
-    cache_len: int,
-    max_len=None,
-    suppressed_ids=SUPPRESSED_IDS,
+    select_token: Callable = sampling.select_argmax,
+    **lengths,
 ) -> sampling.DecodedTokens:
-    """Greedy decoding, up to [SEP] or `max_len` tokens. Arguments as for `prefill`."""
-    start = prefill(model, params, prompt, source, cache_len, max_len)
-    return sampling.decode_tokens(
-        *start[:3],
-        sampling.select_argmax,
-        num_steps=cache_len - 1,
-        max_steps_B=start.max_steps_B,
-        suppressed_ids=suppressed_ids,
-    )
+    """Continues prompts up to [SEP] or `max_len` tokens; other arguments as for `prefill`.
 
-
-def sample_tokens(
-    model: types.Model,
-    params,
-    prompt: types.Tokens,
-    source: types.Tokens | None,
-    key_B,
-    temperature,
-    top_k,
-    top_p,
-    *,
-    cache_len: int,
-    max_len=None,
-    suppressed_ids=SUPPRESSED_IDS,
-) -> sampling.DecodedTokens:
-    """As `decode_greedy`, but samples the tokens with `sampling.make_sampler`."""
-    start = prefill(model, params, prompt, source, cache_len, max_len)
-    select_token = sampling.make_sampler(key_B, temperature, top_k, top_p)
-    return sampling.decode_tokens(
-        *start[:3], select_token, num_steps=cache_len - 1, max_steps_B=start.max_steps_B, suppressed_ids=suppressed_ids
-    )
+    select_token: `sampling.select_argmax`, which is greedy, or what `sampling.make_sampler` returns.
+    """
+    return sampling.decode_tokens(**prefill(model, params, prompt, source, **lengths), select_token=select_token)
 
 
 def decode_beams(
@@ -100,23 +73,17 @@ def decode_beams(
     prompt: types.Tokens,
     source: types.Tokens | None = None,
     *,
-    cache_len: int,
     num_beams: int,
     length_penalty: str = "mean",
     early_stopping: str = "never",
-    max_len=None,
-    suppressed_ids=SUPPRESSED_IDS,
+    **lengths,
 ) -> beam_search.BeamSearchResult:
-    """Beam search as `beam_search.search_beams` does it. One beam finds what `decode_greedy` finds."""
-    start = prefill(model, params, prompt, source, cache_len, max_len)
+    """Beam search as `beam_search.search_beams` does it; other arguments as for `prefill`. One beam is greedy."""
     return beam_search.search_beams(
-        *start[:3],
+        **prefill(model, params, prompt, source, **lengths),
         num_beams=num_beams,
-        num_steps=cache_len - 1,
-        max_steps_B=start.max_steps_B,
         length_penalty=length_penalty,
         early_stopping="always" if num_beams == 1 else early_stopping,
-        suppressed_ids=suppressed_ids,
     )
 
 
@@ -128,3 +95,52 @@ def translate_tokens(
     return decode_beams(
         model, params, prompt, source, cache_len=max_len, num_beams=num_beams, length_penalty=length_penalty
     )
+
+
+def unmask_tokens(
+    model: types.Model, unmask_order: str, is_sampled: bool, params: Any, ids_BxL, sampler_args, tokens_per_step
+):
+    """(ids_BxL without [MASK], log_prob_B of the filled tokens in nats, each at its step) by iterative unmasking.
+
+    Each step is given the tokens of those before it. Confident first, k positions per step, is how MaskGIT (Chang et
+    al. 2022, arXiv 2202.04200, section 3.2) and LLaDA (Nie et al. 2025, arXiv 2502.09992, section 2.4) generate with a
+    model that was trained to predict masked tokens.
+
+    Args:
+        model: the model, whose states predict their own tokens.
+        unmask_order: "left" to right, or by "confidence".
+        is_sampled: whether to sample the tokens; otherwise they are the likeliest.
+        params: as a run stores them, with the key "model".
+        ids_BxL: sequences with [MASK]s.
+        sampler_args: of `sampling.make_sampler`, with a random key for each sequence.
+        tokens_per_step: positions that one forward pass fills in a sequence; traced.
+    """
+    key_B, *settings = sampler_args
+    B, L = ids_BxL.shape
+    position_L = jnp.arange(L)
+
+    def fill(carry):
+        ids_BxL, log_prob_B, step = carry
+        h_BxLxD = model.encode(params["model"], make_tokens(ids_BxL))[0]
+        logits_NxV = model.logits(params["model"], h_BxLxD).reshape(B * L, -1)
+        logits_NxV = sampling.suppress_tokens(logits_NxV.astype(jnp.float32), (*SUPPRESSED_IDS, SEP))
+        select_token = sampling.select_argmax
+        if is_sampled:
+            key_N = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, position_L))(key_B).reshape(-1)
+            select_token = sampling.make_sampler(key_N, *settings)
+        id_N = select_token(logits_NxV, step).astype(jnp.int32)
+        confidence_N = jnp.take_along_axis(jax.nn.log_softmax(logits_NxV), id_N[:, None], 1)[:, 0]
+        confidence_BxL, id_BxL, is_masked_BxL = confidence_N.reshape(B, L), id_N.reshape(B, L), ids_BxL == MASK
+        priority_BxL = jnp.where(
+            is_masked_BxL, confidence_BxL if unmask_order == "confidence" else -position_L, -jnp.inf
+        )
+        rank_BxL = (-priority_BxL).argsort(-1).argsort(-1)
+        fill_BxL = is_masked_BxL & (rank_BxL < tokens_per_step)
+        return (
+            jnp.where(fill_BxL, id_BxL, ids_BxL),
+            log_prob_B + jnp.where(fill_BxL, confidence_BxL, 0).sum(-1),
+            step + 1,
+        )
+
+    start = ids_BxL, jnp.zeros(B), jnp.int32(0)
+    return jax.lax.while_loop(lambda carry: (carry[0] == MASK).any(), fill, start)[:2]

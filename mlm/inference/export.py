@@ -17,14 +17,8 @@ GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of rep
 EXPORTED_FIELDS = ("objective", "pack.seq_len")
 # Also exported for a fine-tuned model.
 EXPORTED_LABEL_FIELDS = (
-    "finetune.pooling",
-    "finetune.pooler",
-    "finetune.layer_features",
-    "finetune.head",
-    "finetune.head_dim",
-    "finetune.max_layer",
-    "data.labelled.scores",
-    "data.labelled.choice_columns",
+    *(f"finetune.{name}" for name in ("pooling", "pooler", "layer_features", "head", "head_dim", "max_layer")),
+    *("data.labelled.scores", "data.labelled.choice_columns"),
 )
 
 
@@ -109,12 +103,8 @@ def _export_electra(model, params):
     if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
         cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
     discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | heads.DISCRIMINATOR_FIELDS
-    errors.require(
-        cfg.model.activation == "gelu",
-        "config.model.activation",
-        cfg.model.activation,
-        "gelu, which is also the activation of the discriminator's head",
-    )
+    activation, expected = cfg.model.activation, "gelu, which is also the activation of the discriminator's head"
+    errors.require(activation == "gelu", "config.model.activation", activation, expected)
     generator_model = replaced_token_detection.build_generator_config(cfg)
     generator_config = hub.build_config_json(generator_model, order_V, is_electra=True)
     tensors = hub.export_tensors(params["model"], discriminator_config, order_V, has_lm_head=False)

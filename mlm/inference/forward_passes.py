@@ -1,18 +1,20 @@
 """The forward passes of LanguageModel: pure functions, how they are compiled, and the batches that they read."""
 
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tqdm
 
 from mlm import objectives
 from mlm.base import types
 from mlm.inference import batching, masked_queries
 from mlm.inference.masked_queries import MaskedQueries
-from mlm.inference.progress import show_progress
 from mlm.models import lm
 
 POOLINGS = ("mean", "first", None)
@@ -21,6 +23,8 @@ Pooling = Literal["mean", "first"] | None
 # while it compiles, since later calls use the program again. On a CPU of two cores it compiles in 0.6 to 0.9 s, at 83
 # GFLOP/s, for 4 layers of 256 and for 12 of 768.
 PROGRAM_FLOPS = {"cpu": 2**34}
+LONG_LIST = 32  # texts; a shorter list has no progress bar
+QUIET_SECONDS = 5.0  # before the first line, and between two, where standard error is a file or a pipe
 
 
 @functools.cache
@@ -38,6 +42,21 @@ def count_program_tokens(language_model) -> int:
     """The tokens of padding that a forward pass of another length is worth."""
     weights = lm.count_parameters(language_model.params["model"])["non_embedding"]
     return PROGRAM_FLOPS.get(jax.default_backend(), 2**44) // (2 * max(1, weights))
+
+
+@contextlib.contextmanager
+def show_progress(total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar of a long list; yields a function that advances it. A file or a pipe gets a line now and then."""
+    if total < LONG_LIST:
+        yield lambda count: None
+        return
+    quiet = 0.0 if sys.stderr.isatty() else QUIET_SECONDS
+    with tqdm.tqdm(total=total, unit=unit, leave=quiet > 0, delay=quiet, mininterval=max(quiet, 0.1)) as bar:
+
+        def advance(count: int) -> None:
+            bar.update(min(count, total - bar.n))
+
+        yield advance
 
 
 def iterate_batches(

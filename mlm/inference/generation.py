@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from mlm import models, objectives
 from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import loader, parallel_text
-from mlm.inference import batching, beam_search, decoding, forward_passes, iterative_unmasking
+from mlm.inference import batching, beam_search, decoding, forward_passes, sampling
 from mlm.inference.masked_queries import make_tokens
 
 
@@ -31,117 +31,65 @@ class GeneratedText:
     num_tokens: int
 
 
-def generate_texts(
-    model,
-    prompts: Sequence[str],
-    *,
-    num_beams: int = 1,
-    length_penalty: str = "mean",
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    max_length: int = 0,
-    num_return_sequences: int = 1,
-    seed: int = 0,
-    unmask_order: str = "",
-    tokens_per_step: int = 1,
-) -> list[list[GeneratedText]]:
-    """Generates texts for each prompt; the same seed gives the same texts, whatever the other prompts are.
+class GenerationSettings(NamedTuple):
+    """The arguments of `LanguageModel.generate`, which documents them."""
 
-    A model that predicts a token from those to its left (causal, hybrid) continues the prompt, which may be "" except
-    after training on a stream of text. Any other model fills the prompt's [MASK]s; a prompt without [MASK] is followed
-    by as many as fit.
+    max_length: int
+    num_return_sequences: int
+    temperature: float
+    top_k: int
+    top_p: float
+    num_beams: int
+    length_penalty: str
+    unmask_order: str
+    tokens_per_step: int
+    seed: int
 
-    Args:
-        model: a LanguageModel.
-        prompts: the prompts.
-        num_beams: beams of beam search; 1: greedy decoding or sampling.
-        length_penalty: how beam search compares texts, one of beam_search.LENGTH_PENALTIES.
-        temperature: that of sampling; 0: the likeliest token.
-        top_k: samples from the k likeliest tokens; 0: from all.
-        top_p: samples from the smallest set of tokens with this share of the probability.
-        max_length: tokens in all, those of the prompt included; 0: as many as a training sequence.
-        num_return_sequences: texts per prompt.
-        seed: seed of the sampling.
-        unmask_order: the order in which [MASK]s are filled: "left" to right or "confidence" (the default).
-        tokens_per_step: [MASK]s that one forward pass fills.
 
-    Raises:
-        ConfigError: the model does not support a setting.
-    """
+def generate_texts(model, prompts: Sequence[str], settings: GenerationSettings) -> list[list[GeneratedText]]:
+    """Implements `LanguageModel.generate` for a list of prompts."""
     cfg = model.config
     visibility = objectives.get_visibility(cfg)
     predicts_tokens = visibility not in (types.Visibility.FULL, types.Visibility.CORRUPTED) and model.has_lm_head
     errors.require(predicts_tokens, "generate", cfg.objective, "a run that was trained to predict tokens")
-    errors.require(
-        not models.reads_source(cfg),
-        "generate",
-        cfg.model.family,
-        "translate, for a model that reads a source"
-        if cfg.data.corpus == "parallel"
-        else "a model that reads no source",
-    )
-    _require_integers(
-        max_length=max_length,
-        top_k=top_k,
-        seed=seed,
-        num_return_sequences=num_return_sequences,
-        num_beams=num_beams,
-        tokens_per_step=tokens_per_step,
-    )
-    errors.require_number("seed", seed, 0, 2**32 - 1)
+    is_parallel = cfg.data.corpus == "parallel"
+    expected = "translate, for a model that reads a source" if is_parallel else "a model that reads no source"
+    errors.require(not models.reads_source(cfg), "generate", cfg.model.family, expected)
+    for name in ("max_length", "top_k", "seed", "num_return_sequences", "num_beams", "tokens_per_step"):
+        _require_integer(name, getattr(settings, name))
+    max_length, num_beams, temperature = settings.max_length, settings.num_beams, settings.temperature
+    errors.require_number("seed", settings.seed, 0, 2**32 - 1)
     errors.require_number("max_length", max_length, 0, model.length)
     errors.require_number("temperature", temperature, 0, 100)
-    errors.require_number("top_k", top_k, 0, model.tokenizer.vocab_size)
-    errors.require_number("top_p", top_p, 0, 1, low_open=True)
+    errors.require_number("top_k", settings.top_k, 0, model.tokenizer.vocab_size)
+    errors.require_number("top_p", settings.top_p, 0, 1, low_open=True)
     errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
-    for name, value in (("num_return_sequences", num_return_sequences), ("tokens_per_step", tokens_per_step)):
-        errors.require_at_least(1, name, value)
+    for name in ("num_return_sequences", "tokens_per_step"):
+        errors.require_at_least(1, name, getattr(settings, name))
     visibilities = {*objectives.get_loss_visibilities(cfg).values()}
     is_causal = bool({types.Visibility.CAUSAL, types.Visibility.TWO_STACK} & visibilities)
-    errors.require(
-        not is_causal or model.model.init_cache is not None,
-        "generate",
-        cfg.model.family,
-        "a model that reads one token at a time",
-    )
+    is_supported = not is_causal or model.model.init_cache is not None
+    errors.require(is_supported, "generate", cfg.model.family, "a model that reads one token at a time")
     min_length = 2 if is_causal else 1 if cfg.pack.mode == "stream" else 3
-    errors.require(
-        max_length == 0 or max_length >= min_length,
-        "max_length",
-        max_length,
-        f"at least {min_length} tokens, with those that begin and end a text; or 0, for as many as a "
-        "training sequence holds",
-    )
-    orders = ("left",) if is_causal else iterative_unmasking.UNMASK_ORDERS
-    errors.require(
-        unmask_order in ("", *orders),
-        "unmask_order",
-        unmask_order,
-        f"{' or '.join(orders)}, since config.objective is {cfg.objective}",
-    )
+    expected = f"at least {min_length} tokens, with those that begin and end a text; or 0"
+    errors.require(max_length == 0 or max_length >= min_length, "max_length", max_length, expected)
+    orders, order = ("left",) if is_causal else decoding.UNMASK_ORDERS, settings.unmask_order
+    expected = f"{' or '.join(orders)}, since config.objective is {cfg.objective}"
+    errors.require(order in ("", *orders), "unmask_order", order, expected)
     errors.require(temperature == 0 or num_beams == 1, "temperature", temperature, "0, with beams")
-    errors.require(
-        temperature > 0 or num_return_sequences <= num_beams,
-        "num_return_sequences",
-        num_return_sequences,
-        f"at most {num_beams}, the number of beams; or a temperature above 0, to sample",
-    )
+    count = settings.num_return_sequences
+    expected = f"at most {num_beams}, the number of beams; or a temperature above 0, to sample"
+    errors.require(temperature > 0 or count <= num_beams, "num_return_sequences", count, expected)
     errors.require(is_causal or num_beams == 1, "num_beams", num_beams, "1, where [MASK]s are filled")
-    max_length = max_length or model.length
-    sequences = _encode_prompts(model, prompts, max_length, is_causal=is_causal)
+    settings = settings._replace(max_length=max_length or model.length, unmask_order=order or "confidence")
+    sequences = _encode_prompts(model, prompts, settings.max_length, is_causal=is_causal)
     if num_beams > 1:
-        return _search_beams(model, sequences, max_length, num_beams, length_penalty, num_return_sequences)
-    sampler_args = (np.float32(max(temperature, 1e-3)), np.int32(top_k), np.float32(top_p))
-    keys = _make_keys(seed, len(sequences), num_return_sequences)
-    repeated = [sequence for sequence in sequences for _ in range(num_return_sequences)]
-    if is_causal:
-        generations = _continue_prompts(model, repeated, max_length, keys, sampler_args, sample=temperature > 0)
-    else:
-        generations = _fill_masks(
-            model, repeated, keys, sampler_args, tokens_per_step, unmask_order or "confidence", sample=temperature > 0
-        )
-    return [generations[i * num_return_sequences : (i + 1) * num_return_sequences] for i in range(len(sequences))]
+        return _search_beams(model, sequences, settings)
+    keys = _make_keys(settings.seed, len(sequences), count)
+    repeated = [sequence for sequence in sequences for _ in range(count)]
+    generate = _continue_prompts if is_causal else _fill_masks
+    generations = generate(model, repeated, keys, settings)
+    return [generations[i * count : (i + 1) * count] for i in range(len(sequences))]
 
 
 def _make_keys(seed, num_prompts, num_return_sequences):
@@ -159,13 +107,12 @@ def translate_texts(
 ) -> list[list[GeneratedText]]:
     """The best `num_return_sequences` translations of each source, none longer than the training sequences."""
     cfg = model.config
-    errors.require(
-        models.reads_source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)"
-    )
-    errors.require(
-        cfg.data.corpus == "parallel", "translate", cfg.objective, "a run of parallel text (config.data.corpus)"
-    )
-    _require_integers(num_beams=num_beams, num_return_sequences=num_return_sequences)
+    expected = "a model that reads a source (encoder_decoder)"
+    errors.require(models.reads_source(cfg), "translate", cfg.model.family, expected)
+    expected = "a run of parallel text (config.data.corpus)"
+    errors.require(cfg.data.corpus == "parallel", "translate", cfg.objective, expected)
+    _require_integer("num_beams", num_beams)
+    _require_integer("num_return_sequences", num_return_sequences)
     errors.require_one_of("length_penalty", length_penalty, beam_search.LENGTH_PENALTIES)
     errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
     errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
@@ -175,21 +122,18 @@ def translate_texts(
         ids[segments > 0].tolist()
         for ids, segments in zip(columns["source_ids"], columns["source_segments"], strict=True)
     ]
-    translate_batch = forward_passes.compile_pass(
-        _translate_batch, model.model, model.length, num_beams, length_penalty
-    )
+    translate = forward_passes.compile_pass(_translate_batch, model.model, model.length, num_beams, length_penalty)
     batch_size = max(1, 4 * batching.choose_batch_size(max_len) // num_beams)
-    generations = [[] for _ in sequences]
-    for indices, ids_BxS in batching.iterate_batches(sequences, max_len, batch_size):
-        best = jax.device_get(translate_batch(model.params, ids_BxS))
-        for i, index in enumerate(indices):
-            generations[index] = _make_best_generations(model, [CLS], best, i, num_return_sequences)
-    return generations
+    outputs = batching.collect_outputs(
+        batching.iterate_batches(sequences, max_len, batch_size),
+        lambda indices, ids_BxS: translate(model.params, ids_BxS),
+        len(sequences),
+    )
+    return [_make_best_generations(model, [CLS], best, num_return_sequences) for best in outputs]
 
 
-def _require_integers(**values) -> None:
-    for name, value in values.items():
-        errors.require(isinstance(value, Integral), name, value, "a whole number")
+def _require_integer(name: str, value) -> None:
+    errors.require(isinstance(value, Integral), name, value, "a whole number")
 
 
 def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
@@ -197,33 +141,18 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
     sequences, is_stream = [], model.config.pack.mode == "stream"
     end = [] if is_stream else [SEP]
     for text in texts:
-        errors.require(
-            not is_causal or batching.MASK_TOKEN not in text,
-            "text",
-            text,
-            f"one without {batching.MASK_TOKEN}, since a {model.config.objective} run continues a text",
-        )
+        expected = f"one without {batching.MASK_TOKEN}, since a {model.config.objective} run continues a text"
+        errors.require(not is_causal or batching.MASK_TOKEN not in text, "text", text, expected)
         ids = batching.encode_text(model.tokenizer, text, allow_mask=not is_causal)[is_stream:-1]
-        errors.require(
-            not is_causal or len(ids) > 0,
-            "text",
-            text,
-            "a text to continue, since sequences of a stream begin with no token of their own",
-        )
-        if not is_causal:
+        if is_causal:
+            expected = "a text to continue, since sequences of a stream begin with no token of their own"
+            errors.require(len(ids) > 0, "text", text, expected)
+            expected = f"fewer than {max_length - 1 + is_stream} tokens, so that there is room behind it"
+            errors.require(len(ids) < max_length, "text", text, expected)
+        else:
             ids += [MASK] * (0 if MASK in ids else max_length - len(end) - len(ids)) + end
-            errors.require(
-                MASK in ids and len(ids) <= max_length,
-                "text",
-                text,
-                f"one with {batching.MASK_TOKEN}, or with room behind it, within {max_length} tokens",
-            )
-        errors.require(
-            not is_causal or len(ids) < max_length,
-            "text",
-            text,
-            f"fewer than {max_length - 1 + is_stream} tokens, so that there is room behind it",
-        )
+            expected = f"one with {batching.MASK_TOKEN}, or with room behind it, within {max_length} tokens"
+            errors.require(MASK in ids and len(ids) <= max_length, "text", text, expected)
         sequences.append(ids)
     batching.warn_of_losses(0, sum(UNK in ids for ids in sequences), len(texts), max_length)  # a long one is refused
     return sequences
@@ -248,58 +177,60 @@ def _iterate_batches(model, sequences, cache_len, num_beams: int = 1):
             yield [chunk[i] for i in indices], ids_BxL
 
 
-def _select_keys(keys, indices, batch_size):
-    """The keys of a batch. Its padding repeats the last one."""
-    return keys[np.array([*indices, *[indices[-1]] * (batch_size - len(indices))])]
+def _make_sampler_args(settings, keys, indices, batch_size):
+    """The arguments of `sampling.make_sampler` for a batch, whose padding repeats the last key."""
+    key_B = keys[np.array([*indices, *[indices[-1]] * (batch_size - len(indices))])]
+    temperature = max(settings.temperature, 1e-3)
+    return key_B, np.float32(temperature), np.int32(settings.top_k), np.float32(settings.top_p)
 
 
-def _continue_prompts(model, sequences, max_length, keys, sampler_args, *, sample) -> list[GeneratedText]:
-    cache_len = _choose_cache_len(model, max_length)
-    generations: list[Any] = [None] * len(sequences)
-    decode_batch = forward_passes.compile_pass(
-        _decode_batch, model.model, cache_len, sample, _get_suppressed_ids(model)
+def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
+    cache_len, is_sampled = _choose_cache_len(model, settings.max_length), settings.temperature > 0
+    decode = forward_passes.compile_pass(_decode_batch, model.model, cache_len, is_sampled, _get_suppressed_ids(model))
+
+    def run_batch(indices, ids_BxL):
+        sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
+        return decode(model.params, ids_BxL, np.int32(settings.max_length), sampler_args)
+
+    outputs = batching.collect_outputs(_iterate_batches(model, sequences, cache_len), run_batch, len(sequences))
+    return [_make_generation(model, prompt, *decoded) for prompt, decoded in zip(sequences, outputs, strict=True)]
+
+
+def _search_beams(model, sequences, settings) -> list[list[GeneratedText]]:
+    cache_len, num_beams = _choose_cache_len(model, settings.max_length), settings.num_beams
+    search = forward_passes.compile_pass(
+        _beam_search_batch, model.model, cache_len, num_beams, settings.length_penalty, _get_suppressed_ids(model)
     )
-    for indices, ids_BxL in _iterate_batches(model, sequences, cache_len):
-        key_B = _select_keys(keys, indices, len(ids_BxL))
-        decoded = jax.device_get(decode_batch(model.params, ids_BxL, np.int32(max_length), key_B, *sampler_args))
-        for i, index in enumerate(indices):
-            generations[index] = _make_generation(
-                model, sequences[index], decoded.ids_BxT[i], decoded.length_B[i], decoded.log_prob_B[i]
-            )
-    return generations
-
-
-def _search_beams(model, sequences, max_length, num_beams, length_penalty, count) -> list[list[GeneratedText]]:
-    cache_len, generations = _choose_cache_len(model, max_length), [[] for _ in sequences]
-    search_batch = forward_passes.compile_pass(
-        _beam_search_batch, model.model, cache_len, num_beams, length_penalty, _get_suppressed_ids(model)
+    outputs = batching.collect_outputs(
+        _iterate_batches(model, sequences, cache_len, num_beams),
+        lambda indices, ids_BxL: search(model.params, ids_BxL, np.int32(settings.max_length)),
+        len(sequences),
     )
-    for indices, ids_BxL in _iterate_batches(model, sequences, cache_len, num_beams):
-        best = jax.device_get(search_batch(model.params, ids_BxL, np.int32(max_length)))
-        for i, index in enumerate(indices):
-            generations[index] = _make_best_generations(model, sequences[index], best, i, count)
-    return generations
+    count = settings.num_return_sequences
+    return [_make_best_generations(model, prompt, best, count) for prompt, best in zip(sequences, outputs, strict=True)]
 
 
-def _fill_masks(model, sequences, keys, sampler_args, tokens_per_step, unmask_order, *, sample) -> list[GeneratedText]:
-    unmask_batch = forward_passes.compile_predictor(_unmask_batch, model, unmask_order, sample)
-    generations: list[Any] = [None] * len(sequences)
-    for indices, ids_BxL in forward_passes.iterate_batches(model, sequences):
-        key_B = _select_keys(keys, indices, len(ids_BxL))
-        filled_BxL, log_prob_B = jax.device_get(
-            unmask_batch(model.params, ids_BxL, key_B, *sampler_args, np.int32(tokens_per_step))
-        )
-        for i, index in enumerate(indices):
-            text = _decode_text(model, filled_BxL[i, : len(sequences[index])])
-            generations[index] = GeneratedText(text, float(log_prob_B[i]), sequences[index].count(MASK))
-    return generations
+def _fill_masks(model, sequences, keys, settings) -> list[GeneratedText]:
+    unmask = forward_passes.compile_predictor(
+        decoding.unmask_tokens, model, settings.unmask_order, settings.temperature > 0
+    )
 
+    def run_batch(indices, ids_BxL):
+        sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
+        return unmask(model.params, ids_BxL, sampler_args, np.int32(settings.tokens_per_step))
 
-def _make_best_generations(model, prompt, best, i, count):
-    beams = [beam for beam in range(count) if np.isfinite(best.score_BxW[i, beam])]
+    outputs = batching.collect_outputs(forward_passes.iterate_batches(model, sequences), run_batch, len(sequences))
     return [
-        _make_generation(model, prompt, best.ids_BxWxT[i, beam], best.length_BxW[i, beam], best.log_prob_BxW[i, beam])
-        for beam in beams
+        GeneratedText(_decode_text(model, filled_L[: len(prompt)]), float(log_prob), prompt.count(MASK))
+        for prompt, (filled_L, log_prob) in zip(sequences, outputs, strict=True)
+    ]
+
+
+def _make_best_generations(model, prompt, best, count):
+    return [
+        _make_generation(model, prompt, best.ids_BxWxT[beam], best.length_BxW[beam], best.log_prob_BxW[beam])
+        for beam in range(count)
+        if np.isfinite(best.score_BxW[beam])
     ]
 
 
@@ -311,23 +242,15 @@ def _decode_text(model, ids) -> str:
     return model.tokenizer.decode([int(i) for i in ids if i >= NUM_SPECIAL or i == UNK])
 
 
-def _decode_batch(model, cache_len, sample, suppressed_ids, params, ids_BxL, max_len, key_B, temperature, top_k, top_p):
-    if sample:
-        return decoding.sample_tokens(
-            model,
-            params,
-            make_tokens(ids_BxL),
-            None,
-            key_B,
-            temperature,
-            top_k,
-            top_p,
-            cache_len=cache_len,
-            max_len=max_len,
-            suppressed_ids=suppressed_ids,
-        )
-    return decoding.decode_greedy(
-        model, params, make_tokens(ids_BxL), cache_len=cache_len, max_len=max_len, suppressed_ids=suppressed_ids
+def _decode_batch(model, cache_len, is_sampled, suppressed_ids, params, ids_BxL, max_len, sampler_args):
+    return decoding.continue_prompts(
+        model,
+        params,
+        make_tokens(ids_BxL),
+        select_token=sampling.make_sampler(*sampler_args) if is_sampled else sampling.select_argmax,
+        cache_len=cache_len,
+        max_len=max_len,
+        suppressed_ids=suppressed_ids,
     )
 
 
@@ -336,9 +259,9 @@ def _beam_search_batch(model, cache_len, num_beams, length_penalty, suppressed_i
         model,
         params,
         make_tokens(ids_BxL),
-        cache_len=cache_len,
         num_beams=num_beams,
         length_penalty=length_penalty,
+        cache_len=cache_len,
         max_len=max_len,
         suppressed_ids=suppressed_ids,
     )
@@ -347,19 +270,4 @@ def _beam_search_batch(model, cache_len, num_beams, length_penalty, suppressed_i
 def _translate_batch(model, max_len, num_beams, length_penalty, params, ids_BxS):
     return decoding.translate_tokens(
         model, params, make_tokens(ids_BxS), max_len=max_len, num_beams=num_beams, length_penalty=length_penalty
-    )
-
-
-def _unmask_batch(model, unmask_order, sample, params, ids_BxL, key_B, temperature, top_k, top_p, tokens_per_step):
-    return iterative_unmasking.unmask_tokens(
-        model,
-        params,
-        ids_BxL,
-        key_B,
-        temperature,
-        top_k,
-        top_p,
-        tokens_per_step,
-        unmask_order=unmask_order,
-        sample=sample,
     )

@@ -19,7 +19,6 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching, export, forward_passes, generation, masked_queries, prediction, pseudo_likelihood
 from mlm.inference.forward_passes import Pooling
 from mlm.inference.masked_queries import MaskedQueries
-from mlm.inference.progress import show_progress
 from mlm.inference.similarity import l2_normalize
 from mlm.models.hub import hub
 
@@ -146,15 +145,15 @@ class LanguageModel:
         sequences = self._encode(texts)
         masks = [(i, place) for i, ids in enumerate(sequences) for place, token in enumerate(ids) if token == MASK]
         predict = forward_passes.compile_predictor(forward_passes.predict_top_tokens, self, top_k)
-        top: dict[tuple[int, int], list] = {}
-        for indices, ids_BxL in forward_passes.iterate_batches(self, [sequences[i] for i, _ in masks], batch_size):
+
+        def run_batch(indices, ids_BxL):
             place_B = np.zeros(len(ids_BxL), np.int32)
             place_B[: len(indices)] = [masks[index][1] for index in indices]
-            prob_BxK, id_BxK = predict(self.params, MaskedQueries(ids_BxL, place_B, place_B + 1))
-            for row, index in enumerate(indices):
-                top[masks[index]] = list(zip(id_BxK[row].tolist(), prob_BxK[row].tolist(), strict=True))
+            return predict(self.params, MaskedQueries(ids_BxL, place_B, place_B + 1))
+
+        batches = forward_passes.iterate_batches(self, [sequences[i] for i, _ in masks], batch_size)
         answers: list[list] = [[] for _ in texts]
-        for i, place in masks:
+        for (i, _), top in zip(masks, batching.collect_outputs(batches, run_batch, len(masks)), strict=True):
             number = len(answers[i])
             answers[i].append(
                 [
@@ -164,7 +163,7 @@ class LanguageModel:
                         prob,
                         self._fill(texts[i], number, entry),
                     )
-                    for entry, prob in top[i, place]
+                    for prob, entry in zip(*(values_K.tolist() for values_K in top), strict=True)
                 ]
             )
         return answers[0] if is_single else answers
@@ -201,7 +200,10 @@ class LanguageModel:
         layer %= fields.num_layers + 1
         layer = layer if layer < fields.num_layers else -1
         encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, pooling)
-        states = self._map_sequences(self._encode(texts), encode, batch_size)
+        sequences = self._encode(texts)
+        states = self._map_sequences(sequences, encode, batch_size)
+        if pooling is None:
+            states = [h_LxD[: len(ids)] for ids, h_LxD in zip(sequences, states, strict=True)]
         if normalize:
             states = [l2_normalize(state).astype(np.float32) for state in states]
         if is_single or pooling is None:
@@ -256,8 +258,9 @@ class LanguageModel:
         self._require_masked_predictions("logits")
         texts, is_single = _listed(text)
         compute = forward_passes.compile_predictor(forward_passes.compute_logits, self)
-        answers = self._map_sequences(self._encode(texts), compute, batch_size)
-        answers = [logits_TxV[:, np.argsort(self._original_ids)] for logits_TxV in answers]
+        sequences, order_V = self._encode(texts), np.argsort(self._original_ids)
+        logits = self._map_sequences(sequences, compute, batch_size)
+        answers = [logits_LxV[: len(ids), order_V] for ids, logits_LxV in zip(sequences, logits, strict=True)]
         return answers[0] if is_single else answers
 
     def pseudo_log_likelihood(
@@ -287,7 +290,7 @@ class LanguageModel:
         queries = pseudo_likelihood.build_queries(tokenizer, texts, self.length)
         num_unknown = sum(UNK in ids for ids in tokenizer.encode_batch(texts))
         batching.warn_of_losses(0, num_unknown, len(texts), self.length)  # a long text is split
-        with show_progress(len(queries.sequence_I), "token") as advance:
+        with forward_passes.show_progress(len(queries.sequence_I), "token") as advance:
 
             def score(batch):
                 advance(len(batch.ids_BxL))
@@ -305,14 +308,11 @@ class LanguageModel:
         errors.require(self.model.attention is not None, "attentions", fields.cell or fields.family, "a Transformer")
         texts, is_single = _listed(text)
         sequences = self._encode(texts)
-        answers: list[Any] = [None] * len(texts)
         compute = forward_passes.compile_pass(forward_passes.compute_attention, self.model)
-        for indices, ids_BxL in forward_passes.iterate_batches(self, sequences):
-            weights_BxKxHxLxL = np.asarray(compute(self.params, ids_BxL))
-            for row, index in enumerate(indices):
-                size = len(sequences[index])
-                tokens = [self.tokenizer.pieces[token] for token in sequences[index]]
-                answers[index] = Attention(tokens, weights_BxKxHxLxL[row, :, :, :size, :size])
+        answers = [
+            Attention([self.tokenizer.pieces[token] for token in ids], weights[:, :, : len(ids), : len(ids)])
+            for ids, weights in zip(sequences, self._map_sequences(sequences, compute), strict=True)
+        ]
         return answers[0] if is_single else answers
 
     def predict(self, text: Any) -> Any:
@@ -370,20 +370,10 @@ class LanguageModel:
             ConfigError: the model does not support a setting.
         """
         prompts, is_single = _listed(prompt)
-        answers = generation.generate_texts(
-            self,
-            prompts,
-            num_beams=num_beams,
-            length_penalty=length_penalty,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            max_length=max_length,
-            num_return_sequences=num_return_sequences,
-            seed=seed,
-            unmask_order=unmask_order,
-            tokens_per_step=tokens_per_step,
-        )
+        sampling = temperature, top_k, top_p
+        search = num_beams, length_penalty, unmask_order, tokens_per_step, seed
+        settings = generation.GenerationSettings(max_length, num_return_sequences, *sampling, *search)
+        answers = generation.generate_texts(self, prompts, settings)
         return answers[0] if is_single else answers
 
     def translate(
@@ -442,30 +432,20 @@ class LanguageModel:
         return vocabulary.get_original_ids(self.tokenizer)
 
     def _require_masked_predictions(self, method: str) -> None:
-        errors.require(
-            objectives.get_visibility(self.config) == types.Visibility.UNMASKED,
-            method,
-            self.config.objective,
-            "a run that was trained to predict masked tokens (such as mlm)",
-        )
-        errors.require(
-            self.has_lm_head,
-            method,
-            self.config.workdir,
-            "a folder whose tensors have an output layer; this one is an encoder alone, which `encode` uses",
-        )
+        is_masked = objectives.get_visibility(self.config) == types.Visibility.UNMASKED
+        expected = "a run that was trained to predict masked tokens (such as mlm)"
+        errors.require(is_masked, method, self.config.objective, expected)
+        expected = "a folder whose tensors have an output layer; this one is an encoder alone, which `encode` uses"
+        errors.require(self.has_lm_head, method, self.config.workdir, expected)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return batching.encode_truncated(self.tokenizer, texts, self.length, allow_mask=True)
 
-    def _map_sequences(self, sequences, function: Callable, batch_size: int | None) -> list:
-        """A function of (params, ids_BxL) on each sequence: its value, or the values at its own tokens."""
-        values: list[Any] = [None] * len(sequences)
-        for indices, ids_BxL in forward_passes.iterate_batches(self, sequences, batch_size):
-            value_Bx = np.asarray(function(self.params, ids_BxL))
-            for row, index in enumerate(indices):
-                values[index] = value_Bx[row] if value_Bx.ndim == 2 else value_Bx[row, : len(sequences[index])]
-        return values
+    def _map_sequences(self, sequences, function: Callable, batch_size: int | None = None) -> list:
+        """The value of each sequence of a function of (params, ids_BxL), also where the batch has padding."""
+        batches = forward_passes.iterate_batches(self, sequences, batch_size)
+        run_batch = lambda indices, ids_BxL: function(self.params, ids_BxL)
+        return batching.collect_outputs(batches, run_batch, len(sequences))
 
     def _fill(self, text: str, number: int, token_id: int) -> str:
         """The text with a token in the place of its [MASK] of that number."""

@@ -1,11 +1,10 @@
 """Log-probabilities of masked tokens, one query per sequence."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from mlm.base import types
 from mlm.base.special import MASK, PAD
@@ -46,12 +45,16 @@ def compute_target_log_prob(model: types.Model, params, queries: MaskedQueries, 
     return jnp.take_along_axis(compute_log_probs(model, params, queries), target_Bx1, axis=1)[:, 0]
 
 
-def make_scorer(model: types.Model, partitioner: parallel.Partitioner, state) -> Callable[[MaskedQueries], np.ndarray]:
-    """`compute_target_log_prob` on all devices of all processes. Each process passes the whole batch."""
-    score_batch = partitioner.jit_per_example(compute_target_log_prob, model)
+def make_scorer(
+    model: types.Model, partitioner: parallel.Partitioner, state, function=compute_target_log_prob, *static_args
+) -> Callable[[Any], Any]:
+    """A function of (model, *static_args, params, batch, hparams) as a function of a batch, on all devices of all
+    processes. Each process passes the whole batch.
+    """
+    run_batch = partitioner.jit_per_example(function, model, *static_args)
 
-    def score(queries):
-        local_slice = parallel.process_slice(len(queries.position_B))
-        return score_batch(state, partitioner.put_batch(MaskedQueries(*(x[local_slice] for x in queries))), None)
+    def score(batch):
+        local_batch = jax.tree.map(lambda x: x[parallel.process_slice(len(x))], batch)
+        return run_batch(state, partitioner.put_batch(local_batch), None)
 
     return score

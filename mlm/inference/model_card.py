@@ -25,93 +25,60 @@ def format_model_card(model, hf_config: dict) -> str:
     is_transformers = hf_config["model_type"] != "mlm"
     class_name = heads.get_model_class(hf_config)
     suffix = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), None)
-    lines = ["---"]
-    if is_transformers:
-        lines += [
-            "library_name: transformers",
-            *([f"pipeline_tag: {PIPELINES[suffix]}"] if suffix and PIPELINES[suffix] else []),
-        ]
-    lines += [
-        "tags:",
-        "- mlm",
-        "---",
-        "",
-        f"# {cfg.model.family} {cfg.model.cell}".rstrip() + f", {cfg.model.num_layers} layers of {cfg.model.width}",
-        "",
+    is_run = model.source is None
+    pipeline = PIPELINES.get(suffix or "", "")
+    front = (
+        ["library_name: transformers", *([f"pipeline_tag: {pipeline}"] if pipeline else [])] if is_transformers else []
+    )
+    name = f"{cfg.model.family} {cfg.model.cell}".rstrip()
+    blocks = [
+        "\n".join(["---", *front, "tags:", "- mlm", "---"]),
+        f"# {name}, {cfg.model.num_layers} layers of {cfg.model.width}",
+        f"A language model trained by `mlm` with the objective `{cfg.objective}`."
+        if is_run
+        else "Read from a Hugging Face folder and written again by `mlm`. The original model card says what it was "
+        "trained on.",
+        f"transformers' `AutoModel{f'For{suffix}' if suffix else ''}.from_pretrained` and "
+        "`AutoTokenizer.from_pretrained` read this folder, as does `mlm.load`."
+        if is_transformers
+        else "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder.",
     ]
-    if model.source is None:
-        lines += [f"A language model trained by `mlm` with the objective `{cfg.objective}`.", ""]
-    else:
-        lines += [
-            "Read from a Hugging Face folder and written again by `mlm`. The original model card says what it "
-            "was trained on.",
-            "",
-        ]
-    if is_transformers:
-        lines += [
-            f"transformers' `AutoModel{f'For{suffix}' if suffix else ''}.from_pretrained` and "
-            "`AutoTokenizer.from_pretrained` read this folder, as does `mlm.load`.",
-            "",
-        ]
-    else:
-        lines += ["No class of transformers is this model: `mlm.load(FOLDER)` reads this folder.", ""]
-    if model.source is None:
-        lines += _format_run(cfg)
-    return "\n".join(lines)
+    return "\n\n".join([*blocks, *(_describe_run(cfg) if is_run else [])]) + "\n"
 
 
-def _format_run(cfg) -> list[str]:
-    """The lines on the run that trained the model."""
-    provenance, result, lines = None, None, []
+def _describe_run(cfg) -> list[str]:
+    """The paragraphs on the run that trained the model."""
+    provenance, result, blocks = None, None, []
     with contextlib.suppress(errors.ConfigError):
         provenance, result = RunDirectory(cfg.workdir).read_provenance(), RunDirectory(cfg.workdir).read_result()
     if result:
-        lines += ["## Held-out scores", "", "| score | value | standard error |", "|---|---|---|"]
         scores = result["evaluation"]
-        lines += [
+        rows = [
             f"| {name} | {scores[name]:.4f} | {scores[f'{name}_se']:.4f} |" for name in scores if f"{name}_se" in scores
         ]
         is_masked = objectives.get_loss_visibilities(cfg)["loss"] == types.Visibility.UNMASKED
         masked = f", {cfg.eval.mask_rate:.0%} of the words masked" if is_masked else ""
-        lines += [
-            "",
+        blocks += [
+            "## Held-out scores",
+            "\n".join(["| score | value | standard error |", "|---|---|---|", *rows]),
             f"Over {scores['rows']:,} examples and {scores['predictions']:,} predictions of the held-out "
             f"split{masked}, after {result['steps']:,} updates.",
-            "",
         ]
     else:
-        lines += ["Exported before the training ended: there are no held-out scores.", ""]
+        blocks.append("Exported before the training ended: there are no held-out scores.")
     if provenance:
         last = provenance[-1]
         versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
-        changed = " with changed files" if last["changed_files"] else ""
-        lines += [
+        blocks += [
             "## Provenance",
-            "",
-            f"- commit {last['commit']}{changed}",
+            f"- commit {last['commit']}{' with changed files' if last['changed_files'] else ''}\n"
             f"- started {last['time']}, {len(provenance)} start{'s' * (len(provenance) > 1)}; "
-            f"Python {last['python']}, {versions}",
+            f"Python {last['python']}, {versions}\n"
             f"- fingerprint {fields.fingerprint(cfg)}",
-            "",
         ]
-    overrides = {
-        name: _strip_folders(value) if name.endswith("path") else value
-        for name, value in fields.flatten(cfg, results_only=True).items()
-        if value != fields.DEFAULT[name]
-    }
-    return [
-        *lines,
-        "## Config",
-        "",
-        "What differs from the defaults:",
-        "",
-        "```json",
-        json.dumps(overrides, indent=1),
-        "```",
-        "",
-    ]
-
-
-def _strip_folders(paths: str) -> str:
-    """The file names alone, since the folders are those of the training machine."""
-    return ",".join(path.rpartition("/")[2] for path in paths.split(","))
+    flat = fields.flatten(cfg, results_only=True)
+    overrides = {name: value for name, value in flat.items() if value != fields.DEFAULT[name]}
+    for name in (name for name in overrides if name.endswith("path")):  # without the folders of the training machine
+        overrides[name] = ",".join(path.rpartition("/")[2] for path in overrides[name].split(","))
+    config_json = json.dumps(overrides, indent=1)
+    return [*blocks, "## Config", "What differs from the defaults:", f"```json\n{config_json}\n```"]

@@ -82,14 +82,8 @@ def find_words(tokenizer: Tokenizer, text: str, max_pieces: int) -> list[WordSpa
 def locate_word(model: LanguageModel, text: str, word: str, which: int | None = None) -> WordSpan:
     """Finds a word, or several words in a row, in a text.
 
-    Args:
-        model: the model whose vocabulary defines the words.
-        text: the text.
-        word: the word, or its number from 1 if the text does not hold that number as a word.
-        which: the occurrence, from 1; required if the word occurs more than once.
-
-    Raises:
-        ConfigError: the word does not occur, or it occurs more than once.
+    word: the word, or its number from 1 if the text does not hold that number as a word. which: the occurrence, from 1.
+    Raises ConfigError where the word does not occur, or occurs more than once without `which`.
     """
     mask = batching.MASK_TOKEN
     errors.require(mask not in text, "text", text, f"one without {mask}, as its words have states")
@@ -106,20 +100,12 @@ def locate_word(model: LanguageModel, text: str, word: str, which: int | None = 
             break
     if not found and word.isdecimal() and 1 <= int(word[:9]) <= len(words):
         return words[int(word[:9]) - 1]
-    errors.require(
-        bool(found),
-        "word",
-        word,
-        f"a word of {errors.format_value(text)} that this model has entries for, among the first "
-        f"{model.length - 2} tokens",
-    )
-    numbers = [words.index(by_end[span.end]) + 1 for span in found]
-    errors.require(
-        which is not None or len(found) == 1,
-        "word",
-        word,
-        f"a word that occurs in {errors.format_value(text)} once, or its number: {' or '.join(map(str, numbers))}",
-    )
+    shown = errors.format_value(text)
+    expected = f"a word of {shown} that this model has entries for, among the first {model.length - 2} tokens"
+    errors.require(bool(found), "word", word, expected)
+    numbers = " or ".join(str(words.index(by_end[span.end]) + 1) for span in found)
+    expected = f"a word that occurs in {shown} once, or its number: {numbers}"
+    errors.require(which is not None or len(found) == 1, "word", word, expected)
     errors.require_number("which", which or 1, 1, len(found))
     return found[(which or 1) - 1]
 
@@ -169,16 +155,8 @@ def find_neighbors(
 ) -> list[Neighbor]:
     """The `top` words of other texts whose states have the highest cosine with that of a word of this text.
 
-    Args:
-        model: the model.
-        text: the text that holds the word.
-        word: as for `locate_word`.
-        others: the texts to search. They are read in chunks, so there may be any number.
-        top: the number of neighbors.
-        layer: 0: the embeddings, -1: the last layer. A word's state is the mean over its pieces (Ethayarajh 2019).
-
-    Raises:
-        ConfigError: as `locate_word` does.
+    word: as for `locate_word`, which raises ConfigError. others: read in chunks, so there may be any number. layer: 0:
+    the embeddings, -1: the last layer. A word's state is the mean over its pieces (Ethayarajh 2019).
     """
     errors.require_at_least(1, "top", top)
     unit_D = compute_word_state(model, text, locate_word(model, text, word), layer)

@@ -37,12 +37,8 @@ class Prediction:
 def predict_labels(model, text) -> Any:
     """Implements `LanguageModel.predict`."""
     objective = model.config.objective
-    errors.require(
-        objective in PREDICTABLE_OBJECTIVES,
-        "predict",
-        objective,
-        "a run that was fine-tuned to classify, regress or tag",
-    )
+    expected = "a run that was fine-tuned to classify, regress or tag"
+    errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, expected)
     if isinstance(text, str | tuple):
         (predicted,) = predict_labels(model, [text])
         return predicted
@@ -57,14 +53,20 @@ def predict_labels(model, text) -> Any:
         len(by_example),
         model.config.pack.seq_len,
     )
-    predictions: list = [None] * len(sequences)
     predict_batch = forward_passes.compile_pass(compute_predictions, model.model, model.objective)
-    for indices, ids_BxL in forward_passes.iterate_batches(model, [sequence.ids for sequence in sequences]):
-        batch = make_batch(model, ids_BxL, [sequences[index] for index in indices])
-        predicted_Bx, score_Bx = predict_batch(model.params, batch)
-        for i, index in enumerate(indices):
-            positions = np.flatnonzero(np.array(sequences[index].labels[column]) >= 0) if column else None
-            predictions[index] = _make_prediction(model, predicted_Bx[i], score_Bx[i], positions)
+    outputs = batching.collect_outputs(
+        forward_passes.iterate_batches(model, [sequence.ids for sequence in sequences]),
+        lambda indices, ids_BxL: predict_batch(
+            model.params, make_batch(model, ids_BxL, [sequences[i] for i in indices])
+        ),
+        len(sequences),
+    )
+    predictions: list[Any] = [
+        _make_prediction(
+            model, predicted, score, np.flatnonzero(np.array(sequence.labels[column]) >= 0) if column else None
+        )
+        for sequence, (predicted, score) in zip(sequences, outputs, strict=True)
+    ]
     if not column:
         return predictions
     windows = iter(predictions)
@@ -109,14 +111,12 @@ def make_batch(model, ids_BxL, sequences) -> types.Batch:
 
 
 def _make_prediction(model, predicted, score, positions):
-    if not model.dataset_info.classes:
+    classes = model.dataset_info.classes
+    if not classes:
         return Prediction(float(predicted), None)
     if positions is None:
-        return Prediction(model.dataset_info.classes[int(predicted)], float(np.exp(score)))
-    return [
-        Prediction(model.dataset_info.classes[int(predicted[position])], float(np.exp(score[position])))
-        for position in positions
-    ]
+        return Prediction(classes[int(predicted)], float(np.exp(score)))
+    return [Prediction(classes[int(predicted[i])], float(np.exp(score[i]))) for i in positions]
 
 
 def compute_predictions(model: types.Model, objective: types.Objective, params, batch: types.Batch):

@@ -37,15 +37,8 @@ def load_model(folder: str, step: int | None = None) -> LanguageModel:
                 f"{error}, or {folders.HUB_PREFIX}{folder} for a model of huggingface.co"
             ) from None
     loaded = folders.read_folder(folders.download_folder(folder))
-    return build_language_model(
-        loaded.cfg,
-        loaded.tokenizer,
-        loaded.params["model"],
-        loaded.params["objective"],
-        loaded.dataset_info,
-        has_lm_head=loaded.has_lm_head,
-        source=loaded.source,
-    )
+    arguments = loaded.cfg, loaded.tokenizer, loaded.params["model"], loaded.params["objective"], loaded.dataset_info
+    return build_language_model(*arguments, has_lm_head=loaded.has_lm_head, source=loaded.source)
 
 
 def build_language_model(
@@ -58,23 +51,16 @@ def build_language_model(
 ) -> LanguageModel:
     """A LanguageModel of a resolved config, a tokenizer and the model's parameters; head: those of its objective."""
     dataset_info = folders.make_dataset_info(cfg, tokenizer) if dataset_info is None else dataset_info
-    model, objective = _build_model_and_objective(cfg, dataset_info)
-    params = {"model": jax.tree.map(jnp.asarray, params), "objective": jax.tree.map(jnp.asarray, head or {})}
-    length = cfg.pack.seq_len
-    return LanguageModel(
-        cfg, tokenizer, model, objective, params, dataset_info, length, batching.choose_batch_size(length), **kwargs
-    )
-
-
-def _build_model_and_objective(cfg, dataset_info):
-    """The model and the objective of `program`, the same objects for each load of a model: its programs stay compiled.
-
-    The layers are rolled: a forward pass then compiles in half the time and runs as fast.
-    """
     key = program.clear_tokenizer_path(program.make_static_config(cfg))
-    return _build_cached(fields.override(key, {"model.scan_unroll": 1}), dataset_info)
+    # Rolled layers compile in half the time and run as fast.
+    model, objective = _build_cached(fields.override(key, {"model.scan_unroll": 1}), dataset_info)
+    params = jax.tree.map(jnp.asarray, {"model": params, "objective": head or {}})
+    length = cfg.pack.seq_len
+    batch_size = batching.choose_batch_size(length)
+    return LanguageModel(cfg, tokenizer, model, objective, params, dataset_info, length, batch_size, **kwargs)
 
 
+# The same objects for each load of a model, so that its programs stay compiled.
 _build_cached = functools.lru_cache(maxsize=8)(program.build_model_and_objective)
 
 
@@ -88,15 +74,6 @@ def load_run(folder: str, step: int | None = None) -> LanguageModel:
     tokenizer = (
         words.recognize_mask_token(run.tokenizer) if run.cfg.data.task in tasks.LANGUAGE_TASKS else run.tokenizer
     )
-    model, objective = _build_model_and_objective(run.cfg, run.dataset_info)
-    return LanguageModel(
-        run.cfg,
-        tokenizer,
-        model,
-        objective,
-        jax.tree.map(jnp.asarray, params),
-        run.dataset_info,
-        run.cfg.pack.seq_len,
-        batching.choose_batch_size(run.cfg.pack.seq_len),
-        milestone=run.milestone,
+    return build_language_model(
+        run.cfg, tokenizer, params["model"], params["objective"], run.dataset_info, milestone=run.milestone
     )

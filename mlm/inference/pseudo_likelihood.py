@@ -126,11 +126,7 @@ def score_sentences(
 ) -> SentenceScores:
     """Scores sentences with one forward pass per query.
 
-    Args:
-        score: log_prob_B of a batch of queries, such as `masked_queries.make_scorer` makes.
-        queries: of the sentences.
-        batch_size: queries of full length in a batch.
-        program_tokens: as in `batching.choose_lengths`.
+    score: log_prob_B of a batch of queries, such as `masked_queries.make_scorer` makes. Others as for `plan_batches`.
     """
     log_prob_I = np.zeros(len(queries.sequence_I))
     max_len = queries.ids_RxL.shape[1]

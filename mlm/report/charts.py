@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from mlm.base.estimates import Estimate, Score
 from mlm.report import palette, series
 from mlm.report.series import RateMatrix, Series
@@ -31,9 +33,8 @@ class LineChart(NamedTuple):
     x: str  # title
     y: str  # title
     series: list[Series]
-    references: list[Series]
+    references: Sequence[Series] = ()
     band: bool = False  # whether bounds are drawn as a band, not as bars
-    bounds: str = ""  # their meaning
     share: bool = False  # whether values lie between 0 and 1, also where their bounds do not
     axes: Sequence[Axis] = ()  # for a curve of training: all x axes, the chart's first; references are then constant
     # and have no x
@@ -44,6 +45,12 @@ class LineChart(NamedTuple):
     def name(self) -> str:
         """Returns the name of the chart's files, Y-by-X."""
         return f"{self.y_name}-by-{self.x_name}"
+
+    @property
+    def bounds(self) -> str:
+        """Returns the meaning of the bounds of the series; empty if there are none."""
+        values = [value for line in self.series for value in line.y if value.low is not None]
+        return " or ".join(dict.fromkeys(value.bounds_title for value in values))
 
     def replace_axis(self, axis: Axis) -> "LineChart":
         """The same curve along another of its axes."""
@@ -76,19 +83,10 @@ class HeatMap(NamedTuple):
         """Returns the name of the chart's files."""
         return f"{self.value}-matrix"
 
-    @property
-    def distance_words(self) -> str:
-        """How a cell relates to the best of its column."""
-        return "below the highest of" if self.better > 0 else "above the lowest of"
-
     def distances(self) -> list[list[float]]:
         """How far each cell is from the best of its column."""
-        best = max if self.better > 0 else min
-        best_R = [best(value.mean for value in column) for column in zip(*self.matrix.value_GxR, strict=True)]
-        return [
-            [abs(value.mean - best) for value, best in zip(values, best_R, strict=True)]
-            for values in self.matrix.value_GxR
-        ]
+        mean_GxR = np.array([[value.mean for value in values] for values in self.matrix.value_GxR])
+        return abs(mean_GxR - (mean_GxR.max(0) if self.better > 0 else mean_GxR.min(0))).tolist()
 
 
 class IntervalChart(NamedTuple):
@@ -109,14 +107,14 @@ class IntervalChart(NamedTuple):
 Chart = LineChart | PanelChart | HeatMap | IntervalChart
 
 
+def list_panels(chart: Chart) -> list[LineChart]:
+    """The line charts of a chart; none of a matrix or of intervals."""
+    return chart.charts if isinstance(chart, PanelChart) else [chart] if isinstance(chart, LineChart) else []
+
+
 def assign_styles(all_charts: Sequence[Chart]) -> dict[str, palette.Style]:
     """The styles of all series of the charts, by name."""
-    line_charts = [
-        panel
-        for chart in all_charts
-        for panel in (chart.charts if isinstance(chart, PanelChart) else [chart])
-        if isinstance(panel, LineChart)
-    ]
+    line_charts = [panel for chart in all_charts for panel in list_panels(chart)]
     return palette.assign_styles(
         (line.name for chart in line_charts for line in chart.series),
         (line.name for chart in line_charts for line in chart.references),
@@ -148,10 +146,8 @@ def build_charts(
 def select_curve_scores(results: Sequence[dict]) -> list[Score]:
     """Scores with curves: first the one that runs are compared by, then its excess loss if known, then the others."""
     scores = [score for score in series.collect_scores(results) if score.chart]
-    first = (
-        list(dict.fromkeys(score.name for score in (scores[0], series.select_primary_score(results)))) if scores else []
-    )
-    return sorted(scores, key=lambda score: first.index(score.name) if score.name in first else len(first))
+    primary = series.select_primary_score(results).name
+    return sorted(scores, key=lambda score: (score != scores[0], score.name != primary))
 
 
 def axis_title(score: Score) -> str:
@@ -171,16 +167,7 @@ LOGGED_METRICS = {
 def build_curve(
     results: Sequence[dict], metric: str, topic: str, y: str, group=series.group_name, **fields
 ) -> LineChart:
-    """A logged metric by step, and along the other axes that all runs have logged.
-
-    Args:
-        results: runs.
-        metric: its name in the history.
-        topic: of the chart.
-        y: the title of its y axis.
-        group: the name of a run's group.
-        **fields: other fields of the chart.
-    """
+    """A logged metric by step, and along the other axes that all runs have logged; topic, y, fields: of the chart."""
     seeds = series.collect_histories([add_flops(result) for result in results], group)
     lines_by_axis = {name: series.build_curves(seeds, name, metric) for name in AXES}
     lines = lines_by_axis["step"]
@@ -190,19 +177,8 @@ def build_curve(
         for name, axis_lines in lines_by_axis.items()
         if points and points == [(line.name, len(line.x)) for line in axis_lines]
     ]
-    return LineChart(
-        metric.removeprefix("eval_"),
-        "step",
-        topic,
-        AXES["step"],
-        y,
-        lines,
-        [],
-        band=True,
-        bounds=series.describe_bounds(lines),
-        axes=axes,
-        **fields,
-    )
+    name = metric.removeprefix("eval_")
+    return LineChart(name, "step", topic, AXES["step"], y, lines, band=True, axes=axes, **fields)
 
 
 def add_flops(result: dict) -> dict:
@@ -223,16 +199,12 @@ def build_learning_curve(results: Sequence[dict], score: Score, group=series.gro
     if not chart.axes:
         return chart
     worst = min(score.better * estimate.mean for line in chart.series for estimate in line.y)
-    values = {
-        reference.reference: series.find_shared_value(results, reference)
-        for reference in (series.find_floor(results, score.name), series.find_unigram(results, score.name))
-        if reference is not None
-    }
-    references = [
-        Series(name, [], [Estimate(value, None, None)])
-        for name, value in values.items()
-        if value is not None and (name != series.UNIGRAM or worst <= score.better * value)
-    ]
+    references = []
+    unigrams = (one for one in series.find_references(results, score.name) if one.reference == series.UNIGRAM)
+    for reference in (series.find_floor(results, score.name), next(unigrams, None)):
+        value = series.find_shared_value(results, reference) if reference else None
+        if reference and value is not None and (reference.reference != series.UNIGRAM or worst <= score.better * value):
+            references.append(Series(reference.reference, [], [Estimate(value, None, None)]))
     bounds = [bound for line in chart.series for estimate in line.y for bound in estimate if bound is not None]
     return chart._replace(references=references, log_y=score.name.endswith("excess_loss") and min(bounds) > 0)
 
@@ -256,6 +228,7 @@ def build_training_panels(results: Sequence[dict], group=series.group_name) -> l
     return [PanelChart("training", charts)] if charts else []
 
 
+RATE_TITLE = "masking rate of the evaluation (%)"
 PROBES = {
     ("agreement", "distance"): "words between subject and verb",
     ("agreement", "attractors"): "nouns of the other number between subject and verb",
@@ -272,33 +245,15 @@ def build_probe_chart(
     references = [optimum]
     if probe in CHANCE:
         references.append(Series("chance", optimum.x, [Estimate(CHANCE[probe], None, None)] * len(optimum.x)))
-    return LineChart(
-        probe,
-        dimension,
-        probe.capitalize(),
-        PROBES[probe, dimension],
-        f"{probe}: accuracy",
-        lines,
-        references,
-        bounds=series.describe_bounds(lines),
-        share=True,
-    )
+    x, y = PROBES[probe, dimension], f"{probe}: accuracy"
+    return LineChart(probe, dimension, probe.capitalize(), x, y, lines, references, share=True)
 
 
 def build_rate_chart(results: Sequence[dict], score: Score, group=series.group_name) -> LineChart:
     """A score by the masking rate of the evaluation, with the floor's curve if it is known."""
     lines, floor = series.build_rate_series(results, score.name, group)
-    return LineChart(
-        score.name,
-        "rate",
-        "Evaluation at other masking rates",
-        "masking rate of the evaluation (%)",
-        axis_title(score),
-        lines,
-        [floor] if floor else [],
-        bounds=series.describe_bounds(lines),
-        share=score.share,
-    )
+    topic, references = "Evaluation at other masking rates", [floor] if floor else []
+    return LineChart(score.name, "rate", topic, RATE_TITLE, axis_title(score), lines, references, share=score.share)
 
 
 def build_heat_maps(results: Sequence[dict], group=series.group_name) -> list[HeatMap]:
@@ -307,18 +262,8 @@ def build_heat_maps(results: Sequence[dict], group=series.group_name) -> list[He
     matrix = series.build_rate_matrix(results, score.name, group)
     if not matrix.rates or len({group(result) for result in results}) > len(matrix.groups):
         return []
-    return [
-        HeatMap(
-            score.name,
-            "Training by evaluation",
-            axis_title(score),
-            "masking rate of the evaluation (%)",
-            "trained as",
-            matrix,
-            score.better,
-            score.format,
-        )
-    ]
+    topic, y = "Training by evaluation", "trained as"
+    return [HeatMap(score.name, topic, axis_title(score), RATE_TITLE, y, matrix, score.better, score.format)]
 
 
 def build_interval_charts(
@@ -329,25 +274,16 @@ def build_interval_charts(
     first, primary = series.collect_scores(results)[0].name, series.select_primary_score(results).name
     selected = scores.keys() if primary == first else scores.keys() - {first}
     names, charts, labels = {column.name for column in columns}, [], make_row_labels(rows, columns)
-    for column in sorted(columns, key=lambda column: column.name != primary):
-        if column.name in selected or f"{column.name}_paper" in names:
-            chart_rows = [
-                (label, to_estimate(row[column.name]), row.get(f"{column.name}_paper"))
+    for name, title, form, _ in sorted(columns, key=lambda column: column.name != primary):
+        if name in selected or f"{name}_paper" in names:
+            cells = [
+                (label, to_estimate(row.get(name)), row.get(f"{name}_paper"))
                 for label, row in zip(labels, rows, strict=True)
-                if is_drawable(row.get(column.name))
             ]
+            chart_rows = [(label, estimate, paper) for label, estimate, paper in cells if estimate]
             if chart_rows:
-                is_share = column.name in scores and scores[column.name].share
-                charts.append(IntervalChart(column.name, column.title, column.format, chart_rows, is_share))
+                charts.append(IntervalChart(name, title, form, chart_rows, name in scores and scores[name].share))
     return charts
-
-
-def is_drawable(value) -> bool:
-    """Whether a cell of a table is an estimate with finite numbers."""
-    if value is None or isinstance(value, str):
-        return False
-    estimate = to_estimate(value)
-    return all(number is None or math.isfinite(number) for number in (estimate.mean, estimate.low, estimate.high))
 
 
 def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str]:
@@ -372,6 +308,9 @@ def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str
     return labels
 
 
-def to_estimate(value: float | Estimate) -> Estimate:
-    """A plain number as an estimate without an interval."""
-    return value if isinstance(value, Estimate) else Estimate(value, None, None)
+def to_estimate(cell) -> Estimate | None:
+    """A cell of a table as an estimate; a plain number has no interval. None for what is no finite number."""
+    if cell is None or isinstance(cell, str):
+        return None
+    estimate = cell if isinstance(cell, Estimate) else Estimate(cell, None, None)
+    return estimate if all(number is None or math.isfinite(number) for number in estimate) else None

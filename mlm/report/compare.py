@@ -58,11 +58,6 @@ class GroupPair(NamedTuple):
         """Returns value_S of A and of B: each seed's score over all examples."""
         return compute_score(self.score, self.a_SxNxC.sum(1)), compute_score(self.score, self.b_SxNxC.sum(1))
 
-    def mean_difference(self) -> float:
-        """Returns A's mean over seeds minus B's, in the score's unit."""
-        value_a_S, value_b_S = self.compute_values()
-        return float(value_a_S.mean() - value_b_S.mean())
-
     def paired_differences(self) -> np.ndarray | None:
         """A's score minus B's by seed; None without two paired seeds, which a test needs."""
         value_a_S, value_b_S = self.compute_values()
@@ -72,13 +67,10 @@ class GroupPair(NamedTuple):
 def build_claims_table(
     groups: Mapping[str, Sequence[dict]], planned: Iterable[tuple[str, str]] | None = None
 ) -> tuple[list[dict], Sequence[Column]]:
-    """A table (rows, columns) of claims "the first group is better than the second".
+    """A table (rows, columns) of claims "the first group is better than the second", of runs by their group's name.
 
     After the planned claims, the best group is compared with every other one that was evaluated on the same examples.
-
-    Args:
-        groups: runs by the name of their group.
-        planned: claims that the experiment makes in advance, as pairs of names; those of missing groups are left out.
+    planned: pairs of names; those of missing groups are left out.
     """
     claims = [(a, b) for a, b in dict.fromkeys(planned or ()) if a in groups and b in groups]
     pairs = {names: match_groups(*(groups[name] for name in names)) for names in claims}
@@ -149,11 +141,12 @@ def describe_selected_tests(counts: Sequence[int]) -> str:
 def difference_cells(pair: GroupPair) -> dict:
     """The cells of any claim: its difference and the number of seeds."""
     seeds_a, seeds_b = pair.seeds
-    seeds = (
-        f"{seeds_a} paired" if pair.paired and seeds_a > 1 else "1 seed" if pair.paired else f"{seeds_a} and {seeds_b}"
-    )
+    seeds = f"{seeds_a} and {seeds_b}"
+    if pair.paired:
+        seeds = f"{seeds_a} paired" if seeds_a > 1 else "1 seed"
     is_testable = pair.paired_differences() is not None or min(pair.seeds) >= MIN_SEEDS
-    return {"seeds": seeds if is_testable else f"{seeds}: no test", "difference": pair.mean_difference()}
+    mean_a, mean_b = (value_S.mean() for value_S in pair.compute_values())
+    return {"seeds": seeds if is_testable else f"{seeds}: no test", "difference": float(mean_a - mean_b)}
 
 
 def test_cells(pair: GroupPair) -> dict:
@@ -164,11 +157,9 @@ def test_cells(pair: GroupPair) -> dict:
         row = {"over_seeds": estimate_mean(difference_S), "p": p / 2 if better * difference_S.mean() > 0 else 1 - p / 2}
     if min(pair.seeds) >= MIN_SEEDS or pair.seeds == (1, 1):
         mean, low, high, p = multi_bootstrap(pair.a_SxNxC, pair.b_SxNxC, pair.score, paired=pair.paired)
-        row |= (
-            {"over_examples": ExampleInterval(mean, low, high)}
-            if pair.seeds == (1, 1)
-            else {"over_seeds_and_examples": SeedExampleInterval(mean, low, high), "seeds_and_examples_p": p}
-        )
+        if pair.seeds == (1, 1):
+            return row | {"over_examples": ExampleInterval(mean, low, high)}
+        row |= {"over_seeds_and_examples": SeedExampleInterval(mean, low, high), "seeds_and_examples_p": p}
     return row
 
 
@@ -236,26 +227,15 @@ def multi_bootstrap(
     the mean over its seeds of the score of the resampled examples. The interval holds the middle 95% of the
     differences; p is the share of resamples in which A is not better, at least 1/resamples. With S seeds the variance
     over seeds is underestimated by the factor (S-1)/S; with one seed it is left out.
-
-    Args:
-        a_SxNxC, b_SxNxC: the value of each example in each of the score's columns; the last column is the same for all.
-        score: the score.
-        paired: whether A and B have the same seeds, in the same order.
-        resamples: their number.
-        seed: of the random draws.
+    a_SxNxC, b_SxNxC: the value of each example in each of the score's columns; the last column is the same for all.
+    paired: whether A and B have the same seeds, in the same order.
     """
-    a_SxNxC, b_SxNxC = np.asarray(a_SxNxC, np.float64), np.asarray(b_SxNxC, np.float64)
-    if paired and len(a_SxNxC) != len(b_SxNxC):
-        raise ValueError(f"paired groups need equally many seeds: A has {len(a_SxNxC)}, B has {len(b_SxNxC)}")
     rng, num_examples, differences = np.random.default_rng(seed), a_SxNxC.shape[1], []
     for start in range(0, resamples, size := max(1, MAX_CHUNK_VALUES // num_examples)):
         count = min(size, resamples - start)
         example_RxN, a_RxS = draw_counts(rng, num_examples, count), draw_counts(rng, len(a_SxNxC), count) / len(a_SxNxC)
         b_RxS = a_RxS if paired else draw_counts(rng, len(b_SxNxC), count) / len(b_SxNxC)
-        value_a_SxR, value_b_SxR = (
-            compute_score(score, example_RxN @ a_SxNxC),
-            compute_score(score, example_RxN @ b_SxNxC),
-        )
+        value_a_SxR, value_b_SxR = (compute_score(score, example_RxN @ x_SxNxC) for x_SxNxC in (a_SxNxC, b_SxNxC))
         differences.append((a_RxS * value_a_SxR.T).sum(1) - (b_RxS * value_b_SxR.T).sum(1))
     difference_R = np.concatenate(differences)
     low, high = np.quantile(difference_R, (0.025, 0.975))

@@ -65,10 +65,9 @@ def build_columns(results: Sequence[dict]) -> dict[EvaluationMetric, Column]:
     for result in results:
         for metric, score in index_scores(result).items():
             scored_runs.setdefault(metric, []).append((result, score))
-    names = [name_column(metric) for metric in scored_runs]
-    columns = {}
-    for metric, runs in scored_runs.items():
-        name, title, digits = name_column(metric), format_title(metric), metric.sha256[:4]
+    names, columns = [name_column(metric) for metric in scored_runs], {}
+    for (metric, runs), name in zip(scored_runs.items(), names, strict=True):
+        title, digits = format_title(metric), metric.sha256[:4]
         if names.count(name) > 1:
             name, title = f"{name}_{digits}", f"{title}, {digits}"
         note = f"{title}: {runs[-1][1].note}{describe_failures(runs)}{describe_below(runs)}."

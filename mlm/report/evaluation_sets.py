@@ -57,12 +57,10 @@ def group_runs(results: Sequence[dict]) -> list[EvaluationSet]:
     """The runs by examples and masks, in the order of the results."""
     sets: list[list[dict]] = []
     for result in results:
-        for runs in sets:
-            if are_comparable(runs[0], result):
-                runs.append(result)
-                break
-        else:
-            sets.append([result])
+        runs = next((runs for runs in sets if are_comparable(runs[0], result)), None)
+        if runs is None:
+            sets.append(runs := [])
+        runs.append(result)
     return [
         EvaluationSet(chr(ord("A") + index % 26) * (1 + index // 26), describe_set(runs, sets), runs)
         for index, runs in enumerate(sets)
@@ -71,23 +69,17 @@ def group_runs(results: Sequence[dict]) -> list[EvaluationSet]:
 
 def describe_set(runs: Sequence[dict], sets: Sequence[Sequence[dict]]) -> str:
     """The numbers of examples and predictions, and the config fields in which the sets differ."""
-    counts = [
-        f"{runs[0]['evaluation'][name]:,} {title}"
-        for name, title in (("rows", "sequences"), ("predictions", "predictions"))
-        if name in runs[0]["evaluation"]
-    ]
+    values, titles = runs[0]["evaluation"], {"rows": "sequences", "predictions": "predictions"}
+    counts = [f"{values[name]:,} {title}" for name, title in titles.items() if name in values]
     differences = []
     for name in filter(EVALUATION_FIELDS.match, fields.flatten(config.Config(), results_only=True)):
-        values = [{str(run["config"].get(name)) for run in members} for members in sets]
-        if len(set.union(*values)) > 1 and all(len(members) == 1 for members in values):
+        settings = [{str(run["config"].get(name)) for run in members} for members in sets]
+        if len(set.union(*settings)) > 1 and all(len(members) == 1 for members in settings):
             differences.append(f"{name} {str(runs[0]['config'].get(name))[:60]}")
     return ", ".join([*counts, *(differences or ["the same settings"])])
 
 
 def format_note(sets: Sequence[EvaluationSet]) -> str:
     """The note below a table of runs that were evaluated on different examples or masks."""
-    return (
-        "Examples and masks: "
-        + "; ".join(f"{evaluation_set.name}: {evaluation_set.description}" for evaluation_set in sets)
-        + ". Scores on different examples or masks are not comparable."
-    )
+    described = "; ".join(f"{each.name}: {each.description}" for each in sets)
+    return f"Examples and masks: {described}. Scores on different examples or masks are not comparable."

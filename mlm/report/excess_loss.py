@@ -42,12 +42,7 @@ def compute_parts(results: Sequence[dict]) -> dict[str, Estimate]:
 
 
 def probe_accuracies(results: Sequence[dict], metric: str) -> dict[str, Estimate]:
-    """The cells of PROBES: agreement of near and far verbs, and name recall.
-
-    Args:
-        results: the runs of a group.
-        metric: "accuracy", of the models, or "optimum", of the Bayes optimum.
-    """
+    """The cells of PROBES of a group; metric: "accuracy", of the models, or "optimum", of the Bayes optimum."""
     runs = [series.probe_results(result) for result in results]
     entries = {"recall": [probes["recall"] for probes in runs if metric in probes.get("recall", {})]}
     for name, low in (("near", 1), ("far", 9)):
@@ -112,14 +107,12 @@ def fill_optimum(rows: Sequence[dict], results: Sequence[dict], name_column: str
 
 def build_plateau_column(results: Sequence[dict]) -> Column:
     """The column of `measure_plateau`, whose title has the widest interval between two evaluations, in examples."""
-    interval = max(
-        (
-            (later - earlier) * result["config"]["train.batch_size"]
-            for result in results
-            for (earlier, _), (later, _) in pairwise(list_evaluations(result))
-        ),
-        default=0,
-    )
+    intervals = [
+        (later - earlier) * result["config"]["train.batch_size"]
+        for result in results
+        for (earlier, _), (later, _) in pairwise(list_evaluations(result))
+    ]
+    interval = max(intervals, default=0)
     return Column("plateau", f"plateau (rows, seen every {interval:,})", ",.0f")
 
 
@@ -130,11 +123,9 @@ def measure_plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
     """
     if not has_curves(results):
         return {}
-    steps = []
-    for result in results:
-        evaluation = result["evaluation"]
-        target = (1 - PLATEAU_SHARE) * evaluation["unigram_loss"] + PLATEAU_SHARE * evaluation["floor"]
-        steps.append(find_step(result, target))
+    evaluations = [result["evaluation"] for result in results]
+    targets = [(1 - PLATEAU_SHARE) * values["unigram_loss"] + PLATEAU_SHARE * values["floor"] for values in evaluations]
+    steps = [find_step(result, target) for result, target in zip(results, targets, strict=True)]
     return {"plateau": summarize(results, steps, [result["config"]["train.batch_size"] for result in results], ",d")}
 
 
@@ -150,12 +141,12 @@ def build_threshold_columns(thresholds: Sequence[float]) -> list[Column]:
 def measure_thresholds(results: Sequence[dict], thresholds: Sequence[float]) -> dict[str, Estimate | str]:
     """Steps and seconds of training until an evaluation was as close to the floor; seed by seed where one never was.
 
-    Seconds are those of so many steps at the run's own speed, without compilation and evaluations. Nothing where the
+    Seconds are those of so many steps at the run's mean speed, without compilation and evaluations. Nothing where the
     floor is not known, or where there is no evaluation but the last.
     """
     if not has_curves(results):
         return {}
-    seconds = [compute_step_seconds(result) for result in results]
+    seconds = [result["tokens"] / result["tokens_per_second"] / result["steps"] for result in results]
     cells: dict[str, Estimate | str] = {}
     for threshold in thresholds:
         steps = find_threshold_steps(results, threshold)
@@ -167,11 +158,6 @@ def measure_thresholds(results: Sequence[dict], thresholds: Sequence[float]) -> 
 def find_threshold_steps(results: Sequence[dict], threshold: float) -> list[int | None]:
     """For each run the first evaluated step that was at most `threshold` nats above the floor; None: none was."""
     return [find_step(result, result["evaluation"]["floor"] + threshold) for result in results]
-
-
-def compute_step_seconds(result: dict) -> float:
-    """The mean seconds of a run's step, without compilation and evaluations."""
-    return result["tokens"] / result["tokens_per_second"] / result["steps"]
 
 
 def has_curves(results: Sequence[dict]) -> bool:

@@ -70,22 +70,14 @@ def build_table(rows: Mapping[str, SearchedRow], score: str) -> tuple[list[dict]
     table = []
     for name, row in rows.items():
         mean_K, _ = compute_expected_best(row.score_T, row.better)
-        table.append(
-            {"row": name, "trials": len(row.score_T)}
-            | {f"best_of_{count}": float(mean_K[count - 1]) for count in counts if count <= len(mean_K)}
-            | {field: f"{value} ({row.ranges[field]})" for field, value in row.chosen.items()}
-        )
-    fields = list(dict.fromkeys(field for row in rows.values() for field in row.chosen))
-    return table, [
-        Column("row", "row"),
-        Column("trials", "trials", ",d", note=NOTE),
-        *(
-            Column(f"best_of_{count}", f"{score.replace('_', ' ')}, expected best of {count}", ".3f")
-            for count in counts
-            if count <= most
-        ),
-        *(Column(field, field) for field in fields),
-    ]
+        best = {f"best_of_{count}": float(mean_K[count - 1]) for count in counts if count <= len(mean_K)}
+        chosen = {field: f"{value} ({row.ranges[field]})" for field, value in row.chosen.items()}
+        table.append({"row": name, "trials": len(row.score_T)} | best | chosen)
+    title = f"{score.replace('_', ' ')}, expected best of"
+    columns = [Column("row", "row"), Column("trials", "trials", ",d", note=NOTE)]
+    columns += [Column(f"best_of_{count}", f"{title} {count}", ".3f") for count in counts if count <= most]
+    fields = dict.fromkeys(field for row in rows.values() for field in row.chosen)
+    return table, [*columns, *(Column(field, field) for field in fields)]
 
 
 def build_chart(rows: Mapping[str, SearchedRow], score: str) -> LineChart:
@@ -93,19 +85,8 @@ def build_chart(rows: Mapping[str, SearchedRow], score: str) -> LineChart:
     lines = []
     for name, row in rows.items():
         mean_K, deviation_K = compute_expected_best(row.score_T, row.better)
-        values: list[Estimate] = [
-            TrialSpread(float(mean), float(mean - deviation), float(mean + deviation))
-            for mean, deviation in zip(mean_K, deviation_K, strict=True)
-        ]
+        bounds_Kx3 = np.stack([mean_K, mean_K - deviation_K, mean_K + deviation_K], axis=-1)
+        values: list[Estimate] = [TrialSpread(*bounds) for bounds in bounds_Kx3.tolist()]
         lines.append(Series(name, [*range(1, len(values) + 1)], values))
-    return LineChart(
-        "expected_best",
-        "trials",
-        TOPIC,
-        "trials",
-        f"{score.replace('_', ' ')}: expected best, on the search's split",
-        lines,
-        [],
-        band=True,
-        bounds=TrialSpread.bounds_title,
-    )
+    y = f"{score.replace('_', ' ')}: expected best, on the search's split"
+    return LineChart("expected_best", "trials", TOPIC, "trials", y, lines, band=True)

@@ -15,12 +15,8 @@ WIDTH, HEIGHT = 480, 290  # CSS pixels of the plot of a line chart
 def draw_chart(folder: Path, chart: charts.Chart, styles: dict[str, Style]) -> Path:
     """Writes NAME.pdf, NAME.png, NAME.svg and NAME.csv into the folder and returns the path of the PNG.
 
-    Each write is atomic. The same chart gives the same files, but for the order of the objects in the PDF.
-
-    Args:
-        folder: of the files.
-        chart: a chart.
-        styles: of `charts.assign_styles`.
+    Each write is atomic. The same chart gives the same files, but for the order of the objects in the PDF. styles: of
+    `charts.assign_styles`.
     """
     vl_convert = extras.import_extra("vl_convert", "report", chart.name)
     svg, data = vl_convert.vegalite_to_svg(build_figure(chart, styles)), format_data(chart)
@@ -44,7 +40,7 @@ def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
     elif isinstance(chart, charts.IntervalChart):
         spec = specs.build_intervals(chart) | {"width": WIDTH}
     else:
-        panels = chart.charts if isinstance(chart, charts.PanelChart) else [chart]
+        panels = charts.list_panels(chart)
         scale = 1 if len(panels) == 1 else 0.6
         size = {"width": scale * WIDTH, "height": scale * HEIGHT}
         plots = [specs.build_lines(panel, styles) | size for panel in panels]
@@ -65,11 +61,11 @@ def format_data(chart: charts.Chart) -> str:
             for group, values in zip(matrix.groups, matrix.value_GxR, strict=True)
             for rate, value in zip(matrix.rates, values, strict=True)
         ]
-        return table.to_csv(rows, [Column(name, name) for name in ("group", "rate", chart.value)])
-    if isinstance(chart, charts.IntervalChart):
+    elif isinstance(chart, charts.IntervalChart):
         rows = [{"row": name, chart.value: value, "paper": paper} for name, value, paper in chart.rows]
-        return table.to_csv(rows, [Column(name, name) for name in ("row", chart.value, "paper")])
-    return format_csv(chart.charts if isinstance(chart, charts.PanelChart) else [chart])
+    else:
+        return format_csv(charts.list_panels(chart))
+    return table.to_csv(rows, [Column(name, name) for name in rows[0]])
 
 
 def format_csv(line_charts: Sequence[charts.LineChart]) -> str:

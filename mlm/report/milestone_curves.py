@@ -6,7 +6,7 @@ of each, by step.
 
 from collections.abc import Callable, Sequence
 
-from mlm.base.estimates import Estimate, ItemInterval, seed_range
+from mlm.base.estimates import Estimate, normal_interval, seed_range
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.report import evaluation_scores, series
 from mlm.report.charts import Axis, LineChart
@@ -62,22 +62,9 @@ def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.
             if points:
                 lines.append(Series(name, [step for step, _ in points], [value for _, value in points]))
         if lines:
-            charts.append(
-                LineChart(
-                    column.name,
-                    "milestone",
-                    TOPIC,
-                    "step",
-                    column.title,
-                    lines,
-                    [],
-                    band=True,
-                    bounds=series.describe_bounds(lines),
-                    axes=[Axis("milestone", "step", [line.x for line in lines])],
-                    log_x=True,
-                    log_y=metric.log_scale,
-                )
-            )
+            axes = [Axis("milestone", "step", [line.x for line in lines])]
+            chart = LineChart(column.name, "milestone", TOPIC, "step", column.title, lines, band=True, axes=axes)
+            charts.append(chart._replace(log_x=True, log_y=metric.log_scale))
     return charts
 
 
@@ -93,7 +80,4 @@ def estimate_value(values: Sequence[EvaluationScore]) -> Estimate:
         return seed_range([value.value for value in values if value.value is not None])
     mean, error = values[0].value, values[0].error
     assert mean is not None
-    if error is None:
-        return Estimate(mean, None, None)
-    half_width = 1.96 * error
-    return ItemInterval(mean, mean - half_width, mean + half_width)
+    return Estimate(mean, None, None) if error is None else normal_interval({"mean": mean, "mean_se": error}, "mean")

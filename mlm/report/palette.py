@@ -36,14 +36,12 @@ class Style(NamedTuple):
     dashes: tuple[float, ...]
 
 
-def select_style(index: int) -> Style:
-    """The style of the series with this index."""
-    return Style(index % len(LIGHT), MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
-
-
 def assign_styles(series: Iterable[str], references: Iterable[str]) -> dict[str, Style]:
     """The style of each series and reference by its name; the same names in the same order look alike everywhere."""
-    styles = {name: select_style(index) for index, name in enumerate(dict.fromkeys(series))}
+    styles = {
+        name: Style(index % len(LIGHT), MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+        for index, name in enumerate(dict.fromkeys(series))
+    }
     for index, name in enumerate(dict.fromkeys(references)):
         styles[name] = Style(None, "", REFERENCE_DASHES[index % len(REFERENCE_DASHES)])
     return styles

@@ -103,31 +103,19 @@ def collect_figures(
             found = estimate_evaluations(runs, columns)
             rows[name] |= {f"{column}{suffix}": figure for column, figure in found.items()}
     starts = [result["provenance"][-1] for result in results if result.get("provenance")]
+    starts = [start for start in starts if "time" in start]
+    date = max((start["time"][:10] for start in starts), default=run_provenance.UNKNOWN)
     shown = run_provenance.collect_provenance(results, series.group_name)
-    origin = {name: shown.same.get(name) or count_runs(shown.mixed.get(name, {})) for name in ("commit", "device")}
-    durations = [
-        measure_hours(start["time"], start["ended"]) for start in starts if "ended" in start and "time" in start
-    ]
-    return Figures(
-        experiment,
-        scale,
-        command,
-        origin["commit"],
-        max((start["time"][:10] for start in starts if "time" in start), default=run_provenance.UNKNOWN),
-        origin["device"],
-        round(sum(durations), 3),
-        max(map(len, series.group_runs(results).values())),
-        titles,
-        rows,
-        evaluate,
-        shown_table,
-    )
-
-
-def count_runs(groups: Mapping[str, Sequence[str]]) -> str:
-    """The values of a property in which runs differ, each with the number of its runs."""
-    counts = [f"{value} ({table.format_count(len(runs), 'run')})" for value, runs in groups.items()]
-    return ", ".join(counts) or run_provenance.UNKNOWN
+    counts = {
+        name: ", ".join(f"{value} ({table.format_count(len(runs), 'run')})" for value, runs in groups.items())
+        for name, groups in shown.mixed.items()
+    }
+    commit, device = ((shown.same | counts).get(name) or run_provenance.UNKNOWN for name in ("commit", "device"))
+    times = [[datetime.fromisoformat(start[end]) for end in ("time", "ended")] for start in starts if "ended" in start]
+    hours = round(sum((end - start).total_seconds() / 3600 for start, end in times), 3)
+    seeds = max(map(len, series.group_runs(results).values()))
+    origin = commit, date, device, hours, seeds
+    return Figures(experiment, scale, command, *origin, titles, rows, evaluate, shown_table)
 
 
 def render_tables(
@@ -158,11 +146,9 @@ def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
     values = [run["evaluation"][score.name] for run in runs]
     if score.reference:
         return Figure(float(np.mean(values)), 0.0)
-    return (
-        average(values)
-        if len(values) > 1
-        else Figure(float(values[0]), float(runs[0]["evaluation"][f"{score.name}_se"]))
-    )
+    if len(values) > 1:
+        return average(values)
+    return Figure(float(values[0]), float(runs[0]["evaluation"][f"{score.name}_se"]))
 
 
 def estimate_evaluations(runs: Sequence[dict], columns: Mapping[EvaluationMetric, Column]) -> dict[str, Figure]:
@@ -188,12 +174,6 @@ def estimate_evaluations(runs: Sequence[dict], columns: Mapping[EvaluationMetric
 def average(values: Sequence[float]) -> Figure:
     """The mean of at least two values with its standard error."""
     return Figure(float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values)))
-
-
-def measure_hours(start: str, end: str) -> float:
-    """The hours between two times of a run's provenance."""
-    times = [datetime.fromisoformat(time.replace("Z", "+00:00")) for time in (start, end)]
-    return (times[1] - times[0]).total_seconds() / 3600
 
 
 def compare_figures(old: Figures, new: Figures) -> list[Change]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mlm.base import errors, files
 from mlm.report import table
-from mlm.report.reproduction import Figure, Figures, read_figures
+from mlm.report.reproduction import Figures, read_figures
 from mlm.report.table import Column
 
 MARKERS = re.compile(r"(<!-- figures: ([\w.-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
@@ -28,15 +28,19 @@ def render_figures(figures: Figures) -> str:
     lines = ["\n".join(f"    {command}" for command in commands), f"{origin}; {seeds}."]
     if figures.table:
         return "\n\n".join([*lines, "\n".join(figures.table)]) + "\n"
-    shared = {}
-    for name, title in figures.columns.items():
-        values = {cells.get(name) for cells in figures.rows.values()}
-        if len(values) == 1 and (figure := next(iter(values))) is not None and not figure.error:
-            shared[name] = f"{title} {figure.value:.4f}"
+    first = next(iter(figures.rows.values()), {})
+    shared = {
+        name: f"{title} {first[name].value:.4f}"
+        for name, title in figures.columns.items()
+        if name in first
+        and not first[name].error
+        and all(cells.get(name) == first[name] for cells in figures.rows.values())
+    }
     names = [name for name in figures.columns if name not in shared]
     columns = [Column("row", "row"), *(Column(name, figures.columns[name], ".4f") for name in names)]
     rows = [
-        {"row": row} | {name: format_figure(figure) for name, figure in cells.items()}
+        {"row": row}
+        | {name: f"{value:.4f}" + (f" ± {error:.4f}" if error else "") for name, (value, error) in cells.items()}
         for row, cells in figures.rows.items()
     ]
     meaning = "the standard error over seeds" if figures.seeds > 1 else "the standard error over held-out examples"
@@ -45,21 +49,11 @@ def render_figures(figures: Figures) -> str:
     return "\n\n".join([*lines, *([f"Of all rows: {', '.join(shared.values())}."] if shared else [])]) + "\n"
 
 
-def format_figure(figure: Figure) -> str:
-    """A figure with its standard error, if it has one."""
-    return f"{figure.value:.4f}" + (f" ± {figure.error:.4f}" if figure.error else "")
-
-
 def render_page(page: str, figures: Mapping[str, Figures], where: str) -> str:
-    """A page whose generated parts are those of the figures; all else stays.
+    """A page in Markdown whose generated parts are those of the figures, by name; all else stays.
 
-    Args:
-        page: its Markdown.
-        figures: by name.
-        where: the page's name, for an error.
-
-    Raises:
-        ConfigError: the page names figures that there are none of, or has a marker without its end.
+    where: the page's name, for an error. Raises ConfigError where the page names figures that there are none of, or has
+    a marker without its end.
     """
     starts, parts = page.count("<!-- figures: "), MARKERS.findall(page)
     errors.require(

@@ -248,26 +248,23 @@ def compare_halves(cells: Cells) -> Break | None:
     if cells.floor is None:
         return None
     order, half = np.argsort(cells.flops_P), len(cells.losses) // 2
-    fits = [fit_law(select_cells(cells, part), fits_floor=False) for part in (order[:half], order[-half:])]
-    small, large = fits
+    small, large = (
+        fit_law(
+            cells._replace(
+                parameters_P=cells.parameters_P[part],
+                tokens_P=cells.tokens_P[part],
+                flops_P=cells.flops_P[part],
+                losses=[cells.losses[cell] for cell in part],
+            ),
+            fits_floor=False,
+        )
+        for part in (order[:half], order[-half:])
+    )
     if small is None or large is None:
         return None
-    return Break(
-        small.estimate(lambda law: law.frontier_exponent),
-        large.estimate(lambda law: law.frontier_exponent),
-        estimate_number(lambda a, b: b.frontier_exponent - a.frontier_exponent, [small, large], positive=False),
-    )
-
-
-def select_cells(cells: Cells, selected: np.ndarray) -> Cells:
-    """The cells of these numbers."""
-    return Cells(
-        cells.parameters_P[selected],
-        cells.tokens_P[selected],
-        cells.flops_P[selected],
-        [cells.losses[cell] for cell in selected],
-        cells.floor,
-    )
+    read_exponent = lambda law: law.frontier_exponent
+    change = estimate_number(lambda a, b: b.frontier_exponent - a.frontier_exponent, [small, large], positive=False)
+    return Break(small.estimate(read_exponent), large.estimate(read_exponent), change)
 
 
 def find_crossing(a: LawFit, b: LawFit, low: float, high: float) -> Estimate | None:

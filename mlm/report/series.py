@@ -104,11 +104,6 @@ def find_floor(results: Sequence[dict], name: str) -> Score | None:
     return next((score for score in find_references(results, name) if score.reference in names), None)
 
 
-def find_unigram(results: Sequence[dict], name: str) -> Score | None:
-    """The reference of the score `name` that is the unigram's."""
-    return next((score for score in find_references(results, name) if score.reference == UNIGRAM), None)
-
-
 def find_leaks(result: dict) -> list[Score]:
     """The excess losses of a run that are below zero by more than 3 standard errors over examples.
 
@@ -153,20 +148,13 @@ def merge_by_step(records: Sequence[dict]) -> dict[int, dict]:
 def build_curves(histories: dict[str, list[dict[int, dict]]], x: str, y: str) -> list[Series]:
     """A line per group: the mean over seeds, with the lowest and highest seed, at the steps that all seeds have.
 
-    Args:
-        histories: of `collect_histories`.
-        x: "step", or a running total in the history such as "tokens", averaged over seeds.
-        y: a metric in the history.
-
-    The bounds are the range, since Student's interval of two or three seeds is wider than the figure.
+    The bounds are the range, since Student's interval of two or three seeds is wider than the figure. x: "step", or a
+    running total in the history such as "tokens", averaged over seeds; y: a metric in the history.
     """
     lines = []
     for name, seeds in histories.items():
-        steps = sorted(
-            set.intersection(
-                *({step for step, record in seed.items() if x in record and y in record} for seed in seeds)
-            )
-        )
+        logged = [{step for step, record in seed.items() if x in record and y in record} for seed in seeds]
+        steps = sorted(set.intersection(*logged))
         if steps:
             x_NxS, y_NxS = (np.array([[seed[step][axis] for step in steps] for seed in seeds]) for axis in (x, y))
             estimate = seed_range if len(seeds) > 1 else estimate_mean
@@ -180,25 +168,17 @@ def build_class_series(
     """Accuracy on a probe by class of distance or attractors: a line per group, and the line of the Bayes optimum.
 
     Runs without the probe are left out. The bounds are the lowest and highest seed; if every group has one seed, they
-    are the interval over items.
-
-    Args:
-        results: runs.
-        probe: "agreement" or "recall".
-        dimension: "distance" or "attractors".
-        group: the name of a run's group.
+    are the interval over items. probe: "agreement" or "recall"; dimension: "distance" or "attractors".
     """
     probed = [result for result in results if dimension in probe_results(result).get(probe, {})]
+    members = {
+        name: [probe_results(run)[probe][dimension] for run in runs] for name, runs in group_runs(probed, group).items()
+    }
     classes = probe_results(probed[0])[probe][dimension] if probed else []
     names = [format_range(entry["low"], entry["high"]) for entry in classes]
-    members = group_runs(probed, group)
     estimate = estimate_over_items if all(len(runs) == 1 for runs in members.values()) else estimate_over_seeds
     lines = [
-        Series(
-            name,
-            names,
-            [estimate(column) for column in zip(*(probe_results(run)[probe][dimension] for run in runs), strict=True)],
-        )
+        Series(name, names, [estimate(entries) for entries in zip(*runs, strict=True)])
         for name, runs in members.items()
     ]
     return lines, Series("Bayes optimum", names, [Estimate(entry["optimum"], None, None) for entry in classes])
@@ -216,11 +196,6 @@ def estimate_over_seeds(probes: Sequence[dict]) -> Estimate:
     return seed_range(values) if len(values) > 1 else estimate_mean(values)
 
 
-def describe_bounds(lines: Sequence[Series]) -> str:
-    """The meaning of the bounds of some lines."""
-    return " or ".join(dict.fromkeys(value.bounds_title for line in lines for value in line.y if value.low is not None))
-
-
 def score_bounds(score: Score) -> tuple[float, float]:
     """The lowest and highest value that a score can have."""
     return FRACTION if score.share else UNBOUNDED
@@ -236,21 +211,15 @@ def format_range(low: int, high: int | None) -> str:
 def build_rate_matrix(results: Sequence[dict], score_name: str, group=group_name) -> RateMatrix:
     """A score of each group at each masking rate at which all runs were evaluated."""
     evaluated = [
-        result
-        for result in results
-        if any(score_name in evaluation for evaluation in evaluations_by_rate(result).values())
+        result for result in results if any(score_name in values for values in evaluations_by_rate(result).values())
     ]
     shared = sorted(set.intersection(*(set(evaluations_by_rate(result)) for result in evaluated))) if evaluated else []
-    members = group_runs(evaluated, group)
     bounds = next((score_bounds(score) for score in collect_scores(evaluated) if score.name == score_name), UNBOUNDED)
-    return RateMatrix(
-        list(members),
-        shared,
-        [
-            [estimate_mean((evaluations_by_rate(run)[rate][score_name] for run in seeds), bounds) for rate in shared]
-            for seeds in members.values()
-        ],
-    )
+    value_GxR = {
+        name: [estimate_mean((evaluations_by_rate(run)[rate][score_name] for run in seeds), bounds) for rate in shared]
+        for name, seeds in group_runs(evaluated, group).items()
+    }
+    return RateMatrix([*value_GxR], shared, [*value_GxR.values()])
 
 
 def build_rate_series(results: Sequence[dict], score_name: str, group=group_name) -> tuple[list[Series], Series | None]:

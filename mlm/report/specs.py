@@ -170,19 +170,13 @@ def build_row_axis(names: Sequence[str], title: str | None = None) -> dict:
 
 def build_heat_map(chart: charts.HeatMap) -> dict:
     """The spec of a matrix with its numbers in the cells, darker the further from the best of the column."""
-    matrix = chart.matrix
-    rows = [
-        {
-            "row": row,
-            "rate": f"{100 * rate:g}",
-            "distance": distance,
-            "mean": format(value.mean, chart.format),
-            "bounds": table.format_bounds(value, chart.format),
-        }
-        for row, (values, distances) in enumerate(zip(matrix.value_GxR, chart.distances(), strict=True))
-        for rate, value, distance in zip(matrix.rates, values, distances, strict=True)
-    ]
-    note = f"darker: further {chart.distance_words} its column, which is bold"
+    matrix, rows = chart.matrix, []
+    for row, cells in enumerate(zip(matrix.value_GxR, chart.distances(), strict=True)):
+        for rate, value, distance in zip(matrix.rates, *cells, strict=True):
+            mean, bounds = format(value.mean, chart.format), table.format_bounds(value, chart.format)
+            rows.append({"row": row, "rate": f"{100 * rate:g}", "distance": distance, "mean": mean, "bounds": bounds})
+    best = "below the highest" if chart.better > 0 else "above the lowest"
+    note = f"darker: further {best} of its column, which is bold"
     x = {"field": "rate", "type": "ordinal", "sort": None, "title": chart.x, "axis": {"labelAngle": 0, **BARE}}
     depth = {"field": "distance", "type": "quantitative", "legend": None, "scale": {"range": [0, 0.55]}}
     mean = {"type": "text", "fontSize": 12, "dy": -5, "fontWeight": {"expr": "datum.distance ? 'normal' : 'bold'"}}
@@ -206,23 +200,18 @@ def build_intervals(chart: charts.IntervalChart) -> dict:
         return min(1, max(0, bound)) if chart.share and bound is not None else bound
 
     names, values, papers = zip(*chart.rows, strict=True)
-    rows = [
-        {
-            "row": row,
-            "mean": value.mean,
-            "low": clip(value.low),
-            "high": clip(value.high),
-            "paper": paper,
-            "text": table.format_cell(value, chart.format),
-        }
-        for row, (_, value, paper) in enumerate(chart.rows)
-    ]
+    rows = []
+    for row, (value, paper) in enumerate(zip(values, papers, strict=True)):
+        bounds = {"low": clip(value.low), "high": clip(value.high)}
+        text = table.format_cell(value, chart.format)
+        rows.append({"row": row, "mean": value.mean, **bounds, "paper": paper, "text": text})
     bounds = dict.fromkeys(value.bounds_title for value in values if value.low is not None)
     note = ", ".join(["mean", *bounds, *["the paper's value (diamond)"] * any(paper is not None for paper in papers)])
     num_lines = max(len(wrap_text(name, ROW_LABEL_WIDTH)) for name in names)
     x = {"title": None, "axis": {"tickCount": 6, **NUMBERS, **BARE}, **make_scale(10)}
     color, paper_color = COLORS[:2]
     paper = {"type": "point", "shape": "diamond", "size": 110, "stroke": paper_color, "fill": GROUND, "strokeWidth": 2}
+    rule = {"type": "rule", "strokeWidth": 3, "color": color}
     text = {"type": "text", "align": "left", "x": {"expr": "width + 12"}}
     low_to_high = {"x": {"field": "low", **x}, "x2": {"field": "high"}}
     return {
@@ -231,9 +220,7 @@ def build_intervals(chart: charts.IntervalChart) -> dict:
         "height": (10 + 14 * num_lines) * len(rows),
         "encoding": {"y": build_row_axis(names)},
         "layer": [
-            make_layer(
-                "interval", {"type": "rule", "strokeWidth": 3, "color": color}, low_to_high, "isValid(datum.low)"
-            ),
+            make_layer("interval", rule, low_to_high, "isValid(datum.low)"),
             make_layer("mean", {"type": "point", "color": color}, {"x": {"field": "mean", **x}}),
             make_layer("paper", paper, {"x": {"field": "paper", **x}}, "isValid(datum.paper)"),
             make_layer("value", text, {"text": {"field": "text"}}),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from mlm.base import warnings_
-from mlm.base.estimates import Score, estimate_mean
+from mlm.base.estimates import Score, estimate_mean, read_scores
 from mlm.base.evaluation_score import EvaluationMetric
 from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_scores, evaluation_sets, run_columns, series
@@ -88,10 +88,7 @@ def build_table(
     own_columns = (*leading_columns, *trailing_columns)
     rows = [
         run_columns.fill_cells(cells, seeds, own_columns)
-        | leak_cell(seeds)
-        | plateau_cell(seeds)
-        | unigram_cell(seeds, primary)
-        | shortfall_cell(seeds)
+        | mark_cells(seeds, primary)
         | build_group_cells(seeds, primary)
         | evaluation_scores.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
@@ -109,10 +106,7 @@ def build_table(
     rates = sorted({rate for result in results for rate in series.evaluations_by_rate(result)})
     columns = (
         *leading_columns,
-        LEAK_COLUMN,
-        PLATEAU_COLUMN,
-        UNIGRAM_COLUMN,
-        SHORTFALL_COLUMN,
+        *MARKS,
         Column(EVALUATION_SET, "evaluation set", note=evaluation_sets.format_note(sets)),
         *COST_COLUMNS,
         *(() if has_own_rates else RATE_COLUMNS),
@@ -157,17 +151,6 @@ def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) ->
     return [row | cells for row, cells in zip(rows, rates, strict=True)]
 
 
-def shortfall_cell(seeds: Sequence[dict]) -> dict:
-    """The cell of a group with runs that masked too little: their seeds and rates."""
-    short = [
-        f"seed {result['config'].get('seed')}: {result['realised_rate']:.3f}"
-        for result in seeds
-        if "realised_rate" in result
-        and result["realised_rate"] < MIN_REALISED_RATE * compute_target_rate(result["config"])
-    ]
-    return {SHORTFALL_COLUMN.name: "; ".join(short)} if short else {}
-
-
 def compute_target_rate(config: dict) -> float:
     """The masking rate of a config: the mean over training, which is halfway for every schedule."""
     rate = config["mask.rate"]
@@ -176,46 +159,61 @@ def compute_target_rate(config: dict) -> float:
 
 def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[evaluation_sets.EvaluationSet]) -> dict:
     """The names of the evaluation sets of some runs, if there are several sets."""
-    names = [
-        evaluation_set.name
-        for evaluation_set in sets
-        if {id(run) for run in runs} & {id(run) for run in evaluation_set.runs}
-    ]
+    names = [each.name for each in sets if {*map(id, runs)} & {*map(id, each.runs)}]
     return {EVALUATION_SET: ", ".join(names)} if len(sets) > 1 else {}
 
 
-def leak_cell(seeds: Sequence[dict]) -> dict:
-    """The cell of a group with runs below a floor: their seeds and excess losses."""
-    leaks = [
-        f"seed {result['config'].get('seed')}: {score.name} {result['evaluation'][score.name]:+.3f} ± "
-        f"{result['evaluation'][f'{score.name}_se']:.3f}"
-        for result in seeds
-        for score in series.find_leaks(result)
+def mark_cells(seeds: Sequence[dict], primary: Score) -> dict:
+    """The cells of MARKS of a group: of each run that has the mark its seed, and why."""
+    cells = {}
+    for column, describe in MARKS.items():
+        if marks := [
+            f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run, primary)
+        ]:
+            cells[column.name] = "; ".join(marks)
+    return cells
+
+
+def describe_leaks(run: dict, primary: Score) -> list[str]:
+    """The excess losses of a run below a floor."""
+    values = run["evaluation"]
+    return [
+        f"{score.name} {values[score.name]:+.3f} ± {values[f'{score.name}_se']:.3f}" for score in series.find_leaks(run)
     ]
-    return {LEAK_COLUMN.name: "; ".join(leaks)} if leaks else {}
 
 
-def plateau_cell(seeds: Sequence[dict]) -> dict:
-    """The cell of a group with runs that were on the unigram's plateau: their seeds, losses and steps."""
-    plateaus = [
-        f"seed {result['config'].get('seed')}: {plateau['loss']:.2f} at step {plateau['step']:,}"
-        for result in seeds
-        if (plateau := result.get("plateau"))
-    ]
-    return {PLATEAU_COLUMN.name: "; ".join(plateaus)} if plateaus else {}
+def describe_plateau(run: dict, primary: Score) -> list[str]:
+    """The loss and the step of a run that was on the unigram's plateau."""
+    plateau = run.get("plateau")
+    return [f"{plateau['loss']:.2f} at step {plateau['step']:,}"] if plateau else []
 
 
-def unigram_cell(seeds: Sequence[dict], primary: Score) -> dict:
-    """The cell of a group with runs that ended no better than the unigram: their seeds, losses and the unigram's."""
-    above = [
-        f"seed {result['config'].get('seed')}: {values[primary.name]:.2f}, unigram {values[score.name]:.2f}"
-        for result in seeds
-        for score in series.read_scores(result)
+def describe_unigram(run: dict, primary: Score) -> list[str]:
+    """The loss of a run that ended no better than the unigram, and the unigram's."""
+    values = run["evaluation"]
+    return [
+        f"{values[primary.name]:.2f}, unigram {values[score.name]:.2f}"
+        for score in read_scores(run)
         if (score.reference, score.reference_for) == (series.UNIGRAM, primary.name)
-        and score.name in (values := result["evaluation"])
+        and score.name in values
         and (values[primary.name] - values[score.name]) * primary.better <= 0
     ]
-    return {UNIGRAM_COLUMN.name: "; ".join(above)} if above else {}
+
+
+def describe_shortfall(run: dict, primary: Score) -> list[str]:
+    """The realised masking rate of a run that masked too little."""
+    rate = run.get("realised_rate")
+    is_short = rate is not None and rate < MIN_REALISED_RATE * compute_target_rate(run["config"])
+    return [f"{rate:.3f}"] if is_short else []
+
+
+# Columns of marks that warn of a run, with why a run has one, in the order of a table.
+MARKS: dict[Column, Callable[[dict, Score], list[str]]] = {
+    LEAK_COLUMN: describe_leaks,
+    PLATEAU_COLUMN: describe_plateau,
+    UNIGRAM_COLUMN: describe_unigram,
+    SHORTFALL_COLUMN: describe_shortfall,
+}
 
 
 def select_model_scores(results: Sequence[dict]) -> list[Score]:
@@ -228,14 +226,8 @@ def build_score_columns(results: Sequence[dict]) -> list[Column]:
     columns = [score_column(score) for score in select_model_scores(results)]
     if reference := find_baseline(results):
         first = series.collect_scores(results)[0]
-        unit = first.unit.split()[0] if first.unit else first.title
-        columns.append(
-            Column(
-                improvement_column(first, reference),
-                f"{unit} {improvement_column(first, reference).replace('_', ' ')}",
-                first.format,
-            )
-        )
+        name, unit = improvement_column(first, reference), first.unit.split()[0] if first.unit else first.title
+        columns.append(Column(name, f"{unit} {name.replace('_', ' ')}", first.format))
     return columns
 
 
@@ -288,15 +280,10 @@ def score_cells(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
 def build_reference_rows(
     results: Sequence[dict], name_column: str, primary: Score, evaluations: dict[EvaluationMetric, Column]
 ) -> list[dict]:
-    """A row for each reference, such as the unigram baseline and the floor.
+    """A row for each reference, such as the unigram baseline and the floor, of the runs of one evaluation set.
 
-    A reference that differs between runs, such as the unigram loss of other training texts, is shown as a range.
-
-    Args:
-        results: runs of one evaluation set.
-        name_column: the column of the reference's name.
-        primary: the primary score; if it is an excess loss, the references get one, too.
-        evaluations: the columns of evaluations.
+    A reference that differs between runs, such as the unigram loss of other training texts, is shown as a range. If the
+    primary score is an excess loss, the references get one, too. name_column: that of the reference's name.
     """
     scores = series.collect_scores(results)
     floor_score = series.find_floor(results, scores[0].name) if primary.columns[0] == series.EXCESS else None

@@ -55,23 +55,23 @@ def build_paper_cells(titles: Mapping[str, str], values: Sequence[float]) -> dic
 
 def add_paper_differences(rows: Sequence[dict], columns: Sequence[Column]) -> tuple[list[dict], list[Column]]:
     """The table with a column NAME_difference, ours minus the paper's value, after each column NAME_paper."""
-    rows, extended = [dict(row) for row in rows], []
+    rows, extended, by_name = [dict(row) for row in rows], [], {column.name: column for column in columns}
     for column in columns:
         extended.append(column)
         name = column.name.removesuffix("_paper")
-        if name != column.name:
-            ours = next((other for other in columns if other.name == name), None)
-            if ours is None:
+        if name == column.name or name not in by_name:
+            continue
+        title, form = f"{by_name[name].title}, ours - paper", "+" + by_name[name].format.lstrip("+")
+        extended.append(Column(f"{name}_difference", title, form))
+        for row in rows:
+            value, paper = row.get(name), row.get(column.name)
+            if value is None or isinstance(value, str) or paper is None:
                 continue
-            extended.append(Column(f"{name}_difference", f"{ours.title}, ours - paper", "+" + ours.format.lstrip("+")))
-            for row in rows:
-                value, paper = row.get(name), row.get(column.name)
-                if value is not None and not isinstance(value, str) and paper is not None:
-                    row[f"{name}_difference"] = (
-                        value._replace(**{end: x - paper for end, x in value._asdict().items() if x is not None})
-                        if isinstance(value, Estimate)
-                        else value - paper
-                    )
+            if isinstance(value, Estimate):
+                value = value._replace(**{end: x - paper for end, x in value._asdict().items() if x is not None})
+            else:
+                value -= paper
+            row[f"{name}_difference"] = value
     return rows, extended
 
 

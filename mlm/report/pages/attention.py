@@ -6,7 +6,6 @@ Letters in array names: T tokens, K layers of H heads. Entry (i, j) of a map is 
 import base64
 import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,20 +13,6 @@ from mlm.report.pages import template
 
 MAX_TITLE = 120  # characters of the text in the window's title
 WEIGHT_LEVELS = 255  # square roots of weights are stored as bytes, which is precise to a few per cent
-
-
-class AttentionMap(NamedTuple):
-    """A map in the format of the page's script."""
-
-    name: str
-    subject: str  # title of the tokens of the rows; "SUBJECT token RELATION token" is a sentence
-    relation: str  # title of the tokens of the columns
-    inverse_relation: str  # "token INVERSE_RELATION token" says the same of a column
-    rows_are_predictions: bool
-    note: str
-    layers: int
-    heads: int
-    roots: str  # base64 of bytes: the square roots of weight_KxHxTxT, scaled to WEIGHT_LEVELS
 
 
 def render_page(
@@ -54,38 +39,21 @@ def render_page(
     """
     maps, predictions = [], [*(predictions or ())]
     if attention_KxHxTxT is not None:
-        maps.append(
-            build_map("Attention", "token", "attends to", "is attended to by", ATTENTION_CAPTION, attention_KxHxTxT)
-        )
+        words = "token", "attends to", "is attended to by"
+        maps.append(build_map("Attention", *words, ATTENTION_CAPTION, attention_KxHxTxT))
     if rollout_KxTxT is not None:
-        maps.append(
-            build_map(
-                "Rollout",
-                "state of",
-                "consists of",
-                "contributes to the states of",
-                ROLLOUT_CAPTION,
-                rollout_KxTxT[:, None],
-            )
-        )
+        words = "state of", "consists of", "contributes to the states of"
+        maps.append(build_map("Rollout", *words, ROLLOUT_CAPTION, rollout_KxTxT[:, None]))
     if saliency_TxT is not None:
         sum_Tx1 = saliency_TxT.sum(-1, keepdims=True)
         share_TxT = np.divide(saliency_TxT, sum_Tx1, out=np.zeros(saliency_TxT.shape), where=sum_Tx1 > 0)
         where = "at" if is_masked else "after"
-        maps.append(
-            build_map(
-                "Gradient saliency",
-                f"prediction {where}",
-                "depends on",
-                f"influences predictions {where}",
-                SALIENCY_CAPTIONS[is_masked],
-                share_TxT[None, None],
-                rows_are_predictions=bool(predictions),
-            )
-        )
+        words = f"prediction {where}", "depends on", f"influences predictions {where}"
+        saliency = build_map("Gradient saliency", *words, SALIENCY_CAPTIONS[is_masked], share_TxT[None, None])
+        maps.append(saliency | {"rows_are_predictions": bool(predictions)})
     data = {
         "tokens": [make_visible(token) for token in tokens],
-        "maps": [attention_map._asdict() for attention_map in maps],
+        "maps": maps,
         "levels": WEIGHT_LEVELS,
         "predictions": [[make_visible(token), f"{share:.0%}"] for token, share in predictions],
     }
@@ -114,27 +82,30 @@ SALIENCY_CAPTIONS = {
 
 
 def build_map(
-    name: str,
-    subject: str,
-    relation: str,
-    inverse_relation: str,
-    note: str,
-    weight_KxHxTxT: np.ndarray,
-    rows_are_predictions: bool = False,
-) -> AttentionMap:
-    """The map of some weights; the other arguments are fields of AttentionMap."""
-    roots = np.rint(WEIGHT_LEVELS * np.sqrt(np.clip(weight_KxHxTxT, 0, 1))).astype(np.uint8)
-    return AttentionMap(
-        name,
-        subject,
-        relation,
-        inverse_relation,
-        rows_are_predictions,
-        note,
-        len(roots),
-        roots.shape[1],
-        base64.b64encode(roots.tobytes()).decode(),
-    )
+    name: str, subject: str, relation: str, inverse_relation: str, note: str, weight_KxHxTxT: np.ndarray
+) -> dict:
+    """A map in the format of the page's script.
+
+    Args:
+        name: of the map.
+        subject: title of the tokens of the rows; "SUBJECT token RELATION token" is a sentence.
+        relation: title of the tokens of the columns.
+        inverse_relation: "token INVERSE_RELATION token" says the same of a column.
+        note: what the map shows.
+        weight_KxHxTxT: its weights, of which the page gets the square roots as bytes in base64.
+    """
+    roots_KxHxTxT = np.rint(WEIGHT_LEVELS * np.sqrt(np.clip(weight_KxHxTxT, 0, 1))).astype(np.uint8)
+    return {
+        "name": name,
+        "subject": subject,
+        "relation": relation,
+        "inverse_relation": inverse_relation,
+        "rows_are_predictions": False,
+        "note": note,
+        "layers": len(roots_KxHxTxT),
+        "heads": roots_KxHxTxT.shape[1],
+        "roots": base64.b64encode(roots_KxHxTxT.tobytes()).decode(),
+    }
 
 
 def make_visible(token: str) -> str:

@@ -25,9 +25,7 @@ def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style
     without data.
     """
     data, sections = {}, {"Intervals": {}, "Figures": {}, "Training by evaluation": {}}
-    stems = {
-        panel.name: chart.name for chart in all_charts if isinstance(chart, charts.PanelChart) for panel in chart.charts
-    }
+    stems = {panel.name: chart.name for chart in all_charts for panel in charts.list_panels(chart)}
     for chart in all_charts:
         if isinstance(chart, charts.IntervalChart):
             sections["Intervals"][chart.name] = [layout_rows(specs.build_intervals(chart), chart.name, 0)]
@@ -35,8 +33,7 @@ def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style
             min_width = 150 + 75 * len(chart.matrix.rates)
             sections[chart.topic] = {chart.name: [layout_rows(specs.build_heat_map(chart), chart.name, min_width)]}
         elif isinstance(chart, charts.LineChart) or not chart.is_duplicate:
-            panels = chart.charts if isinstance(chart, charts.PanelChart) else [chart]
-            panels = [thin_chart(panel) for panel in panels]
+            panels = [thin_chart(panel) for panel in charts.list_panels(chart)]
             data[chart.name] = specs.read_data(figures.format_csv(panels), panels[0]) | {"name": "points"}
             for panel in panels:
                 figure = sections["Figures"].setdefault(panel.topic, [])
@@ -55,9 +52,9 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
     size = {"width": "container", "height": "container", "autosize": {"type": "fit", "contains": "padding"}}
     axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [])]
     files = stems.get(chart.name, chart.name)
+    linear = chart._replace(log_x=False, log_y=False)  # the page's script makes it logarithmic
     return {
-        "spec": specs.build_lines(chart._replace(log_x=False, log_y=False), styles)
-        | size,  # the page's script makes it so
+        "spec": specs.build_lines(linear, styles) | size,
         "log_x": chart.log_x,
         "log_y": chart.log_y,
         "files": files,

@@ -31,22 +31,14 @@ def collect_provenance(results: Sequence[dict], group: Callable[[dict], str]) ->
             same[name] = next(iter(groups))
         else:
             mixed[name] = dict(sorted(groups.items(), key=lambda item: -len(item[1])))
-    return RunProvenance(
-        same,
-        mixed,
-        [{name: run.get(name, UNKNOWN) for name in mixed} for run in runs],
-        [format_minute(records[0].get("time")) for records in starts],
-        [format_minute(records[-1].get("ended")) for records in starts],
-    )
+    start_times = [format_minute(records[0].get("time")) for records in starts]
+    end_times = [format_minute(records[-1].get("ended")) for records in starts]
+    different = [{name: run.get(name, UNKNOWN) for name in mixed} for run in runs]
+    return RunProvenance(same, mixed, different, start_times, end_times)
 
 
 def describe_run(starts: Sequence[dict]) -> dict[str, str]:
     """The properties of a run; those of several starts are joined in order, without starts whose steps were lost."""
-    effective = [
-        start
-        for i, start in enumerate(starts)
-        if start and all(later["step"] > start["step"] for later in starts[i + 1 :])
-    ]
     descriptions = [
         {
             "commit": start["commit"][:7] if start["commit"] else UNKNOWN,
@@ -55,7 +47,8 @@ def describe_run(starts: Sequence[dict]) -> dict[str, str]:
             "Python": start["python"],
             **start["versions"],
         }
-        for start in effective
+        for i, start in enumerate(starts)
+        if start and all(later["step"] > start["step"] for later in starts[i + 1 :])
     ]
     return {
         name: ", then ".join(dict.fromkeys(description.get(name, UNKNOWN) for description in descriptions))
@@ -68,12 +61,9 @@ def describe_changes(status: str | None) -> str:
     if status is None:
         return UNKNOWN
     names = [line.split(maxsplit=1)[-1] for line in status.splitlines()]
-    return (
-        ", ".join(
-            names[:MAX_NAMED_FILES] + [f"and {len(names) - MAX_NAMED_FILES} more"] * (len(names) > MAX_NAMED_FILES)
-        )
-        or NONE
-    )
+    if len(names) > MAX_NAMED_FILES:
+        names[MAX_NAMED_FILES:] = [f"and {len(names) - MAX_NAMED_FILES} more"]
+    return ", ".join(names) or NONE
 
 
 def describe_device(start: dict) -> str:

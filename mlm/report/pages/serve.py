@@ -25,14 +25,7 @@ class ModelColumn(NamedTuple):
 
 
 def render_html(models: Sequence[ModelColumn], example: str, max_chars: int, has_texts: bool) -> str:
-    """The HTML page.
-
-    Args:
-        models: the columns.
-        example: the text that the page starts with.
-        max_chars: characters of a text.
-        has_texts: whether there are texts to search.
-    """
+    """The HTML page; example: the text that it starts with; has_texts: whether there are texts to search."""
     tasks = {name: title for name, title in TASK_TITLES.items() if has_texts or name not in SEARCH_PAGES}
     if all("predict" in column.unsupported for column in models):
         del tasks["predict"]
@@ -40,11 +33,7 @@ def render_html(models: Sequence[ModelColumn], example: str, max_chars: int, has
 
 
 def render_error(line: str) -> str:
-    """The HTML page of a frame that has nothing to show.
-
-    Args:
-        line: why.
-    """
+    """The HTML page of a frame that has nothing to show; the line says why."""
     return template.render("serve_error.html", line=line)
 
 

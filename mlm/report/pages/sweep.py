@@ -25,7 +25,7 @@ from mlm.base.estimates import read_first_score
 from mlm.base.files import write_text
 from mlm.report import charts, compare, expected_best, figures, milestone_curves, series, table
 from mlm.report.charts import Chart
-from mlm.report.pages import docstring, drawings, run_provenance, table_blocks, template
+from mlm.report.pages import drawings, run_provenance, table_blocks, template
 from mlm.report.table import Column, NamedTable
 
 COST_COLUMNS = (
@@ -39,12 +39,19 @@ COST_COLUMNS = (
 UNREAD = "—"  # in place of a field that a run does not read
 
 
+class DocstringBlock(NamedTuple):
+    """A block of text: prose, whose remaining line breaks are intended, or preformatted lines with aligned columns."""
+
+    text: str
+    preformatted: bool
+
+
 class Findings(NamedTuple):
     """The tables and charts of a sweep."""
 
-    rows: list[dict]
-    columns: Sequence[Column]
-    claims: NamedTable
+    rows: Sequence[dict] = ()
+    columns: Sequence[Column] = ()
+    claims: NamedTable = NamedTable("claims", "", "", (), ())
     tables: Sequence[NamedTable] = ()  # beside these
     charts: Sequence[Chart] = ()
 
@@ -78,13 +85,14 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     )
     tables = [*experiment.tables(results)] if hasattr(experiment, "tables") else []
     for scale, search, searched in iterate_searches(experiment, groups):
-        caption = f"Trials of each row, at rungs {', '.join(f'{rung:g}' for rung in search.rungs)} of its length"
-        cells = expected_best.build_table(searched, search.score)
-        tables.append(NamedTable(f"search-{scale}", f"Search ({scale})", f"{caption}.", *cells))
-    means = "Means over seeds of the models at their milestones."
-    tables.append(
-        NamedTable("milestones", milestone_curves.TOPIC, means, *milestone_curves.build_table(results, group))
+        caption = f"Trials of each row, at rungs {', '.join(f'{rung:g}' for rung in search.rungs)} of its length."
+        content = expected_best.build_table(searched, search.score)
+        tables.append(NamedTable(f"search-{scale}", f"Search ({scale})", caption, *content))
+    caption, content = (
+        "Means over seeds of the models at their milestones.",
+        milestone_curves.build_table(results, group),
     )
+    tables.append(NamedTable("milestones", milestone_curves.TOPIC, caption, *content))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
     return Findings(rows, columns, claims_table, [entry for entry in tables if entry.rows])
 
@@ -94,17 +102,11 @@ def iterate_searches(
 ) -> Iterator[tuple[str, Any, dict[str, expected_best.SearchedRow]]]:
     """The scale, search (mlm/experiment/searches.py) and rows of each search whose choices some groups of runs have."""
     for scale, search in getattr(experiment, "SEARCHES", {}).items():
-        rows = {
-            name: expected_best.SearchedRow(
-                row.chosen,
-                row.ranges,
-                expected_best.fill_scores([trial.scores for trial in row.trials], search.better),
-                search.better,
-            )
-            for name, row in search.rows.items()
-            if name in groups
-            and all(groups[name][0]["config"].get(field) == value for field, value in row.chosen.items())
-        }
+        rows = {}
+        for name, row in search.rows.items():
+            if name in groups and row.chosen.items() <= groups[name][0]["config"].items():
+                score_T = expected_best.fill_scores([trial.scores for trial in row.trials], search.better)
+                rows[name] = expected_best.SearchedRow(row.chosen, row.ranges, score_T, search.better)
         if rows:
             yield scale, search, rows
 
@@ -128,9 +130,7 @@ def write_report(root: Path, experiment, results: Sequence[dict], num_points: in
 
     num_points: of the sweep. Without results the page holds only the experiment's question.
     """
-    findings = (
-        write_files(root, experiment, results) if results else Findings([], [], NamedTable("claims", "", "", [], []))
-    )
+    findings = write_files(root, experiment, results) if results else Findings()
     return write_page(root, experiment, findings, results, num_points)
 
 
@@ -150,7 +150,7 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         "sweep.html",
         question=" ".join(question.split()),
         description=rest.strip(),
-        entries=docstring.parse_entries(rest.strip()),
+        entries=parse_entries(rest.strip()),
         name=name,
         num_finished=len(results),
         num_points=num_points,
@@ -169,6 +169,32 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         vega=drawings.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
     )
+
+
+def parse_entries(text: str) -> list[tuple[str, list[DocstringBlock]]]:
+    """The terms of an experiment's description, each with its blocks of text, whose lines may be rewrapped.
+
+    [] unless every line is "Term   text" or an indented continuation.
+    A line break in prose is intended if the next word would have fitted into the line.
+    """
+    lines, entries, indent = text.splitlines(), [], 0
+    width = max(map(len, lines), default=0)
+    for previous, line in zip(["", *lines], lines, strict=False):
+        match = re.match(r"(\S+) {2,}(?=\S)", line)
+        if match:
+            indent = match.end()
+            entries.append((match[1], []))
+        elif not (entries and line.strip()) or line[:indent].strip():
+            return []
+        blocks, content = entries[-1][1], line[indent:]
+        is_preformatted = re.search(r"\S {2}", content) is not None
+        content = content if is_preformatted else content.strip()
+        if not blocks or blocks[-1].preformatted != is_preformatted:
+            blocks.append(DocstringBlock(content, is_preformatted))
+        else:
+            is_intended = is_preformatted or len(previous) + 1 + len(content.split()[0]) <= width
+            blocks[-1] = DocstringBlock(blocks[-1].text + ("\n" if is_intended else " ") + content, is_preformatted)
+    return entries
 
 
 def split_settings(results: Sequence[dict]) -> tuple[dict, dict]:
@@ -197,25 +223,18 @@ def format_setting(result: dict, name: str) -> str:
 
 def build_score_blocks(results: Sequence[dict], different: dict) -> list[table_blocks.TableBlock]:
     """A row per run: its name, the config fields that differ (class "odd": from the common value), and its scores."""
-    scores = [table.score_column(score, ".4f") for score in charts.select_curve_scores(results)] if results else []
-    error = [Column(f"{column.name}_se", "standard error", column.format) for column in scores[:1]]
-    columns = [*scores[:1], *error, *scores[1:]]
-    heads = [table_blocks.TableCell(add_word_breaks(name), None, "config") for name in different]
-    return build_run_blocks(
-        results,
-        heads,
-        [
-            [
-                table_blocks.TableCell(
-                    text, text, "config" if name == "seed" or common in (None, text) or text == UNREAD else "config odd"
-                )
-                for name, common in different.items()
-                for text in [format_setting(result, name)]
-            ]
-            for result in results
-        ],
-        columns,
-    )
+    columns = [table.score_column(score, ".4f") for score in charts.select_curve_scores(results)] if results else []
+    columns[1:1] = [Column(f"{column.name}_se", "standard error", column.format) for column in columns[:1]]
+    breakable = [re.sub(r"([._])", "\\1\u200b", name) for name in different]  # where the browser may break them
+    heads = [table_blocks.TableCell(name, None, "config") for name in breakable]
+
+    def make_cell(result, name, common):
+        text = format_setting(result, name)
+        is_odd = name != "seed" and common not in (None, text) and text != UNREAD
+        return table_blocks.TableCell(text, text, "config odd" if is_odd else "config")
+
+    cells = [[make_cell(result, *item) for item in different.items()] for result in results]
+    return build_run_blocks(results, heads, cells, columns)
 
 
 def build_cost_blocks(
@@ -224,23 +243,17 @@ def build_cost_blocks(
     """A row per run: its costs, provenance and times; class "odd": a value that less than half of the runs have."""
     times_by_name = {"start (UTC)": provenance.start_times, "end (UTC)": provenance.end_times}
     times_by_name = {name: times for name, times in times_by_name.items() if any(times)}
-    odd = {
-        name: {value for value, groups in groups_by_value.items() if 2 * len(groups) < len(results)}
-        for name, groups_by_value in provenance.mixed.items()
-    }
+
+    def make_cell(name, text):
+        is_odd = name in provenance.mixed and 2 * len(provenance.mixed[name][text]) < len(results)
+        return table_blocks.TableCell(text, text, "config odd" if is_odd else "config")
+
     cells = [
-        [
-            table_blocks.TableCell(text, text, "config odd" if text in odd.get(name, ()) else "config")
-            for name, text in (*run.items(), *((name, times[i]) for name, times in times_by_name.items()))
-        ]
+        [make_cell(*item) for item in (*run.items(), *((name, times[i]) for name, times in times_by_name.items()))]
         for i, run in enumerate(provenance.runs)
     ]
-    return build_run_blocks(
-        results,
-        [table_blocks.TableCell(name, None, "config") for name in (*provenance.mixed, *times_by_name)],
-        cells,
-        COST_COLUMNS,
-    )
+    heads = [table_blocks.TableCell(name, None, "config") for name in (*provenance.mixed, *times_by_name)]
+    return build_run_blocks(results, heads, cells, COST_COLUMNS)
 
 
 def build_run_blocks(
@@ -251,28 +264,13 @@ def build_run_blocks(
 ) -> list[table_blocks.TableBlock]:
     """The blocks of a table of runs: names, cells of text, then numbers; columns without any number are left out."""
     columns = [column for column in columns if any(read_value(result, column.name) is not None for result in results)]
-    names = [Path(result["config"]["workdir"]).name for result in results]
-    heads = [
-        table_blocks.TableCell("run"),
-        *heads,
-        *(table_blocks.TableCell(column.title, None, "number") for column in columns),
-    ]
-    return table_blocks.split_table(
-        heads,
-        [
-            [
-                table_blocks.TableCell(name, name),
-                *text_cells,
-                *(table_blocks.number_cell(read_value(result, column.name), column) for column in columns),
-            ]
-            for name, text_cells, result in zip(names, cells, results, strict=True)
-        ],
-    )
-
-
-def add_word_breaks(name: str) -> str:
-    """A config field with zero-width spaces, at which the browser may break it."""
-    return name.replace(".", ".\u200b").replace("_", "_\u200b")
+    rows = []
+    for result, text_cells in zip(results, cells, strict=True):
+        name = Path(result["config"]["workdir"]).name
+        numbers = [table_blocks.number_cell(read_value(result, column.name), column) for column in columns]
+        rows.append([table_blocks.TableCell(name, name), *text_cells, *numbers])
+    number_heads = [table_blocks.TableCell(column.title, None, "number") for column in columns]
+    return table_blocks.split_table([table_blocks.TableCell("run"), *heads, *number_heads], rows)
 
 
 def read_value(result: dict, name: str) -> float | None:

@@ -10,7 +10,7 @@ from mlm.report import table
 from mlm.report.table import Column
 
 MAX_WIDTH = 144  # characters of a line, in a window of 1280 pixels
-MAX_WORD = 30  # characters of a word before it may be broken
+LONG_WORD = re.compile(r"(\S{30})(?=\S)")  # the browser may break a word after so many characters
 
 
 class TableCell(NamedTuple):
@@ -34,7 +34,9 @@ def split_table(
     """The table in blocks of about equal width, each with the leading columns first; none without rows."""
     if not rows:
         return []
-    heads, *rows = ([cell._replace(text=add_break_points(cell.text)) for cell in row] for row in (heads, *rows))
+    heads, *rows = (
+        [cell._replace(text=LONG_WORD.sub("\\1\u200b", cell.text)) for cell in row] for row in (heads, *rows)
+    )
     widths = [2 + max(cell_width(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     num_leading = num_leading if 2 * sum(widths[:num_leading]) < MAX_WIDTH else 1
     max_width = MAX_WIDTH - sum(widths[:num_leading])
@@ -50,11 +52,6 @@ def split_table(
         TableBlock([heads[i] for i in columns], [[row[i] for i in columns] for row in rows])
         for columns in [(*range(num_leading), *part) for part in parts]
     ]
-
-
-def add_break_points(text: str) -> str:
-    """The text with zero-width spaces, at which the browser may break long words."""
-    return re.sub(rf"(\S{{{MAX_WORD}}})(?=\S)", "\\1\u200b", text)
 
 
 def cell_width(cell: TableCell) -> int:
