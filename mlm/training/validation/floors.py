@@ -58,7 +58,7 @@ def _compute_causal(inputs: FloorInputs):
 
 
 def _compute_causal_window(inputs: FloorInputs):
-    return floor.compute_causal_window_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS)
+    return floor.compute_causal_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS)
 
 
 def _compute_two_stack(inputs: FloorInputs):
@@ -68,7 +68,7 @@ def _compute_two_stack(inputs: FloorInputs):
 
 
 def _compute_two_stack_window(inputs: FloorInputs):
-    backward_floor = floor.compute_backward_window_floor(
+    backward_floor = floor.compute_backward_floor(
         inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS
     )
     return floor.add_floors(_compute_causal_window(inputs), backward_floor)
