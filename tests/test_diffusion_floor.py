@@ -9,7 +9,7 @@ from test_left_floor import LENGTH, TINY, every, tables
 
 from mlm.base.config import Language
 from mlm.base.estimates import compute_ratio
-from mlm.data.language import diffusion_bound, floor, infilling_posterior, posterior
+from mlm.data.language import diffusion_bound, floor, posterior
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import sample_documents
 
@@ -62,7 +62,7 @@ def test_words_filled_in_from_the_left_are_the_enumerated_ones(tables, every):
     words_NxL, _ = every
     few_NxL = words_NxL[::37]
     hidden_NxL = (np.random.default_rng(1).random(few_NxL.shape) < 0.5) & (few_NxL >= 0)
-    known = infilling_posterior.compute_infilling_posterior(TINY, few_NxL, hidden_NxL)
+    known = posterior.compute_infilling_posterior(TINY, few_NxL, hidden_NxL)
     for row, column, log_prob_W in zip(
         known.example_K, known.position_K, posterior.compute_log_probs(TINY, known), strict=True
     ):

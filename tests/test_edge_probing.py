@@ -222,7 +222,7 @@ def test_the_language_s_tags_are_labels_of_single_words(tmp_path):
         config.Config(), {"data.task": "tag", "objective": "edge_probing", "tokenizer.path": "a", "pack.seq_len": 32}
     )
     pack.check(resolution.derive_fields(cfg))
-    examples = list(tags.generate_examples(cfg.data.language, "dev", 3))
+    examples = list(tags.TAG.generate_examples(cfg.data.language, "dev", 3))
     kinds.train_tokenizer(config.Tokenizer("words", 0), [one.texts[0] for one in examples]).save(tmp_path)
     classes, tokenizer = tags.list_labels(cfg.data.language), kinds.load_tokenizer_folder("", str(tmp_path))
     for one, (row,) in zip(examples, preprocessors.encode_edges(examples, tokenizer, cfg, classes), strict=True):

@@ -50,7 +50,7 @@ def test_class_posterior_is_the_enumerated_one(tables):
 
 def test_a_tag_is_the_class_of_the_word_that_is_hidden():
     given = list(TASKS["tag"].generate_examples(LANGUAGE, "dev", 150))
-    labels, first = TASKS["tag"].list_labels(LANGUAGE), synthetic_task.get_first_document(tags.TASK_NUMBER, "dev")
+    labels, first = TASKS["tag"].list_labels(LANGUAGE), TASKS["tag"].get_first_document("dev")
     assert set(labels) == {label for one in given for label in one.label} - {""} and len(labels) == 15
     asked, every = 0, 0
     for one in given:
@@ -131,7 +131,7 @@ def test_the_subject_is_the_head_of_the_verb_s_own_clause(sentence, subject):
 def test_a_question_has_one_answer_and_says_no_more():
     """Over the documents that the questions are drawn from: what is hidden, what is asked, and where the answer is."""
     given = list(TASKS["subject"].generate_examples(LANGUAGE, "dev", 150))
-    first = synthetic_task.get_first_document(subjects.TASK_NUMBER, "dev")
+    first = TASKS["subject"].get_first_document("dev")
     noun, verb = (
         {word for word, kind in zip(GRAMMAR.words, GRAMMAR.kind_W, strict=True) if kind in kinds}
         for kinds in (subjects.NOUNS, subjects.VERBS)
@@ -167,7 +167,7 @@ def test_a_question_has_one_answer_and_says_no_more():
 
 def test_sentences_of_no_one_reading_have_no_subject():
     with pytest.raises(errors.ConfigError, match=r"config.data.language.word_order_prob = 0.9: expected 1, since"):
-        TASKS["subject"].generate_examples(Language(word_order_prob=0.9), "train", 1)
+        next(TASKS["subject"].generate_examples(Language(word_order_prob=0.9), "train", 1))
 
 
 def test_a_language_that_leaves_nothing_to_ask_is_refused(monkeypatch):

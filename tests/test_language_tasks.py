@@ -9,7 +9,7 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import pairs, subjects, synthetic_task, tags, topics
+from mlm.data.language import subjects, synthetic_task, tags, topics
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import sample_documents, sample_latents
 from mlm.data.language.tasks import FORMAT, TASKS
@@ -49,7 +49,7 @@ def test_an_example_depends_on_its_number_alone(task_examples):
 def test_splits_share_no_document(monkeypatch):
     """No number is drawn in two splits or tasks, nor by pretraining."""
     drawn = {}
-    for module in (topics, pairs, tags, subjects):
+    for module in (topics, tags, subjects):
         monkeypatch.setattr(
             module,
             "sample_documents",
@@ -149,7 +149,7 @@ def enumerated_pairs(one_NxT, two_NxT):
 def test_pair_posterior_is_the_enumerated_one(topic_tables):
     words_NxL = sample_documents(TINY, LENGTH, 0, 0, 400)
     given_NxT = np.array([likelihood(topic_tables, words_L) for words_L in words_NxL])
-    known_Nx2 = pairs.compute_pair_posterior(TINY, words_NxL[:200], words_NxL[200:])
+    known_Nx2 = topics.compute_pair_posterior(TINY, words_NxL[:200], words_NxL[200:])
     np.testing.assert_allclose(known_Nx2, enumerated_pairs(given_NxT[:200], given_NxT[200:]))
     assert known_Nx2.std(0).min() > 0.05
 
@@ -162,7 +162,7 @@ def test_a_pair_s_topics_are_drawn_as_its_posterior_has_them():
     topic_2xN = np.array(
         [
             topics.compute_topic_posterior(
-                grammar.hmm, synthetic_task.encode_passages(grammar, texts, pairs.MAX_WORDS)[0]
+                grammar.hmm, synthetic_task.encode_passages(grammar, texts, topics.MAX_PAIR_WORDS)[0]
             ).argmax(1)
             for texts in zip(*(one.texts for one in given), strict=True)
         ]

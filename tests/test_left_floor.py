@@ -73,7 +73,7 @@ def test_every_next_token_is_the_enumerated_one(tables, every):
 def test_every_next_token_given_a_window_is_the_enumerated_one(tables, every, window):
     words_NxL, _ = every
     assert_enumerated(
-        tables, words_NxL, causal_posterior.compute_causal_window_posterior(TINY, words_NxL, LENGTH, window), window
+        tables, words_NxL, causal_posterior.compute_causal_posterior(TINY, words_NxL, LENGTH, window), window
     )
 
 
@@ -156,29 +156,27 @@ def test_the_less_a_model_sees_the_higher_its_floor(default):
     hmm, words_NxL = default
     rising = [
         floor.compute_causal_floor(hmm, words_NxL, 126),
-        *[floor.compute_causal_window_floor(hmm, words_NxL, 126, window) for window in (10, 3, 1)],
+        *[floor.compute_causal_floor(hmm, words_NxL, 126, window) for window in (10, 3, 1)],
     ]
     for less, more in itertools.pairwise(rising):
         gap, error = compute_ratio(more.nats_N - less.nats_N, less.count_N)
         assert gap > max(0.05, 3 * error)
-    wide = floor.compute_causal_window_floor(hmm, words_NxL[:4], 126, 126)
+    wide = floor.compute_causal_floor(hmm, words_NxL[:4], 126, 126)
     np.testing.assert_allclose(wide.nats_N, rising[0].nats_N[:4], rtol=1e-6)
 
 
 def test_where_a_row_lies_and_its_batch_change_nothing(default, monkeypatch):
     hmm, words_NxL = default
     few_NxL = words_NxL[:10]
-    whole, near = floor.compute_causal_floor(hmm, few_NxL, 126), floor.compute_causal_window_floor(hmm, few_NxL, 126, 3)
+    whole, near = floor.compute_causal_floor(hmm, few_NxL, 126), floor.compute_causal_floor(hmm, few_NxL, 126, 3)
     monkeypatch.setattr(causal_posterior, "EXAMPLE_BATCH", 7)
     monkeypatch.setattr(causal_posterior, "WINDOW_BATCH", 100)
     np.testing.assert_allclose(floor.compute_causal_floor(hmm, few_NxL[:, 1:-1], 126).nats_N, whole.nats_N, rtol=1e-6)
-    np.testing.assert_allclose(
-        floor.compute_causal_window_floor(hmm, few_NxL[:, 1:-1], 126, 3).nats_N, near.nats_N, rtol=1e-6
-    )
+    np.testing.assert_allclose(floor.compute_causal_floor(hmm, few_NxL[:, 1:-1], 126, 3).nats_N, near.nats_N, rtol=1e-6)
 
 
 def left_window_loss(hmm, words_NxL, length):
-    return floor.compute_causal_window_floor(hmm, words_NxL, length, 3)
+    return floor.compute_causal_floor(hmm, words_NxL, length, 3)
 
 
 @pytest.mark.parametrize("broken", ["order", "cut", "long", "twice", "empty"])

@@ -10,7 +10,7 @@ from test_loss_decomposition import data
 
 from mlm.base import fields, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import causal_posterior, diffusion_bound, grammar, infilling_posterior, posterior
+from mlm.data.language import causal_posterior, diffusion_bound, grammar, posterior
 from mlm.evaluation import loss_decomposition
 from mlm.training.run import trained_run
 from mlm.training.step import program
@@ -74,7 +74,7 @@ def exact(cfg, rows, language, case, hidden_NxL):
             of, entry_W = causal_posterior.add_end_state(hmm), [*words_W, {"left": SEP, "right": CLS}[what]]
             place_K = known.position_K - 1 if what == "left" else ids_NxL.shape[1] - known.position_K
         else:
-            see = {"rest": posterior.compute_posterior, "filled": infilling_posterior.compute_infilling_posterior}[what]
+            see = {"rest": posterior.compute_posterior, "filled": posterior.compute_infilling_posterior}[what]
             known = see(hmm, words_NxL, hidden_NxL)
             of, entry_W, place_K = hmm, words_W, known.position_K - case.moved
         logits_NxLxV[known.example_K[:, None], place_K[:, None], entry_W] = np.maximum(

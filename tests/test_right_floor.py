@@ -26,7 +26,7 @@ def test_every_word_before_is_the_enumerated_one(tables, every, window):
     known = (
         causal_posterior.compute_backward_posterior(TINY, words_NxL, LENGTH)
         if window == LENGTH
-        else causal_posterior.compute_backward_window_posterior(TINY, words_NxL, LENGTH, window)
+        else causal_posterior.compute_backward_posterior(TINY, words_NxL, LENGTH, window)
     )
     log_prob_KxW, tokens_NxP = (
         posterior.compute_log_probs(causal_posterior.add_end_state(TINY), known),
@@ -56,10 +56,7 @@ def test_a_documents_losses_add_up_to_its_probability_from_either_side(every):
 def test_of_whole_rows_both_sides_agree_and_a_window_sees_less(default):
     hmm, words_NxL = default
     few_NxL = words_NxL[:8]
-    whole, near = (
-        floor.compute_backward_floor(hmm, few_NxL, 126),
-        floor.compute_backward_window_floor(hmm, few_NxL, 126, 2),
-    )
+    whole, near = (floor.compute_backward_floor(hmm, few_NxL, 126), floor.compute_backward_floor(hmm, few_NxL, 126, 2))
     np.testing.assert_allclose(whole.nats_N, floor.compute_causal_floor(hmm, few_NxL, 126).nats_N, atol=1e-3)
     gap, error = compute_ratio(near.nats_N - whole.nats_N, whole.count_N)
     assert gap > max(0.05, 3 * error)

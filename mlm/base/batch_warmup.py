@@ -19,12 +19,8 @@ from mlm.base import config, errors, types
 
 def check(train: config.Train) -> None:
     """Raises ConfigError for a batch-size warm-up that no run could use."""
-    errors.require(
-        not train.batch_warmup_fraction or train.grad_accum_steps > 1,
-        "config.train.batch_warmup_fraction",
-        train.batch_warmup_fraction,
-        "0, or config.train.grad_accum_steps above 1: a smaller batch has fewer microbatches",
-    )
+    fraction, expected = train.batch_warmup_fraction, "0, or config.train.grad_accum_steps above 1"
+    errors.require(not fraction or train.grad_accum_steps > 1, "config.train.batch_warmup_fraction", fraction, expected)
 
 
 def count_microbatches(train: config.Train, step: Any) -> Any:

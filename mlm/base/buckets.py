@@ -47,18 +47,16 @@ def make_path(*parts: PurePath | str) -> Any:
 def check_access(field: str, path: str, schemes: Sequence[str], *, writable: bool) -> None:
     """Checks that this machine can read the bucket of a path or, if `writable`, write to it; leaves no object there.
 
-    Raises:
-        ConfigError: the path's scheme is not among `schemes`.
-        BucketAccessError: the scheme's library is missing, or the bucket cannot be accessed.
+    Raises ConfigError if the path's scheme is not among `schemes`, BucketAccessError if the scheme's library is missing
+    or the bucket cannot be accessed.
     """
     scheme, _, rest = path.partition(":")
     rest = rest.lstrip("/")
     matches = difflib.get_close_matches(scheme.lower(), schemes, n=1)
     suggestion = f"{matches[0]}://{rest}" if matches and rest else ""
     kinds = ["a folder on a disk", *(f"{name}://BUCKET/FOLDER" for name in schemes)]
-    errors.require(
-        path == suggestion, field, path, " or ".join(kinds) + (f"; did you mean {suggestion!r}?" if suggestion else "")
-    )
+    hint = f"; did you mean {suggestion!r}?" if suggestion else ""
+    errors.require(path == suggestion, field, path, " or ".join(kinds) + hint)
     bucket = rest.partition("/")[0]
     if not extras.is_installed(LIBRARIES[scheme]):
         raise BucketAccessError(f"{field} = {path!r}: expected {extras.format_hint(LIBRARIES[scheme], scheme)}")
@@ -67,9 +65,8 @@ def check_access(field: str, path: str, schemes: Sequence[str], *, writable: boo
     except (BucketError, FileNotFoundError) as error:
         missing = isinstance(error, FileNotFoundError)
         reason = "no such bucket" if missing else errors.first_line(error.__cause__ or error)
-        raise BucketAccessError(
-            f"{field} = {path!r}: expected a bucket to {'write to' if writable else 'read'} ({reason})"
-        ) from None
+        use = "write to" if writable else "read"
+        raise BucketAccessError(f"{field} = {path!r}: expected a bucket to {use} ({reason})") from None
 
 
 @functools.lru_cache

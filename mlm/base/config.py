@@ -43,6 +43,9 @@ class Role(enum.Enum):
     HOST = "host"  # none reads it
 
 
+TRACED, HOST = Role.TRACED, Role.HOST
+
+
 class Facts(TypedDict, total=False):
     """What a declaration may say of a field beside its default and help.
 
@@ -107,9 +110,7 @@ class Language:
         1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform", bounds=Bounds(0, 100)
     )
     word_order_prob: float = field(
-        1.0,
-        "probability that a word has the class that its position requires; 0: word order carries no information",
-        bounds=FRACTION,
+        1.0, "probability that a word has the class that its position requires; 0: order tells nothing", bounds=FRACTION
     )
     agreement_prob: float = field(1.0, "probability that a verb agrees with its subject in number", bounds=FRACTION)
     modifier_prob: float = field(
@@ -117,29 +118,25 @@ class Language:
     )
     modifier_continue_prob: float = field(
         0.45,
-        "probability that another modifier follows a modifier",
+        "probability that a modifier follows another",
         bounds=FRACTION_BELOW_1,
         unless={"data.language.modifier_prob": 0.0},
     )
     attractor_prob: float = field(
         0.5,
-        "probability that a noun inside a modifier differs in number from the subject",
+        "probability that a noun in a modifier differs from the subject's number",
         bounds=FRACTION,
         unless={"data.language.modifier_prob": 0.0},
     )
     topic_strength: float = field(
-        3.0,
-        "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: topics have no effect",
-        bounds=Bounds(0, 100),
+        3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: no effect", bounds=Bounds(0, 100)
     )
     protagonist_prob: float = field(
-        0.4,
-        "probability that a subject is a name instead of a noun; half of it in other positions",
-        bounds=FRACTION_BELOW_1,
+        0.4, "probability that a subject is a name, not a noun; half of it in other positions", bounds=FRACTION_BELOW_1
     )
     recall_prob: float = field(
         0.9,
-        "probability that a name is the protagonist's; else it is a random name",
+        "probability that a name is the protagonist's; else it is any",
         bounds=FRACTION,
         unless={"data.language.protagonist_prob": 0.0},
     )
@@ -248,9 +245,7 @@ class Data:
         when={"data.corpus": "text"},
     )
     validation_path: str = field(
-        "",
-        "text: held-out files, as globs; empty: data.validation_fraction of the documents in data.path",
-        when={"data.corpus": "text"},
+        "", "text: held-out files, as globs; empty: data.validation_fraction of data.path", when={"data.corpus": "text"}
     )
     text_column: str = field(
         "text",  # as mlm/data/text/records.py's default
@@ -261,7 +256,7 @@ class Data:
     )
     word_separator: str = field(
         "",
-        "text: a character that a segmenter has put between the words of a script without spaces; read as a space",
+        "text: a character between the words of a script without spaces; read as a space",
         when={"data.corpus": "text"},
     )
     document_boundary: str = field(
@@ -296,16 +291,14 @@ class Data:
     )
     task: str = field(
         "",
-        'task: name of a task in mlm/data/tasks/task_specs.py, or "own" for a task that data.labelled describes',
+        'task: a name in mlm/data/tasks/task_specs.py, or "own": data.labelled describes it',
         when={"data.corpus": "task"},
     )
     task_path: str = field(
         "", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when={"data.corpus": "task"}
     )
     parallel_path: str = field(
-        "",
-        "parallel: folder of its files; empty: sentence pairs generated from the built-in language",
-        when={"data.corpus": "parallel"},
+        "", "parallel: folder of its files; empty: pairs of the built-in language", when={"data.corpus": "parallel"}
     )
     cache_dir: str = setting(
         "runs/cache", "folder for tokenizers and packed examples, shared by all runs", is_path=True
@@ -354,10 +347,7 @@ class Pack:
     )
     seq_len: int = field(128, "sequence length in tokens; multiple_choice: of each choice", bounds=Bounds(8, 2**16 - 1))
     source_len: int = field(
-        0,
-        "parallel: source length in tokens; 0: as seq_len",
-        bounds=Bounds(8, 2**16 - 1),
-        when={"data.corpus": "parallel"},
+        0, "parallel: tokens of a source; 0: as seq_len", bounds=Bounds(8, 2**16 - 1), when={"data.corpus": "parallel"}
     )
     isolate_documents: bool = field(
         True,
@@ -382,20 +372,20 @@ class Mask:
         0.15,
         "masking rate: share of an example's tokens that is masked; with a schedule, at step 0",
         bounds=OPEN_FRACTION,
-        role=Role.TRACED,
+        role=TRACED,
     )
     schedule: str = field(
         "constant",
         "masking rate over train.steps: constant | linear | cosine (half a period)",
         choices=("constant", "linear", "cosine"),
-        role=Role.TRACED,
+        role=TRACED,
     )
     final_rate: float = field(
         0.0,
-        "linear, cosine: masking rate one step after the last",
+        "linear, cosine: rate one step after the last",
         bounds=FRACTION_BELOW_1,
         when={"mask.schedule": ("linear", "cosine")},
-        role=Role.TRACED,
+        role=TRACED,
     )
     max_rate: float = setting(
         0.0,
@@ -404,12 +394,11 @@ class Mask:
         bounds=OPEN_FRACTION,
     )
     predict_rate: float = field(
-        0.0, "share of an example's tokens that is predicted; 0: all masked tokens", bounds=FRACTION, role=Role.TRACED
+        0.0, "share of an example's tokens that is predicted; 0: all masked tokens", bounds=FRACTION, role=TRACED
     )
     masks_per_example: int = field(
         0,
-        "number of disjoint masks of each example in a step, with one forward pass each; 0: predict_rate / rate, "
-        "rounded up",
+        "disjoint masks of an example in a step, one forward pass each; 0: predict_rate / rate, rounded up",
         bounds=Bounds(1),
     )
     static_masks: int = field(
@@ -417,7 +406,7 @@ class Mask:
         "static masking: number of fixed masks of each example, used in turn by epoch; 0: dynamic masking (new masks "
         "at every step)",
         bounds=Bounds(0),
-        role=Role.TRACED,
+        role=TRACED,
     )
     unit: str = field(
         "token",
@@ -426,17 +415,17 @@ class Mask:
         choices=("token", "word", "span"),
     )
     mask_token_prob: float = field(
-        0.8, "probability that a masked token is replaced by [MASK]", bounds=FRACTION, role=Role.TRACED
+        0.8, "probability that a masked token is replaced by [MASK]", bounds=FRACTION, role=TRACED
     )
     random_token_prob: float = field(
         0.1,
-        "probability that a masked token is replaced by a random token; the remaining ones stay unchanged",
+        "probability that a masked token becomes a random one; the rest stay unchanged",
         bounds=FRACTION,
-        role=Role.TRACED,
+        role=TRACED,
     )
     random_token_from: str = field(
         "unigram",
-        "distribution of random tokens: unigram (as frequent as in the train split) | uniform",
+        "random tokens: unigram (as frequent as in the train split) | uniform",
         choices=("unigram", "uniform"),
     )
     mask_unk: bool = field(False, "training may mask [UNK], as BERT's code does; evaluation never masks it")
@@ -447,10 +436,10 @@ class Hybrid:
     """Objective hybrid: how masked and causal examples are mixed."""
 
     causal_fraction: float = field(
-        0.0625, "share of a batch's examples that are causal; the others are masked", bounds=FRACTION, role=Role.TRACED
+        0.0625, "share of a batch's examples that are causal; the others are masked", bounds=FRACTION, role=TRACED
     )
     causal_first_fraction: float = field(
-        0.0, "share of the steps, at the start, in which all examples are causal", bounds=FRACTION, role=Role.TRACED
+        0.0, "share of the steps, at the start, in which all examples are causal", bounds=FRACTION, role=TRACED
     )
 
 
@@ -460,11 +449,11 @@ class ReplacedTokenDetection:
 
     generator_size: float = field(
         0.25,
-        "the generator's width, heads and hidden units, as a fraction of the discriminator's",
+        "the generator's width, heads and hidden units, as a share of the discriminator's",
         bounds=FRACTION_ABOVE_0,
     )
     discriminator_weight: float = field(
-        50.0, "weight of the discriminator's loss; the generator's has weight 1", bounds=Bounds(0), role=Role.TRACED
+        50.0, "weight of the discriminator's loss; the generator's has weight 1", bounds=Bounds(0), role=TRACED
     )
 
 
@@ -481,7 +470,7 @@ class Model:
     size: str = field("tiny", "named size of mlm/models/sizes.py; it sets the size fields below that are 0")
     num_layers: int = field(
         0,
-        "number of layers; encoder_decoder: of encoder and decoder each (a gru decoder has one). 0: from model.size",
+        "number of layers; encoder_decoder: of each of the two (a gru decoder has one). 0: from model.size",
         bounds=Bounds(1),
     )
     width: int = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size", bounds=Bounds(1))
@@ -521,7 +510,7 @@ class Model:
     )
     norm: str = field(
         "layernorm",
-        "every norm: layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)",
+        "every norm: layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich)",
         choices=("layernorm", "rmsnorm"),
     )
     norm_placement: str = field(
@@ -554,7 +543,7 @@ class Model:
     )
     layer_scale: float = field(
         0.0,
-        "initial value of a learned factor of each entry of a sublayer's output (Touvron et al. 2021); 0: none",
+        "initial value of a learned factor of a sublayer's outputs (Touvron et al. 2021); 0: none",
         bounds=Bounds(0, 100),
     )
     qk_norm: bool = field(
@@ -579,7 +568,7 @@ class Model:
     )
     tie_embeddings: bool = field(
         True,
-        "the output layer's table is that of the token embeddings; false: it has a table of its own",
+        "the output layer has the table of the token embeddings; false: its own",
         unless={"model.family": "encoder_decoder"},
     )
     positions: str = field(
@@ -590,10 +579,7 @@ class Model:
         choices=("learned", "sinusoidal", "rotary", "alibi", "relative"),
     )
     rope_theta: float = field(
-        10_000.0,
-        "rotary: base of the angles (Su et al. 2021)",
-        bounds=Bounds(1, 1e12),
-        when={"model.positions": "rotary"},
+        10_000.0, "rotary: base of the angles", bounds=Bounds(1, 1e12), when={"model.positions": "rotary"}
     )
     local_window: int = field(
         0,
@@ -622,10 +608,7 @@ class Model:
     )
     max_positions: int = field(512, "transformer: longest sequence, in tokens", bounds=Bounds(1))
     type_vocab_size: int = field(
-        2,
-        "number of token types (segment embeddings); 0: none",
-        bounds=Bounds(0),
-        unless={"model.family": "encoder_decoder"},
+        2, "token types (segment embeddings); 0: none", bounds=Bounds(0), unless={"model.family": "encoder_decoder"}
     )
     dropout: float = field(
         -1.0,
@@ -646,7 +629,7 @@ class Model:
     )
     depth_scaled_init: bool = field(
         False,
-        "the last matrix of each sublayer starts with init_std / sqrt(2 * num_layers) (Megatron, Shoeybi et al. 2019)",
+        "the last matrix of a sublayer starts with init_std / sqrt(2 * num_layers) (Megatron, Shoeybi et al. 2019)",
     )
     dtype: str = field(
         "float32",
@@ -656,7 +639,7 @@ class Model:
     )
     scan_unroll: int = field(
         0,
-        "layers unrolled in an iteration of the scan over layers; 0: all (fast on CPU), 1: none (compiles fast)",
+        "layers unrolled in an iteration of the scan over layers; 0: all (fast), 1: none (compiles fast)",
         bounds=Bounds(0),
     )
     rnn_unroll: int = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence", bounds=Bounds(1))
@@ -692,7 +675,7 @@ class Optim:
         "(mlm/training/run/default_recipe.py). adafactor's is "
         "relative to the size of each tensor",
         bounds=POSITIVE,
-        role=Role.TRACED,
+        role=TRACED,
     )
     schedule: str = field(
         "linear",
@@ -701,15 +684,10 @@ class Optim:
         choices=("linear", "cosine", "wsd", "constant", "inverse_sqrt"),
     )
     warmup_fraction: float = field(
-        -1.0,
-        "share of the steps with warmup; -1: by family, width and start (mlm/training/run/default_recipe.py)",
-        bounds=FRACTION,
+        -1.0, "share of the steps with warmup; -1: by family, width and start (default_recipe.py)", bounds=FRACTION
     )
     decay_fraction: float = field(
-        0.1,
-        "wsd: share of the steps, at the end, in which the learning rate decays",
-        bounds=FRACTION,
-        when={"optim.schedule": "wsd"},
+        0.1, "wsd: share of the steps, at the end, in which it decays", bounds=FRACTION, when={"optim.schedule": "wsd"}
     )
     decay_shape: str = field(
         "linear",
@@ -724,9 +702,7 @@ class Optim:
         unless={"optim.schedule": ("constant", "inverse_sqrt")},
     )
     b1: float = field(
-        0.9,
-        "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW for the other parameters",
-        bounds=FRACTION_BELOW_1,
+        0.9, "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW", bounds=FRACTION_BELOW_1
     )
     b2: float = field(
         0.98,
@@ -739,10 +715,7 @@ class Optim:
     )
     muon_momentum: float = field(0.95, "muon: decay of the momentum that it orthogonalizes", bounds=FRACTION_BELOW_1)
     weight_decay: float = field(
-        0.01,
-        "weight decay, times the learning rate, of the parameters in decay_groups",
-        bounds=Bounds(0),
-        role=Role.TRACED,
+        0.01, "weight decay, times the learning rate, of decay_groups", bounds=Bounds(0), role=TRACED
     )
     decay_groups: str = field(
         "matrices,embeddings",
@@ -770,8 +743,7 @@ class Optim:
     )
     average_checkpoints: int = field(
         0,
-        "the final parameters are the mean of this many checkpoints, the last of them at the end; 0: those of the "
-        "last step",
+        "the final parameters are the mean of this many checkpoints, the last at the end; 0: of the last step",
         bounds=Bounds(0),
     )
     average_every: int = field(
@@ -800,7 +772,7 @@ class Init:
     )
     hub_sha256: str = field(
         "",
-        "expected SHA-256 of that folder's config.json, weights and vocabulary; empty: any (a run records it)",
+        "expected SHA-256 of that folder's config, weights and vocabulary; empty: any (recorded)",
         unless={"init.hub": ""},
     )
 
@@ -847,9 +819,7 @@ class Finetune:
         768, "tagging with head bilstm: units of each direction", bounds=Bounds(1), when={"finetune.head": "bilstm"}
     )
     max_layer: int = field(
-        -1,
-        "edge_probing: the probe mixes layers 0 (embeddings) to this one; -1: up to the last layer",
-        bounds=Bounds(-1),
+        -1, "edge_probing: the probe mixes layers 0 (embeddings) to this one; -1: to the last", bounds=Bounds(-1)
     )
 
 
@@ -857,41 +827,21 @@ class Finetune:
 class Downstream:
     """Tasks that the model is fine-tuned on when its training ends: a grid for each, selected on the dev split."""
 
-    tasks: str = setting(
-        "",
-        "tasks of mlm/data/tasks/task_specs.py, separated by commas; empty: none",
-        unless={"model.family": "encoder_decoder"},
-    )
-    path: str = setting(
-        "",
-        "folder with one folder of files for each task, of the task's name",
-        is_path=True,
-        unless={"downstream.tasks": ""},
-    )
+    tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.py, with commas; empty: none")
+    path: str = setting("", "folder with one folder of files for each task, of the task's name", is_path=True)
     learning_rates: tuple[float, ...] = setting(
         (),
         "learning rates to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model",
         bounds=POSITIVE,
-        unless={"downstream.tasks": ""},
     )
-    epochs: tuple[float, ...] = setting(
-        (3.0,), "numbers of epochs to try", bounds=POSITIVE, unless={"downstream.tasks": ""}
-    )
-    batch_sizes: tuple[int, ...] = setting(
-        (32,), "batch sizes to try", bounds=POSITIVE, unless={"downstream.tasks": ""}
-    )
-    seeds: int = setting(
-        1,
-        "number of random seeds for each point of the grid",
-        bounds=Bounds(1, 10_000),
-        unless={"downstream.tasks": ""},
-    )
+    epochs: tuple[float, ...] = setting((3.0,), "numbers of epochs to try", bounds=POSITIVE)
+    batch_sizes: tuple[int, ...] = setting((32,), "batch sizes to try", bounds=POSITIVE)
+    seeds: int = setting(1, "number of random seeds for each point of the grid", bounds=Bounds(1, 10_000))
     variants: str = setting(
         "",
         "settings to compare, separated by commas, each a column of the table: fields as NAME=VALUE separated "
         "by spaces, such as finetune.trainable_layers=0; from_scratch: random initial parameters; empty: the plain "
         "recipe",
-        unless={"downstream.tasks": ""},
     )
 
 
@@ -902,10 +852,7 @@ class Train:
     steps: int = field(1000, "number of updates", bounds=Bounds(1))
     batch_size: int = field(32, "examples of an update, over all devices", bounds=Bounds(1))
     group_by_length: bool = field(
-        True,
-        "tasks: sort the examples of eight batches by length, so that batches have little padding",
-        when={"data.corpus": "task"},
-        role=Role.HOST,
+        True, "tasks: eight batches are sorted by length, for little padding", when={"data.corpus": "task"}, role=HOST
     )
     grad_accum_steps: int = field(
         1, "gradient accumulation: number of microbatches that a batch is split into", bounds=Bounds(1)
@@ -923,26 +870,24 @@ class Train:
         bounds=FRACTION_ABOVE_0,
         unless={"train.batch_warmup_fraction": 0.0},
     )
-    eval_every: int = setting(0, "steps between evaluations; 0: only at the end", bounds=Bounds(0), role=Role.HOST)
-    checkpoint_every: int = setting(500, "steps between checkpoints", bounds=Bounds(1), role=Role.HOST)
+    eval_every: int = setting(0, "steps between evaluations; 0: only at the end", bounds=Bounds(0), role=HOST)
+    checkpoint_every: int = setting(500, "steps between checkpoints", bounds=Bounds(1), role=HOST)
     milestones: str = setting(
         "",
         "moments at which the parameters are kept for good, beside the newest two checkpoints: log:24 (so many, evenly "
         "spaced in the logarithm of the step) | steps (100,1000) | words read, repetitions counted (500kw,1Mw) | "
         "babylm (1, 2, ... 10, 20, ... 100, 200, ... million words); empty: none",
-        role=Role.HOST,
+        role=HOST,
     )
-    log_every: int = setting(50, "steps between log lines", bounds=Bounds(1), role=Role.HOST)
+    log_every: int = setting(50, "steps between log lines", bounds=Bounds(1), role=HOST)
     profile: str = setting(
         "",
         "STEP:STEPS traces so many steps from this one on with JAX's profiler, in the run's directory, such as 100:5; "
         "empty: none",
-        role=Role.HOST,
+        role=HOST,
     )
     trackers: str = setting(
-        "tensorboard",
-        "where metrics go besides metrics.jsonl, separated by commas: tensorboard | wandb | mlflow; empty: nowhere",
-        role=Role.HOST,
+        "tensorboard", "metrics also go to, with commas: tensorboard | wandb | mlflow; empty: nowhere", role=HOST
     )
 
 
@@ -954,21 +899,21 @@ class Eval:
         0.15, "masking rate of the evaluation, all by [MASK]; the same for every model", bounds=OPEN_FRACTION
     )
     mask_rates: tuple[float, ...] = field(
-        (), "more masking rates to evaluate at when the run ends", bounds=OPEN_FRACTION, role=Role.HOST
+        (), "more masking rates to evaluate at when the run ends", bounds=OPEN_FRACTION, role=HOST
     )
-    mask_seed: int = field(1234, "random seed of the evaluation's masks", bounds=SEED, role=Role.HOST)
+    mask_seed: int = field(1234, "random seed of the evaluation's masks", bounds=SEED, role=HOST)
     batch_size: int = setting(64, "examples of an evaluation batch", bounds=Bounds(1))
-    max_examples: int = field(0, "number of held-out examples to evaluate; 0: all", bounds=Bounds(0), role=Role.HOST)
+    max_examples: int = field(0, "number of held-out examples to evaluate; 0: all", bounds=Bounds(0), role=HOST)
     ngram_order: int = field(
         0,
         "causal: compare with Kneser-Ney n-gram models of order 2 up to this one, from the train split; 0: none",
         bounds=Bounds(0),
         when={"model.directionality": "causal"},
-        role=Role.HOST,
+        role=HOST,
     )
     anisotropy: bool = setting(
         False,
-        "at the end, measure anisotropy and self-similarity of the states (Ethayarajh 2019)",
+        "at the end, anisotropy and self-similarity of the states (Ethayarajh 2019)",
         unless={"model.family": "encoder_decoder"},
     )
     beams: tuple[float, ...] = setting(
@@ -977,7 +922,7 @@ class Eval:
         "there is none) are translated with each",
         bounds=Bounds(1, MAX_BEAMS),
         when={"data.corpus": "parallel"},
-        role=Role.HOST,
+        role=HOST,
     )
     bleu_tokenizer: str = setting(
         "13a",
@@ -985,7 +930,7 @@ class Eval:
         "(it is downloaded)",
         choices=("13a", "zh", "ja-mecab", "char", "flores200"),
         when={"data.corpus": "parallel"},
-        role=Role.HOST,
+        role=HOST,
     )
     context_range: bool = setting(
         False,
@@ -993,14 +938,14 @@ class Eval:
         "by sequence length",
         when={"model.directionality": "causal"},
         unless={"model.family": "encoder_decoder"},
-        role=Role.HOST,
+        role=HOST,
     )
     baseline: str = setting(
         "",
         "classification: a classifier without a network whose score on dev stands beside the fine-tuned one: tfidf "
         "(TF-IDF with logistic regression; the extra baseline); empty: none",
         choices=("tfidf",),
-        role=Role.HOST,
+        role=HOST,
     )
     sts: str = setting(
         "",
@@ -1037,10 +982,8 @@ class Parallel:
 class Config:
     """All fields of a run; the command line sets them as NAME=VALUE."""
 
-    seed: int = field(0, "random seed of initialization, data order, masks and dropout", bounds=SEED, role=Role.TRACED)
-    workdir: str = setting(
-        "runs/base", "directory of the run: checkpoints, metrics, result", is_path=True, role=Role.HOST
-    )
+    seed: int = field(0, "random seed of initialization, data order, masks and dropout", bounds=SEED, role=TRACED)
+    workdir: str = setting("runs/base", "directory of the run: checkpoints, metrics, result", is_path=True, role=HOST)
     objective: str = field(
         "mlm",
         "pretraining: mlm (masked tokens, BERT) | nsp (mlm and next-sentence prediction) | causal (next token, GPT) | "
@@ -1056,9 +999,11 @@ class Config:
     replaced_token_detection: ReplacedTokenDetection = subsection(ReplacedTokenDetection)
     model: Model = subsection(Model)
     optim: Optim = subsection(Optim)
-    init: Init = subsection(Init, role=Role.HOST)
+    init: Init = subsection(Init, role=HOST)
     finetune: Finetune = subsection(Finetune)
-    downstream: Downstream = subsection(Downstream, role=Role.HOST)
+    downstream: Downstream = subsection(
+        Downstream, unless={"downstream.tasks": "", "model.family": "encoder_decoder"}, role=HOST
+    )
     train: Train = subsection(Train)
     eval: Eval = subsection(Eval)
     parallel: Parallel = subsection(Parallel)

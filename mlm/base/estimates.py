@@ -67,9 +67,8 @@ def _matthews(correct: Sum, *rest: Sum) -> Sum:
     """
     *counts, weight = rest
     predicted_K, label_K = counts[: len(counts) // 2], counts[len(counts) // 2 :]
-    covariance = correct * weight - sum(
-        predicted * label for predicted, label in zip(predicted_K, label_K, strict=True)
-    )
+    products = (predicted * label for predicted, label in zip(predicted_K, label_K, strict=True))
+    covariance = correct * weight - sum(products)
     variance_x, variance_y = (sum(count * (weight - count) for count in count_K) for count_K in (predicted_K, label_K))
     varies = np.minimum(np.real(variance_x), np.real(variance_y)) > ROUNDING * np.real(weight) ** 2
     return _ratio(covariance, np.sqrt(np.where(varies, variance_x * variance_y, 1)), varies)
@@ -78,9 +77,8 @@ def _matthews(correct: Sum, *rest: Sum) -> Sum:
 def _pearson(x: Sum, y: Sum, xx: Sum, yy: Sum, xy: Sum, weight: Sum) -> Sum:
     """Pearson's correlation from the sums of two values, their squares and their product; 0 if a value is constant."""
     variance_x, variance_y = weight * xx - x * x, weight * yy - y * y
-    varies = (np.real(variance_x) > ROUNDING * np.real(weight * xx)) & (
-        np.real(variance_y) > ROUNDING * np.real(weight * yy)
-    )
+    varies_x = np.real(variance_x) > ROUNDING * np.real(weight * xx)
+    varies = varies_x & (np.real(variance_y) > ROUNDING * np.real(weight * yy))
     return _ratio(weight * xy - x * y, np.sqrt(np.where(varies, variance_x * variance_y, 1)), varies)
 
 

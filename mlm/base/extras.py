@@ -8,17 +8,10 @@ from mlm.base import errors
 
 
 def import_extra(module: str, extra: str, field: str) -> ModuleType:
-    """Imports a module of a package that an extra installs.
+    """Imports a module, by its dotted name, of a package that an extra of mlm installs.
 
-    Call it before the work whose result needs the package.
-
-    Args:
-        module: The module's dotted name.
-        extra: The extra of mlm that installs it.
-        field: What needs it: a command, a config field with its value, a path.
-
-    Raises:
-        ConfigError: The package, or one that it needs, is not installed.
+    Call it before the work whose result needs the package. field: what needs it: a command, a config field with its
+    value, a path. Raises ConfigError if the package, or one that it needs, is not installed.
     """
     try:
         return importlib.import_module(module)

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args
 
 from mlm.base import files, text_files
 from mlm.base.config import Bounds, Config
@@ -65,13 +65,15 @@ def list_declarations(
     outer_facts: what is true of the section as a whole.
     """
     for field in dataclasses.fields(section):
+        kind, name = cast(Any, field.type), prefix + field.name
         conditions = {key: {**outer_facts.get(key, {}), **field.metadata.get(key, {})} for key in ("when", "unless")}
-        kind: Any = field.type
+        for condition in conditions.values():
+            condition.pop(name, None)  # of its section
         facts = {**outer_facts, **field.metadata, **conditions}
         if hasattr(kind, "__dataclass_fields__"):
-            yield from list_declarations(kind, f"{prefix}{field.name}.", facts)
+            yield from list_declarations(kind, f"{name}.", facts)
         else:
-            yield prefix + field.name, Declaration(field.default, (*get_args(kind), kind)[0], facts)
+            yield name, Declaration(field.default, (*get_args(kind), kind)[0], facts)
 
 
 DECLARATIONS = dict(list_declarations(Config))
@@ -227,21 +229,16 @@ def check_format(saved: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError unless this version reads the files of a run with the identity `saved`."""
     version = saved.get("format", 1)
     if version != RUN_FORMAT:
-        age = "an earlier" if version < RUN_FORMAT else "a later"
-        raise ConfigError(
-            f"{where} was made by {age} version of mlm (run format {version}, this one reads "
-            f"{RUN_FORMAT}): use that version, or train it again"
-        )
+        maker = f"{'an earlier' if version < RUN_FORMAT else 'a later'} version of mlm (run format {version}"
+        remedy = f"this one reads {RUN_FORMAT}): use that version, or train it again"
+        raise ConfigError(f"{where} was made by {maker}, {remedy}")
 
 
 def describe_rng_change(saved: Mapping[str, Any]) -> str:
     """The random draws whose version differs from that of the saved identity, as text; "" if there are none."""
     versions = saved.get("rng_versions", {})
-    return "; ".join(
-        f"{name} {versions.get(name)}, now {version}"
-        for name, version in RNG_VERSIONS.items()
-        if versions.get(name) != version
-    )
+    changed = [name for name, version in RNG_VERSIONS.items() if versions.get(name) != version]
+    return "; ".join(f"{name} {versions.get(name)}, now {RNG_VERSIONS[name]}" for name in changed)
 
 
 def suggest_workdir(cfg: Config) -> str:
@@ -262,24 +259,18 @@ def check_config(cfg: Config, saved: Mapping[str, Any], where: str) -> None:
     if cfg.model.kernels != "auto":
         default["model.kernels"], current["model.kernels"] = "auto", cfg.model.kernels
     stored = default | saved["config"]  # JSON turned tuples into lists
-    differences = [
-        f"config.{name} = {value!r}, there {stored[name]!r}" for name, value in current.items() if stored[name] != value
-    ]
-    if differences:
+    names = [name for name, value in current.items() if stored[name] != value]
+    if names:
+        differences = [f"config.{name} = {current[name]!r}, there {stored[name]!r}" for name in names]
         raise ConfigError(f"{where} belongs to another config: {'; '.join(differences)}; {suggest_workdir(cfg)}")
 
 
 def check_identity(cfg: Config, data: Mapping[str, Any], saved: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError as `check_config` does, and if the saved identity is of other random draws or other data."""
     check_config(cfg, saved, where)
-    rng_change = describe_rng_change(saved)
-    if rng_change:
-        raise ConfigError(
-            f"{where} was made by another version with other random draws ({rng_change}): {suggest_workdir(cfg)}, or "
-            "remove the folder to train again"
-        )
-    changed = [name for name in data if saved["data"].get(name) != data[name]]
-    if changed:
-        raise ConfigError(
-            f"{where} was trained on other data: {', '.join(changed)} changed since; {suggest_workdir(cfg)}"
-        )
+    if rng_change := describe_rng_change(saved):
+        maker = f"another version with other random draws ({rng_change})"
+        remedy = f"{suggest_workdir(cfg)}, or remove the folder to train again"
+        raise ConfigError(f"{where} was made by {maker}: {remedy}")
+    if changed := ", ".join(name for name in data if saved["data"].get(name) != data[name]):
+        raise ConfigError(f"{where} was trained on other data: {changed} changed since; {suggest_workdir(cfg)}")

@@ -48,23 +48,15 @@ class Storage:
 
     def check_folder(self, field: str, path: str, schemes: Sequence[str], *, writable: bool) -> None:
         """Raises ConfigError unless the path is a folder, or one could be made there; makes nothing."""
-        long_parts = [part for part in Path(path).parts if len(os.fsencode(part)) > 255]
-        errors.require(
-            not long_parts and len(os.fsencode(os.path.abspath(path))) < 4000,
-            field,
-            path,
-            "a path of less than 4000 bytes whose parts have at most 255 bytes each",
-        )
         parent = Path(os.path.abspath(path))
+        is_short = len(os.fsencode(parent)) < 4000 and all(len(os.fsencode(part)) <= 255 for part in parent.parts)
+        expected = "a path of less than 4000 bytes whose parts have at most 255 bytes each"
+        errors.require(is_short, field, path, expected)
         while not os.path.lexists(parent):
             parent = parent.parent
         errors.require(parent.is_dir(), field, path, f"the path of a folder; {parent} is not a folder")
-        errors.require(
-            not writable or os.access(parent, os.W_OK | os.X_OK),
-            field,
-            path,
-            f"a folder to write in; {parent} is not writable",
-        )
+        can_write = not writable or os.access(parent, os.W_OK | os.X_OK)
+        errors.require(can_write, field, path, f"a folder to write in; {parent} is not writable")
 
     def remove_folder(self, path: Path) -> None:
         """Removes the folder and its contents, as far as it can."""

@@ -83,9 +83,8 @@ def decode_utf8(raw: bytes, where: str) -> str:
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise errors.ConfigError(
-            f"{where}: byte {error.start + 1} = {raw[error.start : error.start + 1]!r}: expected UTF-8"
-        ) from None
+        byte = raw[error.start : error.start + 1]
+        raise errors.ConfigError(f"{where}: byte {error.start + 1} = {byte!r}: expected UTF-8") from None
     errors.require("\0" not in text, where, text[:40], "text without NUL")
     return text
 
@@ -109,13 +108,11 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise errors.ConfigError(
-            f"{path}, line {line + error.lineno - 1}, column {error.colno}: {error.msg}; expected JSON"
-        ) from None
+        where = f"{path}, line {line + error.lineno - 1}, column {error.colno}"
+        raise errors.ConfigError(f"{where}: {error.msg}; expected JSON") from None
     except (ValueError, RecursionError) as error:
-        raise errors.ConfigError(
-            f"{path}, line {line}: {errors.first_line(error)}; expected JSON that is not so deep or long"
-        ) from None
+        expected = "JSON that is not so deep or long"
+        raise errors.ConfigError(f"{path}, line {line}: {errors.first_line(error)}; expected {expected}") from None
 
 
 def split_paths(text: str) -> list[str]:

@@ -118,7 +118,12 @@ class Pooling(enum.StrEnum):
 
 
 class EncodeFn(Protocol):
-    """The states of a model."""
+    """h_BxLxD for each of the model's directions.
+
+    key_B: one random key per example; None: no dropout. shift_BxLxD: added to the embeddings after their norm, to
+    differentiate with respect to it. left_B: the examples whose states see the left side only, for the direction MIXED;
+    None: none.
+    """
 
     def __call__(
         self,
@@ -129,72 +134,52 @@ class EncodeFn(Protocol):
         key_B: Array | None = None,
         shift_BxLxD: Array | None = None,
         left_B: Array | None = None,
-    ) -> tuple[Array, ...]:
-        """h_BxLxD for each of the model's directions.
-
-        Args:
-            key_B: one random key per example; None: no dropout.
-            shift_BxLxD: added to the embeddings after their norm, to differentiate with respect to it.
-            left_B: the examples whose states see the left side only, for the direction MIXED; None: none.
-        """
-        ...
+    ) -> tuple[Array, ...]: ...
 
 
 class LogitsFn(Protocol):
-    """The output layer of a model."""
+    """The output layer of a model: logits_...xV, float32, of states h_...xD."""
 
-    def __call__(self, params: Params, h: Array, /) -> Array:
-        """logits_...xV, float32, of states h_...xD."""
-        ...
+    def __call__(self, params: Params, h: Array, /) -> Array: ...
 
 
 class LMHeadFn(Protocol):
-    """The factors of the logits."""
+    """(h_...xD, table_VxD, bias_V) of states h_...xD, such that h @ table.T + bias are their logits."""
 
-    def __call__(self, params: Params, h: Array, /) -> tuple[Array, Array, Array]:
-        """(h_...xD, table_VxD, bias_V) of states h_...xD, such that h @ table.T + bias are their logits."""
-        ...
+    def __call__(self, params: Params, h: Array, /) -> tuple[Array, Array, Array]: ...
 
 
 class EncodeLayersFn(Protocol):
-    """The states of all layers."""
+    """The states of all layers: h_KxBxLxD, K = 1 + model.num_layers (Devlin et al. 2019, table 7).
+
+    They are the embeddings after their norm; the output of each layer without the norm of the next; and last the states
+    of `encode`. Several directions are concatenated in D.
+    """
 
     def __call__(
         self, params: Params, text: Tokens, source: Tokens | None = None, *, key_B: Array | None = None
-    ) -> Array:
-        """h_KxBxLxD, K = 1 + model.num_layers (Devlin et al. 2019, table 7).
-
-        They are the embeddings after their norm; the output of each layer without the norm of the next; and last the
-        states of `encode`. Several directions are concatenated in D.
-        """
-        ...
+    ) -> Array: ...
 
 
 class AttentionFn(Protocol):
-    """The attention weights of all layers."""
+    """weights_KxBxHxLxL of K layers with H heads: of each token (last L) for each token (first L)."""
 
-    def __call__(self, params: Params, text: Tokens, /) -> Array:
-        """weights_KxBxHxLxL of K layers with H heads: of each token (last L) for each token (first L)."""
-        ...
+    def __call__(self, params: Params, text: Tokens, /) -> Array: ...
 
 
 class InitCacheFn(Protocol):
-    """The start of decoding token by token."""
+    """The cache of decoding after the tokens of a text, with room for max_len tokens.
 
-    def __call__(self, params: Params, text: Tokens, source: Tokens | None, max_len: int, /) -> Any:
-        """The cache after the tokens of a text, with room for max_len tokens.
+    Examples start at position 0 and may have different lengths, also 0. Every leaf has the batch on axis 1.
+    """
 
-        Examples start at position 0 and may have different lengths, also 0. Every leaf has the batch on axis 1.
-        """
-        ...
+    def __call__(self, params: Params, text: Tokens, source: Tokens | None, max_len: int, /) -> Any: ...
 
 
 class DecodeStepFn(Protocol):
-    """One step of decoding."""
+    """One step of decoding: (logits_BxV of the token after these, cache)."""
 
-    def __call__(self, params: Params, cache: Any, ids_B: Array, /) -> tuple[Array, Any]:
-        """(logits_BxV of the token after these, cache)."""
-        ...
+    def __call__(self, params: Params, cache: Any, ids_B: Array, /) -> tuple[Array, Any]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,11 +214,9 @@ class Model:
 
 
 class BuildModelFn(Protocol):
-    """The models of a family."""
+    """The model of a config over a vocabulary of this size."""
 
-    def __call__(self, model: config.Model, vocab_size: int, /) -> Model:
-        """The model of a config over a vocabulary of this size."""
-        ...
+    def __call__(self, model: config.Model, vocab_size: int, /) -> Model: ...
 
 
 CheckFn = Callable[[config.Config], None]  # raises ConfigError for a config that cannot be used
@@ -278,7 +261,7 @@ class BatchSums(NamedTuple):
 
 
 class LossFn(Protocol):
-    """The loss of an objective."""
+    """The sums of a batch; mask_index: which of the `masks_per_example` masks of each example to use."""
 
     def __call__(
         self,
@@ -290,47 +273,35 @@ class LossFn(Protocol):
         *,
         train: bool,
         mask_index: int = 0,
-    ) -> LossSums:
-        """The sums of a batch; mask_index: which of the `masks_per_example` masks of each example to use."""
-        ...
+    ) -> LossSums: ...
 
 
 class EvalMaskFn(Protocol):
-    """The choice of the tokens that evaluation predicts."""
+    """eval_mask_BxL: the tokens that evaluation predicts."""
 
-    def __call__(self, text: Tokens, key_B: jax.Array, hparams: TracedHparams) -> jax.Array:
-        """eval_mask_BxL: the tokens that evaluation predicts."""
-        ...
+    def __call__(self, text: Tokens, key_B: jax.Array, hparams: TracedHparams) -> jax.Array: ...
 
 
 class HostMetricsFn(Protocol):
-    """An objective's metrics that are computed on the host."""
+    """Columns by example, extended by what no compiled step can count.
 
-    def __call__(self, columns: dict[str, Any], rows: Mapping[str, Any], examples: Any) -> dict[str, Any]:
-        """Columns by example, extended by what no compiled step can count.
+    columns: what evaluation gave for each example, by name; rows: the split's own columns, by name; examples: the
+    labelled examples that the split was packed from.
+    """
 
-        Args:
-            columns: what evaluation gave for each example, by name.
-            rows: the split's own columns, by name.
-            examples: the labelled examples that the split was packed from.
-        """
-        ...
+    def __call__(self, columns: dict[str, Any], rows: Mapping[str, Any], examples: Any) -> dict[str, Any]: ...
 
 
 class InitHeadFn(Protocol):
-    """The parameters of an objective's own head."""
+    """The random parameters of an objective's own head; {} where there is none."""
 
-    def __call__(self, key: jax.Array, model: Model, /) -> Params:
-        """Random parameters; {} where there is no head."""
-        ...
+    def __call__(self, key: jax.Array, model: Model, /) -> Params: ...
 
 
 class ScheduleHparamsFn(Protocol):
-    """The hyperparameters of a step."""
+    """The hyperparameters of a step; progress: the share of the training that is done."""
 
-    def __call__(self, hparams: TracedHparams, progress: Array, /) -> TracedHparams:
-        """Returns the hyperparameters of a step; progress: the share of the training that is done."""
-        ...
+    def __call__(self, hparams: TracedHparams, progress: Array, /) -> TracedHparams: ...
 
 
 @dataclasses.dataclass(frozen=True)

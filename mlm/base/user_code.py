@@ -20,21 +20,17 @@ def load_module(flag: str, path: str, required_names: tuple[str, ...]) -> Module
         ConfigError: the file cannot be read, is not Python, raises, exits, or lacks a required name.
     """
     if not os.path.isfile(path):  # refuses a pipe too: opening one would wait for a writer
-        raise errors.ConfigError(
-            f"{flag} = {path!r}: expected a Python file; "
-            + ("this path is not a file" if os.path.exists(path) else "no such file")
-        )
+        reason = "this path is not a file" if os.path.exists(path) else "no such file"
+        raise errors.ConfigError(f"{flag} = {path!r}: expected a Python file; {reason}")
     module = ModuleType(Path(path).stem)
     module.__file__ = path
     with report_errors(flag, path, loading=True):
         exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
     for name in required_names:
         if not hasattr(module, name):
-            defined = [other for other in vars(module) if not other.startswith("_")][:8]
-            raise errors.ConfigError(
-                f"{flag} = {path!r}: expected a file that defines {name}"
-                + (f"; it defines {', '.join(defined)}" if defined else "")
-            )
+            defined = ", ".join([other for other in vars(module) if not other.startswith("_")][:8])
+            hint = f"; it defines {defined}" if defined else ""
+            raise errors.ConfigError(f"{flag} = {path!r}: expected a file that defines {name}{hint}")
     return module
 
 
@@ -54,17 +50,8 @@ def wrap_function(
 ) -> Callable[..., Any]:
     """A function of a loaded file that reports its errors as `report_errors` does; iterators are returned as lists.
 
-    Args:
-        flag: where the user named the file.
-        module: the loaded file.
-        name: the function's name.
-        num_arguments: what it is called with.
-        is_valid: whether it may return a value.
-        expected: what it returns, for errors.
-
-    Raises:
-        ConfigError: it is no function, or none of so many arguments; when it is called, it raises or returns something
-            else.
+    Raises ConfigError if it is no function of so many arguments; when it is called, if it raises or returns what is not
+    valid. flag: where the user named the file; expected: what it returns, for errors.
     """
     function, path = getattr(module, name), str(module.__file__)
     noun = f"{num_arguments} argument{'' if num_arguments == 1 else 's'}"

@@ -21,16 +21,17 @@ import numpy as np
 
 from mlm.data.language.hmm import HMM, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import (
+    EXAMPLE_BATCH,
+    WINDOW_BATCH,
     Posterior,
     compute_class_evidence,
     compute_class_probs,
     make_posterior,
     map_batches,
+    map_latents,
     put_on_device,
     scan_messages,
 )
-
-EXAMPLE_BATCH, WINDOW_BATCH = 128, 1024  # batch sizes: bound memory, change no result
 
 
 class ForwardModel(NamedTuple):
@@ -51,10 +52,7 @@ def add_end_state(hmm: HMM) -> HMM:
     trans_SxS, class_SxC = np.pad(hmm.trans_SxS, (0, 1)), np.pad(hmm.class_SxC, (0, 1))
     trans_SxS[hmm.end, states] = 1
     class_SxC[states, classes] = 1
-    by_topic_TxW, by_name_MxW = (
-        np.pad(by_ZxW, ((0, 0), (0, 1)), constant_values=1)
-        for by_ZxW in (hmm.topic_emission_TxW, hmm.name_emission_MxW)
-    )
+    by_topic_TxW, by_name_MxW = map_latents(hmm, lambda by_ZxW, _: np.pad(by_ZxW, ((0, 0), (0, 1)), constant_values=1))
     return hmm._replace(
         trans_SxS=trans_SxS,
         class_SxC=class_SxC,
@@ -65,9 +63,7 @@ def add_end_state(hmm: HMM) -> HMM:
 
 
 def append_end(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
-    """tokens_NxP: the rows with the word that `add_end_state` adds after each one's last word; they may have room for
-    it.
-    """
+    """tokens_NxP: the rows with the word that `add_end_state` adds after the last word of each."""
     tokens_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
     end_N = np.where(words_NxL >= 0, np.arange(1, tokens_NxP.shape[1]), 0).max(1)
     tokens_NxP[np.arange(len(tokens_NxP)), end_N] = len(hmm.class_W)
@@ -98,9 +94,7 @@ def _infer_prefixes(hmm, words_BxL, first_BxS):
     seen_BxL = words_BxL >= 0
     evidence_LxBxS = compute_class_evidence(hmm, words_BxL, seen_BxL)
     state_BxLxS = scan_messages(hmm.trans_SxS, evidence_LxBxS, seen_BxL.T, first_BxS).swapaxes(0, 1)
-    topic_BxLxT = _compute_latent_log_odds(hmm.topic_emission_TxW, hmm.topic_T, words_BxL, seen_BxL)
-    name_BxLxM = _compute_latent_log_odds(hmm.name_emission_MxW, hmm.name_M, words_BxL, seen_BxL)
-    return state_BxLxS, topic_BxLxT, name_BxLxM
+    return state_BxLxS, *map_latents(hmm, _compute_latent_log_odds, words_BxL, seen_BxL)
 
 
 @jax.jit
@@ -122,32 +116,21 @@ def _count_previous_words(reader, words_NxP):
     return np.minimum(word_NxP.cumsum(1) - word_NxP, len(reader.weight_FxS) - 1)
 
 
-def compute_next_word_posterior(reader: ForwardModel, words_NxL: np.ndarray) -> Posterior:
+def _compute_posterior(reader, words_NxL, window) -> Posterior:
     """The exact distribution of each word and of each row's end given the words before it, for `reader.hmm`.
 
     One pass of forward recursion (Rabiner 1989, section III.A). The queried places are those of `append_end`.
     Raises ValueError for a row that cannot begin as it does; where a true word is impossible its probability is 0.
     """
-    row_K, column_K = queried = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
+    queried = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
     words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
-    rows = functools.partial(
-        _infer_examples, put_on_device(reader.hmm), jnp.asarray(reader.first_S), jnp.asarray(reader.weight_FxS)
-    )
-    class_NxPxC, topic_NxPxT, name_NxPxM = map_batches(
-        rows, EXAMPLE_BATCH, words_NxP, _count_previous_words(reader, words_NxP)
-    )
-    return make_posterior(row_K, column_K, class_NxPxC[queried], topic_NxPxT[queried], name_NxPxM[queried])
-
-
-def compute_next_word_window_posterior(reader: ForwardModel, words_NxL: np.ndarray, window: int) -> Posterior:
-    """`compute_next_word_posterior` given the last `window` words alone, and how many words were read already.
-
-    A model with a window knows the latter only near the row's start, where words are missing. So no model that sees
-    these words alone can do better, whether it knows its place or not.
-    """
-    row_K, column_K = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
-    words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
-    written_K = _count_previous_words(reader, words_NxP)[row_K, column_K]
+    written_NxP = _count_previous_words(reader, words_NxP)
+    hmm, weight_FxS = put_on_device(reader.hmm), jnp.asarray(reader.weight_FxS)
+    if window is None:
+        infer = functools.partial(_infer_examples, hmm, jnp.asarray(reader.first_S), weight_FxS)
+        found = map_batches(infer, EXAMPLE_BATCH, words_NxP, written_NxP)
+        return make_posterior(*queried, *(x_NxPxZ[queried] for x_NxPxZ in found))
+    (row_K, column_K), written_K = queried, written_NxP[queried]
     column_KxI = column_K[:, None] + np.arange(-window, 1)
     near_KxI = words_NxP[row_K[:, None], np.maximum(column_KxI, 0)]
     words_KxI = np.where(column_KxI >= 0, near_KxI, -1)
@@ -155,8 +138,8 @@ def compute_next_word_window_posterior(reader: ForwardModel, words_NxL: np.ndarr
     for _ in reader.weight_FxS[1:]:
         before_FxS.append(before_FxS[-1] @ reader.hmm.trans_SxS)
     first_KxS = np.array(before_FxS)[np.maximum(written_K - window, 0)]
-    windows = functools.partial(_infer_windows, put_on_device(reader.hmm), jnp.asarray(reader.weight_FxS))
-    return make_posterior(row_K, column_K, *map_batches(windows, WINDOW_BATCH, words_KxI, written_K, first_KxS))
+    infer = functools.partial(_infer_windows, hmm, weight_FxS)
+    return make_posterior(*queried, *map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS))
 
 
 def make_causal_model(hmm: HMM, length: int) -> ForwardModel:
@@ -165,20 +148,18 @@ def make_causal_model(hmm: HMM, length: int) -> ForwardModel:
     return ForwardModel(language, language.trans_SxS[hmm.end], _compute_fit_weights(hmm, length))
 
 
-def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
-    """Exact distributions from left to right: of each word given those to the left, and of the document's end."""
-    return compute_next_word_posterior(make_causal_model(hmm, length), words_NxL)
+def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:
+    """Exact distributions from left to right: of each word given those to the left, and of the document's end.
 
-
-def compute_causal_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
-    """`compute_next_word_window_posterior` from left to right."""
-    return compute_next_word_window_posterior(make_causal_model(hmm, length), words_NxL, window)
+    window: given the last `window` words alone, and how many words were read already. A model with a window knows the
+    latter only near the row's start, where words are missing. So no model that sees these words alone can do better,
+    whether it knows its place or not.
+    """
+    return _compute_posterior(make_causal_model(hmm, length), words_NxL, window)
 
 
 def reverse_words(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
-    """tokens_NxP: the rows from right to left, then the word that `add_end_state` adds, which says that they begin
-    there.
-    """
+    """tokens_NxP: the rows from right to left, then the word that `add_end_state` adds: their beginning."""
     return append_end(hmm, words_NxL[:, ::-1])
 
 
@@ -200,14 +181,9 @@ def _compute_start_weights(hmm, length):
     return np.concatenate([state_FxS, unfit_F[:, None]], 1)
 
 
-def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int) -> Posterior:
+def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:
     """Exact distributions of each word given those to the right, and of the document's beginning.
 
-    Rows and columns of the queried places are those of `reverse_words`.
+    Rows and columns of the queried places are those of `reverse_words`. window: as in `compute_causal_posterior`.
     """
-    return compute_next_word_posterior(make_backward_model(hmm, length), words_NxL[:, ::-1])
-
-
-def compute_backward_window_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Posterior:
-    """`compute_next_word_window_posterior` from right to left; places as in `compute_backward_posterior`."""
-    return compute_next_word_window_posterior(make_backward_model(hmm, length), words_NxL[:, ::-1], window)
+    return _compute_posterior(make_backward_model(hmm, length), words_NxL[:, ::-1], window)

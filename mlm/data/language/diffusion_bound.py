@@ -15,7 +15,7 @@ import numpy as np
 
 from mlm.data.language.floor import Floor, compute_masked_floor, make_floor
 from mlm.data.language.hmm import HMM, compute_fit_probs, compute_state_marginals
-from mlm.data.language.posterior import compute_posterior, predict_words
+from mlm.data.language.posterior import compute_posterior, map_latents, predict_words
 
 MASK_BATCH = 8192  # at a time: bounds memory, changes no result
 
@@ -53,9 +53,8 @@ def compute_log_probs(hmm: HMM, words_NxL: np.ndarray, seen_NxL: np.ndarray) -> 
             clue_NxLxZ = np.where(seen_NxL[:, :, None], np.log(by_ZxW.T)[words_NxL], 0)
             return np.logaddexp.reduce(np.log(prior_Z) + clue_NxLxZ.sum(1), axis=1)
 
-        return (
-            of_states_N + of_latent(hmm.topic_emission_TxW, hmm.topic_T) + of_latent(hmm.name_emission_MxW, hmm.name_M)
-        )
+        topic_N, name_N = map_latents(hmm, of_latent)
+        return of_states_N + topic_N + name_N
 
 
 def reweight_floor(found: Floor, words_NxL: np.ndarray) -> Floor:

@@ -16,15 +16,14 @@ from mlm.data.language.causal_posterior import (
     add_end_state,
     append_end,
     compute_backward_posterior,
-    compute_backward_window_posterior,
     compute_causal_posterior,
-    compute_causal_window_posterior,
     reverse_words,
 )
 from mlm.data.language.hmm import HMM
-from mlm.data.language.infilling_posterior import compute_infilling_posterior
 from mlm.data.language.posterior import (
+    Posterior,
     compute_bag_posterior,
+    compute_infilling_posterior,
     compute_posterior,
     compute_window_posterior,
     predict_words,
@@ -43,22 +42,17 @@ class Floor(NamedTuple):
     count_N: np.ndarray
 
 
-def score_predictions(
-    words_NxL: np.ndarray, masked_NxL: np.ndarray, log_prob_K: np.ndarray, best_K: np.ndarray
-) -> Floor:
-    """The loss and accuracy of predictions of the masked words, in the order of np.nonzero(masked_NxL).
-
-    log_prob_K: of the true word, in nats; best_K: the word predicted. Raises ValueError where a probability is 0.
-    """
+def _score(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, known: Posterior) -> Floor:
+    """The loss and accuracy of a posterior of the masked words. Raises ValueError where a true word is impossible."""
+    log_prob_K, best_K = predict_words(hmm, known, words_NxL)
+    row_K = np.nonzero(masked_NxL)[0]
     if not np.isfinite(log_prob_K).all():
-        row = np.nonzero(masked_NxL)[0][~np.isfinite(log_prob_K)][0]
-        raise ValueError(f"row {row}: its words have probability 0 in this language")
-
-    def sums(value_K):
-        return np.bincount(np.nonzero(masked_NxL)[0], np.asarray(value_K, np.float64), len(words_NxL))
-
-    nats_N, right_N, count_N = sums(-log_prob_K), sums(best_K == words_NxL[masked_NxL]), masked_NxL.sum(1)
-    return make_floor(nats_N, right_N, count_N)
+        raise ValueError(f"row {row_K[~np.isfinite(log_prob_K)][0]}: its words have probability 0 in this language")
+    nats_N, right_N = (
+        np.bincount(row_K, np.asarray(value_K, np.float64), len(words_NxL))
+        for value_K in (-log_prob_K, best_K == words_NxL[masked_NxL])
+    )
+    return make_floor(nats_N, right_N, masked_NxL.sum(1))
 
 
 def make_floor(nats_N: np.ndarray, right_N: np.ndarray, count_N: np.ndarray) -> Floor:
@@ -71,68 +65,19 @@ def compute_masked_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray
 
     Exact however many are masked, and however places are chosen, as long as the choice does not look at the words.
     """
-    return score_predictions(
-        words_NxL, masked_NxL, *predict_words(hmm, compute_posterior(hmm, words_NxL, masked_NxL), words_NxL)
-    )
+    return _score(hmm, words_NxL, masked_NxL, compute_posterior(hmm, words_NxL, masked_NxL))
 
 
 def compute_window_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
     """The floor of models that see `window` neighbours on each side: see `compute_window_posterior`."""
-    return score_predictions(
-        words_NxL,
-        masked_NxL,
-        *predict_words(hmm, compute_window_posterior(hmm, words_NxL, masked_NxL, window), words_NxL),
-    )
+    return _score(hmm, words_NxL, masked_NxL, compute_window_posterior(hmm, words_NxL, masked_NxL, window))
 
 
 def compute_bag_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
     """The floor of models that see these neighbours without order; past a window of 5 a bound: see
     `compute_bag_posterior`.
     """
-    return score_predictions(
-        words_NxL, masked_NxL, *predict_words(hmm, compute_bag_posterior(hmm, words_NxL, masked_NxL, window), words_NxL)
-    )
-
-
-def _score_with_end(hmm, tokens_NxP, known) -> Floor:
-    return score_predictions(tokens_NxP, tokens_NxP >= 0, *predict_words(add_end_state(hmm), known, tokens_NxP))
-
-
-def compute_causal_floor(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
-    """The floor of causal models, which predict each word, and then that the document ends, from what is to the left.
-
-    length: the most words that a document may hold, which a model can learn; how many this one holds it does not know.
-    count_N is a row's words and 1; nats_N is minus the log-probability of the document.
-    """
-    return _score_with_end(hmm, append_end(hmm, words_NxL), compute_causal_posterior(hmm, words_NxL, length))
-
-
-def compute_causal_window_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
-    """The floor of causal models that see the last `window` words: see `compute_causal_window_posterior`."""
-    return _score_with_end(
-        hmm, append_end(hmm, words_NxL), compute_causal_window_posterior(hmm, words_NxL, length, window)
-    )
-
-
-def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int) -> Floor:
-    """The floor of models that predict each word, and then that the document begins, from what is to the right.
-
-    By the chain rule nats_N is that of `compute_causal_floor`: it is the same document's log-probability.
-    """
-    return _score_with_end(hmm, reverse_words(hmm, words_NxL), compute_backward_posterior(hmm, words_NxL, length))
-
-
-def compute_backward_window_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int) -> Floor:
-    """`compute_causal_window_floor` from right to left."""
-    return _score_with_end(
-        hmm, reverse_words(hmm, words_NxL), compute_backward_window_posterior(hmm, words_NxL, length, window)
-    )
-
-
-def add_floors(one: Floor, other: Floor) -> Floor:
-    """The floor of models that predict what both floors are of: their sums over each row, added up."""
-    nats_N, right_N, count_N = (a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True))
-    return make_floor(nats_N, right_N, count_N)
+    return _score(hmm, words_NxL, masked_NxL, compute_bag_posterior(hmm, words_NxL, masked_NxL, window))
 
 
 def compute_infilling_floor(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.ndarray) -> Floor:
@@ -140,6 +85,32 @@ def compute_infilling_floor(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.ndar
 
     What is copied, and where the document ends, is certain, since the visible row says how many words it has.
     """
-    return score_predictions(
-        words_NxL, hidden_NxL, *predict_words(hmm, compute_infilling_posterior(hmm, words_NxL, hidden_NxL), words_NxL)
-    )
+    return _score(hmm, words_NxL, hidden_NxL, compute_infilling_posterior(hmm, words_NxL, hidden_NxL))
+
+
+def _score_with_end(hmm, tokens_NxP, known) -> Floor:
+    return _score(add_end_state(hmm), tokens_NxP, tokens_NxP >= 0, known)
+
+
+def compute_causal_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Floor:
+    """The floor of causal models, which predict each word, and then that the document ends, from what is to the left.
+
+    length: the most words that a document may hold, which a model can learn; how many this one holds it does not know.
+    window: they see so many words alone. count_N is a row's words and 1; nats_N is minus the log-probability of the
+    document where there is no window.
+    """
+    return _score_with_end(hmm, append_end(hmm, words_NxL), compute_causal_posterior(hmm, words_NxL, length, window))
+
+
+def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Floor:
+    """The floor of models that predict each word, and then that the document begins, from what is to the right.
+
+    By the chain rule nats_N is that of `compute_causal_floor`: it is the same document's log-probability.
+    """
+    known = compute_backward_posterior(hmm, words_NxL, length, window)
+    return _score_with_end(hmm, reverse_words(hmm, words_NxL), known)
+
+
+def add_floors(one: Floor, other: Floor) -> Floor:
+    """The floor of models that predict what both floors are of: their sums over each row, added up."""
+    return make_floor(*(a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True)))

@@ -116,11 +116,11 @@ def build_transitions(language: Language) -> dict[State, dict[State, float]]:
     near = State("preposition", "object", "")
     table[stop] = {subject: named} | into("subject", "", None, 1 - named)
     table[subject] = main("s")
-    phrase(
-        "subject",
-        "",
-        lambda n: {State("preposition", "modifier", n): go / 2, State("that", "modifier", n): go / 2} | main(n, 1 - go),
-    )
+
+    def modify(n):
+        return {State("preposition", "modifier", n): go / 2, State("that", "modifier", n): go / 2} | main(n, 1 - go)
+
+    phrase("subject", "", modify)
     for n in "sp":
         beside, that = State("preposition", "modifier", n), State("that", "modifier", n)
         seen_by, seeing = State("name", "inner", n + "s"), State("transitive", "relative", n)
@@ -190,20 +190,12 @@ def build_grammar(language: Language) -> Grammar:
         count, n = len(members), len(partner_W)
         class_W += [classes.index(kind)] * count
         topical = kind[:-1] in ("noun", "transitive", "intransitive")
-        own_TxW = (
-            (np.arange(count) % language.num_topics == np.arange(language.num_topics)[:, None])
-            * language.topic_strength
-            * topical
-        )
-        named = kind == "name"
-        topic_TxW.append(
-            np.ones((language.num_topics, count)) if named else _compute_zipf_probs(own_TxW, language.zipf_exponent)
-        )
-        name_MxW.append(
-            language.recall_prob * np.eye(count) + (1 - language.recall_prob) * name_M
-            if named
-            else np.ones((language.num_names, count))
-        )
+        is_own_TxW = np.arange(count) % language.num_topics == np.arange(language.num_topics)[:, None]
+        topic_TxW.append(_compute_zipf_probs(is_own_TxW * language.topic_strength * topical, language.zipf_exponent))
+        name_MxW.append(np.ones((language.num_names, count)))
+        if kind == "name":
+            topic_TxW[-1] = np.ones((language.num_topics, count))
+            name_MxW[-1] = language.recall_prob * np.eye(count) + (1 - language.recall_prob) * name_M
         number = kind[-1] if topical or kind[:-1] == "determiner" else ""
         kind_W += [kind.removesuffix(number)] * count
         number_W += [number] * count
@@ -214,10 +206,8 @@ def build_grammar(language: Language) -> Grammar:
     for i, (kind, _, numbers) in enumerate(states):
         n, wrong = numbers[-1:], {"s": "p", "p": "s"}.get(numbers[-1:], "")
         if kind == "determiner":
-            class_SxC[i, classes.index(kind)], class_SxC[i, classes.index(kind + n)] = (
-                1 - MARKED_DETERMINER_PROB,
-                MARKED_DETERMINER_PROB,
-            )
+            class_SxC[i, classes.index(kind)] = 1 - MARKED_DETERMINER_PROB
+            class_SxC[i, classes.index(kind + n)] = MARKED_DETERMINER_PROB
         elif kind in ("transitive", "intransitive"):
             class_SxC[i, classes.index(kind + n)] = language.agreement_prob
             class_SxC[i, classes.index(kind + wrong)] = 1 - language.agreement_prob
@@ -227,20 +217,11 @@ def build_grammar(language: Language) -> Grammar:
     end = index[State("stop", "", "")]
     often_S = np.linalg.matrix_power((trans_SxS + np.eye(len(states))) / 2, 4096)[end]
     often_S[end] = 0
-    mixed_SxC = language.word_order_prob * class_SxC + (1 - language.word_order_prob) * (
-        often_S @ class_SxC / often_S.sum()
-    )
+    any_C = often_S @ class_SxC / often_S.sum()
+    mixed_SxC = language.word_order_prob * class_SxC + (1 - language.word_order_prob) * any_C
     mixed_SxC[end] = class_SxC[end]
-    hmm = HMM(
-        np.array(end),
-        trans_SxS,
-        mixed_SxC,
-        np.array(class_W),
-        topic_T,
-        np.concatenate(topic_TxW, 1),
-        name_M,
-        np.concatenate(name_MxW, 1),
-    )
+    tables = (topic_T, np.concatenate(topic_TxW, 1), name_M, np.concatenate(name_MxW, 1))
+    hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), *tables)
     return Grammar(hmm, words, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
 
 

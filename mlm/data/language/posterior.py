@@ -4,7 +4,7 @@ Rows are arrays words_NxL of word indices, -1 in every place that holds no word 
 row are one contiguous run and one document (`sample_documents`).
 
 Letters in array names: N rows, L places, K queried words of all rows, B rows or queried words of a batch, S states,
-C classes, W words, T topics, M names, Z latent values, I places of a window.
+C classes, W words, T topics, M names, Z values of a latent, I places of a window.
 """
 
 import functools
@@ -69,21 +69,19 @@ def compute_class_evidence(hmm, words_BxL, visible_BxL):
     return jnp.where(visible_BxL[:, :, None], hmm.class_SxC.T[hmm.class_W[words_BxL]], 1).swapaxes(0, 1)
 
 
-def _compute_messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    evidence_LxBxS, valid_LxB = compute_class_evidence(hmm, words_BxL, visible_BxL), (words_BxL >= 0).T
-    return (
-        scan_messages(hmm.trans_SxS, evidence_LxBxS, valid_LxB, first_BxS),
-        scan_messages(hmm.trans_SxS.T, evidence_LxBxS, valid_LxB, last_BxS, reverse=True),
-    )
-
-
 def compute_class_probs(hmm, state_xS):
     """P(class of the word) from the weight of each state; NaN where all weights are 0."""
     class_xC = jnp.matmul(state_xS, hmm.class_SxC, precision=jax.lax.Precision.HIGHEST)
     return class_xC / class_xC.sum(-1, keepdims=True)
 
 
-def _compute_log_weights(by_ZxW, prior_Z):
+def map_latents(hmm: HMM, function: Callable, *arrays) -> tuple:
+    """function(P(word | its class, value), P(value), *arrays) of both latents, the topic and the name."""
+    tables = (hmm.topic_emission_TxW, hmm.topic_T), (hmm.name_emission_MxW, hmm.name_M)
+    return tuple(function(by_ZxW, prior_Z, *arrays) for by_ZxW, prior_Z in tables)
+
+
+def compute_log_weights(by_ZxW, prior_Z):
     """Log-odds of each latent value by a word, finite even where impossible, so that they can be subtracted again; and
     those that it has beforehand.
     """
@@ -92,25 +90,22 @@ def _compute_log_weights(by_ZxW, prior_Z):
 
 def _compute_latent_log_odds(by_ZxW, prior_Z, words_BxL, seen_BxL):
     """Log-odds of each latent value given the seen words."""
-    odds_WxZ, odds_Z = _compute_log_weights(by_ZxW, prior_Z)
+    odds_WxZ, odds_Z = compute_log_weights(by_ZxW, prior_Z)
     return odds_Z + jnp.where(seen_BxL[..., None], odds_WxZ[words_BxL], 0).sum(-2)
 
 
 @jax.jit
 def _make_latent_tables(hmm):
-    return _compute_log_weights(hmm.topic_emission_TxW, hmm.topic_T), _compute_log_weights(
-        hmm.name_emission_MxW, hmm.name_M
-    )
+    return map_latents(hmm, compute_log_weights)
 
 
 @jax.jit
 def _infer_examples(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
-    ahead_LxBxS, back_LxBxS = _compute_messages(hmm, words_BxL, visible_BxL, first_BxS, last_BxS)
-    return (
-        compute_class_probs(hmm, ahead_LxBxS * back_LxBxS).swapaxes(0, 1),
-        _compute_latent_log_odds(hmm.topic_emission_TxW, hmm.topic_T, words_BxL, visible_BxL),
-        _compute_latent_log_odds(hmm.name_emission_MxW, hmm.name_M, words_BxL, visible_BxL),
-    )
+    evidence_LxBxS, valid_LxB = compute_class_evidence(hmm, words_BxL, visible_BxL), (words_BxL >= 0).T
+    ahead_LxBxS = scan_messages(hmm.trans_SxS, evidence_LxBxS, valid_LxB, first_BxS)
+    back_LxBxS = scan_messages(hmm.trans_SxS.T, evidence_LxBxS, valid_LxB, last_BxS, reverse=True)
+    class_BxLxC = compute_class_probs(hmm, ahead_LxBxS * back_LxBxS).swapaxes(0, 1)
+    return class_BxLxC, *map_latents(hmm, _compute_latent_log_odds, words_BxL, visible_BxL)
 
 
 @jax.jit
@@ -125,11 +120,7 @@ def _infer_bags(hmm, words_BxL, visible_BxL, first_BxS, last_BxS):
     held_BxL = words_BxL >= 0
     evidence_LxBxS = compute_class_evidence(hmm, words_BxL, visible_BxL) * held_BxL.T[:, :, None]
     state_BxS = compute_middle_state(hmm.trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_BxS, BAG_SIZE)
-    return (
-        compute_class_probs(hmm, state_BxS),
-        _compute_latent_log_odds(hmm.topic_emission_TxW, hmm.topic_T, words_BxL, visible_BxL),
-        _compute_latent_log_odds(hmm.name_emission_MxW, hmm.name_M, words_BxL, visible_BxL),
-    )
+    return compute_class_probs(hmm, state_BxS), *map_latents(hmm, _compute_latent_log_odds, words_BxL, visible_BxL)
 
 
 def _softmax(odds_KxZ: np.ndarray) -> np.ndarray:
@@ -221,6 +212,40 @@ def compute_bag_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarra
     from below on every bag's.
     """
     return _compute_local_posterior(_infer_bags, BAG_BATCH, hmm, words_NxL, masked_NxL, window)
+
+
+def _compute_infilling_log_odds(by_ZxW, prior_Z, words_BxL, visible_BxL):
+    """Log-odds of each latent value given the visible words, and those before each place."""
+    odds_WxZ, odds_Z = compute_log_weights(by_ZxW, prior_Z)
+    odds_BxLxZ = odds_WxZ[words_BxL]
+    visible_BxZ = jnp.where(visible_BxL[..., None], odds_BxLxZ, 0).sum(1)
+    filled_BxLxZ = jnp.where((visible_BxL | (words_BxL < 0))[..., None], 0, odds_BxLxZ)
+    return odds_Z + visible_BxZ[:, None] + jnp.cumsum(filled_BxLxZ, 1) - filled_BxLxZ
+
+
+@jax.jit
+def _infer_infilling(hmm, words_BxL, visible_BxL):
+    valid_BxL, shape_BxS = words_BxL >= 0, (len(words_BxL), len(hmm.trans_SxS))
+    first_BxS = jnp.broadcast_to(hmm.trans_SxS[hmm.end], shape_BxS)
+    last_BxS = jnp.broadcast_to(jnp.eye(shape_BxS[1])[hmm.end], shape_BxS)
+    known, seen = (compute_class_evidence(hmm, words_BxL, at_BxL) for at_BxL in (valid_BxL, visible_BxL))
+    ahead_LxBxS = scan_messages(hmm.trans_SxS, known, valid_BxL.T, first_BxS)
+    back_LxBxS = scan_messages(hmm.trans_SxS.T, seen, valid_BxL.T, last_BxS, reverse=True)
+    class_BxLxC = compute_class_probs(hmm, ahead_LxBxS * back_LxBxS).swapaxes(0, 1)
+    return class_BxLxC, *map_latents(hmm, _compute_infilling_log_odds, words_BxL, visible_BxL)
+
+
+def compute_infilling_posterior(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.ndarray) -> Posterior:
+    """The exact distribution of each hidden word given the visible words of its row and the hidden ones to its left.
+
+    So a decoder writes a row of which its encoder has seen the words that are not hidden (`objectives/denoising.py`).
+    By the chain rule a row's nats add up to -log P(hidden words | visible words). Raises ValueError for a row that the
+    language cannot write.
+    """
+    queried = np.nonzero(hidden_NxL)
+    infer, visible_NxL = functools.partial(_infer_infilling, put_on_device(hmm)), ~hidden_NxL & (words_NxL >= 0)
+    found = map_batches(infer, EXAMPLE_BATCH, words_NxL, visible_NxL)
+    return make_posterior(*queried, *(x_NxLxZ[queried] for x_NxLxZ in found))
 
 
 @jax.jit

@@ -23,15 +23,11 @@ def compute_document_log_probs(language: config.Language, texts: Sequence[str]) 
     """
     grammar = build_grammar(language)
     words_NxL = encode_texts(grammar, texts)
-    log_P = np.append(
-        diffusion_bound.compute_length_log_probs(grammar.hmm, language.max_words), -np.inf
-    )  # the last: of any more words
+    log_P = diffusion_bound.compute_length_log_probs(grammar.hmm, language.max_words)
+    log_P = np.append(log_P, -np.inf)  # of any more words
     length_N = log_P[np.minimum((words_NxL >= 0).sum(1), language.max_words + 1)]
-    return np.where(
-        length_N > -np.inf,
-        diffusion_bound.compute_log_probs(grammar.hmm, words_NxL, words_NxL >= 0) + length_N,
-        -np.inf,
-    )
+    words_N = diffusion_bound.compute_log_probs(grammar.hmm, words_NxL, words_NxL >= 0)
+    return np.where(length_N > -np.inf, words_N + length_N, -np.inf)
 
 
 def predict_next_word(language: config.Language, text: str) -> tuple[tuple[str, ...], np.ndarray]:

@@ -93,15 +93,9 @@ def find_agreement_items(grammar: Grammar, words_NxL: np.ndarray) -> AgreementIt
     between_Ix2 = among_NxLx2[row_I, column_I] - among_NxLx2[row_I, subject_I]
     agrees_I = (grammar.number_W[word_I] == "p") == plural_I
     partner_I = grammar.partner_W[word_I]
+    forms_2xI = np.where(agrees_I, (word_I, partner_I), (partner_I, word_I))
     attractors_I = np.where(plural_I, between_Ix2[:, 1], between_Ix2[:, 0])
-    return AgreementItems(
-        row_I,
-        column_I,
-        column_I - subject_I - 1,
-        attractors_I,
-        np.where(agrees_I, word_I, partner_I),
-        np.where(agrees_I, partner_I, word_I),
-    )
+    return AgreementItems(row_I, column_I, column_I - subject_I - 1, attractors_I, *forms_2xI)
 
 
 def find_recall_items(grammar: Grammar, words_NxL: np.ndarray) -> RecallItems:
@@ -114,11 +108,8 @@ def find_recall_items(grammar: Grammar, words_NxL: np.ndarray) -> RecallItems:
         column_J = np.nonzero((words_L >= 0) & name_W[words_L])[0]
         apart_JxJ = np.abs(sentence_L[column_J, None] - sentence_L[column_J]).astype(float)
         apart_JxJ[(words_L[column_J, None] != words_L[column_J]) | np.eye(len(column_J), dtype=bool)] = np.inf
-        items += [
-            (row, column, int(apart_J.min()), words_L[column])
-            for column, apart_J in zip(column_J, apart_JxJ, strict=True)
-            if apart_J.min() < np.inf
-        ]
+        nearest = zip(column_J, apart_JxJ.min(1, initial=np.inf), strict=True)
+        items += [(row, column, int(apart), words_L[column]) for column, apart in nearest if apart < np.inf]
     return RecallItems(*np.array(items, int).reshape(-1, 4).T)
 
 
@@ -134,9 +125,8 @@ def score_optimum(grammar: Grammar, words_NxL: np.ndarray, items: AgreementItems
     """Which items, in the order of np.nonzero, the exact posterior gets right, given all other words of the row."""
     asked_NxL = np.zeros(words_NxL.shape, bool)
     asked_NxL[items.example_I, items.position_I] = True
-    return is_correct(
-        items, compute_log_probs(grammar.hmm, compute_leave_one_out_posterior(grammar.hmm, words_NxL, asked_NxL))
-    )
+    known = compute_leave_one_out_posterior(grammar.hmm, words_NxL, asked_NxL)
+    return is_correct(items, compute_log_probs(grammar.hmm, known))
 
 
 def sample_items(

@@ -19,17 +19,14 @@ from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar
 from mlm.data.language.hmm import HMM, sample_documents
 from mlm.data.language.probes import parse_states
 from mlm.data.language.synthetic_task import (
-    SPLIT_SIZES,
     OptimalScore,
     SyntheticExample,
     SyntheticTask,
     encode_passages,
     format_passage,
-    get_first_document,
     make_stream,
 )
 
-TASK_NUMBER = 3  # its place among the tasks' documents
 MAX_WORDS = 28  # of a passage at most: with the verb it fits into a row of 32 tokens
 HIDE_PROB = 0.5  # probability that a word is hidden, each on its own, where it is no noun or name
 MAX_SKIPPED = 2**14  # documents passed over in a row before a language is refused
@@ -72,40 +69,25 @@ def find_subjects(language: Grammar, words_NxL: np.ndarray) -> np.ndarray:
     return place_NxL
 
 
-def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[SyntheticExample]:
+def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExample]:
     """A verb and a passage, and where its subject stands.
 
     The verb is seen once, and since the last stop seen before it there are two nouns or names or more; of such verbs
     chance takes one. A passage is a document up to the sentence that repeats a noun or name, so that an answer's text
-    says where it stands; one without such a verb is passed over. Raises ConfigError for a split that is none, and for a
-    language that leaves nothing to ask, or puts words out of order, as a sentence then has more than one reading.
+    says where it stands; one without such a verb is passed over. Raises ConfigError for a language that leaves nothing
+    to ask, or puts words out of order, as a sentence then has more than one reading.
     """
-    require(
-        language.word_order_prob == 1,
-        "config.data.language.word_order_prob",
-        language.word_order_prob,
-        "1, since config.data.task is language/subject",
-    )
-    first, grammar = get_first_document(TASK_NUMBER, split), build_grammar(language)
-    return itertools.islice(
-        _generate_examples(grammar, language.seed, first, split), SPLIT_SIZES[split] if count is None else count
-    )
-
-
-def _generate_examples(grammar, seed, first, split):
-    hmm, noun_W = grammar.hmm, np.isin(grammar.kind_W, NOUNS)
-    hide_W = compute_hide_probs(grammar)[hmm.class_W]
+    expected, name = "1, since config.data.task is language/subject", "config.data.language.word_order_prob"
+    require(language.word_order_prob == 1, name, language.word_order_prob, expected)
+    grammar, seed = build_grammar(language), language.seed
+    noun_W, hide_W = np.isin(grammar.kind_W, NOUNS), compute_hide_probs(grammar)[grammar.hmm.class_W]
     nouns, verbs = (set(itertools.compress(grammar.words, np.isin(grammar.kind_W, kinds))) for kinds in (NOUNS, VERBS))
     last = first
     for begin in itertools.count(first, DOCUMENT_BATCH):
-        require(
-            begin - last <= MAX_SKIPPED,
-            "config.data.task",
-            "language/subject",
-            "a config.data.language that leaves "
-            f"something to ask; {begin - last} documents in a row have no verb after two different nouns or names",
-        )
-        words_DxL = sample_documents(hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH)
+        expected = f"a config.data.language that leaves something to ask; {begin - last} documents in a row have no"
+        expected += " verb after two different nouns or names"
+        require(begin - last <= MAX_SKIPPED, "config.data.task", "language/subject", expected)
+        words_DxL = sample_documents(grammar.hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH)
         length_D = np.array([_count_words_before_repeat(grammar, noun_W, words_L) for words_L in words_DxL])
         words_DxL[np.arange(MAX_WORDS) >= length_D[:, None]] = -1
         subject_DxL = find_subjects(grammar, words_DxL)
@@ -114,27 +96,17 @@ def _generate_examples(grammar, seed, first, split):
             passage = format_passage(grammar, words_L, stream.random(MAX_WORDS) < hide_W[words_L])
             seen = passage.split()
             open_L = _count_open_nouns(seen, nouns)
-            candidates = [
-                place
-                for place, word in enumerate(seen)
-                if word in verbs and seen.count(word) == 1 and open_L[place] > 1
-            ]
-            if candidates:
+            places = [i for i, word in enumerate(seen) if word in verbs and seen.count(word) == 1 and open_L[i] > 1]
+            if places:
                 last = number
-                place = candidates[stream.integers(len(candidates))]
-                answer = subject_L[place]
-                yield SyntheticExample(
-                    f"subject/{split}/{number - first}",
-                    (seen[place], passage),
-                    (),
-                    ((seen[answer], compute_word_offsets(seen)[answer]),),
-                )
+                place = places[stream.integers(len(places))]
+                subject = subject_L[place]
+                answer = seen[subject], compute_word_offsets(seen)[subject]
+                yield SyntheticExample(str(number - first), (seen[place], passage), (), (answer,))
 
 
 def _count_words_before_repeat(grammar, noun_W, words_L) -> int:
-    """The words of the longest beginning of a document, in complete sentences, in which no noun or name stands
-    twice.
-    """
+    """The words of a document's longest beginning, in complete sentences, that has no noun or name twice."""
     length, found = 0, set()
     for place, word in enumerate(words_L[words_L >= 0].tolist(), 1):
         if word in found:
@@ -219,4 +191,6 @@ def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> Opti
     return OptimalScore(np.array(right_N, float), np.ones(len(given)), share_NxL.max(1))
 
 
-SUBJECT = SyntheticTask("extractive_qa", lambda language: (), generate_examples, compute_posterior, score_optimum)
+SUBJECT = SyntheticTask(
+    "subject", 3, "extractive_qa", lambda language: (), iterate_examples, compute_posterior, score_optimum
+)

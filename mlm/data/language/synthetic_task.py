@@ -7,6 +7,7 @@ writes short sentences often; of the label, another passage's tells nothing that
 Letters in array names: N examples, C labels, L places of a passage, D documents.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -45,21 +46,28 @@ class OptimalScore(NamedTuple):
 class SyntheticTask(NamedTuple):
     """A task whose best possible score is known on the very examples."""
 
+    name: str
+    number: int  # its place among the tasks' documents
     objective: str  # classification | tagging | extractive_qa
     list_labels: Callable[[Language], tuple[str, ...]]  # the posterior's columns; extractive_qa: none
-    generate_examples: Callable[
-        [Language, str, int | None], Iterator[SyntheticExample]
-    ]  # of a split, the first so many
+    # Examples without end from the documents `first`, first + 1, ...; the id of each counts from `first`. Raises
+    # ConfigError for a language that leaves nothing to ask.
+    iterate_examples: Callable[[Language, int], Iterator[SyntheticExample]]
     # Exact, float64, from the texts alone. classification: NxC. tagging: a row per tagged word. extractive_qa:
     # NxL, over the words of the passage, 0 past its end.
     compute_posterior: Callable[[Language, Sequence[SyntheticExample]], np.ndarray]
     score_optimum: Callable[[Language, Sequence[SyntheticExample]], OptimalScore]
 
+    def get_first_document(self, split: str) -> int:
+        """The number of the first document of a split. Raises ConfigError for a split that is none."""
+        errors.require_one_of("split", split, list(SPLIT_SIZES))
+        return FIRST_DOCUMENT + SPLIT_STRIDE * (len(SPLIT_SIZES) * self.number + list(SPLIT_SIZES).index(split))
 
-def get_first_document(task: int, split: str) -> int:
-    """The number of the first document of a task's split. Raises ConfigError for a split that is none."""
-    errors.require_one_of("split", split, list(SPLIT_SIZES))
-    return FIRST_DOCUMENT + SPLIT_STRIDE * (len(SPLIT_SIZES) * task + list(SPLIT_SIZES).index(split))
+    def generate_examples(self, language: Language, split: str, count: int | None = None) -> Iterator[SyntheticExample]:
+        """The examples of a split, or the first so many. Raises ConfigError as `iterate_examples`."""
+        examples = self.iterate_examples(language, self.get_first_document(split))
+        for example in itertools.islice(examples, SPLIT_SIZES[split] if count is None else count):
+            yield example._replace(id=f"{self.name}/{split}/{example.id}")
 
 
 def make_stream(seed: int, number: int) -> np.random.Generator:
@@ -70,11 +78,8 @@ def make_stream(seed: int, number: int) -> np.random.Generator:
 def format_passage(language: Grammar, words_L: np.ndarray, hidden_L: np.ndarray | None = None) -> str:
     """A passage as text."""
     hidden_L = np.zeros(len(words_L), bool) if hidden_L is None else hidden_L
-    return " ".join(
-        HIDDEN_WORD if hidden else language.words[word]
-        for word, hidden in zip(words_L, hidden_L, strict=True)
-        if word >= 0
-    )
+    words = zip(words_L, hidden_L, strict=True)
+    return " ".join(HIDDEN_WORD if hidden else language.words[word] for word, hidden in words if word >= 0)
 
 
 def encode_passages(language: Grammar, passages: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -93,6 +98,7 @@ def encode_passages(language: Grammar, passages: Sequence[str], length: int) -> 
     return words_NxL, hidden_NxL
 
 
-def score_labels(label_N: np.ndarray, share_NxC: np.ndarray) -> OptimalScore:
-    """The likeliest of the labels of each example, against label_N, which numbers the true ones."""
-    return OptimalScore((share_NxC.argmax(1) == label_N).astype(float), np.ones(len(label_N)), share_NxC.max(1))
+def score_labels(label_T: Sequence[str], given: Sequence[SyntheticExample], share_NxT: np.ndarray) -> OptimalScore:
+    """The likeliest of the labels of each example."""
+    label_N = np.array([label_T.index(str(one.label)) for one in given])
+    return OptimalScore((share_NxT.argmax(1) == label_N).astype(float), np.ones(len(given)), share_NxT.max(1))

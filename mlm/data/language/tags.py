@@ -12,59 +12,39 @@ import numpy as np
 
 from mlm.base.config import Language
 from mlm.data.language import posterior as hidden
-from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar
+from mlm.data.language.grammar import DOCUMENT_BATCH, build_grammar
 from mlm.data.language.hmm import sample_documents
 from mlm.data.language.synthetic_task import (
-    SPLIT_SIZES,
     OptimalScore,
     SyntheticExample,
     SyntheticTask,
     encode_passages,
     format_passage,
-    get_first_document,
     make_stream,
 )
 
-TASK_NUMBER = 2  # its place among the tasks' documents
 MAX_WORDS = 30  # of a passage at most: it fits into a row of 32 tokens
 HIDE_PROB = 0.3  # probability that a word is hidden, each on its own
 
 
-def list_classes(language: Grammar) -> tuple[str, ...]:
-    """The names of the language's classes: a kind, and a number where words of the class show one ("noun.s")."""
-    _, first_C = np.unique(language.hmm.class_W, return_index=True)
-    return tuple(f"{language.kind_W[word]}.{language.number_W[word]}".removesuffix(".") for word in first_C)
-
-
 def list_labels(language: Language) -> tuple[str, ...]:
-    """The labels of the task, in the order of their numbers."""
-    return list_classes(build_grammar(language))
+    """The names of the language's classes: a kind, and a number where words of the class show one ("noun.s")."""
+    grammar = build_grammar(language)
+    _, first_C = np.unique(grammar.hmm.class_W, return_index=True)
+    return tuple(f"{grammar.kind_W[word]}.{grammar.number_W[word]}".removesuffix(".") for word in first_C)
 
 
-def generate_examples(language: Language, split: str, count: int | None = None) -> Iterator[SyntheticExample]:
-    """A passage with hidden words, and their classes; documents of which nothing is hidden are passed over.
-
-    Raises ConfigError for a split that is none.
-    """
-    first, grammar = get_first_document(TASK_NUMBER, split), build_grammar(language)
-    return itertools.islice(
-        _generate_examples(grammar, language.seed, first, split), SPLIT_SIZES[split] if count is None else count
-    )
-
-
-def _generate_examples(grammar, seed, first, split):
-    label_W = np.array(list_classes(grammar))[grammar.hmm.class_W]
+def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExample]:
+    """A passage with hidden words, and their classes; documents of which nothing is hidden are passed over."""
+    grammar, seed = build_grammar(language), language.seed
+    label_W = np.array(list_labels(language))[grammar.hmm.class_W]
     for begin in itertools.count(first, DOCUMENT_BATCH):
         for number, words_L in enumerate(sample_documents(grammar.hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH), begin):
             hidden_L = (make_stream(seed, number).random(MAX_WORDS) < HIDE_PROB) & (words_L >= 0)
             if hidden_L.any():
                 text = format_passage(grammar, words_L, hidden_L)
-                label = tuple(
-                    str(label_W[word]) if hidden else ""
-                    for word, hidden in zip(words_L, hidden_L, strict=True)
-                    if word >= 0
-                )
-                yield SyntheticExample(f"tag/{split}/{number - first}", (text,), tuple(text.split()), label)
+                label_L = np.where(hidden_L, label_W[words_L], "")[words_L >= 0]
+                yield SyntheticExample(str(number - first), (text,), tuple(text.split()), tuple(label_L.tolist()))
 
 
 def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> np.ndarray:
@@ -73,7 +53,7 @@ def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> 
     Whether a word is hidden does not depend on the word, so what is hidden tells nothing.
     """
     grammar = build_grammar(language)
-    words_NxL, hidden_NxL = encode_passages(grammar, [text for (text,) in (one.texts for one in given)], MAX_WORDS)
+    words_NxL, hidden_NxL = encode_passages(grammar, [one.texts[0] for one in given], MAX_WORDS)
     return hidden.compute_posterior(grammar.hmm, words_NxL, hidden_NxL).class_KxC.astype(np.float64)
 
 
@@ -89,4 +69,4 @@ def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> Opti
     return OptimalScore(right_N, weight_N.astype(float), expected_N)
 
 
-TAG = SyntheticTask("tagging", list_labels, generate_examples, compute_posterior, score_optimum)
+TAG = SyntheticTask("tag", 2, "tagging", list_labels, iterate_examples, compute_posterior, score_optimum)

@@ -19,10 +19,9 @@ import numpy as np
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.base.estimates import compute_ratio
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import grammar as grammars
-from mlm.data.language.floor import Floor
+from mlm.data.language.floor import Floor, make_floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
 from mlm.data.language.hmm import sample_documents, sample_latents
 from mlm.data.language.synthetic_task import make_stream
@@ -67,42 +66,31 @@ class TranslationGrammar(NamedTuple):
     grammar: Grammar
     word_index: dict[str, int]  # of a source's word
     tokens: dict[tuple[int, str], TargetToken]  # of a source's word beside a noun of a number, "s" or "p"
-    source_word: dict[str, int]  # the source's word of a form
+    forms: tuple[str, ...]
     dialect_T: np.ndarray  # dialect of a topic
 
 
 def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
-    name = "config.data.language"
-    errors.require(
-        language.word_order_prob == 1,
-        f"{name}.word_order_prob",
-        language.word_order_prob,
-        "1, since config.data.corpus is parallel: sentences are turned round by their grammar",
-    )
-    errors.require_number(
-        f"{name}.max_words", language.max_words, 8, (length - 2) * 3 // 4
-    )  # three words or more have a "wa" more
+    name, order = "config.data.language", language.word_order_prob
+    expected = "1, since config.data.corpus is parallel: sentences are turned round by their grammar"
+    errors.require(order == 1, f"{name}.word_order_prob", order, expected)
+    most = (length - 2) * 3 // 4  # three words or more have a "wa" more
+    errors.require_number(f"{name}.max_words", language.max_words, 8, most)
 
 
 @functools.lru_cache(maxsize=2)
 def build_translation(language: Language) -> TranslationGrammar:
     """The two languages; language: resolved and within its limits."""
     grammar = grammars.build_grammar(language)
-    table = {
-        (word, number): _make_token(grammar, word, number) for word in range(len(grammar.words)) for number in "sp"
-    }
+    keys = itertools.product(range(len(grammar.words)), "sp")
+    table = {(word, number): _make_token(grammar, word, number) for word, number in keys}
     back: dict[str, int] = {}
     for (word, _), token in table.items():
         for form in token.forms:
             assert back.setdefault(form, word) == word, f"two words have the form {form}"
-    return TranslationGrammar(
-        grammar,
-        {word: i for i, word in enumerate(grammar.words)},
-        table,
-        back,
-        np.arange(len(grammar.hmm.topic_T)) % DIALECTS,
-    )
+    word_index = {word: i for i, word in enumerate(grammar.words)}
+    return TranslationGrammar(grammar, word_index, table, (*back,), np.arange(len(grammar.hmm.topic_T)) % DIALECTS)
 
 
 def _list_forms(grammar, word):
@@ -118,22 +106,18 @@ def _list_forms(grammar, word):
 def _make_token(grammar, word, number):
     kind, by_number = grammar.kind_W[word], _list_forms(grammar, word)
     if kind == "determiner":
-        other = "p" if number == "s" else "s"
-        return TargetToken(
-            by_number[number] + by_number[other], np.tile([AGREEMENT_PROB, 1 - AGREEMENT_PROB], (DIALECTS, 1))
-        )
+        forms = by_number[number] + by_number["p" if number == "s" else "s"]
+        return TargetToken(forms, np.tile([AGREEMENT_PROB, 1 - AGREEMENT_PROB], (DIALECTS, 1)))
     forms = by_number[number] if kind == "adjective" else next(iter(by_number.values()))
     if kind == "preposition":
         return TargetToken(forms, DIALECT_PROB * np.eye(DIALECTS) + (1 - DIALECT_PROB) * (1 - np.eye(DIALECTS)))
-    return TargetToken(
-        forms, np.tile([1 - SYNONYM_PROB, SYNONYM_PROB][: len(forms)] if len(forms) > 1 else [1.0], (DIALECTS, 1))
-    )
+    return TargetToken(forms, np.tile([1 - SYNONYM_PROB, SYNONYM_PROB] if len(forms) > 1 else [1.0], (DIALECTS, 1)))
 
 
 def list_words(language: Language) -> tuple[str, ...]:
     """Every word of sources and targets."""
     two = build_translation(language)
-    return tuple(dict.fromkeys((*two.grammar.words, *two.source_word, SUBJECT_MARKER)))
+    return tuple(dict.fromkeys((*two.grammar.words, *two.forms, SUBJECT_MARKER)))
 
 
 def list_target_tokens(language: Language, source: str) -> list[TargetToken]:
@@ -144,12 +128,13 @@ def list_target_tokens(language: Language, source: str) -> list[TargetToken]:
     two = build_translation(language)
     unknown = [word for word in source.split() if word not in two.word_index]
     if unknown or not source.split() or source.split()[-1] != ".":
-        raise ValueError(
-            f"{source!r}: expected complete sentences of the built-in language"
-            + (f", which has no word {unknown[0]!r}" if unknown else "")
-        )
+        hint = f", which has no word {unknown[0]!r}" if unknown else ""
+        raise ValueError(f"{source!r}: expected complete sentences of the built-in language{hint}")
     found = []
-    for sentence in _split_sentences([two.word_index[word] for word in source.split()], two.word_index["."]):
+    words = [two.word_index[word] for word in source.split()]
+    ends = [place for place, word in enumerate(words, 1) if word == two.word_index["."]]
+    for start, end in zip([0, *ends], ends, strict=False):
+        sentence = words[start:end]
         kind_L = [str(two.grammar.kind_W[word]) for word in sentence]
         if not set(VERBS) & set(kind_L):
             raise ValueError(f"{source!r}: expected a verb in each sentence")
@@ -162,11 +147,6 @@ def list_target_tokens(language: Language, source: str) -> list[TargetToken]:
             *_translate_part(two, sentence[-1:]),
         ]
     return found
-
-
-def _split_sentences(words, stop):
-    ends = [place + 1 for place, word in enumerate(words) if word == stop]
-    return [words[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _translate_part(two, words):
@@ -220,12 +200,11 @@ class TranslationScore(NamedTuple):
 def score_translation(
     language: Language, source: str, target: str, dialect_G: np.ndarray | None = None
 ) -> TranslationScore:
-    """How likely a translation is; dialect_G: P(dialect | source), where it is known already. That the target then ends
-    is certain.
-    """
+    """How likely a translation is; its end is certain. dialect_G: P(dialect | source), where it is known already."""
     places, words = list_target_tokens(language, source), target.split()
     weight_G = compute_dialect_posterior(language, [source])[0] if dialect_G is None else dialect_G
-    log_prob_L, right_L = np.full(max(len(words), len(places)), -np.inf), np.zeros(max(len(words), len(places)), bool)
+    length = max(len(words), len(places))
+    log_prob_L, right_L = np.full(length, -np.inf), np.zeros(length, bool)
     for at, (token, word) in enumerate(zip(places, words, strict=False)):
         if word not in token.forms:
             break
@@ -244,15 +223,12 @@ def decode_pairs(
 ) -> list[list[tuple[str, str]]]:
     """The pairs of each row, from its columns and its source's; pieces: of the tokenizer, a word each."""
 
-    def text(ids_L) -> str:
+    def join(ids_L):
         return " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
 
     rows = zip(ids_NxL, segments_NxL, source_ids_NxS, source_segments_NxS, strict=True)
     return [
-        [
-            (text(source_S[beside_S == number]), text(target_L[segment_L == number]))
-            for number in range(1, segment_L.max() + 1)
-        ]
+        [(join(source_S[beside_S == i]), join(target_L[segment_L == i])) for i in range(1, segment_L.max() + 1)]
         for target_L, segment_L, source_S, beside_S in rows
     ]
 
@@ -261,13 +237,12 @@ def compute_floor(language: Language, rows: Iterable[Sequence[tuple[str, str]]])
     """The least loss of any model on rows of pairs; each row's predictions are its target's words and its end."""
     rows = list(rows)
     dialect_NxG = compute_dialect_posterior(language, [source for row in rows for source, _ in row])
-    each, nats_N, right_N, count_N = iter(dialect_NxG), [], [], []
+    each, sums_Nx3 = iter(dialect_NxG), []
     for row in rows:
-        judged = [score_translation(language, source, target, next(each)) for source, target in row]
-        nats_N.append(sum(-one.log_prob_L.sum() for one in judged))
-        right_N.append(sum(one.is_best_L.sum() + 1 for one in judged))
-        count_N.append(sum(len(one.is_best_L) + 1 for one in judged))
-    nats_N, right_N, count_N = (np.array(sums, float) for sums in (nats_N, right_N, count_N))
+        scores = [score_translation(language, source, target, next(each)) for source, target in row]
+        right, count = (sum(map(function, (one.is_best_L for one in scores))) + len(row) for function in (np.sum, len))
+        sums_Nx3.append((sum(-one.log_prob_L.sum() for one in scores), right, count))
+    nats_N, right_N, count_N = np.array(sums_Nx3, float).T.copy()
     if not np.isfinite(nats_N).all():
         raise ValueError(f"row {np.flatnonzero(~np.isfinite(nats_N))[0]}: expected complete pairs of the two languages")
-    return Floor(*compute_ratio(nats_N, count_N), *compute_ratio(right_N, count_N), nats_N, right_N, count_N)
+    return make_floor(nats_N, right_N, count_N)

@@ -21,8 +21,7 @@ from mlm.data.language.causal_posterior import (
 )
 from mlm.data.language.grammar import Grammar
 from mlm.data.language.hmm import HMM
-from mlm.data.language.infilling_posterior import compute_infilling_posterior
-from mlm.data.language.posterior import Posterior, compute_posterior, predict_words
+from mlm.data.language.posterior import Posterior, compute_infilling_posterior, compute_posterior, predict_words
 
 PARTS = ("kind", "number", "word")
 
@@ -48,28 +47,25 @@ def decompose_masked_floor(language: Grammar, words_NxL: np.ndarray, masked_NxL:
 def decompose_infilling_floor(
     language: Grammar, words_NxL: np.ndarray, hidden_NxL: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The parts of `floor.compute_infilling_floor`: nats_N of each, which add up to its nats_N."""
-    return _decompose(
-        language.hmm, language.kind_W, compute_infilling_posterior(language.hmm, words_NxL, hidden_NxL), words_NxL
-    )
+    """The parts of `floor.compute_infilling_floor`."""
+    known = compute_infilling_posterior(language.hmm, words_NxL, hidden_NxL)
+    return _decompose(language.hmm, language.kind_W, known, words_NxL)
+
+
+def _decompose_with_end(language, known, tokens_NxP):
+    return _decompose(add_end_state(language.hmm), np.append(language.kind_W, "end"), known, tokens_NxP)
 
 
 def decompose_causal_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """The parts of `floor.compute_causal_floor`: nats_N of each, which add up to its nats_N."""
+    """The parts of `floor.compute_causal_floor`."""
     known = compute_causal_posterior(language.hmm, words_NxL, length)
-    return _decompose(
-        add_end_state(language.hmm), np.append(language.kind_W, "end"), known, append_end(language.hmm, words_NxL)
-    )
+    return _decompose_with_end(language, known, append_end(language.hmm, words_NxL))
 
 
 def decompose_two_stack_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
-    """The parts of what is read from the left and from the right, each by itself; the beginning is a kind as the end
-    is.
-    """
+    """The parts of what is read from the left and from the right; the beginning is a kind as the end is."""
     known = compute_backward_posterior(language.hmm, words_NxL, length)
-    right = _decompose(
-        add_end_state(language.hmm), np.append(language.kind_W, "end"), known, reverse_words(language.hmm, words_NxL)
-    )
+    right = _decompose_with_end(language, known, reverse_words(language.hmm, words_NxL))
     return {part: nats_N + right[part] for part, nats_N in decompose_causal_floor(language, words_NxL, length).items()}
 
 
@@ -82,6 +78,5 @@ def _decompose(hmm: HMM, kind_W: np.ndarray, known: Posterior, words_NxL: np.nda
     log_class_K = np.log(share_KxC[np.arange(len(class_K)), class_K])
     log_kind_K = np.log((share_KxC * same_CxC[class_K]).sum(1))
     nats_PxK = -log_kind_K, log_kind_K - log_class_K, log_class_K - log_word_K
-    return {
-        part: np.bincount(known.example_K, nats_K, len(words_NxL)) for part, nats_K in zip(PARTS, nats_PxK, strict=True)
-    }
+    nats_PxN = (np.bincount(known.example_K, nats_K, len(words_NxL)) for nats_K in nats_PxK)
+    return dict(zip(PARTS, nats_PxN, strict=True))

@@ -1,16 +1,21 @@
 """The examples of a split as files, one per column: written block by block, then memory-mapped."""
 
 import contextlib
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
-from mlm.base import types
+from mlm.base import config, types, warnings_
 from mlm.base.special import NUM_SPECIAL, PAD, UNK
+from mlm.data.rows import store
 from mlm.data.tokenizers.tokenizer import Tokenizer
+
+WARN_FRACTION = 0.01  # fraction of unknown words, or of truncated examples, that causes a warning
 
 BLOCK_EXAMPLES = 4096  # examples that are written at once
 
@@ -43,7 +48,7 @@ class PackedDataset(NamedTuple):
     folder: Path = Path()  # the folder of the files
 
     def get_split(self, name: str) -> dict[str, np.ndarray]:
-        """Returns the columns of "train", "validation" or one of `other_splits`. Raises KeyError for any other name."""
+        """The columns of "train", "validation" or one of `other_splits`. Raises KeyError for any other name."""
         return {"train": self.train, "validation": self.validation, **self.other_splits}[name]
 
 
@@ -127,17 +132,76 @@ class SplitWriter:
             file.write(np.ascontiguousarray(arrays[name]).data)
 
 
+def load_dataset(
+    cfg: config.Config,
+    tokenizer: Tokenizer,
+    inputs: Mapping[str, Any],
+    specs: Mapping[str, ColumnSpec],
+    writers: Mapping[str, Callable[[SplitWriter, Path], dict[str, Any]]],
+    describe: Callable[[np.ndarray, dict[str, Any]], types.DatasetInfo],
+    *,
+    seq_len: int,
+    source_len: int = 0,
+    summarize: Callable[[], dict[str, Any]] = dict,
+) -> PackedDataset:
+    """The examples of all splits, packed first if cfg.data.cache_dir does not have them.
+
+    The manifest has for each split what SplitWriter.compute_statistics returns.
+
+    Args:
+        cfg: the config.
+        tokenizer: the tokenizer.
+        inputs: what the examples follow from besides the tokenizer and config.pack.seq_len.
+        specs: the columns.
+        writers: for each split a function that writes its examples, and returns what else the manifest says of it.
+        describe: (unigram_V of the train split, manifest) -> what a program must know of the dataset.
+        seq_len: the tokens of an example.
+        source_len: the tokens of its source; 0: it has none.
+        summarize: what else the manifest has, once all splits are written.
+    """
+
+    def make(folder):
+        manifest = {}
+        for split, write in writers.items():
+            with SplitWriter(folder, split, specs, seq_len, tokenizer.vocab_size, source_len) as writer:
+                counts = write(writer, folder)
+            manifest[split] = statistics = writer.compute_statistics() | counts
+            facts = split, statistics["rows"], statistics["tokens"], 100 * statistics["padding"]
+            logging.info("packed %s: %d examples, %d tokens, %.1f%% padding", *facts)
+            if split == "train":
+                writer.unigram_V[PAD] = 0
+                (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
+        return manifest | summarize()
+
+    digest = hashlib.sha256(tokenizer.model).hexdigest()
+    inputs = {**inputs, "kind": tokenizer.kind, "tokenizer": digest, "length": cfg.pack.seq_len}
+    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
+    arrays = {
+        split: open_columns(folder, split, specs, manifest[split]["rows"], seq_len, source_len) for split in writers
+    }
+    dataset_info = describe(np.fromfile(folder / "unigram.bin", np.int64), manifest)
+    train, validation = arrays.pop("train"), arrays.pop("validation")
+    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, arrays, folder)
+
+
+def report_unknown(split: str, statistics: Mapping[str, Any], kind: str, remedy: str = "") -> None:
+    """Logs how much of a split's text is unknown to the vocabulary; warns, with a remedy, where it is much."""
+    message = f"{split}: {statistics['unknown']:.2%} of the words and pieces are unknown to the vocabulary of {kind}"
+    if statistics["unknown"] > WARN_FRACTION:
+        warnings_.warn_once(message + remedy)
+    else:
+        warnings_.log_once(message)
+
+
 def open_columns(
     folder: Path, split: str, columns: Mapping[str, ColumnSpec], num_examples: int, seq_len: int, source_len: int = 0
 ) -> dict[str, np.ndarray]:
     """The columns that a SplitWriter wrote, memory-mapped."""
+    shapes = {
+        name: tuple(_compute_shape(column, num_examples, seq_len, source_len)) for name, column in columns.items()
+    }
     return {
-        name: np.memmap(
-            _make_path(folder, split, name),
-            column.dtype,
-            "r",
-            shape=tuple(_compute_shape(column, num_examples, seq_len, source_len)),
-        )
+        name: np.memmap(_make_path(folder, split, name), column.dtype, "r", shape=shapes[name])
         for name, column in columns.items()
     }
 

@@ -1,6 +1,6 @@
 """A task's examples with their labels, and the records that scores and predictions need."""
 
-import hashlib
+import functools
 import itertools
 import json
 from collections import Counter
@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from mlm.base import config, types, warnings_
 from mlm.base.labelled_objectives import LabelKind, has_kind
-from mlm.base.special import PAD
-from mlm.data.rows import columns, loader, store
+from mlm.data.rows import columns, loader
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
@@ -23,78 +21,58 @@ from mlm.data.tokenizers import hub, kinds, words
 
 QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions
 TOKENIZE_BATCH = 1024  # examples that are tokenized at once
-WARN_FRACTION = 0.01  # fraction of truncated examples, or of unknown words, that causes a warning
 
 
 def load_dataset(cfg: config.Config) -> PackedDataset:
-    """The examples of all splits of config.data.task, packed first if cfg.data.cache_dir does not have them.
+    """The examples of all splits of config.data.task; the validation split is the task's dev split.
 
-    The validation split is the task's dev split. The cache depends on the content of the task's files, on how they are
-    read, on the tokenizer and on the length. The manifest has the classes, "counts" (of each class in the train split,
-    or of QUESTION_KINDS) and for each split what SplitWriter.compute_statistics returns, the number of examples and of
-    truncated ones.
-
-    Raises:
-        ConfigError: as splits.open_task does.
+    The cache depends on the content of the task's files, on how they are read, on the tokenizer and on the length. The
+    manifest has the classes, "counts" (of each class in the train split, or of QUESTION_KINDS) and for each split the
+    number of examples and of truncated ones. Raises ConfigError as splits.open_task does.
     """
     tokenizer = kinds.load_tokenizer_folder("config.tokenizer.path", cfg.tokenizer.path)
     if cfg.data.task in tasks.LANGUAGE_TASKS:
         tokenizer = words.recognize_mask_token(tokenizer)
     source = splits.open_task(cfg)
-    inputs = {
-        "format": PREPROCESSORS[cfg.objective].format,
-        "corpus": source.hash_content(),
-        "objective": cfg.objective,
-        "kind": tokenizer.kind,
-        "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
-        "length": cfg.pack.seq_len,
-    }
-    if (
-        tasks.takes_pairs(cfg.data) and hub.count_pair_separators(tokenizer) > 1
-    ):  # else the inputs stay those of older caches
-        inputs["between"] = hub.count_pair_separators(tokenizer)
-    if tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size == 1:
-        inputs["types"] = 1
-    specs = _list_columns(cfg, tokenizer.vocab_size)
+    inputs: dict[str, Any] = {"format": PREPROCESSORS[cfg.objective].format, "corpus": source.hash_content()}
+    inputs["objective"] = cfg.objective
+    if tasks.takes_pairs(cfg.data):  # else, and at their defaults, the inputs stay those of older caches
+        if hub.count_pair_separators(tokenizer) > 1:
+            inputs["between"] = hub.count_pair_separators(tokenizer)
+        if cfg.model.type_vocab_size == 1:
+            inputs["types"] = 1
+    label_counts: Counter = Counter()
+    get_classes = functools.cache(source.get_classes)
 
-    def make(folder):
-        classes = source.get_classes()
-        manifest: dict[str, Any] = {"classes": list(classes)}
-        for split, read in source.splits.items():
-            label_counts: Counter = Counter()
-            examples = _count_labels(read(), classes, label_counts)
-            with columns.SplitWriter(folder, split, specs, _compute_seq_len(cfg), tokenizer.vocab_size) as writer:
-                counts = _write_split(writer, cfg, examples, tokenizer, classes, folder, split)
-            manifest[split] = writer.compute_statistics() | counts
-            if split == "train":
-                writer.unigram_V[PAD] = 0
-                (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
-                manifest["counts"] = {name: label_counts[name] for name in _list_counted(cfg, classes)}
-            logging.info("packed %s: %d examples as %d rows", split, counts["examples"], manifest[split]["rows"])
-        return manifest
+    def write(split, writer, folder):
+        counter = label_counts if split == "train" else Counter()
+        examples = _count_labels(source.splits[split](), get_classes(), counter)
+        return _write_split(writer, cfg, examples, tokenizer, get_classes(), folder, split)
 
-    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
-    _report_truncation(cfg, manifest, list(source.splits))
-    arrays = {
-        split: columns.open_columns(folder, split, specs, manifest[split]["rows"], _compute_seq_len(cfg))
-        for split in source.splits
-    }
-    for split_columns in arrays.values():
-        split_columns[loader.NUM_TOKENS] = np.count_nonzero(
-            split_columns["segments"].reshape(len(split_columns["ids"]), _count_choices(cfg), -1), axis=-1
-        )
-    counts_C = np.array([manifest["counts"][name] for name in _list_counted(cfg, manifest["classes"])], np.int64)
-    unigram_V = np.fromfile(folder / "unigram.bin", np.int64)
-    dataset_info = describe_classes(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
-    dataset_info = dataset_info._replace(class_counts=counts_C.tobytes())
-    train, validation = arrays.pop("train"), arrays.pop("validation")
-    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, arrays, folder)
+    def summarize():
+        counts = {name: label_counts[name] for name in _list_counted(cfg, get_classes())}
+        return {"classes": list(get_classes()), "counts": counts}
 
+    def describe(unigram_V, manifest):
+        counts_C = [manifest["counts"][name] for name in _list_counted(cfg, manifest["classes"])]
+        dataset_info = describe_classes(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
+        return dataset_info._replace(class_counts=np.array(counts_C, np.int64).tobytes())
 
-def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
-    """What a program must know of the task. Reads the classes from the files if the config does not list them."""
-    unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
-    return describe_classes(cfg, vocab_size, unigram_V, splits.open_task(cfg).get_classes())
+    packed = columns.load_dataset(
+        cfg,
+        tokenizer,
+        inputs,
+        _list_columns(cfg, tokenizer.vocab_size),
+        {split: functools.partial(write, split) for split in source.splits},
+        describe,
+        seq_len=_compute_seq_len(cfg),
+        summarize=summarize,
+    )
+    _report_truncation(cfg, packed, list(source.splits))
+    for arrays in map(packed.get_split, source.splits):
+        segments_NxExL = arrays["segments"].reshape(len(arrays["ids"]), _count_choices(cfg), -1)
+        arrays[loader.NUM_TOKENS] = np.count_nonzero(segments_NxExL, axis=-1)
+    return packed
 
 
 def read_examples(packed: PackedDataset, split: str) -> list[dict[str, Any]]:
@@ -132,14 +110,9 @@ def describe_classes(
 
 
 def _list_columns(cfg, vocab_size):
-    has_types = (
-        tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size != 1
-    )  # a model with one type ignores the column
-    return (
-        columns.make_text_columns(vocab_size)
-        | (columns.TYPE_COLUMNS if has_types else {})
-        | PREPROCESSORS[cfg.objective].columns
-    )
+    has_types = tasks.takes_pairs(cfg.data) and cfg.model.type_vocab_size != 1  # a model with one type ignores them
+    types_column = columns.TYPE_COLUMNS if has_types else {}
+    return columns.make_text_columns(vocab_size) | types_column | PREPROCESSORS[cfg.objective].columns
 
 
 def _list_counted(cfg, classes):
@@ -189,16 +162,14 @@ def _write_encoded(writer, encoded, example_index, seq_len):
         block[name][index, ...] = value
 
 
-def _report_truncation(cfg, manifest, split_names):
+def _report_truncation(cfg, packed, split_names):
     """Logs how much was truncated, and how much of the text is unknown to the tokenizer."""
+    message = PREPROCESSORS[cfg.objective].truncation_message
     for split in split_names:
-        counts = manifest[split]
+        counts = packed.manifest[split]
         if counts["truncated"]:
             fraction = counts["truncated"] / counts["examples"]
-            message = PREPROCESSORS[cfg.objective].truncation_message.format(
-                seq_len=cfg.pack.seq_len, lost=counts["lost"]
-            )
-            log = warnings_.warn_once if fraction > WARN_FRACTION else warnings_.log_once
-            log(f"{split}: {counts['truncated']} of {counts['examples']} examples ({fraction:.1%}) {message}")
-        log = warnings_.warn_once if counts["unknown"] > WARN_FRACTION else warnings_.log_once
-        log(f"{split}: {counts['unknown']:.2%} of the words and pieces are unknown to the tokenizer")
+            log = warnings_.warn_once if fraction > columns.WARN_FRACTION else warnings_.log_once
+            lost = message.format(seq_len=cfg.pack.seq_len, lost=counts["lost"])
+            log(f"{split}: {counts['truncated']} of {counts['examples']} examples ({fraction:.1%}) {lost}")
+        columns.report_unknown(split, counts, packed.tokenizer.kind)

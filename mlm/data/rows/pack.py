@@ -1,6 +1,7 @@
 """Packs documents once into examples of a fixed length, which are memory-mapped from then on."""
 
-import hashlib
+import functools
+import operator
 import time
 from importlib import metadata
 from typing import Any
@@ -10,12 +11,11 @@ from absl import logging
 
 from mlm.base import buckets, config, errors, files, types, warnings_
 from mlm.base.derived_fields import DerivedField
-from mlm.base.special import PAD
 from mlm.data.language import translation
 from mlm.data.rows import columns, labelled, parallel_text, store, tokenization
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.rows.packing import PACKERS, build_columns
-from mlm.data.tasks import tasks
+from mlm.data.tasks import splits, tasks
 from mlm.data.text import corpus, stream
 from mlm.data.text import parallel_text as pairs
 from mlm.data.tokenizers import kinds
@@ -23,7 +23,6 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 3  # of the cached files; a change of their content must raise it
 TEXT_FORMAT = 4  # of the examples of all text but the built-in language's
-WARN_FRACTION = 0.01  # fraction of unknown words that causes a warning
 
 
 def _is_generated(data: config.Data) -> bool:
@@ -75,34 +74,23 @@ def check(cfg: config.Config) -> None:
     if cfg.data.corpus == "task":
         tasks.check(cfg)
         return
-    if cfg.data.corpus == "parallel":
+    name = cfg.data.corpus
+    if name == "parallel":
         for num_beams in cfg.eval.beams:
             is_whole = num_beams == int(num_beams)
             errors.require(is_whole, "config.eval.beams", num_beams, f"an integer from 1 to {config.MAX_BEAMS}")
-    else:
-        errors.require(
-            cfg.pack.mode != "stream" or cfg.data.corpus == "text",
-            "config.pack.mode",
-            cfg.pack.mode,
-            f"another mode, since config.data.corpus is {cfg.data.corpus}, which is no running text",
-        )
+    elif name != "text":
+        expected = f"another mode, since config.data.corpus is {name}, which is no running text"
+        errors.require(cfg.pack.mode != "stream", "config.pack.mode", cfg.pack.mode, expected)
     if not _is_generated(cfg.data):
         return
-    for name, value, allowed in (
-        ("tokenizer.path", cfg.tokenizer.path, ""),
-        ("tokenizer.kind", cfg.tokenizer.kind, "words"),
-        ("tokenizer.vocab_size", cfg.tokenizer.vocab_size, 0),
-        ("pack.mode", cfg.pack.mode, "doc_sentences"),
-    ):
-        if name != "pack.mode" or not pairs.is_generated(cfg.data):
-            errors.require(
-                value == allowed,
-                f"config.{name}",
-                value,
-                f"{allowed or 'none'}, since config.data.corpus = {cfg.data.corpus} is text of the built-in language; "
-                "leave the field out",
-            )
-    if pairs.is_generated(cfg.data):
+    reason = f"since config.data.corpus = {name} is text of the built-in language; leave the field out"
+    allowed = {"tokenizer.path": "", "tokenizer.kind": "words", "tokenizer.vocab_size": 0}
+    allowed |= {"pack.mode": "doc_sentences"} if name == "language" else {}
+    for field, value in allowed.items():
+        actual = operator.attrgetter(field)(cfg)
+        errors.require(actual == value, f"config.{field}", actual, f"{value or 'none'}, {reason}")
+    if name == "parallel":
         translation.check(cfg.data.language, min(cfg.pack.seq_len, cfg.pack.source_len))
         return
     errors.require_number("config.data.language.max_words", cfg.data.language.max_words, 8, cfg.pack.seq_len - 2)
@@ -112,10 +100,7 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     """The examples of both splits, packed first if cfg.data.cache_dir does not have them.
 
     The cache depends on the content of the corpus, on the tokenizer and on config.pack. A changed file is noticed, and
-    the examples are packed again.
-
-    Raises:
-        ConfigError: as corpus.read_documents and kinds.train_tokenizer do.
+    the examples are packed again. Raises ConfigError as corpus.read_documents and kinds.train_tokenizer do.
     """
     if cfg.data.corpus == "task":
         return labelled.load_dataset(cfg)
@@ -125,55 +110,33 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
         return parallel_text.load_dataset(cfg, tokenizer)
     word_starts = tokenizer.pack_word_bounds() if cfg.mask.unit != "token" else b""
     isolate_documents = cfg.pack.isolate_documents and cfg.pack.mode == "full_sentences"
-    inputs = {
-        "format": FORMAT if _is_generated(cfg.data) else TEXT_FORMAT,
-        "corpus": content,
-        "kind": tokenizer.kind,
-        "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
-        "mode": cfg.pack.mode,
-        "length": cfg.pack.seq_len,
-        "isolate": isolate_documents,
-    }
+    data_format = FORMAT if _is_generated(cfg.data) else TEXT_FORMAT
+    inputs = {"format": data_format, "corpus": content, "mode": cfg.pack.mode, "isolate": isolate_documents}
     options = {}
     if cfg.pack.short_seq_prob:
         inputs["short_share"] = options["short_seq_prob"] = cfg.pack.short_seq_prob
-    specs = _list_columns(cfg.pack.mode, tokenizer.vocab_size)
 
-    def make(folder):
-        statistics = {}
-        for split in corpus.SPLITS:
-            logging.info("packing %s", split)
-            with columns.SplitWriter(folder, split, specs, cfg.pack.seq_len, tokenizer.vocab_size) as writer:
-                batches = _tokenize(cfg, split, tokenizer)
-                for packed in PACKERS[cfg.pack.mode](batches, cfg.pack.seq_len, **options):
-                    writer.write_examples(build_columns(packed, cfg.pack.seq_len, isolate_documents))
-            statistics[split] = writer.compute_statistics()
-            errors.require(
-                statistics[split]["rows"] > 0,
-                "config.pack.mode",
-                cfg.pack.mode,
-                f"a corpus with an example for the {split} split",
-            )
-            logging.info(
-                "packed %s: %d examples, %d tokens, %.1f%% padding",
-                split,
-                statistics[split]["rows"],
-                statistics[split]["tokens"],
-                100 * statistics[split]["padding"],
-            )
-            if split == "train":
-                writer.unigram_V[PAD] = 0
-                (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
-        return statistics
+    def write(split, writer, folder):
+        for packed in PACKERS[cfg.pack.mode](_tokenize(cfg, split, tokenizer), cfg.pack.seq_len, **options):
+            writer.write_examples(build_columns(packed, cfg.pack.seq_len, isolate_documents))
+        expected = f"a corpus with an example for the {split} split"
+        errors.require(writer.num_examples > 0, "config.pack.mode", cfg.pack.mode, expected)
+        return {}
 
-    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
-    _report_statistics(cfg, tokenizer, manifest)
-    dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
-    dataset_info = dataset_info._replace(word_starts=word_starts)
-    train, validation = (
-        columns.open_columns(folder, split, specs, manifest[split]["rows"], cfg.pack.seq_len) for split in corpus.SPLITS
+    def describe(unigram_V, manifest):
+        return build_dataset_info(cfg, tokenizer.vocab_size, unigram_V)._replace(word_starts=word_starts)
+
+    packed = columns.load_dataset(
+        cfg,
+        tokenizer,
+        inputs,
+        _list_columns(cfg.pack.mode, tokenizer.vocab_size),
+        {split: functools.partial(write, split) for split in corpus.SPLITS},
+        describe,
+        seq_len=cfg.pack.seq_len,
     )
-    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, folder=folder)
+    _report_statistics(cfg, packed)
+    return packed
 
 
 def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list[dict[str, Any]]:
@@ -194,14 +157,13 @@ def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarra
         vocab_size: entries of the vocabulary.
         unigram_V: counts of the tokens; None: all equal.
     """
+    unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
     if cfg.data.corpus == "task":
-        return labelled.build_dataset_info(cfg, vocab_size, unigram_V)
+        return labelled.describe_classes(cfg, vocab_size, unigram_V, splits.open_task(cfg).get_classes())
     if cfg.data.corpus == "parallel":
         return parallel_text.build_dataset_info(cfg, vocab_size, unigram_V)
-    unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
-    return types.DatasetInfo(
-        vocab_size, cfg.pack.seq_len, ("next_B",) if cfg.pack.mode == "segment_pair" else (), unigram_V.tobytes()
-    )
+    labels = ("next_B",) if cfg.pack.mode == "segment_pair" else ()
+    return types.DatasetInfo(vocab_size, cfg.pack.seq_len, labels, unigram_V.tobytes())
 
 
 def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
@@ -258,26 +220,19 @@ def _tokenize(cfg, split, tokenizer):
     return tokenization.tokenize_documents(_log_progress(documents, f"packing {split}"), tokenizer)
 
 
-def _report_statistics(cfg, tokenizer, manifest):
+def _report_statistics(cfg, packed):
     """Logs the fraction of held-out tokens, and of words that are unknown to the vocabulary."""
     if cfg.data.corpus != "language":
-        held_out, rest = (manifest[split]["tokens"] for split in ("validation", "train"))
+        held_out, rest = (packed.manifest[split]["tokens"] for split in ("validation", "train"))
         selection = "the end of the text" if cfg.pack.mode == "stream" else "a random sample of documents"
         name = "search_fraction" if cfg.data.search_fraction else "validation_fraction"
-        setting = (
-            ""
-            if cfg.data.validation_path and not cfg.data.search_fraction
-            else f", {selection} (config.data.{name} = {getattr(cfg.data, name):g})"
-        )
+        has_own_files = cfg.data.validation_path and not cfg.data.search_fraction
+        setting = "" if has_own_files else f", {selection} (config.data.{name} = {getattr(cfg.data, name):g})"
         total = held_out + rest
         warnings_.log_once(f"held out: {held_out:,} of {total:,} tokens, {held_out / total:.1%}{setting}")
     for split in corpus.SPLITS:
-        fraction = manifest[split]["unknown"]
-        message = f"{split}: {fraction:.2%} of the words and pieces are unknown to the vocabulary of {tokenizer.kind}"
-        if fraction > WARN_FRACTION:
-            warnings_.warn_once(f"{message}; a larger config.tokenizer.vocab_size, or another kind, knows more")
-        else:
-            warnings_.log_once(message)
+        remedy = "; a larger config.tokenizer.vocab_size, or another kind, knows more"
+        columns.report_unknown(split, packed.manifest[split], packed.tokenizer.kind, remedy)
 
 
 def _list_columns(mode, vocab_size) -> dict[str, ColumnSpec]:

@@ -5,7 +5,7 @@ token sees the tokens of its own target and its own source, which have the same 
 """
 
 import contextlib
-import hashlib
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base import config, types, warnings_
-from mlm.base.special import CLS, PAD, SEP
-from mlm.data.rows import columns, store
+from mlm.base.special import CLS, SEP
+from mlm.data.rows import columns
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.text import parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -24,7 +24,6 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 FORMAT = 1  # of the cached files; a change of their content must raise it
 TOKENIZE_BATCH = 1024  # pairs that are tokenized at once
 MAX_OPEN_EXAMPLES = 64  # incomplete examples to which a pair may be added
-WARN_FRACTION = 0.01  # fraction of unknown words that causes a warning
 
 
 class EncodedPair(NamedTuple):
@@ -36,56 +35,35 @@ class EncodedPair(NamedTuple):
 
 
 def load_dataset(cfg: config.Config, tokenizer: Tokenizer) -> PackedDataset:
-    """The examples of all splits, packed first if cfg.data.cache_dir does not have them.
+    """The examples of all splits; the manifest has for each the numbers of pairs, truncated ones and source tokens.
 
-    The cache depends on the content of the pairs, on the tokenizer and on both lengths. The manifest has for each
-    split what SplitWriter.compute_statistics returns, the fraction of padding in the sources, and the numbers of pairs
-    and of truncated ones.
-
-    Raises:
-        ConfigError: as parallel_text.open_pairs does.
+    Raises ConfigError as parallel_text.open_pairs does.
     """
     pair_source, source_len = parallel_text.open_pairs(cfg.data), _get_source_len(cfg)
-    inputs = {
-        "format": FORMAT,
-        "corpus": pair_source.compute_digest().hex(),
-        "kind": tokenizer.kind,
-        "tokenizer": hashlib.sha256(tokenizer.model).hexdigest(),
-        "length": cfg.pack.seq_len,
-        "source_length": source_len,
-    }
-    specs = _list_columns(tokenizer.vocab_size)
+    corpus = pair_source.compute_digest().hex()
 
-    def make(folder):
-        manifest = {}
-        parallel_text.warn_of_duplicates(pair_source)
-        for split, read in pair_source.splits.items():
-            pairs_path = _make_pairs_path(folder, split) if split != "train" else None
-            with columns.SplitWriter(
-                folder, split, specs, cfg.pack.seq_len, tokenizer.vocab_size, source_len
-            ) as writer:
-                counts = _write_split(writer, read(), tokenizer, pairs_path)
-            source_padding = 1 - counts["source_tokens"] / (writer.num_examples * source_len)
-            manifest[split] = writer.compute_statistics() | counts | {"source_padding": source_padding}
-            if split == "train":
-                writer.unigram_V[PAD] = 0
-                (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
-        return manifest
+    def write(split, writer, folder):
+        if split == "train":
+            parallel_text.warn_of_duplicates(pair_source)
+        pairs_path = _make_pairs_path(folder, split) if split != "train" else None
+        return _write_split(writer, pair_source.splits[split](), tokenizer, pairs_path)
 
-    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
-    _report_statistics(cfg, manifest, list(pair_source.splits))
-    arrays = {
-        split: columns.open_columns(folder, split, specs, manifest[split]["rows"], cfg.pack.seq_len, source_len)
-        for split in pair_source.splits
-    }
-    dataset_info = build_dataset_info(cfg, tokenizer.vocab_size, np.fromfile(folder / "unigram.bin", np.int64))
-    train, validation = arrays.pop("train"), arrays.pop("validation")
-    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, arrays, folder)
+    packed = columns.load_dataset(
+        cfg,
+        tokenizer,
+        {"format": FORMAT, "corpus": corpus, "source_length": source_len},
+        _list_columns(tokenizer.vocab_size),
+        {split: functools.partial(write, split) for split in pair_source.splits},
+        lambda unigram_V, manifest: build_dataset_info(cfg, tokenizer.vocab_size, unigram_V),
+        seq_len=cfg.pack.seq_len,
+        source_len=source_len,
+    )
+    _report_statistics(cfg, packed, list(pair_source.splits))
+    return packed
 
 
-def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
-    """What a program must know of the dataset; unigram_V: counts of the targets' tokens, None: all equal."""
-    unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
+def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
+    """What a program must know of the dataset; unigram_V: counts of the targets' tokens."""
     return types.DatasetInfo(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_len=_get_source_len(cfg))
 
 
@@ -199,18 +177,19 @@ def _write_text(arrays, index, prefix, ids, start, segment) -> int:
     return end
 
 
-def _report_statistics(cfg, manifest, split_names):
+def _report_statistics(cfg, packed, split_names):
     """Logs how much is padding, was truncated, and is unknown to the tokenizer."""
+    source_len = _get_source_len(cfg)
     for split in split_names:
-        statistics = manifest[split]
+        counts = packed.manifest[split]
+        source_padding = 1 - counts["source_tokens"] / (counts["rows"] * source_len)
         warnings_.log_once(
-            f"{split}: {statistics['pairs']} pairs in {statistics['rows']} examples; padding: "
-            f"{statistics['padding']:.1%} of the targets, {statistics['source_padding']:.1%} of the sources"
+            f"{split}: {counts['pairs']} pairs in {counts['rows']} examples; padding: {counts['padding']:.1%} of the "
+            f"targets, {source_padding:.1%} of the sources"
         )
-        if statistics["cut"]:
+        if counts["cut"]:
             warnings_.warn_once(
-                f"{split}: {statistics['cut']} of {statistics['pairs']} pairs do not fit config.pack.seq_len = "
-                f"{cfg.pack.seq_len}, or the source length {_get_source_len(cfg)}, and were truncated"
+                f"{split}: {counts['cut']} of {counts['pairs']} pairs do not fit config.pack.seq_len = "
+                f"{cfg.pack.seq_len}, or the source length {source_len}, and were truncated"
             )
-        log = warnings_.warn_once if statistics["unknown"] > WARN_FRACTION else warnings_.log_once
-        log(f"{split}: {statistics['unknown']:.2%} of the words and pieces are unknown to the tokenizer")
+        columns.report_unknown(split, counts, packed.tokenizer.kind)

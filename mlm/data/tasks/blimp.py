@@ -19,14 +19,8 @@ BENCHMARK, NUM_PARADIGMS, NUM_PAIRS = "blimp", 67, 1000  # of the benchmark
 SAMPLE_PARADIGMS = {"adjunct_island", "npi_present_1", "wh_island"}  # of its paradigms
 # Accuracy over all of it, in percent (Warstadt et al. 2020): by the likelihood of the whole sentence, and for RoBERTa
 # by its pseudo-log-likelihood.
-PAPER_ACCURACY = {
-    "5-gram": 61.2,
-    "LSTM": 69.8,
-    "Transformer-XL": 69.6,
-    "GPT-2": 83.0,
-    "RoBERTa-large": 86.5,
-    "human": 88.6,
-}
+PAPER_ACCURACY = {"5-gram": 61.2, "LSTM": 69.8, "Transformer-XL": 69.6, "GPT-2": 83.0}
+PAPER_ACCURACY |= {"RoBERTa-large": 86.5, "human": 88.6}
 # The files have a term of their own for two paradigms that the paper counts to argument structure.
 PHENOMENON_BY_TERM = {"s-selection": "argument_structure"}
 TERM_COLUMNS = ("UID", "linguistics_term")  # of paradigms.tsv
@@ -53,17 +47,13 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
 
     A line is an object with sentence_good, sentence_bad and linguistics_term; this last may stand in a table
     paradigms.tsv (columns UID, linguistics_term) beside the files instead, which then also says which files are read.
-    max_pairs: the first so many of each; 0 for all. called: the suite's name; not given, that of the folder, or "blimp"
-    for all of BLiMP. Raises ConfigError for a folder, name or line that is wrong, selected or not.
+    max_pairs: the first so many of each; 0 for all. suite_name: if empty, that of the folder, or "blimp" for all of
+    BLiMP. Raises ConfigError for a folder, name or line that is wrong, selected or not.
     """
     folder = Path(folder)
     require(folder.is_dir(), "blimp", str(folder), "a folder of BLiMP's .jsonl files")
-    require(
-        not suite_name or suite_name == _make_suite_name(suite_name),
-        "--suite",
-        suite_name,
-        "a name of letters, digits, '.', '_' and '-'",
-    )
+    is_name = not suite_name or suite_name == _make_suite_name(suite_name)
+    require(is_name, "--suite", suite_name, "a name of letters, digits, '.', '_' and '-'")
     terms = _read_terms(folder / "paradigms.tsv")
     existing = {path.stem for path in folder.glob("*.jsonl")}
     available = sorted(existing & terms.keys() or terms or existing)
@@ -73,19 +63,12 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
     for name in names:
         require_one_of("paradigm", name, available)
     paradigms = [_read_paradigm(folder / f"{name}.jsonl", terms) for name in available]
-    is_benchmark = set(available) >= SAMPLE_PARADIGMS and [len(one.sentences) for one in paradigms] == NUM_PARADIGMS * [
-        2 * NUM_PAIRS
-    ]
-    content = json.dumps([(one.name, one.sentences) for one in paradigms])
-    return Suite(
-        suite_name or (BENCHMARK if is_benchmark else _make_suite_name(folder.resolve().name) or "pairs"),
-        hashlib.sha256(content.encode()).hexdigest(),
-        [
-            one._replace(sentences=one.sentences[: 2 * max_pairs or None])
-            for one in paradigms
-            if not names or one.name in names
-        ],
-    )
+    sizes = [len(one.sentences) for one in paradigms]
+    is_benchmark = set(available) >= SAMPLE_PARADIGMS and sizes == NUM_PARADIGMS * [2 * NUM_PAIRS]
+    name = suite_name or (BENCHMARK if is_benchmark else _make_suite_name(folder.resolve().name) or "pairs")
+    digest = hashlib.sha256(json.dumps([(one.name, one.sentences) for one in paradigms]).encode()).hexdigest()
+    chosen = [one for one in paradigms if not names or one.name in names]
+    return Suite(name, digest, [one._replace(sentences=one.sentences[: 2 * max_pairs or None]) for one in chosen])
 
 
 def _make_suite_name(name: str) -> str:

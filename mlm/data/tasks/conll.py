@@ -16,7 +16,7 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
 
     Raises ConfigError for a line that does not fit `labelled`.
     """
-    columns = {"text": int(labelled.text_column), "label": int(labelled.label_column)}
+    text, label = int(labelled.text_column), int(labelled.label_column)
     index = 0
     for sentence in read_sentences(path):
         words, tags = [], []
@@ -24,14 +24,10 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
             if line.startswith(DOCUMENT_START):
                 continue
             cells = line.split("\t") if "\t" in line else list(filter(None, line.split(" ")))
-            errors.require(
-                len(cells) > max(columns.values()),
-                f"{where}: columns",
-                len(cells),
-                f"at least {max(columns.values()) + 1}, separated by tabs or spaces",
-            )
-            words.append(examples.require_text(cells[columns["text"]], f"{where}: token"))
-            tags.append((cells[columns["label"]], f"{where}: tag"))
+            expected = f"at least {max(text, label) + 1}, separated by tabs or spaces"
+            errors.require(len(cells) > max(text, label), f"{where}: columns", len(cells), expected)
+            words.append(examples.require_text(cells[text], f"{where}: token"))
+            tags.append((cells[label], f"{where}: tag"))
         if words:
             if not index:
                 examples.require_no_heading(*tags[0])
@@ -45,12 +41,8 @@ def read_sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
     for number, line in text_files.read_lines(path):
         if line.strip():
             sentence.append((f"{path}, line {number}", line))
-            errors.require(
-                len(sentence) <= MAX_SENTENCE_WORDS,
-                f"{path}, line {number}",
-                line[:40],
-                f"a blank line after at most {MAX_SENTENCE_WORDS} lines, since one ends a sentence",
-            )
+            expected = f"a blank line after at most {MAX_SENTENCE_WORDS} lines, since one ends a sentence"
+            errors.require(len(sentence) <= MAX_SENTENCE_WORDS, sentence[-1][0], line[:40], expected)
         elif sentence:
             yield sentence
             sentence = []
@@ -70,15 +62,10 @@ def parse_tags(tags: Sequence[tuple[str, str]], scheme: str, parse_label: LabelP
         if scheme:
             valid = tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2)
             errors.require(valid, where, tag, f"O, B-KIND or I-KIND, since config.data.labelled.scheme is {scheme}")
-            if tag[:2] == "I-" and open_kind != tag[2:]:
-                errors.require(
-                    scheme == "iob1",
-                    where,
-                    tag,
-                    f"B-{tag[2:]}, since it continues no {tag[2:]} "
-                    "(config.data.labelled.scheme = iob1 lets I- begin one)",
-                )
-                tag = f"B-{tag[2:]}"
+            if tag[:2] == "I-" and open_kind != (kind := tag[2:]):
+                hint = "config.data.labelled.scheme = iob1 lets I- begin one"
+                errors.require(scheme == "iob1", where, tag, f"B-{kind}, since it continues no {kind} ({hint})")
+                tag = f"B-{kind}"
             open_kind = tag[2:]
         labels.append(parse_label(tag, where))
     return tuple(labels)

@@ -17,11 +17,7 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
     Where `labelled` names a column of heads, a word without a head has no label. Raises ConfigError for a line
     that is not CoNLL-U.
     """
-    columns = {
-        example_id: COLUMNS.index(example_id)
-        for example_id in (labelled.text_column, labelled.label_column, labelled.head_column)
-        if example_id
-    }
+    text, label, head_column = labelled.text_column, labelled.label_column, labelled.head_column
     for index, sentence in enumerate(conll.read_sentences(path)):
         words, tags, heads, example_id = [], [], [], str(index)
         for where, line in sentence:
@@ -29,37 +25,24 @@ def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParse
                 if line.startswith(SENTENCE_ID):
                     example_id = line.removeprefix(SENTENCE_ID).strip() or example_id
                 continue
-            cells = line.split("\t")
-            errors.require(
-                len(cells) == len(COLUMNS), f"{where}: columns", len(cells), f"{len(COLUMNS)}, separated by tabs"
-            )
-            number = cells[0].replace("-", "", 1).replace(".", "", 1)
-            errors.require(number.isdecimal(), f"{where}: id", cells[0], "a word's number, or 1-2, or 8.1")
-            if cells[0].isdecimal():
-                errors.require(
-                    int(cells[0][:9]) == len(words) + 1,
-                    f"{where}: id",
-                    cells[0],
-                    f"{len(words) + 1}, the next word's number",
-                )
-                words.append(
-                    examples.require_text(cells[columns[labelled.text_column]], f"{where}: {labelled.text_column}")
-                )
-                tags.append((cells[columns[labelled.label_column]], f"{where}: {labelled.label_column}"))
-                heads.append(
-                    (cells[columns[labelled.head_column]], f"{where}: {labelled.head_column}")
-                    if labelled.head_column
-                    else ("1", where)
-                )
+            parts = line.split("\t")
+            expected = f"{len(COLUMNS)}, separated by tabs"
+            errors.require(len(parts) == len(COLUMNS), f"{where}: columns", len(parts), expected)
+            cells: dict[str, str] = dict(zip(COLUMNS, parts, strict=True))
+            number = cells["id"].replace("-", "", 1).replace(".", "", 1)
+            errors.require(number.isdecimal(), f"{where}: id", cells["id"], "a word's number, or 1-2, or 8.1")
+            if cells["id"].isdecimal():
+                is_next, expected = int(number[:9]) == len(words) + 1, f"{len(words) + 1}, the next word's number"
+                errors.require(is_next, f"{where}: id", number, expected)
+                words.append(examples.require_text(cells[text], f"{where}: {text}"))
+                tags.append((cells[label], f"{where}: {label}"))
+                heads.append((cells[head_column], f"{where}: {head_column}") if head_column else ("1", where))
         errors.require(bool(words), sentence[0][0], sentence[0][1][:40], "a sentence with a word")
-        head_indices = tuple(_parse_head(head, columns, len(words)) for head, columns in heads)
-        related = iter(
-            conll.parse_tags(
-                [tag for tag, head in zip(tags, head_indices, strict=True) if head], labelled.scheme, parse_label
-            )
-        )
-        labels = tuple(next(related) if head else "" for head in head_indices)
-        yield Example(example_id, (), tuple(words), labels, head_indices if labelled.head_column else ())
+        head_indices = tuple(_parse_head(head, place, len(words)) for head, place in heads)
+        related = [tag for tag, head in zip(tags, head_indices, strict=True) if head]
+        related_labels = iter(conll.parse_tags(related, labelled.scheme, parse_label))
+        labels = tuple(next(related_labels) if head else "" for head in head_indices)
+        yield Example(example_id, (), tuple(words), labels, head_indices if head_column else ())
 
 
 def _parse_head(value: str, where: str, num_words: int) -> int:

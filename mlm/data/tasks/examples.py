@@ -1,6 +1,5 @@
 """Examples with labels: an error names file and line."""
 
-import difflib
 import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -37,34 +36,23 @@ def list_choice_columns(labelled: config.Labelled) -> tuple[str, ...]:
 
 def list_columns(labelled: config.Labelled) -> list[str]:
     """The columns of a table that `labelled` names."""
-    return [
-        one
-        for one in (
-            labelled.text_column,
-            labelled.text_pair_column,
-            *list_choice_columns(labelled),
-            labelled.label_column,
-            labelled.id_column,
-        )
-        if one
-    ]
+    return [*filter(None, (*_list_text_columns(labelled), labelled.label_column, labelled.id_column))]
+
+
+def _list_text_columns(labelled):
+    return [*filter(None, (labelled.text_column, labelled.text_pair_column, *list_choice_columns(labelled)))]
 
 
 def make_example(
     labelled: config.Labelled, values: Mapping[str, Any], parse_label: LabelParser, where: str, index: int
 ) -> Example:
     """Makes an example of a table's row, given as values by column name; index: its number, from 0."""
-    texts = [
-        require_text(values[one], f"{where}: {one}")
-        for one in (labelled.text_column, labelled.text_pair_column, *list_choice_columns(labelled))
-        if one
-    ]
+    texts = [require_text(values[one], f"{where}: {one}") for one in _list_text_columns(labelled)]
     if labelled.choice_columns:
         prefix = [texts.pop(1)] if labelled.text_pair_column else []
         texts[1:] = (" ".join((*prefix, one)) for one in texts[1:])
-    example_id = (
-        require_text(values[labelled.id_column], f"{where}: {labelled.id_column}") if labelled.id_column else str(index)
-    )
+    name = labelled.id_column
+    example_id = require_text(values[name], f"{where}: {name}") if name else str(index)
     return Example(example_id, tuple(texts), label=parse_label(values[labelled.label_column], f"{where}: label"))
 
 
@@ -93,11 +81,8 @@ def parse_number(value: Any, where: str) -> float:
 def require_column(name: str, names: Sequence[str], where: str, noun: str = "column") -> None:
     """Raises ConfigError, with the nearest right name, unless there is one such column, or `noun`."""
     if name not in names:
-        nearest = difflib.get_close_matches(name, [one[:100] for one in names], n=1, cutoff=0.5)
-        raise errors.ConfigError(
-            f"{where}: no {noun} {errors.format_value(name)}, expected one of {format_names(names)}"
-            + (f"; did you mean {nearest[0]!r}?" if nearest else "")
-        )
+        expected = f"{format_names(names)}{errors.format_hint(name, names)}"
+        raise errors.ConfigError(f"{where}: no {noun} {errors.format_value(name)}, expected one of {expected}")
     errors.require(names.count(name) == 1, f"{where}: {noun}", name, f"a name that one {noun} alone has")
 
 
@@ -108,9 +93,5 @@ def format_names(names: Sequence[str]) -> str:
 
 def require_no_heading(value: str, where: str) -> None:
     """Raises ConfigError where the label of the first line is what headers call its column."""
-    errors.require(
-        value.strip().lower() not in HEADINGS,
-        where,
-        value,
-        "a label; where the first line is a header, columns are named as it names them, not by numbers",
-    )
+    expected = "a label; where the first line is a header, columns are named as it names them, not by numbers"
+    errors.require(value.strip().lower() not in HEADINGS, where, value, expected)

@@ -5,33 +5,37 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlm.base import config, errors, text_files
 from mlm.base.labelled_objectives import LabelKind, has_classes, has_kind
-from mlm.data.tasks import conll, conllu, examples, generated, jsonl, squad, tasks, tsv
-from mlm.data.tasks.examples import Example
+from mlm.base.rng_versions import RNG_VERSIONS
+from mlm.data.language import tasks as language
+from mlm.data.tasks import conll, conllu, examples, squad, tables, tasks
 from mlm.data.text import files
 
 READERS = {
-    "tsv": tsv.read_examples,
-    "csv": tsv.read_examples,
-    "jsonl": jsonl.read_examples,
+    "tsv": tables.read_examples,
+    "csv": tables.read_examples,
+    "jsonl": tables.read_json_lines,
     "conll": conll.read_examples,
     "conllu": conllu.read_examples,
     "squad": squad.read_examples,
 }
 FILE_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
 MAX_LABELS = 10_000  # labels of a task
+UNUSED_FIELDS = ("train_documents", "validation_documents", "words")  # of the built-in language, which no task reads
 LOCATION_FIELDS = (*FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
 
 
 class TaskSource(NamedTuple):
     """Where labelled rows come from: functions, so that each pass starts anew."""
 
-    splits: dict[str, Callable[[], Iterator[Example]]]  # train, validation, and test where there is one; never empty
+    splits: Mapping[
+        str, Callable[[], Iterator[Any]]
+    ]  # Examples or SyntheticExamples: train, validation, and test where there is one; never empty
     get_classes: Callable[[], tuple[str, ...]]  # names of the labels in their order; () for numbers and spans
     hash_content: Callable[[], str]  # digest of all that the examples follow from
 
@@ -39,17 +43,18 @@ class TaskSource(NamedTuple):
 def open_task(cfg: config.Config) -> TaskSource:
     """The examples of config.data.task. Each pass raises ConfigError for the first fault, by file and line."""
     if cfg.data.task in tasks.LANGUAGE_TASKS:
-        return TaskSource(
-            generated.make_readers(cfg), lambda: generated.list_classes(cfg), lambda: generated.hash_content(cfg.data)
-        )
-    readers = _list_readers(cfg.data)
+        task = language.TASKS[cfg.data.task]
+        readers = {
+            split: functools.partial(task.generate_examples, cfg.data.language, name)
+            for split, name in FILE_FIELDS.items()
+        }
+    else:
 
-    def of(split):
-        return lambda: _require_nonempty(*readers[split], _make_label_parser(cfg, list_classes(cfg)))
+        def read(path, reader):
+            return _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)))
 
-    return TaskSource(
-        {split: of(split) for split in readers}, lambda: list_classes(cfg), lambda: hash_content(cfg.data)
-    )
+        readers = {split: functools.partial(read, *found) for split, found in _list_readers(cfg.data).items()}
+    return TaskSource(readers, lambda: list_classes(cfg), lambda: hash_content(cfg.data))
 
 
 def hash_content(data: config.Data) -> str:
@@ -58,7 +63,9 @@ def hash_content(data: config.Data) -> str:
     The folder's place does not enter.
     """
     if data.task in tasks.LANGUAGE_TASKS:
-        return generated.hash_content(data)
+        fields = {name: one for name, one in dataclasses.asdict(data.language).items() if name not in UNUSED_FIELDS}
+        parts = [data.task, language.FORMAT, RNG_VERSIONS["language"], fields]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in LOCATION_FIELDS}
     if not options["choice_columns"]:
         del options["choice_columns"]  # a later field: tasks without it keep their digest
@@ -100,7 +107,7 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
     if not has_classes(cfg.objective):
         return ()
     if cfg.data.task in tasks.LANGUAGE_TASKS:
-        return generated.list_classes(cfg)
+        return language.TASKS[cfg.data.task].list_labels(cfg.data.language)
     labelled = cfg.data.labelled
     if explicit := tasks.list_labels(labelled):
         return explicit
@@ -113,12 +120,9 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
     labels: set[str] = set()
     for example in _require_nonempty(path, read, _make_label_parser(cfg, ())):
         labels.update([example.label] if isinstance(example.label, str) else example.label)
-        errors.require(
-            len(labels) <= MAX_LABELS,
-            "config.data.labelled.label_column",
-            labelled.label_column,
-            f"a column of at most {MAX_LABELS} different labels; in {path} it has more",
-        )
+        expected = f"a column of at most {MAX_LABELS} different labels; in {path} it has more"
+        few = len(labels) <= MAX_LABELS
+        errors.require(few, "config.data.labelled.label_column", labelled.label_column, expected)
     labels.discard("")  # a word without a label
     if labelled.scheme:
         labels = {"O", *(f"{first}-{label[2:]}" for label in labels - {"O"} for first in "BI")}

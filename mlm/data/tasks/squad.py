@@ -42,12 +42,8 @@ def _parse_question(record, passage, where) -> Example:
     )
     impossible = record.get("is_impossible", False)
     errors.require(isinstance(impossible, bool), f"{where}.is_impossible", impossible, "true or false")
-    errors.require(
-        bool(answers) != impossible,
-        f"{where}.answers",
-        list(answers),
-        "none, since is_impossible is true" if impossible else "one or more, or is_impossible: true",
-    )
+    expected = "none, since is_impossible is true" if impossible else "one or more, or is_impossible: true"
+    errors.require(bool(answers) != impossible, f"{where}.answers", list(answers), expected)
     return Example(example_id, (question, passage), label=answers)
 
 
@@ -55,15 +51,12 @@ def _parse_answer(answer, passage, where) -> tuple[str, int]:
     text, start = _get_key(answer, "text", str, where), _get_key(answer, "answer_start", int, where)
     examples.require_text(text, f"{where}.text")
     at = passage.find(text)
+    expected = f"where the passage has {errors.format_value(text[:60])}"
+    expected += f", such as {at}" if at >= 0 else "; it does not have it"
+    if start >= 0:
+        expected += f"; there it has {errors.format_value(passage[start : start + len(text)][:60])}"
     correct = start >= 0 and passage.startswith(text, start)
-    errors.require(
-        correct,
-        f"{where}.answer_start",
-        start,
-        f"where the passage has {errors.format_value(text[:60])}"
-        + (f", such as {at}" if at >= 0 else "; it does not have it")
-        + (f"; there it has {errors.format_value(passage[start : start + len(text)][:60])}" if start >= 0 else ""),
-    )
+    errors.require(correct, f"{where}.answer_start", start, expected)
     return text, start
 
 

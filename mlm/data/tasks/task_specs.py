@@ -7,223 +7,137 @@ from typing import NamedTuple
 class TaskSpec(NamedTuple):
     """A row of TASKS."""
 
+    title: str  # what tables call it
     objective: str
     labelled: Mapping[str, str]  # fields of config.data.labelled
     source: str
     note: str = ""  # what a reader of its scores must know
-    title: str = ""  # what tables call it, where that is not its name
 
 
-GLUE_SOURCE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
-SQUAD_FIELDS = {"format": "squad", "scores": "f1,exact"}
-EWT_FIELDS = {
-    "format": "conllu",
-    "train": "en_ewt-ud-train.conllu",
-    "dev": "en_ewt-ud-dev.conllu",
-    "test": "en_ewt-ud-test.conllu",
-    "text_column": "form",
+GLUE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
+EWT = "Silveira et al. 2014; Universal Dependencies"
+TSV_FILES = {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv"}
+EWT_FILES = {"format": "conllu", "text_column": "form"} | {
+    split: f"en_ewt-ud-{split}.conllu" for split in ("train", "dev", "test")
 }
-EWT_SOURCE = "Silveira et al. 2014; Universal Dependencies"
+SENTENCE_PAIR = {"text_column": "sentence1", "text_pair_column": "sentence2"}
 TASKS = {
     "sst2": TaskSpec(
+        "SST-2",
         "classification",
-        {
-            "format": "tsv",
-            "train": "train.tsv",
-            "dev": "dev.tsv",
-            "text_column": "sentence",
-            "label_column": "label",
-            "scores": "accuracy",
-        },
-        f"Socher et al. 2013; {GLUE_SOURCE}",
-        title="SST-2",
+        TSV_FILES | {"text_column": "sentence", "label_column": "label", "scores": "accuracy"},
+        f"Socher et al. 2013; {GLUE}",
     ),
     "cola": TaskSpec(
+        "CoLA",
         "classification",
-        {
-            "format": "tsv",
-            "train": "train.tsv",
-            "dev": "dev.tsv",
-            "text_column": "3",
-            "label_column": "1",
-            "scores": "matthews,accuracy",
-        },
-        f"Warstadt et al. 2019; {GLUE_SOURCE}",
-        title="CoLA",
+        TSV_FILES | {"text_column": "3", "label_column": "1", "scores": "matthews,accuracy"},
+        f"Warstadt et al. 2019; {GLUE}",
     ),
     "rte": TaskSpec(
+        "RTE",
         "classification",
-        {
-            "format": "tsv",
-            "train": "train.tsv",
-            "dev": "dev.tsv",
-            "text_column": "sentence1",
-            "text_pair_column": "sentence2",
-            "label_column": "label",
-            "id_column": "index",
-            "labels": "entailment,not_entailment",
-            "scores": "accuracy",
-        },
-        f"Dagan et al. 2005 and later; {GLUE_SOURCE}",
-        title="RTE",
+        TSV_FILES
+        | SENTENCE_PAIR
+        | {"label_column": "label", "id_column": "index", "labels": "entailment,not_entailment", "scores": "accuracy"},
+        f"Dagan et al. 2005 and later; {GLUE}",
     ),
     "mnli": TaskSpec(
+        "MNLI",
         "classification",
-        {
-            "format": "tsv",
-            "train": "train.tsv",
-            "dev": "dev_matched.tsv",
-            "text_column": "sentence1",
-            "text_pair_column": "sentence2",
-            "label_column": "gold_label",
-            "id_column": "pairID",
-            "labels": "entailment,neutral,contradiction",
-            "scores": "accuracy",
-        },
-        f"Williams et al. 2018; {GLUE_SOURCE}",
+        TSV_FILES
+        | SENTENCE_PAIR
+        | {"dev": "dev_matched.tsv", "label_column": "gold_label", "id_column": "pairID", "scores": "accuracy"}
+        | {"labels": "entailment,neutral,contradiction"},
+        f"Williams et al. 2018; {GLUE}",
         "dev is the matched one",
-        title="MNLI",
     ),
     "qnli": TaskSpec(
+        "QNLI",
         "classification",
-        {
-            "format": "tsv",
-            "train": "train.tsv",
-            "dev": "dev.tsv",
-            "text_column": "question",
-            "text_pair_column": "sentence",
-            "label_column": "label",
-            "id_column": "index",
-            "labels": "entailment,not_entailment",
-            "scores": "accuracy",
-        },
-        f"Rajpurkar et al. 2016; {GLUE_SOURCE}",
-        title="QNLI",
+        TSV_FILES
+        | {"text_column": "question", "text_pair_column": "sentence", "id_column": "index"}
+        | {"label_column": "label", "labels": "entailment,not_entailment", "scores": "accuracy"},
+        f"Rajpurkar et al. 2016; {GLUE}",
     ),
     "qqp": TaskSpec(
+        "QQP",
         "classification",
-        {
-            "format": "tsv",
-            "train": "train.tsv",
-            "dev": "dev.tsv",
-            "text_column": "question1",
-            "text_pair_column": "question2",
-            "label_column": "is_duplicate",
-            "id_column": "id",
-            "scores": "accuracy,f1",
-        },
-        f"Iyer et al. 2017; {GLUE_SOURCE}",
-        title="QQP",
+        TSV_FILES
+        | {"text_column": "question1", "text_pair_column": "question2", "id_column": "id"}
+        | {"label_column": "is_duplicate", "scores": "accuracy,f1"},
+        f"Iyer et al. 2017; {GLUE}",
     ),
     "mrpc": TaskSpec(
+        "MRPC",
         "classification",
-        {
-            "format": "tsv",
-            "train": "msr-para-train.tsv",
-            "dev": "msr-para-val.tsv",
-            "test": "msr-para-test.tsv",
-            "text_column": "#1 String",
-            "text_pair_column": "#2 String",
-            "label_column": "Quality",
-            "scores": "accuracy,f1",
-        },
+        {"format": "tsv", "train": "msr-para-train.tsv", "dev": "msr-para-val.tsv", "test": "msr-para-test.tsv"}
+        | {"text_column": "#1 String", "text_pair_column": "#2 String", "label_column": "Quality"}
+        | {"scores": "accuracy,f1"},
         "Dolan and Brockett 2005",
         "not GLUE's own split: its dev set is other rows of the published training set",
-        title="MRPC",
     ),
     "stsb": TaskSpec(
+        "STS-B",
         "regression",
-        {
-            "format": "tsv",
-            "train": "sts-train.csv",
-            "dev": "sts-dev.csv",
-            "test": "sts-test.csv",
-            "text_column": "5",
-            "text_pair_column": "6",
-            "label_column": "4",
-            "scores": "spearman,pearson",
-        },
-        f"Cer et al. 2017; {GLUE_SOURCE}",
-        title="STS-B",
+        {"format": "tsv", "train": "sts-train.csv", "dev": "sts-dev.csv", "test": "sts-test.csv"}
+        | {"text_column": "5", "text_pair_column": "6", "label_column": "4", "scores": "spearman,pearson"},
+        f"Cer et al. 2017; {GLUE}",
     ),
     "swag": TaskSpec(
+        "SWAG",
         "multiple_choice",
-        {
-            "format": "csv",
-            "train": "train.csv",
-            "dev": "val.csv",
-            "text_column": "sent1",
-            "text_pair_column": "sent2",
-            "choice_columns": "ending0,ending1,ending2,ending3",
-            "label_column": "label",
-            "scores": "accuracy",
-        },
+        {"format": "csv", "train": "train.csv", "dev": "val.csv", "text_column": "sent1", "text_pair_column": "sent2"}
+        | {"choice_columns": "ending0,ending1,ending2,ending3", "label_column": "label", "scores": "accuracy"},
         "Zellers et al. 2018, arXiv:1808.05326",
         "dev is the published validation split",
-        title="SWAG",
     ),
     "conll2003": TaskSpec(
+        "CoNLL-2003",
         "tagging",
-        {
-            "format": "conll",
-            "train": "eng.train",
-            "dev": "eng.testa",
-            "test": "eng.testb",
-            "text_column": "0",
-            "label_column": "3",
-            "scheme": "iob1",
-            "scores": "f1",
-        },
+        {"format": "conll", "train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
+        | {"text_column": "0", "label_column": "3", "scheme": "iob1", "scores": "f1"},
         "Tjong Kim Sang and De Meulder 2003",
-        title="CoNLL-2003",
     ),
     "wnut17": TaskSpec(
+        "WNUT-17",
         "tagging",
-        {
-            "format": "conll",
-            "train": "train.tsv",
-            "dev": "dev.tsv",
-            "test": "test.tsv",
-            "text_column": "0",
-            "label_column": "1",
-            "scheme": "bio",
-            "scores": "f1",
-        },
+        {"format": "conll", "train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+        | {"text_column": "0", "label_column": "1", "scheme": "bio", "scores": "f1"},
         "Derczynski et al. 2017",
-        title="WNUT-17",
     ),
     "ud_ewt": TaskSpec(
+        "UD-EWT",
         "tagging",
-        EWT_FIELDS | {"label_column": "upos", "scores": "accuracy"},
-        EWT_SOURCE,
+        EWT_FILES | {"label_column": "upos", "scores": "accuracy"},
+        EWT,
         "parts of speech, words as the treebank cuts them",
-        title="UD-EWT",
     ),
     "ud_pos": TaskSpec(
+        "UD-EWT, part of speech",
         "edge_probing",
-        EWT_FIELDS | {"label_column": "upos", "scores": "f1,accuracy"},
-        EWT_SOURCE,
+        EWT_FILES | {"label_column": "upos", "scores": "f1,accuracy"},
+        EWT,
         "parts of speech, probed for a word at a time (Tenney et al. 2019)",
-        title="UD-EWT, part of speech",
     ),
     "ud_dep": TaskSpec(
+        "UD-EWT, dependency label",
         "edge_probing",
-        EWT_FIELDS | {"label_column": "deprel", "head_column": "head", "scores": "f1,accuracy"},
-        EWT_SOURCE,
+        EWT_FILES | {"label_column": "deprel", "head_column": "head", "scores": "f1,accuracy"},
+        EWT,
         "relations of words to their heads, roots left out (Tenney et al. 2019)",
-        title="UD-EWT, dependency label",
     ),
     "squad": TaskSpec(
+        "SQuAD 1.1",
         "extractive_qa",
-        SQUAD_FIELDS | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
+        {"format": "squad", "train": "train-v1.1.json", "dev": "dev-v1.1.json", "scores": "f1,exact"},
         "Rajpurkar et al. 2016, arXiv:1606.05250",
-        title="SQuAD 1.1",
     ),
     "squad2": TaskSpec(
+        "SQuAD 2.0",
         "extractive_qa",
-        SQUAD_FIELDS | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
+        {"format": "squad", "train": "train-v2.0.json", "dev": "dev-v2.0.json", "scores": "f1,exact"},
         "Rajpurkar et al. 2018, arXiv:1806.03822",
         "questions may have no answer",
-        title="SQuAD 2.0",
     ),
 }

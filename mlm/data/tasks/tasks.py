@@ -1,6 +1,7 @@
 """How the labelled rows of a task are read: one reader a format, none a data set."""
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -24,14 +25,9 @@ FIELD_CONDITIONS = (
 )
 
 
-def get_objective(name: str) -> str:
-    """The objective of a task that is known by name."""
-    return (language.TASKS.get(name) or TASKS[name]).objective
-
-
 def _derive_objective(cfg):
-    if cfg.data.task in LANGUAGE_TASKS or cfg.data.task in TASKS:
-        return get_objective(cfg.data.task)
+    if task := language.TASKS.get(cfg.data.task) or TASKS.get(cfg.data.task):
+        return task.objective
     form = cfg.data.labelled.format
     fitting = (name for name, objective in LABELLED_OBJECTIVES.items() if form in objective.formats)
     return next(fitting, "classification")
@@ -56,23 +52,21 @@ def _is_task(cfg):
     return cfg.data.corpus == "task"
 
 
+def _derive_labelled(name, cfg):
+    return TASKS[cfg.data.task].labelled.get(name, "")
+
+
 DERIVED_FIELDS = (
     *(
         DerivedField(
             f"data.labelled.{name}",
             ("data.task", "data.corpus"),
-            lambda cfg, name=name: TASKS[cfg.data.task].labelled.get(name, ""),
+            functools.partial(_derive_labelled, name),
             lambda cfg: _is_task(cfg) and cfg.data.task in TASKS,
         )
         for name in dict.fromkeys(name for row in TASKS.values() for name in row.labelled)
     ),
-    DerivedField(
-        "objective",
-        ("data.task", "data.labelled.format", "data.corpus"),
-        _derive_objective,
-        _is_task,
-        default_is_choice=True,
-    ),
+    DerivedField("objective", ("data.task", "data.labelled.format", "data.corpus"), _derive_objective, _is_task, True),
     DerivedField(
         "data.labelled.quoting",
         ("data.labelled.format", "data.corpus"),
@@ -101,56 +95,35 @@ def resolve_task(settings: Mapping[str, Any]) -> config.Config:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a task that its config does not describe. Opens no file."""
-    data, labelled, name = cfg.data, cfg.data.labelled, "config.data.labelled"
+    data, labelled, name, seq_len = cfg.data, cfg.data.labelled, "data.labelled.doc_stride", cfg.pack.seq_len
+    require = functools.partial(errors.require_field, cfg)
     errors.require_one_of("config.data.task", data.task, [*LANGUAGE_TASKS, *TASKS, CUSTOM_TASK])
+    is_language = data.task in LANGUAGE_TASKS
+    expected = "the folder of the task's files, or a data set's name where config.data.labelled.format is tfds"
+    require("data.task_path", is_language or bool(data.task_path.strip()), expected)
+    expected = "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task"
+    require("tokenizer.path", bool(cfg.tokenizer.path.strip()), expected)
     row = language.TASKS.get(data.task) or TASKS.get(data.task)
-    errors.require(
-        data.task in LANGUAGE_TASKS or bool(data.task_path.strip()),
-        "config.data.task_path",
-        data.task_path,
-        "the folder of the task's files, or a data set's name where config.data.labelled.format is tfds",
-    )
-    errors.require(
-        bool(cfg.tokenizer.path.strip()),
-        "config.tokenizer.path",
-        cfg.tokenizer.path,
-        "the folder of a tokenizer's file, such as RUN/tokenizer, since config.data.corpus is task",
-    )
     objectives = [row.objective] if row else list(LABELLED_OBJECTIVES)
-    if data.task in LANGUAGE_TASKS and "tagging" in objectives:
+    if is_language and "tagging" in objectives:
         objectives.append("edge_probing")  # the tags of its words are labels of spans, too
-    errors.require(
-        cfg.objective in objectives,
-        "config.objective",
-        cfg.objective,
-        f"{' or '.join(objectives)}, since config.data.task is {data.task}",
-    )
-    if data.task in LANGUAGE_TASKS:
+    expected = f"{' or '.join(objectives)}, since config.data.task is {data.task}"
+    require("objective", cfg.objective in objectives, expected)
+    if is_language:
         return
     check_labelled(cfg)
     if labelled.doc_stride and labelled.format in ("conll", "conllu"):
-        errors.require(
-            1 <= labelled.doc_stride <= cfg.pack.seq_len - 2,
-            f"{name}.doc_stride",
-            labelled.doc_stride,
-            f"1 <= value <= {cfg.pack.seq_len - 2}, the tokens of a window, since config.pack.seq_len = "
-            f"{cfg.pack.seq_len}",
-        )
+        expected = f"1 <= value <= {seq_len - 2}, the tokens of a window, since config.pack.seq_len = {seq_len}"
+        require(name, 1 <= labelled.doc_stride <= seq_len - 2, expected)
     if labelled.format == "squad":
-        window = cfg.pack.seq_len - 3 - MAX_QUESTION_TOKENS
-        errors.require(
-            window > 0,
-            "config.pack.seq_len",
-            cfg.pack.seq_len,
-            f"at least {4 + MAX_QUESTION_TOKENS}: {MAX_QUESTION_TOKENS} tokens of a question, 3 separators, a passage",
-        )
-        errors.require(
-            1 <= labelled.doc_stride <= window,
-            f"{name}.doc_stride",
-            labelled.doc_stride,
+        most, window = MAX_QUESTION_TOKENS, seq_len - 3 - MAX_QUESTION_TOKENS
+        expected = f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
+        require("pack.seq_len", window > 0, expected)
+        expected = (
             f"1 <= value <= {window}, so that no token of a passage is between two windows: config.pack.seq_len = "
-            f"{cfg.pack.seq_len} leaves a window {window} tokens beside a question of {MAX_QUESTION_TOKENS}",
+            f"{seq_len} leaves a window {window} tokens beside a question of {most}"
         )
+        require(name, 1 <= labelled.doc_stride <= window, expected)
 
 
 def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "dev")) -> None:
@@ -158,70 +131,49 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
 
     required: the splits that it must name.
     """
-    labelled, name = cfg.data.labelled, "config.data.labelled"
-    errors.require_one_of(f"{name}.format", labelled.format, LABELLED_OBJECTIVES[cfg.objective].formats)
-    has_choices = has_kind(cfg.objective, LabelKind.CHOICE)
-    choice_columns = examples.list_choice_columns(labelled) if has_choices else ()
-    columns = () if labelled.format == "squad" else ("text_column", "label_column", *has_choices * ("choice_columns",))
+    labelled, name = cfg.data.labelled, "data.labelled"
+    require = functools.partial(errors.require_field, cfg)
+    errors.require_one_of(f"config.{name}.format", labelled.format, LABELLED_OBJECTIVES[cfg.objective].formats)
+    is_choice = has_kind(cfg.objective, LabelKind.CHOICE)
+    columns = () if labelled.format == "squad" else ("text_column", "label_column", *["choice_columns"] * is_choice)
     for field in (*required, "scores", *columns):
-        errors.require(
-            bool(getattr(labelled, field).strip()),
-            f"{name}.{field}",
-            getattr(labelled, field),
-            "to be set, since config.data.task is own",
-        )
+        is_set = bool(getattr(labelled, field).strip())
+        require(f"{name}.{field}", is_set, "to be set, since config.data.task is own")
+    choices = examples.list_choice_columns(labelled) if is_choice else ()
     if labelled.format in ("tsv", "csv", "conll"):
-        column_fields = (
-            ("text_column", "label_column")
-            if labelled.format == "conll"
-            else ("text_column", "text_pair_column", "label_column", "id_column")
-        )
-        columns = [(field, value) for field in column_fields if (value := getattr(labelled, field))]
-        by_number = labelled.format == "conll" or labelled.text_column.isdecimal()
-        for field, value in (*columns, *(("choice_columns", one) for one in choice_columns)):
-            is_number = value.isdecimal() and value.isascii() and len(value) < 5
-            errors.require(
-                is_number if by_number else not is_number,
-                f"{name}.{field}",
-                value,
-                "a column's number, from 0"
-                if by_number
-                else f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is",
-            )
+        _check_table_columns(labelled, choices)
     if labelled.format == "conllu":
-        for field in ("text_column", "label_column", *(("head_column",) if labelled.head_column else ())):
-            errors.require_one_of(f"{name}.{field}", getattr(labelled, field), conllu.COLUMNS)
-    if has_choices:
-        errors.require(
-            len(set(choice_columns)) == len(choice_columns) > 1 and all(choice_columns),
-            f"{name}.choice_columns",
-            labelled.choice_columns,
-            "two or more different columns, separated by commas",
-        )
-        errors.require(
-            not labelled.labels or len(list_labels(labelled)) == len(choice_columns),
-            f"{name}.labels",
-            labelled.labels,
-            f"{len(choice_columns)} labels, one for each of {name}.choice_columns, in their order",
-        )
+        for field in ("text_column", "label_column", *["head_column"] * bool(labelled.head_column)):
+            errors.require_one_of(f"config.{name}.{field}", getattr(labelled, field), conllu.COLUMNS)
+    if is_choice:
+        are_columns = len(set(choices)) == len(choices) > 1 and all(choices)
+        require(f"{name}.choice_columns", are_columns, "two or more different columns, separated by commas")
+        fits = not labelled.labels or len(list_labels(labelled)) == len(choices)
+        expected = f"{len(choices)} labels, one for each of config.{name}.choice_columns, in their order"
+        require(f"{name}.labels", fits, expected)
     if labelled.labels and has_classes(cfg.objective):
         labels = list_labels(labelled)
-        errors.require(
-            len(set(labels)) == len(labels) > 1 and all(labels),
-            f"{name}.labels",
-            labelled.labels,
-            "two or more different labels, separated by commas",
-        )
+        are_labels = len(set(labels)) == len(labels) > 1 and all(labels)
+        require(f"{name}.labels", are_labels, "two or more different labels, separated by commas")
+
+
+def _check_table_columns(labelled, choices):
+    """All columns are named by number, or all by name."""
+    is_conll, name = labelled.format == "conll", "config.data.labelled"
+    by_number = is_conll or labelled.text_column.isdecimal()
+    expected = f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is"
+    expected = "a column's number, from 0" if by_number else expected
+    others = () if is_conll else ("text_pair_column", "id_column")
+    columns = [(field, getattr(labelled, field)) for field in ("text_column", *others, "label_column")]
+    for field, value in (*columns, *(("choice_columns", one) for one in choices)):
+        is_number = value.isdecimal() and value.isascii() and len(value) < 5
+        errors.require(not value or is_number == by_number, f"{name}.{field}", value, expected)
 
 
 def takes_pairs(data: config.Data) -> bool:
     """Whether an example has two texts."""
-    labelled = data.labelled
-    return (
-        bool(labelled.text_pair_column or labelled.choice_columns)
-        or labelled.format == "squad"
-        or data.task in ("pair", "subject")
-    )
+    names_two = bool(data.labelled.text_pair_column or data.labelled.choice_columns)
+    return names_two or data.labelled.format == "squad" or data.task in ("pair", "subject")
 
 
 def list_labels(labelled: config.Labelled) -> tuple[str, ...]:

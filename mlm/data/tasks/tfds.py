@@ -25,11 +25,9 @@ def list_readers(
     `tfds.open_builder`.
     """
     builder = _open_builder(data)
+    name = builder.info.full_name
     return {
-        split: (
-            f"{builder.info.full_name}, split {subsplit}",
-            functools.partial(_read, builder, subsplit, data.labelled),
-        )
+        split: (f"{name}, split {subsplit}", functools.partial(_read, builder, subsplit, data.labelled))
         for split, subsplit in _resolve_splits(builder, data, file_fields).items()
     }
 
@@ -44,9 +42,8 @@ def hash_content(data: config.Data, file_fields: Mapping[str, str]) -> bytes:
     builder = _open_builder(data)
     splits = _resolve_splits(builder, data, file_fields)
     description = json.dumps([builder.info.full_name, list_classes(data), splits]).encode()
-    return hashlib.sha256(
-        description + b"".join(tfds.compute_split_digest(builder, subsplit) for subsplit in splits.values())
-    ).digest()
+    digests = (tfds.compute_split_digest(builder, subsplit) for subsplit in splits.values())
+    return hashlib.sha256(description + b"".join(digests)).digest()
 
 
 def _resolve_splits(builder, data, file_fields):
@@ -87,18 +84,10 @@ def _read(builder, split: str, labelled: config.Labelled, parse_label: LabelPars
 
 def _format_value(feature, value: Any, where: str) -> Any:
     """A record's value as a table would have it."""
-    errors.require(
-        isinstance(value, bytes | str | int | float | np.generic),
-        where,
-        type(value).__name__,
-        "a text, a class or a number",
-    )
+    is_plain = isinstance(value, bytes | str | int | float | np.generic)
+    errors.require(is_plain, where, type(value).__name__, "a text, a class or a number")
     if names := getattr(feature, "names", None):
-        errors.require(
-            value >= 0,
-            where,
-            int(value),
-            "a label; where it is hidden, another split, or none, in config.data.labelled",
-        )
+        expected = "a label; where it is hidden, another split, or none, in config.data.labelled"
+        errors.require(value >= 0, where, int(value), expected)
         return names[value]
     return text_files.decode_utf8(value, where) if isinstance(value, bytes) else value

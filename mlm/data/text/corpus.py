@@ -24,24 +24,14 @@ from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
 SPLITS = ("train", "validation")
-DERIVED_FIELDS = (
-    DerivedField(
-        "data.corpus",
-        ("data.task", "data.parallel_path", "data.path"),
-        lambda cfg: next(
-            (
-                name
-                for name, value in (
-                    ("task", cfg.data.task),
-                    ("parallel", cfg.data.parallel_path),
-                    ("text", cfg.data.path),
-                )
-                if value
-            ),
-            "language",
-        ),
-    ),
-)
+CORPUS_BY_FIELD = {"task": "task", "parallel_path": "parallel", "path": "text"}  # where data.corpus is auto
+
+
+def _derive_corpus(cfg):
+    return next((corpus for name, corpus in CORPUS_BY_FIELD.items() if getattr(cfg.data, name)), "language")
+
+
+DERIVED_FIELDS = (DerivedField("data.corpus", ("data.task", "data.parallel_path", "data.path"), _derive_corpus),)
 MAX_SENTENCE_LENGTH = 10_000  # characters: what is tokenized at once stays bounded
 FIRST_VALIDATION_NUMBER = 2**32  # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
@@ -80,8 +70,7 @@ def read_documents(data: config.Data, split: str) -> Iterator[str]:
     not UTF-8, empty documents, and training documents left out because they are held out are counted in a warning.
     """
     errors.require_one_of("split", split, SPLITS)
-    corpus = _open_corpus(data)
-    return _require_documents(_select_split(corpus, data, split), data, split)
+    return _require_documents(_select_split(CORPORA[data.corpus](data), data, split), data, split)
 
 
 def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterable[str]:
@@ -132,7 +121,7 @@ def read_vocabulary_texts(data: config.Data) -> Iterator[str]:
 
     Raises errors.ConfigError as `read_documents` does, for either split, before the first sentence.
     """
-    corpus = _open_corpus(data)
+    corpus = CORPORA[data.corpus](data)
     if corpus.read_lexicon is not None:
         yield from corpus.read_lexicon()
         return
@@ -152,19 +141,18 @@ def compute_fingerprint(data: config.Data) -> str:
     """SHA-256 (hexadecimal) of the corpus's content and of how it is divided; where it lies does not enter."""
     if data.corpus == "task":
         return splits.hash_content(data)
-    corpus = _open_corpus(data)
+    corpus = CORPORA[data.corpus](data)
     share = data.validation_fraction if corpus.validation is None else None
     division = (data.corpus, share, *filter(None, (data.search_fraction, data.word_separator)))
     return hashlib.sha256(corpus.compute_digest() + repr(division).encode()).hexdigest()
 
 
-def _open_corpus(data):
-    errors.require_one_of("config.data.corpus", data.corpus, list(CORPORA))
-    return CORPORA[data.corpus](data)
-
-
 def _hash_text(text):
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _is_held_out(digest, fraction):
+    return int.from_bytes(digest, "big") < fraction * 2.0**64
 
 
 def _select_split(corpus, data, split):
@@ -172,19 +160,16 @@ def _select_split(corpus, data, split):
     if not data.search_fraction:
         yield from _select_real_split(corpus, data.validation_fraction, split)
         return
-    bound = data.search_fraction * 2.0**64
     for text in _select_real_split(corpus, data.validation_fraction, "train"):
-        held_out = int.from_bytes(_hash_text(text)[8:], "big") < bound  # the other half decides the real split
-        if held_out == (split == "validation"):
+        # The other half of the hash decides the real split.
+        if _is_held_out(_hash_text(text)[8:], data.search_fraction) == (split == "validation"):
             yield text
 
 
 def _select_real_split(corpus, fraction, split):
     if corpus.validation is None:
-        bound = fraction * 2.0**64
         for text in corpus.train():
-            held_out = int.from_bytes(_hash_text(text)[:8], "big") < bound
-            if held_out == (split == "validation"):
+            if _is_held_out(_hash_text(text)[:8], fraction) == (split == "validation"):
                 yield text
     elif split == "validation":
         yield from corpus.validation()
@@ -196,9 +181,8 @@ def _select_real_split(corpus, fraction, split):
             else:
                 yield text
         if dropped:
-            warnings_.warn_once(
-                f"{dropped} training documents also stand in the validation split: left out of training"
-            )
+            message = "training documents also stand in the validation split: left out of training"
+            warnings_.warn_once(f"{dropped} {message}")
 
 
 def _require_documents(texts, data, split):
@@ -243,18 +227,12 @@ def open_text(data: config.Data) -> Corpus:
         return b"".join([*parts, *column, *map(files.file_digest, [*train, *validation])])
 
     def read(paths):
-        if (
-            not (yield from files.read_documents(paths, boundary, data.word_separator, data.text_column))
-            and data.document_boundary != "file"
-        ):
-            warnings_.warn_once(
-                f"config.data.document_boundary = {data.document_boundary!r}: no line of {len(paths)} files matches; "
-                "each file is one document"
-            )
+        has_match = yield from files.read_documents(paths, boundary, data.word_separator, data.text_column)
+        if not has_match and data.document_boundary != "file":
+            reason = f"no line of {len(paths)} files matches; each file is one document"
+            warnings_.warn_once(f"config.data.document_boundary = {data.document_boundary!r}: {reason}")
 
-    return Corpus(
-        train=lambda: read(train), validation=(lambda: read(validation)) if validation else None, compute_digest=content
-    )
+    return Corpus(lambda: read(train), (lambda: read(validation)) if validation else None, content)
 
 
 def open_tfds(data: config.Data) -> Corpus:
@@ -284,11 +262,8 @@ def open_docstrings(data: config.Data) -> Corpus:
     About 1.7 MB that every machine has. What it holds follows the Python version.
     """
     texts = _read_library_docstrings()
-    return Corpus(
-        train=lambda: iter(texts),
-        validation=None,
-        compute_digest=lambda: hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).digest(),
-    )
+    content = "\0".join(texts).encode("utf-8", "surrogatepass")
+    return Corpus(lambda: iter(texts), None, lambda: hashlib.sha256(content).digest())
 
 
 @functools.cache  # parsing the library takes seconds, and its size does not grow with anything
@@ -308,12 +283,8 @@ def _read_library_docstrings() -> tuple[str, ...]:
         found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds))
         if module := "\n\n".join(filter(None, found)).strip():
             texts.append(module)
-    errors.require(
-        bool(texts),
-        "config.data.corpus",
-        "docstrings",
-        "a Python whose standard library has its .py files; set config.data.path to text of your own",
-    )
+    expected = "a Python whose standard library has its .py files; set config.data.path to text of your own"
+    errors.require(bool(texts), "config.data.corpus", "docstrings", expected)
     return tuple(texts)
 
 
@@ -322,40 +293,28 @@ def open_language(data: config.Data) -> Corpus:
 
     The held-out ones have numbers of their own: they are the same however many training has.
     """
+    language = data.language
 
-    def drawn_from(start, count):
-        return lambda: itertools.islice(grammar.iterate_documents(data.language, start), count)
-
-    def content():  # the fields, and documents: they show a change of the grammar or of its sampling
-        first = list(itertools.islice(grammar.iterate_documents(data.language), grammar.DOCUMENT_BATCH))
-        return hashlib.sha256(repr((data.language, lexicon(), first)).encode()).digest()
+    def sample(start, count):
+        return itertools.islice(grammar.iterate_documents(language, start), count)
 
     def lexicon():
-        return grammar.build_grammar(data.language).words
+        return grammar.build_grammar(language).words
 
-    return Corpus(
-        drawn_from(0, data.language.train_documents),
-        drawn_from(FIRST_VALIDATION_NUMBER, data.language.validation_documents),
-        content,
-        lexicon,
-    )
+    def content():  # the fields, and documents: they show a change of the grammar or of its sampling
+        first = list(sample(0, grammar.DOCUMENT_BATCH))
+        return hashlib.sha256(repr((language, lexicon(), first)).encode()).digest()
+
+    train = functools.partial(sample, 0, language.train_documents)
+    validation = functools.partial(sample, FIRST_VALIDATION_NUMBER, language.validation_documents)
+    return Corpus(train, validation, content, lexicon)
 
 
 def open_parallel(data: config.Data) -> Corpus:
     """The lines of both sides of aligned text, of which rows/parallel_text.py makes rows of its own."""
-
-    def lines(split):
-        return lambda: two_sided.read_both_sides(data, split)
-
-    def lexicon():
-        return translation.list_words(data.language)
-
-    return Corpus(
-        lines("train"),
-        lines("validation"),
-        two_sided.open_pairs(data).compute_digest,
-        read_lexicon=lexicon if two_sided.is_generated(data) else lines("train"),
-    )
+    train, validation = (functools.partial(two_sided.read_both_sides, data, split) for split in SPLITS)
+    lexicon = functools.partial(translation.list_words, data.language) if two_sided.is_generated(data) else train
+    return Corpus(train, validation, two_sided.open_pairs(data).compute_digest, lexicon)
 
 
 CORPORA = {

@@ -53,22 +53,18 @@ def make_boundary(field: str, name: str) -> Boundary:
     try:
         heading = regex.compile(name)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise errors.ConfigError(
-            f"{field} = {errors.format_value(name)}: expected file, line, blank_line or a regular "
-            f"expression ({errors.first_line(error)})"
-        ) from None
+        expected = f"file, line, blank_line or a regular expression ({errors.first_line(error)})"
+        raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected {expected}") from None
 
     def starts(line):
+        if len(line) > MAX_HEADING_LENGTH:
+            return False
         try:
-            return (
-                len(line) <= MAX_HEADING_LENGTH
-                and heading.fullmatch(line.removesuffix("\n"), timeout=REGEX_TIMEOUT_SECONDS) is not None
-            )
+            return heading.fullmatch(line.removesuffix("\n"), timeout=REGEX_TIMEOUT_SECONDS) is not None
         except TimeoutError:
-            raise errors.ConfigError(
-                f"{field} = {errors.format_value(name)}: expected a regular expression that takes less "
-                f"than {REGEX_TIMEOUT_SECONDS} s a line; it takes more for {errors.format_value(line[:60])}"
-            ) from None
+            expected = f"a regular expression that takes less than {REGEX_TIMEOUT_SECONDS} s a line"
+            slow = f"it takes more for {errors.format_value(line[:60])}"
+            raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected {expected}; {slow}") from None
 
     def divide(lines):
         parts, first, at = [], 0, 0
@@ -222,8 +218,8 @@ def _split_documents(blocks, boundary, path, long, started):
 
 
 def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
-    """Pairs (byte offset, text) of complete lines; of one, or of a piece of one longer than LINE_PIECE_BYTES, where the
-    bytes about there are not all that they should be.
+    """Pairs (byte offset, text) of complete lines; where bytes are not all that they should be, of one line or a piece
+    of LINE_PIECE_BYTES.
     """
     offset, rest, limit = 0, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
@@ -261,10 +257,8 @@ def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
             undecodable.add(f"{path} at byte {offset}")
             yield offset, rest.decode("utf-8", "replace")
     except records.DAMAGE as error:
-        raise errors.ConfigError(
-            f"config.data: cannot read {path} on from byte {offset} of its text ({error}); "
-            "expected a complete, readable file"
-        ) from None
+        place = f"{path} on from byte {offset} of its text ({error})"
+        raise errors.ConfigError(f"config.data: cannot read {place}; expected a complete, readable file") from None
 
 
 def _decode_clean(block) -> str | None:

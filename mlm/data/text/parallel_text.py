@@ -2,6 +2,7 @@
 drawn, where no folder of files is named.
 """
 
+import functools
 import hashlib
 import itertools
 import os
@@ -35,21 +36,13 @@ def check(data: config.Data) -> None:
     """Raises ConfigError for files that are not named; opens none."""
     if is_generated(data):
         return
-    fields, name = data.parallel, "config.data.parallel"
+    (source, target), name = (data.parallel.source, data.parallel.target), "config.data.parallel"
     for field in ("train", "dev"):
-        errors.require(bool(getattr(fields, field).strip()), f"{name}.{field}", getattr(fields, field), "a file's name")
-    errors.require(
-        bool(fields.source) == bool(fields.target),
-        f"{name}.target",
-        fields.target,
-        "the ending of the files beside those of the sources, or neither ending",
-    )
-    errors.require(
-        not fields.source or fields.source != fields.target,
-        f"{name}.target",
-        fields.target,
-        "another ending than the sources'",
-    )
+        file = getattr(data.parallel, field)
+        errors.require(bool(file.strip()), f"{name}.{field}", file, "a file's name")
+    expected = "the ending of the files beside those of the sources, or neither ending"
+    errors.require(bool(source) == bool(target), f"{name}.target", target, expected)
+    errors.require(not source or source != target, f"{name}.target", target, "another ending than the sources'")
 
 
 def open_pairs(data: config.Data) -> PairSource:
@@ -58,15 +51,11 @@ def open_pairs(data: config.Data) -> PairSource:
         return _generate_pairs(data.language)
     there = find_paths(data)
 
-    def of(split):
-        return lambda: read_pairs(there[split])
-
     def content():
-        return hashlib.sha256(
-            b"".join(files.file_digest(str(path)) for found in there.values() for path in found)
-        ).digest()
+        paths = itertools.chain.from_iterable(there.values())
+        return hashlib.sha256(b"".join(files.file_digest(str(path)) for path in paths)).digest()
 
-    return PairSource({split: of(split) for split in there}, content)
+    return PairSource({split: functools.partial(read_pairs, paths) for split, paths in there.items()}, content)
 
 
 def is_generated(data: config.Data) -> bool:
@@ -75,19 +64,16 @@ def is_generated(data: config.Data) -> bool:
 
 
 def _generate_pairs(language):
-    def of(start, count):
-        return lambda: itertools.starmap(Pair, itertools.islice(translation.generate_pairs(language, start), count))
+    def sample(start, count):
+        return itertools.starmap(Pair, itertools.islice(translation.generate_pairs(language, start), count))
 
     def content():  # the fields, and pairs: they show a change of the languages or of their sampling
-        return hashlib.sha256(repr((language, translation.list_words(language), list(of(0, 256)()))).encode()).digest()
+        facts = language, translation.list_words(language), list(sample(0, 256))
+        return hashlib.sha256(repr(facts).encode()).digest()
 
-    return PairSource(
-        {
-            "train": of(0, language.train_documents),
-            "validation": of(translation.HELD_OUT, language.validation_documents),
-        },
-        content,
-    )
+    train = functools.partial(sample, 0, language.train_documents)
+    validation = functools.partial(sample, translation.HELD_OUT, language.validation_documents)
+    return PairSource({"train": train, "validation": validation}, content)
 
 
 def read_both_sides(data: config.Data, split: str) -> Iterator[str]:
@@ -117,12 +103,8 @@ def find_paths(data: config.Data) -> dict[str, list[Path]]:
             names = [f"{name}.{ending}" for ending in (fields.source, fields.target)] if fields.source else [name]
             for one in names:
                 hint = errors.format_hint(one, sorted(path.name for path in folder.iterdir()))
-                errors.require(
-                    (folder / one).is_file(),
-                    f"config.data.parallel.{field}",
-                    name,
-                    f"a name of which {one} is a file in {folder}{hint}",
-                )
+                expected = f"a name of which {one} is a file in {folder}{hint}"
+                errors.require((folder / one).is_file(), f"config.data.parallel.{field}", name, expected)
             found[split] = [folder / one for one in names]
     return found
 
@@ -144,27 +126,17 @@ def _read_two_files(source, target):
                 "line of one is the translation of that line of the other"
             )
         last = first[0]
-        yield Pair(
-            *(
-                examples.require_text(text, f"{path}, line {last}")
-                for path, (_, text) in ((source, first), (target, second))
-            )
-        )
+        sides = ((first[1], source), (second[1], target))
+        yield Pair(*(examples.require_text(text, f"{path}, line {last}") for text, path in sides))
 
 
 def _read_table(path):
+    expected = (
+        "2, a source and its translation with a tab between them (two files: set config.data.parallel.source and "
+    )
+    expected += "target)"
     for number, line in text_files.read_lines(path):
-        parts = line.split("\t")
-        errors.require(
-            len(parts) == 2,
-            f"{path}, line {number}: columns",
-            len(parts),
-            "2, a source and its "
-            "translation with a tab between them (two files: set config.data.parallel.source and target)",
-        )
-        yield Pair(
-            *(
-                examples.require_text(text, f"{path}, line {number}: {side}")
-                for side, text in zip(Pair._fields, parts, strict=True)
-            )
-        )
+        parts, where = line.split("\t"), f"{path}, line {number}"
+        errors.require(len(parts) == 2, f"{where}: columns", len(parts), expected)
+        sides = zip(parts, Pair._fields, strict=True)
+        yield Pair(*(examples.require_text(text, f"{where}: {side}") for text, side in sides))

@@ -46,10 +46,8 @@ def open_builder(field: str, name: str, folder: str) -> Any:
     except tfds.core.DatasetNotFoundError:
         known = tfds.list_builders(with_community_datasets=False)
         hint = errors.format_hint(name.partition("/")[0], known)
-        raise errors.ConfigError(
-            f"{field} = {name!r}: expected a TensorFlow data set, or one prepared in "
-            f"config.data.tfds_dir = {folder!r}{hint}"
-        ) from None
+        expected = f"a TensorFlow data set, or one prepared in config.data.tfds_dir = {folder!r}{hint}"
+        raise errors.ConfigError(f"{field} = {name!r}: expected {expected}") from None
     except Exception as error:  # a wrong configuration or version of the data set: TFDS has no one type for these
         raise errors.ConfigError(f"{field} = {name!r}: {_format_error(error)}") from None
     if not builder.is_prepared():
@@ -61,13 +59,8 @@ def open_builder(field: str, name: str, folder: str) -> Any:
                 f"({_format_error(error)}); expected what preparing it needs, or a config.data.tfds_dir "
                 "that holds it prepared as array_record"
             ) from None
-    form = builder.info.file_format.value
-    errors.require(
-        form in RANDOM_ACCESS_FORMATS,
-        field,
-        name,
-        f"one prepared as {' or '.join(RANDOM_ACCESS_FORMATS)}, not as {form}",
-    )
+    form, formats = builder.info.file_format.value, " or ".join(RANDOM_ACCESS_FORMATS)
+    errors.require(form in RANDOM_ACCESS_FORMATS, field, name, f"one prepared as {formats}, not as {form}")
     return builder
 
 

@@ -19,9 +19,8 @@ from mlm.data.tokenizers.unigram import SPACE
 
 PRINTABLE_BYTES = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that GPT-2's table writes as themselves
 OTHER_BYTES = [byte for byte in range(256) if byte not in PRINTABLE_BYTES]
-BYTE_BY_LETTER = {chr(byte): byte for byte in PRINTABLE_BYTES} | {
-    chr(256 + i): byte for i, byte in enumerate(OTHER_BYTES)
-}  # of each letter
+BYTE_BY_LETTER = {chr(byte): byte for byte in PRINTABLE_BYTES}
+BYTE_BY_LETTER |= {chr(256 + i): byte for i, byte in enumerate(OTHER_BYTES)}
 # White space, as the library has it, with what follows: GPT-2's words lie within such a part, whatever is around it.
 WHITE_SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 PART = re.compile(f"[{WHITE_SPACE}]*[^{WHITE_SPACE}]+|[{WHITE_SPACE}]+")
@@ -57,16 +56,11 @@ def train_model(vocab_size, sentences):
 
     if vocab_size < len(BASE_ENTRIES):
         raise make_too_small_error(vocab_size, len(BASE_ENTRIES))
-    tool = build_backend()
-    tool.train_from_iterator(
-        iter(sentences),
-        tokenizers.trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            special_tokens=list(SPECIAL_TOKENS),
-            initial_alphabet=list(BYTE_BY_LETTER),
-            show_progress=False,
-        ),
+    tool, special, alphabet = build_backend(), list(SPECIAL_TOKENS), list(BYTE_BY_LETTER)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
+    tool.train_from_iterator(iter(sentences), trainer)
     made = json.loads(tool.to_str())["model"]
     if len(made["vocab"]) < vocab_size:
         raise VocabularyTooLarge(vocab_size, len(made["vocab"]))
@@ -81,15 +75,10 @@ def parse_model(model: bytes):
         entries, merges = saved["entries"], [tuple(pair) for pair in saved["merges"]]
         tool = build_backend(entries, merges)
     except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(
-            f"tokenizer: expected entries and merges of BPE ({errors.first_line(error)})"
-        ) from None
-    errors.require(
-        tuple(entries[: len(BASE_ENTRIES)]) == BASE_ENTRIES,
-        "tokenizer, its first entries",
-        entries[: len(BASE_ENTRIES)],
-        "the special tokens and the bytes",
-    )
+        reason = errors.first_line(error)
+        raise errors.ConfigError(f"tokenizer: expected entries and merges of BPE ({reason})") from None
+    first = tuple(entries[: len(BASE_ENTRIES)])
+    errors.require(first == BASE_ENTRIES, "tokenizer, its first entries", first, "the special tokens and the bytes")
     return entries, merges, tool
 
 
@@ -102,8 +91,8 @@ def build_tokenizer(model):
     def encode_batch(texts, tool=tool):
         return [encoding.ids for encoding in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def decode(ids):
-        return join_bytes(bytes_V[i] for i in ids)
+    def decode(ids):  # without the space before the first word
+        return b"".join(bytes_V[i] for i in ids).decode(errors="replace").removeprefix(" ")
 
     def locate(text):
         return encode_with_offsets(tool, text, blank)
@@ -139,8 +128,3 @@ def format_entry(entry: str) -> str:
 def starts_word(piece: str) -> bool:
     """Whether a piece, as it is shown, begins a word: with white space."""
     return piece.startswith(SPACE) or piece[:1].isspace()
-
-
-def join_bytes(parts) -> str:
-    """The text of the bytes of pieces, without the space before its first word."""
-    return b"".join(parts).decode(errors="replace").removeprefix(" ")

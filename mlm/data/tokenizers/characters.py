@@ -29,12 +29,8 @@ def build_tokenizer(model):
     """The tokenizer of a serialized model: its alphabet, as JSON."""
     try:
         alphabet = json.loads(model)
-        errors.require(
-            isinstance(alphabet, str) and len({*alphabet}) == len(alphabet),
-            "tokenizer",
-            alphabet,
-            "characters, each once",
-        )
+        is_alphabet = isinstance(alphabet, str) and len({*alphabet}) == len(alphabet)
+        errors.require(is_alphabet, "tokenizer", alphabet, "characters, each once")
     except ValueError as error:
         raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.first_line(error)})") from None
     pieces = [*SPECIAL_TOKENS, *alphabet]

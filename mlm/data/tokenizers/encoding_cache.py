@@ -12,9 +12,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 
 MAX_CACHED_WORDS = 2**18  # words in the cache, with MAX_MEAN_LETTERS characters each on average; then it starts empty
 MAX_MEAN_LETTERS = 16
-FlatIds = tuple[
-    np.ndarray, np.ndarray
-]  # (ids_T, size_S): the ids of all texts one after another, how many each one's are
+FlatIds = tuple[np.ndarray, np.ndarray]  # (ids_T, size_S): the ids of all texts in turn, how many each one's are
 
 
 class CachedEncoder:

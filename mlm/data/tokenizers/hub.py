@@ -20,13 +20,8 @@ from mlm.data.tokenizers.unigram import SPACE
 
 SPECIAL_TOKEN_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 DEFAULT_SPECIAL_TOKENS = (SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
-TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE = (
-    "tokenizer.json",
-    "vocab.txt",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
+TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
+SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_CONFIG_FILE = "config.json"
 GPT2_FILES = ("vocab.json", "merges.txt")  # GPT-2's and RoBERTa's
 FOLDER_FILES = (TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE, *GPT2_FILES)
@@ -49,10 +44,8 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     sources = ((TOKENIZER_FILE,), GPT2_FILES, (VOCAB_FILE,))
     source = next((names for names in sources if all((folder / name).exists() for name in names)), None)
     if source is None:
-        raise errors.ConfigError(
-            f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; transformers "
-            f"writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+        hint = "transformers writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        raise errors.ConfigError(f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; {hint}")
     hub_classes.check_settings(paths, knobs, config, source[0])
     if source == (TOKENIZER_FILE,):
         made = _read_json(folder / TOKENIZER_FILE)
@@ -70,10 +63,8 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     if END_OF_TEXT in number and not any(knobs.get(key) for key in SPECIAL_TOKEN_KEYS[CLS:]):
         made, knobs = _add_special_tokens(made, number)
         number, size = _get_entry_ids(made), 0
-    usual = next(
-        (names for names in DEFAULT_SPECIAL_TOKENS if all(name in number for name in names)), DEFAULT_SPECIAL_TOKENS[0]
-    )
-    special = _get_special_tokens(knobs, usual)
+    usual = (names for names in DEFAULT_SPECIAL_TOKENS if number.keys() >= set(names))
+    special = _get_special_tokens(knobs, next(usual, SPECIAL_TOKENS))
     for key, name in zip(SPECIAL_TOKEN_KEYS, special, strict=True):
         errors.require(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
     added, flags = made.get("added_tokens", []), knobs.get("mask_token")
@@ -82,12 +73,8 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
         mask = _make_added_token(number[special[MASK]], flags | {"content": special[MASK], "special": True})
         made |= {"added_tokens": [*added, mask]}
     errors.require(len(set(special)) == NUM_SPECIAL, f"{where}: special tokens", special, "five that differ")
-    errors.require(
-        sorted(number.values()) == list(range(len(number))),
-        f"{where}: numbers of the vocabulary",
-        len(number),
-        "each from 0 on once",
-    )
+    are_numbers = sorted(number.values()) == list(range(len(number)))
+    errors.require(are_numbers, f"{where}: numbers of the vocabulary", len(number), "each from 0 on once")
     padded = {"vocab_size": size} if len(number) < size <= len(number) + MAX_PADDING else {}
     return build_tokenizer(json.dumps({"special": special, "tokenizer": made} | padded, ensure_ascii=False).encode())
 
@@ -132,9 +119,8 @@ def count_pair_separators(tokenizer: Tokenizer) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _count_pair_separators(model) -> int:
-    return max(
-        1, _build_backend(TOKENIZER_FILE, json.loads(model)["tokenizer"]).num_special_tokens_to_add(is_pair=True) - 2
-    )
+    tool = _build_backend(TOKENIZER_FILE, json.loads(model)["tokenizer"])
+    return max(1, tool.num_special_tokens_to_add(is_pair=True) - 2)
 
 
 def get_original_ids(tokenizer: Tokenizer) -> np.ndarray:
@@ -240,9 +226,8 @@ def _report_panic(encode, *args, **kwargs):
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise errors.ConfigError(
-            f"{TOKENIZER_FILE}: expected steps that end for each text ({errors.first_line(error)})"
-        ) from None
+        reason = errors.first_line(error)
+        raise errors.ConfigError(f"{TOKENIZER_FILE}: expected steps that end for each text ({reason})") from None
 
 
 def _build_backend(where, made):
@@ -256,9 +241,8 @@ def _build_backend(where, made):
             errors.require(bound <= MAX_EXPANSION, f"letters of {step} for one", bound, f"at most {MAX_EXPANSION}")
         return _Backend(tokenizers.Tokenizer.from_str(json.dumps(made)))
     except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(
-            f"{where}: expected a file of the tokenizers library ({errors.first_line(error)})"
-        ) from None
+        reason = errors.first_line(error)
+        raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({reason})") from None
 
 
 def _bound_expansion(step) -> float:
@@ -281,22 +265,14 @@ def _build_text_backend(made, special):
         model["vocab"] = {untyped.get(name, name): i for name, i in model["vocab"].items()}
     else:
         model["vocab"] = [[untyped.get(name, name), score] for name, score in model["vocab"]]
-    added = [
-        one | {"content": untyped.get(one["content"], one["content"])}
-        for one in added
-        if one["content"] in untyped or one["content"] not in hidden
-    ]
-    tool = _build_backend(
-        TOKENIZER_FILE,
-        made | {"model": model, "added_tokens": added, "padding": None, "truncation": None, "post_processor": None},
-    )
+    kept = (one for one in added if one["content"] in untyped or one["content"] not in hidden)
+    added = [one | {"content": untyped.get(one["content"], one["content"])} for one in kept]
+    plain = {"padding": None, "truncation": None, "post_processor": None}
+    tool = _build_backend(TOKENIZER_FILE, made | plain | {"model": model, "added_tokens": added})
     for one in added:
-        errors.require(
-            tool.token_to_id(one["content"]) == one["id"],
-            f"{TOKENIZER_FILE}: added_tokens",
-            one["id"],
-            f"the next number, {tool.token_to_id(one['content'])}",
-        )
+        number = tool.token_to_id(one["content"])
+        expected = f"the next number, {number}"
+        errors.require(number == one["id"], f"{TOKENIZER_FILE}: added_tokens", one["id"], expected)
     return tool
 
 
@@ -315,13 +291,11 @@ def _convert_vocab_file(path, knobs):
         entries = [line.rstrip() for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
     except (OSError, UnicodeDecodeError) as error:
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.first_line(error)})") from None
-    made = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece(
-            {entry: i for i, entry in enumerate(entries)}, unk_token=_get_special_tokens(knobs)[UNK]
-        )
-    )
+    special = _get_special_tokens(knobs)
+    number = {entry: i for i, entry in enumerate(entries)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(number, unk_token=special[UNK]))
     made.decoder = tokenizers.decoders.WordPiece()
-    around = [(name, entries.index(name)) for name in _get_special_tokens(knobs)[CLS:MASK] if name in entries]
+    around = [(name, entries.index(name)) for name in special[CLS:MASK] if name in entries]
     if len(around) == 2:
         made.post_processor = tokenizers.processors.BertProcessing(*reversed(around))
     return json.loads(made.to_str())
@@ -337,10 +311,8 @@ def _convert_gpt2_files(folder):
         merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
         tool = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
     except Exception as error:  # the library raises nothing more exact
-        raise errors.ConfigError(
-            f"{folder / GPT2_FILES[1]}: expected pairs of entries of {GPT2_FILES[0]}, one a line "
-            f"({errors.first_line(error)})"
-        ) from None
+        expected = f"pairs of entries of {GPT2_FILES[0]}, one a line ({errors.first_line(error)})"
+        raise errors.ConfigError(f"{folder / GPT2_FILES[1]}: expected {expected}") from None
     tool.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tool.decoder = tokenizers.decoders.ByteLevel()
     if END_OF_TEXT in vocab:
@@ -350,10 +322,8 @@ def _convert_gpt2_files(folder):
 
 def _add_special_tokens(made, number):
     """(tokenizer.json, names of the special tokens) of GPT-2's: its one is our [SEP]; the other four are added."""
-    special = {
-        key: name if key != SPECIAL_TOKEN_KEYS[SEP] else END_OF_TEXT
-        for key, name in zip(SPECIAL_TOKEN_KEYS, SPECIAL_TOKENS, strict=True)
-    }
+    special: dict[str, str] = dict(zip(SPECIAL_TOKEN_KEYS, SPECIAL_TOKENS, strict=True))
+    special[SPECIAL_TOKEN_KEYS[SEP]] = END_OF_TEXT
     new = [name for name in special.values() if name not in number]
     added = [_make_added_token(len(number) + i, {"content": name, "special": True}) for i, name in enumerate(new)]
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special

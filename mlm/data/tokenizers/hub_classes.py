@@ -28,11 +28,7 @@ SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
 def check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
     """Raises ConfigError for a class whose steps are not known, or for a setting of it that is none.
 
-    Args:
-        paths: of tokenizer_config.json and of config.json.
-        knobs: the content of the first.
-        config: that of the second.
-        source: the file that the vocabulary is read from.
+    paths: of tokenizer_config.json, whose content is `knobs`, and of config.json; source: the vocabulary's file.
     """
     where = paths[not knobs.get("tokenizer_class")]
     name = str(knobs.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
@@ -49,11 +45,8 @@ def apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[
 
     As it is for any other class.
     """
-    name = (
-        knobs.get("tokenizer_class")
-        or config.get("tokenizer_class")
-        or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))
-    )
+    named = knobs.get("tokenizer_class") or config.get("tokenizer_class")
+    name = named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))
     model, steps = STEPS.get(str(name).removesuffix("Fast"), (None, None))
     return made | steps(made, knobs) if steps and made["model"].get("type", model) == model else made
 
@@ -72,15 +65,9 @@ def _make_bert_steps(made, knobs):
 
 
 def _make_roberta_steps(made, knobs):
-    return {
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "ByteLevel",
-            "add_prefix_space": bool(knobs.get("add_prefix_space", False)),
-            "trim_offsets": True,
-            "use_regex": True,
-        },
-    }
+    space = bool(knobs.get("add_prefix_space", False))
+    step = {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": True}
+    return {"normalizer": None, "pre_tokenizer": step}
 
 
 def _make_gpt2_steps(made, knobs):
@@ -93,16 +80,9 @@ def _make_xlm_roberta_steps(made, knobs):
     steps = (normal, *normal.get("normalizers", ()))
     table = next((one for one in steps if one.get("type") == "Precompiled"), None)
     scheme = "always" if knobs.get("add_prefix_space", True) else "never"
-    return {
-        "normalizer": table,
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "WhitespaceSplit"},
-                {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True},
-            ],
-        },
-    }
+    words = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
+    step = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, words]}
+    return {"normalizer": table, "pre_tokenizer": step}
 
 
 STEPS = {

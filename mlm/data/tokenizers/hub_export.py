@@ -4,7 +4,7 @@ import json
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers import hub
+from mlm.data.tokenizers import bpe, hub, wordpiece
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
@@ -19,11 +19,8 @@ def export_files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str
         saved = json.loads(tokenizer.model)
         made, special = saved["tokenizer"] | {"padding": None, "truncation": None}, saved["special"]
     else:
-        made = json.loads(
-            _add_special_tokens(
-                BACKEND_BUILDERS[tokenizer.kind](tokenizer), types, tokenizer.kind != "characters"
-            ).to_str()
-        )
+        tool = BACKEND_BUILDERS[tokenizer.kind](tokenizer)
+        made = json.loads(_add_special_tokens(tool, types, tokenizer.kind != "characters").to_str())
     knobs = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
@@ -44,11 +41,9 @@ def _add_special_tokens(tool, types, lstrip):
     """
     import tokenizers
 
+    takes_space = {SPECIAL_TOKENS[MASK]: lstrip}
     tool.add_special_tokens(
-        [
-            tokenizers.AddedToken(name, lstrip=lstrip and name == SPECIAL_TOKENS[MASK], normalized=False)
-            for name in SPECIAL_TOKENS
-        ]
+        [tokenizers.AddedToken(name, lstrip=takes_space.get(name, False), normalized=False) for name in SPECIAL_TOKENS]
     )
     second = ":1" if types > 1 else ""
     tool.post_processor = tokenizers.processors.TemplateProcessing(
@@ -62,8 +57,6 @@ def _add_special_tokens(tool, types, lstrip):
 def _build_wordpiece(tokenizer):
     import tokenizers
 
-    from mlm.data.tokenizers import wordpiece
-
     tool = wordpiece.build_backend(tokenizer.pieces)
     tool.decoder = tokenizers.decoders.WordPiece()
     return tool
@@ -72,36 +65,30 @@ def _build_wordpiece(tokenizer):
 def _build_bpe(tokenizer):
     import tokenizers
 
-    from mlm.data.tokenizers import bpe
-
     entries, merges, _ = bpe.parse_model(tokenizer.model)
     tool = bpe.build_backend(entries, merges)
     tool.decoder = tokenizers.decoders.ByteLevel()
     return tool
 
 
-def _build_words(tokenizer):
+def _build_whole(tokenizer, pattern, behavior):
+    """Whole pieces between what `pattern` matches, or what it matches themselves."""
     import tokenizers
 
-    tool = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel(
-            {piece: i for i, piece in enumerate(tokenizer.pieces)}, unk_token=SPECIAL_TOKENS[UNK]
-        )
-    )
-    space = tokenizers.Regex(r"[\s\x1c-\x1f]")  # as Python's split has it
-    tool.pre_tokenizer = tokenizers.pre_tokenizers.Split(space, "removed")
+    number = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    tool = tokenizers.Tokenizer(tokenizers.models.WordLevel(number, unk_token=SPECIAL_TOKENS[UNK]))
+    tool.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), behavior)
     return tool
+
+
+def _build_words(tokenizer):
+    return _build_whole(tokenizer, r"[\s\x1c-\x1f]", "removed")  # white space, as Python's split has it
 
 
 def _build_characters(tokenizer):
     import tokenizers
 
-    tool = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel(
-            {piece: i for i, piece in enumerate(tokenizer.pieces)}, unk_token=SPECIAL_TOKENS[UNK]
-        )
-    )
-    tool.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"(?m)."), "isolated")  # m: line ends too
+    tool = _build_whole(tokenizer, r"(?m).", "isolated")  # m: line ends too
     tool.decoder = tokenizers.decoders.Fuse()
     return tool
 
@@ -118,27 +105,18 @@ def _build_unigram(tokenizer):
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)  # pyright: ignore[reportAttributeAccessIssue]
-    errors.require(
-        proto.trainer_spec.model_type == 1, "tokenizer", proto.trainer_spec.model_type, "a Unigram model (1)"
-    )
+    kind = proto.trainer_spec.model_type
+    errors.require(kind == 1, "tokenizer", kind, "a Unigram model (1)")
     for flag in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):
         errors.require(getattr(proto.normalizer_spec, flag), f"tokenizer, {flag}", False, "True, as mlm learns them")
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    tool = tokenizers.Tokenizer(
-        tokenizers.models.Unigram(
-            [(piece, processor.get_score(i)) for i, piece in enumerate(tokenizer.pieces)],
-            unk_id=UNK,
-            byte_fallback=False,
-        )
-    )
+    scores = [(piece, processor.get_score(i)) for i, piece in enumerate(tokenizer.pieces)]
+    tool = tokenizers.Tokenizer(tokenizers.models.Unigram(scores, unk_id=UNK, byte_fallback=False))
     normal = tokenizers.normalizers
-    tool.normalizer = normal.Sequence(
-        [
-            normal.Precompiled(proto.normalizer_spec.precompiled_charsmap),
-            normal.Replace(tokenizers.Regex(r" +\z"), ""),
-            normal.Replace(tokenizers.Regex(" {2,}"), " "),
-        ]
-    )
+    table = normal.Precompiled(proto.normalizer_spec.precompiled_charsmap)
+    spaces = ((r" +\z", ""), (" {2,}", " "))
+    replacements = [normal.Replace(tokenizers.Regex(pattern), text) for pattern, text in spaces]
+    tool.normalizer = normal.Sequence([table, *replacements])
     tool.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="first")
     tool.decoder = tokenizers.decoders.Metaspace(replacement=SPACE, prepend_scheme="first")
     return tool

@@ -1,9 +1,9 @@
 """Kinds of vocabulary by name: how each is learnt from text, and made again from its file."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from mlm.base import config, errors, files
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS
@@ -16,61 +16,41 @@ MAX_SAMPLE_CHARACTERS = 2**26  # characters a vocabulary is learnt from, at most
 def load_tokenizer(path: Path | str) -> Tokenizer:
     """The tokenizer of a file; the file's stem names its kind."""
     kind = Path(path).stem
-    errors.require_one_of("kind of tokenizer", kind, list(TOKENIZER_BUILDERS))
-    return TOKENIZER_BUILDERS[kind](files.read_bytes(path))
+    errors.require_one_of("kind of tokenizer", kind, list(READERS))
+    return READERS[kind].build_tokenizer(files.read_bytes(path))
 
 
 def load_tokenizer_folder(field: str, folder: str) -> Tokenizer:
     """The tokenizer whose file lies in a folder, as in a run's own. Raises ConfigError, by `field`, for any other."""
     at = files.make_path(folder)
     errors.require(at.is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
-    there = sorted(
-        path for path in at.iterdir() if path.stem in TOKENIZER_BUILDERS and path.suffix in (".model", ".txt", ".json")
-    )
+    there = sorted(path for path in at.iterdir() if path.stem in READERS and path.suffix in (".model", ".txt", ".json"))
     if not there and hub.has_vocabulary(folder):
         return hub.read_tokenizer(folder)
     inside = f"; did you mean {str(at / 'tokenizer')!r}?" if (at / "tokenizer").is_dir() else ""
-    errors.require(
-        len(there) == 1,
-        field,
-        folder,
-        "a folder that holds one tokenizer's file (unigram.model, "
-        f"wordpiece.txt, bpe.json, words.txt, characters.json or hub.json); it holds {len(there)}{inside}",
-    )
+    names = "unigram.model, wordpiece.txt, bpe.json, words.txt, characters.json or hub.json"
+    expected = f"a folder that holds one tokenizer's file ({names}); it holds {len(there)}{inside}"
+    errors.require(len(there) == 1, field, folder, expected)
     try:
         tokenizer = load_tokenizer(there[0])
     except (OSError, RuntimeError, ValueError) as error:
-        raise errors.ConfigError(
-            f"{field} = {folder!r}: cannot read {there[0].name} ({errors.first_line(error)})"
-        ) from None
-    errors.require(
-        tuple(tokenizer.pieces[:NUM_SPECIAL]) == SPECIAL_TOKENS,
-        f"{there[0]}: the first entries",
-        tokenizer.pieces[:NUM_SPECIAL],
-        " ".join(SPECIAL_TOKENS),
-    )
+        reason = f"cannot read {there[0].name} ({errors.first_line(error)})"
+        raise errors.ConfigError(f"{field} = {folder!r}: {reason}") from None
+    first = tokenizer.pieces[:NUM_SPECIAL]
+    errors.require(tuple(first) == SPECIAL_TOKENS, f"{there[0]}: the first entries", first, " ".join(SPECIAL_TOKENS))
     return tokenizer
 
 
 def train_tokenizer(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokenizer:
     """A vocabulary of exactly knobs.vocab_size entries, learnt from sentences; the same for the same sentences.
 
-    0 entries, for words and characters alone: those of all of them.
-
-    Raises errors.ConfigError for a size that the text cannot give, and says which it can.
+    0 entries, for words and characters alone: those of all of them. Raises ConfigError for a size that the text cannot
+    give, and says which it can.
     """
-    errors.require_one_of("config.tokenizer.kind", knobs.kind, list(KINDS))
     sample = _sample_sentences(sentences)
     if not sample:
         raise errors.ConfigError("config.data: no text to learn a vocabulary from")
     return KINDS[knobs.kind].build_tokenizer(KINDS[knobs.kind].train_model(knobs.vocab_size, sample))
-
-
-class TokenizerKind(NamedTuple):
-    """A kind of tokenizer: an entry of KINDS."""
-
-    train_model: Callable[[int, list[str]], bytes]  # (vocab_size, sentences) -> model
-    build_tokenizer: Callable[[bytes], Tokenizer]
 
 
 def _sample_sentences(sentences) -> list[str]:
@@ -88,13 +68,12 @@ def _sample_sentences(sentences) -> list[str]:
     return sample
 
 
-KINDS = {
-    "unigram": TokenizerKind(unigram.train_model, unigram.build_tokenizer),
-    "wordpiece": TokenizerKind(wordpiece.train_model, wordpiece.build_tokenizer),
-    "bpe": TokenizerKind(bpe.train_model, bpe.build_tokenizer),
-    "words": TokenizerKind(words.train_model, words.build_tokenizer),
-    "characters": TokenizerKind(characters.train_model, characters.build_tokenizer),
+# Modules with train_model(vocab_size, sentences) -> model and build_tokenizer(model).
+KINDS: dict[str, Any] = {
+    "unigram": unigram,
+    "wordpiece": wordpiece,
+    "bpe": bpe,
+    "words": words,
+    "characters": characters,
 }
-TOKENIZER_BUILDERS = {name: kind.build_tokenizer for name, kind in KINDS.items()} | {
-    "hub": hub.build_tokenizer
-}  # what is read, and never learnt
+READERS = KINDS | {"hub": hub}  # a hub's is read, and never learnt

@@ -11,12 +11,7 @@ import numpy as np
 from mlm.base import errors, files
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS
 
-FILE_SUFFIXES = {
-    "unigram": "model",
-    "bpe": "json",
-    "characters": "json",
-    "hub": "json",
-}  # of a kind's file; the others': txt
+FILE_SUFFIXES = {"unigram": "model", "wordpiece": "txt", "words": "txt"}  # of a kind's file; the others': json
 MAX_TRAINING_PIECE = 1000  # characters; the longest stretch learnt from at once
 # Where a sentence ends at other white space than a space or line end, beside other white space, or without any. A
 # vocabulary without tokens of white space has, in all other documents, the ids of their sentences.
@@ -25,6 +20,9 @@ UNUSUAL_SENTENCE_END = (
     r"[\t\r\x0b\f\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u3002\uff01\uff1f]"
     r"(?:(?<=[\u3002\uff01\uff1f])|(?<=[.!?][^\S \n])|(?<=[ \n][^\S \t\r\n])|(?<=[^\S \t\r\n])(?=\n))"
 )
+
+# The ids of a text, as `Tokenizer.encode` has them, and where in it each begins and ends, in characters.
+OffsetEncoder = Callable[[str], tuple[list[int], list[tuple[int, int]]]]
 
 
 class Tokenizer(NamedTuple):
@@ -36,12 +34,9 @@ class Tokenizer(NamedTuple):
     starts_word_V: np.ndarray  # bool: the piece does not continue a word
     encode_batch: Callable[[list[str]], list[list[int]]]  # no special ids are added
     decode: Callable[[Iterable[int]], str]  # special ids are written as "[MASK]" and so on
-    encode_with_offsets: Callable[
-        [str], tuple[list[int], list[tuple[int, int]]]
-    ]  # ids of a text, as `encode` has them, and where
-    # in it each begins and ends, in characters
+    encode_with_offsets: OffsetEncoder
     # `encode_with_offsets` of a text in which [MASK] is that special token; None: as mlm/inference/batching.py finds it
-    encode_masked: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
+    encode_masked: OffsetEncoder | None = None
     splits_at_spaces: bool = False  # whether a stripped text has the ids of its words, between spaces
     # The parts whose ids a word has, or a text that is not split at spaces. `encode_parts` is of parts that keep the
     # white space before them; None: `encode_batch`.
@@ -90,7 +85,7 @@ class Tokenizer(NamedTuple):
 
     def save(self, folder: Path | str) -> Path:
         """Writes the vocabulary into a folder, and returns the file's path."""
-        path = files.make_path(folder) / f"{self.kind}.{FILE_SUFFIXES.get(self.kind, 'txt')}"
+        path = files.make_path(folder) / f"{self.kind}.{FILE_SUFFIXES.get(self.kind, 'json')}"
         with files.atomic_write(path) as temporary:
             temporary.write_bytes(self.model)
         return path
@@ -121,11 +116,9 @@ def make_mask_encoder(make: Callable, ours: Sequence[int], lstrip: bool = False,
     def finding():
         import tokenizers
 
-        tool = make()
-        tool.add_special_tokens(
-            [tokenizers.AddedToken(SPECIAL_TOKENS[MASK], lstrip=lstrip, rstrip=rstrip, normalized=False)]
-        )
-        return tool, tool.token_to_id(SPECIAL_TOKENS[MASK])
+        tool, name = make(), SPECIAL_TOKENS[MASK]
+        tool.add_special_tokens([tokenizers.AddedToken(name, lstrip=lstrip, rstrip=rstrip, normalized=False)])
+        return tool, tool.token_to_id(name)
 
     def hide(text):
         tool, mask = finding()
@@ -169,15 +162,11 @@ class VocabularyTooLarge(errors.ConfigError):
     """The training text has too few distinct pieces for config.tokenizer.vocab_size."""
 
     def __init__(self, vocab_size, possible):
-        super().__init__(
-            f"config.tokenizer.vocab_size = {vocab_size}: expected at most {possible}, which is what the "
-            "training text can give"
-        )
+        expected = f"at most {possible}, which is what the training text can give"
+        super().__init__(f"config.tokenizer.vocab_size = {vocab_size}: expected {expected}")
 
 
 def make_too_small_error(vocab_size, needed):
     """The error for a vocabulary that cannot hold every character."""
-    return errors.ConfigError(
-        f"config.tokenizer.vocab_size = {vocab_size}: expected at least {needed}, "
-        "to hold the special tokens and the characters"
-    )
+    expected = f"at least {needed}, to hold the special tokens and the characters"
+    return errors.ConfigError(f"config.tokenizer.vocab_size = {vocab_size}: expected {expected}")

@@ -3,6 +3,7 @@
 import io
 import re
 import unicodedata
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,9 @@ def _learn(vocab_size, rare, sentences):
 
     # Left out here, since SentencePiece accepts no character coverage under 98%. They are unknown in any case.
     blanks = {ord(c): " " for c in set().union(*sentences) if not rare.isdisjoint(normalize(c))} if rare else {}
+    roles = {"pad": PAD, "unk": UNK, "bos": CLS, "eos": SEP}
+    special: dict[str, Any] = {f"{role}_id": i for role, i in roles.items()}
+    special |= {f"{role}_piece": SPECIAL_TOKENS[i] for role, i in roles.items()}
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -51,14 +55,7 @@ def _learn(vocab_size, rare, sentences):
             model_type="unigram",
             vocab_size=vocab_size,
             character_coverage=1.0,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=CLS,
-            eos_id=SEP,
-            pad_piece=SPECIAL_TOKENS[PAD],
-            unk_piece=SPECIAL_TOKENS[UNK],
-            bos_piece=SPECIAL_TOKENS[CLS],
-            eos_piece=SPECIAL_TOKENS[SEP],
+            **special,
             control_symbols=[SPECIAL_TOKENS[MASK]],  # a control symbol is never read from text; a user-defined one is
             max_sentence_length=16 * MAX_TRAINING_PIECE,
             num_threads=4,  # fixed: the sums of the EM steps follow the number of threads
@@ -70,10 +67,8 @@ def _learn(vocab_size, rare, sentences):
             raise VocabularyTooLarge(vocab_size, most[1]) from None
         if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
             raise make_too_small_error(vocab_size, least[1]) from None
-        raise errors.ConfigError(
-            f"config.tokenizer.vocab_size = {vocab_size}: SentencePiece could not learn it from "
-            f"{len(sentences)} sentences ({message.splitlines()[0]})"
-        ) from None
+        reason = f"SentencePiece could not learn it from {len(sentences)} sentences ({message.splitlines()[0]})"
+        raise errors.ConfigError(f"config.tokenizer.vocab_size = {vocab_size}: {reason}") from None
     return model.getvalue()
 
 

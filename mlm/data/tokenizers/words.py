@@ -57,12 +57,8 @@ def recognize_mask_token(tokenizer: Tokenizer) -> Tokenizer:
 
     Raises ConfigError for one of another kind.
     """
-    errors.require(
-        tokenizer.kind == "words",
-        "config.tokenizer.path",
-        tokenizer.kind,
-        "a tokenizer of words, as runs on the built-in language have it",
-    )
+    expected = "a tokenizer of words, as runs on the built-in language have it"
+    errors.require(tokenizer.kind == "words", "config.tokenizer.path", tokenizer.kind, expected)
 
     def encode_batch(texts):
         return [

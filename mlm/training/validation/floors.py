@@ -62,7 +62,7 @@ def _compute_causal(inputs: FloorInputs):
 
 
 def _compute_causal_window(inputs: FloorInputs):
-    return floor.compute_causal_window_floor(*inputs.documents, WINDOW_NEIGHBORS)
+    return floor.compute_causal_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS)
 
 
 def _compute_two_stack(inputs: FloorInputs):
@@ -70,7 +70,9 @@ def _compute_two_stack(inputs: FloorInputs):
 
 
 def _compute_two_stack_window(inputs: FloorInputs):
-    backward_floor = floor.compute_backward_window_floor(*inputs.documents, WINDOW_NEIGHBORS)
+    backward_floor = floor.compute_backward_floor(
+        inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS
+    )
     return floor.add_floors(_compute_causal_window(inputs), backward_floor)
 
 
