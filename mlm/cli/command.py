@@ -35,6 +35,10 @@ DEVICE_ERRORS = re.compile(
 OUR_FOLDER = os.path.join(os.path.dirname(mlm.__file__), "")
 MAX_COUNT = 2**31 - 1  # the largest int32
 PATH_METAVARS = ("FILE", "FOLDER", "OUT", "RUN", "MODEL", "EXPERIMENT")  # of arguments that are paths
+CONFIG = Flag("config", "", "Python file whose get_config() returns the base config", "FILE")
+NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
+    "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"
+)
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -131,34 +135,30 @@ def parse_number(kind: Callable[[str], Any], text: str):
     return kind(text)
 
 
-def split_words(text: str) -> list[str]:
-    """An argparse type: words separated by commas."""
-    words = [word.strip() for word in text.split(",")] if text.strip() else []
-    if not all(words):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected words separated by single commas")
-    return words
-
-
-def add_flag(group, flag: Flag) -> None:
-    """Adds a flag to a parser, or to a group of its flags."""
-    kind, shared = type(flag.default), {"default": flag.default, "help": flag.help}
-    if kind is bool:
-        group.add_argument(f"--{flag.name}", action="store_true", **shared)
-        return
-    if kind is tuple:
-        parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
-    else:
-        parse = str if kind is str else Number(kind, flag.low, flag.high)
-    group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
+def add_flags(group, *flags: Flag) -> None:
+    """Adds flags to a parser, or to a group of its flags."""
+    for flag in flags:
+        kind, shared = type(flag.default), {"default": flag.default, "help": flag.help}
+        if kind is bool:
+            group.add_argument(f"--{flag.name}", action="store_true", **shared)
+            continue
+        if kind is tuple:
+            parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
+        else:
+            parse = str if kind is str else Number(kind, flag.low, flag.high)
+        group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
 
 
 def split_values(kind: Callable[[str], Any], text: str) -> tuple:
-    """A tuple of the words, or numbers, of a flag. Raises ArgumentTypeError for a word that is no number."""
-    words = split_words(text)
+    """A tuple of words, or of numbers, between commas. Raises ArgumentTypeError for an empty one, or no number."""
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
     try:
-        return tuple(words if kind is str else (parse_number(kind, word) for word in words))
+        if all(words):
+            return tuple(words if kind is str else (parse_number(kind, word) for word in words))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers separated by commas") from None
+        pass
+    what = "words" if kind is str else "numbers"
+    raise argparse.ArgumentTypeError(f"{text!r}: expected {what} separated by single commas")
 
 
 def resolve_path(flag: str, path: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from mlm.base import config, errors, fields
+from mlm.base.flag import Flag
 from mlm.cli import command
 
 
@@ -11,10 +12,11 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(
         prog="mlm config", description="List the config fields: name, default, type, meaning."
     )
-    parser.add_argument(
-        "--search", default="", metavar="WORD", help="list only fields with this word in their name or meaning"
+    command.add_flags(
+        parser,
+        Flag("search", "", "list only fields with this word in their name or meaning", "WORD"),
+        Flag("markdown", False, "print a Markdown table"),
     )
-    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     return parser
 
 

@@ -7,6 +7,7 @@ and plain containers only. Files of settings and of the vocabulary are copied.
 import shutil
 from pathlib import Path
 
+from mlm.base import errors, extras, files
 from mlm.cli import command
 
 PICKLE_GLOB = "pytorch_model*.bin"
@@ -15,8 +16,6 @@ COPIED_SUFFIXES = (".json", ".txt", ".model")  # of config.json and the tokenize
 
 def read_pickle(path: Path) -> dict:
     """The tensors of a pickle by name, as NumPy arrays; bfloat16 becomes float32. Raises ConfigError for other data."""
-    from mlm.base import errors, extras
-
     torch = extras.import_extra("torch", "convert", str(path))
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -35,8 +34,6 @@ def read_pickle(path: Path) -> dict:
 def _to_numpy(path, name, tensor):
     """A C-contiguous array: safetensors writes the memory of an array as it is, whatever its strides."""
     import numpy as np
-
-    from mlm.base import errors, extras
 
     torch = extras.import_extra("torch", "convert", str(path))
     try:
@@ -62,7 +59,6 @@ def make_parser() -> command.CommandParser:
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     args = make_parser().parse_words(words[1:])
-    from mlm.base import errors, extras, files
     from mlm.models.hub import settings, tensors
 
     folder, out = Path(args.folder), Path(args.out)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mlm.base import errors, files
+from mlm.base.flag import Flag
 from mlm.cli import command
 from mlm.evaluation.flags import FLAGS
 
@@ -30,6 +31,11 @@ cannot change a result, such as eval.batch_size or data.cache_dir.
 """
 
 
+MILESTONES = Flag(
+    "milestones", False, "evaluate the model at each milestone of its training (train.milestones), not the newest"
+)
+
+
 def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION, has_fields=True)
@@ -39,15 +45,10 @@ def make_parser() -> command.CommandParser:
         nargs="+",
         help="directories of runs, or Hugging Face folders; a directory without a trained model is skipped",
     )
-    parser.add_argument(
-        "--milestones",
-        action="store_true",
-        help="evaluate the model at each milestone of its training (train.milestones), in place of the newest",
-    )
+    command.add_flags(parser, MILESTONES)
     groups = {topic: parser.add_argument_group(topic) for topic in dict.fromkeys(topic for topic, _ in FLAGS.values())}
     for topic, flags in FLAGS.values():
-        for flag in flags:
-            command.add_flag(groups[topic], flag)
+        command.add_flags(groups[topic], *flags)
     return parser
 
 

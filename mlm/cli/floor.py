@@ -1,5 +1,7 @@
 """mlm floor: exact probabilities of texts of the built-in language."""
 
+from mlm.base import errors, text_files
+from mlm.base.flag import Flag
 from mlm.cli import command
 
 DESCRIPTION = """Exact probabilities of the built-in language; nothing is trained.
@@ -15,6 +17,14 @@ The fields data.language.* define the language.
 """
 
 
+FLAGS = (
+    Flag("documents", 200, "bound: number of documents to sample (200)", low=2),
+    Flag("orders", 1, "bound: number of random masks of each size (1)", low=1),
+    Flag("file", "", "score: documents, one a line"),
+    Flag("top_k", 10, "next: number of words to print (10)", low=1),
+)
+
+
 def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm floor", description=DESCRIPTION, has_fields=True)
@@ -22,14 +32,7 @@ def make_parser() -> command.CommandParser:
     parser.add_argument(
         "texts", metavar="TEXT", nargs="*", help="documents (score), or the beginning of a document (next)"
     )
-    parser.add_argument(
-        "--documents", type=command.Number(int, 2), default=200, help="bound: number of documents to sample (200)"
-    )
-    parser.add_argument(
-        "--orders", type=command.Number(int, 1), default=1, help="bound: number of random masks of each size (1)"
-    )
-    parser.add_argument("--file", default="", help="score: documents, one a line")
-    parser.add_argument("--top_k", type=command.Number(int, 1), default=10, help="next: number of words to print (10)")
+    command.add_flags(parser, *FLAGS)
     return parser
 
 
@@ -37,7 +40,6 @@ def measure_bound(language, args):
     """The mean -log P of documents, computed in several ways, in nats per document and per word (the end counts)."""
     import numpy as np
 
-    from mlm.base import errors
     from mlm.base.estimates import compute_ratio
     from mlm.data.language import diffusion_bound, floor, grammar, hmm
     from mlm.data.text.corpus import FIRST_VALIDATION_NUMBER
@@ -81,7 +83,6 @@ def measure_bound(language, args):
 
 def score_texts(language, args):
     """-log P of each text as a complete document, in nats and in nats per word."""
-    from mlm.base import errors, text_files
     from mlm.data.language import probability
 
     errors.require(
@@ -96,7 +97,6 @@ def rank_next_words(language, args):
     """The most probable next words."""
     import numpy as np
 
-    from mlm.base import errors
     from mlm.data.language import probability
 
     errors.require(len(args.texts) == 1, "next", args.texts, "one text")
@@ -112,7 +112,6 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
-    from mlm.base import errors
     from mlm.report.table import Column, to_markdown
     from mlm.training.run import resolution
 

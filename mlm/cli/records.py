@@ -6,6 +6,8 @@ import json
 from collections.abc import Container, Sequence
 from pathlib import Path
 
+from mlm.base import errors, files
+
 FORMATS = {
     "probability": ".3f",
     "cosine": ".3f",
@@ -20,8 +22,6 @@ TEXT_COLUMNS, WIDEST = ("prompt", "text"), 80  # of which a table shows this man
 
 def check_output(out: str, *endings: str) -> Path:
     """--out, which has one of the endings, where a file can be written."""
-    from mlm.base import errors, files
-
     path = Path(out)
     names = " or ".join(f"FILE{ending}" for ending in endings)
     errors.require(out.endswith(endings), "--out", out, f"the name of a file to write, {names}")
@@ -32,8 +32,6 @@ def check_output(out: str, *endings: str) -> Path:
 
 def write_records(path: Path, records: list[dict]) -> None:
     """Writes a table with a line of names (.csv) or lines of JSON."""
-    from mlm.base import files
-
     if path.suffix == ".csv":
         lines = io.StringIO()
         writer = csv.DictWriter(lines, [*records[0]], lineterminator="\n")

@@ -5,35 +5,33 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mlm.base import errors
+from mlm.base.flag import Flag
 from mlm.cli import command
 
 FOLDER = "figures"  # beside the experiment's file
 
 
-def add_flags(parser: command.CommandParser) -> None:
-    """The flags of a comparison."""
-    parser.add_argument(
-        "--figures",
-        default="",
-        metavar="FILE",
-        help="committed figures (figures/NAME-SCALE.json beside the experiment, NAME-SCALE-BUDGET.json with --budget)",
-    )
-    parser.add_argument(
-        "--evaluate",
-        default=None,
-        metavar="FLAGS",
-        help="flags of mlm evaluate that made a part of the figures; the file keeps them, and without this flag has "
-        "those that it had",
-    )
-    parser.add_argument("--write", action="store_true", help="write the figures in place of comparing with them")
-    parser.add_argument(
-        "--pages",
-        type=command.split_words,
-        default=[],
-        metavar="FILE,...",
-        help="Markdown files whose parts between <!-- figures: NAME-SCALE --> and <!-- end of figures --> are written "
-        "from the files of figures",
-    )
+FLAGS = (
+    Flag(
+        "figures",
+        "",
+        "committed figures (figures/NAME-SCALE.json beside the experiment, NAME-SCALE-BUDGET.json with --budget)",
+        "FILE",
+    ),
+    Flag("write", False, "write the figures in place of comparing with them"),
+    Flag(
+        "pages",
+        (),
+        "Markdown files whose parts between <!-- figures: NAME-SCALE --> and <!-- end of figures --> are written from "
+        "the files of figures",
+        "FILE,...",
+    ),
+)
+EVALUATE = (
+    "flags of mlm evaluate that made a part of the figures; the file keeps them, and without this flag has those that "
+    "it had"
+)
 
 
 def name_sweep(experiment, args) -> str:
@@ -44,7 +42,6 @@ def name_sweep(experiment, args) -> str:
 
 def check_evaluation(flags: str) -> None:
     """Raises ConfigError unless mlm evaluate takes these flags."""
-    from mlm.base import errors
     from mlm.cli import evaluate
 
     try:
@@ -67,7 +64,6 @@ def compare_points(
         results: of the points that are done.
         num_points: of the sweep, all of which must be done.
     """
-    from mlm.base import errors
     from mlm.report import reproduction, results_page
     from mlm.report.pages import sweep
 

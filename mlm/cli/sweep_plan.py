@@ -3,57 +3,39 @@
 import contextlib
 from pathlib import Path
 
-from mlm.cli import command
+from mlm.base import errors
+from mlm.base.flag import Flag
 
 PLANNED_ACCELERATOR = "H200"  # unless --accelerator names another
 
 
-def add_plan_flags(parser: command.CommandParser) -> None:
-    """The flags of a plan."""
-    parser.add_argument(
-        "--accelerator",
-        help="a name of mlm/launch/cluster/accelerators.py; NAME:TOPOLOGY, such as v5p:4x4x4; NAME:COUNT, such as "
-        "H100:8 or, for eight hosts, H100:64; 2xNAME, such as 2xv5e-16, for two slices; or local, to measure a few "
-        f"steps of each program on this machine ({PLANNED_ACCELERATOR})",
-    )
-    parser.add_argument(
-        "--count",
-        type=command.Number(int, 1, 2**20),
-        default=1,
-        help="how many of them: GPUs, hosts of GPUs, slices of TPUs (1)",
-    )
-    parser.add_argument(
-        "--utilisation",
-        type=command.Number(float, 0.01, 1),
-        default=0.4,
-        help="share of the peak FLOP/s that training reaches (0.4)",
-    )
-    parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile each program for its exact memory, instead of an estimate: by the compiler of TPUs (pip install "
+FLAGS = (
+    Flag(
+        "accelerator",
+        "",
+        "a name of mlm/launch/cluster/accelerators.py; NAME:TOPOLOGY, such as v5p:4x4x4; NAME:COUNT, such as H100:8, "
+        "H100:64 for eight hosts; 2xNAME, such as 2xv5e-16, for two slices; or local, to measure a few steps of each "
+        f"program on this machine ({PLANNED_ACCELERATOR})",
+    ),
+    Flag("count", 1, "how many of them: GPUs, hosts of GPUs, slices of TPUs (1)", low=1, high=2**20),
+    Flag("utilisation", 0.4, "share of the peak FLOP/s that training reaches (0.4)", low=0.01, high=1),
+    Flag(
+        "compile",
+        False,
+        "compile each program for its exact memory, instead of an estimate: by the compiler of TPUs (pip install "
         "'mlm[tpu]', a minute or more each) or of GPUs ('mlm[gpu-plan]'), else for simulated devices of a CPU",
-    )
-    parser.add_argument(
-        "--as_configured",
-        action="store_true",
-        help="plan each point as its config has it alone, not also with model.remat and FSDP: with --compile in a "
-        "quarter of the time",
-    )
-    parser.add_argument(
-        "--largest_batch",
-        action="store_true",
-        help="look for the largest batch that fits, by bisection; with --compile each try is compiled",
-    )
+    ),
+    Flag("as_configured", False, "plan each point as its config has it, not also with model.remat and FSDP; faster"),
+    Flag("largest_batch", False, "look for the largest batch that fits; with --compile each try is compiled"),
+)
 
 
 def print_plan(configs, args) -> None:
     """Prints what each point needs, as soon as it is known."""
-    from mlm.base import errors
     from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
     from mlm.launch.sweep import local_timing, plan, roofline, target_compiler
 
-    if args.accelerator is None:
+    if not args.accelerator:
         args.accelerator = PLANNED_ACCELERATOR
         line = (
             f"This plan is for {args.count} x {PLANNED_ACCELERATOR}; --accelerator=local measures this machine instead."

@@ -206,35 +206,14 @@ def read_starts(args: argparse.Namespace) -> list[str]:
 
 def generate(model, texts: list[str], args) -> Iterator[dict]:
     """Records of generated texts."""
-    yield from _number_texts(
-        texts,
-        model.generate(
-            texts,
-            num_beams=args.num_beams,
-            length_penalty=args.length_penalty,
-            temperature=args.temperature,
-            top_k=args.top_k,
-            top_p=args.top_p,
-            max_length=args.max_length,
-            num_return_sequences=args.num_return_sequences,
-            seed=args.seed,
-            unmask_order=args.unmask_order,
-            tokens_per_step=args.tokens_per_step,
-        ),
-    )
+    options = {flag.name: getattr(args, flag.name) for flag in (*BEAMS, *SAMPLING)}
+    yield from _number_texts(texts, model.generate(texts, **options))
 
 
 def translate(model, texts: list[str], args) -> Iterator[dict]:
     """Records of translations."""
-    yield from _number_texts(
-        texts,
-        model.translate(
-            texts,
-            num_beams=args.num_beams,
-            length_penalty=args.length_penalty,
-            num_return_sequences=args.num_return_sequences,
-        ),
-    )
+    options = {flag.name: getattr(args, flag.name) for flag in BEAMS}
+    yield from _number_texts(texts, model.translate(texts, **options))
 
 
 def _number_texts(texts, found) -> Iterator[dict]:
@@ -330,12 +309,10 @@ def make_parser(name: str) -> command.CommandParser:
     parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
     if chosen.out:
         parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
-        command.add_flag(parser, Flag("file", "", chosen.file))
-        command.add_flag(parser, Flag("out", "", f"file to write: {chosen.out}"))
+        command.add_flags(parser, Flag("file", "", chosen.file), Flag("out", "", f"file to write: {chosen.out}"))
     else:
         parser.add_argument("folder", metavar="FOLDER", help="folder to write")
-    for flag in (*chosen.flags, Flag("json", False, "print lines of JSON")):
-        command.add_flag(parser, flag)
+    command.add_flags(parser, *chosen.flags, Flag("json", False, "print lines of JSON"))
     return parser
 
 

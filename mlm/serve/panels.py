@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from mlm.base import errors
 from mlm.base.special import NUM_SPECIAL
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ class PanelRequest(NamedTuple):
 
 def parse_request(value, num_panels: int) -> PanelRequest:
     """A request from a JSON value. Raises ConfigError for a value that is no request, or too large."""
-    from mlm.base import errors
     from mlm.inference import batching
 
     errors.require(isinstance(value, dict), "request", value, "an object")
@@ -72,8 +72,6 @@ def parse_request(value, num_panels: int) -> PanelRequest:
 
 def answer_request(panel: ModelPanel, request: PanelRequest):
     """The model's answer, for JSON. Raises ConfigError for a task that it does not support."""
-    from mlm.base import errors
-
     if request.what in panel.unsupported:
         raise errors.ConfigError(f"{request.what}: {panel.unsupported[request.what]}")
     return PANEL_TASKS[request.what](panel, request)
@@ -145,7 +143,6 @@ def find_similar_words(panel: ModelPanel, request: PanelRequest) -> dict:
 
 def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
     """The attention page, as HTML."""
-    from mlm.base import errors
     from mlm.inference import attention_maps, batching
     from mlm.report.pages import attention
 
@@ -177,7 +174,6 @@ def fill_masks(panel: ModelPanel, text: str) -> str:
 
 def prepare_panel(name: str, model: "LanguageModel", lines: Mapping[int, str]) -> ModelPanel:
     """The panel of a model. Every task runs once, for two lengths, to compile its programs."""
-    from mlm.base import errors
     from mlm.inference import batching, neighbors
     from mlm.inference.similarity import l2_normalize
 

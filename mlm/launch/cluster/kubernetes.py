@@ -18,9 +18,9 @@ from pathlib import Path
 from mlm.base import errors
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.launch.cluster.job import Cluster, ClusterOption, Job
+from mlm.launch.cluster.job import ClusterOption, Job
 
-FILE = "jobsets.yaml"
+FILE: str = "jobsets.yaml"
 LABEL = "mlm-job"  # a job's name, on each of its JobSets
 COMMANDS = "mlm-commands"  # annotation: the indices of a JobSet's commands
 PORT, PORTS = 9876, 1000  # of process 0; each command has its own, so that it does not meet the one before it
@@ -50,7 +50,7 @@ done
 kubectl patch --filename="$4" --type=merge --patch='{"spec": {"suspend": false}}'
 """
 TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
-OPTIONS = {
+OPTIONS: Mapping[str, ClusterOption] = {
     "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml"),
     "namespace": ClusterOption("the namespace", "default"),
     "claim": ClusterOption("a PersistentVolumeClaim that holds the sweep's folder; none: the runs are in a bucket", ""),
@@ -71,7 +71,7 @@ OPTIONS = {
     "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets", ""),
     "restarts": ClusterOption("how often a failed command is restarted; a preempted one always is", "3"),
 }
-TABLE_OPTIONS = {"cpu": "", "memory": ""}
+TABLE_OPTIONS: Mapping[str, str] = {"cpu": "", "memory": ""}
 QUANTITY = re.compile(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?(m|k|[MGTPE]|[KMGTPE]i)?")  # of resources
 
 
@@ -131,19 +131,14 @@ def check_job(job: Job) -> None:
     if job.accelerator:
         errors.require_one_of("--accelerator", job.accelerator, list(ACCELERATORS))
         accelerator = ACCELERATORS[job.accelerator]
-        errors.require(
-            job.num_hosts % accelerator.num_hosts == 0,
-            "--hosts",
-            job.num_hosts,
-            f"{accelerator.num_hosts}, the hosts of a {job.accelerator}, or a multiple for several slices",
-        )
+        jobs.check_hosts(job, accelerator.num_hosts)
         errors.require(
             not accelerator.tpu or accelerator.num_hosts > 1 or job.num_hosts == 1,
             "--hosts",
             job.num_hosts,
             f"1: GKE connects only slices of several hosts, and a {job.accelerator} has one",
         )
-    longest = max(len(render_script(job, indices, job.name).encode()) for indices in assign_commands(job))
+    longest = max(len(render_pod_script(job, indices, job.name).encode()) for indices in assign_commands(job))
     errors.require(
         longest < MAX_SCRIPT_BYTES,
         "--max_running",
@@ -163,7 +158,7 @@ def assign_commands(job: Job) -> list[range]:
     return [range(first, len(job.commands), num_sets) for first in range(num_sets)]
 
 
-def render_manifest(job: Job) -> str:
+def render_script(job: Job) -> str:
     """The manifest, with a YAML document for each JobSet."""
     import yaml
 
@@ -274,7 +269,7 @@ def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
         "image": options["image"],
         "workingDir": str(working_dir(job)),
         "command": ["/bin/bash", "-c"],
-        "args": [render_script(job, indices, coordinator)],
+        "args": [render_pod_script(job, indices, coordinator)],
         **({"env": [{"name": name, "value": value} for name, value in env.items()]} if env else {}),
         **({"ports": [{"containerPort": 8471}, {"containerPort": 8080}]} if tpu else {}),  # libtpu's; MEGASCALE's
         **({"resources": resources} if resources else {}),
@@ -304,7 +299,7 @@ def working_dir(job: Job) -> Path:
     return job.submit_folder if job.submit_folder.is_relative_to(job.options["mount"]) else job.code_folder
 
 
-def render_script(job: Job, indices: Sequence[int], coordinator: str) -> str:
+def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str:
     """The script of a pod. It gives GPUs of several hosts the coordinator's address; TPUs get theirs from GKE."""
     code_folder = str(job.code_folder) if job.options["claim"] else job.options["code"]
     needs_coordinator = job.num_hosts > 1 and not (job.accelerator and ACCELERATORS[job.accelerator].tpu)
@@ -359,11 +354,7 @@ def make_apply_words(path: Path) -> list[str]:
 def call_kubectl(*words: str) -> str:
     """The output of kubectl. Raises ConfigError if it is not installed, or fails."""
     check_tools()
-    done = subprocess.run(["kubectl", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        last_line = done.stderr.strip().splitlines()[-1:]  # those before it are a library's
-        raise errors.ConfigError(f"kubectl {shlex.join(words[:2])} failed: {errors.first_line(Exception(*last_line))}")
-    return done.stdout
+    return jobs.call_tool(["kubectl", *words], shown=3)
 
 
 def job_selector(path: Path) -> list[str]:
@@ -406,17 +397,3 @@ def format_submission(job: Job, path: Path) -> str:
     """The line that queues the JobSets."""
     names = ", ".join(other.parent.name for other in job.after)
     return shlex.join(make_apply_words(path)) + (f"  # suspended until these have ended: {names}" if names else "")
-
-
-CLUSTER = Cluster(
-    FILE,
-    check_tools,
-    check_job,
-    render_manifest,
-    submit_job,
-    query_states,
-    cancel_jobs,
-    format_submission,
-    OPTIONS,
-    TABLE_OPTIONS,
-)

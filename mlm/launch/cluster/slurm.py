@@ -8,15 +8,15 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlm.base import buckets, errors, warnings_
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
-from mlm.launch.cluster.job import Cluster, ClusterOption, Job
+from mlm.launch.cluster.job import ClusterOption, Job
 
+FILE: str = "job.sh"
 WARNING_SECONDS = 120  # before the time is up: when a command is told to save
 MAX_ARRAY_SIZE = 1000  # SLURM's default of MaxArraySize
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -73,7 +73,7 @@ exit "$code"
 """
 
 
-OPTIONS = {
+OPTIONS: Mapping[str, ClusterOption] = {
     "partition": ClusterOption("the partition, if not SLURM's default", ""),
     "account": ClusterOption("the account that is charged, if not SLURM's default", ""),
     "cpus": ClusterOption("cores of each host for a command, if not SLURM's default", ""),
@@ -82,7 +82,7 @@ OPTIONS = {
     "table_partition": ClusterOption("the partition of the table's job, which needs no GPU, if not the default", ""),
     "table_sbatch": ClusterOption("more options of sbatch for the table's job of runs on GPUs", ""),
 }
-TABLE_OPTIONS = {"partition": "table_partition", "sbatch": "table_sbatch", "cpus": ""}
+TABLE_OPTIONS: Mapping[str, str] = {"partition": "table_partition", "sbatch": "table_sbatch", "cpus": ""}
 PRIVATE_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # of each host
 
 PYTHONPATH_SUFFIX = '"${PYTHONPATH:+:$PYTHONPATH}"'  # the user's own modules
@@ -103,16 +103,7 @@ def check_job(job: Job) -> None:
     if job.options["cpus"]:
         jobs.check_count(job, "cpus", 1)
     for name in ("sbatch", "table_sbatch"):
-        try:
-            words = shlex.split(job.options[name])
-        except ValueError as error:
-            words = [str(error)]
-        errors.require(
-            all(word.startswith("-") for word in words),
-            f"--option={name}",
-            job.options[name],
-            "options of sbatch, each as --name=value",
-        )
+        jobs.split_flags(job, name, "-")
     own = f"each host has its own {', '.join(PRIVATE_FOLDERS)}"
     for field, path in job.data_paths:
         errors.require(not is_private(job, path), field, path, f"a path on a disk that all hosts share; {own}")
@@ -188,11 +179,7 @@ def check_tools(command: str = "sbatch") -> None:
 def call_slurm(*words: str) -> str:
     """The output of a SLURM command. Raises ConfigError if it is not installed, or fails."""
     check_tools(words[0])
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        message = errors.first_line(Exception(done.stderr or done.stdout))
-        raise errors.ConfigError(f"{shlex.join(words[:2])} failed: {message}")
-    return done.stdout
+    return jobs.call_tool(words)
 
 
 def submit_job(job: Job, path: Path) -> str:
@@ -245,17 +232,3 @@ def cancel_jobs(paths: Sequence[Path]) -> None:
     for slurm_states, flags in ((QUEUED, ("--state=PENDING",)), (RUNNING, ("--batch", "--signal=TERM"))):
         if job_ids := sorted({columns[1] for columns in read_queue(paths) if columns[3] in slurm_states}):
             call_slurm("scancel", "--quiet", *flags, *job_ids)
-
-
-CLUSTER = Cluster(
-    "job.sh",
-    check_tools,
-    check_job,
-    render_script,
-    submit_job,
-    query_states,
-    cancel_jobs,
-    format_submission,
-    OPTIONS,
-    TABLE_OPTIONS,
-)

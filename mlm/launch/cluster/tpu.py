@@ -11,15 +11,15 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlm.base import errors
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.launch.cluster.job import Cluster, ClusterOption, Job
+from mlm.launch.cluster.job import ClusterOption, Job
 
-FILE = "tpu.sh"
+FILE: str = "tpu.sh"
 BODY = Path(__file__).with_name(FILE)
 CAPACITY = {"on-demand": [], "spot": ["--spot"], "reserved": ["--reserved"]}
 INSTALL = (
@@ -27,7 +27,8 @@ INSTALL = (
     "export PATH=$PATH:~/.local/bin && uv venv --quiet --python=3.12 .venv && "
     'uv pip install --quiet --editable ".[tpu,gs,tfds]"; }'
 )
-OPTIONS = {
+TABLE_OPTIONS: Mapping[str, str] = jobs.NO_OPTIONS
+OPTIONS: Mapping[str, ClusterOption] = {
     "zone": ClusterOption("the TPUs' zone, such as us-east5-a"),
     "project": ClusterOption("the project, if not gcloud's default", ""),
     "capacity": ClusterOption(
@@ -66,7 +67,7 @@ def check_job(job: Job) -> None:
     jobs.check_count(job, "restarts", 0)
     jobs.parse_variables(job)
     for name in ("create", "ssh"):
-        split_flags(name, options[name])
+        jobs.split_flags(job, name)
     for name in split_names(options["files"]):
         is_here = not Path(name).is_absolute() and ".." not in Path(name).parts and (job.submit_folder / name).exists()
         errors.require(is_here, "--option=files", name, f"files and folders in {job.submit_folder}, by relative paths")
@@ -90,23 +91,7 @@ def check_job(job: Job) -> None:
             job.accelerator,
             [name for name, accelerator in ACCELERATORS.items() if accelerator.tpu and accelerator.tpu.runtime_version],
         )
-        num_hosts = ACCELERATORS[job.accelerator].num_hosts
-        errors.require(
-            job.num_hosts % num_hosts == 0,
-            "--hosts",
-            job.num_hosts,
-            f"{num_hosts}, the hosts of a {job.accelerator}, or a multiple for several slices",
-        )
-
-
-def split_flags(name: str, flags: str) -> list[str]:
-    """The flags in an option. Raises ConfigError for text that is no list of flags."""
-    try:
-        words = shlex.split(flags)
-    except ValueError as error:
-        words = [str(error)]
-    errors.require(all(word.startswith("--") for word in words), f"--option={name}", flags, "flags as --name=value")
-    return words
+        jobs.check_hosts(job, ACCELERATORS[job.accelerator].num_hosts)
 
 
 def split_names(names: str) -> list[str]:
@@ -128,7 +113,7 @@ def render_script(job: Job) -> str:
             f"--accelerator-type={tpu.accelerator_type}",
             f"--runtime-version={options['runtime'] or tpu.runtime_version}",
             *CAPACITY[options["capacity"]],
-            *split_flags("create", options["create"]),
+            *jobs.split_flags(job, "create"),
         ]
         location = f"a {job.accelerator}" if num_slices == 1 else f"{num_slices} slices of {job.accelerator}"
         variables = [f"{name}={value}" for name, value in jobs.parse_variables(job).items()]
@@ -147,7 +132,7 @@ def render_script(job: Job) -> str:
             f"ZONE={shlex.quote(options['zone'])}",
             f"PROJECT={shlex.quote(options['project'])}  # empty: gcloud's default",
             f"CREATE=({shlex.join(create)})",
-            f"SSH=({shlex.join(split_flags('ssh', options['ssh']))})",
+            f"SSH=({shlex.join(jobs.split_flags(job, 'ssh'))})",
             f"SLICES={num_slices}  # of each command; 0: this machine",
             f"HOSTS={job.num_hosts}  # of all its slices",
             f"RUNNING={job.max_running}",
@@ -201,17 +186,9 @@ def call_script(path: Path, command: str) -> str:
     if not path.exists():
         return ""
     check_tools()
-    done = subprocess.run(["bash", str(path), command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise errors.ConfigError(f"bash {path} {command} failed: {errors.first_line(Exception(done.stderr))}")
-    return done.stdout
+    return jobs.call_tool(["bash", str(path), command], shown=3)
 
 
 def format_submission(job: Job, path: Path) -> str:
     """The line that starts the script in the background."""
     return shlex.join(["bash", str(path)]) + " &"
-
-
-CLUSTER = Cluster(
-    FILE, check_tools, check_job, render_script, submit_job, query_states, cancel_jobs, format_submission, OPTIONS
-)

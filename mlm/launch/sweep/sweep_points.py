@@ -7,7 +7,7 @@ from typing import Any
 
 from mlm.base import config, errors, fields
 from mlm.base.errors import ConfigError
-from mlm.training.run import inheritance, resolution
+from mlm.training.run import resolution
 
 
 def resolve_points(
@@ -24,7 +24,8 @@ def resolve_points(
         check_point_name(name)
         try:
             errors.require(isinstance(point, Mapping), "it", point, "a dict of the fields it sets")
-            resolved, unread = resolve_point(*resolution.make_layers(base, point, overrides))
+            resolved = resolution.resolve_layers(resolution.make_layers(base, point, overrides), drop_unread=True)
+            unread = resolved.dropped
             unread_by_all = {field: unread[field] for field in unread_by_all if field in unread}
             configs[name] = resolved.config
             resolution.check(configs[name])
@@ -35,24 +36,11 @@ def resolve_points(
     return configs
 
 
-def resolve_point(
-    base: fields.Layer, point: fields.Layer, overrides: fields.Layer
-) -> tuple[resolution.ResolvedConfig, dict[str, str]]:
-    """The config of a point without the overrides that it does not read, and the fields that it does not read."""
-    base_config = fields.override(config.Config(), base.values)
-    inherited = inheritance.inherit_fields(base_config, point.values, overrides.values)
-    cfg = fields.override(fields.override(base_config, inherited), point.values)
-    names = {*base.values, *inherited, *point.values, *overrides.values}
-    unread = resolution.find_unread_settings(fields.override(cfg, overrides.values), names)
-    read = {field: value for field, value in overrides.values.items() if field not in unread}
-    return resolution.resolve_layers([base, point, fields.Layer(overrides.origin, read)]), unread
-
-
 def find_origins(
     cfg: config.Config, base: fields.Layer, point: fields.Layer, overrides: fields.Layer
 ) -> dict[str, str]:
     """Where the value of each field comes from, by dotted name; cfg: the point as the sweep trains it."""
-    resolved = resolve_point(base, point, overrides)[0]
+    resolved = resolution.resolve_layers([base, point, overrides], drop_unread=True)
     flat, own = fields.flatten(cfg), fields.flatten(resolved.config)
     return {name: origin if flat[name] == own[name] else "the sweep" for name, origin in resolved.origins.items()}
 

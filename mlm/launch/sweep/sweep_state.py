@@ -1,5 +1,6 @@
 """The state of a sweep for people: each point's state, step, losses and time left; on a terminal a live table."""
 
+import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -94,6 +95,14 @@ def read_state(cfg: config.Config) -> PointState:
     return PointState(name, last("step") or 0, cfg.train.steps, last("loss"), last("eval_loss"), error)
 
 
+def is_done(cfg: config.Config) -> bool:
+    """Whether a point has its result. Asks its result.json alone, and no other file of its directory."""
+    with contextlib.suppress(errors.ConfigError):
+        result = RunDirectory(cfg.workdir).read_result()
+        return result is not None and result["fingerprint"] == fields.fingerprint(cfg)
+    return False
+
+
 def is_evaluated(cfg: config.Config) -> bool:
     """Whether a trained point has all evaluations of its config, as far as the files that decide this are here; if they
     are not, `run` names them.
@@ -150,17 +159,18 @@ def describe_unmatched_runs(points: Sequence[config.Config]) -> str:
 
 
 def describe_failures(failures: Mapping[str, str]) -> list[str]:
-    """A line for each error: the first point that it ended, and how many others.
+    """A title, and a line for each error: the first point that it ended, and how many others; [] if there is none.
 
     failures: errors by workdir, each with its worker's log in parentheses at the end.
     """
     workdirs_by_error: dict[str, list[str]] = {}
     for workdir, error in failures.items():
         workdirs_by_error.setdefault(error.partition(LOG_PREFIX)[0], []).append(workdir)
-    return [
+    lines = [
         f"{workdirs[0]}{f' and {more:,} more' if (more := len(workdirs) - 1) else ''}: {failures[workdirs[0]]}"
         for workdirs in workdirs_by_error.values()
     ]
+    return [f"{len(failures)} failed; the same command tries again:", *lines] if failures else []
 
 
 class SweepDisplay:
@@ -177,14 +187,15 @@ class SweepDisplay:
         console = Console()
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
-    def __enter__(self):
+    def start(self) -> None:
+        """Shows the table from here on, on a terminal."""
         if self.live:
-            self.live.__enter__()
-        return self
+            self.live.start()
 
-    def __exit__(self, *failure):
+    def stop(self) -> None:
+        """Leaves the terminal with what it shows last."""
         if self.live:
-            self.live.__exit__(*failure)
+            self.live.stop()
 
     def print_line(self, text: str) -> None:
         """Prints a line above the live table, or without a terminal to stdout."""
