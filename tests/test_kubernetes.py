@@ -324,7 +324,7 @@ def test_what_is_queued_is_seen_resumed_and_cancelled(tmp_path, monkeypatch):
 def test_a_sweep_is_submitted_once_and_what_is_lost_again(tmp_path, monkeypatch, request):
     cloud = clouds.install(tmp_path, monkeypatch)
     submit, root = request.getfixturevalue("go"), request.getfixturevalue("sweep").root
-    asked = {"cluster": "kubernetes", "accelerator": "H200", "options": ("image=mlm", "claim=lab", f"mount={tmp_path}")}
+    asked = {"cluster": "kubernetes", "accelerator": "H200", "option": ("image=mlm", "claim=lab", f"mount={tmp_path}")}
     submit(max_running=4, **asked)
     assert len(json.loads((cloud / "jobsets.json").read_text())) == 5  # of four points, and the table
     calls = (cloud / "calls").read_text().count("apply")

@@ -84,7 +84,7 @@ def test_points_of_a_program_share_a_command_and_as_many_commands_as_may_run(swe
 def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, capsys):
     before = sorted(tmp_path.rglob("*"))
     site = ("partition=gpu", "cpus=8", "sbatch=--qos=long --mem=64G")
-    go(dry_run=True, max_running=2, accelerator="H200-8", hours=1.5, options=site)
+    go(dry_run=True, max_running=2, accelerator="H200-8", hours=1.5, option=site)
     assert sorted(tmp_path.rglob("*")) == before
     told = capsys.readouterr().out
     train, table = re.split(r"^==> .* <==\n", told, flags=re.MULTILINE)[1:]

@@ -122,9 +122,8 @@ class Number:
         except ValueError:
             value = float("nan")
         if not self.low <= value <= self.high:
-            raise argparse.ArgumentTypeError(
-                f"{errors.format_value(text)}: expected {self.low} <= value <= {self.high}"
-            )
+            expected = f"expected {self.low} <= value <= {self.high}"
+            raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: {expected}")
         return value
 
 
@@ -228,9 +227,8 @@ def parse_value(name: str, text: str) -> Any:
     except errors.ConfigError:
         raise
     except (ValueError, KeyError):
-        expected = {bool: "true or false", tuple: "numbers separated by commas"}.get(
-            kind, f"a value of type {kind.__name__}"
-        )
+        words = {bool: "true or false", tuple: "numbers separated by commas"}
+        expected = words.get(kind, f"a value of type {kind.__name__}")
         raise errors.ConfigError(f"config.{name} = {text!r}: expected {expected}") from None
 
 
@@ -255,11 +253,9 @@ def load_config_file(path: str) -> config.Config:
     path = files.expand_home("--config", path)
     file, _, argument = path.partition(":") if not os.path.exists(path) else (path, "", "")
     module = user_code.load_module("--config", file, ("get_config",))
-    arguments = [argument] if argument else []
+    arguments, is_config = [argument] if argument else [], lambda value: isinstance(value, config.Config)
     expected = "a mlm.Config, such as configs/base.py returns"
-    loaded = user_code.wrap_function(
-        "--config", module, "get_config", len(arguments), lambda value: isinstance(value, config.Config), expected
-    )(*arguments)
+    loaded = user_code.wrap_function("--config", module, "get_config", len(arguments), is_config, expected)(*arguments)
     fields.check_values(loaded)
     return loaded
 

@@ -20,29 +20,22 @@ def read_pickle(path: Path) -> dict:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises errors of many classes
-        raise errors.ConfigError(
-            f"{path}: expected tensors that torch reads with weights_only "
-            f"({errors.first_line(error).partition('. ')[0]})"
-        ) from None
+        reason = errors.first_line(error).partition(". ")[0]
+        raise errors.ConfigError(f"{path}: expected tensors that torch reads with weights_only ({reason})") from None
     is_tensor_dict = isinstance(loaded, dict) and all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in loaded.items()
     )
     errors.require(is_tensor_dict, str(path), type(loaded).__name__, "tensors by name")
-    return {name: _to_numpy(path, name, tensor) for name, tensor in loaded.items()}
-
-
-def _to_numpy(path, name, tensor):
-    """A C-contiguous array: safetensors writes the memory of an array as it is, whatever its strides."""
-    import numpy as np
-
-    torch = extras.import_extra("torch", "convert", str(path))
-    try:
-        dense = tensor.detach()
-        return np.asarray((dense.float() if dense.dtype == torch.bfloat16 else dense).numpy(force=True), order="C")
-    except (RuntimeError, TypeError) as error:  # sparse, quantized and other tensors
-        raise errors.ConfigError(
-            f"{path}: {name}: expected a dense tensor of numbers ({errors.first_line(error)})"
-        ) from None
+    arrays = {}
+    for name, tensor in loaded.items():
+        try:
+            dense = tensor.detach().float() if tensor.dtype == torch.bfloat16 else tensor.detach()
+            # C-contiguous: safetensors writes the memory of an array as it is, whatever its strides.
+            arrays[name] = dense.contiguous().numpy(force=True)
+        except (RuntimeError, TypeError) as error:  # sparse, quantized and other tensors
+            reason = errors.first_line(error)
+            raise errors.ConfigError(f"{path}: {name}: expected a dense tensor of numbers ({reason})") from None
+    return arrays
 
 
 def make_parser() -> command.CommandParser:

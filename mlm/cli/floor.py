@@ -56,28 +56,24 @@ def measure_bound(language, args):
         "its number of words": length_N,
         "its words, given their number: the exact bound": left_N - length_N,
     }
-    losses["exact posterior, word by word in a random order"] = diffusion_bound.compute_random_order_loss(
-        model, words_NxL, language.seed
-    )
+    exact_N = left_N - length_N
+    in_order_N = diffusion_bound.compute_random_order_loss(model, words_NxL, language.seed)
+    over_masks_N = diffusion_bound.compute_integrated_loss(model, words_NxL, language.seed, args.orders)
     losses |= {
-        "exact posterior, over masks of every size": diffusion_bound.compute_integrated_loss(
-            model, words_NxL, language.seed, args.orders
-        )
-    }
-    *_, exact_N, in_order_N, over_masks_N = losses.values()
-    losses |= {
+        "exact posterior, word by word in a random order": in_order_N,
+        "exact posterior, over masks of every size": over_masks_N,
         "random order minus the exact bound": in_order_N - exact_N,
         "masks minus the exact bound": over_masks_N - exact_N,
     }
-    ones_N = np.ones(len(count_N))
     for label, nats_N in losses.items():
-        per_document, per_word = compute_ratio(nats_N, ones_N), compute_ratio(nats_N, count_N)
+        document, document_error = compute_ratio(nats_N, np.ones(len(count_N)))
+        word, word_error = compute_ratio(nats_N, count_N)
         yield {
             "what": label,
-            "document": per_document[0],
-            "document_error": per_document[1],
-            "word": per_word[0],
-            "word_error": per_word[1],
+            "document": document,
+            "document_error": document_error,
+            "word": word,
+            "word_error": word_error,
         }
 
 

@@ -68,9 +68,8 @@ def compare_points(
     from mlm.report.pages import sweep
 
     check_evaluation(args.evaluate or "")
-    errors.require(
-        len(results) == num_points, "sweep", f"{len(results)} of {num_points} points are done", "all of them"
-    )
+    done = f"{len(results)} of {num_points} points are done"
+    errors.require(len(results) == num_points, "sweep", done, "all of them")
     source = Path(experiment.__file__)
     path = Path(args.figures) if args.figures else source.parent / FOLDER / f"{name_sweep(experiment, args)}.json"
     changes = {
@@ -78,18 +77,12 @@ def compare_points(
     }
     words = [f"experiments/{source.name}", f"--scale={args.scale}"]
     words += [f"--budget={args.budget}"] if args.budget != "steps" else []
-    words += [f"{name}={value}" for name, value in changes.items()]
-    line = f"mlm sweep run {shlex.join(words)}"
+    line = f"mlm sweep run {shlex.join([*words, *(f'{name}={value}' for name, value in changes.items())])}"
     shown = []
     if names := getattr(experiment, "RESULT_COLUMNS", ()):
-        findings = sweep.collect_tables(experiment, results)
-        shown = reproduction.render_tables(
-            findings.rows,
-            findings.columns,
-            names,
-            [findings.claims, *findings.tables],
-            getattr(experiment, "RESULT_TABLES", ()),
-        )
+        found, extra_names = sweep.collect_tables(experiment, results), getattr(experiment, "RESULT_TABLES", ())
+        tables = [found.claims, *found.tables]
+        shown = reproduction.render_tables(found.rows, found.columns, names, tables, extra_names)
     if args.evaluate is None:
         evaluate = reproduction.read_figures(path).evaluate if path.exists() else ""
     else:

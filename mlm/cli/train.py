@@ -105,12 +105,9 @@ def parse_words(words: list[str]):
         has_size = any("model.size" in layer.values for layer in layers)
         layers.insert(0, fields.Layer(f"--recipe={args.recipe}", recipe.drop_size() if has_size else recipe.fields))
         corpora = ("data.path", "data.corpus", "data.tfds_name", "data.parallel_path", "data.task")
-        errors.require(
-            any(name in layer.values for layer in layers for name in corpora),
-            "--recipe",
-            args.recipe,
-            "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none",
-        )
+        has_corpus = any(name in layer.values for layer in layers for name in corpora)
+        expected = "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none"
+        errors.require(has_corpus, "--recipe", args.recipe, expected)
     if args.extend_to:
         layers.append(fields.Layer(f"--extend_to={args.extend_to}", {"train.steps": args.extend_to}))
     return args, layers
@@ -127,10 +124,9 @@ def print_config(args, layers) -> None:
 
 def launch_locally(args, layers) -> None:
     """Runs this command in several processes on this host, and ends as they end."""
-    settings = dict(fields.DEFAULT)
-    for layer in layers:
-        settings |= layer.values
-    launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, settings["workdir"])
+    workdir = next((one.values["workdir"] for one in reversed(layers) if "workdir" in one.values), "")
+    workdir = workdir or fields.DEFAULT["workdir"]
+    launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, workdir)
     local_processes.check_gpus(launch)
     # Without JAX: devices belong to the first process that touches them.
     sys.exit(local_processes.run_processes(launch, sys.orig_argv[1:]))
@@ -141,12 +137,9 @@ def resolve_config(args, layers, facts: dict):
     from mlm.training.run import resolution
 
     command.raise_on_interrupt()
-    errors.require(
-        not (args.extend_to and (args.coordinator or args.distributed)),
-        "--extend_to",
-        args.extend_to,
-        "a single process; when it has extended the run, several processes can continue it",
-    )
+    is_single = not (args.extend_to and (args.coordinator or args.distributed))
+    expected = "a single process; when it has extended the run, several processes can continue it"
+    errors.require(is_single, "--extend_to", args.extend_to, expected)
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
     resolution.check(cfg)
     facts |= {"--processes": args.processes} | consistency.shared_fields(fields.flatten(cfg))

@@ -149,9 +149,8 @@ def readability(model, texts: list[str], args) -> Iterator[dict]:
     """Records of passages, from the most to the least readable."""
     from mlm.evaluation import readability as passages
 
-    found = [
-        (one, passages.compute_reading_ease(one.text)) for one in passages.measure_readability(model, texts, args.every)
-    ]
+    measured = passages.measure_readability(model, texts, args.every)
+    found = [(one, passages.compute_reading_ease(one.text)) for one in measured]
     easy = sorted((ease for _, ease in found), reverse=True)
     for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].cloze_score), 1):
         yield {
@@ -185,11 +184,6 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
     looked = attention_maps.compute_attention_maps(model, texts[0])
     files.write_text(Path(args.out), attention_page.render_page(model.config.workdir, texts[0], **looked._asdict()))
     yield {"written": args.out, "tokens": len(looked.tokens)}
-
-
-def check_export(texts: list[str], args: argparse.Namespace) -> None:
-    """Raises ConfigError for a folder that holds something."""
-    files.check_empty_folder("export", args.folder)
 
 
 def export(model, texts: list[str], args) -> Iterator[dict]:
@@ -295,7 +289,13 @@ COMMANDS = {
         check=check_attention,
         out="the page, .html",
     ),
-    "export": ModelCommand(export, "mlm export runs/a FOLDER", read_texts=lambda args: [], check=check_export, out=""),
+    "export": ModelCommand(
+        export,
+        "mlm export runs/a FOLDER",
+        read_texts=lambda args: [],
+        check=lambda texts, args: files.check_empty_folder("export", args.folder),
+        out="",
+    ),
 }
 
 

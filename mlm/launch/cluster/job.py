@@ -104,9 +104,8 @@ def render_setup(job: Job) -> str:
 def parse_pairs(option: str, text: str) -> dict[str, str]:
     """The values by name of an option's NAME=VALUE,NAME=VALUE."""
     parts = [word.partition("=") for word in text.split(",") if word]
-    errors.require(
-        all(name and equals for name, equals, _ in parts), f"--option={option}", text, "NAME=VALUE,NAME=VALUE"
-    )
+    is_pairs = all(name and equals for name, equals, _ in parts)
+    errors.require(is_pairs, f"--option={option}", text, "NAME=VALUE,NAME=VALUE")
     return {name: value for name, _, value in parts}
 
 
@@ -139,9 +138,8 @@ def log_path(path: Path, index: int) -> Path:
 
 def check_job(job: Job) -> None:
     """Raises ConfigError for a job that no kind of cluster accepts."""
-    errors.require(
-        JOB_NAME.fullmatch(job.name) is not None, "a job's name", job.name, "at most 40 letters of a to z, digits and -"
-    )
+    is_name = JOB_NAME.fullmatch(job.name) is not None
+    errors.require(is_name, "a job's name", job.name, "at most 40 letters of a to z, digits and -")
     errors.require_number("--hours", job.hours, 0.05, 24 * 365)
     for path in (job.folder, job.code_folder, job.submit_folder):
         errors.require(str(path).isprintable(), "a job's folder", str(path), "a path that can be printed")
@@ -179,12 +177,8 @@ def call_tool(words: Sequence[str], shown: int = 2) -> str:
 def check_count(job: Job, name: str, low: int) -> None:
     """Raises ConfigError unless an option is a whole number, in ASCII digits, of at least `low`."""
     text = job.options[name]
-    errors.require(
-        text.isascii() and text.isdecimal() and int(text) >= low,
-        f"--option={name}",
-        text,
-        f"a whole number of at least {low}",
-    )
+    is_count = text.isascii() and text.isdecimal() and int(text) >= low
+    errors.require(is_count, f"--option={name}", text, f"a whole number of at least {low}")
 
 
 def choose_table_options(cluster: Cluster, values: Mapping[str, str]) -> dict[str, str]:

@@ -20,16 +20,7 @@ FILE: str = "job.sh"
 WARNING_SECONDS = 120  # before the time is up: when a command is told to save
 MAX_ARRAY_SIZE = 1000  # SLURM's default of MaxArraySize
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-RUNNING = (
-    "RUNNING",
-    "CONFIGURING",
-    "SUSPENDED",
-    "STOPPED",
-    "SIGNALING",
-    "RESIZING",
-    "STAGE_OUT",
-    "COMPLETING",
-)  # the last: it was told to end, and may still save
+RUNNING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT", "COMPLETING")
 
 HEAD = """\
 #!/bin/bash
@@ -94,12 +85,10 @@ def check_job(job: Job) -> None:
     """Raises ConfigError for a job that SLURM could not run."""
     jobs.check_job(job)
     if job.accelerator:
-        errors.require_one_of(
-            "--accelerator", job.accelerator, [name for name in ACCELERATORS if name.partition("-")[0] in GPUS]
-        )
-    errors.require(
-        len(job.commands) <= MAX_ARRAY_SIZE, "jobs", len(job.commands), f"at most {MAX_ARRAY_SIZE:,} of one array"
-    )
+        names = [name for name in ACCELERATORS if name.partition("-")[0] in GPUS]
+        errors.require_one_of("--accelerator", job.accelerator, names)
+    count, expected = len(job.commands), f"at most {MAX_ARRAY_SIZE:,} of one array"
+    errors.require(count <= MAX_ARRAY_SIZE, "jobs", count, expected)
     if job.options["cpus"]:
         jobs.check_count(job, "cpus", 1)
     for name in ("sbatch", "table_sbatch"):
@@ -170,10 +159,8 @@ def quote_directive(word: str) -> str:
 def check_tools(command: str = "sbatch") -> None:
     """Raises ConfigError if a command of SLURM is not on PATH."""
     if shutil.which(command) is None:
-        raise errors.ConfigError(
-            f"{command} is not on PATH: run this on a machine of the SLURM cluster"
-            + ("; --dry_run shows the files here" if command == "sbatch" else "")
-        )
+        hint = "; --dry_run shows the files here" if command == "sbatch" else ""
+        raise errors.ConfigError(f"{command} is not on PATH: run this on a machine of the SLURM cluster{hint}")
 
 
 def call_slurm(*words: str) -> str:
@@ -208,14 +195,10 @@ def find_job_ids(paths: Sequence[Path]) -> list[str]:
 def read_queue(paths: Sequence[Path]) -> list[list[str]]:
     """For each command in the queue: the job's name, SLURM's job id, the command's index in it, its state."""
     names = [path.parent.name for path in paths]
-    lines = (
-        call_slurm(
-            "squeue", "--noheader", "--array", f"--name={','.join(names)}", "--states=all", "--format=%j|%F|%K|%T"
-        ).splitlines()
-        if names
-        else []
-    )
-    rows = [line.strip().split("|") for line in lines]
+    if not names:
+        return []
+    flags = ("--noheader", "--array", f"--name={','.join(names)}", "--states=all", "--format=%j|%F|%K|%T")
+    rows = [line.strip().split("|") for line in call_slurm("squeue", *flags).splitlines()]
     return [columns for columns in rows if columns[0] in names and columns[3] in (*QUEUED, *RUNNING)]
 
 

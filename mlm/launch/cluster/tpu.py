@@ -71,26 +71,15 @@ def check_job(job: Job) -> None:
     for name in split_names(options["files"]):
         is_here = not Path(name).is_absolute() and ".." not in Path(name).parts and (job.submit_folder / name).exists()
         errors.require(is_here, "--option=files", name, f"files and folders in {job.submit_folder}, by relative paths")
-    errors.require(
-        job.runs_folder.startswith("gs://"),
-        "--config.workdir",
-        job.runs_folder,
-        "gs://BUCKET/FOLDER: a TPU's hosts do not see this machine's disks, and their own disks are deleted with them",
-    )
+    expected = "gs://BUCKET/FOLDER: a TPU's hosts do not see this machine's disks, and theirs are deleted with them"
+    errors.require(job.runs_folder.startswith("gs://"), "--config.workdir", job.runs_folder, expected)
+    expected = "gs://..., or a relative path that --option=files copies to the hosts, which do not see this disk"
     for field, path in job.data_paths:
         is_copied = any(Path(os.path.normpath(path)).is_relative_to(name) for name in split_names(options["files"]))
-        errors.require(
-            is_copied,
-            field,
-            path,
-            "gs://..., or a relative path that --option=files copies to the hosts, which do not see this disk",
-        )
+        errors.require(is_copied, field, path, expected)
     if job.accelerator:
-        errors.require_one_of(
-            "--accelerator",
-            job.accelerator,
-            [name for name, accelerator in ACCELERATORS.items() if accelerator.tpu and accelerator.tpu.runtime_version],
-        )
+        names = [name for name, one in ACCELERATORS.items() if one.tpu and one.tpu.runtime_version]
+        errors.require_one_of("--accelerator", job.accelerator, names)
         jobs.check_hosts(job, ACCELERATORS[job.accelerator].num_hosts)
 
 
@@ -169,10 +158,8 @@ def submit_job(job: Job, path: Path) -> str:
 
 def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
     """The states of the commands that are queued or running, by file of the job and number of the command."""
-    return {
-        path: {int(index): state for index, state in map(str.split, call_script(path, "states").splitlines())}
-        for path in paths
-    }
+    lines = {path: call_script(path, "states").splitlines() for path in paths}
+    return {path: {int(index): state for index, state in map(str.split, lines[path])} for path in paths}
 
 
 def cancel_jobs(paths: Sequence[Path]) -> None:

@@ -6,7 +6,8 @@ Subprocesses do what touches the devices (subprocess_worker.py).
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+import timeit
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -134,18 +135,11 @@ def measure_peak_flops(dtype: str) -> float:
         size *= 2
         matrix = jax.block_until_ready(jnp.ones((size, size), dtype))
         multiply(matrix).block_until_ready()
-        seconds = min(time_call(lambda matrix=matrix: multiply(matrix).block_until_ready()) for _ in range(3))
+        seconds = min(timeit.repeat(lambda matrix=matrix: multiply(matrix).block_until_ready(), number=1, repeat=3))
     return 2 * size**3 / seconds
 
 
-def time_call(function: Callable) -> float:
-    """The seconds that a call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def time_step(arguments: tuple[StaticConfig, int, int]) -> float:  # pyright: ignore[reportReturnType]
+def time_step(arguments: tuple[StaticConfig, int, int]) -> float:
     """The median seconds of a step on all devices; arguments: a config, its vocabulary's size, examples of a step.
 
     The examples are random instead of the corpus's, which does not change the time of a step.
@@ -154,20 +148,25 @@ def time_step(arguments: tuple[StaticConfig, int, int]) -> float:  # pyright: ig
     accum_steps = cfg.train.grad_accum_steps if num_examples == cfg.train.batch_size else 1
     cfg = fields.override(cfg, {"train.batch_size": num_examples, "train.grad_accum_steps": accum_steps})
     about = pack.build_dataset_info(cfg, vocab_size)
-    built, hparams = program.build_program(cfg, about), program.make_placeholder_hparams(cfg)
-    state = built.partitioner.put_state(jax.device_get(built.init_state(hparams)))
-    batch, times, first_start = built.partitioner.put_batch(random_batch(num_examples, about)), [], 0.0
-    for step in itertools.count():
+    built, batch = program.build_program(cfg, about), random_batch(num_examples, about)
+    hparams = program.make_placeholder_hparams(cfg)
+    return time_steps(built, hparams, itertools.repeat(batch), WARMUP_STEPS, TIMED_STEPS, TIMED_SECONDS)
+
+
+def time_steps(
+    built: program.Program, hparams, batches: Iterable[types.Batch], num_warmup: int, num_timed: int, seconds: float
+) -> float:
+    """The median seconds of a step, with its batch, of `num_timed` steps after a warm-up, or of those in `seconds`."""
+    partitioner, times = built.partitioner, []
+    state = partitioner.put_state(jax.device_get(built.init_state(hparams)))
+    for batch in batches:
         start = time.perf_counter()
-        state, metrics = built.partitioner.train_step(state, batch, hparams)
-        np.asarray(built.partitioner.get_metrics(metrics)["loss"])
-        now = time.perf_counter()
-        if step < WARMUP_STEPS:
-            first_start = now
-            continue
-        times.append(now - start)
-        if len(times) == TIMED_STEPS or now - first_start > TIMED_SECONDS:
-            return statistics.median(times)
+        state, metrics = partitioner.train_step(state, partitioner.put_batch(batch), hparams)
+        np.asarray(partitioner.get_metrics(metrics)["loss"])
+        times.append(time.perf_counter() - start)
+        if len(times) == num_warmup + num_timed or (len(times) > num_warmup and sum(times[num_warmup:]) > seconds):
+            break
+    return statistics.median(times[num_warmup:])
 
 
 def random_batch(num_examples: int, dataset_info: types.DatasetInfo) -> types.Batch:

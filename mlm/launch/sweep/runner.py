@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mlm.base import config, errors, files
 from mlm.launch.sweep import worker
-from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt
+from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt, describe_exit
 from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, is_done, read_state
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel, program
@@ -196,8 +196,7 @@ class SweepRunner:
         self.free_cpus.append(member.cpus)
         if self.signal is not None:
             return
-        code = member.process.exitcode or 0
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = describe_exit(member.process.exitcode)
         if member.platform is None:
             raise CannotStart(f"a worker could not start: it {how}{LOG_PREFIX}{member.log})")
         for cfg in member.assigned:

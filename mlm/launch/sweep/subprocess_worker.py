@@ -29,6 +29,11 @@ class WorkerEnded(Exception):
     """The process ended, or was ended after a timeout, without an answer; says how in one line."""
 
 
+def describe_exit(code: int | None) -> str:
+    """How a process ended, by its exit code."""
+    return f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code or 0}"
+
+
 class SubprocessWorker:
     """Another process, which calls functions. platform: the only one for JAX there, such as "cpu"; "": any."""
 
@@ -51,9 +56,7 @@ class SubprocessWorker:
             result, error = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            code = self.process.exitcode or 0
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            raise WorkerEnded(f"the subprocess {how}") from None
+            raise WorkerEnded(f"the subprocess {describe_exit(self.process.exitcode)}") from None
         if error is not None:
             raise error
         return result

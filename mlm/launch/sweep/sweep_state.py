@@ -252,17 +252,12 @@ class SweepDisplay:
         for title in ("point", "state", "step", "loss", "held-out", "left"):
             table.add_column(title, justify="left" if title in ("point", "state") else "right", no_wrap=True)
         order = ("training", "failed", "damaged", "in use", "stopped", "not started", "done")
+        styles = {"failed": "red", "damaged": "red", "training": "bold", "done": "green"}
         for cfg, name in sorted(zip(self.points, names, strict=True), key=lambda pair: order.index(pair[1])):
             state = self.states[cfg.workdir]
             losses = ("" if value is None else f"{value:.3f}" for value in (state.loss, state.held_out_loss))
-            table.add_row(
-                Path(cfg.workdir).name,
-                name,
-                f"{state.step:,}/{state.num_steps:,}",
-                *losses,
-                self.time_left(cfg, now) if name == "training" else "",
-                style={"failed": "red", "damaged": "red", "training": "bold", "done": "green"}.get(name, ""),
-            )
+            steps, left = f"{state.step:,}/{state.num_steps:,}", self.time_left(cfg, now) if name == "training" else ""
+            table.add_row(Path(cfg.workdir).name, name, steps, *losses, left, style=styles.get(name, ""))
         return table
 
     def print_changes(self, training: Collection[str], now: float) -> None:
@@ -272,24 +267,22 @@ class SweepDisplay:
         for cfg in self.points:
             name, state = self.state_name(cfg.workdir, training), self.states[cfg.workdir]
             last = self.last_lines.setdefault(cfg.workdir, LastLine(now, state.name, state.step, 0))
-            time_left = self.time_left(cfg, now) if name == "training" else ""
+            time_left, count = self.time_left(cfg, now) if name == "training" else "", 0
             if name == last.name:
-                interval = LINE_INTERVALS[min(last.count, len(LINE_INTERVALS) - 1)]
+                interval, count = LINE_INTERVALS[min(last.count, len(LINE_INTERVALS) - 1)], last.count + 1
                 if name != "training" or state.step == last.step or now - last.time < interval:
                     continue
-            self.last_lines[cfg.workdir] = LastLine(now, name, state.step, last.count + 1 if name == last.name else 0)
-            parts = [f"step {state.step:,}/{state.num_steps:,}"] if state.step and name != "done" else []
-            losses = ("loss", state.loss), ("held-out", state.held_out_loss)
-            parts += [f"{title} {value:.3f}" for title, value in losses if value is not None and name != "done"]
-            parts += [format_score(cfg)] if name == "done" else [f"{time_left} left"] if time_left else []
-            self.print_line(
-                f"{Path(cfg.workdir).name}: {', '.join([name, *parts])}"
-                + (
-                    f": {self.format_error(state.error, Path(cfg.workdir).name)}"
-                    if name in ("failed", "damaged")
-                    else ""
-                )
-            )
+            self.last_lines[cfg.workdir] = LastLine(now, name, state.step, count)
+            point, parts = Path(cfg.workdir).name, [name]
+            if name == "done":
+                parts.append(format_score(cfg))
+            else:
+                losses = ("loss", state.loss), ("held-out", state.held_out_loss)
+                parts += [f"step {state.step:,}/{state.num_steps:,}"] if state.step else []
+                parts += [f"{title} {value:.3f}" for title, value in losses if value is not None]
+                parts += [f"{time_left} left"] if time_left else []
+            error = f": {self.format_error(state.error, point)}" if name in ("failed", "damaged") else ""
+            self.print_line(f"{point}: {', '.join(parts)}{error}")
 
     def format_error(self, error: str, name: str) -> str:
         """The error of the point `name`: at the first one that has it itself, at others the name of that one."""
