@@ -233,10 +233,7 @@ def parse_value(name: str, text: str) -> Any:
 
 
 def check_layers(layers: Sequence[fields.Layer]) -> None:
-    """Raises ConfigError for a value that no field can have, and for a vocabulary, text or folder that is not there.
-
-    It does so before the seconds of JAX's import.
-    """
+    """Raises ConfigError, before JAX is imported, for a value that no field can have, and a path that is not there."""
     from mlm.data.text import files as corpus_files
 
     values = {name: value for layer in layers for name, value in layer.values.items()}

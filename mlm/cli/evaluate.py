@@ -1,7 +1,6 @@
 """mlm evaluate: evaluates trained runs."""
 
 import argparse
-import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -77,10 +76,7 @@ def read_flags(args: argparse.Namespace) -> "Callable[[TrainedRun], list[Evaluat
 
 
 def select_runs(workdirs: list[str]) -> list[str]:
-    """The directories with a trained model. Prints which have none, and which are not fully trained.
-
-    Raises ConfigError if several are given and none has a trained model.
-    """
+    """The directories with a trained model. Prints what others lack. Raises ConfigError if none of several has one."""
     notes: dict[str, list[str]] = {}
     selected = []
     for workdir in workdirs:
@@ -91,9 +87,8 @@ def select_runs(workdirs: list[str]) -> list[str]:
             what, _, detail = note.partition(": ")
             notes.setdefault(what, []).append(f"{workdir}{detail}")
     lines = [f"{what}: {', '.join(names)}" for what, names in notes.items()]
-    errors.require(
-        bool(selected), "directories", len(workdirs), f"at least one with a trained model; {'; '.join(lines)}"
-    )
+    expected = f"at least one with a trained model; {'; '.join(lines)}"
+    errors.require(bool(selected), "directories", len(workdirs), expected)
     for line in lines:
         print(line, file=sys.stderr, flush=True)
     return selected
@@ -130,16 +125,13 @@ def evaluate_run(workdir: str, args, overrides, step: int | None = None) -> dict
 
     if args.milestones:
         errors.require(step is None, "milestones", True, f"a run: this model was loaded from its step {step}")
-        return evaluate_milestones(workdir, overrides, list_cases)
+        return evaluate_milestones(workdir, overrides, list_cases, set())
     run = trained_run.load(workdir, overrides, step=step)
     return evaluation_tasks.evaluate(run, list_cases(run))
 
 
-def evaluate_milestones(workdir: str, overrides, list_cases) -> dict[int, dict]:
-    """Evaluates the models at all milestones of a run; returns what `evaluate_run` does, by step.
-
-    Raises ConfigError if the run has none.
-    """
+def evaluate_milestones(workdir: str, overrides, list_cases, announced: set[str]) -> dict[int, dict]:
+    """Evaluates the milestones of a run; returns what `evaluate_run` does, by step. Raises ConfigError for none."""
     from mlm.evaluation import evaluation_tasks
     from mlm.training.run import checkpoint, trained_run
     from mlm.training.run.directory import RunDirectory
@@ -153,7 +145,7 @@ def evaluate_milestones(workdir: str, overrides, list_cases) -> dict[int, dict]:
         )
     for step in steps:
         run = trained_run.load(workdir, overrides, step=step)
-        cases = list_cases(run) if cases is None else cases
+        cases = announce(list_cases(run), announced) if cases is None else cases
         by_step[step] = evaluation_tasks.evaluate(run, cases)
     return by_step
 
@@ -167,20 +159,20 @@ def main(words: list[str]) -> None:
     from mlm.training.run import trained_run
 
     command.raise_on_interrupt()
-    list_flagged = read_flags(args)
-    list_cases = lambda run: announce(list_flagged(run))
+    list_cases, announced = read_flags(args), set[str]()
     workdirs, failed, evaluated = select_runs(args.runs), [], {}
     workdir = config_flags.overrides.get("workdir", "")
     errors.require(not workdir or len(workdirs) == 1, "config.workdir", workdir, "none, with several runs")
     for workdir in workdirs:
         try:
             if args.milestones:
-                by_step = evaluate_milestones(workdir, config_flags.overrides, list_cases)
+                by_step = evaluate_milestones(workdir, config_flags.overrides, list_cases, announced)
                 print_milestones(workdir, by_step)
                 folder, written = workdir, f"milestone_evaluations/ ({len(by_step)} milestones)"
             else:
                 run = trained_run.load(workdir, config_flags.overrides)
-                evaluated[workdir] = evaluation_tasks.evaluate(run, list_cases(run))
+                cases = announce(list_cases(run), announced)
+                evaluated[workdir] = evaluation_tasks.evaluate(run, cases)
                 print_evaluations(evaluated[workdir])
                 folder, written = run.cfg.workdir, f"evaluations.json (step {run.step:,})"
         except errors.ConfigError as error:
@@ -196,18 +188,13 @@ def main(words: list[str]) -> None:
         raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be evaluated: {', '.join(failed)}")
 
 
-def announce(cases: "list[EvaluationCase]") -> "list[EvaluationCase]":
-    """The cases, after what they announce was printed."""
-    for case in cases:
-        print_once(case.announcement)
+def announce(cases: "list[EvaluationCase]", announced: set[str]) -> "list[EvaluationCase]":
+    """The cases, after what they announce was printed; announced: what was printed of the runs before."""
+    for line in dict.fromkeys(case.announcement for case in cases if case.announcement):
+        if line not in announced:
+            print(line, file=sys.stderr, flush=True)
+            announced.add(line)
     return cases
-
-
-@functools.cache  # every run has the same cases
-def print_once(line: str) -> None:
-    """Prints a line that is not empty to stderr, once in a process."""
-    if line:
-        print(line, file=sys.stderr, flush=True)
 
 
 def print_evaluations(contents: dict) -> None:

@@ -81,9 +81,8 @@ def score_texts(language, args):
     """-log P of each text as a complete document, in nats and in nats per word."""
     from mlm.data.language import probability
 
-    errors.require(
-        bool(args.texts) != bool(args.file), "--file", args.file, "texts in a file or on the command line, not both"
-    )
+    expected = "texts in a file or on the command line, not both"
+    errors.require(bool(args.texts) != bool(args.file), "--file", args.file, expected)
     texts = args.texts or list(text_files.read_numbered_lines("--file", args.file).values())
     for text, log_prob in zip(texts, probability.compute_document_log_probs(language, texts), strict=True):
         yield {"what": text, "document": -float(log_prob), "word": -float(log_prob) / max(len(text.split()), 1)}

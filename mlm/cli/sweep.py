@@ -135,10 +135,7 @@ EXPERIMENT_VALUES: Contract = {
 
 
 def find_experiment(name: str) -> str:
-    """The path of an experiment: a file's own, or that of a file of experiments/ whose bare name is given.
-
-    Raises ConfigError, with the path of the nearest name, if there is no such file.
-    """
+    """The path of an experiment, also by its bare name in experiments/. Raises ConfigError with the nearest path."""
     folder = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
     paths = {file.stem: str(file) for file in sorted(folder.glob("*.py"))}
     if name in paths and not os.path.isfile(name):
@@ -234,10 +231,7 @@ def load_results(configs) -> list[dict]:
 
 
 def print_table(experiment, root: Path, configs, *, has_report: bool = False) -> None:
-    """Prints and writes the table and the figures of the finished points.
-
-    has_report: writes the page too, where the extra `report` is installed.
-    """
+    """Prints and writes table and figures of the finished points; has_report: the page, too, if it can be made."""
     from mlm.report import table
     from mlm.report.pages import sweep as page
 

@@ -43,12 +43,9 @@ def search_points(experiment, root: Path, configs: Sequence, config_flags: comma
     from mlm.report import expected_best, table
     from mlm.training.run import provenance
 
-    errors.require(
-        hasattr(experiment, "search_space"),
-        f"experiment {experiment.__file__}: search_space",
-        None,
-        "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)",
-    )
+    where = f"experiment {experiment.__file__}: search_space"
+    expected = "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)"
+    errors.require(hasattr(experiment, "search_space"), where, None, expected)
     plan = search.SearchPlan(args.trials, args.rungs, args.search_seed)
     search.check_plan(plan)
     out = files.make_path(args.out or root / "search" / "chosen.json")

@@ -3,15 +3,28 @@ translate, readability, attention and export.
 """
 
 import argparse
+import csv
 import dataclasses
-from collections.abc import Callable, Iterator
+import io
+import json
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import errors, extras, files, text_files
 from mlm.base.flag import Flag
-from mlm.cli import command, records
+from mlm.cli import command
 
+FORMATS = {
+    "probability": ".3f",
+    "cosine": ".3f",
+    "nats": ".2f",
+    "log_prob": ".2f",
+    "cloze": ".3f",
+    "flesch": ".1f",
+    "texts": ",d",
+}
+TEXT_COLUMNS, WIDEST = ("prompt", "text"), 80  # of which a table shows this many letters
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
 or GPT-2).
 Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
@@ -51,6 +64,48 @@ SAMPLING = (
 )
 
 
+def check_output(out: str, *endings: str) -> Path:
+    """--out, which has one of the endings, where a file can be written."""
+    path = Path(out)
+    names = " or ".join(f"FILE{ending}" for ending in endings)
+    errors.require(out.endswith(endings), "--out", out, f"the name of a file to write, {names}")
+    errors.require(path.parent.is_dir() and not path.is_dir(), "--out", out, "a file in a folder that is there")
+    files.check_folder("--out", str(path.parent))
+    return path
+
+
+def write_records(path: Path, rows: list[dict]) -> None:
+    """Writes a table with a line of names (.csv) or lines of JSON."""
+    if path.suffix == ".csv":
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, [*rows[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        files.write_text(path, lines.getvalue())
+    else:
+        files.write_text(path, "".join(f"{format_json(record)}\n" for record in rows))
+
+
+def format_json(record: dict) -> str:
+    """A record as a line of JSON."""
+    return json.dumps(record, ensure_ascii=False)
+
+
+def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
+    """Prints records of the same names; omitted: names that a table does not show."""
+    from mlm.report.table import Column, to_markdown
+
+    shown = [
+        {
+            key: value[: WIDEST - 1] + "…" if key in TEXT_COLUMNS and len(value) > WIDEST else value
+            for key, value in record.items()
+            if key not in omitted
+        }
+        for record in rows
+    ]
+    print(to_markdown(shown, [Column(key, key, FORMATS.get(key, "")) for key in shown[0]]))
+
+
 def read_texts(args: argparse.Namespace) -> list[str]:
     """The texts of a command line, of --file or of standard input. Raises ConfigError for none, or for both."""
     if args.texts and args.file:
@@ -66,7 +121,7 @@ def require_texts(texts: list[str]) -> list[str]:
 
 def check_records(texts: list[str], args: argparse.Namespace) -> Path | None:
     """The file of records to write. Raises ConfigError for a name or folder that is wrong."""
-    return records.check_output(args.out, ".csv", ".jsonl") if args.out else None
+    return check_output(args.out, ".csv", ".jsonl") if args.out else None
 
 
 def fill(model, texts: list[str], args) -> Iterator[dict]:
@@ -79,7 +134,7 @@ def fill(model, texts: list[str], args) -> Iterator[dict]:
 
 def check_embed(texts: list[str], args: argparse.Namespace) -> None:
     """Raises ConfigError for a file that cannot be written."""
-    records.check_output(args.out, ".npy")
+    check_output(args.out, ".npy")
 
 
 def embed(model, texts: list[str], args) -> Iterator[dict]:
@@ -169,7 +224,7 @@ def check_attention(texts: list[str], args: argparse.Namespace) -> None:
     if args.out or not args.json:
         extras.import_extra("jinja2", "report", "mlm attention --out")
         errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
-        records.check_output(args.out, ".html")
+        check_output(args.out, ".html")
 
 
 def attention(model, texts: list[str], args) -> Iterator[dict]:
@@ -326,12 +381,12 @@ def main(words: list[str]) -> None:
     command.raise_on_interrupt()
     found = list(chosen.answer(pretrained_io.load_model(args.model), texts, args))
     if out:
-        records.write_records(out, found)
+        write_records(out, found)
         found = [{"written": args.out, "records": len(found)}]
     if args.json:
         for row in found:
-            print(records.format_json(row))
+            print(format_json(row))
     elif chosen.is_text and not out:
         print("\n\n".join(row["text"] for row in found))
     else:
-        records.print_table(found, omitted=chosen.omitted)
+        print_table(found, omitted=chosen.omitted)

@@ -90,12 +90,8 @@ def check_space(space: Any, where: str) -> None:
         errors.require(field not in RESERVED, name, values, "another field: a trial has its own")
         kind = type(fields.DEFAULT[field])
         if isinstance(values, Choice):
-            errors.require(
-                isinstance(values.values, tuple) and {type(value) for value in values.values} == {kind},
-                name,
-                values.values,
-                f"a tuple of {kind.__name__}",
-            )
+            is_typed = isinstance(values.values, tuple) and {type(value) for value in values.values} == {kind}
+            errors.require(is_typed, name, values.values, f"a tuple of {kind.__name__}")
             errors.require(field != BATCH or min(values.values) > 0, name, values.values, "sizes of at least 1")
         else:
             errors.require(kind is float, name, values, f"Choice, since the field is of type {kind.__name__}")

@@ -165,10 +165,7 @@ def gpu_environment(process_id: int, num_processes: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def bind_cores(process_id: int, num_processes: int):
-    """Processes started in this block get their share of the cores, unless GPUs compute.
-
-    XLA starts a thread for each core that it sees.
-    """
+    """Processes started here see their share of the cores, for which XLA starts threads, unless GPUs compute."""
     cores = [] if list_gpus() or not hasattr(os, "sched_setaffinity") else sorted(os.sched_getaffinity(0))
     if len(cores) >= num_processes:
         os.sched_setaffinity(0, slice_share(cores, process_id, num_processes))

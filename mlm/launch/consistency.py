@@ -108,10 +108,7 @@ def describe_failure(error: Exception) -> tuple[int, str]:
 
 
 def check_devices(expected_processes: int, expected_devices: int) -> None:
-    """Prints the devices of a run that has several processes or expectations.
-
-    Raises ConfigError if the number of processes, or of devices in all processes, is not as expected; 0: any number.
-    """
+    """Prints the devices of such a run. Raises ConfigError for other numbers than those expected; 0: any number."""
     from mlm.training.step import parallel
 
     found = parallel.describe_devices()

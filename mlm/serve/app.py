@@ -41,9 +41,7 @@ class ServeOptions(NamedTuple):
 
 
 class ModelServer:
-    """The response of each address. It computes one request at a time: programs are compiled once, and memory is that
-    of one request.
-    """
+    """The response of each address, one at a time: programs are compiled once, and memory is that of one request."""
 
     def __init__(self, model_panels: Sequence[panels.ModelPanel], example: str = ""):
         self.panels, self.example = model_panels, example
@@ -97,10 +95,7 @@ class ModelServer:
         return HTMLResponse(html, status, {"Content-Security-Policy": FRAME_POLICY})
 
     async def compute_answer(self, value):
-        """A panel's answer to the request in a JSON value, computed while no other request is.
-
-        Raises ConfigError for a bad request, HTTPException if too many wait.
-        """
+        """A panel's answer to a JSON value, alone. Raises ConfigError for a bad one, HTTPException if too many wait."""
         request = panels.parse_request(value, len(self.panels))
         if self.num_waiting == MAX_WAITING:
             raise HTTPException(429, "too many requests at once; try again")

@@ -126,9 +126,7 @@ def find_accelerator(field: str, text: str, others: Sequence[str] = ()) -> str:
 
 
 def split_count(text: str) -> tuple[int, str]:
-    """How many accelerators a text asks for, and the text of one: 2xv5e-16 are two slices, H200:64 eight hosts of eight
-    GPUs, and H200:2 two GPUs of one.
-    """
+    """The number and the text of one: 2xv5e-16 are two slices, H200:64 eight hosts of eight, H200:2 two of one host."""
     if count := re.fullmatch(r"([1-9]\d*)x(?=[a-zA-Z])(.+)", text):
         return int(count[1]), count[2]
     generation, _, size = text.partition(":")

@@ -89,10 +89,7 @@ def split_names(names: str) -> list[str]:
 
 
 def render_script(job: Job) -> str:
-    """The script that runs the job's commands: the job's settings, then tpu.sh.
-
-    Without an accelerator the commands run on this machine.
-    """
+    """The job's settings, then tpu.sh, which runs the commands: on this machine if there is no accelerator."""
     options, num_slices, create, location, commands = job.options, 0, [], "this machine", job.commands
     if job.accelerator:
         accelerator = ACCELERATORS[job.accelerator]

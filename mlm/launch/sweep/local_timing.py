@@ -54,9 +54,8 @@ class LocalMachine:
 
     def accelerator(self) -> Accelerator:
         """Returns this machine as one accelerator of all its devices, with the peak of its fastest dtype."""
-        return Accelerator(
-            max(self.machine.flops.values()), self.machine.memory, self.machine.num_devices, "measured just now"
-        )
+        machine = self.machine
+        return Accelerator(max(machine.flops.values()), machine.memory, machine.num_devices, "measured just now")
 
     def measure_step(self, cfg: config.Config, vocab_size: int, flops: float | None) -> tuple[float, str]:
         """Seconds of a step of so many FLOPs, and a description of how they were found."""
@@ -87,18 +86,15 @@ class LocalMachine:
             self.seconds_spent += time.monotonic() - start
         seconds = measured * batch_size / num_examples
         self.measured_utilisations.append(flops / seconds / peak)
-        return seconds, f"{seconds:.2g} s" + (
-            f", from {num_examples} of {batch_size} examples" if num_examples < batch_size else ""
-        )
+        part = f", from {num_examples} of {batch_size} examples" if num_examples < batch_size else ""
+        return seconds, f"{seconds:.2g} s{part}"
 
     def close(self) -> None:
         """Ends the subprocess that measures, which frees the devices."""
         self.worker.close()
 
     def _choose_num_examples(self, cfg, vocab_size, expected) -> int:
-        """How many examples of a batch to measure: all, or those that take about TARGET_STEP_SECONDS and half of the
-        memory; 0 if not even one per device fits.
-        """
+        """The examples to measure: all, or as many as TARGET_STEP_SECONDS and half the memory allow, or 0."""
         batch_size, num_devices = cfg.train.batch_size, self.machine.num_devices
 
         def fits(num_examples, accum_steps):
@@ -118,13 +114,9 @@ class LocalMachine:
 
 def measure_machine(dtypes) -> MachineSpeed:
     """Describes all devices of this machine; measures the first."""
-    described = parallel.describe_devices()
-    return MachineSpeed(
-        described["device"],
-        described["devices"],
-        float(parallel.device_memory()),
-        {dtype: measure_peak_flops(dtype) for dtype in dtypes},
-    )
+    described, memory = parallel.describe_devices(), float(parallel.device_memory())
+    flops = {dtype: measure_peak_flops(dtype) for dtype in dtypes}
+    return MachineSpeed(described["device"], described["devices"], memory, flops)
 
 
 def measure_peak_flops(dtype: str) -> float:
@@ -140,10 +132,7 @@ def measure_peak_flops(dtype: str) -> float:
 
 
 def time_step(arguments: tuple[StaticConfig, int, int]) -> float:
-    """The median seconds of a step on all devices; arguments: a config, its vocabulary's size, examples of a step.
-
-    The examples are random instead of the corpus's, which does not change the time of a step.
-    """
+    """The median seconds of a step of random examples; arguments: a config, its vocabulary's size, their number."""
     cfg, vocab_size, num_examples = arguments
     accum_steps = cfg.train.grad_accum_steps if num_examples == cfg.train.batch_size else 1
     cfg = fields.override(cfg, {"train.batch_size": num_examples, "train.grad_accum_steps": accum_steps})

@@ -90,9 +90,7 @@ def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
 
 
 def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Iterator[dict]:
-    """A row for each of the points, by name, as soon as it is known, and last their sum. The row of a point that cannot
-    be planned says why.
-    """
+    """A row for each point, as soon as it is known, and last their sum; that of one that cannot be planned says why."""
     totals: dict[str, float] = dict.fromkeys(("tokens", "flops", "hours"), 0.0)
     num_devices = options.count * options.accelerator.num_devices
     with contextlib.ExitStack() as stack:

@@ -59,6 +59,8 @@ class SweepRunner:
         self.programs = {cfg.workdir: program.make_static_config(cfg) for cfg in points}
         self.display = SweepDisplay(points)
         self.waiting = [cfg for cfg in points if self.display.states[cfg.workdir].name != "done"]
+        # They have a result, but lack evaluations, or a file is damaged.
+        self.incomplete = {cfg.workdir for cfg in self.waiting if is_done(cfg)}
         self.failures: dict[str, str] = {}  # errors by workdir
         self.announced_programs: set[config.Config] = set()
         self.signal = None
@@ -66,9 +68,8 @@ class SweepRunner:
         self.num_started = 0
         count = min(num_workers, len(self.waiting))
         cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-        self.free_cpus: list[Sequence[int]] = [
-            cpus[i::count] or [cpus[i % len(cpus)]] for i in range(count)
-        ]  # of workers not started
+        shares = (cpus[i::count] or [cpus[i % len(cpus)]] for i in range(count))
+        self.free_cpus: list[Sequence[int]] = [*shares]  # of workers not started
 
     def run(self) -> None:
         """Returns when every point is done, here or by another runner, or has failed, or after a signal.
@@ -132,7 +133,7 @@ class SweepRunner:
         for member in self.workers:
             if member.platform is None or member.assigned:
                 continue
-            self.waiting = [cfg for cfg in self.waiting if not is_done(cfg)]
+            self.waiting = [cfg for cfg in self.waiting if cfg.workdir in self.incomplete or not is_done(cfg)]
             available = [cfg for cfg in self.waiting if not RunDirectory(cfg.workdir).is_locked()]
             if not available:
                 return
@@ -155,10 +156,7 @@ class SweepRunner:
                 member.pipe.send(member.assigned)
 
     def choose_points(self, available: Sequence[config.Config], last_program, other_programs) -> list[config.Config]:
-        """The points of the program to continue with.
-
-        That is the program compiled last, else the first that no other worker uses, else that with most points left.
-        """
+        """The points of the program compiled last, else of the first that no worker uses, else of the largest."""
         groups = {}
         for cfg in available:
             groups.setdefault(self.programs[cfg.workdir], []).append(cfg)
@@ -185,7 +183,7 @@ class SweepRunner:
             self.waiting = [cfg for cfg in assigned if cfg.workdir not in value] + self.waiting  # another trains those
             for cfg in assigned:
                 error = value.get(cfg.workdir)
-                if error or (error == "" and not is_done(cfg) and (error := read_state(cfg).error)):
+                if error or (error == "" and (error := read_state(cfg).error)):
                     self.record_failure(cfg.workdir, f"{error}{LOG_PREFIX}{member.log})")
 
     def remove_worker(self, member: WorkerProcess) -> None:
@@ -200,7 +198,7 @@ class SweepRunner:
         if member.platform is None:
             raise CannotStart(f"a worker could not start: it {how}{LOG_PREFIX}{member.log})")
         for cfg in member.assigned:
-            if not is_done(cfg):
+            if read_state(cfg).name != "done":
                 self.record_failure(cfg.workdir, f"the worker {how}{LOG_PREFIX}{member.log})")
 
     def record_failure(self, workdir: str, error: str) -> None:

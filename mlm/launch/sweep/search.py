@@ -64,12 +64,9 @@ class SearchPlan(NamedTuple):
 def check_plan(plan: SearchPlan) -> None:
     """Raises ConfigError for rungs that are no ascending shares up to 1."""
     is_ascending = list(plan.rungs) == sorted(set(plan.rungs)) and all(rung > 0 for rung in plan.rungs)
-    errors.require(
-        is_ascending and plan.rungs[-1:] == (1.0,),
-        "--rungs",
-        ",".join(f"{rung:g}" for rung in plan.rungs),
-        "ascending shares of the training length, of which the last is 1, such as 0.25,1",
-    )
+    shown = ",".join(f"{rung:g}" for rung in plan.rungs)
+    expected = "ascending shares of the training length, of which the last is 1, such as 0.25,1"
+    errors.require(is_ascending and plan.rungs[-1:] == (1.0,), "--rungs", shown, expected)
 
 
 def count_survivors(plan: SearchPlan) -> list[int]:
@@ -120,12 +117,9 @@ def find_search_split(cfg: config.Config) -> dict[str, Any]:
     """The fields with which trials are chosen on what no table reads. Raises ConfigError if there is no such split."""
     if cfg.data.corpus == "language" or parallel_text.is_generated(cfg.data):
         return {"data.language.seed": (cfg.data.language.seed + LANGUAGE_SEED) % 2**32}
-    errors.require(
-        cfg.data.corpus in ("text", "tfds", "docstrings"),
-        "config.data.corpus",
-        cfg.data.corpus,
-        "a corpus with a part that no table reads, for a search: language, text, tfds or docstrings",
-    )
+    name = cfg.data.corpus
+    expected = "a corpus with a part that no table reads, for a search: language, text, tfds or docstrings"
+    errors.require(name in ("text", "tfds", "docstrings"), "config.data.corpus", name, expected)
     return {"data.search_fraction": SEARCH_FRACTION}
 
 
@@ -219,10 +213,7 @@ def choose(
     scores: Mapping[str, Sequence[list]],
     better: int,
 ) -> dict[str, RowSearch]:
-    """The search of each row, with the values of the best trial of the last rung.
-
-    Raises ConfigError for a row of which every trial diverged.
-    """
+    """The search of each row, with the values of its best trial. Raises ConfigError where every trial diverged."""
     searches = {}
     for name, row in rows.items():
         num_rungs = max(map(len, scores[name]))

@@ -67,9 +67,7 @@ class Sweep(NamedTuple):
 
 
 def group_points(points: Sequence, max_running: int, points_per_command: int) -> list[list]:
-    """Groups points of one program, in their order, with at most `points_per_command` points (0: any number) each; as
-    many groups as may run.
-    """
+    """Groups of points of one program, in their order, each of at most `points_per_command` (0: any number)."""
     by_program: dict = {}
     for cfg in points:
         by_program.setdefault(program.make_static_config(cfg), []).append(cfg)
@@ -114,12 +112,8 @@ def make_train_command(cfg, base_config, config_paths: Sequence[str], options: S
     """`mlm train` for a point: the fields that differ from the base. Raises ConfigError if that is another run."""
     base_fields = fields.flatten(base_config)
     changes = {name: value for name, value in fields.flatten(cfg).items() if value != base_fields[name]}
-    errors.require(
-        resolution.resolve(base_config, changes) == cfg,
-        "--hosts",
-        count_hosts(options),
-        f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express",
-    )
+    expected = f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express"
+    errors.require(resolution.resolve(base_config, changes) == cfg, "--hosts", count_hosts(options), expected)
     return (
         sys.executable,
         "-m",
@@ -265,9 +259,7 @@ def is_reachable(root: Path) -> bool:
 
 
 def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple[list, str]:
-    """The points that are neither done nor in progress, and a summary of the counts; readable: whether the points'
-    folders can be read.
-    """
+    """The points that are neither done nor in progress, and a summary; readable: whether their folders can be read."""
     remaining, counts = [], {"done": 0, "queued or running": 0, "in use": 0}
     for cfg in configs:
         place = places.get(Path(cfg.workdir).name)
@@ -298,11 +290,8 @@ def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_nam
             RunDirectory(root / name).error.unlink()
     cluster_job = cluster.submit_job(job, path)
     job_registry.write_jobs(root, [*submitted, record._replace(cluster_job=cluster_job)])
-    content = (
-        f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
-        if any(points)
-        else "after them the table and the report"
-    )
+    content = f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
+    content = content if any(points) else "after them the table and the report"
     print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)
 
 

@@ -46,9 +46,7 @@ class SubprocessWorker:
         worker_end.close()
 
     def call(self, function: Callable, argument, timeout: float | None = None):
-        """function(argument). Raises ConfigError if the function does, and WorkerEnded for any other error, for the end
-        of the process, and after `timeout` seconds.
-        """
+        """function(argument). Raises ConfigError as it does; WorkerEnded for any other end, or after `timeout` s."""
         try:
             self.pipe.send((function, argument))
             if timeout is not None and not self.pipe.poll(timeout):
@@ -69,10 +67,7 @@ class SubprocessWorker:
 
 
 def map_in_subprocess(function: Callable, items: Iterable, platform: str = "") -> Iterator[Any]:
-    """function(item) of each item, in order, from one subprocess, which ends with the generator.
-
-    Raises as SubprocessWorker.call does.
-    """
+    """function(item) of each item, in order, from one subprocess; raises as SubprocessWorker.call does."""
     with contextlib.closing(SubprocessWorker(platform)) as worker:
         for item in items:
             yield worker.call(function, item)

@@ -60,10 +60,8 @@ def check_groups(configs: Mapping[str, config.Config], group: Callable[[dict], s
     for name, flat in flat_configs.items():
         group_name = group({"config": flat | {"workdir": f"{name}-000000"}})
         first = first_points.setdefault(group_name, name)
-        differences = [
-            field for field, value in flat.items() if field != "seed" and value != flat_configs[first][field]
-        ]
-        if differences:
+        names = (field for field, value in flat.items() if value != flat_configs[first][field])
+        if differences := [field for field in names if field != "seed"]:
             raise ConfigError(
                 f"points {first} and {name}: expected one recipe with two seeds, since their names differ in -seedN "
                 f"alone; they differ in {', '.join(differences)}"
@@ -83,10 +81,7 @@ def point_name(cfg: config.Config) -> str:
 
 
 def select_points(configs: Sequence[config.Config], patterns: Sequence[str]) -> list[config.Config]:
-    """The points with these names, or that match a pattern such as *-seed0; all points if there are no patterns.
-
-    Raises ConfigError for a pattern that matches no point.
-    """
+    """The points that match a name or pattern; all without patterns. Raises ConfigError for one that matches none."""
     names = [point_name(cfg) for cfg in configs]
     selected = set()
     for pattern in patterns:
@@ -102,9 +97,6 @@ def check_point_name(name: Any) -> None:
     """Raises ConfigError for a point's name that cannot be a part of a folder's name."""
     errors.require(type(name) is str, "a point's name", name, "text")
     valid = name.isprintable() and not set("/\\") & set(name) and not name.startswith(".") and name == name.strip()
-    errors.require(
-        bool(name) and valid and len(name.encode("utf-8", "replace")) <= 200,
-        "a point's name",
-        name,
-        "letters for a folder's name, at most 200 bytes, without / and not beginning with a full stop",
-    )
+    fits = valid and 0 < len(name.encode("utf-8", "replace")) <= 200
+    expected = "letters for a folder's name, at most 200 bytes, without / and not beginning with a full stop"
+    errors.require(fits, "a point's name", name, expected)

@@ -104,9 +104,7 @@ def is_done(cfg: config.Config) -> bool:
 
 
 def is_evaluated(cfg: config.Config) -> bool:
-    """Whether a trained point has all evaluations of its config, as far as the files that decide this are here; if they
-    are not, `run` names them.
-    """
+    """Whether a trained point has all evaluations of its config; False if files that decide this are not here."""
     try:
         return not evaluation_tasks.list_missing_cases(cfg)
     except files.DamagedFile:
@@ -228,9 +226,7 @@ class SweepDisplay:
         return "training" if workdir in training else self.states[workdir].name
 
     def time_left(self, cfg: config.Config, now: float) -> str:
-        """The time left of a point in training, from the steps since its first record; packing and compiling come
-        before that.
-        """
+        """The time left of a point in training, from the steps since its first record, which come after compiling."""
         state = self.states[cfg.workdir]
         if state.step == self.start_steps.setdefault(cfg.workdir, state.step):
             return ""
@@ -261,9 +257,7 @@ class SweepDisplay:
         return table
 
     def print_changes(self, training: Collection[str], now: float) -> None:
-        """Prints a line for each point whose state changed, and, at growing intervals, for each point in training that
-        has made steps.
-        """
+        """Prints a line for each point whose state changed, and at growing intervals for those that make steps."""
         for cfg in self.points:
             name, state = self.state_name(cfg.workdir, training), self.states[cfg.workdir]
             last = self.last_lines.setdefault(cfg.workdir, LastLine(now, state.name, state.step, 0))
