@@ -13,6 +13,7 @@ from small import get_refusal, run_mlm, small_config
 
 import mlm
 from mlm.base import errors, fields, files
+from mlm.base.flag import Flag
 from mlm.cli import evaluate
 from mlm.data.tasks import blimp
 from mlm.data.text import corpus
@@ -263,6 +264,8 @@ def test_the_evaluation_of_the_documentation_is_in_the_flags_and_in_the_tables(r
     module = types.ModuleType("unknown_tokens")
     exec("".join(line[1:] for line in file.splitlines(keepends=True)), module.__dict__)
     monkeypatch.setitem(evaluation_tasks.EVALUATIONS, "unknown_tokens", make_evaluation(module))
+    (row,) = re.findall(r'"unknown_tokens": (\("vocabulary".*\)),', diff)
+    monkeypatch.setitem(evaluate.FLAGS, "unknown_tokens", eval(row, {"Flag": Flag}))
     assert "--unknown_in GLOBS" in evaluate.make_parser().format_help()
     (tmp_path / "a.txt").write_text("the zyzzyva")
     evaluate.main(["evaluate", cfg.workdir, f"--unknown_in={tmp_path / 'a.txt'}"])

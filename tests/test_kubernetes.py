@@ -172,7 +172,7 @@ def job(folder=Path("/mnt/lab"), asked=(), count=5, **changes) -> Job:
 
 def documents(asked: Job) -> list[dict]:
     kubernetes.check_job(asked)
-    return list(yaml.safe_load_all(kubernetes.render_manifest(asked)))
+    return list(yaml.safe_load_all(kubernetes.render_script(asked)))
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -203,7 +203,7 @@ def test_a_pod_has_the_resources_and_the_environment_that_are_asked_for():
     assert shared == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert pod_of(each)["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h200-141gb"}
     assert pod_of(each)["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    table = jobs.choose_table_options(kubernetes.CLUSTER, job(**JOBS["gpu"]).options)
+    table = jobs.choose_table_options(kubernetes, job(**JOBS["gpu"]).options)
     assert not table["cpu"] and not table["memory"] and table["env"]
 
 
@@ -300,7 +300,7 @@ def test_what_is_queued_is_seen_resumed_and_cancelled(tmp_path, monkeypatch):
     for asked in (first, last):
         asked.folder.mkdir(parents=True)
         paths.append(asked.folder / kubernetes.FILE)
-        paths[-1].write_text(kubernetes.render_manifest(asked))
+        paths[-1].write_text(kubernetes.render_script(asked))
         assert kubernetes.query_states(paths[-1:]) == {paths[-1]: {}}
         kubernetes.submit_job(asked, paths[-1])
     assert kubernetes.query_states(paths) == {paths[0]: dict.fromkeys(range(3), "queued"), paths[1]: {0: "queued"}}
@@ -324,7 +324,7 @@ def test_what_is_queued_is_seen_resumed_and_cancelled(tmp_path, monkeypatch):
 def test_a_sweep_is_submitted_once_and_what_is_lost_again(tmp_path, monkeypatch, request):
     cloud = clouds.install(tmp_path, monkeypatch)
     submit, root = request.getfixturevalue("go"), request.getfixturevalue("sweep").root
-    asked = {"cluster": "kubernetes", "accelerator": "H200", "options": ("image=mlm", "claim=lab", f"mount={tmp_path}")}
+    asked = {"cluster": "kubernetes", "accelerator": "H200", "option": ("image=mlm", "claim=lab", f"mount={tmp_path}")}
     submit(max_running=4, **asked)
     assert len(json.loads((cloud / "jobsets.json").read_text())) == 5  # of four points, and the table
     calls = (cloud / "calls").read_text().count("apply")

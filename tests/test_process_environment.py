@@ -106,6 +106,8 @@ def test_what_needs_no_jax_to_be_found_wrong_is_said_before_its_import(tmp_path)
         "fill run text --out=nowhere/a.csv": "--out = 'nowhere/a.csv'",
         "attention run text --out=page.md": "--out = 'page.md'",
         "export run .": "export = '.'",
+        "evaluate run --blmp=pairs": "did you mean --blimp",
+        "evaluate run --few_steps=10": "expected --few_shot with it",
     }
     code = f"""
 import sys

@@ -17,7 +17,7 @@ from small import environment
 
 from mlm.base import files
 from mlm.launch.cluster import job as jobs
-from mlm.launch.cluster.slurm import CLUSTER as SLURM
+from mlm.launch.cluster import slurm as cluster
 from mlm.training.run.directory import RunDirectory
 
 pytestmark = [
@@ -235,11 +235,11 @@ def test_a_command_that_is_preempted_or_whose_time_is_up_saves_and_is_queued_aga
             "",
             hours=0.05,
             max_running=1,
-            options=jobs.parse_options(SLURM.options, options),
+            options=jobs.parse_options(cluster.OPTIONS, options),
         )
         made.folder.mkdir()
-        (made.folder / SLURM.filename).write_text(SLURM.render_script(made))
-        return slurm.say("sbatch", "--parsable", str(made.folder / SLURM.filename)).strip(), made.folder / "0.log"
+        (made.folder / cluster.FILE).write_text(cluster.render_script(made))
+        return slurm.say("sbatch", "--parsable", str(made.folder / cluster.FILE)).strip(), made.folder / "0.log"
 
     def waits(word, times, seconds):
         slurm.wait(lambda: log.exists() and log.read_text().count(word) == times, seconds)

@@ -35,6 +35,10 @@ DEVICE_ERRORS = re.compile(
 OUR_FOLDER = os.path.join(os.path.dirname(mlm.__file__), "")
 MAX_COUNT = 2**31 - 1  # the largest int32
 PATH_METAVARS = ("FILE", "FOLDER", "OUT", "RUN", "MODEL", "EXPERIMENT")  # of arguments that are paths
+CONFIG = Flag("config", "", "Python file whose get_config() returns the base config", "FILE")
+NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
+    "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"
+)
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -118,9 +122,8 @@ class Number:
         except ValueError:
             value = float("nan")
         if not self.low <= value <= self.high:
-            raise argparse.ArgumentTypeError(
-                f"{errors.format_value(text)}: expected {self.low} <= value <= {self.high}"
-            )
+            expected = f"expected {self.low} <= value <= {self.high}"
+            raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: {expected}")
         return value
 
 
@@ -131,34 +134,30 @@ def parse_number(kind: Callable[[str], Any], text: str):
     return kind(text)
 
 
-def split_words(text: str) -> list[str]:
-    """An argparse type: words separated by commas."""
-    words = [word.strip() for word in text.split(",")] if text.strip() else []
-    if not all(words):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected words separated by single commas")
-    return words
-
-
-def add_flag(group, flag: Flag) -> None:
-    """Adds a flag to a parser, or to a group of its flags."""
-    kind, shared = type(flag.default), {"default": flag.default, "help": flag.help}
-    if kind is bool:
-        group.add_argument(f"--{flag.name}", action="store_true", **shared)
-        return
-    if kind is tuple:
-        parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
-    else:
-        parse = str if kind is str else Number(kind, flag.low, flag.high)
-    group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
+def add_flags(group, *flags: Flag) -> None:
+    """Adds flags to a parser, or to a group of its flags."""
+    for flag in flags:
+        kind, shared = type(flag.default), {"default": flag.default, "help": flag.help}
+        if kind is bool:
+            group.add_argument(f"--{flag.name}", action="store_true", **shared)
+            continue
+        if kind is tuple:
+            parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
+        else:
+            parse = str if kind is str else Number(kind, flag.low, flag.high)
+        group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
 
 
 def split_values(kind: Callable[[str], Any], text: str) -> tuple:
-    """A tuple of the words, or numbers, of a flag. Raises ArgumentTypeError for a word that is no number."""
-    words = split_words(text)
+    """A tuple of words, or of numbers, between commas. Raises ArgumentTypeError for an empty one, or no number."""
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
     try:
-        return tuple(words if kind is str else (parse_number(kind, word) for word in words))
+        if all(words):
+            return tuple(words if kind is str else (parse_number(kind, word) for word in words))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers separated by commas") from None
+        pass
+    what = "words" if kind is str else "numbers"
+    raise argparse.ArgumentTypeError(f"{text!r}: expected {what} separated by single commas")
 
 
 def resolve_path(flag: str, path: str) -> str:
@@ -228,17 +227,13 @@ def parse_value(name: str, text: str) -> Any:
     except errors.ConfigError:
         raise
     except (ValueError, KeyError):
-        expected = {bool: "true or false", tuple: "numbers separated by commas"}.get(
-            kind, f"a value of type {kind.__name__}"
-        )
+        words = {bool: "true or false", tuple: "numbers separated by commas"}
+        expected = words.get(kind, f"a value of type {kind.__name__}")
         raise errors.ConfigError(f"config.{name} = {text!r}: expected {expected}") from None
 
 
 def check_layers(layers: Sequence[fields.Layer]) -> None:
-    """Raises ConfigError for a value that no field can have, and for a vocabulary, text or folder that is not there.
-
-    It does so before the seconds of JAX's import.
-    """
+    """Raises ConfigError, before JAX is imported, for a value that no field can have, and a path that is not there."""
     from mlm.data.text import files as corpus_files
     from mlm.data.text import records
 
@@ -259,11 +254,9 @@ def load_config_file(path: str) -> config.Config:
     path = files.expand_home("--config", path)
     file, _, argument = path.partition(":") if not os.path.exists(path) else (path, "", "")
     module = user_code.load_module("--config", file, ("get_config",))
-    arguments = [argument] if argument else []
+    arguments, is_config = [argument] if argument else [], lambda value: isinstance(value, config.Config)
     expected = "a mlm.Config, such as configs/base.py returns"
-    loaded = user_code.wrap_function(
-        "--config", module, "get_config", len(arguments), lambda value: isinstance(value, config.Config), expected
-    )(*arguments)
+    loaded = user_code.wrap_function("--config", module, "get_config", len(arguments), is_config, expected)(*arguments)
     fields.check_values(loaded)
     return loaded
 

@@ -1,8 +1,9 @@
 """mlm config: the config fields with type, default and meaning."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from mlm.base import config, errors, fields
+from mlm.base.flag import Flag
 from mlm.cli import command
 
 
@@ -11,17 +12,17 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(
         prog="mlm config", description="List the config fields: name, default, type, meaning."
     )
-    parser.add_argument(
-        "--search", default="", metavar="WORD", help="list only fields with this word in their name or meaning"
+    command.add_flags(
+        parser,
+        Flag("search", "", "list only fields with this word in their name or meaning", "WORD"),
+        Flag("markdown", False, "print a Markdown table"),
     )
-    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     return parser
 
 
-def list_fields() -> Iterator[tuple[str, object, str]]:
+def list_fields() -> list[tuple[str, object, str]]:
     """(dotted name, default, help) of each field, in the order of their definition."""
-    for name, declaration in fields.DECLARATIONS.items():
-        yield name, declaration.default, declaration.facts["help"]
+    return [(name, declared.default, declared.facts["help"]) for name, declared in fields.DECLARATIONS.items()]
 
 
 def print_origins(cfg: config.Config, origins: Mapping[str, str]) -> None:
@@ -36,9 +37,8 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     args = make_parser().parse_words(words[1:])
     rows = [row for row in list_fields() if args.search.lower() in f"{row[0]} {row[2]}".lower()]
-    errors.require(
-        bool(rows), "--search", args.search, "a word in the name or meaning of a field; mlm config lists all fields"
-    )
+    expected = "a word in the name or meaning of a field; mlm config lists all fields"
+    errors.require(bool(rows), "--search", args.search, expected)
     if args.markdown:
         print("| field | type | default | meaning |\n|---|---|---|---|")
         for name, value, help_text in rows:

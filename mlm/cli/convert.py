@@ -7,6 +7,7 @@ and plain containers only. Files of settings and of the vocabulary are copied.
 import shutil
 from pathlib import Path
 
+from mlm.base import errors, extras, files
 from mlm.cli import command
 
 PICKLE_GLOB = "pytorch_model*.bin"
@@ -15,37 +16,26 @@ COPIED_SUFFIXES = (".json", ".txt", ".model")  # of config.json and the tokenize
 
 def read_pickle(path: Path) -> dict:
     """The tensors of a pickle by name, as NumPy arrays; bfloat16 becomes float32. Raises ConfigError for other data."""
-    from mlm.base import errors, extras
-
     torch = extras.import_extra("torch", "convert", str(path))
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises errors of many classes
-        raise errors.ConfigError(
-            f"{path}: expected tensors that torch reads with weights_only "
-            f"({errors.first_line(error).partition('. ')[0]})"
-        ) from None
+        reason = errors.first_line(error).partition(". ")[0]
+        raise errors.ConfigError(f"{path}: expected tensors that torch reads with weights_only ({reason})") from None
     is_tensor_dict = isinstance(loaded, dict) and all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in loaded.items()
     )
     errors.require(is_tensor_dict, str(path), type(loaded).__name__, "tensors by name")
-    return {name: _to_numpy(path, name, tensor) for name, tensor in loaded.items()}
-
-
-def _to_numpy(path, name, tensor):
-    """A C-contiguous array: safetensors writes the memory of an array as it is, whatever its strides."""
-    import numpy as np
-
-    from mlm.base import errors, extras
-
-    torch = extras.import_extra("torch", "convert", str(path))
-    try:
-        dense = tensor.detach()
-        return np.asarray((dense.float() if dense.dtype == torch.bfloat16 else dense).numpy(force=True), order="C")
-    except (RuntimeError, TypeError) as error:  # sparse, quantized and other tensors
-        raise errors.ConfigError(
-            f"{path}: {name}: expected a dense tensor of numbers ({errors.first_line(error)})"
-        ) from None
+    arrays = {}
+    for name, tensor in loaded.items():
+        try:
+            dense = tensor.detach().float() if tensor.dtype == torch.bfloat16 else tensor.detach()
+            # C-contiguous: safetensors writes the memory of an array as it is, whatever its strides.
+            arrays[name] = dense.contiguous().numpy(force=True)
+        except (RuntimeError, TypeError) as error:  # sparse, quantized and other tensors
+            reason = errors.first_line(error)
+            raise errors.ConfigError(f"{path}: {name}: expected a dense tensor of numbers ({reason})") from None
+    return arrays
 
 
 def make_parser() -> command.CommandParser:
@@ -62,7 +52,6 @@ def make_parser() -> command.CommandParser:
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     args = make_parser().parse_words(words[1:])
-    from mlm.base import errors, extras, files
     from mlm.models.hub import settings, tensors
 
     folder, out = Path(args.folder), Path(args.out)

@@ -12,10 +12,7 @@ from mlm.cli import process_environment
 COMMANDS = {  # name -> (module of mlm.cli, help)
     "train": ("train", "train a model, or continue its run"),
     "finetune": ("finetune", "fine-tune a trained model on a task"),
-    "evaluate": (
-        "evaluate",
-        "evaluate trained models: pseudo-perplexity, minimal pairs, prompts, similarity, translation",
-    ),
+    "evaluate": ("evaluate", "evaluate trained models: pseudo-perplexity, minimal pairs, prompts, translation, ..."),
     "sweep": ("sweep", "list, plan, run, report or submit the points of an experiment"),
     "fill": ("use", "fill the [MASK]s of texts"),
     "embed": ("use", "write embeddings of texts"),
@@ -87,13 +84,8 @@ def describe_command(name: str, example: str) -> str:
 def format_overview() -> str:
     """The commands with their purposes, as text."""
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {help_text}" for name, (_, help_text) in COMMANDS.items()]
-    return "\n".join(
-        [
-            "mlm COMMAND ...: a laboratory for masked language models",
-            "",
-            *lines,
-            "",
-            "mlm COMMAND --help lists the command's flags; mlm config lists the config fields.",
-        ]
+    lines = "".join(f"  {name:{width}}  {help_text}\n" for name, (_, help_text) in COMMANDS.items())
+    return (
+        f"mlm COMMAND ...: a laboratory for masked language models\n\n{lines}\n"
+        "mlm COMMAND --help lists the command's flags; mlm config lists the config fields."
     )

@@ -1,19 +1,18 @@
 """mlm evaluate: evaluates trained runs."""
 
 import argparse
-import functools
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mlm.base import errors, files
+from mlm.base.flag import Flag
 from mlm.cli import command
-from mlm.evaluation import evaluation_tasks
-from mlm.evaluation.evaluations import EvaluationCase
-from mlm.report import evaluation_scores, milestone_curves
-from mlm.report.table import Column, to_markdown
-from mlm.training.run import checkpoint, pretrained_folder, trained_run
-from mlm.training.run.directory import RunDirectory
-from mlm.training.run.trained_run import TrainedRun
+from mlm.evaluation.flags import FLAGS
+
+if TYPE_CHECKING:  # JAX, which takes seconds, is imported once the flags are right
+    from mlm.evaluation.evaluations import EvaluationCase
+    from mlm.training.run.trained_run import TrainedRun
 
 DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held-out sentences.
 
@@ -31,6 +30,11 @@ cannot change a result, such as eval.batch_size or data.cache_dir.
 """
 
 
+MILESTONES = Flag(
+    "milestones", False, "evaluate the model at each milestone of its training (train.milestones), not the newest"
+)
+
+
 def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION, has_fields=True)
@@ -40,77 +44,74 @@ def make_parser() -> command.CommandParser:
         nargs="+",
         help="directories of runs, or Hugging Face folders; a directory without a trained model is skipped",
     )
-    parser.add_argument(
-        "--milestones",
-        action="store_true",
-        help="evaluate the model at each milestone of its training (train.milestones), in place of the newest",
-    )
-    groups = {}
-    for evaluation in evaluation_tasks.EVALUATIONS.values():
-        for flag in evaluation.FLAGS:
-            if evaluation.TOPIC not in groups:
-                groups[evaluation.TOPIC] = parser.add_argument_group(evaluation.TOPIC)
-            command.add_flag(groups[evaluation.TOPIC], flag)
+    command.add_flags(parser, MILESTONES)
+    groups = {topic: parser.add_argument_group(topic) for topic in dict.fromkeys(topic for topic, _ in FLAGS.values())}
+    for topic, flags in FLAGS.values():
+        command.add_flags(groups[topic], *flags)
     return parser
 
 
-def read_flags(args: argparse.Namespace) -> Callable[[TrainedRun], list[EvaluationCase]]:
-    """Reads what the flags name; returns the function from a run to its cases. Raises ConfigError for what is wrong."""
+def find_evaluations(args: argparse.Namespace) -> list[str]:
+    """The evaluations that the flags ask for. Raises ConfigError for a flag without the one that it needs."""
     named = {}
-    for name, evaluation in evaluation_tasks.EVALUATIONS.items():
-        for flag in evaluation.FLAGS:
+    for name, (_, flags) in FLAGS.items():
+        for flag in flags:
             value = getattr(args, flag.name)
-            if value == flag.default:
-                continue
-            needed = flag.needs.lstrip("-").partition("=")[0]
-            shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
-            errors.require(not needed or bool(getattr(args, needed)), f"--{flag.name}", shown, f"{flag.needs} with it")
-            named[name] = evaluation
-    evaluations = named or {evaluation_tasks.DEFAULT: evaluation_tasks.EVALUATIONS[evaluation_tasks.DEFAULT]}
-    readers = [evaluation.read_flags for evaluation in evaluations.values() if evaluation.read_flags]
-    list_cases = [read(args) for read in readers]
+            if value != flag.default:
+                needed = flag.needs.lstrip("-").partition("=")[0]
+                shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+                errors.require(not needed or getattr(args, needed), f"--{flag.name}", shown, f"{flag.needs} with it")
+                named[name] = None
+    return [*named]
+
+
+def read_flags(args: argparse.Namespace) -> "Callable[[TrainedRun], list[EvaluationCase]]":
+    """Reads what the flags name; returns the function from a run to its cases. Raises ConfigError for what is wrong."""
+    names = find_evaluations(args)
+    from mlm.evaluation import evaluation_tasks
+
+    evaluations = [evaluation_tasks.EVALUATIONS[name] for name in names or [evaluation_tasks.DEFAULT]]
+    list_cases = [evaluation.read_flags(args) for evaluation in evaluations if evaluation.read_flags]
     return lambda run: [case for function in list_cases for case in function(run)]
 
 
 def select_runs(workdirs: list[str]) -> list[str]:
-    """The directories with a trained model. Prints which have none, and which are not fully trained.
-
-    Raises ConfigError if several are given and none has a trained model.
-    """
-    skipped: dict[str, list[str]] = {}
+    """The directories with a trained model. Prints what others lack. Raises ConfigError if none of several has one."""
+    notes: dict[str, list[str]] = {}
     selected = []
     for workdir in workdirs:
-        if pretrained_folder.is_pretrained_folder(workdir):
+        is_trained, note = describe_training(workdir)
+        if is_trained or len(workdirs) == 1:  # loading one that is not trained raises an error with the reason
             selected.append(workdir)
-            continue
-        steps = [int(path.name) for path in RunDirectory(workdir).checkpoints.glob("*") if path.name.isdigit()]
-        try:
-            identity = RunDirectory(workdir).read_identity()
-        except files.DamagedFile:
-            skipped.setdefault("skipped, damaged config", []).append(workdir)
-            continue
-        except errors.ConfigError:  # another version: loading it raises an error that says so
-            selected.append(workdir)
-            continue
-        if identity is None:
-            skipped.setdefault("skipped, not runs", []).append(workdir)
-        elif not steps:
-            skipped.setdefault("skipped, no checkpoint yet", []).append(workdir)
-        else:
-            selected.append(workdir)
-            if max(steps) < identity["config"]["train.steps"]:
-                skipped.setdefault("not trained to the end", []).append(
-                    f"{workdir} (step {max(steps):,} of {identity['config']['train.steps']:,})"
-                )
-    notes = [f"{what}: {', '.join(names)}" for what, names in skipped.items()]
-    if len(workdirs) == 1 and not selected:
-        return workdirs  # loading it raises an error with the reason
-    errors.require(
-        bool(selected), "directories", len(workdirs), f"at least one with a trained model; {'; '.join(notes)}"
-    )
-    for line in notes:
+        if note:
+            what, _, detail = note.partition(": ")
+            notes.setdefault(what, []).append(f"{workdir}{detail}")
+    lines = [f"{what}: {', '.join(names)}" for what, names in notes.items()]
+    expected = f"at least one with a trained model; {'; '.join(lines)}"
+    errors.require(bool(selected), "directories", len(workdirs), expected)
+    for line in lines:
         print(line, file=sys.stderr, flush=True)
     return selected
+
+
+def describe_training(workdir: str) -> tuple[bool, str]:
+    """Whether a directory has a model to evaluate, and a note: "" for one trained to its end."""
+    from mlm.training.run import pretrained_folder
+    from mlm.training.run.directory import RunDirectory
+
+    if pretrained_folder.is_pretrained_folder(workdir):
+        return True, ""
+    steps = [int(path.name) for path in RunDirectory(workdir).checkpoints.glob("*") if path.name.isdigit()]
+    try:
+        identity = RunDirectory(workdir).read_identity()
+    except files.DamagedFile:
+        return False, "skipped, damaged config"
+    except errors.ConfigError:  # another version: loading it raises an error that says so
+        return True, ""
+    if identity is None or not steps:
+        return False, "skipped, not runs" if identity is None else "skipped, no checkpoint yet"
+    step, num_steps = max(steps), identity["config"]["train.steps"]
+    return True, f"not trained to the end:  (step {step:,} of {num_steps:,})" if step < num_steps else ""
 
 
 def evaluate_run(workdir: str, args, overrides, step: int | None = None) -> dict:
@@ -119,18 +120,22 @@ def evaluate_run(workdir: str, args, overrides, step: int | None = None) -> dict
     step: of the milestone to evaluate; None: the newest checkpoint. With --milestones the result of each, by step.
     """
     list_cases = read_flags(args)
+    from mlm.evaluation import evaluation_tasks
+    from mlm.training.run import trained_run
+
     if args.milestones:
         errors.require(step is None, "milestones", True, f"a run: this model was loaded from its step {step}")
-        return evaluate_milestones(workdir, overrides, list_cases)
+        return evaluate_milestones(workdir, overrides, list_cases, set())
     run = trained_run.load(workdir, overrides, step=step)
     return evaluation_tasks.evaluate(run, list_cases(run))
 
 
-def evaluate_milestones(workdir: str, overrides, list_cases) -> dict[int, dict]:
-    """Evaluates the models at all milestones of a run; returns what `evaluate_run` does, by step.
+def evaluate_milestones(workdir: str, overrides, list_cases, announced: set[str]) -> dict[int, dict]:
+    """Evaluates the milestones of a run; returns what `evaluate_run` does, by step. Raises ConfigError for none."""
+    from mlm.evaluation import evaluation_tasks
+    from mlm.training.run import checkpoint, trained_run
+    from mlm.training.run.directory import RunDirectory
 
-    Raises ConfigError if the run has none.
-    """
     RunDirectory(workdir).require_identity()
     steps, cases, by_step = checkpoint.list_milestones(workdir), None, {}
     if not steps:
@@ -140,7 +145,7 @@ def evaluate_milestones(workdir: str, overrides, list_cases) -> dict[int, dict]:
         )
     for step in steps:
         run = trained_run.load(workdir, overrides, step=step)
-        cases = list_cases(run) if cases is None else cases
+        cases = announce(list_cases(run), announced) if cases is None else cases
         by_step[step] = evaluation_tasks.evaluate(run, cases)
     return by_step
 
@@ -149,21 +154,25 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
+    find_evaluations(args)
+    from mlm.evaluation import evaluation_tasks
+    from mlm.training.run import trained_run
+
     command.raise_on_interrupt()
-    list_flagged = read_flags(args)
-    list_cases = lambda run: announce(list_flagged(run))
+    list_cases, announced = read_flags(args), set[str]()
     workdirs, failed, evaluated = select_runs(args.runs), [], {}
     workdir = config_flags.overrides.get("workdir", "")
     errors.require(not workdir or len(workdirs) == 1, "config.workdir", workdir, "none, with several runs")
     for workdir in workdirs:
         try:
             if args.milestones:
-                by_step = evaluate_milestones(workdir, config_flags.overrides, list_cases)
+                by_step = evaluate_milestones(workdir, config_flags.overrides, list_cases, announced)
                 print_milestones(workdir, by_step)
                 folder, written = workdir, f"milestone_evaluations/ ({len(by_step)} milestones)"
             else:
                 run = trained_run.load(workdir, config_flags.overrides)
-                evaluated[workdir] = evaluation_tasks.evaluate(run, list_cases(run))
+                cases = announce(list_cases(run), announced)
+                evaluated[workdir] = evaluation_tasks.evaluate(run, cases)
                 print_evaluations(evaluated[workdir])
                 folder, written = run.cfg.workdir, f"evaluations.json (step {run.step:,})"
         except errors.ConfigError as error:
@@ -179,22 +188,20 @@ def main(words: list[str]) -> None:
         raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be evaluated: {', '.join(failed)}")
 
 
-def announce(cases: list[EvaluationCase]) -> list[EvaluationCase]:
-    """The cases, after what they announce was printed."""
-    for case in cases:
-        print_once(case.announcement)
+def announce(cases: "list[EvaluationCase]", announced: set[str]) -> "list[EvaluationCase]":
+    """The cases, after what they announce was printed; announced: what was printed of the runs before."""
+    for line in dict.fromkeys(case.announcement for case in cases if case.announcement):
+        if line not in announced:
+            print(line, file=sys.stderr, flush=True)
+            announced.add(line)
     return cases
-
-
-@functools.cache  # every run has the same cases
-def print_once(line: str) -> None:
-    """Prints a line that is not empty to stderr, once in a process."""
-    if line:
-        print(line, file=sys.stderr, flush=True)
 
 
 def print_evaluations(contents: dict) -> None:
     """Prints the tables of a run's evaluations."""
+    from mlm.evaluation import evaluation_tasks
+    from mlm.report.table import to_markdown
+
     for evaluation in evaluation_tasks.EVALUATIONS.values():
         for table in evaluation.build_tables(contents):
             if table.rows:
@@ -204,6 +211,10 @@ def print_evaluations(contents: dict) -> None:
 
 def print_comparison(evaluated: dict[str, dict]) -> None:
     """Prints a table with a row for each of several runs, by their directories, and a column for each evaluation."""
+    from mlm.evaluation import evaluation_tasks
+    from mlm.report import evaluation_scores
+    from mlm.report.table import Column, to_markdown
+
     results = [
         evaluation_tasks.add_scores(contents | {"config": {"workdir": workdir}})
         for workdir, contents in evaluated.items()
@@ -216,6 +227,10 @@ def print_comparison(evaluated: dict[str, dict]) -> None:
 
 def print_milestones(workdir: str, by_step: dict[int, dict]) -> None:
     """Prints the evaluations of a run at its milestones, a row for each."""
+    from mlm.evaluation import evaluation_tasks
+    from mlm.report import milestone_curves
+    from mlm.report.table import to_markdown
+
     milestones = {step: evaluation_tasks.add_scores(contents) for step, contents in by_step.items()}
     run = {"config": {"workdir": workdir}, "milestones": milestones}
     print("\n" + to_markdown(*milestone_curves.build_table([run])))

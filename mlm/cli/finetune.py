@@ -4,7 +4,8 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mlm.base import errors
+from mlm.base import errors, fields
+from mlm.base.flag import Flag
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.cli import command, config_help
 
@@ -22,29 +23,25 @@ workdir.
 """
 
 
+FLAGS = (
+    Flag(
+        "task",
+        "",
+        'TOML file that describes the task: format = "csv", path = "FOLDER", train = "train.csv", dev = "dev.csv", '
+        'text_column = "text", label_column = "label", and so on; instead of data.task',
+        "FILE",
+    ),
+    Flag("print_config", False, "print the value of each config field and where it comes from; train nothing"),
+    Flag("from_scratch", False, "start from random parameters: the same model without pretraining, for comparison"),
+)
+
+
 def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm finetune", description=DESCRIPTION, has_fields=True)
     parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
-    parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
-    parser.add_argument(
-        "--task",
-        default="",
-        metavar="FILE",
-        help='TOML file that describes the task: format = "csv", path = "FOLDER", train = "train.csv", '
-        'dev = "dev.csv", text_column = "text", label_column = "label", and so on; instead of data.task',
-    )
-    parser.add_argument(
-        "--print_config",
-        action="store_true",
-        help="print the value of each config field and where it comes from, and train nothing",
-    )
+    command.add_flags(parser, command.CONFIG, *FLAGS)
     parser.add_argument("--epochs", type=command.Number(float, 0.0), help="number of epochs, instead of train.steps")
-    parser.add_argument(
-        "--from_scratch",
-        action="store_true",
-        help="start from random parameters: the same model without pretraining, for comparison",
-    )
     return parser
 
 
@@ -53,7 +50,6 @@ def main(words: list[str]) -> None:
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
     command.check_layers(config_flags.load_layers())
-    from mlm.base import fields
     from mlm.base.estimates import read_first_score, read_scores
     from mlm.data.tasks import task_file
     from mlm.evaluation import evaluation_tasks, text_baseline

@@ -1,5 +1,7 @@
 """mlm floor: exact probabilities of texts of the built-in language."""
 
+from mlm.base import errors, text_files
+from mlm.base.flag import Flag
 from mlm.cli import command
 
 DESCRIPTION = """Exact probabilities of the built-in language; nothing is trained.
@@ -15,6 +17,14 @@ The fields data.language.* define the language.
 """
 
 
+FLAGS = (
+    Flag("documents", 200, "bound: number of documents to sample (200)", low=2),
+    Flag("orders", 1, "bound: number of random masks of each size (1)", low=1),
+    Flag("file", "", "score: documents, one a line"),
+    Flag("top_k", 10, "next: number of words to print (10)", low=1),
+)
+
+
 def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm floor", description=DESCRIPTION, has_fields=True)
@@ -22,14 +32,7 @@ def make_parser() -> command.CommandParser:
     parser.add_argument(
         "texts", metavar="TEXT", nargs="*", help="documents (score), or the beginning of a document (next)"
     )
-    parser.add_argument(
-        "--documents", type=command.Number(int, 2), default=200, help="bound: number of documents to sample (200)"
-    )
-    parser.add_argument(
-        "--orders", type=command.Number(int, 1), default=1, help="bound: number of random masks of each size (1)"
-    )
-    parser.add_argument("--file", default="", help="score: documents, one a line")
-    parser.add_argument("--top_k", type=command.Number(int, 1), default=10, help="next: number of words to print (10)")
+    command.add_flags(parser, *FLAGS)
     return parser
 
 
@@ -37,7 +40,6 @@ def measure_bound(language, args):
     """The mean -log P of documents, computed in several ways, in nats per document and per word (the end counts)."""
     import numpy as np
 
-    from mlm.base import errors
     from mlm.base.estimates import compute_ratio
     from mlm.data.language import diffusion_bound, floor, grammar, hmm
     from mlm.data.text.corpus import FIRST_VALIDATION_NUMBER
@@ -54,39 +56,33 @@ def measure_bound(language, args):
         "its number of words": length_N,
         "its words, given their number: the exact bound": left_N - length_N,
     }
-    losses["exact posterior, word by word in a random order"] = diffusion_bound.compute_random_order_loss(
-        model, words_NxL, language.seed
-    )
+    exact_N = left_N - length_N
+    in_order_N = diffusion_bound.compute_random_order_loss(model, words_NxL, language.seed)
+    over_masks_N = diffusion_bound.compute_integrated_loss(model, words_NxL, language.seed, args.orders)
     losses |= {
-        "exact posterior, over masks of every size": diffusion_bound.compute_integrated_loss(
-            model, words_NxL, language.seed, args.orders
-        )
-    }
-    *_, exact_N, in_order_N, over_masks_N = losses.values()
-    losses |= {
+        "exact posterior, word by word in a random order": in_order_N,
+        "exact posterior, over masks of every size": over_masks_N,
         "random order minus the exact bound": in_order_N - exact_N,
         "masks minus the exact bound": over_masks_N - exact_N,
     }
-    ones_N = np.ones(len(count_N))
     for label, nats_N in losses.items():
-        per_document, per_word = compute_ratio(nats_N, ones_N), compute_ratio(nats_N, count_N)
+        document, document_error = compute_ratio(nats_N, np.ones(len(count_N)))
+        word, word_error = compute_ratio(nats_N, count_N)
         yield {
             "what": label,
-            "document": per_document[0],
-            "document_error": per_document[1],
-            "word": per_word[0],
-            "word_error": per_word[1],
+            "document": document,
+            "document_error": document_error,
+            "word": word,
+            "word_error": word_error,
         }
 
 
 def score_texts(language, args):
     """-log P of each text as a complete document, in nats and in nats per word."""
-    from mlm.base import errors, text_files
     from mlm.data.language import probability
 
-    errors.require(
-        bool(args.texts) != bool(args.file), "--file", args.file, "texts in a file or on the command line, not both"
-    )
+    expected = "texts in a file or on the command line, not both"
+    errors.require(bool(args.texts) != bool(args.file), "--file", args.file, expected)
     texts = args.texts or list(text_files.read_numbered_lines("--file", args.file).values())
     for text, log_prob in zip(texts, probability.compute_document_log_probs(language, texts), strict=True):
         yield {"what": text, "document": -float(log_prob), "word": -float(log_prob) / max(len(text.split()), 1)}
@@ -96,7 +92,6 @@ def rank_next_words(language, args):
     """The most probable next words."""
     import numpy as np
 
-    from mlm.base import errors
     from mlm.data.language import probability
 
     errors.require(len(args.texts) == 1, "next", args.texts, "one text")
@@ -112,7 +107,6 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
-    from mlm.base import errors
     from mlm.report.table import Column, to_markdown
     from mlm.training.run import resolution
 

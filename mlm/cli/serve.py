@@ -1,6 +1,7 @@
 """mlm serve: serves a page that shows models side by side."""
 
 from mlm.base import text_files
+from mlm.base.flag import Flag
 from mlm.cli import command, use
 
 
@@ -11,11 +12,12 @@ def make_parser() -> command.CommandParser:
     description = entry.describe_command("serve", "mlm serve runs/a runs/b --file=texts.txt")
     parser = command.CommandParser(prog="mlm serve", epilog=use.EPILOG, description=description)
     parser.add_argument("models", metavar="MODEL", nargs="+", help="models to show side by side")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 admits other machines")
-    parser.add_argument(
-        "--port", type=command.Number(int, 0, 65_535), default=8000, help="port to listen on; 0: any free port"
+    command.add_flags(
+        parser,
+        Flag("host", "127.0.0.1", "address to listen on; 0.0.0.0 admits other machines"),
+        Flag("port", 8000, "port to listen on; 0: any free port", high=65_535),
+        Flag("file", "", "texts to search for similar ones, one a line"),
     )
-    parser.add_argument("--file", default="", help="texts to search for similar ones, one a line")
     return parser
 
 

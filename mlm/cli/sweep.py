@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mlm.base import buckets, conditional_fields, errors, extras, fields, files, user_code
+from mlm.base.flag import Flag
 from mlm.cli import command, config_help, sweep_compare, sweep_plan, sweep_search
-from mlm.launch.sweep import submit
 
 VERBS = {
     "list": "list the points and their state",
@@ -35,10 +36,45 @@ mlm sweep VERB --help lists a verb's flags.
 """
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
-BUDGETS = ("steps", "predictions", "flops", "seconds")
 REPORT_PACKAGES = ("jinja2", "vl_convert")
 CLUSTERS = ("slurm", "tpu", "kubernetes")
 WHOLE_SWEEP = ("table", "report", "search", "compare", "cancel")  # verbs that select no points
+SWEEP_FLAGS = (
+    command.CONFIG,
+    Flag("scale", "quick", "one of the experiment's scales, such as quick, laptop or paper (quick)"),
+    Flag(
+        "budget",
+        "steps",
+        "what all points spend: steps: as the experiment says | predictions | flops | seconds (on this machine): as "
+        "the first point in its steps",
+        choices=("steps", "predictions", "flops", "seconds"),
+    ),
+)
+POINTS_HELP = "only these points: names, or patterns such as '*-seed0'"
+TRAINING_FLAGS = (
+    Flag("workers", 1, "processes that train at the same time (1); keep 1 on an accelerator", low=1, high=1024),
+    Flag("vmap_runs", 0, "points trained together in one jax.vmap, if they share a program; 0: automatic", high=1024),
+)
+JOB_FLAGS = (
+    Flag("cluster", "", "kind of cluster", choices=CLUSTERS),
+    Flag("accelerator", "", "a name of mlm/launch/cluster/accelerators.py; empty: CPU"),
+    Flag("hosts", 0, "hosts that train each point together; 0: all hosts of the accelerator", high=2**16),
+    Flag("hours", 24.0, "time limit of a job (24); it saves before it, and is queued again", low=0.01, high=24 * 365),
+    Flag("max_running", 8, "maximum number of jobs that run at the same time (8)", low=1, high=10_000),
+    Flag("points_per_command", 0, "maximum number of points in a job; 0: those of a program together", high=10_000),
+    Flag("dry_run", False, "print the files that would be submitted; write nothing"),
+)
+PRINT_CONFIG = Flag(
+    "print_config", False, "print the value of each config field of the points, and where it comes from"
+)
+VERB_FLAGS = {
+    "list": (PRINT_CONFIG,),
+    "run": (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
+    "search": (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC),
+    "compare": sweep_compare.FLAGS,
+    "plan": sweep_plan.FLAGS,
+    "submit": (*TRAINING_FLAGS, *JOB_FLAGS),
+}
 
 
 def make_parser(verb: str = "") -> command.CommandParser:
@@ -49,133 +85,45 @@ def make_parser(verb: str = "") -> command.CommandParser:
         return parser
     purpose = f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}."
     parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}\n\n{NOTE}", has_fields=True)
-    parser.set_defaults(verb=verb)
+    parser.set_defaults(verb=verb, points=())
     parser.add_argument(
         "experiment",
         metavar="EXPERIMENT",
         help="Python file with SCALES, sweep(scale) and table(results), or the bare name of one of experiments/",
     )
-    parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
-    parser.add_argument(
-        "--scale", default="quick", help="one of the experiment's scales, such as quick, laptop or paper (quick)"
-    )
-    parser.add_argument(
-        "--budget",
-        choices=BUDGETS,
-        default="steps",
-        help="what all points spend: steps: as the experiment says | predictions | flops | seconds (on this machine): "
-        "as many as the first point in its steps",
-    )
+    command.add_flags(parser, *SWEEP_FLAGS)
     if verb not in WHOLE_SWEEP:
-        without_table = "; no table is printed then" if verb == "run" else ""
-        parser.add_argument(
-            "--points",
-            type=command.split_words,
-            default=[],
-            metavar="NAME,...",
-            help=f"only these points: names, or patterns such as '*-seed0'{without_table}",
-        )
-    for add_flags in VERB_FLAGS.get(verb, ()):
-        add_flags(parser)
+        help_text = POINTS_HELP + ("; no table is printed then" if verb == "run" else "")
+        command.add_flags(parser, Flag("points", (), help_text, "NAME,..."))
+    command.add_flags(parser, *VERB_FLAGS.get(verb, ()))
+    if verb == "compare":
+        parser.add_argument("--evaluate", metavar="FLAGS", help=sweep_compare.EVALUATE)
+    if verb == "submit":
+        help_text = "option of the cluster, repeatable; a wrong name prints the valid ones"
+        parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
     return parser
 
 
-def add_training_flags(parser: command.CommandParser) -> None:
-    """The flags that say how points are trained."""
-    parser.add_argument(
-        "--workers",
-        type=command.Number(int, 1, 1024),
-        default=1,
-        help="processes that train points at the same time and share the cores (1); keep 1 on an accelerator",
-    )
-    parser.add_argument(
-        "--vmap_runs",
-        type=command.Number(int, 0, 1024),
-        default=0,
-        help="points trained together in one jax.vmap, if they share a program; 0: automatic",
-    )
+# What an experiment's file defines: a test of a value, or of what a function of one argument returns, and its words.
+Contract = Mapping[str, tuple[Callable[[Any], bool], str]]
 
 
-def add_malloc_flag(parser: command.CommandParser) -> None:
-    """The flag that mlm/cli/process_environment.py reads before any import."""
-    parser.add_argument("--no-tune_malloc", dest="tune_malloc", action="store_false", help="do not tune malloc")
+def is_table(table: Any) -> bool:
+    """Whether a value is the rows and the columns of a table."""
+    rows, columns = table
+    return all(isinstance(row, Mapping) for row in rows) and all(hasattr(column, "title") for column in columns)
 
 
-def add_job_flags(parser: command.CommandParser) -> None:
-    """The flags of jobs on a cluster."""
-    parser.add_argument("--cluster", choices=CLUSTERS, help="kind of cluster")
-    parser.add_argument("--accelerator", default="", help="a name of mlm/launch/cluster/accelerators.py; empty: CPU")
-    parser.add_argument(
-        "--hosts",
-        type=command.Number(int, 0, 2**16),
-        default=0,
-        help="hosts that train each point together; 0: all hosts of the accelerator",
-    )
-    parser.add_argument(
-        "--hours",
-        type=command.Number(float, 0.01, 24 * 365),
-        default=24.0,
-        help="time limit of a job, in hours (24); it saves a checkpoint before the limit and is queued again",
-    )
-    parser.add_argument(
-        "--max_running",
-        type=command.Number(int, 1, 10_000),
-        default=8,
-        help="maximum number of jobs that run at the same time (8)",
-    )
-    parser.add_argument(
-        "--points_per_command",
-        type=command.Number(int, 0, 10_000),
-        default=0,
-        help="maximum number of points in a job; 0: automatic, with points of one program together",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option of the cluster, repeatable; a wrong name prints the valid ones",
-    )
-    parser.add_argument("--dry_run", action="store_true", help="print the files that would be submitted; write nothing")
-
-
-def add_list_flags(parser: command.CommandParser) -> None:
-    """The flags of a list."""
-    parser.add_argument(
-        "--print_config",
-        action="store_true",
-        help="print the value of each config field of the points, and where it comes from",
-    )
-
-
-VERB_FLAGS = {
-    "list": (add_list_flags,),
-    "run": (add_training_flags, add_malloc_flag),
-    "search": (sweep_search.add_flags, add_training_flags, add_malloc_flag),
-    "compare": (sweep_compare.add_flags,),
-    "plan": (sweep_plan.add_plan_flags,),
-    "submit": (add_training_flags, add_job_flags),
-}
-
-
-# What the functions of an experiment's file return, each of one argument: a test of the value, and its words.
-EXPERIMENT_FUNCTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+EXPERIMENT_FUNCTIONS: Contract = {
     "sweep": (lambda points: isinstance(points, Mapping), "points by name"),
-    "table": (
-        lambda table: (
-            len(rows_and_columns := [*table]) == 2
-            and all(isinstance(row, Mapping) for row in rows_and_columns[0])
-            and all(hasattr(column, "title") for column in rows_and_columns[1])
-        ),
-        "rows, dicts of values by column, and a list of columns (mlm.report.table.Column)",
-    ),
+    "table": (is_table, "rows, dicts of values by column, and a list of columns (mlm.report.table.Column)"),
     "tables": (lambda tables: all(hasattr(one, "stem") for one in tables), "a list of NamedTable"),
     "charts": (lambda found: all(hasattr(chart, "topic") for chart in found), "a list of Chart"),
     "claims": (lambda pairs: all(isinstance(a + b, str) for a, b in pairs), "pairs of names of groups"),
     "group": (lambda name: isinstance(name, str), "the name of a row"),
     "search_space": (lambda space: isinstance(space, Mapping), "ranges by field; {} for a row that is not searched"),
 }
-EXPERIMENT_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+EXPERIMENT_VALUES: Contract = {
     "SCALES": (
         lambda scales: isinstance(scales, Mapping) and bool(scales) and all(isinstance(name, str) for name in scales),
         "a dict of scales by name, at least one",
@@ -187,12 +135,7 @@ EXPERIMENT_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def find_experiment(name: str) -> str:
-    """The path of an experiment: a file's own, or that of a file of experiments/ whose bare name is given.
-
-    Raises ConfigError, with the path of the nearest name, if there is no such file.
-    """
-    from mlm.base import errors
-
+    """The path of an experiment, also by its bare name in experiments/. Raises ConfigError with the nearest path."""
     folder = Path("experiments") if Path("experiments").is_dir() else Path(__file__).parents[2] / "experiments"
     paths = {file.stem: str(file) for file in sorted(folder.glob("*.py"))}
     if name in paths and not os.path.isfile(name):
@@ -206,8 +149,6 @@ def find_experiment(name: str) -> str:
 
 def load_experiment(name: str):
     """The experiment's module. Raises ConfigError, with the line if possible, if the file is no experiment."""
-    from mlm.base import user_code
-
     module = user_code.load_module("experiment", find_experiment(name), ("SCALES", "sweep", "table"))
     for name, (is_valid, expected) in EXPERIMENT_VALUES.items():
         if hasattr(module, name):
@@ -220,7 +161,6 @@ def load_experiment(name: str):
 
 def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[Path, list]:
     """The sweep's folder and the resolved config of each point. The command line overrides the experiment."""
-    from mlm.base import buckets, errors, fields, files
     from mlm.launch.sweep import sweep_points
     from mlm.report import series
     from mlm.training.run.directory import CHECKPOINT_SCHEMES
@@ -246,30 +186,31 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
         from mlm.launch.sweep import budget
 
         resolved = budget.apply_budget(resolved, args.budget, root, measure=args.verb in ("run", "search"))
-    configs, names = [], {}
+    named: dict[str, tuple[str, Any]] = {}
     for name, cfg in zip(sweep, resolved, strict=True):
         digest = fields.fingerprint(cfg)
-        if digest in names:
-            names_set = ", ".join(f"config.{field}" for field in overrides)
-            reason = (
-                f"the command line sets {names_set}; leave out what the sweep varies" if overrides else "leave one out"
-            )
-            raise errors.ConfigError(f"points {names[digest]} and {name} are the same: {reason}")
-        names[digest] = name
-        configs.append(dataclasses.replace(cfg, workdir=str(root / f"{name}-{digest[:6]}")))
-    return root, configs if args.verb in WHOLE_SWEEP else sweep_points.select_points(configs, args.points)
+        if digest in named:
+            names = ", ".join(f"config.{field}" for field in overrides)
+            reason = f"the command line sets {names}; leave out what the sweep varies" if names else "leave one out"
+            raise errors.ConfigError(f"points {named[digest][0]} and {name} are the same: {reason}")
+        named[digest] = name, dataclasses.replace(cfg, workdir=str(root / f"{name}-{digest[:6]}"))
+    return root, sweep_points.select_points([cfg for _, cfg in named.values()], args.points)
 
 
 def format_sweep_flags(config_flags: command.ConfigFlags, args) -> list[str]:
     """The flags of this command line that define the sweep."""
+    from mlm.launch.sweep.submit import format_config_flag
+
     flags = [f"--scale={args.scale}", *([f"--budget={args.budget}"] if args.budget != "steps" else [])]
-    return [*flags, *(submit.format_config_flag(name, value) for name, value in config_flags.overrides.items())]
+    return [*flags, *(format_config_flag(name, value) for name, value in config_flags.overrides.items())]
 
 
 def format_training_flags(args) -> list[str]:
     """The flags of this command line that say how points are trained."""
-    defaults = {"workers": 1, "vmap_runs": 0}
-    return [f"--{name}={getattr(args, name)}" for name, value in defaults.items() if getattr(args, name) != value]
+    values = {
+        flag.name: getattr(args, flag.name) for flag in TRAINING_FLAGS if getattr(args, flag.name) != flag.default
+    }
+    return [f"--{name}={value}" for name, value in values.items()]
 
 
 def load_results(configs) -> list[dict]:
@@ -277,7 +218,6 @@ def load_results(configs) -> list[dict]:
 
     Prints damaged runs, and runs of another sweep, to stderr.
     """
-    from mlm.base import conditional_fields
     from mlm.launch.sweep import sweep_state
     from mlm.training.run import resolution
 
@@ -291,11 +231,7 @@ def load_results(configs) -> list[dict]:
 
 
 def print_table(experiment, root: Path, configs, *, has_report: bool = False) -> None:
-    """Prints and writes the table and the figures of the finished points.
-
-    has_report: writes the page too, where the extra `report` is installed.
-    """
-    from mlm.base import extras
+    """Prints and writes table and figures of the finished points; has_report: the page, too, if it can be made."""
     from mlm.report import table
     from mlm.report.pages import sweep as page
 
@@ -328,65 +264,41 @@ def run_points(experiment, root: Path, configs, args) -> None:
     """Trains the points that are not done, then prints the table. Exits with 1 if a point failed."""
     from mlm.launch.sweep import runner, sweep_state, table_rehearsal
 
-    keep_accelerators_free()
     if not args.points:
         table_rehearsal.check_table(experiment, configs)
-    with sweep_state.SweepDisplay(configs) as display:
-        sweep_runner = runner.SweepRunner(root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
-        sweep_runner.run(display)
+    sweep_runner = runner.SweepRunner(root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
+    sweep_runner.run()
+    num_done = sum(map(sweep_state.is_done, configs))
     if sweep_runner.signal is not None:
-        num_done = len(sweep_state.load_results(configs)[0])
         print(f"stopped; {num_done} of {len(configs)} points are done; the same command continues")
         sys.exit(128 + sweep_runner.signal)
-    if args.points:
-        print(f"{len(sweep_state.load_results(configs)[0])} of {len(configs)} selected points are done")
     try:
-        if not args.points:
+        if args.points:
+            print(f"{num_done} of {len(configs)} selected points are done")
+        else:
             print_table(experiment, root, configs, has_report=True)
     finally:
-        if sweep_runner.failures:
-            title = f"{len(sweep_runner.failures)} failed; the same command tries again:"
-            print("\n".join([title, *sweep_state.describe_failures(sweep_runner.failures)]), file=sys.stderr)
+        for line in sweep_state.describe_failures(sweep_runner.failures):
+            print(line, file=sys.stderr)
     if sweep_runner.failures:
         sys.exit(1)
 
 
 def submit_points(experiment, root: Path, configs, config_flags: command.ConfigFlags, args) -> None:
     """Submits the points that are not done, or with --dry_run prints what would be submitted."""
-    from mlm.base import errors
-    from mlm.launch.sweep import table_rehearsal
+    from mlm.launch.sweep import submit, table_rehearsal
 
-    errors.require(args.cluster is not None, "--cluster", "", f"one of {', '.join(CLUSTERS)}")
-    keep_accelerators_free()
+    errors.require(bool(args.cluster), "--cluster", "", f"one of {', '.join(CLUSTERS)}")
     if not args.points:
         table_rehearsal.check_table(experiment, configs)
-    options = submit.SubmitOptions(
-        args.cluster,
-        args.accelerator,
-        args.hosts,
-        args.hours,
-        args.max_running,
-        args.points_per_command,
-        tuple(args.option),
-        args.dry_run,
-    )
-    submit.submit_sweep(
-        submit.Sweep(
-            args.experiment,
-            root,
-            configs,
-            tuple(format_sweep_flags(config_flags, args)),
-            tuple(format_training_flags(args)),
-            config_flags.load_base(),
-            config_flags.path,
-        ),
-        options,
-    )
+    flags, training_flags = format_sweep_flags(config_flags, args), format_training_flags(args)
+    base, path = config_flags.load_base(), config_flags.path
+    sweep = submit.Sweep(args.experiment, root, configs, tuple(flags), tuple(training_flags), base, path)
+    submit.submit_sweep(sweep, submit.SubmitOptions(**{k: getattr(args, k) for k in submit.SubmitOptions._fields}))
 
 
 def main(words: Sequence[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    from mlm.base import errors, extras
     from mlm.launch.sweep import status, subprocess_worker
 
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
@@ -395,34 +307,31 @@ def main(words: Sequence[str]) -> None:
         make_parser().parse_words([verb])
     errors.require_one_of("verb", verb, list(VERBS))
     args = make_parser(verb).parse_words(others[1:])
-    for package in REPORT_PACKAGES if args.verb == "report" else ():
+    for package in REPORT_PACKAGES if verb == "report" else ():
         extras.import_extra(package, "report", "mlm sweep report")
     experiment = load_experiment(args.experiment)
     args.experiment = experiment.__file__
+    actions: dict[str, Callable[[Path, list], None]] = {
+        "list": lambda root, configs: list_points(experiment, configs, config_flags, args),
+        "plan": lambda root, configs: sweep_plan.print_plan(configs, args),
+        "run": lambda root, configs: run_points(experiment, root, configs, args),
+        "table": lambda root, configs: print_table(experiment, root, configs),
+        "report": lambda root, configs: write_report(experiment, root, configs),
+        "search": lambda root, configs: sweep_search.search_points(
+            experiment, root, configs, config_flags, args, words
+        ),
+        "compare": lambda root, configs: sweep_compare.compare_points(
+            experiment, config_flags, args, load_results(configs), len(configs)
+        ),
+        "submit": lambda root, configs: submit_points(experiment, root, configs, config_flags, args),
+        "status": status.show_status,
+        "cancel": lambda root, configs: status.cancel_jobs(root),
+    }
     try:
         root, configs = resolve_sweep(experiment, config_flags, args)
-        if args.verb == "list":
-            list_points(experiment, configs, config_flags, args)
-        elif args.verb == "plan":
+        if verb in ("plan", "run", "search", "submit"):
             keep_accelerators_free()
-            sweep_plan.print_plan(configs, args)
-        elif args.verb == "run":
-            run_points(experiment, root, configs, args)
-        elif args.verb == "search":
-            keep_accelerators_free()
-            sweep_search.search_points(experiment, root, configs, config_flags, args, words)
-        elif args.verb == "compare":
-            sweep_compare.compare_points(experiment, config_flags, args, load_results(configs), len(configs))
-        elif args.verb == "report":
-            write_report(experiment, root, configs)
-        elif args.verb == "submit":
-            submit_points(experiment, root, configs, config_flags, args)
-        elif args.verb == "status":
-            status.show_status(root, configs)
-        elif args.verb == "cancel":
-            status.cancel_jobs(root)
-        else:
-            print_table(experiment, root, configs)
+        actions[verb](root, configs)
     except (subprocess_worker.CannotStart, subprocess_worker.WorkerEnded) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
@@ -430,7 +339,6 @@ def main(words: Sequence[str]) -> None:
 
 def list_points(experiment, configs, config_flags: command.ConfigFlags, args) -> None:
     """Prints the state of each point, with --print_config its fields too. If steps are unknown, so is the directory."""
-    from mlm.base import fields
     from mlm.launch.sweep import sweep_points, sweep_state
 
     base, command_line = config_flags.load_layers()

@@ -5,35 +5,33 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mlm.base import errors
+from mlm.base.flag import Flag
 from mlm.cli import command
 
 FOLDER = "figures"  # beside the experiment's file
 
 
-def add_flags(parser: command.CommandParser) -> None:
-    """The flags of a comparison."""
-    parser.add_argument(
-        "--figures",
-        default="",
-        metavar="FILE",
-        help="committed figures (figures/NAME-SCALE.json beside the experiment, NAME-SCALE-BUDGET.json with --budget)",
-    )
-    parser.add_argument(
-        "--evaluate",
-        default=None,
-        metavar="FLAGS",
-        help="flags of mlm evaluate that made a part of the figures; the file keeps them, and without this flag has "
-        "those that it had",
-    )
-    parser.add_argument("--write", action="store_true", help="write the figures in place of comparing with them")
-    parser.add_argument(
-        "--pages",
-        type=command.split_words,
-        default=[],
-        metavar="FILE,...",
-        help="Markdown files whose parts between <!-- figures: NAME-SCALE --> and <!-- end of figures --> are written "
-        "from the files of figures",
-    )
+FLAGS = (
+    Flag(
+        "figures",
+        "",
+        "committed figures (figures/NAME-SCALE.json beside the experiment, NAME-SCALE-BUDGET.json with --budget)",
+        "FILE",
+    ),
+    Flag("write", False, "write the figures in place of comparing with them"),
+    Flag(
+        "pages",
+        (),
+        "Markdown files whose parts between <!-- figures: NAME-SCALE --> and <!-- end of figures --> are written from "
+        "the files of figures",
+        "FILE,...",
+    ),
+)
+EVALUATE = (
+    "flags of mlm evaluate that made a part of the figures; the file keeps them, and without this flag has those that "
+    "it had"
+)
 
 
 def name_sweep(experiment, args) -> str:
@@ -44,7 +42,6 @@ def name_sweep(experiment, args) -> str:
 
 def check_evaluation(flags: str) -> None:
     """Raises ConfigError unless mlm evaluate takes these flags."""
-    from mlm.base import errors
     from mlm.cli import evaluate
 
     try:
@@ -67,14 +64,12 @@ def compare_points(
         results: of the points that are done.
         num_points: of the sweep, all of which must be done.
     """
-    from mlm.base import errors
     from mlm.report import reproduction, results_page
     from mlm.report.pages import sweep
 
     check_evaluation(args.evaluate or "")
-    errors.require(
-        len(results) == num_points, "sweep", f"{len(results)} of {num_points} points are done", "all of them"
-    )
+    done = f"{len(results)} of {num_points} points are done"
+    errors.require(len(results) == num_points, "sweep", done, "all of them")
     source = Path(experiment.__file__)
     path = Path(args.figures) if args.figures else source.parent / FOLDER / f"{name_sweep(experiment, args)}.json"
     changes = {
@@ -82,18 +77,12 @@ def compare_points(
     }
     words = [f"experiments/{source.name}", f"--scale={args.scale}"]
     words += [f"--budget={args.budget}"] if args.budget != "steps" else []
-    words += [f"{name}={value}" for name, value in changes.items()]
-    line = f"mlm sweep run {shlex.join(words)}"
+    line = f"mlm sweep run {shlex.join([*words, *(f'{name}={value}' for name, value in changes.items())])}"
     shown = []
     if names := getattr(experiment, "RESULT_COLUMNS", ()):
-        findings = sweep.collect_tables(experiment, results)
-        shown = reproduction.render_tables(
-            findings.rows,
-            findings.columns,
-            names,
-            [findings.claims, *findings.tables],
-            getattr(experiment, "RESULT_TABLES", ()),
-        )
+        found, extra_names = sweep.collect_tables(experiment, results), getattr(experiment, "RESULT_TABLES", ())
+        tables = [found.claims, *found.tables]
+        shown = reproduction.render_tables(found.rows, found.columns, names, tables, extra_names)
     if args.evaluate is None:
         evaluate = reproduction.read_figures(path).evaluate if path.exists() else ""
     else:

@@ -6,39 +6,25 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from mlm.base import errors, files
+from mlm.base.flag import Flag
 from mlm.cli import command
 
-DEFAULT_RUNGS = (0.25, 1.0)
-
-
-def add_flags(parser: command.CommandParser) -> None:
-    """The flags of a search, beside those that say how points are trained."""
-    parser.add_argument(
-        "--trials", type=command.Number(int, 1, 4096), default=16, help="trials of each row, best a power of two (16)"
-    )
-    parser.add_argument(
-        "--rungs",
-        type=split_numbers,
-        default=DEFAULT_RUNGS,
-        metavar="SHARE,...",
-        help="shares of the training length after which the best go on, each rung a run of its own; the last is 1 "
-        f"({','.join(f'{rung:g}' for rung in DEFAULT_RUNGS)})",
-    )
-    parser.add_argument(
-        "--search_seed", type=command.Number(int, 0, 2**31), default=0, help="seed of the values that are tried (0)"
-    )
-    parser.add_argument(
-        "--out",
-        default="",
-        metavar="FILE",
-        help="where to write what was chosen, with all trials (search/chosen.json in the sweep's folder); as "
-        "experiments/searches/NAME-SCALE.json the scale uses it",
-    )
-
-
-def split_numbers(text: str) -> tuple[float, ...]:
-    """An argparse type: numbers separated by commas."""
-    return tuple(command.Number(float, 0)(word) for word in command.split_words(text))
+OUT = "search/chosen.json in the sweep's folder; as experiments/searches/NAME-SCALE.json the scale uses it"
+RUNGS = (0.25, 1.0)
+FLAGS = (
+    Flag("trials", 16, "trials of each row, best a power of two (16)", low=1, high=4096),
+    Flag(
+        "rungs",
+        RUNGS,
+        "shares of the training length after which the best go on, each rung a run of its own; the last is 1 "
+        f"({','.join(f'{rung:g}' for rung in RUNGS)})",
+        "SHARE,...",
+        float,
+    ),
+    Flag("search_seed", 0, "seed of the values that are tried (0)"),
+    Flag("out", "", f"where to write what was chosen, with all trials ({OUT})", "FILE"),
+)
 
 
 def search_points(experiment, root: Path, configs: Sequence, config_flags: command.ConfigFlags, args, words) -> None:
@@ -52,18 +38,14 @@ def search_points(experiment, root: Path, configs: Sequence, config_flags: comma
         args: the parsed flags.
         words: of the command line, from "sweep" on.
     """
-    from mlm.base import errors, files
     from mlm.experiment import search_space, searches
     from mlm.launch.sweep import search
     from mlm.report import expected_best, table
     from mlm.training.run import provenance
 
-    errors.require(
-        hasattr(experiment, "search_space"),
-        f"experiment {experiment.__file__}: search_space",
-        None,
-        "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)",
-    )
+    where = f"experiment {experiment.__file__}: search_space"
+    expected = "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)"
+    errors.require(hasattr(experiment, "search_space"), where, None, expected)
     plan = search.SearchPlan(args.trials, args.rungs, args.search_seed)
     search.check_plan(plan)
     out = files.make_path(args.out or root / "search" / "chosen.json")
@@ -100,16 +82,13 @@ def train_trials(root: Path, points: list, args) -> None:
 
     if not points:
         return
-    with sweep_state.SweepDisplay(points) as display:
-        sweep_runner = runner.SweepRunner(root, points, num_workers=args.workers, vmap_runs=args.vmap_runs)
-        sweep_runner.run(display)
+    sweep_runner = runner.SweepRunner(root, points, num_workers=args.workers, vmap_runs=args.vmap_runs)
+    sweep_runner.run()
     if sweep_runner.signal is not None:
         print("stopped; the same command continues")
         sys.exit(128 + sweep_runner.signal)
-    failures = {
-        workdir: error for workdir, error in sweep_runner.failures.items() if not error.startswith(search.DIVERGED)
-    }
-    if failures:
-        lines = [f"{workdir}: {error}" for workdir, error in failures.items()]
-        print("\n".join([f"{len(failures)} failed; the same command tries again:", *lines]), file=sys.stderr)
+    failures = sweep_runner.failures.items()
+    if failed := {workdir: error for workdir, error in failures if not error.startswith(search.DIVERGED)}:
+        for line in sweep_state.describe_failures(failed):
+            print(line, file=sys.stderr)
         sys.exit(1)

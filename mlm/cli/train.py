@@ -3,6 +3,7 @@
 import sys
 
 from mlm.base import errors, fields
+from mlm.base.flag import Flag
 from mlm.cli import command, config_help
 from mlm.experiment.paper_recipes import RECIPES
 from mlm.launch import consistency, local_processes, rendezvous
@@ -23,38 +24,38 @@ restarts both from the last checkpoint if one dies or hangs.
 """
 
 
-COUNT = command.Number(int, 0, 2**20)
+PRINT_CONFIG = Flag(
+    "print_config", False, "print the value of each config field and where it comes from; train nothing"
+)
+PROCESSES = (
+    Flag("distributed", False, "join the processes of the cluster, as jax.distributed detects them"),
+    Flag("coordinator", "", "address of process 0", "HOST:PORT"),
+    Flag("processes", 1, "with --coordinator: number of processes", low=1, high=2**20),
+    Flag("process", 0, "with --coordinator: number of this process, from 0", high=2**20),
+    Flag("join_timeout", 300, "seconds to wait for the other processes at the start (300)", low=1, high=86_400),
+    Flag("local_processes", 0, "start this many processes on this host; 0: one, this one", high=2**10),
+)
+CHECKS = (
+    Flag("expect_processes", 0, "stop before compilation unless so many processes join; 0: no check", high=2**20),
+    Flag("expect_devices", 0, "the same for devices, over all processes", high=2**20),
+    Flag("restarts", 3, "with --local_processes: maximum number of restarts without progress (3)", high=2**20),
+    Flag(
+        "hang_after", 300, "with --local_processes: seconds without a step of a hung process (300)", low=1, high=86_400
+    ),
+)
+RECIPE = f"a paper's recipe on your text, which --config and fields override: {' | '.join(RECIPES)} (see mlm recipes)"
+FLAGS = (
+    Flag("recipe", "", RECIPE, "NAME", choices=(*RECIPES,)),
+    Flag("extend_to", 0, "extend a finished run to so many steps: bit for bit the longer run", "STEPS", low=1),
+    command.NO_TUNE_MALLOC,
+)
 
 
 def make_early_parser() -> command.CommandParser:
     """The flags that are read before the others: what to do at all, and which of several processes this is."""
     parser = command.CommandParser(prog="mlm train", add_help=False)
-    parser.add_argument(
-        "--print_config",
-        action="store_true",
-        help="print the value of each config field and where it comes from, and train nothing",
-    )
-    group = parser.add_argument_group("several processes")
-    group.add_argument(
-        "--distributed", action="store_true", help="join the processes of the cluster, as jax.distributed detects them"
-    )
-    group.add_argument("--coordinator", default="", metavar="HOST:PORT", help="address of process 0")
-    group.add_argument(
-        "--processes", type=command.Number(int, 1, 2**20), default=1, help="with --coordinator: number of processes"
-    )
-    group.add_argument("--process", type=COUNT, default=0, help="with --coordinator: number of this process, from 0")
-    group.add_argument(
-        "--join_timeout",
-        type=command.Number(int, 1, 86_400),
-        default=300,
-        help="seconds to wait for the other processes at the start (300)",
-    )
-    group.add_argument(
-        "--local_processes",
-        type=command.Number(int, 0, 2**10),
-        default=0,
-        help="start this many processes on this host; 0: one, this one",
-    )
+    command.add_flags(parser, PRINT_CONFIG)
+    command.add_flags(parser.add_argument_group("several processes"), *PROCESSES)
     return parser
 
 
@@ -63,46 +64,8 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(
         prog="mlm train", description=DESCRIPTION, parents=[make_early_parser()], has_fields=True
     )
-    parser.add_argument("--config", metavar="FILE", help="Python file whose get_config() returns the base config")
-    parser.add_argument(
-        "--recipe",
-        choices=[*RECIPES],
-        metavar="NAME",
-        help="a paper's recipe on your text: " + " | ".join(RECIPES) + "; --config and the fields of the command line "
-        "override it (mlm recipes lists them)",
-    )
-    parser.add_argument(
-        "--extend_to",
-        type=command.Number(int, 1, 2**31 - 1),
-        metavar="STEPS",
-        help="extend a finished run to this many steps; equals the longer run bit for bit, if the schedule allows it",
-    )
-    parser.add_argument(
-        "--no-tune_malloc",
-        dest="tune_malloc",
-        action="store_false",
-        help="do not tune malloc (tuned, it is faster and never returns memory to the system)",
-    )
-    group = parser.add_argument_group("checks and restarts of several processes")
-    group.add_argument(
-        "--expect_processes",
-        type=COUNT,
-        default=0,
-        help="stop before compilation unless this many processes join; 0: no check",
-    )
-    group.add_argument("--expect_devices", type=COUNT, default=0, help="the same for devices, over all processes")
-    group.add_argument(
-        "--restarts",
-        type=COUNT,
-        default=3,
-        help="with --local_processes: maximum number of restarts without progress (3)",
-    )
-    group.add_argument(
-        "--hang_after",
-        type=command.Number(int, 1, 86_400),
-        default=300,
-        help="with --local_processes: seconds without a step after which a process counts as hung (300)",
-    )
+    command.add_flags(parser, command.CONFIG, *FLAGS)
+    command.add_flags(parser.add_argument_group("checks and restarts of several processes"), *CHECKS)
     return parser
 
 
@@ -120,12 +83,8 @@ def main(words: list[str]) -> None:
     if not is_child:
         rendezvous.check_config(processes)
         if processes.is_multiprocess:
-            errors.require(
-                not flags.local_processes,
-                "--local_processes",
-                flags.local_processes,
-                "neither --coordinator nor --distributed with it",
-            )
+            count, expected = flags.local_processes, "neither --coordinator nor --distributed with it"
+            errors.require(not count, "--local_processes", count, expected)
             sys.exit(local_processes.run_on_host(sys.orig_argv[1:]))
     with consistency.agreement(processes) as facts:
         args, layers = parse_words(words)
@@ -146,12 +105,9 @@ def parse_words(words: list[str]):
         has_size = any("model.size" in layer.values for layer in layers)
         layers.insert(0, fields.Layer(f"--recipe={args.recipe}", recipe.drop_size() if has_size else recipe.fields))
         corpora = ("data.path", "data.corpus", "data.tfds_name", "data.parallel_path", "data.task")
-        errors.require(
-            any(name in layer.values for layer in layers for name in corpora),
-            "--recipe",
-            args.recipe,
-            "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none",
-        )
+        has_corpus = any(name in layer.values for layer in layers for name in corpora)
+        expected = "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none"
+        errors.require(has_corpus, "--recipe", args.recipe, expected)
     if args.extend_to:
         layers.append(fields.Layer(f"--extend_to={args.extend_to}", {"train.steps": args.extend_to}))
     return args, layers
@@ -168,10 +124,9 @@ def print_config(args, layers) -> None:
 
 def launch_locally(args, layers) -> None:
     """Runs this command in several processes on this host, and ends as they end."""
-    settings = dict(fields.DEFAULT)
-    for layer in layers:
-        settings |= layer.values
-    launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, settings["workdir"])
+    workdir = next((one.values["workdir"] for one in reversed(layers) if "workdir" in one.values), "")
+    workdir = workdir or fields.DEFAULT["workdir"]
+    launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, workdir)
     local_processes.check_gpus(launch)
     # Without JAX: devices belong to the first process that touches them.
     sys.exit(local_processes.run_processes(launch, sys.orig_argv[1:]))
@@ -182,12 +137,9 @@ def resolve_config(args, layers, facts: dict):
     from mlm.training.run import resolution
 
     command.raise_on_interrupt()
-    errors.require(
-        not (args.extend_to and (args.coordinator or args.distributed)),
-        "--extend_to",
-        args.extend_to,
-        "a single process; when it has extended the run, several processes can continue it",
-    )
+    is_single = not (args.extend_to and (args.coordinator or args.distributed))
+    expected = "a single process; when it has extended the run, several processes can continue it"
+    errors.require(is_single, "--extend_to", args.extend_to, expected)
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
     resolution.check(cfg)
     facts |= {"--processes": args.processes} | consistency.shared_fields(fields.flatten(cfg))

@@ -3,15 +3,28 @@ translate, readability, attention and export.
 """
 
 import argparse
+import csv
 import dataclasses
-from collections.abc import Callable, Iterator
+import io
+import json
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import errors, extras, files, text_files
 from mlm.base.flag import Flag
-from mlm.cli import command, records
+from mlm.cli import command
 
+FORMATS = {
+    "probability": ".3f",
+    "cosine": ".3f",
+    "nats": ".2f",
+    "log_prob": ".2f",
+    "cloze": ".3f",
+    "flesch": ".1f",
+    "texts": ",d",
+}
+TEXT_COLUMNS, WIDEST = ("prompt", "text"), 80  # of which a table shows this many letters
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
 or GPT-2).
 Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
@@ -51,6 +64,48 @@ SAMPLING = (
 )
 
 
+def check_output(out: str, *endings: str) -> Path:
+    """--out, which has one of the endings, where a file can be written."""
+    path = Path(out)
+    names = " or ".join(f"FILE{ending}" for ending in endings)
+    errors.require(out.endswith(endings), "--out", out, f"the name of a file to write, {names}")
+    errors.require(path.parent.is_dir() and not path.is_dir(), "--out", out, "a file in a folder that is there")
+    files.check_folder("--out", str(path.parent))
+    return path
+
+
+def write_records(path: Path, rows: list[dict]) -> None:
+    """Writes a table with a line of names (.csv) or lines of JSON."""
+    if path.suffix == ".csv":
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, [*rows[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        files.write_text(path, lines.getvalue())
+    else:
+        files.write_text(path, "".join(f"{format_json(record)}\n" for record in rows))
+
+
+def format_json(record: dict) -> str:
+    """A record as a line of JSON."""
+    return json.dumps(record, ensure_ascii=False)
+
+
+def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
+    """Prints records of the same names; omitted: names that a table does not show."""
+    from mlm.report.table import Column, to_markdown
+
+    shown = [
+        {
+            key: value[: WIDEST - 1] + "…" if key in TEXT_COLUMNS and len(value) > WIDEST else value
+            for key, value in record.items()
+            if key not in omitted
+        }
+        for record in rows
+    ]
+    print(to_markdown(shown, [Column(key, key, FORMATS.get(key, "")) for key in shown[0]]))
+
+
 def read_texts(args: argparse.Namespace) -> list[str]:
     """The texts of a command line, of --file or of standard input. Raises ConfigError for none, or for both."""
     if args.texts and args.file:
@@ -66,7 +121,7 @@ def require_texts(texts: list[str]) -> list[str]:
 
 def check_records(texts: list[str], args: argparse.Namespace) -> Path | None:
     """The file of records to write. Raises ConfigError for a name or folder that is wrong."""
-    return records.check_output(args.out, ".csv", ".jsonl") if args.out else None
+    return check_output(args.out, ".csv", ".jsonl") if args.out else None
 
 
 def fill(model, texts: list[str], args) -> Iterator[dict]:
@@ -79,7 +134,7 @@ def fill(model, texts: list[str], args) -> Iterator[dict]:
 
 def check_embed(texts: list[str], args: argparse.Namespace) -> None:
     """Raises ConfigError for a file that cannot be written."""
-    records.check_output(args.out, ".npy")
+    check_output(args.out, ".npy")
 
 
 def embed(model, texts: list[str], args) -> Iterator[dict]:
@@ -149,9 +204,8 @@ def readability(model, texts: list[str], args) -> Iterator[dict]:
     """Records of passages, from the most to the least readable."""
     from mlm.evaluation import readability as passages
 
-    found = [
-        (one, passages.compute_reading_ease(one.text)) for one in passages.measure_readability(model, texts, args.every)
-    ]
+    measured = passages.measure_readability(model, texts, args.every)
+    found = [(one, passages.compute_reading_ease(one.text)) for one in measured]
     easy = sorted((ease for _, ease in found), reverse=True)
     for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].cloze_score), 1):
         yield {
@@ -170,7 +224,7 @@ def check_attention(texts: list[str], args: argparse.Namespace) -> None:
     if args.out or not args.json:
         extras.import_extra("jinja2", "report", "mlm attention --out")
         errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
-        records.check_output(args.out, ".html")
+        check_output(args.out, ".html")
 
 
 def attention(model, texts: list[str], args) -> Iterator[dict]:
@@ -187,11 +241,6 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
     yield {"written": args.out, "tokens": len(looked.tokens)}
 
 
-def check_export(texts: list[str], args: argparse.Namespace) -> None:
-    """Raises ConfigError for a folder that holds something."""
-    files.check_empty_folder("export", args.folder)
-
-
 def export(model, texts: list[str], args) -> Iterator[dict]:
     """Writes a Hugging Face folder."""
     yield model.save_pretrained(args.folder)
@@ -206,35 +255,14 @@ def read_starts(args: argparse.Namespace) -> list[str]:
 
 def generate(model, texts: list[str], args) -> Iterator[dict]:
     """Records of generated texts."""
-    yield from _number_texts(
-        texts,
-        model.generate(
-            texts,
-            num_beams=args.num_beams,
-            length_penalty=args.length_penalty,
-            temperature=args.temperature,
-            top_k=args.top_k,
-            top_p=args.top_p,
-            max_length=args.max_length,
-            num_return_sequences=args.num_return_sequences,
-            seed=args.seed,
-            unmask_order=args.unmask_order,
-            tokens_per_step=args.tokens_per_step,
-        ),
-    )
+    options = {flag.name: getattr(args, flag.name) for flag in (*BEAMS, *SAMPLING)}
+    yield from _number_texts(texts, model.generate(texts, **options))
 
 
 def translate(model, texts: list[str], args) -> Iterator[dict]:
     """Records of translations."""
-    yield from _number_texts(
-        texts,
-        model.translate(
-            texts,
-            num_beams=args.num_beams,
-            length_penalty=args.length_penalty,
-            num_return_sequences=args.num_return_sequences,
-        ),
-    )
+    options = {flag.name: getattr(args, flag.name) for flag in BEAMS}
+    yield from _number_texts(texts, model.translate(texts, **options))
 
 
 def _number_texts(texts, found) -> Iterator[dict]:
@@ -316,7 +344,13 @@ COMMANDS = {
         check=check_attention,
         out="the page, .html",
     ),
-    "export": ModelCommand(export, "mlm export runs/a FOLDER", read_texts=lambda args: [], check=check_export, out=""),
+    "export": ModelCommand(
+        export,
+        "mlm export runs/a FOLDER",
+        read_texts=lambda args: [],
+        check=lambda texts, args: files.check_empty_folder("export", args.folder),
+        out="",
+    ),
 }
 
 
@@ -330,12 +364,10 @@ def make_parser(name: str) -> command.CommandParser:
     parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
     if chosen.out:
         parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
-        command.add_flag(parser, Flag("file", "", chosen.file))
-        command.add_flag(parser, Flag("out", "", f"file to write: {chosen.out}"))
+        command.add_flags(parser, Flag("file", "", chosen.file), Flag("out", "", f"file to write: {chosen.out}"))
     else:
         parser.add_argument("folder", metavar="FOLDER", help="folder to write")
-    for flag in (*chosen.flags, Flag("json", False, "print lines of JSON")):
-        command.add_flag(parser, flag)
+    command.add_flags(parser, *chosen.flags, Flag("json", False, "print lines of JSON"))
     return parser
 
 
@@ -349,12 +381,12 @@ def main(words: list[str]) -> None:
     command.raise_on_interrupt()
     found = list(chosen.answer(pretrained_io.load_model(args.model), texts, args))
     if out:
-        records.write_records(out, found)
+        write_records(out, found)
         found = [{"written": args.out, "records": len(found)}]
     if args.json:
         for row in found:
-            print(records.format_json(row))
+            print(format_json(row))
     elif chosen.is_text and not out:
         print("\n\n".join(row["text"] for row in found))
     else:
-        records.print_table(found, omitted=chosen.omitted)
+        print_table(found, omitted=chosen.omitted)

@@ -13,7 +13,6 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import normal_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
-from mlm.base.flag import Flag
 from mlm.base.special import NUM_SPECIAL
 from mlm.evaluation import held_out, sentence_similarity
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
@@ -26,14 +25,6 @@ MIN_CONTEXTS = 5  # examples that must hold a word for self-similarity (Ethayara
 SEED = 0  # of the random words
 FORMAT = 1  # of the results: raise it when their meaning changes
 get_unsupported_reason = sentence_similarity.get_unsupported_reason
-TOPIC = sentence_similarity.TOPIC
-FLAGS = (
-    Flag(
-        "anisotropy",
-        False,
-        "similarity of the states of different words, and of one word in different contexts (Ethayarajh 2019)",
-    ),
-)
 TITLES = {  # of the scores that tables of several runs show
     "anisotropy": "cosine of two words' states",
     "self_similarity_adjusted": "cosine of one word in two examples, minus that of two words",

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields, files
 from mlm.base.evaluation_score import EvaluationScore
-from mlm.base.flag import Flag
 from mlm.data.rows import pack
 from mlm.report.table import Column
 from mlm.training.run import trained_run
@@ -64,9 +63,7 @@ class Evaluation(NamedTuple):
         check: raises ConfigError where the due cases cannot be evaluated on this machine.
         count_units: the units of work of a case, for its progress.
         summarize: the results by case -> their summary; {} for none.
-        TOPIC: title above its flags in the help of mlm evaluate.
-        FLAGS: of mlm evaluate. One that is set asks for the evaluation.
-        read_flags: reads what the flags name; returns the function from a run to its cases.
+        read_flags: reads what its flags of mlm evaluate (flags.py) name; returns the function from a run to its cases.
         list_scores: contents -> the scores that tables of several runs show.
         build_tables: contents -> the tables that mlm evaluate prints of one run.
     """
@@ -77,8 +74,6 @@ class Evaluation(NamedTuple):
     check: Callable[[config.Config], None] = lambda cfg: None
     count_units: Callable[[TrainedRun, EvaluationCase], int] = lambda run, case: 1
     summarize: Callable[[Mapping[str, dict]], dict] = lambda results: {}
-    TOPIC: str = ""
-    FLAGS: tuple[Flag, ...] = ()
     read_flags: Callable[[argparse.Namespace], Callable[[TrainedRun], list[EvaluationCase]]] | None = None
     list_scores: Callable[[Mapping[str, Any]], Iterable[EvaluationScore]] = lambda contents: ()
     build_tables: Callable[[Mapping[str, Any]], Iterable[EvaluationTable]] = lambda contents: ()

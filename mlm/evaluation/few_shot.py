@@ -19,7 +19,6 @@ from mlm import objectives
 from mlm.base import config, errors, files, types
 from mlm.base.estimates import FRACTION, estimate_mean
 from mlm.base.evaluation_score import EvaluationScore
-from mlm.base.flag import Flag
 from mlm.base.static_config import StaticConfig
 from mlm.evaluation import prompt_queries, prompts, sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_summary, group_results
@@ -46,26 +45,6 @@ OPTIM = config.Optim(
 )
 
 PAPER_RATES = (1e-5, 2e-5, 5e-5)  # of models of its size; small ones try the rates of their fine-tuning
-FLAG = "--few_shot"
-TOPIC = prompts.TOPIC
-FLAGS = (
-    Flag(
-        "few_shot",
-        False,
-        "also fine-tune on 16 examples a label: on five samples, at each rate and batch size, 45 times in all",
-        needs=prompts.PROMPT_FLAG,
-    ),
-    Flag("few_steps", 1000, "steps of each few-shot fine-tuning (1000)", low=1, needs=FLAG),
-    Flag(
-        "few_rates",
-        (),
-        "learning rates to try (1e-5,2e-5,5e-5; for widths up to 256 those of mlm finetune)",
-        "RATE,...",
-        float,
-        needs=FLAG,
-    ),
-    Flag("few_batches", (2, 4, 8), "batch sizes to try (2,4,8)", "SIZE,...", int, needs=FLAG),
-)
 
 
 class FewShotGrid(NamedTuple):

@@ -9,7 +9,6 @@ import numpy as np
 from mlm.base import files
 from mlm.base.estimates import PERCENT, ItemInterval, mean_share_interval, wilson_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
-from mlm.base.flag import Flag
 from mlm.data.tasks import blimp
 from mlm.data.tasks.blimp import Suite
 from mlm.evaluation import sentence_scores
@@ -26,29 +25,8 @@ from mlm.inference.pseudo_likelihood import METRICS, SentenceScores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
 
-BLIMP_FLAG = "--blimp=FOLDER"
 get_unsupported_reason = sentence_scores.get_unsupported_reason
 count_units = sentence_scores.count_units
-TOPIC = sentence_scores.TOPIC
-FLAGS = (
-    Flag(
-        "blimp",
-        "",
-        "minimal pairs: BLiMP's files, or your own of its format: a file PARADIGM.jsonl for each paradigm, in it "
-        'a line for each pair: {"sentence_good": "...", "sentence_bad": "...", "linguistics_term": "..."}, where the '
-        "last names the phenomenon",
-        "FOLDER",
-    ),
-    Flag(
-        "suite",
-        "",
-        "name of these minimal pairs in tables (default: blimp for all of BLiMP, else the folder's name)",
-        "NAME",
-        needs=BLIMP_FLAG,
-    ),
-    Flag("paradigms", (), "paradigms of the suite (default: all)", "NAME,...", needs=BLIMP_FLAG),
-    Flag("max_pairs", 0, "evaluate the first so many pairs of each paradigm; 0: all", needs=BLIMP_FLAG),
-)
 
 
 def read_flags(args: argparse.Namespace):

@@ -17,7 +17,6 @@ from mlm import objectives
 from mlm.base import errors
 from mlm.base.estimates import PERCENT, Estimate, ItemInterval, Score, SeedRange, compute_score, wilson_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
-from mlm.base.flag import Flag
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tasks import splits, task_file, task_specs, tasks
 from mlm.data.tasks.examples import require_column
@@ -30,32 +29,7 @@ from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
 
 FORMAT = 1  # of the results: raise it when their meaning changes
-TOPIC, PROMPT_FLAG = "prompts", "--prompt=TASK"
 get_unsupported_reason = sentence_scores.get_unsupported_reason
-FLAGS = (
-    Flag(
-        "prompt",
-        "",
-        "zero-shot prompting: sst2 | cola | rte | mrpc, another classification task of "
-        "mlm/data/tasks/task_specs.py with --pattern and --verbalizers, or a task file (.toml), in which a table "
-        "[prompt] may have pattern and verbalizers (a word for each label)",
-        "TASK",
-    ),
-    Flag("task_path", "", "folder of the task's files (not of a task file)", "FOLDER", needs=PROMPT_FLAG),
-    Flag(
-        "pattern",
-        "",
-        "words, {text}, {second} and [MASK], separated by spaces (default: of the task file, or from Gao et al. 2021)",
-        needs=PROMPT_FLAG,
-    ),
-    Flag(
-        "verbalizers",
-        (),
-        "words of the labels; without LABEL= in their order (default: of the task file, or from Gao et al. 2021)",
-        "LABEL=WORD,...",
-        needs=PROMPT_FLAG,
-    ),
-)
 
 
 class Prompt(NamedTuple):

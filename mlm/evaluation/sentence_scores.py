@@ -11,7 +11,6 @@ from mlm import objectives
 from mlm.base import config, errors, types
 from mlm.base.estimates import Estimate, ItemInterval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
-from mlm.base.flag import Flag
 from mlm.data.text import corpus, files
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import masked_queries, pseudo_likelihood
@@ -22,17 +21,6 @@ from mlm.training.run.trained_run import TrainedRun
 METRIC = "pll_word_l2r"  # whose scores tables of several runs show
 METRIC_TITLE = "PLL-word-l2r (Kauf & Ivanova 2023)"
 TITLES = dict(zip(pseudo_likelihood.METRICS, ("PLL", "PLL-word-l2r"), strict=True))
-TOPIC = "pseudo-log-likelihood"
-FLAGS = (
-    Flag(
-        "sentences",
-        "",
-        "text files (default: held-out documents of the run's corpus). A sentence ends with its line, or at . ! ? "
-        "before a space",
-        "GLOBS",
-    ),
-    Flag("max_sentences", 0, "evaluate the first so many sentences; 0: all"),
-)
 
 
 def read_flags(args: argparse.Namespace):

@@ -15,7 +15,6 @@ from mlm import models
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import compute_score, normal_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
-from mlm.base.flag import Flag
 from mlm.base.labelled_objectives import LabelKind, has_kind
 from mlm.base.special import CLS, PAD, SEP
 from mlm.data.tasks import splits, task_file, tasks
@@ -28,18 +27,7 @@ from mlm.training.run.trained_run import TrainedRun
 
 STS_TASK = "stsb"  # the entry of TASKS with pairs of texts and their similarity
 FORMAT = 2  # of the results: raise it when their meaning changes
-TOPIC = "representations"
 POOLINGS = {"static": "static vectors", "cls": "[CLS]", "mean": "mean states"}
-FLAGS = (
-    Flag(
-        "sts",
-        "",
-        "STS-B's files, or a task file (.toml) of your own pairs, with text_column, text_pair_column, "
-        'label_column, dev or test, and objective = "regression": correlation of the cosine of two sentences\' '
-        "embeddings with their similarity",
-        "FOLDER",
-    ),
-)
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:

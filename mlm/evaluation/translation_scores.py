@@ -10,7 +10,6 @@ import numpy as np
 
 from mlm.base import config, errors, extras, scripts, types
 from mlm.base.estimates import ItemInterval
-from mlm.base.flag import Flag
 from mlm.base.special import CLS, NUM_SPECIAL, UNK
 from mlm.data.rows import pack
 from mlm.data.rows import parallel_text as rows
@@ -29,23 +28,6 @@ FORMAT = 2
 NUM_RESAMPLES = 1000  # of the bootstrap, for BLEU's interval
 UNMATCHED = "\ufffd"  # a word of no translation
 LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several texts (mlm/inference/beam_search.py)
-TOPIC = "translation"
-FLAGS = (
-    Flag(
-        "beams",
-        (),
-        "translate held-out pairs with these beam sizes, each with and without length normalization",
-        "SIZE,...",
-        int,
-    ),
-    Flag(
-        "pairs",
-        (),
-        "two files with one sentence a line, or one with two columns (default: the run's test split, or its dev split)",
-        "FILE,...",
-        needs="--beams=1,4",
-    ),
-)
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:

@@ -4,7 +4,8 @@ An experiment that can be searched has a function `search_space(point) -> {field
 first point. A range whose field a row does not read is left out for that row.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mlm.base import errors, fields
@@ -26,8 +27,6 @@ class LogUniform(NamedTuple):
 
     def find_share(self, value: float) -> float:
         """The share of the range that lies below a value: the inverse of `pick`."""
-        import math
-
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def __str__(self):
@@ -91,12 +90,8 @@ def check_space(space: Any, where: str) -> None:
         errors.require(field not in RESERVED, name, values, "another field: a trial has its own")
         kind = type(fields.DEFAULT[field])
         if isinstance(values, Choice):
-            errors.require(
-                isinstance(values.values, tuple) and {type(value) for value in values.values} == {kind},
-                name,
-                values.values,
-                f"a tuple of {kind.__name__}",
-            )
+            is_typed = isinstance(values.values, tuple) and {type(value) for value in values.values} == {kind}
+            errors.require(is_typed, name, values.values, f"a tuple of {kind.__name__}")
             errors.require(field != BATCH or min(values.values) > 0, name, values.values, "sizes of at least 1")
         else:
             errors.require(kind is float, name, values, f"Choice, since the field is of type {kind.__name__}")
@@ -150,13 +145,3 @@ def find_edges(space: Space, values: Mapping[str, Any], share: float = 0.1) -> l
         for field, kind in space.items()
         if not isinstance(kind, Choice) and not share <= kind.find_share(values[field]) <= 1 - share
     ]
-
-
-def describe_space(space: Space) -> dict[str, str]:
-    """The ranges as text, by field."""
-    return {field: str(values) for field, values in space.items()}
-
-
-def list_fields(spaces: Sequence[Space]) -> list[str]:
-    """The fields that some space varies."""
-    return list(dict.fromkeys(field for space in spaces for field in space))

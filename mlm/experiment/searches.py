@@ -58,7 +58,7 @@ def read_search(path: Path) -> Search:
             for row, entry in saved.pop("rows").items()
         }
         search = Search(rows=rows, **saved)
-        for name in search_space.list_fields([row.chosen for row in rows.values()]):
+        for name in {name for row in rows.values() for name in row.chosen}:
             fields.check_name(name)
     except errors.ConfigError as error:
         raise errors.ConfigError(f"{path}: {error}") from None
@@ -77,17 +77,13 @@ def find_chosen(searches: Mapping[str, Search], scale: str, row: str) -> dict[st
 def write_search(path: Path, search: Search) -> None:
     """Writes the file of a search; a trial takes a line, so that two searches can be compared."""
     head = {name: value for name, value in search._asdict().items() if name != "rows"}
-    rows = [
-        f'  {json.dumps(name)}: {{\n   "chosen": {json.dumps(row.chosen)},\n   "ranges": {json.dumps(row.ranges)},\n'
-        f'   "trials": [\n{_join_lines(json.dumps(trial._asdict()) for trial in row.trials)}\n   ]}}'
-        for name, row in search.rows.items()
-    ]
+    rows = []
+    for name, row in search.rows.items():
+        trials = ",\n".join(f"    {json.dumps(trial._asdict())}" for trial in row.trials)
+        chosen = f'"chosen": {json.dumps(row.chosen)},\n   "ranges": {json.dumps(row.ranges)},\n'
+        rows.append(f'  {json.dumps(name)}: {{\n   {chosen}   "trials": [\n{trials}\n   ]}}')
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     files.write_text(path, "{\n" + ",\n".join([*lines, ' "rows": {\n' + ",\n".join(rows) + "\n }"]) + "\n}\n")
-
-
-def _join_lines(lines):
-    return ",\n".join(f"    {line}" for line in lines)
 
 
 def apply_choices(

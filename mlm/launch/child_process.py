@@ -147,19 +147,14 @@ def describe_logs(children: Sequence[ChildProcess]) -> str:
 
 
 def list_gpus() -> list[str]:
-    """The GPUs that JAX would use, by their names in CUDA_VISIBLE_DEVICES."""
-    if not uses_gpus():
+    """The GPUs that JAX would use, by their names in CUDA_VISIBLE_DEVICES; none without JAX's plugin for them."""
+    platforms = os.environ.get("JAX_PLATFORMS") or "cuda"
+    if not {"cuda", "gpu"} & {*platforms.split(",")} or importlib.util.find_spec("jax_plugins") is None:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [str(number) for number in range(len(glob.glob("/dev/nvidia[0-9]*")))]
     return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
-
-
-def uses_gpus() -> bool:
-    """Whether JAX would look for GPUs: JAX_PLATFORMS admits them, and a plugin for them is installed."""
-    platforms = os.environ.get("JAX_PLATFORMS") or "cuda"
-    return bool({"cuda", "gpu"} & {*platforms.split(",")}) and importlib.util.find_spec("jax_plugins") is not None
 
 
 def gpu_environment(process_id: int, num_processes: int) -> dict[str, str]:
@@ -170,10 +165,7 @@ def gpu_environment(process_id: int, num_processes: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def bind_cores(process_id: int, num_processes: int):
-    """Processes started in this block get their share of the cores, unless GPUs compute.
-
-    XLA starts a thread for each core that it sees.
-    """
+    """Processes started here see their share of the cores, for which XLA starts threads, unless GPUs compute."""
     cores = [] if list_gpus() or not hasattr(os, "sched_setaffinity") else sorted(os.sched_getaffinity(0))
     if len(cores) >= num_processes:
         os.sched_setaffinity(0, slice_share(cores, process_id, num_processes))

@@ -108,28 +108,18 @@ def describe_failure(error: Exception) -> tuple[int, str]:
 
 
 def check_devices(expected_processes: int, expected_devices: int) -> None:
-    """Prints the devices of a run that has several processes or expectations.
-
-    Raises ConfigError if the number of processes, or of devices in all processes, is not as expected; 0: any number.
-    """
+    """Prints the devices of such a run. Raises ConfigError for other numbers than those expected; 0: any number."""
     from mlm.training.step import parallel
 
     found = parallel.describe_devices()
+    num_processes, num_devices = found["processes"], found["devices"]
     summary = (
-        f"{format_count(found['processes'], 'process', 'processes')}, "
-        f"{format_count(found['devices'] // found['processes'], 'device')} here, {found['devices']:,} in all "
-        f"({found['device']})"
+        f"{num_processes:,} process{'es' * (num_processes > 1)}, {num_devices // num_processes:,} "
+        f"device{'s' * (num_devices != num_processes)} here, {num_devices:,} in all ({found['device']})"
     )
     if parallel.is_primary() and (parallel.is_multiprocess() or expected_processes or expected_devices):
         print(summary, flush=True)
-    for flag, expected, count in (
-        ("--expect_processes", expected_processes, found["processes"]),
-        ("--expect_devices", expected_devices, found["devices"]),
-    ):
+    expectations = ("processes", expected_processes, num_processes), ("devices", expected_devices, num_devices)
+    for name, expected, count in expectations:
         if expected not in (0, count):
-            raise errors.ConfigError(f"{flag} = {expected:,}, but the run has {count:,}: {summary}")
-
-
-def format_count(count: int, singular: str, plural: str = "") -> str:
-    """A number with its noun, in singular or plural."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+            raise errors.ConfigError(f"--expect_{name} = {expected:,}, but the run has {count:,}: {summary}")

@@ -34,13 +34,9 @@ class LocalLaunch(NamedTuple):
 
 def check_gpus(launch: LocalLaunch) -> None:
     """Raises ConfigError if the GPUs of this host do not divide among the processes."""
-    count = len(list_gpus())
-    errors.require(
-        count % launch.num_processes == 0,
-        "--local_processes",
-        launch.num_processes,
-        f"a divisor of {count}, the number of GPUs here",
-    )
+    count, num_processes = len(list_gpus()), launch.num_processes
+    expected = f"a divisor of {count}, the number of GPUs here"
+    errors.require(count % num_processes == 0, "--local_processes", num_processes, expected)
 
 
 def run_on_host(arguments: Sequence[str]) -> int:

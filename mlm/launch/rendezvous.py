@@ -44,31 +44,17 @@ def check_config(config: RendezvousConfig) -> None:
         for flag, value, default in (("--processes", config.num_processes, 1), ("--process", config.process_id, 0)):
             errors.require(value == default, flag, value, "no such flag without --coordinator=HOST:PORT")
         return
-    errors.require(
-        not config.distributed,
-        "--coordinator",
-        config.coordinator,
-        "none with --distributed, where the cluster provides it",
-    )
-    errors.require(
-        config.process_id < config.num_processes,
-        "--process",
-        config.process_id,
-        f"less than --processes = {config.num_processes}, counted from 0",
-    )
-    host, colon, port = config.coordinator.rpartition(":")
-    errors.require(
-        bool(colon and host.strip("[]")) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16,
-        "--coordinator",
-        config.coordinator,
-        "HOST:PORT, a port from 1 to 65535",
-    )
+    field, address = "--coordinator", config.coordinator
+    errors.require(not config.distributed, field, address, "none with --distributed, where the cluster provides it")
+    expected = f"less than --processes = {config.num_processes}, counted from 0"
+    errors.require(config.process_id < config.num_processes, "--process", config.process_id, expected)
+    host, colon, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 2**16
+    errors.require(bool(colon and host.strip("[]")) and is_port, field, address, "HOST:PORT, a port from 1 to 65535")
     try:
         socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except OSError as error:
-        errors.require(
-            False, "--coordinator", config.coordinator, f"a host whose address can be found ({error.strerror})"
-        )
+        errors.require(False, field, address, f"a host whose address can be found ({error.strerror})")
 
 
 def join_processes(config: RendezvousConfig) -> None:
@@ -79,28 +65,24 @@ def join_processes(config: RendezvousConfig) -> None:
     """
     if not config.is_multiprocess:
         return
-    if config.coordinator:
-        arguments = {
-            "coordinator_address": config.coordinator,
-            "num_processes": config.num_processes,
-            "process_id": config.process_id,
-        }
-        if config.coordinator.rpartition(":")[0] in LOOPBACK_HOSTS:  # else it listens to all networks
-            arguments["coordinator_bind_address"] = config.coordinator
-        expected = f"--coordinator = {config.coordinator!r}: expected all {config.num_processes} processes to join"
+    arguments = {}
+    expected = (
+        "--distributed: expected a cluster whose environment describes the processes to JAX, as TPU pods and SLURM do, "
+        "else --coordinator=HOST:PORT"
+    )
+    if address := config.coordinator:
+        arguments = {"coordinator_address": address, "num_processes": config.num_processes}
+        arguments["process_id"] = config.process_id
+        if address.rpartition(":")[0] in LOOPBACK_HOSTS:  # else it listens to all networks
+            arguments["coordinator_bind_address"] = address
+        expected = f"--coordinator = {address!r}: expected all {config.num_processes} processes to join"
         print(
-            f"process {config.process_id} of {config.num_processes} waits at {config.coordinator} for the others, for "
-            f"up to {config.timeout_seconds} s (--join_timeout)",
+            f"process {config.process_id} of {config.num_processes} waits at {address} for the others, for up to "
+            f"{config.timeout_seconds} s (--join_timeout)",
             flush=True,
         )
-    else:
-        arguments = {}
-        expected = (
-            "--distributed: expected a cluster whose environment describes the processes to JAX, as TPU pods and SLURM "
-            "do, else --coordinator=HOST:PORT"
-        )
-    if config.coordinator and config.process_id == 0:
-        require_free_port(config.coordinator)
+        if config.process_id == 0:
+            require_free_port(address)
     import jax
 
     heartbeat.send_end(heartbeat.LAST_WORDS, 2, f"{expected} within {config.timeout_seconds} s (--join_timeout)")

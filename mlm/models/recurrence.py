@@ -10,7 +10,7 @@ Letters in array names: L tokens, B examples, H units, G = gates * H. Tuples hol
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -1,11 +1,11 @@
 """A page of trained models side by side, for a talk or a class: fillings, attention, and similar texts and words."""
 
 import asyncio
-import dataclasses
 import logging
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -33,23 +33,15 @@ FRAME_POLICY = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class ServeOptions:
-    """Options of `mlm serve`.
+class ServeOptions(NamedTuple):
+    """The address of `mlm serve`."""
 
-    Attributes:
-        host: The address to listen on; 0.0.0.0 admits other machines.
-        port: The port to listen on, 0 to 65535; 0: any free port.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
+    host: str = "127.0.0.1"  # 0.0.0.0 admits other machines
+    port: int = 8000  # 0: any free port
 
 
 class ModelServer:
-    """The response of each address. It computes one request at a time: programs are compiled once, and memory is that
-    of one request.
-    """
+    """The response of each address, one at a time: programs are compiled once, and memory is that of one request."""
 
     def __init__(self, model_panels: Sequence[panels.ModelPanel], example: str = ""):
         self.panels, self.example = model_panels, example
@@ -60,8 +52,8 @@ class ModelServer:
         """Returns the addresses."""
         return [
             Route("/", self.send_page),
-            Route("/serve.css", self.send_style),
-            Route("/serve.js", self.send_script),
+            Route("/serve.css", lambda request: Response(serve.render_css(), media_type="text/css")),
+            Route("/serve.js", lambda request: Response(serve.read_js(), media_type="text/javascript")),
             Route("/ask", self.send_answer, methods=["POST"]),
             Route("/attention", self.send_attention),
         ]
@@ -74,14 +66,6 @@ class ModelServer:
         ]
         html = serve.render_html(columns, self.example, panels.MAX_TEXT, bool(self.panels[0].lines))
         return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY})
-
-    async def send_style(self, request: Request) -> Response:
-        """Returns the page's style sheet."""
-        return Response(serve.render_css(), media_type="text/css")
-
-    async def send_script(self, request: Request) -> Response:
-        """Returns the page's script."""
-        return Response(serve.read_js(), media_type="text/javascript")
 
     async def send_answer(self, request: Request) -> Response:
         """Returns {"answer": ...} to the JSON value of a POST, as `compute_answer` computes it."""
@@ -111,10 +95,7 @@ class ModelServer:
         return HTMLResponse(html, status, {"Content-Security-Policy": FRAME_POLICY})
 
     async def compute_answer(self, value):
-        """A panel's answer to the request in a JSON value, computed while no other request is.
-
-        Raises ConfigError for a bad request, HTTPException if too many wait.
-        """
+        """A panel's answer to a JSON value, alone. Raises ConfigError for a bad one, HTTPException if too many wait."""
         request = panels.parse_request(value, len(self.panels))
         if self.num_waiting == MAX_WAITING:
             raise HTTPException(429, "too many requests at once; try again")

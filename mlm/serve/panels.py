@@ -2,15 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+
+from mlm.base import errors, text_files
 from mlm.base.special import NUM_SPECIAL
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from mlm.inference.language_model import LanguageModel
-    from mlm.inference.neighbors import WordStates
+from mlm.inference import attention_maps, batching, neighbors, prediction
+from mlm.inference.language_model import LanguageModel
+from mlm.inference.similarity import l2_normalize
+from mlm.report.pages import attention
 
 MAX_TEXT = 1000  # characters of a text
 MAX_MASKS = 8  # [MASK] in a text
@@ -24,11 +25,11 @@ class ModelPanel(NamedTuple):
     """A model, and its states of the lines of --file. unsupported: why it does not support a task, by task."""
 
     name: str
-    model: "LanguageModel"
+    model: LanguageModel
     unsupported: dict[str, str]
     lines: Mapping[int, str]  # by their numbers in the file, from 1
-    unit_OxD: "np.ndarray | None" = None
-    words: "WordStates | None" = None
+    unit_OxD: np.ndarray | None = None
+    words: neighbors.WordStates | None = None
 
 
 class PanelRequest(NamedTuple):
@@ -43,37 +44,27 @@ class PanelRequest(NamedTuple):
 
 def parse_request(value, num_panels: int) -> PanelRequest:
     """A request from a JSON value. Raises ConfigError for a value that is no request, or too large."""
-    from mlm.base import errors
-    from mlm.inference import batching
-
     errors.require(isinstance(value, dict), "request", value, "an object")
     for name, field in value.items():
         errors.require_one_of("request", name, PanelRequest._fields)
         kind = int if name in ("run", "which") else str
         errors.require(type(field) is kind, name, field, "a number" if kind is int else "a text")
-    missing = [name for name in PanelRequest._fields if name not in value and name not in PanelRequest._field_defaults]
+    missing = [name for name in PanelRequest._fields if name not in {**value, **PanelRequest._field_defaults}]
     errors.require(not missing, "request", list(value), f"{', '.join(missing)}, too")
     request = PanelRequest(**value)
     errors.require_number("run", request.run, 0, num_panels - 1)
     errors.require_one_of("what", request.what, list(PANEL_TASKS))
     for text in (request.text, request.word):
         errors.require(len(text) <= MAX_TEXT, "text", text, f"at most {MAX_TEXT} characters")
-        has_surrogates = any(0xD800 <= ord(character) < 0xE000 for character in text)
-        errors.require(not has_surrogates, "text", text, "whole characters")
-    errors.require(bool(request.text.strip()), "text", request.text, "a text")
-    errors.require(
-        request.text.count(batching.MASK_TOKEN) <= MAX_MASKS,
-        "text",
-        request.text,
-        f"at most {MAX_MASKS} {batching.MASK_TOKEN}",
-    )
+        errors.require(not text_files.SURROGATE.search(text), "text", text, "whole characters")
+    text, mask = request.text, batching.MASK_TOKEN
+    errors.require(bool(text.strip()), "text", text, "a text")
+    errors.require(text.count(mask) <= MAX_MASKS, "text", text, f"at most {MAX_MASKS} {mask}")
     return request
 
 
 def answer_request(panel: ModelPanel, request: PanelRequest):
     """The model's answer, for JSON. Raises ConfigError for a task that it does not support."""
-    from mlm.base import errors
-
     if request.what in panel.unsupported:
         raise errors.ConfigError(f"{request.what}: {panel.unsupported[request.what]}")
     return PANEL_TASKS[request.what](panel, request)
@@ -87,8 +78,6 @@ def fill_mask(panel: ModelPanel, request: PanelRequest) -> list:
 
 def predict(panel: ModelPanel, request: PanelRequest) -> list:
     """The labels that a fine-tuned model predicts for the request's text."""
-    from mlm.inference import prediction
-
     model, text = panel.model, request.text
     if prediction.labels_words(model.config):
         words = text.split()
@@ -100,11 +89,6 @@ def predict(panel: ModelPanel, request: PanelRequest) -> list:
 
 def find_similar_lines(panel: ModelPanel, request: PanelRequest) -> dict:
     """The lines most similar to the text, and the text's words. The model itself fills in [MASK] first."""
-    import numpy as np
-
-    from mlm.inference import neighbors
-    from mlm.inference.similarity import l2_normalize
-
     model, text, lines = panel.model, fill_masks(panel, request.text), list(panel.lines.items())
     cosine_O = panel.unit_OxD @ l2_normalize(model.encode(text))
     near = [
@@ -120,39 +104,28 @@ def find_similar_lines(panel: ModelPanel, request: PanelRequest) -> dict:
 
 def find_similar_words(panel: ModelPanel, request: PanelRequest) -> dict:
     """The words of the lines that are most similar to a word of the text, each with the text before and after it."""
-    from mlm.inference import neighbors
-
     assert panel.words is not None
     model, text = panel.model, fill_masks(panel, request.text)
     one, numbers = neighbors.locate_word(model, text, request.word, request.which), list(panel.lines)
-    near = neighbors.rank_neighbors(
-        neighbors.compute_word_state(model, text, one), panel.words, list(panel.lines.values()), TOP_K
-    )
-    return {
-        "text": text,
-        "near": [
-            {
-                "line": numbers[of.line],
-                "cosine": of.cosine,
-                "word": of.word,
-                "before": of.text[: of.start],
-                "after": of.text[of.start + len(of.word) :],
-            }
-            for of in near
-        ],
-    }
+    state = neighbors.compute_word_state(model, text, one)
+    near = [
+        {
+            "line": numbers[other.line],
+            "cosine": other.cosine,
+            "word": other.word,
+            "before": other.text[: other.start],
+            "after": other.text[other.start + len(other.word) :],
+        }
+        for other in neighbors.rank_neighbors(state, panel.words, list(panel.lines.values()), TOP_K)
+    ]
+    return {"text": text, "near": near}
 
 
 def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
     """The attention page, as HTML."""
-    from mlm.base import errors
-    from mlm.inference import attention_maps, batching
-    from mlm.report.pages import attention
-
     size = len(batching.encode_text(panel.model.tokenizer, request.text, allow_mask=True))
-    errors.require(
-        size <= MAX_TOKENS, "text", request.text, f"at most {MAX_TOKENS} tokens, not {size}, to show attention"
-    )
+    expected = f"at most {MAX_TOKENS} tokens, not {size}, to show attention"
+    errors.require(size <= MAX_TOKENS, "text", request.text, expected)
     maps = attention_maps.compute_attention_maps(panel.model, request.text)
     return attention.render_page(panel.name, request.text, *maps)
 
@@ -168,19 +141,13 @@ PANEL_TASKS: dict[str, Callable] = {
 
 def fill_masks(panel: ModelPanel, text: str) -> str:
     """The text with the likeliest token for each [MASK], filled in from left to right."""
-    from mlm.inference import batching
-
     for _ in range(text.count(batching.MASK_TOKEN)):
         text = answer_request(panel, PanelRequest(0, "fill_mask", text))[0][0]["text"]
     return text
 
 
-def prepare_panel(name: str, model: "LanguageModel", lines: Mapping[int, str]) -> ModelPanel:
+def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> ModelPanel:
     """The panel of a model. Every task runs once, for two lengths, to compile its programs."""
-    from mlm.base import errors
-    from mlm.inference import batching, neighbors
-    from mlm.inference.similarity import l2_normalize
-
     panel = ModelPanel(name, model, {}, lines)
     if texts := list(lines.values()):
         panel = panel._replace(
@@ -201,7 +168,7 @@ def prepare_panel(name: str, model: "LanguageModel", lines: Mapping[int, str]) -
     return panel
 
 
-def describe_model(model: "LanguageModel") -> str:
+def describe_model(model: LanguageModel) -> str:
     """A model in one line: architecture, size, objective, vocabulary."""
     cfg = model.config
     name, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
@@ -213,17 +180,13 @@ def describe_model(model: "LanguageModel") -> str:
     )
 
 
-def _takes_pairs(model: "LanguageModel") -> bool:
+def _takes_pairs(model: LanguageModel) -> bool:
     """Whether the model reads pairs of texts alone."""
-    from mlm.inference import prediction
-
     return prediction.get_text_counts(model.config) == (2,)
 
 
 def choose_example(all_panels: Sequence[ModelPanel]) -> str:
     """A text with [MASK], of words known to the first model that fills in masks: a line of --file, or one it writes."""
-    from mlm.inference import batching, neighbors
-
     panel = next((one for one in all_panels if "fill_mask" not in one.unsupported), None)
     if panel is None:
         return next(iter(all_panels[0].lines.values()), "")
@@ -237,8 +200,6 @@ def choose_example(all_panels: Sequence[ModelPanel]) -> str:
 
 def write_example(panel: ModelPanel) -> str:
     """A text that a model writes from masks alone: at each place the likeliest word that the text does not have yet."""
-    from mlm.inference import batching
-
     text = " ".join([batching.MASK_TOKEN] * EXAMPLE_WORDS)
     for _ in range(EXAMPLE_WORDS):
         best = answer_request(panel, PanelRequest(0, "fill_mask", text))[0]

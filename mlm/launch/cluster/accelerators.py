@@ -1,7 +1,7 @@
 """Accelerators by the names under which one orders them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mlm.base import errors
@@ -38,111 +38,69 @@ class Accelerator(NamedTuple):
 
 
 TPU = "cloud.google.com/tpu/docs"
-H100, H200 = "NVIDIA H100 datasheet: SXM, half", "NVIDIA H200 datasheet: SXM, half"
-B200 = "NVIDIA HGX B200 datasheet: an eighth of its BF16, half"
-SPARSE = "of its speed with sparsity"
-# Speeds of GPUs: memory and NVLink by those datasheets, the latter half of both ways together; the network by the DGX
-# systems' datasheets: one adapter a GPU, of 200 Gbit/s with A100 and of 400 with the others.
+# Bytes of memory, and bandwidths as of an Accelerator. GPUs: memory and NVLink by their datasheets, the latter half of
+# both ways together; the network by the DGX systems' datasheets: one adapter a GPU, of 200 Gbit/s with A100 and of 400
+# with the others.
 GPUS = {
-    name: gpu._replace(bandwidth=bandwidth, link_bandwidth=links, network_bandwidth=network)
-    for name, gpu, bandwidth, links, network in (
+    name: Accelerator(PEAK_FLOPS[name], memory, 1, f"NVIDIA {source}", 1, None, 1, bandwidth, links, network)
+    for name, memory, bandwidth, links, network, source in (
+        ("A100", 80e9, 2039e9, 300e9, 25e9, "A100 datasheet: 80 GB SXM, without sparsity"),
+        ("H100", 80e9, 3352e9, 450e9, 50e9, "H100 datasheet: SXM, half of its speed with sparsity"),
+        ("H200", 141e9, 4800e9, 450e9, 50e9, "H200 datasheet: SXM, half of its speed with sparsity"),
         (
-            "A100",
-            Accelerator(PEAK_FLOPS["A100"], 80e9, 1, "NVIDIA A100 datasheet: 80 GB SXM, without sparsity"),
-            2039e9,
-            300e9,
-            25e9,
+            "B200",
+            180e9,
+            8000e9,
+            900e9,
+            50e9,
+            "HGX B200 datasheet: an eighth of its BF16, half of its speed with sparsity",
         ),
-        ("H100", Accelerator(PEAK_FLOPS["H100"], 80e9, 1, f"{H100} {SPARSE}"), 3352e9, 450e9, 50e9),
-        ("H200", Accelerator(PEAK_FLOPS["H200"], 141e9, 1, f"{H200} {SPARSE}"), 4800e9, 450e9, 50e9),
-        ("B200", Accelerator(PEAK_FLOPS["B200"], 180e9, 1, f"{B200} {SPARSE}"), 8000e9, 900e9, 50e9),
     )
 }
-# Of a TPU chip: dense bfloat16, memory, and the bandwidths of an Accelerator, by cloud.google.com/tpu/docs/NAME; where
-# that page names a link's two ways together, half of it. Links of v4: Jouppi et al. 2023 (arXiv 2304.01433), six of
-# 50 GB/s; its network: Austin et al. 2025 (How to Scale Your Model, table of TPUs).
-TPU_CHIPS = {
-    "v4": {
-        "flops": PEAK_FLOPS["v4"],
-        "memory": 32 * 2**30,
-        "bandwidth": 1200e9,
-        "link_bandwidth": 300e9,
-        "network_bandwidth": 6.25e9,
-    },
-    "v5e": {
-        "flops": PEAK_FLOPS["v5e"],
-        "memory": 16e9,
-        "bandwidth": 800e9,
-        "link_bandwidth": 200e9,
-        "network_bandwidth": 3.125e9,
-    },
-    "v5p": {
-        "flops": PEAK_FLOPS["v5p"],
-        "memory": 95e9,
-        "bandwidth": 2765e9,
-        "link_bandwidth": 600e9,
-        "network_bandwidth": 6.25e9,
-    },
-    "v6e": {
-        "flops": PEAK_FLOPS["v6e"],
-        "memory": 32e9,
-        "bandwidth": 1638e9,
-        "link_bandwidth": 400e9,
-        "network_bandwidth": 12.5e9,
-    },
-    "tpu7x": {
-        "flops": 2 * PEAK_FLOPS["tpu7x"],
-        "memory": 192 * 2**30,
-        "bandwidth": 7380e9,
-        "link_bandwidth": 600e9,
-        "network_bandwidth": 12.5e9,
-    },
+# Of a TPU chip, by cloud.google.com/tpu/docs/NAME; where that page names a link's two ways together, half of it. Links
+# of v4: Jouppi et al. 2023 (arXiv 2304.01433), six of 50 GB/s; its network: Austin et al. 2025 (How to Scale Your
+# Model, table of TPUs).
+TPU_CHIPS = {  # dense bfloat16 FLOP/s, memory, bandwidth, link_bandwidth, network_bandwidth
+    "v4": (PEAK_FLOPS["v4"], 32 * 2**30, 1200e9, 300e9, 6.25e9),
+    "v5e": (PEAK_FLOPS["v5e"], 16e9, 800e9, 200e9, 3.125e9),
+    "v5p": (PEAK_FLOPS["v5p"], 95e9, 2765e9, 600e9, 6.25e9),
+    "v6e": (PEAK_FLOPS["v6e"], 32e9, 1638e9, 400e9, 12.5e9),
+    "tpu7x": (2 * PEAK_FLOPS["tpu7x"], 192 * 2**30, 7380e9, 600e9, 12.5e9),
 }
 GPUS_PER_HOST = 8
 CUBE_TOPOLOGIES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
 SQUARE_TOPOLOGIES = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 
 
-def make_cube_slices(
-    name: str, gke_accelerator: str, runtime_version: str, devices_per_chip: int = 1
+def make_slices(
+    name: str, gke_accelerator: str, runtime_version: str, prefix: str = "", devices_per_chip: int = 1
 ) -> dict[str, Accelerator]:
-    """Slices, by name, of a TPU that is named by its TensorCores: two per chip, four chips per host."""
-    device: Mapping[str, float] = {key: value / devices_per_chip for key, value in TPU_CHIPS[name].items()}
-    return {
-        f"{name}-{2 * num_chips}": Accelerator(
-            num_chips=num_chips,
-            source=f"{TPU}/{name}: {2 * num_chips} TensorCores, two a chip",
-            num_hosts=num_chips // 4,
-            tpu=TpuSlice(f"{name}-{2 * num_chips}", runtime_version, gke_accelerator, topology),
-            devices_per_chip=devices_per_chip,
-            **device,
-        )
-        for num_chips, topology in CUBE_TOPOLOGIES.items()
-    }
+    """Slices of a TPU by name.
 
-
-def make_square_slices(name: str, gke_accelerator: str, runtime_version: str, prefix: str) -> dict[str, Accelerator]:
-    """Slices, by name, of a TPU that is named by its chips: up to eight in one host, else four per host."""
-    return {
-        f"{name}-{num_chips}": Accelerator(
-            num_chips=num_chips,
-            source=f"{TPU}/{name}",
-            num_hosts=num_chips // 4 if num_chips > 8 else 1,
-            tpu=TpuSlice(f"{prefix}-{num_chips}", runtime_version, gke_accelerator, topology),
-            **TPU_CHIPS[name],
+    prefix: of gcloud's names, for a TPU that is named by its chips: up to eight in one host, else four a host. "": it
+    is named by its TensorCores, two a chip, four chips a host.
+    """
+    flops, memory, *bandwidths = (value / devices_per_chip for value in TPU_CHIPS[name])
+    slices = {}
+    for num_chips, topology in (SQUARE_TOPOLOGIES if prefix else CUBE_TOPOLOGIES).items():
+        size = num_chips if prefix else 2 * num_chips
+        source = f"{TPU}/{name}" if prefix else f"{TPU}/{name}: {size} TensorCores, two a chip"
+        num_hosts = 1 if prefix and num_chips <= 8 else num_chips // 4
+        tpu = TpuSlice(f"{prefix or name}-{size}", runtime_version, gke_accelerator, topology)
+        slices[f"{name}-{size}"] = Accelerator(
+            flops, memory, num_chips, source, num_hosts, tpu, devices_per_chip, *bandwidths
         )
-        for num_chips, topology in SQUARE_TOPOLOGIES.items()
-    }
+    return slices
 
 
 ACCELERATORS = {
     **GPUS,
     **{f"{name}-{GPUS_PER_HOST}": gpu._replace(num_chips=GPUS_PER_HOST) for name, gpu in GPUS.items()},
-    **make_cube_slices("v4", "tpu-v4-podslice", "tpu-ubuntu2204-base"),
-    **make_square_slices("v5e", "tpu-v5-lite-podslice", "v2-alpha-tpuv5-lite", "v5litepod"),
-    **make_cube_slices("v5p", "tpu-v5p-slice", "v2-alpha-tpuv5"),
-    **make_square_slices("v6e", "tpu-v6e-slice", "v2-alpha-tpuv6e", "v6e"),
-    **make_cube_slices("tpu7x", "tpu7x", "", devices_per_chip=2),
+    **make_slices("v4", "tpu-v4-podslice", "tpu-ubuntu2204-base"),
+    **make_slices("v5e", "tpu-v5-lite-podslice", "v2-alpha-tpuv5-lite", "v5litepod"),
+    **make_slices("v5p", "tpu-v5p-slice", "v2-alpha-tpuv5"),
+    **make_slices("v6e", "tpu-v6e-slice", "v2-alpha-tpuv6e", "v6e"),
+    **make_slices("tpu7x", "tpu7x", "", devices_per_chip=2),
 }
 
 
@@ -168,9 +126,7 @@ def find_accelerator(field: str, text: str, others: Sequence[str] = ()) -> str:
 
 
 def split_count(text: str) -> tuple[int, str]:
-    """How many accelerators a text asks for, and the text of one: 2xv5e-16 are two slices, H200:64 eight hosts of eight
-    GPUs, and H200:2 two GPUs of one.
-    """
+    """The number and the text of one: 2xv5e-16 are two slices, H200:64 eight hosts of eight, H200:2 two of one host."""
     if count := re.fullmatch(r"([1-9]\d*)x(?=[a-zA-Z])(.+)", text):
         return int(count[1]), count[2]
     generation, _, size = text.partition(":")

@@ -1,11 +1,13 @@
 """The interface of the clusters: what a job is, and what every kind of cluster can do with it."""
 
+import contextlib
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mlm.base import errors
 from mlm.launch.cluster.accelerators import GPUS
@@ -50,25 +52,42 @@ SETUP_OPTION = ClusterOption(
 )
 
 
-class Cluster(NamedTuple):
-    """A kind of cluster: an entry of CLUSTERS (registry.py).
+class Cluster(Protocol):
+    """A kind of cluster: a module of this package with these names, and an entry of CLUSTERS (registry.py).
 
-    A job is identified by the path of its file, FOLDER/NAME/`filename`, which is recorded before it is submitted: a
-    process that is killed while it submits loses no job.
+    A job is identified by the path of its file, FOLDER/NAME/FILE, which is recorded before it is submitted: a process
+    that is killed while it submits loses no job.
     """
 
-    filename: str  # of a job's file
-    check_tools: Callable[[], None]  # raises ConfigError if nothing can be submitted from here
-    check_job: Callable[[Job], None]  # raises ConfigError for a job that it cannot start
-    render_script: Callable[[Job], str]  # the file that starts the job, complete and readable
-    submit_job: Callable[[Job, Path], str]  # given the file's path; returns the cluster's name for the job
-    query_states: Callable[[Sequence[Path]], dict[Path, dict[int, str]]]
-    # {path: {index of a command: "queued" | "running"}}; without commands that have ended
-    cancel_jobs: Callable[[Sequence[Path]], None]  # runs get SIGTERM, and save; ignores jobs that have ended
-    format_submission: Callable[[Job, Path], str]  # the shell line of `submit_job`
-    options: Mapping[str, ClusterOption] = NO_OPTIONS
-    table_options: Mapping[str, str] = NO_OPTIONS
+    FILE: str
+    OPTIONS: Mapping[str, ClusterOption]
+    TABLE_OPTIONS: Mapping[str, str]
     # {option: the one whose value it has in the job of the table, which needs no accelerator; "": its default}
+
+    def check_tools(self) -> None:
+        """Raises ConfigError if nothing can be submitted from here."""
+
+    def check_job(self, job: Job) -> None:
+        """Raises ConfigError for a job that it cannot start."""
+
+    def render_script(self, job: Job) -> str:
+        """The file that starts the job, complete and readable."""
+        ...
+
+    def submit_job(self, job: Job, path: Path) -> str:
+        """Submits a job, given its file's path; returns the cluster's name for it."""
+        ...
+
+    def query_states(self, paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
+        """{file: {index of a command: "queued" | "running"}}, without commands that have ended."""
+        ...
+
+    def cancel_jobs(self, paths: Sequence[Path]) -> None:
+        """Sends runs SIGTERM, upon which they save; ignores jobs that have ended."""
+
+    def format_submission(self, job: Job, path: Path) -> str:
+        """The shell line of `submit_job`."""
+        ...
 
 
 def job_environment(job: Job) -> dict[str, str]:
@@ -85,9 +104,8 @@ def render_setup(job: Job) -> str:
 def parse_pairs(option: str, text: str) -> dict[str, str]:
     """The values by name of an option's NAME=VALUE,NAME=VALUE."""
     parts = [word.partition("=") for word in text.split(",") if word]
-    errors.require(
-        all(name and equals for name, equals, _ in parts), f"--option={option}", text, "NAME=VALUE,NAME=VALUE"
-    )
+    is_pairs = all(name and equals for name, equals, _ in parts)
+    errors.require(is_pairs, f"--option={option}", text, "NAME=VALUE,NAME=VALUE")
     return {name: value for name, _, value in parts}
 
 
@@ -120,9 +138,8 @@ def log_path(path: Path, index: int) -> Path:
 
 def check_job(job: Job) -> None:
     """Raises ConfigError for a job that no kind of cluster accepts."""
-    errors.require(
-        JOB_NAME.fullmatch(job.name) is not None, "a job's name", job.name, "at most 40 letters of a to z, digits and -"
-    )
+    is_name = JOB_NAME.fullmatch(job.name) is not None
+    errors.require(is_name, "a job's name", job.name, "at most 40 letters of a to z, digits and -")
     errors.require_number("--hours", job.hours, 0.05, 24 * 365)
     for path in (job.folder, job.code_folder, job.submit_folder):
         errors.require(str(path).isprintable(), "a job's folder", str(path), "a path that can be printed")
@@ -130,24 +147,46 @@ def check_job(job: Job) -> None:
         errors.require(value.isprintable(), f"--option={name}", value, "text in one line")
 
 
+def check_hosts(job: Job, num_hosts: int) -> None:
+    """Raises ConfigError unless a job has so many hosts, those of its accelerator, or a multiple of them."""
+    expected = f"{num_hosts}, the hosts of a {job.accelerator}, or a multiple for several slices"
+    errors.require(job.num_hosts % num_hosts == 0, "--hosts", job.num_hosts, expected)
+
+
+def split_flags(job: Job, name: str, dashes: str = "--") -> list[str]:
+    """The flags of a tool in an option. Raises ConfigError for text that is no list of flags."""
+    with contextlib.suppress(ValueError):  # an open quotation mark
+        words = shlex.split(job.options[name])
+        if all(word.startswith(dashes) for word in words):
+            return words
+    raise errors.ConfigError(
+        f"--option={name} = {job.options[name]!r}: expected flags, each as --name=value, separated by spaces"
+    )
+
+
+def call_tool(words: Sequence[str], shown: int = 2) -> str:
+    """The output of a cluster's command. Raises ConfigError, which names its first words, if it fails."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()[-1:]  # those before it are a library's
+        reason = errors.first_line(Exception(*lines))
+        raise errors.ConfigError(f"{shlex.join(words[:shown])} failed: {reason}")
+    return done.stdout
+
+
 def check_count(job: Job, name: str, low: int) -> None:
     """Raises ConfigError unless an option is a whole number, in ASCII digits, of at least `low`."""
     text = job.options[name]
-    errors.require(
-        text.isascii() and text.isdecimal() and int(text) >= low,
-        f"--option={name}",
-        text,
-        f"a whole number of at least {low}",
-    )
+    is_count = text.isascii() and text.isdecimal() and int(text) >= low
+    errors.require(is_count, f"--option={name}", text, f"a whole number of at least {low}")
 
 
 def choose_table_options(cluster: Cluster, values: Mapping[str, str]) -> dict[str, str]:
     """The options of the job that makes the table of runs on an accelerator."""
-    changes = {
-        name: values[other] if other else cluster.options[name].default or ""
-        for name, other in cluster.table_options.items()
+    return {**values} | {
+        name: values[other] if other else cluster.OPTIONS[name].default or ""
+        for name, other in cluster.TABLE_OPTIONS.items()
     }
-    return {**values, **changes}
 
 
 def parse_options(known: Mapping[str, ClusterOption], words: Sequence[str]) -> dict[str, str]:

@@ -18,9 +18,9 @@ from pathlib import Path
 from mlm.base import errors
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.launch.cluster.job import Cluster, ClusterOption, Job
+from mlm.launch.cluster.job import ClusterOption, Job
 
-FILE = "jobsets.yaml"
+FILE: str = "jobsets.yaml"
 LABEL = "mlm-job"  # a job's name, on each of its JobSets
 COMMANDS = "mlm-commands"  # annotation: the indices of a JobSet's commands
 PORT, PORTS = 9876, 1000  # of process 0; each command has its own, so that it does not meet the one before it
@@ -50,7 +50,7 @@ done
 kubectl patch --filename="$4" --type=merge --patch='{"spec": {"suspend": false}}'
 """
 TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
-OPTIONS = {
+OPTIONS: Mapping[str, ClusterOption] = {
     "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml"),
     "namespace": ClusterOption("the namespace", "default"),
     "claim": ClusterOption("a PersistentVolumeClaim that holds the sweep's folder; none: the runs are in a bucket", ""),
@@ -71,7 +71,7 @@ OPTIONS = {
     "data": ClusterOption("folders where the pods find data besides the claim and the code, such as /data,/sets", ""),
     "restarts": ClusterOption("how often a failed command is restarted; a preempted one always is", "3"),
 }
-TABLE_OPTIONS = {"cpu": "", "memory": ""}
+TABLE_OPTIONS: Mapping[str, str] = {"cpu": "", "memory": ""}
 QUANTITY = re.compile(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?(m|k|[MGTPE]|[KMGTPE]i)?")  # of resources
 
 
@@ -86,70 +86,49 @@ def check_job(job: Job) -> None:
     jobs.check_job(job)
     options = job.options
     for name, value in options.items():
-        errors.require(
-            name in ("env", "setup") or not set(value) & set(" \"'"),
-            f"--option={name}",
-            value,
-            "text without spaces and quotes",
-        )
+        is_plain = name in ("env", "setup") or not set(value) & set(" \"'")
+        errors.require(is_plain, f"--option={name}", value, "text without spaces and quotes")
     jobs.check_count(job, "restarts", 0)
+    expected = "a quantity of Kubernetes, such as 8 or 500m for cpu, and 64Gi for memory"
     for name in ("cpu", "memory", "shm"):
-        errors.require(
-            not options[name] or QUANTITY.fullmatch(options[name]) is not None,
-            f"--option={name}",
-            options[name],
-            "a quantity of Kubernetes, such as 8 or 500m for cpu, and 64Gi for memory",
-        )
+        is_quantity = not options[name] or QUANTITY.fullmatch(options[name]) is not None
+        errors.require(is_quantity, f"--option={name}", options[name], expected)
     jobs.parse_pairs("selector", options["selector"])
     jobs.parse_variables(job)
-    in_bucket = job.runs_folder.startswith("gs://")
+    check_paths(job)
+    if job.accelerator:
+        errors.require_one_of("--accelerator", job.accelerator, list(ACCELERATORS))
+        accelerator = ACCELERATORS[job.accelerator]
+        jobs.check_hosts(job, accelerator.num_hosts)
+        is_connected = not accelerator.tpu or accelerator.num_hosts > 1 or job.num_hosts == 1
+        expected = f"1: GKE connects only slices of several hosts, and a {job.accelerator} has one"
+        errors.require(is_connected, "--hosts", job.num_hosts, expected)
+    longest = max(len(render_pod_script(job, indices, job.name).encode()) for indices in assign_commands(job))
+    expected = f"more: the script of one pod, for its part of {len(job.commands)} commands, is too long"
+    errors.require(longest < MAX_SCRIPT_BYTES, "--max_running", job.max_running, expected)
+
+
+def check_paths(job: Job) -> None:
+    """Raises ConfigError for a path that the pods do not see."""
+    options, in_bucket, field = job.options, job.runs_folder.startswith("gs://"), "--config.workdir"
     if options["claim"]:
         mount = Path(options["mount"])
         is_plain = mount.is_absolute() and ".." not in mount.parts
         errors.require(is_plain, "--option=mount", options["mount"], "an absolute path without .., with claim")
         for path in (job.code_folder, *([] if in_bucket else [job.submit_folder / job.runs_folder])):
-            errors.require(
-                is_within(path, mount), "--config.workdir", job.runs_folder, f"a folder in {mount}, which the pods see"
-            )
+            errors.require(is_within(path, mount), field, job.runs_folder, f"a folder in {mount}, which the pods see")
     else:
-        errors.require(
-            in_bucket,
-            "--config.workdir",
-            job.runs_folder,
-            "gs://..., or --option=claim=NAME: pods see no "
-            "disk of this machine, and their own disks are deleted with them",
+        expected = (
+            "gs://..., or --option=claim=NAME: pods see no disk of this machine, and their own disks are deleted with "
+            "them"
         )
+        errors.require(in_bucket, field, job.runs_folder, expected)
     visible = [name for name in ([options["mount"]] if options["claim"] else []) + options["data"].split(",") if name]
     start_folder = job.submit_folder if options["claim"] else working_dir(job)
+    expected = f"gs://..., or a path in {' or '.join([*visible, '--option=data=FOLDER,...'])}, which the pods see"
     for field, path in job.data_paths:
-        errors.require(
-            any(is_within(start_folder / path, start_folder / folder) for folder in visible),
-            field,
-            path,
-            f"gs://..., or a path in {' or '.join([*visible, '--option=data=FOLDER,...'])}, which the pods see",
-        )
-    if job.accelerator:
-        errors.require_one_of("--accelerator", job.accelerator, list(ACCELERATORS))
-        accelerator = ACCELERATORS[job.accelerator]
-        errors.require(
-            job.num_hosts % accelerator.num_hosts == 0,
-            "--hosts",
-            job.num_hosts,
-            f"{accelerator.num_hosts}, the hosts of a {job.accelerator}, or a multiple for several slices",
-        )
-        errors.require(
-            not accelerator.tpu or accelerator.num_hosts > 1 or job.num_hosts == 1,
-            "--hosts",
-            job.num_hosts,
-            f"1: GKE connects only slices of several hosts, and a {job.accelerator} has one",
-        )
-    longest = max(len(render_script(job, indices, job.name).encode()) for indices in assign_commands(job))
-    errors.require(
-        longest < MAX_SCRIPT_BYTES,
-        "--max_running",
-        job.max_running,
-        f"more: the script of one pod, for its part of {len(job.commands)} commands, is too long",
-    )
+        is_visible = any(is_within(start_folder / path, start_folder / folder) for folder in visible)
+        errors.require(is_visible, field, path, expected)
 
 
 def is_within(path: Path, folder: Path | str) -> bool:
@@ -163,7 +142,7 @@ def assign_commands(job: Job) -> list[range]:
     return [range(first, len(job.commands), num_sets) for first in range(num_sets)]
 
 
-def render_manifest(job: Job) -> str:
+def render_script(job: Job) -> str:
     """The manifest, with a YAML document for each JobSet."""
     import yaml
 
@@ -192,21 +171,35 @@ def make_jobset(job: Job, lane: int, indices: Sequence[int]) -> dict:
     queue = {"kueue.x-k8s.io/queue-name": options["queue"]} if options["queue"] and accelerator else {}
     exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     replicated_job = "slice" if tpu else "hosts"
+    pods_failed = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    interrupted = {"onExitCodes": {"containerName": "run", "operator": "In", "values": INTERRUPTED_CODES}}
     job_spec = {
         "parallelism": hosts_per_slice,
         "completions": hosts_per_slice,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": {
-            "rules": [
-                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                {
-                    "action": "FailJob",
-                    "onExitCodes": {"containerName": "run", "operator": "In", "values": INTERRUPTED_CODES},
-                },
-            ]
-        },
+        "podFailurePolicy": {"rules": [{"action": "FailJob"} | pods_failed, {"action": "FailJob"} | interrupted]},
         "template": {"spec": make_pod(job, indices, f"{name}-{replicated_job}-0-0.{name}")},
+    }
+    restart_rule = {
+        "name": "preempted",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
+    spec = {
+        "suspend": True if job.after else None,
+        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+        "coordinator": job.num_hosts > 1 and {"replicatedJob": replicated_job, "jobIndex": 0, "podIndex": 0},
+        "successPolicy": {"operator": "All"},
+        "failurePolicy": {
+            "maxRestarts": int(options["restarts"]),
+            "restartStrategy": "BlockingRecreate",
+            "rules": [restart_rule],
+        },
+        "ttlSecondsAfterFinished": TTL_SECONDS,
+        "replicatedJobs": [
+            {"name": replicated_job, "replicas": job.num_hosts // hosts_per_slice, "template": {"spec": job_spec}}
+        ],
     }
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -217,32 +210,13 @@ def make_jobset(job: Job, lane: int, indices: Sequence[int]) -> dict:
             "labels": {LABEL: job.name} | queue,
             "annotations": {COMMANDS: " ".join(map(str, indices))} | (exclusive if tpu and hosts_per_slice > 1 else {}),
         },
-        "spec": {
-            **({"suspend": True} if job.after else {}),
-            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-            **(
-                {"coordinator": {"replicatedJob": replicated_job, "jobIndex": 0, "podIndex": 0}}
-                if job.num_hosts > 1
-                else {}
-            ),
-            "successPolicy": {"operator": "All"},
-            "failurePolicy": {
-                "maxRestarts": int(options["restarts"]),
-                "restartStrategy": "BlockingRecreate",
-                "rules": [
-                    {
-                        "name": "preempted",
-                        "action": "RestartJobSetAndIgnoreMaxRestarts",
-                        "onJobFailureReasons": ["PodFailurePolicy"],
-                    }
-                ],
-            },
-            "ttlSecondsAfterFinished": TTL_SECONDS,
-            "replicatedJobs": [
-                {"name": replicated_job, "replicas": job.num_hosts // hosts_per_slice, "template": {"spec": job_spec}}
-            ],
-        },
+        "spec": drop_empty(spec),
     }
+
+
+def drop_empty(values: Mapping) -> dict:
+    """The entries that have a value."""
+    return {name: value for name, value in values.items() if value}
 
 
 def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
@@ -265,8 +239,7 @@ def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
         mounts.append({"name": "shared", "mountPath": "/dev/shm"})
     resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
     limits = {resource: accelerator.num_chips // accelerator.num_hosts} if accelerator else {}
-    requests = {name: options[name] for name in ("cpu", "memory") if options[name]}
-    resources = {**({"requests": requests} if requests else {}), **({"limits": limits} if limits else {})}
+    requests = drop_empty({name: options[name] for name in ("cpu", "memory")})
     env = {name: value for name, value in jobs.job_environment(job).items() if options["claim"] or "PYTHON" not in name}
     env |= jobs.parse_variables(job)
     container = {
@@ -274,27 +247,26 @@ def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
         "image": options["image"],
         "workingDir": str(working_dir(job)),
         "command": ["/bin/bash", "-c"],
-        "args": [render_script(job, indices, coordinator)],
-        **({"env": [{"name": name, "value": value} for name, value in env.items()]} if env else {}),
-        **({"ports": [{"containerPort": 8471}, {"containerPort": 8080}]} if tpu else {}),  # libtpu's; MEGASCALE's
-        **({"resources": resources} if resources else {}),
-        **({"volumeMounts": mounts} if mounts else {}),
+        "args": [render_pod_script(job, indices, coordinator)],
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "ports": [{"containerPort": 8471}, {"containerPort": 8080}] if tpu else [],  # libtpu's; MEGASCALE's
+        "resources": drop_empty({"requests": requests, "limits": limits}),
+        "volumeMounts": mounts,
     }
-    return {
+    tolerated = options["tolerate"].split(",") if options["tolerate"] and accelerator else []
+    pod = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if tpu else {}),  # fast between slices
-        **({"nodeSelector": nodes} if nodes else {}),
-        **(
-            {"tolerations": [{"key": key, "operator": "Exists"} for key in options["tolerate"].split(",")]}
-            if options["tolerate"] and accelerator
-            else {}
-        ),
-        **({"serviceAccountName": options["account"]} if options["account"] else {}),
-        **({"priorityClassName": options["priority"]} if options["priority"] else {}),
-        "containers": [container],
-        **({"volumes": volumes} if volumes else {}),
+        "hostNetwork": bool(tpu),  # fast between slices
+        "dnsPolicy": "ClusterFirstWithHostNet" if tpu else "",
+        "nodeSelector": nodes,
+        "tolerations": [{"key": key, "operator": "Exists"} for key in tolerated],
+        "serviceAccountName": options["account"],
+        "priorityClassName": options["priority"],
+        "containers": [drop_empty(container)],
+        "volumes": volumes,
     }
+    return drop_empty(pod)
 
 
 def working_dir(job: Job) -> Path:
@@ -304,7 +276,7 @@ def working_dir(job: Job) -> Path:
     return job.submit_folder if job.submit_folder.is_relative_to(job.options["mount"]) else job.code_folder
 
 
-def render_script(job: Job, indices: Sequence[int], coordinator: str) -> str:
+def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str:
     """The script of a pod. It gives GPUs of several hosts the coordinator's address; TPUs get theirs from GKE."""
     code_folder = str(job.code_folder) if job.options["claim"] else job.options["code"]
     needs_coordinator = job.num_hosts > 1 and not (job.accelerator and ACCELERATORS[job.accelerator].tpu)
@@ -337,8 +309,7 @@ def render_script(job: Job, indices: Sequence[int], coordinator: str) -> str:
 def submit_job(job: Job, path: Path) -> str:
     """Queues the JobSets. A job that comes after others is queued suspended; a process on this machine resumes it."""
     call_kubectl(*make_apply_words(path)[1:])
-    names = [path.parent.name for path in job.after]
-    if names:
+    if names := [path.parent.name for path in job.after]:
         with path.with_name("resume.log").open("ab") as log:
             selector = f"{LABEL} in ({','.join(names)})"
             subprocess.Popen(
@@ -359,11 +330,7 @@ def make_apply_words(path: Path) -> list[str]:
 def call_kubectl(*words: str) -> str:
     """The output of kubectl. Raises ConfigError if it is not installed, or fails."""
     check_tools()
-    done = subprocess.run(["kubectl", *words], capture_output=True, text=True, check=False)
-    if done.returncode:
-        last_line = done.stderr.strip().splitlines()[-1:]  # those before it are a library's
-        raise errors.ConfigError(f"kubectl {shlex.join(words[:2])} failed: {errors.first_line(Exception(*last_line))}")
-    return done.stdout
+    return jobs.call_tool(["kubectl", *words], shown=3)
 
 
 def job_selector(path: Path) -> list[str]:
@@ -406,17 +373,3 @@ def format_submission(job: Job, path: Path) -> str:
     """The line that queues the JobSets."""
     names = ", ".join(other.parent.name for other in job.after)
     return shlex.join(make_apply_words(path)) + (f"  # suspended until these have ended: {names}" if names else "")
-
-
-CLUSTER = Cluster(
-    FILE,
-    check_tools,
-    check_job,
-    render_manifest,
-    submit_job,
-    query_states,
-    cancel_jobs,
-    format_submission,
-    OPTIONS,
-    TABLE_OPTIONS,
-)

@@ -8,28 +8,19 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlm.base import buckets, errors, warnings_
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
-from mlm.launch.cluster.job import Cluster, ClusterOption, Job
+from mlm.launch.cluster.job import ClusterOption, Job
 
+FILE: str = "job.sh"
 WARNING_SECONDS = 120  # before the time is up: when a command is told to save
 MAX_ARRAY_SIZE = 1000  # SLURM's default of MaxArraySize
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-RUNNING = (
-    "RUNNING",
-    "CONFIGURING",
-    "SUSPENDED",
-    "STOPPED",
-    "SIGNALING",
-    "RESIZING",
-    "STAGE_OUT",
-    "COMPLETING",
-)  # the last: it was told to end, and may still save
+RUNNING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT", "COMPLETING")
 
 HEAD = """\
 #!/bin/bash
@@ -73,7 +64,7 @@ exit "$code"
 """
 
 
-OPTIONS = {
+OPTIONS: Mapping[str, ClusterOption] = {
     "partition": ClusterOption("the partition, if not SLURM's default", ""),
     "account": ClusterOption("the account that is charged, if not SLURM's default", ""),
     "cpus": ClusterOption("cores of each host for a command, if not SLURM's default", ""),
@@ -82,7 +73,7 @@ OPTIONS = {
     "table_partition": ClusterOption("the partition of the table's job, which needs no GPU, if not the default", ""),
     "table_sbatch": ClusterOption("more options of sbatch for the table's job of runs on GPUs", ""),
 }
-TABLE_OPTIONS = {"partition": "table_partition", "sbatch": "table_sbatch", "cpus": ""}
+TABLE_OPTIONS: Mapping[str, str] = {"partition": "table_partition", "sbatch": "table_sbatch", "cpus": ""}
 PRIVATE_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # of each host
 
 PYTHONPATH_SUFFIX = '"${PYTHONPATH:+:$PYTHONPATH}"'  # the user's own modules
@@ -94,25 +85,14 @@ def check_job(job: Job) -> None:
     """Raises ConfigError for a job that SLURM could not run."""
     jobs.check_job(job)
     if job.accelerator:
-        errors.require_one_of(
-            "--accelerator", job.accelerator, [name for name in ACCELERATORS if name.partition("-")[0] in GPUS]
-        )
-    errors.require(
-        len(job.commands) <= MAX_ARRAY_SIZE, "jobs", len(job.commands), f"at most {MAX_ARRAY_SIZE:,} of one array"
-    )
+        names = [name for name in ACCELERATORS if name.partition("-")[0] in GPUS]
+        errors.require_one_of("--accelerator", job.accelerator, names)
+    count, expected = len(job.commands), f"at most {MAX_ARRAY_SIZE:,} of one array"
+    errors.require(count <= MAX_ARRAY_SIZE, "jobs", count, expected)
     if job.options["cpus"]:
         jobs.check_count(job, "cpus", 1)
     for name in ("sbatch", "table_sbatch"):
-        try:
-            words = shlex.split(job.options[name])
-        except ValueError as error:
-            words = [str(error)]
-        errors.require(
-            all(word.startswith("-") for word in words),
-            f"--option={name}",
-            job.options[name],
-            "options of sbatch, each as --name=value",
-        )
+        jobs.split_flags(job, name, "-")
     own = f"each host has its own {', '.join(PRIVATE_FOLDERS)}"
     for field, path in job.data_paths:
         errors.require(not is_private(job, path), field, path, f"a path on a disk that all hosts share; {own}")
@@ -179,20 +159,14 @@ def quote_directive(word: str) -> str:
 def check_tools(command: str = "sbatch") -> None:
     """Raises ConfigError if a command of SLURM is not on PATH."""
     if shutil.which(command) is None:
-        raise errors.ConfigError(
-            f"{command} is not on PATH: run this on a machine of the SLURM cluster"
-            + ("; --dry_run shows the files here" if command == "sbatch" else "")
-        )
+        hint = "; --dry_run shows the files here" if command == "sbatch" else ""
+        raise errors.ConfigError(f"{command} is not on PATH: run this on a machine of the SLURM cluster{hint}")
 
 
 def call_slurm(*words: str) -> str:
     """The output of a SLURM command. Raises ConfigError if it is not installed, or fails."""
     check_tools(words[0])
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        message = errors.first_line(Exception(done.stderr or done.stdout))
-        raise errors.ConfigError(f"{shlex.join(words[:2])} failed: {message}")
-    return done.stdout
+    return jobs.call_tool(words)
 
 
 def submit_job(job: Job, path: Path) -> str:
@@ -221,14 +195,10 @@ def find_job_ids(paths: Sequence[Path]) -> list[str]:
 def read_queue(paths: Sequence[Path]) -> list[list[str]]:
     """For each command in the queue: the job's name, SLURM's job id, the command's index in it, its state."""
     names = [path.parent.name for path in paths]
-    lines = (
-        call_slurm(
-            "squeue", "--noheader", "--array", f"--name={','.join(names)}", "--states=all", "--format=%j|%F|%K|%T"
-        ).splitlines()
-        if names
-        else []
-    )
-    rows = [line.strip().split("|") for line in lines]
+    if not names:
+        return []
+    flags = ("--noheader", "--array", f"--name={','.join(names)}", "--states=all", "--format=%j|%F|%K|%T")
+    rows = [line.strip().split("|") for line in call_slurm("squeue", *flags).splitlines()]
     return [columns for columns in rows if columns[0] in names and columns[3] in (*QUEUED, *RUNNING)]
 
 
@@ -245,17 +215,3 @@ def cancel_jobs(paths: Sequence[Path]) -> None:
     for slurm_states, flags in ((QUEUED, ("--state=PENDING",)), (RUNNING, ("--batch", "--signal=TERM"))):
         if job_ids := sorted({columns[1] for columns in read_queue(paths) if columns[3] in slurm_states}):
             call_slurm("scancel", "--quiet", *flags, *job_ids)
-
-
-CLUSTER = Cluster(
-    "job.sh",
-    check_tools,
-    check_job,
-    render_script,
-    submit_job,
-    query_states,
-    cancel_jobs,
-    format_submission,
-    OPTIONS,
-    TABLE_OPTIONS,
-)

@@ -11,15 +11,15 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlm.base import errors
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.launch.cluster.job import Cluster, ClusterOption, Job
+from mlm.launch.cluster.job import ClusterOption, Job
 
-FILE = "tpu.sh"
+FILE: str = "tpu.sh"
 BODY = Path(__file__).with_name(FILE)
 CAPACITY = {"on-demand": [], "spot": ["--spot"], "reserved": ["--reserved"]}
 INSTALL = (
@@ -27,7 +27,8 @@ INSTALL = (
     "export PATH=$PATH:~/.local/bin && uv venv --quiet --python=3.12 .venv && "
     'uv pip install --quiet --editable ".[tpu,gs,tfds]"; }'
 )
-OPTIONS = {
+TABLE_OPTIONS: Mapping[str, str] = jobs.NO_OPTIONS
+OPTIONS: Mapping[str, ClusterOption] = {
     "zone": ClusterOption("the TPUs' zone, such as us-east5-a"),
     "project": ClusterOption("the project, if not gcloud's default", ""),
     "capacity": ClusterOption(
@@ -66,47 +67,20 @@ def check_job(job: Job) -> None:
     jobs.check_count(job, "restarts", 0)
     jobs.parse_variables(job)
     for name in ("create", "ssh"):
-        split_flags(name, options[name])
+        jobs.split_flags(job, name)
     for name in split_names(options["files"]):
         is_here = not Path(name).is_absolute() and ".." not in Path(name).parts and (job.submit_folder / name).exists()
         errors.require(is_here, "--option=files", name, f"files and folders in {job.submit_folder}, by relative paths")
-    errors.require(
-        job.runs_folder.startswith("gs://"),
-        "--config.workdir",
-        job.runs_folder,
-        "gs://BUCKET/FOLDER: a TPU's hosts do not see this machine's disks, and their own disks are deleted with them",
-    )
+    expected = "gs://BUCKET/FOLDER: a TPU's hosts do not see this machine's disks, and theirs are deleted with them"
+    errors.require(job.runs_folder.startswith("gs://"), "--config.workdir", job.runs_folder, expected)
+    expected = "gs://..., or a relative path that --option=files copies to the hosts, which do not see this disk"
     for field, path in job.data_paths:
         is_copied = any(Path(os.path.normpath(path)).is_relative_to(name) for name in split_names(options["files"]))
-        errors.require(
-            is_copied,
-            field,
-            path,
-            "gs://..., or a relative path that --option=files copies to the hosts, which do not see this disk",
-        )
+        errors.require(is_copied, field, path, expected)
     if job.accelerator:
-        errors.require_one_of(
-            "--accelerator",
-            job.accelerator,
-            [name for name, accelerator in ACCELERATORS.items() if accelerator.tpu and accelerator.tpu.runtime_version],
-        )
-        num_hosts = ACCELERATORS[job.accelerator].num_hosts
-        errors.require(
-            job.num_hosts % num_hosts == 0,
-            "--hosts",
-            job.num_hosts,
-            f"{num_hosts}, the hosts of a {job.accelerator}, or a multiple for several slices",
-        )
-
-
-def split_flags(name: str, flags: str) -> list[str]:
-    """The flags in an option. Raises ConfigError for text that is no list of flags."""
-    try:
-        words = shlex.split(flags)
-    except ValueError as error:
-        words = [str(error)]
-    errors.require(all(word.startswith("--") for word in words), f"--option={name}", flags, "flags as --name=value")
-    return words
+        names = [name for name, one in ACCELERATORS.items() if one.tpu and one.tpu.runtime_version]
+        errors.require_one_of("--accelerator", job.accelerator, names)
+        jobs.check_hosts(job, ACCELERATORS[job.accelerator].num_hosts)
 
 
 def split_names(names: str) -> list[str]:
@@ -115,10 +89,7 @@ def split_names(names: str) -> list[str]:
 
 
 def render_script(job: Job) -> str:
-    """The script that runs the job's commands: the job's settings, then tpu.sh.
-
-    Without an accelerator the commands run on this machine.
-    """
+    """The job's settings, then tpu.sh, which runs the commands: on this machine if there is no accelerator."""
     options, num_slices, create, location, commands = job.options, 0, [], "this machine", job.commands
     if job.accelerator:
         accelerator = ACCELERATORS[job.accelerator]
@@ -128,7 +99,7 @@ def render_script(job: Job) -> str:
             f"--accelerator-type={tpu.accelerator_type}",
             f"--runtime-version={options['runtime'] or tpu.runtime_version}",
             *CAPACITY[options["capacity"]],
-            *split_flags("create", options["create"]),
+            *jobs.split_flags(job, "create"),
         ]
         location = f"a {job.accelerator}" if num_slices == 1 else f"{num_slices} slices of {job.accelerator}"
         variables = [f"{name}={value}" for name, value in jobs.parse_variables(job).items()]
@@ -147,7 +118,7 @@ def render_script(job: Job) -> str:
             f"ZONE={shlex.quote(options['zone'])}",
             f"PROJECT={shlex.quote(options['project'])}  # empty: gcloud's default",
             f"CREATE=({shlex.join(create)})",
-            f"SSH=({shlex.join(split_flags('ssh', options['ssh']))})",
+            f"SSH=({shlex.join(jobs.split_flags(job, 'ssh'))})",
             f"SLICES={num_slices}  # of each command; 0: this machine",
             f"HOSTS={job.num_hosts}  # of all its slices",
             f"RUNNING={job.max_running}",
@@ -184,10 +155,8 @@ def submit_job(job: Job, path: Path) -> str:
 
 def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
     """The states of the commands that are queued or running, by file of the job and number of the command."""
-    return {
-        path: {int(index): state for index, state in map(str.split, call_script(path, "states").splitlines())}
-        for path in paths
-    }
+    lines = {path: call_script(path, "states").splitlines() for path in paths}
+    return {path: {int(index): state for index, state in map(str.split, lines[path])} for path in paths}
 
 
 def cancel_jobs(paths: Sequence[Path]) -> None:
@@ -201,17 +170,9 @@ def call_script(path: Path, command: str) -> str:
     if not path.exists():
         return ""
     check_tools()
-    done = subprocess.run(["bash", str(path), command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise errors.ConfigError(f"bash {path} {command} failed: {errors.first_line(Exception(done.stderr))}")
-    return done.stdout
+    return jobs.call_tool(["bash", str(path), command], shown=3)
 
 
 def format_submission(job: Job, path: Path) -> str:
     """The line that starts the script in the background."""
     return shlex.join(["bash", str(path)]) + " &"
-
-
-CLUSTER = Cluster(
-    FILE, check_tools, check_job, render_script, submit_job, query_states, cancel_jobs, format_submission, OPTIONS
-)

@@ -3,12 +3,10 @@
 The budget is what the first point spends in its train.steps; every other point gets the steps that spend the same.
 """
 
-import statistics
-import time
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from mlm import objectives
@@ -16,7 +14,7 @@ from mlm.base import batch_warmup, config, fields, files, static_config
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
-from mlm.launch.sweep import plan, subprocess_worker
+from mlm.launch.sweep import local_timing, plan, subprocess_worker
 from mlm.training.compilation import cost
 from mlm.training.step import program
 
@@ -123,14 +121,8 @@ def time_step(cfg: config.Config) -> float:
     cfg = fields.override(cfg, FULL_BATCH)
     rows = pack.load_dataset(cfg)
     built, hparams = program.build_program(cfg, rows.dataset_info), program.make_train_hparams(cfg)
-    state, times = built.partitioner.put_state(jax.device_get(built.init_state(hparams))), []
     batches = loader.iterate_train_batches(rows.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
-    for _ in range(WARMUP_STEPS + TIMED_STEPS):
-        start = time.perf_counter()
-        state, metrics = built.partitioner.train_step(state, built.partitioner.put_batch(next(batches)), hparams)
-        np.asarray(built.partitioner.get_metrics(metrics)["loss"])
-        times.append(time.perf_counter() - start)
-    return statistics.median(times[WARMUP_STEPS:])
+    return local_timing.time_steps(built, hparams, batches, WARMUP_STEPS, TIMED_STEPS, math.inf)
 
 
 BUDGETS = {"predictions": count_predictions, "flops": compute_flops, "seconds": measure_seconds}

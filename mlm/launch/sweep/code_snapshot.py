@@ -53,12 +53,8 @@ def write_snapshot(snapshot: CodeSnapshot) -> None:
     if snapshot.folder.exists():
         copies = {name: snapshot.folder / name for name in snapshot.files}
         unchanged = all(path.is_file() for path in copies.values()) and hash_files(copies) == snapshot.folder.name
-        errors.require(
-            unchanged,
-            "copied code",
-            str(snapshot.folder),
-            "an unchanged copy; remove it once no job of this sweep runs",
-        )
+        expected = "an unchanged copy; remove it once no job of this sweep runs"
+        errors.require(unchanged, "copied code", str(snapshot.folder), expected)
         return
     with files.atomic_folder(snapshot.folder) as temporary:
         for name, path in snapshot.files.items():

@@ -6,7 +6,8 @@ Subprocesses do what touches the devices (subprocess_worker.py).
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+import timeit
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -53,9 +54,8 @@ class LocalMachine:
 
     def accelerator(self) -> Accelerator:
         """Returns this machine as one accelerator of all its devices, with the peak of its fastest dtype."""
-        return Accelerator(
-            max(self.machine.flops.values()), self.machine.memory, self.machine.num_devices, "measured just now"
-        )
+        machine = self.machine
+        return Accelerator(max(machine.flops.values()), machine.memory, machine.num_devices, "measured just now")
 
     def measure_step(self, cfg: config.Config, vocab_size: int, flops: float | None) -> tuple[float, str]:
         """Seconds of a step of so many FLOPs, and a description of how they were found."""
@@ -86,18 +86,15 @@ class LocalMachine:
             self.seconds_spent += time.monotonic() - start
         seconds = measured * batch_size / num_examples
         self.measured_utilisations.append(flops / seconds / peak)
-        return seconds, f"{seconds:.2g} s" + (
-            f", from {num_examples} of {batch_size} examples" if num_examples < batch_size else ""
-        )
+        part = f", from {num_examples} of {batch_size} examples" if num_examples < batch_size else ""
+        return seconds, f"{seconds:.2g} s{part}"
 
     def close(self) -> None:
         """Ends the subprocess that measures, which frees the devices."""
         self.worker.close()
 
     def _choose_num_examples(self, cfg, vocab_size, expected) -> int:
-        """How many examples of a batch to measure: all, or those that take about TARGET_STEP_SECONDS and half of the
-        memory; 0 if not even one per device fits.
-        """
+        """The examples to measure: all, or as many as TARGET_STEP_SECONDS and half the memory allow, or 0."""
         batch_size, num_devices = cfg.train.batch_size, self.machine.num_devices
 
         def fits(num_examples, accum_steps):
@@ -117,13 +114,9 @@ class LocalMachine:
 
 def measure_machine(dtypes) -> MachineSpeed:
     """Describes all devices of this machine; measures the first."""
-    described = parallel.describe_devices()
-    return MachineSpeed(
-        described["device"],
-        described["devices"],
-        float(parallel.device_memory()),
-        {dtype: measure_peak_flops(dtype) for dtype in dtypes},
-    )
+    described, memory = parallel.describe_devices(), float(parallel.device_memory())
+    flops = {dtype: measure_peak_flops(dtype) for dtype in dtypes}
+    return MachineSpeed(described["device"], described["devices"], memory, flops)
 
 
 def measure_peak_flops(dtype: str) -> float:
@@ -134,40 +127,35 @@ def measure_peak_flops(dtype: str) -> float:
         size *= 2
         matrix = jax.block_until_ready(jnp.ones((size, size), dtype))
         multiply(matrix).block_until_ready()
-        seconds = min(time_call(lambda matrix=matrix: multiply(matrix).block_until_ready()) for _ in range(3))
+        seconds = min(timeit.repeat(lambda matrix=matrix: multiply(matrix).block_until_ready(), number=1, repeat=3))
     return 2 * size**3 / seconds
 
 
-def time_call(function: Callable) -> float:
-    """The seconds that a call takes."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def time_step(arguments: tuple[StaticConfig, int, int]) -> float:  # pyright: ignore[reportReturnType]
-    """The median seconds of a step on all devices; arguments: a config, its vocabulary's size, examples of a step.
-
-    The examples are random instead of the corpus's, which does not change the time of a step.
-    """
+def time_step(arguments: tuple[StaticConfig, int, int]) -> float:
+    """The median seconds of a step of random examples; arguments: a config, its vocabulary's size, their number."""
     cfg, vocab_size, num_examples = arguments
     accum_steps = cfg.train.grad_accum_steps if num_examples == cfg.train.batch_size else 1
     cfg = fields.override(cfg, {"train.batch_size": num_examples, "train.grad_accum_steps": accum_steps})
     about = pack.build_dataset_info(cfg, vocab_size)
-    built, hparams = program.build_program(cfg, about), program.make_placeholder_hparams(cfg)
-    state = built.partitioner.put_state(jax.device_get(built.init_state(hparams)))
-    batch, times, first_start = built.partitioner.put_batch(random_batch(num_examples, about)), [], 0.0
-    for step in itertools.count():
+    built, batch = program.build_program(cfg, about), random_batch(num_examples, about)
+    hparams = program.make_placeholder_hparams(cfg)
+    return time_steps(built, hparams, itertools.repeat(batch), WARMUP_STEPS, TIMED_STEPS, TIMED_SECONDS)
+
+
+def time_steps(
+    built: program.Program, hparams, batches: Iterable[types.Batch], num_warmup: int, num_timed: int, seconds: float
+) -> float:
+    """The median seconds of a step, with its batch, of `num_timed` steps after a warm-up, or of those in `seconds`."""
+    partitioner, times = built.partitioner, []
+    state = partitioner.put_state(jax.device_get(built.init_state(hparams)))
+    for batch in batches:
         start = time.perf_counter()
-        state, metrics = built.partitioner.train_step(state, batch, hparams)
-        np.asarray(built.partitioner.get_metrics(metrics)["loss"])
-        now = time.perf_counter()
-        if step < WARMUP_STEPS:
-            first_start = now
-            continue
-        times.append(now - start)
-        if len(times) == TIMED_STEPS or now - first_start > TIMED_SECONDS:
-            return statistics.median(times)
+        state, metrics = partitioner.train_step(state, partitioner.put_batch(batch), hparams)
+        np.asarray(partitioner.get_metrics(metrics)["loss"])
+        times.append(time.perf_counter() - start)
+        if len(times) == num_warmup + num_timed or (len(times) > num_warmup and sum(times[num_warmup:]) > seconds):
+            break
+    return statistics.median(times[num_warmup:])
 
 
 def random_batch(num_examples: int, dataset_info: types.DatasetInfo) -> types.Batch:

@@ -90,9 +90,7 @@ def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
 
 
 def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Iterator[dict]:
-    """A row for each of the points, by name, as soon as it is known, and last their sum. The row of a point that cannot
-    be planned says why.
-    """
+    """A row for each point, as soon as it is known, and last their sum; that of one that cannot be planned says why."""
     totals: dict[str, float] = dict.fromkeys(("tokens", "flops", "hours"), 0.0)
     num_devices = options.count * options.accelerator.num_devices
     with contextlib.ExitStack() as stack:
@@ -178,17 +176,11 @@ def format_hours(hours: float | None) -> str | None:
 
 def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     """A row of the plan. Tokens include padding; train.steps = 0 means an unknown number of steps."""
-    vocab_size = find_vocab_size(cfg)
-    num_devices = options.count * options.accelerator.num_devices
-    flops = cost.count_step_flops(cfg, vocab_size)
-    steps, batch_size = cfg.train.steps or None, cfg.train.batch_size
-    seconds, description = (
-        flops
-        and flops
-        * (REMAT_WORK if cfg.model.remat else 1)
-        / (options.accelerator.flops * options.utilisation * num_devices),
-        "",
-    )
+    vocab_size, num_devices = find_vocab_size(cfg), options.count * options.accelerator.num_devices
+    flops, steps = cost.count_step_flops(cfg, vocab_size), cfg.train.steps or None
+    batch_size, accum_steps = cfg.train.batch_size, cfg.train.grad_accum_steps
+    work = (flops or 0) * (REMAT_WORK if cfg.model.remat else 1)
+    seconds, description = work / (options.accelerator.flops * options.utilisation * num_devices) or None, ""
     if options.measure_step:
         seconds, description = options.measure_step(cfg, vocab_size, flops)
     abstract_state = cost.make_abstract_state(program.make_static_config(cfg), vocab_size)
@@ -202,49 +194,16 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
         "step_seconds": seconds,
         "step": description,
     }
-    if batch_size % (num_devices * cfg.train.grad_accum_steps):
+    if batch_size % (num_devices * accum_steps):
         return row | {
             "verdict": f"no: train.batch_size = {batch_size} is not divisible by {num_devices} devices"
-            f" x train.grad_accum_steps = {cfg.train.grad_accum_steps}"
+            f" x train.grad_accum_steps = {accum_steps}"
         }
-
-    num_slices = cfg.parallel.num_slices or (options.count if options.accelerator.tpu else 1)
-
-    def compute_cost(variant, accum_steps=cfg.train.grad_accum_steps, batch_size=batch_size):
-        changes = STEP_VARIANTS[variant] | {"train.steps": 1, "train.grad_accum_steps": accum_steps}
-        if options.compile_mesh:
-            changes |= {"train.batch_size": batch_size, "parallel.num_slices": num_slices}
-            return options.compile_mesh(program.make_static_config(fields.override(cfg, changes)), vocab_size)
-        local = program.make_static_config(
-            fields.override(cfg, changes | {"train.batch_size": batch_size // num_devices})
-        )
-        memory = (
-            cost.measure_step_memory(local, vocab_size)
-            if is_exact(variant)
-            else estimate_memory(local, vocab_size, num_devices // num_slices)
-        )
-        return cost.StepCost(memory, {})
-
-    def is_exact(variant):  # without a mesh, one device is compiled for
-        return options.exact and (
-            options.compile_mesh or num_devices == 1 or STEP_VARIANTS[variant]["parallel.mode"] == "data_parallel"
-        )
-
-    def error_factor(variant):
-        return 1.0 if is_exact(variant) else ESTIMATE_ERROR
-
-    settings = {
-        "parallel.mode": "fsdp" if cfg.parallel.mode == "fsdp" and num_devices > 1 else "data_parallel",
-        "model.remat": cfg.model.remat,
-    }
-    chosen = next(variant for variant, changes in STEP_VARIANTS.items() if changes == settings)
-    costs = {
-        variant: compute_cost(variant)
-        for variant, changes in STEP_VARIANTS.items()
-        if variant == chosen or not (options.as_configured or (num_devices == 1 and changes["parallel.mode"] == "fsdp"))
-    }
-    memory, factor = costs[chosen].memory, error_factor(chosen)
-    limit = options.target.memory if options.target else options.accelerator.memory * USABLE_MEMORY
+    planner = StepPlanner(cfg, options, vocab_size)
+    chosen, limit = planner.chosen, planner.limit
+    costs = {variant: planner.compute_cost(variant, accum_steps, batch_size) for variant in planner.list_variants()}
+    max_memory = {variant: planner.bound_memory(variant, step_cost) for variant, step_cost in costs.items()}
+    memory = costs[chosen].memory
     row |= {variant: step_cost.memory / 1e9 for variant, step_cost in costs.items()} | {
         "memory": memory / 1e9,
         "communicated": describe_collectives(costs[chosen]),
@@ -252,29 +211,81 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     if options.target and costs[chosen].arguments:
         row |= {name: getattr(costs[chosen], name) / 1e9 for name in ("arguments", "temporaries")}
         row["code"] = costs[chosen].code / 1e6
-        work = (flops or 0) * (REMAT_WORK if cfg.model.remat else 1)
         bound = roofline.bound_step(costs[chosen], work, options.accelerator, num_devices)
         row |= {"at_least": roofline.describe_roofline(bound)} if bound else {}
     if options.finds_batch:
-        unit = num_devices * cfg.train.grad_accum_steps
-        compute_memory = lambda size: compute_cost(chosen, batch_size=size * unit).memory * factor
+        unit = num_devices * accum_steps
+        compute_memory = lambda size: planner.compute_memory(chosen, accum_steps, size * unit)
         row["largest_batch"] = unit * find_largest(compute_memory, limit, batch_size // unit)
-    if memory * factor <= limit:
+    if max_memory[chosen] <= limit:
         return row | {"verdict": f"fits ({(limit - memory) / 1e9:.1f} GB free)"}
-    if memory <= limit * factor and not is_exact(chosen):
+    if memory <= limit * ESTIMATE_ERROR and not planner.is_exact(chosen):
         return row | {"verdict": "perhaps: --compile compiles it to know"}
-    max_memory = {variant: step_cost.memory * error_factor(variant) for variant, step_cost in costs.items()}
-    return row | {
-        "verdict": _suggest_remedy(
-            cfg,
-            batch_size // num_devices,
-            chosen,
-            max_memory,
-            limit,
-            options.count,
-            lambda variant, accum_steps: compute_cost(variant, accum_steps).memory * error_factor(variant),
-        )
-    }
+    return row | {"verdict": suggest_remedy(planner, max_memory)}
+
+
+class StepPlanner(NamedTuple):
+    """What the variants of a config's step need on the devices of a plan."""
+
+    cfg: config.Config
+    options: PlanOptions
+    vocab_size: int
+
+    @property
+    def num_devices(self) -> int:
+        """Of all accelerators."""
+        return self.options.count * self.options.accelerator.num_devices
+
+    @property
+    def limit(self) -> float:
+        """Bytes that a step may need on each device."""
+        target = self.options.target
+        return target.memory if target else self.options.accelerator.memory * USABLE_MEMORY
+
+    @property
+    def chosen(self) -> str:
+        """The variant that the config itself has."""
+        is_fsdp = self.cfg.parallel.mode == "fsdp" and self.num_devices > 1
+        mode = "fsdp" if is_fsdp else "data_parallel"
+        settings = {"parallel.mode": mode, "model.remat": self.cfg.model.remat}
+        return next(variant for variant, changes in STEP_VARIANTS.items() if changes == settings)
+
+    def list_variants(self) -> list[str]:
+        """The variants to plan."""
+        if self.options.as_configured:
+            return [self.chosen]
+        return [
+            variant
+            for variant, changes in STEP_VARIANTS.items()
+            if self.num_devices > 1 or changes["parallel.mode"] != "fsdp"
+        ]
+
+    def is_exact(self, variant: str) -> bool:
+        """Whether a variant's memory is the compiler's; without a mesh, one device is compiled for."""
+        is_local = self.num_devices == 1 or STEP_VARIANTS[variant]["parallel.mode"] == "data_parallel"
+        return self.options.exact and bool(self.options.compile_mesh or is_local)
+
+    def compute_cost(self, variant: str, accum_steps: int, batch_size: int) -> cost.StepCost:
+        """The cost of a step of a variant; batch_size: on all devices."""
+        num_slices = self.cfg.parallel.num_slices or (self.options.count if self.options.accelerator.tpu else 1)
+        changes = STEP_VARIANTS[variant] | {"train.steps": 1, "train.grad_accum_steps": accum_steps}
+        if self.options.compile_mesh:
+            changes |= {"train.batch_size": batch_size, "parallel.num_slices": num_slices}
+            static_cfg = program.make_static_config(fields.override(self.cfg, changes))
+            return self.options.compile_mesh(static_cfg, self.vocab_size)
+        changes |= {"train.batch_size": batch_size // self.num_devices}
+        local = program.make_static_config(fields.override(self.cfg, changes))
+        if self.is_exact(variant):
+            return cost.StepCost(cost.measure_step_memory(local, self.vocab_size), {})
+        return cost.StepCost(estimate_memory(local, self.vocab_size, self.num_devices // num_slices), {})
+
+    def bound_memory(self, variant: str, step_cost: cost.StepCost) -> float:
+        """Bytes on each device, at most."""
+        return step_cost.memory * (1.0 if self.is_exact(variant) else ESTIMATE_ERROR)
+
+    def compute_memory(self, variant: str, accum_steps: int, batch_size: int) -> float:
+        """Bytes of a step on each device, at most."""
+        return self.bound_memory(variant, self.compute_cost(variant, accum_steps, batch_size))
 
 
 def describe_collectives(step_cost: cost.StepCost) -> str:
@@ -381,60 +392,48 @@ def count_bytes(array) -> int:
     return array.size * array.dtype.itemsize
 
 
-def _suggest_remedy(cfg, num_examples, chosen, max_memory, limit, count, compute_memory) -> str:
-    """What would make a step of `num_examples` per device fit: another variant, or gradient accumulation.
-
-    Args:
-        chosen: the config's own variant.
-        max_memory: bytes of each variant, at most.
-        count: of the accelerator.
-        compute_memory: (variant, accum_steps) -> bytes, at most.
-    """
-
-    def describe_changes(variant):
-        changed = [name for name, value in STEP_VARIANTS[variant].items() if value != STEP_VARIANTS[chosen][name]]
-        return " and ".join("model.remat" if name == "model.remat" else "parallel.mode=fsdp" for name in changed)
-
-    others = [
-        variant
+def suggest_remedy(planner: StepPlanner, max_memory: dict[str, float]) -> str:
+    """What would make a step fit: another variant, or gradient accumulation. max_memory: bytes of each, at most."""
+    chosen, limit, accum_steps = planner.chosen, planner.limit, planner.cfg.train.grad_accum_steps
+    changed = {  # by variant: what must be switched on
+        variant: [
+            "model.remat" if name == "model.remat" else "parallel.mode=fsdp"
+            for name, value in STEP_VARIANTS[variant].items()
+            if value != STEP_VARIANTS[chosen][name]
+        ]
         for variant in max_memory
         if variant != chosen
-        and all(
-            value == STEP_VARIANTS[chosen][name] or value in (True, "fsdp")
-            for name, value in STEP_VARIANTS[variant].items()
-        )
-    ]
+        and all(value in (STEP_VARIANTS[chosen][name], True, "fsdp") for name, value in STEP_VARIANTS[variant].items())
+    }
     remedies = [
-        f"fits with {describe_changes(variant)} ({max_memory[variant] / 1e9:.1f} GB)"
-        for variant in others
+        f"fits with {' and '.join(changes)} ({max_memory[variant] / 1e9:.1f} GB)"
+        for variant, changes in changed.items()
         if max_memory[variant] <= limit
     ]
-    for variant in (chosen, *(() if remedies else reversed(others))):
-        accum_steps, memory = _find_accum_steps(
-            cfg, num_examples, max_memory[variant], limit, functools.partial(compute_memory, variant)
-        )
-        if accum_steps:
-            addition = f" and {describe_changes(variant)}" if variant != chosen else ""
-            remedies.append(f"fits with train.grad_accum_steps = {accum_steps}{addition} ({memory / 1e9:.1f} GB)")
+    memory = max_memory[chosen]
+    for variant in (chosen, *(() if remedies else reversed(changed))):
+        needed_steps, memory = find_accum_steps(planner, variant, max_memory[variant])
+        if needed_steps:
+            addition = f" and {' and '.join(changed[variant])}" if variant != chosen else ""
+            remedies.append(f"fits with train.grad_accum_steps = {needed_steps}{addition} ({memory / 1e9:.1f} GB)")
             if variant == chosen:
-                remedies.append(f"--count={-(-count * accum_steps // cfg.train.grad_accum_steps)}")
+                remedies.append(f"--count={-(-planner.options.count * needed_steps // accum_steps)}")
             break
-    if remedies:
-        return ", or ".join(remedies)
-    return (
+    return ", or ".join(remedies) or (
         f"does not fit, nor with one example at a time ({memory / 1e9:.1f} GB): a smaller model or a device with more "
         "memory"
     )
 
 
-def _find_accum_steps(cfg, num_examples, memory, limit, compute_memory) -> tuple[int, float]:
-    """The smallest number of accumulation steps with which `num_examples` fit, 0 for none, and the memory then."""
-    needed = memory
-    for accum_steps in range(cfg.train.grad_accum_steps + 1, num_examples + 1):
-        min_share = cfg.train.grad_accum_steps / accum_steps  # of the memory, which cannot fall below it
-        if num_examples % accum_steps or (memory * min_share > limit and accum_steps < num_examples):
+def find_accum_steps(planner: StepPlanner, variant: str, memory: float) -> tuple[int, float]:
+    """The smallest number of accumulation steps with which a step fits, 0 for none, and the memory then."""
+    fewest, batch_size = planner.cfg.train.grad_accum_steps, planner.cfg.train.batch_size
+    num_examples, needed = batch_size // planner.num_devices, memory
+    for accum_steps in range(fewest + 1, num_examples + 1):
+        min_share = fewest / accum_steps  # of the memory, which cannot fall below it
+        if num_examples % accum_steps or (memory * min_share > planner.limit and accum_steps < num_examples):
             continue
-        needed = compute_memory(accum_steps)
-        if needed <= limit:
+        needed = planner.compute_memory(variant, accum_steps, batch_size)
+        if needed <= planner.limit:
             return accum_steps, needed
     return 0, needed

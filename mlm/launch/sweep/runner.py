@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mlm.base import config, errors, files
 from mlm.launch.sweep import worker
-from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt
-from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, read_state
+from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt, describe_exit
+from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, is_done, read_state
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel, program
 
@@ -57,9 +57,10 @@ class SweepRunner:
     def __init__(self, root: Path, points: Sequence[config.Config], *, num_workers: int, vmap_runs: int):
         self.root, self.points, self.vmap_runs = root, points, vmap_runs
         self.programs = {cfg.workdir: program.make_static_config(cfg) for cfg in points}
-        states = [read_state(cfg) for cfg in points]
-        self.waiting = [cfg for cfg, state in zip(points, states, strict=True) if state.name != "done"]
-        self.damage = [state.error for state in states if state.name == "damaged"]
+        self.display = SweepDisplay(points)
+        self.waiting = [cfg for cfg in points if self.display.states[cfg.workdir].name != "done"]
+        # They have a result, but lack evaluations, or a file is damaged.
+        self.incomplete = {cfg.workdir for cfg in self.waiting if is_done(cfg)}
         self.failures: dict[str, str] = {}  # errors by workdir
         self.announced_programs: set[config.Config] = set()
         self.signal = None
@@ -67,11 +68,10 @@ class SweepRunner:
         self.num_started = 0
         count = min(num_workers, len(self.waiting))
         cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-        self.free_cpus: list[Sequence[int]] = [
-            cpus[i::count] or [cpus[i % len(cpus)]] for i in range(count)
-        ]  # of workers not started
+        shares = (cpus[i::count] or [cpus[i % len(cpus)]] for i in range(count))
+        self.free_cpus: list[Sequence[int]] = [*shares]  # of workers not started
 
-    def run(self, display: SweepDisplay) -> None:
+    def run(self) -> None:
         """Returns when every point is done, here or by another runner, or has failed, or after a signal.
 
         It waits for points that another runner trains. It passes SIGTERM and SIGINT to the workers, which save;
@@ -82,14 +82,16 @@ class SweepRunner:
             CannotStart: workers do not start.
         """
         handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        self.display.start()
         try:
-            for line in self.damage:
-                display.print_line(line)
+            for state in self.display.states.values():
+                if state.name == "damaged":
+                    self.display.print_line(state.error)
             while self.signal is None and (self.waiting or any(member.assigned for member in self.workers)):
                 self.start_workers()
-                self.assign_points(display)
+                self.assign_points()
                 self.read_answers()
-                display.update(self.training_workdirs())
+                self.display.update({cfg.workdir for member in self.workers for cfg in member.assigned})
         except BaseException:
             self.stop(signal.SIGTERM, None)
             raise
@@ -100,7 +102,8 @@ class SweepRunner:
                 member.process.join()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            display.update((), last=True)
+            self.display.update((), last=True)
+            self.display.stop()
 
     def stop(self, number, frame) -> None:
         """Handles a signal: stores its number and sends SIGTERM to all workers, which then save."""
@@ -108,10 +111,6 @@ class SweepRunner:
         for member in self.workers:
             if member.process.pid is not None and member.process.is_alive():
                 os.kill(member.process.pid, signal.SIGTERM)
-
-    def training_workdirs(self) -> set[str]:
-        """Returns the directories of all points that a worker of this runner trains now."""
-        return {cfg.workdir for member in self.workers for cfg in member.assigned}
 
     def start_workers(self) -> None:
         """Starts workers on free cores, as long as there are points for them."""
@@ -126,7 +125,7 @@ class SweepRunner:
             self.workers.append(WorkerProcess(self.points, self.free_cpus.pop(0), log))
             self.num_started += 1
 
-    def assign_points(self, display: SweepDisplay) -> None:
+    def assign_points(self) -> None:
         """Gives each ready and idle worker points of one program, several where they are vmapped together.
 
         Leaves out points whose directory a process holds, and removes the recorded errors of those that it assigns.
@@ -134,7 +133,7 @@ class SweepRunner:
         for member in self.workers:
             if member.platform is None or member.assigned:
                 continue
-            self.waiting = [cfg for cfg in self.waiting if read_state(cfg).name != "done"]
+            self.waiting = [cfg for cfg in self.waiting if cfg.workdir in self.incomplete or not is_done(cfg)]
             available = [cfg for cfg in self.waiting if not RunDirectory(cfg.workdir).is_locked()]
             if not available:
                 return
@@ -147,7 +146,7 @@ class SweepRunner:
             if group_program not in self.announced_programs and len(group) > 1:
                 self.announced_programs.add(group_program)
                 how = "one after the other" if count == 1 else f"vmapped, up to {count} together"
-                display.print_line(f"{len(group)} points share a program, trained {how}: {reason}")
+                self.display.print_line(f"{len(group)} points share a program, trained {how}: {reason}")
             member.assigned, member.last_program = group[:count], group_program
             self.waiting = [cfg for cfg in self.waiting if cfg not in member.assigned]
             for cfg in member.assigned:
@@ -157,10 +156,7 @@ class SweepRunner:
                 member.pipe.send(member.assigned)
 
     def choose_points(self, available: Sequence[config.Config], last_program, other_programs) -> list[config.Config]:
-        """The points of the program to continue with.
-
-        That is the program compiled last, else the first that no other worker uses, else that with most points left.
-        """
+        """The points of the program compiled last, else of the first that no worker uses, else of the largest."""
         groups = {}
         for cfg in available:
             groups.setdefault(self.programs[cfg.workdir], []).append(cfg)
@@ -186,12 +182,9 @@ class SweepRunner:
             assigned, member.assigned = member.assigned, []
             self.waiting = [cfg for cfg in assigned if cfg.workdir not in value] + self.waiting  # another trains those
             for cfg in assigned:
-                if cfg.workdir in value:
-                    error = value[cfg.workdir]
-                    if not error and (state := read_state(cfg)).name != "done":
-                        error = state.error
-                    if error:
-                        self.record_failure(cfg.workdir, f"{error}{LOG_PREFIX}{member.log})")
+                error = value.get(cfg.workdir)
+                if error or (error == "" and (error := read_state(cfg).error)):
+                    self.record_failure(cfg.workdir, f"{error}{LOG_PREFIX}{member.log})")
 
     def remove_worker(self, member: WorkerProcess) -> None:
         """Handles a worker that ended on its own: its points failed, unless this runner stopped it."""
@@ -201,8 +194,7 @@ class SweepRunner:
         self.free_cpus.append(member.cpus)
         if self.signal is not None:
             return
-        code = member.process.exitcode or 0
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = describe_exit(member.process.exitcode)
         if member.platform is None:
             raise CannotStart(f"a worker could not start: it {how}{LOG_PREFIX}{member.log})")
         for cfg in member.assigned:

@@ -64,12 +64,9 @@ class SearchPlan(NamedTuple):
 def check_plan(plan: SearchPlan) -> None:
     """Raises ConfigError for rungs that are no ascending shares up to 1."""
     is_ascending = list(plan.rungs) == sorted(set(plan.rungs)) and all(rung > 0 for rung in plan.rungs)
-    errors.require(
-        is_ascending and plan.rungs[-1:] == (1.0,),
-        "--rungs",
-        ",".join(f"{rung:g}" for rung in plan.rungs),
-        "ascending shares of the training length, of which the last is 1, such as 0.25,1",
-    )
+    shown = ",".join(f"{rung:g}" for rung in plan.rungs)
+    expected = "ascending shares of the training length, of which the last is 1, such as 0.25,1"
+    errors.require(is_ascending and plan.rungs[-1:] == (1.0,), "--rungs", shown, expected)
 
 
 def count_survivors(plan: SearchPlan) -> list[int]:
@@ -94,41 +91,35 @@ def build_rows(
     Raises:
         ConfigError: a space is wrong, no row reads one of its fields, or the command line sets one.
     """
-    rows: dict[str, SearchRow | None] = {}
-    unread: dict[str, str] = {}
+    rows: dict[str, SearchRow] = {}
+    seen, unread = set[str](), dict[str, str]()
     for (name, point), cfg in zip(sweep.items(), configs, strict=True):
         row = re.sub(r"-seed\d+$", "", name)
-        if row in rows:
+        if row in seen:
             continue
+        seen.add(row)
         space = find_space(dict(point))
         search_space.check_space(space, f"search_space(point {name})")
-        rows[row] = None
-        if not space:
-            continue
-        reasons = conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, fields.flatten(cfg))
-        unread |= {field: reasons[field] for field in space if field in reasons}
-        rows[row] = SearchRow(dict(point), cfg, {name: space[name] for name in space if name not in reasons})
-    found = {name: row for name, row in rows.items() if row is not None}
-    errors.require(bool(found), "search_space", "{}", "ranges by field of one row at least")
-    searched = search_space.list_fields([row.space for row in found.values()])
+        if space:
+            reasons = conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, fields.flatten(cfg))
+            unread |= {field: reasons[field] for field in space if field in reasons}
+            rows[row] = SearchRow(dict(point), cfg, {name: space[name] for name in space if name not in reasons})
+    errors.require(bool(rows), "search_space", "{}", "ranges by field of one row at least")
+    searched = {field for row in rows.values() for field in row.space}
     for field, reason in unread.items():
         errors.require(field in searched, "search_space", field, f"fields that some row reads; {reason}")
-    for field in searched:
-        if field in overrides:
-            raise errors.ConfigError(f"config.{field} = {overrides[field]!r}: the search varies it; leave it out")
-    return found
+    for field in searched & overrides.keys():
+        raise errors.ConfigError(f"config.{field} = {overrides[field]!r}: the search varies it; leave it out")
+    return rows
 
 
 def find_search_split(cfg: config.Config) -> dict[str, Any]:
     """The fields with which trials are chosen on what no table reads. Raises ConfigError if there is no such split."""
     if cfg.data.corpus == "language" or parallel_text.is_generated(cfg.data):
         return {"data.language.seed": (cfg.data.language.seed + LANGUAGE_SEED) % 2**32}
-    errors.require(
-        cfg.data.corpus in ("text", "tfds", "docstrings"),
-        "config.data.corpus",
-        cfg.data.corpus,
-        "a corpus with a part that no table reads, for a search: language, text, tfds or docstrings",
-    )
+    name = cfg.data.corpus
+    expected = "a corpus with a part that no table reads, for a search: language, text, tfds or docstrings"
+    errors.require(name in ("text", "tfds", "docstrings"), "config.data.corpus", name, expected)
     return {"data.search_fraction": SEARCH_FRACTION}
 
 
@@ -142,8 +133,7 @@ def make_trial(
     own = {"train.steps": steps, "seed": TRIAL_SEED + number, **find_search_split(row.cfg)}
     point = drop_fields(row.point, *UNUSED_FIELDS) | dict(values)
     kept = drop_fields(dict(overrides), "workdir", *UNUSED_FIELDS)
-    name = "trial"
-    return sweep_points.resolve_points(base, {name: point}, kept | own)[name]
+    return sweep_points.resolve_points(base, {"trial": point}, kept | own)["trial"]
 
 
 def build_trials(
@@ -223,10 +213,7 @@ def choose(
     scores: Mapping[str, Sequence[list]],
     better: int,
 ) -> dict[str, RowSearch]:
-    """The search of each row, with the values of the best trial of the last rung.
-
-    Raises ConfigError for a row of which every trial diverged.
-    """
+    """The search of each row, with the values of its best trial. Raises ConfigError where every trial diverged."""
     searches = {}
     for name, row in rows.items():
         num_rungs = max(map(len, scores[name]))
@@ -234,11 +221,14 @@ def choose(
         best = select_best(scores[name], finalists, better, 1)
         errors.require(bool(best), f"row {name}", f"{len(values[name])} trials", "one that does not diverge")
         trials = [Trial(dict(own), list(by_rung)) for own, by_rung in zip(values[name], scores[name], strict=True)]
-        searches[name] = RowSearch(dict(values[name][best[0]]), trials, search_space.describe_space(row.space))
+        searches[name] = RowSearch(
+            dict(values[name][best[0]]), trials, {field: str(values) for field, values in row.space.items()}
+        )
     return searches
 
 
 def make_search(scale: str, plan: SearchPlan, rows: dict[str, RowSearch], score: str, better: int, **origin) -> Search:
     """The search as its file holds it; origin: further entries of its provenance."""
-    provenance = {"num_trials": plan.num_trials, "seed": plan.seed, **origin}
-    return Search(scale, rows, list(plan.rungs), score, better, provenance)
+    return Search(
+        scale, rows, [*plan.rungs], score, better, {"num_trials": plan.num_trials, "seed": plan.seed, **origin}
+    )

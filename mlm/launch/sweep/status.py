@@ -27,11 +27,8 @@ def read_status(root: Path, configs: Sequence[config.Config]) -> list[PointStatu
     """Queries the clusters for the jobs of points that are not done. Raises ConfigError if a query fails."""
     jobs = job_registry.read_jobs(root)
     states = {Path(cfg.workdir).name: sweep_state.read_state(cfg) for cfg in configs}
-    open_jobs = [
-        each
-        for each in jobs
-        if any(states[name].name != "done" for names in each.points for name in names if name in states)
-    ]
+    unfinished = {name for name, state in states.items() if state.name != "done"}
+    open_jobs = [each for each in jobs if unfinished & {name for names in each.points for name in names}]
     places = job_registry.find_places(jobs, job_registry.query_states(open_jobs))
     active = find_active_points(states, places)
     return [
@@ -43,12 +40,12 @@ def find_active_points(states: dict, places: dict) -> set[str]:
     """The point that each running command trains: one that is locked, else the first that has not ended, since on some
     disks one host does not see another's locks.
     """
+    by_command: dict[tuple, list[str]] = {}
+    for name, place in places.items():
+        if place.state == "running" and name in states:
+            by_command.setdefault((place.file, place.index), []).append(name)
     active: set[str] = set()
-    running = {(place.file, place.index) for place in places.values() if place.state == "running"}
-    for file, index in running:
-        names = [
-            name for name, place in places.items() if (place.file, place.index) == (file, index) and name in states
-        ]
+    for names in by_command.values():
         locked = [name for name in names if states[name].name == "in use"]
         active |= set(locked or [name for name in names if states[name].name not in FINAL_STATES][:1])
     return active

@@ -7,11 +7,7 @@ When all commands have ended, one more job makes the table and the report.
 """
 
 import contextlib
-import csv
-import dataclasses
 import hashlib
-import io
-import os
 import re
 import sys
 import threading
@@ -19,6 +15,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from mlm.base import buckets, config, errors, fields, files, text_files
+from mlm.base.storage import get_storage
+from mlm.launch.cluster.accelerators import ACCELERATORS
+from mlm.launch.cluster.job import Job, choose_table_options, parse_options
+from mlm.launch.cluster.registry import CLUSTERS
+from mlm.launch.sweep import code_snapshot, job_registry, sweep_points, sweep_state
+from mlm.training.run import resolution
+from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
+from mlm.training.step import program
 
 GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
 PATH_FIELDS = (
@@ -35,30 +41,17 @@ PATH_FIELDS = (
 BUCKET_SECONDS = 8  # that a dry run waits for a bucket
 
 
-@dataclasses.dataclass(frozen=True)
-class SubmitOptions:
-    """Options of `mlm sweep submit`.
+class SubmitOptions(NamedTuple):
+    """The flags of `mlm sweep submit` about its jobs."""
 
-    Attributes:
-        cluster: The kind of cluster, a name of mlm/launch/cluster/registry.py.
-        accelerator: The accelerator, a name of mlm/launch/cluster/accelerators.py; empty: none.
-        num_hosts: Hosts that train each point together; 0: as many as the accelerator has.
-        hours: The time limit of a command, after which the cluster may end it; it is queued again.
-        max_running: Commands that run at the same time, at most.
-        points_per_command: Points of one command, at most; 0: all points of a program, or fewer if max_running allows
-            more commands.
-        options: Options of the kind of cluster, each as NAME=VALUE. A wrong name shows the valid ones.
-        dry_run: Show the files that would be submitted, and write nothing.
-    """
-
-    cluster: str
-    accelerator: str = ""
-    num_hosts: int = 0
-    hours: float = 24.0
-    max_running: int = 8
-    points_per_command: int = 0
-    options: tuple[str, ...] = ()
-    dry_run: bool = False
+    cluster: str  # a name of mlm/launch/cluster/registry.py
+    accelerator: str = ""  # a name of mlm/launch/cluster/accelerators.py; "": none
+    hosts: int = 0  # that train each point together; 0: as many as the accelerator has
+    hours: float = 24.0  # after which the cluster may end a command; it is queued again
+    max_running: int = 8  # commands that run at the same time, at most
+    points_per_command: int = 0  # at most; 0: those of a program, or fewer if max_running allows more commands
+    option: Sequence[str] = ()  # of the kind of cluster, each NAME=VALUE; a wrong name shows the valid ones
+    dry_run: bool = False  # show the files that would be submitted, and write nothing
 
 
 class Sweep(NamedTuple):
@@ -66,19 +59,15 @@ class Sweep(NamedTuple):
 
     experiment_path: str
     root: Path
-    configs: list  # of the selected points
+    configs: list[config.Config]  # of the selected points
     flags: tuple[str, ...]  # of the command line, that say which sweep this is
     training_flags: tuple[str, ...]  # of the command line, that say how its points are trained
-    base_config: object  # from --config's file
+    base_config: config.Config  # from --config's file
     config_path: str  # that file, with ":ARGUMENT" if it takes one; "": none was given
 
 
 def group_points(points: Sequence, max_running: int, points_per_command: int) -> list[list]:
-    """Groups points of one program, in their order, with at most `points_per_command` points (0: any number) each; as
-    many groups as may run.
-    """
-    from mlm.training.step import program
-
+    """Groups of points of one program, in their order, each of at most `points_per_command` (0: any number)."""
     by_program: dict = {}
     for cfg in points:
         by_program.setdefault(program.make_static_config(cfg), []).append(cfg)
@@ -95,21 +84,19 @@ def group_points(points: Sequence, max_running: int, points_per_command: int) ->
 
 def format_config_flag(name: str, value) -> str:
     """The flag that sets a field."""
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"--config.{name}={text}"
+    return f"--config.{name}={str(value).lower() if isinstance(value, bool) else value}"
 
 
 def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
     """(field, path): the files and folders outside buckets that runs read, each once."""
-    from mlm.base import buckets, fields, text_files
-
     found = {}
     for cfg in configs:
         values = fields.flatten(cfg)
         for name in PATH_FIELDS:
-            is_dataset = name == "data.task_path" and cfg.data.labelled.format == "tfds"
-            paths = text_files.split_paths(values[name]) if name in GLOB_FIELDS else [values[name]]
-            for path in () if is_dataset else filter(None, map(str.strip, paths)):
+            paths = text_files.split_paths(values[name]) if name in GLOB_FIELDS else [values[name].strip()]
+            if name == "data.task_path" and cfg.data.labelled.format == "tfds":  # a data set's name
+                paths = []
+            for path in filter(None, paths):
                 if not buckets.is_bucket_path(path) and not path.startswith("hf:"):
                     found[f"--config.{name}", path] = None
     return tuple(found)
@@ -117,35 +104,16 @@ def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
 
 def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points: Sequence = ()) -> tuple[str, ...]:
     """A command for the same sweep as the submitted one; points: those that it selects, if not all."""
-    from mlm.launch.sweep import sweep_points
-
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(map(sweep_points.point_name, points))
-    return (
-        sys.executable,
-        "-m",
-        "mlm",
-        "sweep",
-        verb,
-        experiment,
-        *flags,
-        *([f"--points={line.getvalue()}"] if points else []),
-    )
+    selected = [f"--points={','.join(map(sweep_points.point_name, points))}"] if points else []
+    return (sys.executable, "-m", "mlm", "sweep", verb, experiment, *flags, *selected)
 
 
 def make_train_command(cfg, base_config, config_paths: Sequence[str], options: SubmitOptions) -> tuple[str, ...]:
     """`mlm train` for a point: the fields that differ from the base. Raises ConfigError if that is another run."""
-    from mlm.base import errors, fields
-    from mlm.training.run import resolution
-
     base_fields = fields.flatten(base_config)
     changes = {name: value for name, value in fields.flatten(cfg).items() if value != base_fields[name]}
-    errors.require(
-        resolution.resolve(base_config, changes) == cfg,
-        "--hosts",
-        count_hosts(options),
-        f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express",
-    )
+    expected = f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express"
+    errors.require(resolution.resolve(base_config, changes) == cfg, "--hosts", count_hosts(options), expected)
     return (
         sys.executable,
         "-m",
@@ -160,19 +128,15 @@ def make_train_command(cfg, base_config, config_paths: Sequence[str], options: S
 
 def count_hosts(options: SubmitOptions) -> int:
     """Hosts of each command."""
-    from mlm.launch.cluster.accelerators import ACCELERATORS
-
     accelerator = ACCELERATORS.get(options.accelerator)
-    return options.num_hosts or (accelerator.num_hosts if accelerator else 1)
+    return options.hosts or (accelerator.num_hosts if accelerator else 1)
 
 
 def make_expectation_flags(options: SubmitOptions) -> list[str]:
     """Flags by which `mlm train` checks what it finds: hosts that do not see each other would train separately."""
-    from mlm.launch.cluster.accelerators import ACCELERATORS
-
-    num_hosts = count_hosts(options)
+    num_hosts, accelerator = count_hosts(options), ACCELERATORS.get(options.accelerator)
     flags = [f"--expect_processes={num_hosts}"]
-    if accelerator := ACCELERATORS.get(options.accelerator):
+    if accelerator:
         flags.append(f"--expect_devices={accelerator.num_devices * num_hosts // accelerator.num_hosts}")
     return flags
 
@@ -182,28 +146,20 @@ def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
 
     Raises ConfigError, before anything is written, for options that the cluster does not accept.
     """
-    from mlm.base import errors
-    from mlm.launch.cluster import registry
-    from mlm.launch.sweep import code_snapshot, job_registry
-
-    errors.require_one_of("--cluster", options.cluster, list(registry.CLUSTERS))
-    cluster = registry.CLUSTERS[options.cluster]
-    unknown = [cfg for cfg in sweep.configs if not cfg.train.steps]
-    errors.require(
-        not unknown,
-        "--budget",
-        "seconds",
-        "measured step times, which decide the steps of the points; to "
-        "measure them, run one point (--points) on a machine with this accelerator",
+    cluster = CLUSTERS[options.cluster]
+    expected = (
+        "measured step times, which decide the steps of the points; to measure them, run one point (--points) on a "
+        "machine with this accelerator"
     )
+    errors.require(all(cfg.train.steps for cfg in sweep.configs), "--budget", "seconds", expected)
     user_files = (sweep.experiment_path, *([strip_argument(sweep.config_path)] if sweep.config_path else []))
     snapshot = code_snapshot.make_snapshot(sweep.root, user_files)
     if options.dry_run:
         planned = [job for job, _ in make_jobs(sweep, snapshot, options)]
         for job in planned:
-            print(cluster.format_submission(job, job.folder / cluster.filename))
+            print(cluster.format_submission(job, job.folder / cluster.FILE))
         for job in planned:
-            print(f"\n==> {job.folder / cluster.filename} <==\n{cluster.render_script(job)}", end="")
+            print(f"\n==> {job.folder / cluster.FILE} <==\n{cluster.render_script(job)}", end="")
         return
     cluster.check_tools()
     with job_registry.lock_registry(sweep.root):
@@ -214,17 +170,12 @@ def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
 
 def strip_argument(path: str) -> str:
     """The file of FILE:ARGUMENT, as --config takes it."""
-    return path if os.path.exists(path) else path.partition(":")[0]
+    return path if Path(path).exists() else path.partition(":")[0]
 
 
 def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
     """The jobs to submit now, each with the names of the points' folders of each of its commands."""
-    from mlm.base import files
-    from mlm.launch.cluster import registry
-    from mlm.launch.cluster.job import Job, choose_table_options, parse_options
-    from mlm.launch.sweep import code_snapshot, job_registry
-
-    cluster, submitted = registry.CLUSTERS[options.cluster], job_registry.read_jobs(sweep.root)
+    cluster, submitted = CLUSTERS[options.cluster], job_registry.read_jobs(sweep.root)
     states = job_registry.query_states(submitted)
     places = job_registry.find_places(submitted, states)
     remaining, summary = select_unsubmitted(sweep.configs, places, not options.dry_run or is_reachable(sweep.root))
@@ -263,7 +214,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         max(1, min(options.max_running, len(commands))),
         (),
         str(sweep.root),
-        parse_options(cluster.options, options.options),
+        parse_options(cluster.OPTIONS, options.option),
         find_data_paths(remaining),
     )
     table_name = f"{name}-table"
@@ -277,7 +228,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         max_running=1,
         options=choose_table_options(cluster, train_job.options) if options.accelerator else train_job.options,
         # Earlier table jobs too: two at once would write the same files.
-        after=(*([train_job.folder / cluster.filename] if remaining else []), *(Path(job.file) for job in earlier)),
+        after=(*([train_job.folder / cluster.FILE] if remaining else []), *(Path(job.file) for job in earlier)),
     )
     jobs = [(train_job, points)] if remaining else []
     jobs.append((table_job, ((),)))
@@ -288,9 +239,6 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
 
 def is_reachable(root: Path) -> bool:
     """Whether the sweep's folder can be read; if a bucket cannot be reached from here, prints that."""
-    from mlm.base import buckets, errors, files
-    from mlm.training.run.directory import CHECKPOINT_SCHEMES
-
     outcome: list[Exception | None] = [buckets.BucketAccessError(f"{root}: no answer within {BUCKET_SECONDS} s")]
 
     def check():
@@ -311,26 +259,15 @@ def is_reachable(root: Path) -> bool:
 
 
 def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple[list, str]:
-    """The points that are neither done nor in progress, and a summary of the counts; readable: whether the points'
-    folders can be read.
-    """
-    from mlm.launch.sweep import sweep_state
-
+    """The points that are neither done nor in progress, and a summary; readable: whether their folders can be read."""
     remaining, counts = [], {"done": 0, "queued or running": 0, "in use": 0}
     for cfg in configs:
         place = places.get(Path(cfg.workdir).name)
         state = sweep_state.read_state(cfg).name if readable else ""
-        reason = (
-            "done"
-            if state == "done"
-            else "queued or running"
-            if place and place.state
-            else "in use"
-            if state == "in use"
-            else ""
-        )
-        if reason:
-            counts[reason] += 1
+        if state != "done" and place and place.state:
+            state = "queued or running"
+        if state in counts:
+            counts[state] += 1
         else:
             remaining.append(cfg)
     parts = [f"{count} {reason}" for reason, count in counts.items() if count]
@@ -339,14 +276,9 @@ def select_unsubmitted(configs: Sequence, places: dict, readable: bool) -> tuple
 
 def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_name: str) -> None:
     """Records a job, then submits it: after a kill in between, its name tells whether the cluster has it."""
-    from mlm.base import files
-    from mlm.launch.cluster import registry
-    from mlm.launch.sweep import job_registry
-    from mlm.training.run.directory import RunDirectory
-
-    cluster = registry.CLUSTERS[cluster_name]
+    cluster = CLUSTERS[cluster_name]
     job.folder.mkdir(parents=True, exist_ok=True)
-    path = job.folder / cluster.filename
+    path = job.folder / cluster.FILE
     files.write_text(path, cluster.render_script(job))
     submitted = job_registry.read_jobs(root)
     record = job_registry.SubmittedJob(
@@ -358,18 +290,13 @@ def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_nam
             RunDirectory(root / name).error.unlink()
     cluster_job = cluster.submit_job(job, path)
     job_registry.write_jobs(root, [*submitted, record._replace(cluster_job=cluster_job)])
-    content = (
-        f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
-        if any(points)
-        else "after them the table and the report"
-    )
+    content = f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
+    content = content if any(points) else "after them the table and the report"
     print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)
 
 
 def make_job_name(root: Path, num_submitted: int, points) -> str:
     """A job's name: unique among the jobs of this sweep, and of others."""
-    from mlm.base.storage import get_storage
-
     path = get_storage(root).make_absolute(root)
     digest = hashlib.sha256(repr((str(path), num_submitted, points)).encode()).hexdigest()[:6]
     words = re.sub(r"[^a-z0-9]+", "-", f"mlm-{root.name}".lower()).strip("-")[:26].strip("-")

@@ -29,6 +29,11 @@ class WorkerEnded(Exception):
     """The process ended, or was ended after a timeout, without an answer; says how in one line."""
 
 
+def describe_exit(code: int | None) -> str:
+    """How a process ended, by its exit code."""
+    return f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code or 0}"
+
+
 class SubprocessWorker:
     """Another process, which calls functions. platform: the only one for JAX there, such as "cpu"; "": any."""
 
@@ -41,9 +46,7 @@ class SubprocessWorker:
         worker_end.close()
 
     def call(self, function: Callable, argument, timeout: float | None = None):
-        """function(argument). Raises ConfigError if the function does, and WorkerEnded for any other error, for the end
-        of the process, and after `timeout` seconds.
-        """
+        """function(argument). Raises ConfigError as it does; WorkerEnded for any other end, or after `timeout` s."""
         try:
             self.pipe.send((function, argument))
             if timeout is not None and not self.pipe.poll(timeout):
@@ -51,9 +54,7 @@ class SubprocessWorker:
             result, error = self.pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            code = self.process.exitcode or 0
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            raise WorkerEnded(f"the subprocess {how}") from None
+            raise WorkerEnded(f"the subprocess {describe_exit(self.process.exitcode)}") from None
         if error is not None:
             raise error
         return result
@@ -66,10 +67,7 @@ class SubprocessWorker:
 
 
 def map_in_subprocess(function: Callable, items: Iterable, platform: str = "") -> Iterator[Any]:
-    """function(item) of each item, in order, from one subprocess, which ends with the generator.
-
-    Raises as SubprocessWorker.call does.
-    """
+    """function(item) of each item, in order, from one subprocess; raises as SubprocessWorker.call does."""
     with contextlib.closing(SubprocessWorker(platform)) as worker:
         for item in items:
             yield worker.call(function, item)

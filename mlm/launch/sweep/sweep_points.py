@@ -7,7 +7,7 @@ from typing import Any
 
 from mlm.base import config, errors, fields
 from mlm.base.errors import ConfigError
-from mlm.training.run import inheritance, resolution
+from mlm.training.run import resolution
 
 
 def resolve_points(
@@ -24,7 +24,8 @@ def resolve_points(
         check_point_name(name)
         try:
             errors.require(isinstance(point, Mapping), "it", point, "a dict of the fields it sets")
-            resolved, unread = resolve_point(*resolution.make_layers(base, point, overrides))
+            resolved = resolution.resolve_layers(resolution.make_layers(base, point, overrides), drop_unread=True)
+            unread = resolved.dropped
             unread_by_all = {field: unread[field] for field in unread_by_all if field in unread}
             configs[name] = resolved.config
             resolution.check(configs[name])
@@ -35,24 +36,11 @@ def resolve_points(
     return configs
 
 
-def resolve_point(
-    base: fields.Layer, point: fields.Layer, overrides: fields.Layer
-) -> tuple[resolution.ResolvedConfig, dict[str, str]]:
-    """The config of a point without the overrides that it does not read, and the fields that it does not read."""
-    base_config = fields.override(config.Config(), base.values)
-    inherited = inheritance.inherit_fields(base_config, point.values, overrides.values)
-    cfg = fields.override(fields.override(base_config, inherited), point.values)
-    names = {*base.values, *inherited, *point.values, *overrides.values}
-    unread = resolution.find_unread_settings(fields.override(cfg, overrides.values), names)
-    read = {field: value for field, value in overrides.values.items() if field not in unread}
-    return resolution.resolve_layers([base, point, fields.Layer(overrides.origin, read)]), unread
-
-
 def find_origins(
     cfg: config.Config, base: fields.Layer, point: fields.Layer, overrides: fields.Layer
 ) -> dict[str, str]:
     """Where the value of each field comes from, by dotted name; cfg: the point as the sweep trains it."""
-    resolved = resolve_point(base, point, overrides)[0]
+    resolved = resolution.resolve_layers([base, point, overrides], drop_unread=True)
     flat, own = fields.flatten(cfg), fields.flatten(resolved.config)
     return {name: origin if flat[name] == own[name] else "the sweep" for name, origin in resolved.origins.items()}
 
@@ -72,10 +60,8 @@ def check_groups(configs: Mapping[str, config.Config], group: Callable[[dict], s
     for name, flat in flat_configs.items():
         group_name = group({"config": flat | {"workdir": f"{name}-000000"}})
         first = first_points.setdefault(group_name, name)
-        differences = [
-            field for field, value in flat.items() if field != "seed" and value != flat_configs[first][field]
-        ]
-        if differences:
+        names = (field for field, value in flat.items() if value != flat_configs[first][field])
+        if differences := [field for field in names if field != "seed"]:
             raise ConfigError(
                 f"points {first} and {name}: expected one recipe with two seeds, since their names differ in -seedN "
                 f"alone; they differ in {', '.join(differences)}"
@@ -95,10 +81,7 @@ def point_name(cfg: config.Config) -> str:
 
 
 def select_points(configs: Sequence[config.Config], patterns: Sequence[str]) -> list[config.Config]:
-    """The points with these names, or that match a pattern such as *-seed0; all points if there are no patterns.
-
-    Raises ConfigError for a pattern that matches no point.
-    """
+    """The points that match a name or pattern; all without patterns. Raises ConfigError for one that matches none."""
     names = [point_name(cfg) for cfg in configs]
     selected = set()
     for pattern in patterns:
@@ -114,9 +97,6 @@ def check_point_name(name: Any) -> None:
     """Raises ConfigError for a point's name that cannot be a part of a folder's name."""
     errors.require(type(name) is str, "a point's name", name, "text")
     valid = name.isprintable() and not set("/\\") & set(name) and not name.startswith(".") and name == name.strip()
-    errors.require(
-        bool(name) and valid and len(name.encode("utf-8", "replace")) <= 200,
-        "a point's name",
-        name,
-        "letters for a folder's name, at most 200 bytes, without / and not beginning with a full stop",
-    )
+    fits = valid and 0 < len(name.encode("utf-8", "replace")) <= 200
+    expected = "letters for a folder's name, at most 200 bytes, without / and not beginning with a full stop"
+    errors.require(fits, "a point's name", name, expected)

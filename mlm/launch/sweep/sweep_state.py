@@ -1,5 +1,6 @@
 """The state of a sweep for people: each point's state, step, losses and time left; on a terminal a live table."""
 
+import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -94,10 +95,16 @@ def read_state(cfg: config.Config) -> PointState:
     return PointState(name, last("step") or 0, cfg.train.steps, last("loss"), last("eval_loss"), error)
 
 
+def is_done(cfg: config.Config) -> bool:
+    """Whether a point has its result. Asks its result.json alone, and no other file of its directory."""
+    with contextlib.suppress(errors.ConfigError):
+        result = RunDirectory(cfg.workdir).read_result()
+        return result is not None and result["fingerprint"] == fields.fingerprint(cfg)
+    return False
+
+
 def is_evaluated(cfg: config.Config) -> bool:
-    """Whether a trained point has all evaluations of its config, as far as the files that decide this are here; if they
-    are not, `run` names them.
-    """
+    """Whether a trained point has all evaluations of its config; False if files that decide this are not here."""
     try:
         return not evaluation_tasks.list_missing_cases(cfg)
     except files.DamagedFile:
@@ -150,17 +157,18 @@ def describe_unmatched_runs(points: Sequence[config.Config]) -> str:
 
 
 def describe_failures(failures: Mapping[str, str]) -> list[str]:
-    """A line for each error: the first point that it ended, and how many others.
+    """A title, and a line for each error: the first point that it ended, and how many others; [] if there is none.
 
     failures: errors by workdir, each with its worker's log in parentheses at the end.
     """
     workdirs_by_error: dict[str, list[str]] = {}
     for workdir, error in failures.items():
         workdirs_by_error.setdefault(error.partition(LOG_PREFIX)[0], []).append(workdir)
-    return [
+    lines = [
         f"{workdirs[0]}{f' and {more:,} more' if (more := len(workdirs) - 1) else ''}: {failures[workdirs[0]]}"
         for workdirs in workdirs_by_error.values()
     ]
+    return [f"{len(failures)} failed; the same command tries again:", *lines] if failures else []
 
 
 class SweepDisplay:
@@ -177,14 +185,15 @@ class SweepDisplay:
         console = Console()
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
-    def __enter__(self):
+    def start(self) -> None:
+        """Shows the table from here on, on a terminal."""
         if self.live:
-            self.live.__enter__()
-        return self
+            self.live.start()
 
-    def __exit__(self, *failure):
+    def stop(self) -> None:
+        """Leaves the terminal with what it shows last."""
         if self.live:
-            self.live.__exit__(*failure)
+            self.live.stop()
 
     def print_line(self, text: str) -> None:
         """Prints a line above the live table, or without a terminal to stdout."""
@@ -217,9 +226,7 @@ class SweepDisplay:
         return "training" if workdir in training else self.states[workdir].name
 
     def time_left(self, cfg: config.Config, now: float) -> str:
-        """The time left of a point in training, from the steps since its first record; packing and compiling come
-        before that.
-        """
+        """The time left of a point in training, from the steps since its first record, which come after compiling."""
         state = self.states[cfg.workdir]
         if state.step == self.start_steps.setdefault(cfg.workdir, state.step):
             return ""
@@ -241,44 +248,35 @@ class SweepDisplay:
         for title in ("point", "state", "step", "loss", "held-out", "left"):
             table.add_column(title, justify="left" if title in ("point", "state") else "right", no_wrap=True)
         order = ("training", "failed", "damaged", "in use", "stopped", "not started", "done")
+        styles = {"failed": "red", "damaged": "red", "training": "bold", "done": "green"}
         for cfg, name in sorted(zip(self.points, names, strict=True), key=lambda pair: order.index(pair[1])):
             state = self.states[cfg.workdir]
             losses = ("" if value is None else f"{value:.3f}" for value in (state.loss, state.held_out_loss))
-            table.add_row(
-                Path(cfg.workdir).name,
-                name,
-                f"{state.step:,}/{state.num_steps:,}",
-                *losses,
-                self.time_left(cfg, now) if name == "training" else "",
-                style={"failed": "red", "damaged": "red", "training": "bold", "done": "green"}.get(name, ""),
-            )
+            steps, left = f"{state.step:,}/{state.num_steps:,}", self.time_left(cfg, now) if name == "training" else ""
+            table.add_row(Path(cfg.workdir).name, name, steps, *losses, left, style=styles.get(name, ""))
         return table
 
     def print_changes(self, training: Collection[str], now: float) -> None:
-        """Prints a line for each point whose state changed, and, at growing intervals, for each point in training that
-        has made steps.
-        """
+        """Prints a line for each point whose state changed, and at growing intervals for those that make steps."""
         for cfg in self.points:
             name, state = self.state_name(cfg.workdir, training), self.states[cfg.workdir]
             last = self.last_lines.setdefault(cfg.workdir, LastLine(now, state.name, state.step, 0))
-            time_left = self.time_left(cfg, now) if name == "training" else ""
+            time_left, count = self.time_left(cfg, now) if name == "training" else "", 0
             if name == last.name:
-                interval = LINE_INTERVALS[min(last.count, len(LINE_INTERVALS) - 1)]
+                interval, count = LINE_INTERVALS[min(last.count, len(LINE_INTERVALS) - 1)], last.count + 1
                 if name != "training" or state.step == last.step or now - last.time < interval:
                     continue
-            self.last_lines[cfg.workdir] = LastLine(now, name, state.step, last.count + 1 if name == last.name else 0)
-            parts = [f"step {state.step:,}/{state.num_steps:,}"] if state.step and name != "done" else []
-            losses = ("loss", state.loss), ("held-out", state.held_out_loss)
-            parts += [f"{title} {value:.3f}" for title, value in losses if value is not None and name != "done"]
-            parts += [format_score(cfg)] if name == "done" else [f"{time_left} left"] if time_left else []
-            self.print_line(
-                f"{Path(cfg.workdir).name}: {', '.join([name, *parts])}"
-                + (
-                    f": {self.format_error(state.error, Path(cfg.workdir).name)}"
-                    if name in ("failed", "damaged")
-                    else ""
-                )
-            )
+            self.last_lines[cfg.workdir] = LastLine(now, name, state.step, count)
+            point, parts = Path(cfg.workdir).name, [name]
+            if name == "done":
+                parts.append(format_score(cfg))
+            else:
+                losses = ("loss", state.loss), ("held-out", state.held_out_loss)
+                parts += [f"step {state.step:,}/{state.num_steps:,}"] if state.step else []
+                parts += [f"{title} {value:.3f}" for title, value in losses if value is not None]
+                parts += [f"{time_left} left"] if time_left else []
+            error = f": {self.format_error(state.error, point)}" if name in ("failed", "damaged") else ""
+            self.print_line(f"{point}: {', '.join(parts)}{error}")
 
     def format_error(self, error: str, name: str) -> str:
         """The error of the point `name`: at the first one that has it itself, at others the name of that one."""

@@ -109,11 +109,9 @@ def list_references(cfg: config.Config, objective) -> list[Score]:
     names = {loss: ("floor", *spec.weaker_floors) for loss, spec in floors.select_floors(cfg, objective).items()}
     if parallel_text.is_generated(cfg.data):
         names = {objective.scores[0]: ("floor",)}
-    found = [*ngrams.make_scores(cfg, objective.scores[0])]
-    for loss, floor_names in names.items():
-        unknown: Any = dict.fromkeys(floor_names)  # the scores follow from the names
-        found += references.make_floor_references(loss, unknown).scores
-    return found
+    unknown: Any = {loss: dict.fromkeys(floor_names) for loss, floor_names in names.items()}
+    floors_found = [score for loss in names for score in references.make_floor_references(loss, unknown[loss]).scores]
+    return [*ngrams.make_scores(cfg, objective.scores[0]), *floors_found]
 
 
 def make_value(score: Score, number: int) -> float:

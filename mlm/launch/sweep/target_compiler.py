@@ -194,17 +194,13 @@ def describe_gpu(generation: str, accelerator: Accelerator) -> str:
         "registers_per_core_limit": 2**16,
         "registers_per_block_limit": 2**16,
     }
-    lines = [f"  {name}: {value}" for name, value in figures.items()]
-    capability = f"  cuda_compute_capability {{ major: {major} minor: {minor} }}"
-    return "\n".join(
-        [
-            "gpu_device_info {",
-            *lines,
-            capability,
-            "}",
-            'platform_name: "CUDA"',
-            "dnn_version_info { major: 9 minor: 8 }",
-            "runtime_version { major: 13 }",
-            f'device_description_str: "{generation}"',
-        ]
-    )
+    lines = "\n".join(f"  {name}: {value}" for name, value in figures.items())
+    return f"""\
+gpu_device_info {{
+{lines}
+  cuda_compute_capability {{ major: {major} minor: {minor} }}
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 8 }}
+runtime_version {{ major: 13 }}
+device_description_str: "{generation}\""""

@@ -54,8 +54,7 @@ def run_worker(pipe: connection.Connection, points: Sequence[config.Config], cpu
 
 
 def train_points(points: Sequence[config.Config]) -> dict[str, str]:
-    """Trains the points, several of them vmapped, and evaluates each. Returns errors by workdir, "" for a point that is
-    done.
+    """Trains points, several of them vmapped, and evaluates each. Returns errors by workdir, "" for one that is done.
 
     If they cannot be trained together, for lack of memory or because of one of them, each is trained on its own.
     """

@@ -41,10 +41,12 @@ class ResolvedConfig:
         config: the config.
         origins: where the value of each field comes from, by dotted name: "default", the origin of a layer, or the
             fields that it follows from, with their values.
+        dropped: why nothing reads what the last layer sets, by field, where such fields are left out.
     """
 
     config: Config
     origins: Mapping[str, str]
+    dropped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def resolve(cfg: Config, *overrides: Mapping[str, Any]) -> Config:
@@ -60,10 +62,11 @@ def make_layers(cfg: Config, *overrides: Mapping[str, Any]) -> list[fields.Layer
     ]
 
 
-def resolve_layers(layers: Sequence[fields.Layer], num_base: int = 1) -> ResolvedConfig:
+def resolve_layers(layers: Sequence[fields.Layer], num_base: int = 1, *, drop_unread: bool = False) -> ResolvedConfig:
     """The way from what a user sets to the config of a run: `merge_layers`, with what init.run or init.hub hands down.
 
-    Inherited fields lie above the first num_base layers.
+    Inherited fields lie above the first num_base layers. drop_unread: leave out what the last layer sets and nothing
+    reads, in place of an error.
 
     Raises:
         ConfigError: what the run starts from cannot be read, a layer changes its model, or sets what nothing reads.
@@ -72,12 +75,12 @@ def resolve_layers(layers: Sequence[fields.Layer], num_base: int = 1) -> Resolve
     names = (name for name in inheritance.SOURCES if inherited_fields.get(name))
     origin = next((f"{name} = {inherited_fields[name]!r}" for name in names), "")
     inherited = [fields.Layer(origin, inherited_fields)] if inherited_fields else []
-    resolved = merge_layers([*layers[:num_base], *inherited, *layers[num_base:]])
+    resolved = merge_layers([*layers[:num_base], *inherited, *layers[num_base:]], drop_unread=drop_unread)
     inheritance.check_inherited_fields(resolved.config, inherited_fields)
     return resolved
 
 
-def merge_layers(layers: Sequence[fields.Layer]) -> ResolvedConfig:
+def merge_layers(layers: Sequence[fields.Layer], *, drop_unread: bool = False) -> ResolvedConfig:
     """Puts layers on the defaults, and fills in the fields that follow from others; reads no other run.
 
     A field that a layer sets and the run reads keeps its value, unless that value is one that stands for what follows
@@ -92,8 +95,13 @@ def merge_layers(layers: Sequence[fields.Layer]) -> ResolvedConfig:
         levels.append(fields.override(levels[-1], layer.values))
         names.append(names[-1] | layer.values.keys())
         origins |= dict.fromkeys(layer.values, layer.origin)
+    unread = find_unread_settings(levels[-1], names[-1])
+    if drop_unread and (dropped := {name: why for name, why in unread.items() if name in layers[-1].values}):
+        read = {name: value for name, value in layers[-1].values.items() if name not in dropped}
+        resolved = merge_layers([*layers[:-1], fields.Layer(layers[-1].origin, read)])
+        return dataclasses.replace(resolved, dropped=dropped)
     defaults = {}
-    for name, why in find_unread_settings(levels[-1], names[-1]).items():
+    for name, why in unread.items():
         level = max(i for i, layer in enumerate(layers, 1) if name in layer.values)
         if name in find_unread_settings(levels[level], names[level]):
             check(derive_fields(levels[-1], names[-1]))  # where the reader's own field is wrong, report that one
