@@ -10,7 +10,7 @@ Letters in array names: L tokens, B examples, H units, G = gates * H. Tuples hol
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,7 @@ def scan_cell(cell: str, unroll: int, kernels, biases, inputs, same):
     the state continues that of the previous token; else it starts from zero.
     """
     wide = (tuple(x.astype(jnp.float32) for x in arrays) for arrays in (biases, inputs))
-    states = scan_directions(cell, unroll, kernels, *wide, same)
+    states: Any = scan_directions(cell, unroll, kernels, *wide, same)
     return tuple(h_LxBxH.astype(x.dtype) for h_LxBxH, x in zip(states, inputs, strict=True))
 
 

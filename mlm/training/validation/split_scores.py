@@ -26,7 +26,11 @@ def collect_columns(cfg: config.Config, program: Program, state: Any, rows: load
     eval_step = program.partitioner.jit_per_example(update.eval_step, program.model, program.objective)
     hparams = make_eval_hparams(cfg)
     order_N = loader.sort_by_length(rows, cfg.eval.max_examples)
-    settings = {"max_rows": cfg.eval.max_examples, "order_N": order_N, **parallel.get_process_position()}
+    settings: dict[str, Any] = {
+        "max_rows": cfg.eval.max_examples,
+        "order_N": order_N,
+        **parallel.get_process_position(),
+    }
     batches = loader.iterate_eval_batches(rows, batch_size=cfg.eval.batch_size, **settings)
     columns: Columns = {}
     for number, batch in enumerate(batches):
