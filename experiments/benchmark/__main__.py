@@ -6,6 +6,7 @@ Every part's module says what it measures. After each row, the table is written 
 description of the machine. All parts take half an hour on two cores. accelerator.py is the run of --accelerator.
 """
 
+import functools
 import importlib
 import os
 import signal
@@ -46,7 +47,7 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(prog="python -m experiments.benchmark", description=DESCRIPTION)
     parser.add_argument(
         "--only",
-        type=command.split_words,
+        type=functools.partial(command.split_values, str),
         default=[],
         metavar="PART,...",
         help=f"parts to run: {', '.join((*PARTS, *EXTRA_PARTS))} (default: all but {EXTRA_PARTS[0]}); with "
