@@ -7,7 +7,7 @@ import numpy as np
 from mlm.base import config
 from mlm.data.rows import pack
 from mlm.data.tasks import splits
-from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
+from mlm.data.tasks.tasks import LABELLED_OBJECTIVES
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun

@@ -11,7 +11,7 @@ from mlm.base.special import UNK
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import tasks
 from mlm.data.tasks.examples import Example
-from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
+from mlm.data.tasks.tasks import LABELLED_OBJECTIVES
 from mlm.inference import batching, forward_passes, masked_queries
 
 PREDICTABLE_OBJECTIVES = ("classification", "regression", "tagging")

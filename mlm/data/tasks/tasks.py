@@ -3,16 +3,36 @@
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
 from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField, fill_derived_fields
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conllu, examples
-from mlm.data.tasks.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tasks.task_specs import TASKS
 
+TABLE_FORMATS = ("tsv", "csv", "jsonl", "tfds")
+SENTENCE_FORMATS = ("conll", "conllu")
+
+
+class LabelledObjective(NamedTuple):
+    """An entry of LABELLED_OBJECTIVES."""
+
+    formats: tuple[str, ...]  # of the files of examples
+    scores: str  # config.data.labelled.scores of a task that is no row of TASKS
+    has_classes: bool = True  # whether a label is one of several names
+    word_column: str = ""  # the column with a label for each word; "": an example has one label
+
+
+LABELLED_OBJECTIVES = {
+    "classification": LabelledObjective(TABLE_FORMATS, "accuracy"),
+    "regression": LabelledObjective(TABLE_FORMATS, "spearman,pearson", has_classes=False),
+    "multiple_choice": LabelledObjective(TABLE_FORMATS, "accuracy"),
+    "tagging": LabelledObjective(SENTENCE_FORMATS, "accuracy", word_column="tag"),
+    "extractive_qa": LabelledObjective(("squad",), "f1,exact", has_classes=False),
+    "edge_probing": LabelledObjective(SENTENCE_FORMATS, "f1,accuracy", word_column="edge"),
+}
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
 MAX_QUESTION_TOKENS = 64  # tokens of a question, at most
 LANGUAGE_TASKS = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
