@@ -24,8 +24,8 @@ def sample_segment_pairs(
     """[CLS] A [SEP] B [SEP], where B follows A in half of the pairs (BERT, arXiv:1810.04805, 3.1 and A.2).
 
     A and B are runs of sentences that fill the sequence together. In the other half B comes from another document of
-    the same window, if there is one, and the sentences that followed A start the next pair. short_seq_prob: the share of
-    documents whose pairs are only as long as a random shorter sequence.
+    the same window, if there is one, and the sentences that followed A start the next pair. short_seq_prob: the share
+    of documents whose pairs are only as long as a random shorter sequence.
     """
     rng = random.Random(0)
     deficit = [0]  # how many true pairs are still to be made up for, since nothing followed A
