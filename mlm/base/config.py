@@ -35,6 +35,14 @@ FRACTION_ABOVE_0, OPEN_FRACTION = Bounds(0, 1, low_open=True), Bounds(0, 1, low_
 SEED = Bounds(0, 2**32 - 1)
 
 
+# What the fields of one kind of run or model are conditional on.
+TEXT, TFDS, TASK, PARALLEL = ({"data.corpus": corpus} for corpus in ("text", "tfds", "task", "parallel"))
+ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
+TABLE = {"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")}
+NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
+ENCODER_DECODER = {"model.family": "encoder_decoder"}
+
+
 class Role(enum.Enum):
     """What a field is to the compiled functions of a run."""
 
@@ -117,16 +125,13 @@ class Language:
         0.6, "probability that a prepositional phrase or relative clause follows a subject", bounds=FRACTION_BELOW_1
     )
     modifier_continue_prob: float = field(
-        0.45,
-        "probability that a modifier follows another",
-        bounds=FRACTION_BELOW_1,
-        unless={"data.language.modifier_prob": 0.0},
+        0.45, "probability that a modifier follows another", bounds=FRACTION_BELOW_1, unless=NO_MODIFIERS
     )
     attractor_prob: float = field(
         0.5,
         "probability that a noun in a modifier differs from the subject's number",
         bounds=FRACTION,
-        unless={"data.language.modifier_prob": 0.0},
+        unless=NO_MODIFIERS,
     )
     topic_strength: float = field(
         3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: no effect", bounds=Bounds(0, 100)
@@ -135,10 +140,7 @@ class Language:
         0.4, "probability that a subject is a name, not a noun; half of it in other positions", bounds=FRACTION_BELOW_1
     )
     recall_prob: float = field(
-        0.9,
-        "probability that a name is the protagonist's; else it is any",
-        bounds=FRACTION,
-        unless={"data.language.protagonist_prob": 0.0},
+        0.9, "probability that a name is the protagonist's; else it is any", bounds=FRACTION, unless=NO_PROTAGONIST
     )
 
 
@@ -159,9 +161,7 @@ class Labelled:
         unless={"data.labelled.format": "squad"},
     )
     text_pair_column: str = field(
-        "",
-        "column of the second text of a pair; multiple_choice: of the text before the endings; empty: none",
-        when={"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")},
+        "", "column of a pair's second text; multiple_choice: of the text before the endings; empty: none", when=TABLE
     )
     choice_columns: str = field(
         "", "multiple_choice: columns of the endings, separated by commas", when={"objective": "multiple_choice"}
@@ -176,9 +176,7 @@ class Labelled:
         when={"data.labelled.format": "conllu", "objective": "edge_probing"},
     )
     id_column: str = field(
-        "",
-        "column that names an example in the predictions; empty: its number in the file, from 0",
-        when={"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")},
+        "", "column that names an example in the predictions; empty: its number in the file, from 0", when=TABLE
     )
     quoting: str = field(
         "",
@@ -242,39 +240,35 @@ class Data:
         "",
         "text: files, folders and globs, separated by commas: text, or rows of .jsonl, .json, .csv, .tsv, .parquet and "
         ".arrow; each also as .gz, .zst, .bz2, .xz",
-        when={"data.corpus": "text"},
+        when=TEXT,
     )
     validation_path: str = field(
-        "", "text: held-out files, as globs; empty: data.validation_fraction of data.path", when={"data.corpus": "text"}
+        "", "text: held-out files, as globs; empty: data.validation_fraction of data.path", when=TEXT
     )
     text_column: str = field(
         "text",  # as mlm/data/text/records.py's default
         "text: the column of the documents in files of rows; where there is no column of this default name, the only "
         "one of texts",
-        when={"data.corpus": "text"},
+        when=TEXT,
         unless={"pack.mode": "stream"},
     )
     word_separator: str = field(
-        "",
-        "text: a character between the words of a script without spaces; read as a space",
-        when={"data.corpus": "text"},
+        "", "text: a character between the words of a script without spaces; read as a space", when=TEXT
     )
     document_boundary: str = field(
         "file",
         "text: where a document ends: file (one document a file) | line (one a line) | blank_line | a regular "
         'expression that matches the first line of a document, such as " = [^=]+ = " for WikiText\'s titles',
-        when={"data.corpus": "text"},
+        when=TEXT,
         unless={"pack.mode": "stream"},
     )
-    tfds_name: str = field(
-        "", 'tfds: name of the data set, such as "lm1b" or "wiki40b/en"', when={"data.corpus": "tfds"}
-    )
+    tfds_name: str = field("", 'tfds: name of the data set, such as "lm1b" or "wiki40b/en"', when=TFDS)
     tfds_dir: str = field(
         "",
         "tfds: folder of the prepared data sets; empty: the library's default",
         when={"data.corpus": ("tfds", "task"), "data.labelled.format": ("tfds", "")},
     )
-    tfds_field: str = field("text", "tfds: feature that holds the text", when={"data.corpus": "tfds"})
+    tfds_field: str = field("text", "tfds: feature that holds the text", when=TFDS)
     validation_fraction: float = field(
         0.05,
         "share of the documents that is held out if the corpus has no held-out split (pack.mode=stream: share of the "
@@ -290,15 +284,11 @@ class Data:
         when={"data.corpus": ("text", "tfds", "docstrings")},
     )
     task: str = field(
-        "",
-        'task: a name in mlm/data/tasks/task_specs.py, or "own": data.labelled describes it',
-        when={"data.corpus": "task"},
+        "", 'task: a name in mlm/data/tasks/task_specs.py, or "own": data.labelled describes it', when=TASK
     )
-    task_path: str = field(
-        "", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when={"data.corpus": "task"}
-    )
+    task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when=TASK)
     parallel_path: str = field(
-        "", "parallel: folder of its files; empty: pairs of the built-in language", when={"data.corpus": "parallel"}
+        "", "parallel: folder of its files; empty: pairs of the built-in language", when=PARALLEL
     )
     cache_dir: str = setting(
         "runs/cache", "folder for tokenizers and packed examples, shared by all runs", is_path=True
@@ -306,10 +296,8 @@ class Data:
     language: Language = subsection(
         Language, when={"data.corpus": ("language", "task", "parallel"), "data.parallel_path": ""}
     )
-    labelled: Labelled = subsection(Labelled, when={"data.corpus": "task"})
-    parallel: ParallelText = subsection(
-        ParallelText, when={"data.corpus": "parallel"}, unless={"data.parallel_path": ""}
-    )
+    labelled: Labelled = subsection(Labelled, when=TASK)
+    parallel: ParallelText = subsection(ParallelText, when=PARALLEL, unless={"data.parallel_path": ""})
 
 
 @section
@@ -343,23 +331,23 @@ class Pack:
         "two segments) | stream (GPT: running text, no special tokens); empty: doc_sentences for the built-in "
         "language, else full_sentences",
         choices=("full_sentences", "doc_sentences", "segment_pair", "stream"),
-        unless={"data.corpus": ("task", "parallel")},
+        unless=ROWS_OF_THEIR_OWN,
     )
     seq_len: int = field(128, "sequence length in tokens; multiple_choice: of each choice", bounds=Bounds(8, 2**16 - 1))
     source_len: int = field(
-        0, "parallel: tokens of a source; 0: as seq_len", bounds=Bounds(8, 2**16 - 1), when={"data.corpus": "parallel"}
+        0, "parallel: tokens of a source; 0: as seq_len", bounds=Bounds(8, 2**16 - 1), when=PARALLEL
     )
     isolate_documents: bool = field(
         True,
         "documents packed into one sequence do not see each other (attention, recurrent state, window)",
-        unless={"data.corpus": ("task", "parallel")},
+        unless=ROWS_OF_THEIR_OWN,
         when={"pack.mode": "full_sentences"},
     )
     short_seq_prob: float = field(
         0.0,
         "segment_pair: probability that a document gives pairs of a shorter, random length; BERT: 0.1",
         bounds=FRACTION,
-        unless={"data.corpus": ("task", "parallel")},
+        unless=ROWS_OF_THEIR_OWN,
         when={"pack.mode": "segment_pair"},
     )
 
@@ -370,7 +358,7 @@ class Mask:
 
     rate: float = field(
         0.15,
-        "masking rate: share of an example's tokens that is masked; with a schedule, at step 0",
+        "masking rate: share of an example's tokens; with a schedule, at step 0",
         bounds=OPEN_FRACTION,
         role=TRACED,
     )
@@ -398,7 +386,7 @@ class Mask:
     )
     masks_per_example: int = field(
         0,
-        "disjoint masks of an example in a step, one forward pass each; 0: predict_rate / rate, rounded up",
+        "disjoint masks of an example in a step, each with a pass; 0: predict_rate / rate, rounded up",
         bounds=Bounds(1),
     )
     static_masks: int = field(
@@ -418,15 +406,10 @@ class Mask:
         0.8, "probability that a masked token is replaced by [MASK]", bounds=FRACTION, role=TRACED
     )
     random_token_prob: float = field(
-        0.1,
-        "probability that a masked token becomes a random one; the rest stay unchanged",
-        bounds=FRACTION,
-        role=TRACED,
+        0.1, "probability that a masked token becomes a random one; the rest stay", bounds=FRACTION, role=TRACED
     )
     random_token_from: str = field(
-        "unigram",
-        "random tokens: unigram (as frequent as in the train split) | uniform",
-        choices=("unigram", "uniform"),
+        "unigram", "random tokens: unigram (frequent as in the train split) | uniform", choices=("unigram", "uniform")
     )
     mask_unk: bool = field(False, "training may mask [UNK], as BERT's code does; evaluation never masks it")
 
@@ -448,9 +431,7 @@ class ReplacedTokenDetection:
     """Objective replaced_token_detection (ELECTRA): its generator."""
 
     generator_size: float = field(
-        0.25,
-        "the generator's width, heads and hidden units, as a share of the discriminator's",
-        bounds=FRACTION_ABOVE_0,
+        0.25, "its width, heads and hidden units, as a share of the discriminator's", bounds=FRACTION_ABOVE_0
     )
     discriminator_weight: float = field(
         50.0, "weight of the discriminator's loss; the generator's has weight 1", bounds=Bounds(0), role=TRACED
@@ -470,7 +451,7 @@ class Model:
     size: str = field("tiny", "named size of mlm/models/sizes.py; it sets the size fields below that are 0")
     num_layers: int = field(
         0,
-        "number of layers; encoder_decoder: of each of the two (a gru decoder has one). 0: from model.size",
+        "number of layers; encoder_decoder: of each side (a gru decoder has one). 0: from model.size",
         bounds=Bounds(1),
     )
     width: int = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size", bounds=Bounds(1))
@@ -509,9 +490,7 @@ class Model:
         when={"model.bias": "all"},
     )
     norm: str = field(
-        "layernorm",
-        "every norm: layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich)",
-        choices=("layernorm", "rmsnorm"),
+        "layernorm", "layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)", choices=("layernorm", "rmsnorm")
     )
     norm_placement: str = field(
         "pre",
@@ -526,9 +505,7 @@ class Model:
         "(ModernBERT, Warner et al. 2024)",
         when={"model.norm_placement": ("pre", "sandwich"), "model.embed_norm": True},
     )
-    embed_norm: bool = field(
-        True, "apply a norm to the embeddings, as BERT does", unless={"model.family": "encoder_decoder"}
-    )
+    embed_norm: bool = field(True, "apply a norm to the embeddings, as BERT does", unless=ENCODER_DECODER)
     bias: str = field(
         "all",
         "what has biases: all | norms (norms, and dense layers before and after the layers; none in attention, MLP and "
@@ -542,9 +519,7 @@ class Model:
         choices=("gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"),
     )
     layer_scale: float = field(
-        0.0,
-        "initial value of a learned factor of a sublayer's outputs (Touvron et al. 2021); 0: none",
-        bounds=Bounds(0, 100),
+        0.0, "initial learned factor of a sublayer's outputs (Touvron et al. 2021); 0: none", bounds=Bounds(0, 100)
     )
     qk_norm: bool = field(
         False, "transformer: a norm over each head's queries and keys (Henry et al. 2020; Dehghani et al. 2023)"
@@ -557,19 +532,17 @@ class Model:
         "output layer: bert (dense layer, activation, layer norm, table of embeddings, bias) | linear (table of "
         "embeddings alone)",
         choices=("bert", "linear"),
-        unless={"model.family": "encoder_decoder"},
+        unless=ENCODER_DECODER,
     )
     lm_head_activation: str = field(
         "gelu",
         "activation of the output layer's dense layer, as model.activation; BERT's is that of its MLP",
         choices=("gelu", "gelu_tanh", "relu"),
-        unless={"model.family": "encoder_decoder"},
+        unless=ENCODER_DECODER,
         when={"model.lm_head": "bert"},
     )
     tie_embeddings: bool = field(
-        True,
-        "the output layer has the table of the token embeddings; false: its own",
-        unless={"model.family": "encoder_decoder"},
+        True, "the output layer has the table of the token embeddings; false: its own", unless=ENCODER_DECODER
     )
     positions: str = field(
         "",
@@ -608,7 +581,7 @@ class Model:
     )
     max_positions: int = field(512, "transformer: longest sequence, in tokens", bounds=Bounds(1))
     type_vocab_size: int = field(
-        2, "token types (segment embeddings); 0: none", bounds=Bounds(0), unless={"model.family": "encoder_decoder"}
+        2, "token types (segment embeddings); 0: none", bounds=Bounds(0), unless=ENCODER_DECODER
     )
     dropout: float = field(
         -1.0,
@@ -628,8 +601,7 @@ class Model:
         bounds=Bounds(0, 100),
     )
     depth_scaled_init: bool = field(
-        False,
-        "the last matrix of a sublayer starts with init_std / sqrt(2 * num_layers) (Megatron, Shoeybi et al. 2019)",
+        False, "the last matrix of a sublayer starts with init_std / sqrt(2 * num_layers) (Shoeybi et al. 2019)"
     )
     dtype: str = field(
         "float32",
@@ -638,9 +610,7 @@ class Model:
         choices=("float32", "bfloat16"),
     )
     scan_unroll: int = field(
-        0,
-        "layers unrolled in an iteration of the scan over layers; 0: all (fast), 1: none (compiles fast)",
-        bounds=Bounds(0),
+        0, "layers unrolled in a step of the scan over them; 0: all (fast), 1: none (compiles fast)", bounds=Bounds(0)
     )
     rnn_unroll: int = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence", bounds=Bounds(1))
     remat: bool = setting(
@@ -743,7 +713,7 @@ class Optim:
     )
     average_checkpoints: int = field(
         0,
-        "the final parameters are the mean of this many checkpoints, the last at the end; 0: of the last step",
+        "the final parameters are the mean of this many checkpoints, the last at the end; 0: no mean",
         bounds=Bounds(0),
     )
     average_every: int = field(
@@ -771,9 +741,7 @@ class Init:
         "", "Hugging Face folder instead of a run, or hf:ORG/NAME to download it; empty: none", is_path=True
     )
     hub_sha256: str = field(
-        "",
-        "expected SHA-256 of that folder's config, weights and vocabulary; empty: any (recorded)",
-        unless={"init.hub": ""},
+        "", "expected SHA-256 of that folder's config, weights and vocabulary; empty: any", unless={"init.hub": ""}
     )
 
 
@@ -830,9 +798,7 @@ class Downstream:
     tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.py, with commas; empty: none")
     path: str = setting("", "folder with one folder of files for each task, of the task's name", is_path=True)
     learning_rates: tuple[float, ...] = setting(
-        (),
-        "learning rates to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model",
-        bounds=POSITIVE,
+        (), "to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model", bounds=POSITIVE
     )
     epochs: tuple[float, ...] = setting((3.0,), "numbers of epochs to try", bounds=POSITIVE)
     batch_sizes: tuple[int, ...] = setting((32,), "batch sizes to try", bounds=POSITIVE)
@@ -852,7 +818,7 @@ class Train:
     steps: int = field(1000, "number of updates", bounds=Bounds(1))
     batch_size: int = field(32, "examples of an update, over all devices", bounds=Bounds(1))
     group_by_length: bool = field(
-        True, "tasks: eight batches are sorted by length, for little padding", when={"data.corpus": "task"}, role=HOST
+        True, "tasks: eight batches are sorted by length, for little padding", when=TASK, role=HOST
     )
     grad_accum_steps: int = field(
         1, "gradient accumulation: number of microbatches that a batch is split into", bounds=Bounds(1)
@@ -912,16 +878,14 @@ class Eval:
         role=HOST,
     )
     anisotropy: bool = setting(
-        False,
-        "at the end, anisotropy and self-similarity of the states (Ethayarajh 2019)",
-        unless={"model.family": "encoder_decoder"},
+        False, "at the end, anisotropy and self-similarity of the states (Ethayarajh 2019)", unless=ENCODER_DECODER
     )
     beams: tuple[float, ...] = setting(
         (),
         "parallel: beam sizes (whole numbers); at the end, the first max_examples pairs of the test split (of dev if "
         "there is none) are translated with each",
         bounds=Bounds(1, MAX_BEAMS),
-        when={"data.corpus": "parallel"},
+        when=PARALLEL,
         role=HOST,
     )
     bleu_tokenizer: str = setting(
@@ -929,7 +893,7 @@ class Eval:
         "parallel: sacrebleu's tokenizer of BLEU: 13a | zh | ja-mecab (pip install sacrebleu[ja]) | char | flores200 "
         "(it is downloaded)",
         choices=("13a", "zh", "ja-mecab", "char", "flores200"),
-        when={"data.corpus": "parallel"},
+        when=PARALLEL,
         role=HOST,
     )
     context_range: bool = setting(
@@ -937,7 +901,7 @@ class Eval:
         "at the end, measure how much context a causal model uses: gradients and recall of names by distance, time "
         "by sequence length",
         when={"model.directionality": "causal"},
-        unless={"model.family": "encoder_decoder"},
+        unless=ENCODER_DECODER,
         role=HOST,
     )
     baseline: str = setting(
@@ -952,7 +916,7 @@ class Eval:
         "folder of STS-B's files, or task file (.toml) of pairs with their similarity, to measure sentence similarity "
         "at the end; empty: not measured",
         is_path=True,
-        unless={"model.family": "encoder_decoder"},
+        unless=ENCODER_DECODER,
     )
 
 

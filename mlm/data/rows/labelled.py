@@ -164,7 +164,7 @@ def _write_encoded(writer, encoded, example_index, seq_len):
 
 def _report_truncation(cfg, packed, split_names):
     """Logs how much was truncated, and how much of the text is unknown to the tokenizer."""
-    message = PREPROCESSORS[cfg.objective].truncation_message
+    message = PREPROCESSORS[cfg.objective].truncation
     for split in split_names:
         counts = packed.manifest[split]
         if counts["truncated"]:

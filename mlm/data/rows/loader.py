@@ -36,10 +36,9 @@ def iterate_train_batches(
 
     Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
     takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. split_index_B
-    is its number in the split, epoch_B the number of its permutation. grouped: rows with the column
-    NUM_TOKENS are sorted by length within GROUP_BATCHES batches of one epoch and dealt out again, and these batches are
-    shuffled. cut: whether a batch
-    is as long as its longest example, not as all examples. Raises ConfigError where processes does not divide
+    is its number in the split, epoch_B the number of its permutation. grouped: rows with the column NUM_TOKENS are
+    sorted by length within GROUP_BATCHES batches of one epoch and dealt out again, and these batches are shuffled. cut:
+    whether a batch is as long as its longest example, not as all. Raises ConfigError where processes does not divide
     batch_size.
     """
     share, count = _compute_process_batch_size(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
@@ -55,9 +54,8 @@ def iterate_train_batches(
         place_W = number * len(rows_W) + np.arange(len(rows_W))
         if not grouped:
             return rows_W, place_W
-        order_W = np.lexsort(
-            (rows[NUM_TOKENS][rows_W].max(1), place_W // count)
-        )  # in each epoch: no row meets its copies
+        length_W, epoch_W = rows[NUM_TOKENS][rows_W].max(1), place_W // count
+        order_W = np.lexsort((length_W, epoch_W))  # in each epoch: no row meets its copies
         order_W = np.random.default_rng([seed, number]).permutation(order_W.reshape(group, -1)).reshape(-1)
         return rows_W[order_W], place_W[order_W]
 
@@ -69,9 +67,8 @@ def iterate_train_batches(
         return made(rows_B[slots_B], place_B[slots_B], find_bucket_length(rows, rows_B) if cut else None)
 
     def made(rows_B, place_B, length):
-        return read_batch(rows, rows_B, slots_B, length)._replace(
-            split_index_B=rows_B.astype(np.int32), epoch_B=(place_B // count).astype(np.int32)
-        )
+        split_index_B, epoch_B = rows_B.astype(np.int32), (place_B // count).astype(np.int32)
+        return read_batch(rows, rows_B, slots_B, length)._replace(split_index_B=split_index_B, epoch_B=epoch_B)
 
     steps = grain.MapDataset.range(start_step, sys.maxsize).map(batch)
     return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
@@ -92,10 +89,8 @@ def iterate_eval_batches(
     as `sort_by_length` gives them; batches are then cut as those of training are. The last batch is filled up with rows
     that hold padding only, and ask nothing. Raises ConfigError where processes does not divide batch_size.
     """
-    share, count = (
-        _compute_process_batch_size(batch_size, processes, "config.eval.batch_size"),
-        count_eval_examples(rows, max_rows),
-    )
+    share = _compute_process_batch_size(batch_size, processes, "config.eval.batch_size")
+    count = count_eval_examples(rows, max_rows)
     for start in range(0, count, batch_size):
         first = start + process * share
         places_B = np.arange(first, first + share, dtype=np.int32)
@@ -121,20 +116,17 @@ def find_bucket_length(rows: Columns, rows_B: np.ndarray) -> int | None:
     """Tokens to which these examples are cut: one of `list_bucket_lengths`, since each is compiled; None: no cut."""
     if NUM_TOKENS not in rows:
         return None
+    lengths = list_bucket_lengths(rows["ids"].shape[1] // rows[NUM_TOKENS].shape[1])
     used = rows[NUM_TOKENS][rows_B].max()
-    return next(
-        length for length in list_bucket_lengths(rows["ids"].shape[1] // rows[NUM_TOKENS].shape[1]) if used <= length
-    )
+    return next(length for length in lengths if used <= length)
 
 
 def sort_by_length(rows: Columns, max_rows: int = 0) -> np.ndarray:
     """order_N of the rows that an evaluation reads: the longest first, where they bring how long they are."""
     count = count_eval_examples(rows, max_rows)
-    return (
-        np.argsort(-rows[NUM_TOKENS][:count].max(1).astype(np.int64), kind="stable")
-        if NUM_TOKENS in rows
-        else np.arange(count)
-    )
+    if NUM_TOKENS not in rows:
+        return np.arange(count)
+    return np.argsort(-rows[NUM_TOKENS][:count].max(1).astype(np.int64), kind="stable")
 
 
 def count_eval_examples(rows: Columns, max_rows: int) -> int:

@@ -136,11 +136,8 @@ def _iterate_blocks(rows) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]
         starts_BxL = np.diff(segments_BxL.astype(np.int64), axis=1, prepend=-1) != 0
         place_BxL = column_L - np.maximum.accumulate(np.where(starts_BxL, column_L, 0), axis=1)
         row_T = np.repeat(np.arange(first, first + len(segments_BxL)), length)
-        yield (
-            row_T,
-            np.asarray(rows["ids"][first : first + size], np.int64).ravel(),
-            np.where(segments_BxL > 0, place_BxL, -1).ravel(),
-        )
+        ids_T = np.asarray(rows["ids"][first : first + size], np.int64).ravel()
+        yield row_T, ids_T, np.where(segments_BxL > 0, place_BxL, -1).ravel()
 
 
 def _make_block_keys(found, ids_T, place_T):

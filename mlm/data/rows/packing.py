@@ -3,6 +3,8 @@
 Letters in array names: T tokens, S sentences, R sequences (packed rows), P pieces of sequences.
 """
 
+import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -32,18 +34,14 @@ class PackedSequences(NamedTuple):
     label_R: np.ndarray | None = None
 
 
-def pack_full_sentences(batches: Iterable[SentenceBatch], seq_len: int) -> Iterator[PackedSequences]:
-    """Fills sequences with sentences across documents, [SEP] after each document (RoBERTa, arXiv:1907.11692, 4.2)."""
-    return _pack_sentences(batches, seq_len, cross_documents=True)
+def pack_sentences(
+    batches: Iterable[SentenceBatch], seq_len: int, *, cross_documents: bool
+) -> Iterator[PackedSequences]:
+    """Fills sequences with sentences of one document, or across documents with [SEP] after each (RoBERTa, Liu et al.
+    2019, arXiv:1907.11692, 4.2).
 
-
-def pack_doc_sentences(batches: Iterable[SentenceBatch], seq_len: int) -> Iterator[PackedSequences]:
-    """Fills sequences with sentences of one document (RoBERTa, arXiv:1907.11692, 4.2)."""
-    return _pack_sentences(batches, seq_len, cross_documents=False)
-
-
-def _pack_sentences(batches, seq_len, cross_documents):
-    """Loses no token: splits a sentence only if it is too long for any sequence."""
+    Loses no token: splits a sentence only if it is too long for any sequence.
+    """
     builder = _SequenceBuilder()
     pending_T = np.empty(0, np.int32)  # ids that no yielded sequence has
     for ids_T, size_S, ends_document_S in batches:
@@ -95,9 +93,7 @@ class _SequenceBuilder:
         self.num_tokens, self._num_pieces = 1, 0
 
     def pop_sequences(self, pending_T) -> tuple[PackedSequences, int]:
-        """Removes the complete sequences. Returns them and how many of the pending ids, which they start with, they
-        use.
-        """
+        """Removes the complete sequences. Returns them and how many of the pending ids, from the first on, they use."""
         pieces_R = np.array(self.pieces_R)
         text_P = np.array(self.text_P[: pieces_R.sum()])
         del self.text_P[: len(text_P)], self.pieces_R[:]
@@ -132,14 +128,9 @@ def pack_segment_pairs(
     batches: Iterable[SentenceBatch], seq_len: int, short_seq_prob: float = 0.0
 ) -> Iterator[PackedSequences]:
     """`segment_pairs.sample_segment_pairs` of the documents."""
-    pairs: list[segment_pairs.SegmentPair] = []
-    for pair in segment_pairs.sample_segment_pairs(_iterate_documents(batches), seq_len, short_seq_prob):
-        pairs.append(pair)
-        if len(pairs) == PAIR_BATCH:
-            yield _concatenate_pairs(pairs)
-            pairs = []
-    if pairs:
-        yield _concatenate_pairs(pairs)
+    pairs = segment_pairs.sample_segment_pairs(_iterate_documents(batches), seq_len, short_seq_prob)
+    while batch := list(itertools.islice(pairs, PAIR_BATCH)):
+        yield _concatenate_pairs(batch)
 
 
 def _iterate_documents(batches) -> Iterator[segment_pairs.Document]:
@@ -193,8 +184,8 @@ def build_columns(packed: PackedSequences, seq_len: int, isolate_documents: bool
 
 
 PACKERS = {
-    "full_sentences": pack_full_sentences,
-    "doc_sentences": pack_doc_sentences,
+    "full_sentences": functools.partial(pack_sentences, cross_documents=True),
+    "doc_sentences": functools.partial(pack_sentences, cross_documents=False),
     "segment_pair": pack_segment_pairs,
     "stream": pack_stream,
 }

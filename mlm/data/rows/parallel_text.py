@@ -92,9 +92,8 @@ def encode_pairs(
 
 def encode_sources(tokenizer: Tokenizer, texts: Sequence[str], source_len: int) -> tuple[dict[str, np.ndarray], int]:
     """The source columns of examples with one source each, and how many sources were truncated."""
-    arrays = {
-        f"source_{name}": np.zeros((len(texts), source_len), np.int32) for name in ("ids", "segments", "positions")
-    }
+    names = ("ids", "segments", "positions")
+    arrays = {f"source_{name}": np.zeros((len(texts), source_len), np.int32) for name in names}
     num_truncated = 0
     pairs = [parallel_text.Pair(text, "") for text in texts]
     for index, pair in enumerate(encode_pairs(tokenizer, pairs, source_len, source_len)):

@@ -38,9 +38,7 @@ class Preprocessor(NamedTuple):
 
     columns: dict[str, ColumnSpec]  # in addition to those of every example
     encode: Callable[..., Iterator[list[EncodedExample]]]  # (examples, tokenizer, cfg, classes) -> sequences of each
-    truncation_message: str = (
-        "are longer than config.pack.seq_len = {seq_len} tokens and were truncated; {lost} tokens are lost"
-    )
+    truncation: str = "are longer than config.pack.seq_len = {seq_len} and were truncated; {lost} tokens are lost"
     format: int = 1  # of the cached files; a change of their content must raise it
 
 
@@ -100,10 +98,7 @@ def list_windows(size_W: Sequence[int], max_tokens: int, stride: int) -> list[tu
 
     The last window is as long as the others. A word longer than a window has one of its own.
 
-    Args:
-        size_W: tokens of each word.
-        max_tokens: tokens of a window.
-        stride: tokens between the starts of two windows, at least.
+    size_W: tokens of each word; max_tokens: of a window; stride: at least so many between the starts of two windows.
     """
     start_W = np.cumsum([0, *size_W])
     num_words, windows, first, end = len(size_W), [], 0, 0

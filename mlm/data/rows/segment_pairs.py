@@ -24,12 +24,8 @@ def sample_segment_pairs(
     """[CLS] A [SEP] B [SEP], where B follows A in half of the pairs (BERT, arXiv:1810.04805, 3.1 and A.2).
 
     A and B are runs of sentences that fill the sequence together. In the other half B comes from another document of
-    the same window, if there is one, and the sentences that followed A start the next pair.
-
-    Args:
-        documents: their sentences as token ids.
-        seq_len: the length of a sequence.
-        short_seq_prob: the fraction of documents whose pairs are only as long as a random shorter sequence.
+    the same window, if there is one, and the sentences that followed A start the next pair. short_seq_prob: the share
+    of documents whose pairs are only as long as a random shorter sequence.
     """
     rng = random.Random(0)
     deficit = [0]  # how many true pairs are still to be made up for, since nothing followed A
@@ -42,9 +38,7 @@ def sample_segment_pairs(
 
 
 def _iterate_windows(documents, seq_len):
-    """Documents in groups of about WINDOW_TOKENS, each with the documents from which B may come: this group and the
-    previous one.
-    """
+    """Documents in groups of about WINDOW_TOKENS, each with those from which B may come: of this group and the last."""
     previous, window, size = [], [], 0
     for document in documents:
         # A sentence fills at most half of a sequence, so that there is always space for another.

@@ -1,4 +1,9 @@
-"""Folders of derived files that are made once, completely or not at all, and checked on every use."""
+"""Folders of derived files that are made once, completely or not at all, and checked on every use.
+
+What is made on one host for a cache on a bucket is put there once, and fetched by the others into a folder of theirs.
+There under its name lie the files, each called by its digest too, and at last the manifest, which says which they are:
+two that put at once never mix. While one makes, others wait (base/lease.py), and fetch.
+"""
 
 import contextlib
 import errno
@@ -14,9 +19,9 @@ from typing import Any
 from absl import logging
 
 from mlm.base import buckets, errors, files
-from mlm.base.storage import get_storage
-from mlm.data.rows import bucket_cache
+from mlm.base.storage import BUCKET, get_storage
 
+MANIFEST = "manifest.json"
 READ_ONLY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -25,9 +30,9 @@ def get_or_make_folder(
 ) -> tuple[Path, dict[str, Any]]:
     """The folder under cache that follows from inputs, and its manifest; filled by make(folder) where there is none.
 
-    Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there
-    (bucket_cache.py). A folder appears under its name only when it is complete. Processes that need it at the same time
-    make it once. A file that differs from its SHA-256 in the manifest is named in a warning, and the folder made again.
+    Of a cache on a bucket that is a copy on this machine, fetched from there, or made and put there. A folder appears
+    under its name only when it is complete. Processes that need it at the same time make it once. A file that differs
+    from its SHA-256 in the manifest is named in a warning, and the folder made again.
 
     Args:
         cache: the folder, or bucket, of all such folders.
@@ -40,7 +45,7 @@ def get_or_make_folder(
     files.check_folder("config.data.cache_dir", str(cache), writable=False, schemes=tuple(buckets.LIBRARIES))
     folder = files.local_folder(files.make_path(cache)) / name
     if get_storage(cache).is_remote:
-        make = bucket_cache.make_through_bucket(files.make_path(cache, name), inputs, make)
+        make = _make_through_bucket(files.make_path(cache, name), inputs, make)
     with contextlib.ExitStack() as stack:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -67,8 +72,8 @@ def get_or_make_folder(
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=folder.parent))
         try:
             manifest = {"inputs": inputs, **make(temporary)}
-            manifest["sha256"] = {path.name: files.compute_sha256(path) for path in sorted(temporary.iterdir())}
-            files.write_json_with_digest(temporary / bucket_cache.MANIFEST, manifest)
+            manifest["sha256"] = _compute_digests(temporary)
+            files.write_json_with_digest(temporary / MANIFEST, manifest)
             temporary.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
             _sync_to_disk(temporary)
             try:
@@ -99,12 +104,16 @@ def _hold_lock(path) -> Iterator[bool]:
 
 def _read_manifest(folder, inputs) -> dict[str, Any]:
     """The manifest of a folder. Raises DamagedFile unless the folder is complete and intact."""
-    manifest = files.read_json_with_digest(folder / bucket_cache.MANIFEST)
+    manifest = files.read_json_with_digest(folder / MANIFEST)
     if manifest is None or manifest["inputs"] != inputs:
-        raise files.DamagedFile(f"{folder} is damaged: it lacks the {bucket_cache.MANIFEST} of its inputs")
+        raise files.DamagedFile(f"{folder} is damaged: it lacks the {MANIFEST} of its inputs")
     for name, sha256 in manifest["sha256"].items():
         files.check_sha256(folder / name, sha256)
     return manifest
+
+
+def _compute_digests(folder):
+    return {path.name: files.compute_sha256(path) for path in sorted(folder.iterdir())}
 
 
 def _sync_to_disk(folder):
@@ -118,3 +127,53 @@ def _remove_folder(folder):
     """Takes the name away at once, then the files; those who have them mapped keep them."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder.rename(tempfile.mkdtemp(prefix=f".{folder.name}.part-", dir=folder.parent)))
+
+
+def _make_through_bucket(bucket_folder, inputs, make):
+    """`make` for a cache on a bucket, where the folder is `bucket_folder`."""
+
+    def fetch_or_make(folder):
+        manifest = _fetch_folder(bucket_folder, folder, inputs)
+        if manifest is None:
+            with BUCKET.lock(bucket_folder):
+                manifest = _fetch_folder(bucket_folder, folder, inputs)
+                if manifest is None:
+                    manifest = make(folder)
+                    _upload_folder(folder, bucket_folder, {"inputs": inputs, **manifest})
+        return manifest
+
+    return fetch_or_make
+
+
+def _fetch_folder(bucket_folder, folder, inputs) -> dict[str, Any] | None:
+    """Fills a folder from a bucket and returns what the manifest there says beside inputs and digests; None, and the
+    folder is empty, where nothing complete is there; a warning says why.
+    """
+    try:
+        manifest = files.read_json_with_digest(bucket_folder / MANIFEST)
+        if manifest is None:
+            return None
+        if manifest["inputs"] != inputs:
+            raise files.DamagedFile(f"{bucket_folder / MANIFEST} is damaged: it was changed")
+        for name, digest in manifest["sha256"].items():
+            with contextlib.suppress(FileNotFoundError):
+                BUCKET.download(_make_object_path(bucket_folder, name, digest), folder / name)
+            files.check_sha256(folder / name, digest)
+    except files.DamagedFile as damaged:
+        logging.warning("%s; making it again", damaged)
+        for file in folder.iterdir():
+            file.unlink()
+        return None
+    return {name: value for name, value in manifest.items() if name not in ("inputs", "sha256")}
+
+
+def _upload_folder(folder, bucket_folder, manifest):
+    """Puts the files of a folder on a bucket, and last the manifest with their digests."""
+    digests = _compute_digests(folder)
+    for name, digest in digests.items():
+        BUCKET.upload(folder / name, _make_object_path(bucket_folder, name, digest))
+    files.write_json_with_digest(bucket_folder / MANIFEST, {**manifest, "sha256": digests})
+
+
+def _make_object_path(bucket_folder, name, digest):
+    return bucket_folder / f"{digest[:16]}-{name}"

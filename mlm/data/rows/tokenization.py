@@ -59,9 +59,8 @@ def tokenize_stream(lines: Iterable[str], tokenizer: Tokenizer) -> Iterator[Sent
         return
     for before, text, after in _prefetch(_batch_running_text(lines)):
         bounds = np.cumsum([0, len(before), len(text)]).tolist()
-        ids_T, (num_before, size, _) = encode_sentences(
-            tokenizer, before + text + after, [(place, place) for place in bounds]
-        )
+        spans = [(place, place) for place in bounds]
+        ids_T, (num_before, size, _) = encode_sentences(tokenizer, before + text + after, spans)
         ids_T = ids_T[num_before if before else 0 : num_before + size]
         yield SentenceBatch(ids_T, np.array([len(ids_T)]), np.zeros(1, bool))
 
