@@ -88,8 +88,8 @@ def plain(text):
 @pytest.mark.parametrize(
     ("name", "other", "said"),
     [
-        ("commit", start(commit="fedcba9876543210"), "commit: 0123456 (5 runs); fedcba9 (1 run: gru)"),
-        ("commit", None, "commit: 0123456 (5 runs); not known (1 run: gru)"),
+        ("commit", start(commit="fedcba9876543210"), "fedcba9 (1 run: gru)"),
+        ("commit", None, "not known (1 run: gru)"),
     ],
     ids=["commit", "nothing is known"],
 )
@@ -98,7 +98,8 @@ def test_a_table_of_runs_that_something_else_made_says_so_above_it(sweep, name, 
     results[3]["provenance"] = [other] if other else []
     text = pages.html(results)
     before, _, after = plain(text).partition("Is it better?")
-    assert said in before and f" {name} " not in after.partition("Of all runs")[2].partition(".")[0]
+    assert f"These runs differ in {name}" in before and f"{name}: 0123456 (5 runs), 1 other {said}" in after
+    assert f" {name} " not in after.partition("Of all runs")[2].partition(".")[0]
     (row,) = re.findall(
         r'<th scope=row data-key="gru-tiny-seed1-0123ab">.*?</tr>',
         text.partition("<span>Costs, provenance and times of each run")[2],

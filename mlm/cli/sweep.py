@@ -67,9 +67,13 @@ JOB_FLAGS = (
 PRINT_CONFIG = Flag(
     "print_config", False, "print the value of each config field of the points, and where it comes from"
 )
+TABLE_COLUMNS = Flag(
+    "columns", (), "columns to print: all, or their names (those that tell the models apart)", "NAME,..."
+)
 VERB_FLAGS = {
     "list": (PRINT_CONFIG,),
-    "run": (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
+    "table": (TABLE_COLUMNS,),
+    "run": (*TRAINING_FLAGS, TABLE_COLUMNS, command.NO_TUNE_MALLOC),
     "search": (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC),
     "compare": sweep_compare.FLAGS,
     "plan": sweep_plan.FLAGS,
@@ -230,8 +234,11 @@ def load_results(configs) -> list[dict]:
     return results
 
 
-def print_table(experiment, root: Path, configs, *, has_report: bool = False) -> None:
-    """Prints and writes table and figures of the finished points; has_report: the page, too, if it can be made."""
+def print_table(experiment, root: Path, configs, columns: Sequence[str], *, has_report: bool = False) -> None:
+    """Prints the headline of the finished points, or these columns, and writes tables and figures.
+
+    has_report: writes the page, too, if it can be made.
+    """
     from mlm.report import table
     from mlm.report.pages import sweep as page
 
@@ -242,13 +249,19 @@ def print_table(experiment, root: Path, configs, *, has_report: bool = False) ->
         figures = f"figures/ (.pdf, .png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
         if not extras.is_installed("vl_convert"):
             figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
-        print(
-            f"\n{table.to_markdown(report.rows, report.columns)}\n\n"
-            + "".join(f"{table.to_markdown(extra.rows, extra.columns)}\n\n" for extra in report.tables)
-            + f"written in {root}: table.md, .csv, .tex; claims.md; "
-            + "".join(f"{extra.stem}.md; " for extra in report.tables)
-            + figures
-        )
+        assert report.headline is not None
+        rows, shown = report.headline.table[-2:]
+        if columns:
+            by_name = {column.name: column for column in report.columns}
+            for name in columns if columns != ("all",) else ():
+                errors.require_one_of("--columns", name, ["all", *by_name])
+            rows, shown = report.rows, [by_name[name] for name in (by_name if columns == ("all",) else columns)]
+        print(f"\n{report.headline.sentence}\n")
+        for content in ((rows, shown), *(extra[-2:] for extra in report.tables)):
+            table.print_table(*content)
+            print()
+        stems = ", ".join(f"{extra.stem}.md" for extra in (report.headline.table, report.claims, *report.tables))
+        print(f"written in {root}: table.md, .csv, .tex (every column; --columns=all prints it), {stems}; {figures}")
         if has_report and all(map(extras.is_installed, REPORT_PACKAGES)):
             print(f"report: {page.write_page(root, experiment, report, results, len(configs))}")
 
@@ -276,7 +289,7 @@ def run_points(experiment, root: Path, configs, args) -> None:
         if args.points:
             print(f"{num_done} of {len(configs)} selected points are done")
         else:
-            print_table(experiment, root, configs, has_report=True)
+            print_table(experiment, root, configs, args.columns, has_report=True)
     finally:
         for line in sweep_state.describe_failures(sweep_runner.failures):
             print(line, file=sys.stderr)
@@ -315,7 +328,7 @@ def main(words: Sequence[str]) -> None:
         "list": lambda root, configs: list_points(experiment, configs, config_flags, args),
         "plan": lambda root, configs: sweep_plan.print_plan(configs, args),
         "run": lambda root, configs: run_points(experiment, root, configs, args),
-        "table": lambda root, configs: print_table(experiment, root, configs),
+        "table": lambda root, configs: print_table(experiment, root, configs, args.columns),
         "report": lambda root, configs: write_report(experiment, root, configs),
         "search": lambda root, configs: sweep_search.search_points(
             experiment, root, configs, config_flags, args, words

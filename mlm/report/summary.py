@@ -190,13 +190,13 @@ def describe_plateau(run: dict, primary: Score) -> list[str]:
 
 def describe_unigram(run: dict, primary: Score) -> list[str]:
     """The loss of a run that ended no better than the unigram, and the unigram's."""
-    values = run["evaluation"]
+    values, (first, *others) = run["evaluation"], read_scores(run)
     return [
-        f"{values[primary.name]:.2f}, unigram {values[score.name]:.2f}"
-        for score in read_scores(run)
-        if (score.reference, score.reference_for) == (series.UNIGRAM, primary.name)
+        f"{values[first.name]:.2f}, unigram {values[score.name]:.2f}"
+        for score in others
+        if (score.reference, score.reference_for) == (series.UNIGRAM, first.name)
         and score.name in values
-        and (values[primary.name] - values[score.name]) * primary.better <= 0
+        and (values[first.name] - values[score.name]) * first.better <= 0
     ]
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from mlm.base import files
 from mlm.base.estimates import Estimate, Score, SeedRange
 
 SUFFIXES = ("", "_low", "_high", "_min", "_max", "_se", "_note")  # of the CSV columns of one Column
+SI_PREFIXES = "KMGTPEZ"
+QUANTITY = "quantity"  # a format: a count of three digits with its SI prefix
 EN_DASH = "\N{EN DASH}"
 
 
@@ -86,7 +89,17 @@ def format_cell(value, form: str) -> str:
         return ""
     if isinstance(value, Estimate):
         return "" if math.isnan(value.mean) else format_cell(value.mean, form) + format_bounds(value, form.lstrip("+"))
-    return value if isinstance(value, str) else format(value, form)
+    if isinstance(value, str):
+        return value
+    return format_quantity(value) if form == QUANTITY else format(value, form)
+
+
+def format_quantity(count: float) -> str:
+    """A count of three digits with its SI prefix, as people read it: 3.91M."""
+    rounded, power = float(f"{count:.3g}"), 0
+    while abs(rounded) >= 1000 and power < len(SI_PREFIXES):
+        rounded, power = rounded / 1000, power + 1
+    return f"{rounded:.3g}{SI_PREFIXES[power - 1 : power]}"
 
 
 def format_bounds(value: Estimate, form: str) -> str:
@@ -145,6 +158,46 @@ def to_grid(rows: Sequence[dict], columns: Sequence[Column], style: str = "githu
     return tabulate(
         cells, [column.title for column in columns], style, colalign=align if cells else None, disable_numparse=True
     )
+
+
+def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
+    """Prints the table with its notes: in Markdown, or on a terminal with as many of its columns as fit there.
+
+    Where some rows are of models, which have a number of seeds, a rule stands above those that are not.
+    """
+    if not sys.stdout.isatty():
+        print(to_markdown(rows, columns))
+        return
+    from rich import box, console, table, text
+
+    terminal = console.Console(highlight=False)
+    shown = fit_columns(rows, columns, terminal.width)
+    grid = table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in shown:
+        grid.add_column(column.title, justify="right" if column.format else "left")
+    for i, row in enumerate(rows):
+        if i and "seeds" in rows[i - 1] and "seeds" not in row:
+            grid.add_section()
+        grid.add_row(*(text.Text(format_cell(row.get(column.name), column.format), no_wrap=True) for column in shown))
+    terminal.print(grid)
+    left_out = ", ".join(column.title for column in columns if column not in shown)
+    notes = [*collect_notes(rows, shown), *([f"No room here for: {left_out}."] if left_out else [])]
+    print("".join(f"\n{note}\n" for note in notes), end="")
+
+
+def fit_columns(rows: Sequence[dict], columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns that fit into so many characters: the last ones of numbers are left out, but never the first."""
+
+    def measure(column: Column) -> int:
+        return max(
+            map(len, (*column.title.split(), *(format_cell(row.get(column.name), column.format) for row in rows)))
+        )
+
+    fitted = list(columns)
+    measured = [column for column in columns if any(isinstance(row.get(column.name), Estimate) for row in rows)]
+    while len(measured) > 1 and sum(map(measure, fitted)) + 3 * len(fitted) > width:
+        fitted.remove(measured.pop())
+    return fitted
 
 
 def to_csv(rows: Sequence[dict], columns: Sequence[Column]) -> str:

@@ -20,11 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import mlm
 from mlm.base import config, extras, fields
 from mlm.base.estimates import read_first_score
 from mlm.base.files import write_text
 from mlm.report import charts, compare, expected_best, figures, milestone_curves, series, table
 from mlm.report.charts import Chart
+from mlm.report.headline import Headline, build_headline
 from mlm.report.pages import drawings, run_provenance, table_blocks, template
 from mlm.report.table import Column, NamedTable
 
@@ -52,6 +54,7 @@ class Findings(NamedTuple):
     rows: Sequence[dict] = ()
     columns: Sequence[Column] = ()
     claims: NamedTable = NamedTable("claims", "", "", (), ())
+    headline: Headline | None = None
     tables: Sequence[NamedTable] = ()  # beside these
     charts: Sequence[Chart] = ()
 
@@ -94,7 +97,8 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     )
     tables.append(NamedTable("milestones", milestone_curves.TOPIC, caption, *content))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
-    return Findings(rows, columns, claims_table, [entry for entry in tables if entry.rows])
+    first = build_headline(results, rows, columns, group)
+    return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows])
 
 
 def iterate_searches(
@@ -117,7 +121,8 @@ def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
     """
     findings = collect_findings(experiment, results)
     table.write_table(root, findings.rows, findings.columns)
-    for extra in (findings.claims, *findings.tables):
+    first = [findings.headline.table] if findings.headline else []
+    for extra in (*first, findings.claims, *findings.tables):
         table.write_table(root, extra.rows, extra.columns, extra.stem)
     styles = charts.assign_styles(findings.charts)
     for chart in findings.charts if extras.is_installed("vl_convert") else ():
@@ -155,6 +160,10 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         num_finished=len(results),
         num_points=num_points,
         findings=findings,
+        headline=findings.headline,
+        headline_table=table_blocks.build_blocks(*findings.headline.table[-2:]) if findings.headline else [],
+        headline_kinds=findings.headline.row_kinds if findings.headline else {},
+        version=mlm.__version__,
         styles=styles,
         figure_endings=figures.ENDINGS,
         same=same,

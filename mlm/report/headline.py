@@ -1,0 +1,174 @@
+"""The headline of a sweep: a sentence that says which model is best and how sure that is, and a table of few columns.
+
+Its rows are those of the experiment's table: models, the best first, then references.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from mlm.base.estimates import Estimate, Score
+from mlm.report import compare, evaluation_scores, excess_loss, series, summary
+from mlm.report.table import QUANTITY, Column, NamedTable, format_cell, format_count
+
+MAX_EVALUATIONS, MAX_NAMED, MAX_SETS = 2, 3, 3
+MAX_P = 0.05
+RECIPE = ("learning_rate", "batch")  # columns that name a model only where no other does
+BEST, UNDECIDED, WORSE = "best", "undecided", "worse"
+VERDICT = Column(
+    "verdict",
+    "against the best",
+    note=f"Against the best: {WORSE} where p is below {MAX_P:g}, otherwise {UNDECIDED} (Student's test on "
+    "paired seeds, two-sided, with Holm's correction for all pairs of models that have the same examples).",
+)
+
+
+class Headline(NamedTuple):
+    """What a sweep found."""
+
+    sentence: str
+    table: NamedTable
+
+    @property
+    def row_kinds(self) -> dict[int, str]:
+        """Returns "best" by the index of each best model, and "rule" by that of the first reference."""
+        rows = self.table.rows
+        best = {i: BEST for i, row in enumerate(rows) if row.get(VERDICT.name) == BEST}
+        return best | {i: "rule" for i, row in enumerate(rows) if "seeds" not in row and i and "seeds" in rows[i - 1]}
+
+
+class Ranking(NamedTuple):
+    """The models that were evaluated on the same examples, the best first."""
+
+    rows: list[dict]  # of the experiment's table
+    p_values: list[float | None]  # of each against the best; None: no test
+
+
+def build_headline(
+    results: Sequence[dict],
+    rows: Sequence[dict],
+    columns: Sequence[Column],
+    group: Callable[[dict], str] = series.group_name,
+) -> Headline:
+    """The headline of finished runs, at least one, and the experiment's table of them; group: as of the experiment."""
+    primary = series.select_primary_score(results)
+    models = [row for row in rows if "seeds" in row]
+    names = select_name_columns(models, columns)
+    rankings = rank_models(models, series.group_runs(results, group), primary)
+    judged = [
+        row | {VERDICT.name: verdict}
+        for ranking in rankings
+        for row, verdict in zip(ranking.rows, judge(ranking.p_values), strict=True)
+    ]
+    placed = {id(row) for ranking in rankings for row in ranking.rows}
+    shown = [*judged, *(row for row in models if id(row) not in placed), *(row for row in rows if "seeds" not in row)]
+    wanted = [
+        *(column.name for column in names),
+        *(summary.EVALUATION_SET, primary.name, VERDICT.name),
+        *select_scores(results, columns, primary),
+        *("parameters", "seeds"),
+    ]
+    by_name = {column.name: column for column in (*columns, VERDICT)}
+    by_name["parameters"] = by_name["parameters"]._replace(format=QUANTITY)
+    kept = [by_name[name] for name in wanted if name in by_name]
+    kept = [column for column in kept if any(row.get(column.name) for row in shown)]
+    sentences = [
+        describe_ranking(ranking, names, primary, is_brief=len(rankings) > 1) for ranking in rankings[:MAX_SETS]
+    ]
+    if len(rankings) > MAX_SETS:
+        sentences.append(f"{format_count(len(rankings) - MAX_SETS, 'more set')} of examples: see the table.")
+    sentence = " ".join([*sentences, *describe_faults(models)])
+    return Headline(sentence, NamedTable("headline", "Headline", sentence, shown, kept))
+
+
+def select_name_columns(models: Sequence[dict], columns: Sequence[Column]) -> list[Column]:
+    """The first of the experiment's columns that tell the models apart, as few as possible; at least the first one."""
+    chosen: list[Column] = []
+
+    def count(candidates: Sequence[Column]) -> int:
+        return len({tuple(format_cell(row.get(name), form) for name, _, form, _ in candidates) for row in models})
+
+    leading = list(itertools.takewhile(lambda column: column.name != "seeds", columns))
+    for column in sorted(leading, key=lambda column: column.name in RECIPE):
+        is_measured = any(isinstance(row.get(column.name), Estimate) for row in models)
+        if not is_measured and count([*chosen, column]) > count(chosen):
+            chosen.append(column)
+    return chosen or leading[:1]
+
+
+def select_scores(results: Sequence[dict], columns: Sequence[Column], primary: Score) -> list[str]:
+    """The columns of the first accuracy and of the first evaluations."""
+    names = {column.name for column in columns}
+    shares = [score.name for score in series.collect_scores(results) if score.share and not score.reference]
+    evaluations = [*evaluation_scores.build_columns(results).values(), *excess_loss.PROBES]
+    accuracies = [name for name in shares if name in names and name != primary.name]
+    return [*accuracies[:1], *[column.name for column in evaluations if column.name in names][:MAX_EVALUATIONS]]
+
+
+def rank_models(models: Sequence[dict], groups: Mapping[str, Sequence[dict]], primary: Score) -> list[Ranking]:
+    """The models by primary score, in families that can be compared; those that cannot be are in none."""
+    scored = [row for row in models if isinstance(row.get(primary.name), Estimate)]
+    rows_by_group = dict(zip(groups, scored, strict=True)) if len(scored) == len(groups) else {}
+    families: list[Ranking] = []
+    for family in compare.group_comparable({name: groups[name] for name in rows_by_group}):
+        p_by_pair, _ = compare.compute_holm_p(groups, family)
+        members = sorted(family, key=lambda name: -primary.better * rows_by_group[name][primary.name].mean)
+        p_values = [p_by_pair.get(frozenset((members[0], name))) for name in members]
+        families.append(Ranking([rows_by_group[name] for name in members], p_values))
+    if not families and not any(summary.EVALUATION_SET in row for row in scored):
+        ordered = sorted(scored, key=lambda row: -primary.better * row[primary.name].mean)
+        families = [Ranking(ordered, [None] * len(ordered))] if ordered else []
+    return families
+
+
+def judge(p_values: Sequence[float | None]) -> list[str]:
+    """The verdicts on the models of a ranking; none where none could be tested."""
+    if not any(p is not None for p in p_values):
+        return [""] * len(p_values)
+    return [BEST] + ["" if p is None else f"{WORSE if p < MAX_P else UNDECIDED}, p {p:.2g}" for p in p_values[1:]]
+
+
+def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, *, is_brief: bool) -> str:
+    """A sentence: the best model, its score, and from which others it is told; is_brief: how many, not which."""
+    best, *others = ranking.rows
+    unit = f" {primary.unit.split()[0]}" if primary.unit else ""
+    measure = f"{unit} above the floor" if primary.columns[0] == series.EXCESS else unit
+    start = "" if primary.columns[0] == series.EXCESS else f"{primary.title} "
+    prefix = f"On examples {best[summary.EVALUATION_SET]}, " if summary.EVALUATION_SET in best else ""
+
+    def name(row: dict) -> str:
+        cells = [(format_cell(row.get(column.name), column.format), column) for column in names]
+        return " ".join(f"{cell} {column.title}" if column.format else cell for cell, column in cells if cell)
+
+    def score(row: dict) -> str:
+        return format_cell(row[primary.name], primary.format)
+
+    if not others:
+        return f"{prefix}{name(best)}: {start}{score(best)}{measure} ({format_count(best['seeds'], 'seed')})."
+    lead = f"{prefix}{name(best)} {{}}: {start}{score(best)}{measure}"
+    if not any(p is not None for p in ranking.p_values):
+        next_best = ", ".join(f"{name(row)} {score(row)}" for row in others[:MAX_NAMED])
+        seeds = format_count(max(row["seeds"] for row in ranking.rows), "seed")
+        more = f" and {len(others) - MAX_NAMED} more behind" if len(others) > MAX_NAMED else ""
+        return f"{lead.format('is first')}, then {next_best}{more}; {seeds}, so no ranking."
+    undecided = [row for row, p in zip(others, ranking.p_values[1:], strict=True) if p is None or p >= MAX_P]
+    worse = len(others) - len(undecided)
+    if not undecided:
+        return f"{lead.format('is best')}; each of the {format_count(worse, 'other')} is worse (p below {MAX_P:g})."
+    if is_brief:
+        return f"{lead.format('is first')}, not told from {len(undecided)} of {format_count(len(others), 'other')}."
+    near = ", ".join(name(row) for row in undecided[:MAX_NAMED])
+    more = f" and {len(undecided) - MAX_NAMED} more" if len(undecided) > MAX_NAMED else ""
+    end = f"; {worse} of {format_count(len(others), 'other')} are worse (p below {MAX_P:g})" if worse else ""
+    return f"{lead.format('is first')}, not told from {near}{more}{end}."
+
+
+def describe_faults(models: Sequence[dict]) -> list[str]:
+    """Sentences on models of which a comparison says nothing."""
+    counts = {name: sum(name in row for row in models) for name in ("above_unigram", "leaks", "rate_shortfall")}
+    faults = {
+        "above_unigram": "learnt nothing beyond token frequencies",
+        "leaks": "lie below the floor, which no model can: they have seen their targets",
+        "rate_shortfall": "masked less than nine tenths of what their rate asks for",
+    }
+    return [f"{count} of {len(models)} models {faults[name]}." for name, count in counts.items() if count]

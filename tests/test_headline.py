@@ -1,0 +1,93 @@
+"""The headline of a sweep: the best model first, told from another only where a corrected test tells them apart."""
+
+import math
+import random
+import re
+
+import pages
+import pytest
+
+from experiments import architectures
+from mlm.report import compare, headline, series, table
+
+
+def make(results):
+    rows, columns = architectures.table(results)
+    return headline.build_headline(results, rows, columns)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return pages.sweep(tmp_path_factory.mktemp("sweep"))
+
+
+def test_models_stand_by_score_and_references_below(results):
+    made = make(results[::-1])
+    models = [row for row in made.table.rows if "seeds" in row]
+    values = [row["excess_loss"].mean for row in models]
+    assert values == sorted(values) and [row["model"] for row in models] == list(pages.MEMBERS)
+    assert made.table.rows[: len(models)] == models
+    assert made.row_kinds[len(models)] == "rule"
+    assert re.match(f"{pages.MEMBERS[0]} is [a-z]+: {values[0]:.3f} ", made.sentence)
+
+
+def test_few_columns_tell_each_model_apart(results):
+    made = make(results)
+    models = [row for row in made.table.rows if "seeds" in row]
+    names = headline.select_name_columns(models, made.table.columns)
+    assert len({tuple(row[column.name] for column in names) for row in models}) == len(models)
+    assert len(made.table.columns) <= 8
+
+
+def test_a_verdict_is_that_of_the_claims(results):
+    """For three seeds whose differences are of any size."""
+    rng, verdicts = random.Random(0), set()
+    for spread in (0.001, 0.01, 0.1, 1.0):
+        noisy = [
+            run
+            | {
+                "config": run["config"]
+                | {"seed": seed, "workdir": f"{run['config']['workdir'][:-12]}seed{seed}-0123ab"},
+                "held_out": run["held_out"] | {"mlm_nats": run["held_out"]["mlm_nats"] * (1 + spread * rng.random())},
+            }
+            for run in results[::2]
+            for seed in range(3)
+        ]
+        for run in noisy:
+            loss = run["held_out"]["mlm_nats"].sum() / run["held_out"]["mlm_weight"].sum()
+            run["evaluation"] = run["evaluation"] | {"loss": loss, "excess_loss": loss - run["evaluation"]["floor"]}
+        claims, _ = compare.build_claims_table(series.group_runs(noisy))
+        p = {row["worse"].removesuffix("-tiny"): row["corrected_p"] for row in claims}
+        for row in make(noisy).table.rows:
+            if row.get("verdict", "best") != "best":
+                verdict, _, shown = row["verdict"].partition(", p ")
+                assert verdict == ("worse" if p[row["model"]] < 0.05 else "undecided")
+                assert float(shown) == pytest.approx(p[row["model"]], rel=0.06)
+                verdicts.add(verdict)
+    assert verdicts == {"worse", "undecided"}
+
+
+def test_one_seed_ranks_nothing(results):
+    made = make([run for run in results if run["config"]["seed"] == 0])
+    assert "1 seed, so no ranking" in made.sentence
+    assert headline.VERDICT not in made.table.columns
+
+
+def test_models_that_learnt_nothing_are_counted(results):
+    bad = [
+        run | {"evaluation": run["evaluation"] | {"loss": 5.0, "excess_loss": 5.0 - run["evaluation"]["floor"]}}
+        if run["config"]["model.cell"] == "gru"
+        else run
+        for run in results
+    ]
+    assert "1 of 3 models learnt nothing beyond token frequencies." not in make(results).sentence
+    assert "1 of 3 models learnt nothing beyond token frequencies." in make(bad).sentence
+
+
+def test_a_quantity_is_near_its_number_and_short():
+    rng = random.Random(0)
+    for count in [0, 999.6, 1e21, *(10 ** rng.uniform(0, 22) for _ in range(500))]:
+        text = table.format_quantity(count)
+        digits, prefix = re.fullmatch(r"([\d.]+)([KMGTPEZ]?)", text).groups()
+        assert math.isclose(float(digits) * 1000 ** " KMGTPEZ".index(prefix or " "), count, rel_tol=0.005)
+        assert len(text) <= 5
