@@ -43,6 +43,7 @@ def steps(points):
     return [cfg.train.steps for cfg in points]
 
 
+@pytest.mark.exhaustive
 def test_equal_predictions_are_made(base, tmp_path):
     """By what is counted in training: whatever the rate, the batch, and how full the rows are."""
     points = [

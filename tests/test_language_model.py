@@ -85,6 +85,7 @@ def models(runs):
 KINDS = pytest.mark.parametrize("kind", MEMBERS)
 
 
+@pytest.mark.exhaustive
 def test_to_open_a_run_leaves_what_its_trainer_is_writing(runs):
     begun = Path(runs["words"].workdir, "checkpoints", "9.orbax-checkpoint-tmp")
     begun.mkdir()

@@ -87,10 +87,7 @@ def plain(text):
 
 @pytest.mark.parametrize(
     ("name", "other", "said"),
-    [
-        ("commit", start(commit="fedcba9876543210"), "fedcba9 (1 run: gru)"),
-        ("commit", None, "not known (1 run: gru)"),
-    ],
+    [("commit", start(commit="fedcba9876543210"), "fedcba9 (1 run: gru)"), ("commit", None, "not known (1 run: gru)")],
     ids=["commit", "nothing is known"],
 )
 def test_a_table_of_runs_that_something_else_made_says_so_above_it(sweep, name, other, said):

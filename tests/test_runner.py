@@ -146,6 +146,7 @@ def test_killed_at_a_random_moment_then_with_a_worker_that_dies_it_ends_with_the
     assert len([step for run in starts(root) for step in run]) > 4  # some were indeed cut short
 
 
+@pytest.mark.exhaustive
 def test_asked_to_stop_every_worker_saves(folder, undisturbed):
     root = folder / "asked"
     process = start(folder, "asked", "--workers=2")

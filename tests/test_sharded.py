@@ -85,6 +85,7 @@ def four(whole):
     return train(member("fsdp"), 4)
 
 
+@pytest.mark.exhaustive
 def test_two_slices_train_as_one_device_and_gather_within_each(whole):
     """Two groups of two devices: each holds all parameters; gradients add up over both."""
     cfg = member("fsdp", parallel__num_slices=2)
