@@ -80,7 +80,7 @@ def test_the_optimum_is_told_so(data):
     one = parallel.build_single_device(
         lambda *arguments: None
     )._replace(  # the posterior is computed on this host: no compiling
-        jit_per_example=lambda function, *fixed, gather_params: (
+        jit_per_example=lambda function, *fixed, gather_params=False: (
             lambda state, *arguments: jax.device_get(function(*fixed, state.params, *arguments))
         ),
         put_batch=lambda batch: batch,
