@@ -48,11 +48,12 @@ def on_files(files: Files, config) -> Files:
 
 
 def on_page_markdown(markdown: str, page, **_) -> str:
-    """Turns links to a file of the project, which are right in a clone, into links to its page. mkdocs calls it."""
+    """Turns links to a page or figure of the project, which are right in a clone, into the site's. mkdocs calls it."""
     for path, name in FILES.items():
         target = "../" * page.file.src_uri.count("/") + path
         markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}(?=[#)])", f"]({target}", markdown)
-    return markdown
+    figures = f"]({'../' * page.file.src_uri.count('/')}figures/"
+    return re.sub(r"\]\((?:\.\./)+experiments/figures/", figures, markdown)
 
 
 def render_configuration() -> str:

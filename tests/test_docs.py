@@ -208,6 +208,17 @@ def folder(tmp_path_factory):
     return folder
 
 
+def test_readme_s_table_is_of_the_runs_of_its_figure():
+    (name,) = re.findall(r"!\[.*?\]\(experiments/figures/(.*)\.svg\)", PAGES["README.md"])
+    kept = json.loads((ROOT / f"experiments/figures/{name}.json").read_text())["rows"]
+    rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) ± [\d.]+ \| ([\d.]+) ±", PAGES["README.md"], re.MULTILINE)
+    assert len(rows) == 7
+    for model, excess, accuracy in rows:
+        cells = kept[f"{model.split()[0]}-tiny"]
+        assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{cells['accuracy'][0]:.3f}")
+    assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if find_python(page)])
 def test_python_runs(page, folder, monkeypatch):
