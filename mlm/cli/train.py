@@ -96,7 +96,7 @@ def main(words: list[str]) -> None:
 
 
 def parse_words(words: list[str]):
-    """The flags, the config flags and the base config of a command line."""
+    """The flags of a command line, and its layers of fields, the lowest first."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
     layers = config_flags.load_layers()
