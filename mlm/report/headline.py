@@ -69,7 +69,8 @@ def build_headline(
         *("parameters", "seeds"),
     ]
     by_name = {column.name: column for column in (*columns, VERDICT)}
-    by_name["parameters"] = by_name["parameters"]._replace(format=QUANTITY)
+    if "parameters" in by_name:  # a table of an experiment's own may lack any column
+        by_name["parameters"] = by_name["parameters"]._replace(format=QUANTITY)
     kept = [by_name[name] for name in wanted if name in by_name]
     kept = [column for column in kept if any(row.get(column.name) for row in shown)]
     sentences = [
