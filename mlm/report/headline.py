@@ -71,7 +71,7 @@ def build_headline(
     by_name = {column.name: column for column in (*columns, VERDICT)}
     if "parameters" in by_name:  # a table of an experiment's own may lack any column
         by_name["parameters"] = by_name["parameters"]._replace(format=QUANTITY)
-    kept = [by_name[name] for name in wanted if name in by_name]
+    kept = [by_name[name] for name in wanted if name in by_name] if models else list(columns)
     kept = [column for column in kept if any(row.get(column.name) for row in shown)]
     sentences = [
         describe_ranking(ranking, names, primary, is_brief=len(rankings) > 1) for ranking in rankings[:MAX_SETS]
