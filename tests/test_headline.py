@@ -13,7 +13,8 @@ from mlm.report import compare, headline, series, table
 
 def make(results):
     rows, columns = architectures.table(results)
-    return headline.build_headline(results, rows, columns)
+    groups = series.group_runs(results)
+    return headline.build_headline(results, rows, columns, list(groups), compare.rank_families(groups))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,8 @@ def test_a_verdict_is_that_of_the_claims(results):
         for run in noisy:
             loss = run["held_out"]["mlm_nats"].sum() / run["held_out"]["mlm_weight"].sum()
             run["evaluation"] = run["evaluation"] | {"loss": loss, "excess_loss": loss - run["evaluation"]["floor"]}
-        claims, _ = compare.build_claims_table(series.group_runs(noisy))
+        groups = series.group_runs(noisy)
+        claims, _ = compare.build_claims_table(groups, compare.rank_families(groups))
         p = {row["worse"].removesuffix("-tiny"): row["corrected_p"] for row in claims}
         for row in make(noisy).table.rows:
             if row.get("verdict", "best") != "best":
@@ -71,6 +73,33 @@ def test_one_seed_ranks_nothing(results):
     made = make([run for run in results if run["config"]["seed"] == 0])
     assert "1 seed, so no ranking" in made.sentence
     assert headline.VERDICT not in made.table.columns
+
+
+def test_a_table_of_an_experiment_s_own_is_shown_as_it_is(results):
+    rows, columns = (
+        [{"width": 1, "zeros": 0}],
+        [table.Column("width", "width", "d"), table.Column("zeros", "zeros", "d")],
+    )
+    made = headline.build_headline(results, rows, columns, list(series.group_runs(results)), [])
+    assert (made.table.rows, made.table.columns, made.row_kinds) == (rows, columns, {})
+
+
+def test_columns_of_measured_numbers_make_room_on_a_terminal_from_the_last_on(results):
+    made = make(results)
+    measured = [
+        column for column in made.table.columns if column.name in ("excess_loss", "accuracy", "near", "far", "recall")
+    ]
+    for width in range(20, 200):
+        fitted = table.fit_columns(made.table.rows, made.table.columns, width)
+        kept = [column for column in measured if column in fitted]
+        assert kept == measured[: len(kept)] and kept
+        assert [column for column in fitted if column not in measured] == [
+            column for column in made.table.columns if column not in measured
+        ]
+    assert fitted == list(made.table.columns) and len(measured) > 1
+    assert (
+        len(table.fit_columns(made.table.rows, made.table.columns, 20)) == len(made.table.columns) - len(measured) + 1
+    )
 
 
 def test_models_that_learnt_nothing_are_counted(results):

@@ -138,6 +138,10 @@ def test_a_folder_that_datasets_saved_is_read_in_its_order(tmp_path):
         (tmp_path / name).write_bytes(write_arrow(part, pyarrow.ipc.new_stream))
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
     assert sorted(read(tmp_path)) == sorted(draw())
+    for damaged in ("", "[1]", '{"_data_files": [{"filename": "gone.arrow"}]}', '{"_data_files": 3}'):
+        (tmp_path / "state.json").write_text(damaged)
+        with pytest.raises(errors.ConfigError, match=r"state\.json"):
+            read(tmp_path)
     (tmp_path / "whole").mkdir()
     (tmp_path / "whole" / "dataset_dict.json").write_text("{}")
     with pytest.raises(errors.ConfigError, match="expected one split of it"):

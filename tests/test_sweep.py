@@ -88,6 +88,11 @@ def test_a_failed_point_stops_no_other_and_is_tried_again(sweep):
     assert (good / "result.json").stat().st_mtime_ns == before
     code, out, _ = call("table")
     assert code == 0 and "1 of 2 points are done" in out
+    assert " seeds |" in out and "training FLOPs" not in out and "training FLOPs" in call("table", "--columns=all")[1]
+    out = call("table", "--columns=loss,model")[1]
+    assert out.index(" loss (nats) |") < out.index(" model ") and " seeds |" not in out
+    code, _, err = call("table", "--columns=sedes")
+    assert code == 2 and "--columns = 'sedes'" in err and "did you mean 'seeds'?" in err
     with (runs / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["model"], row["seeds"]) for row in rows] == [("transformer", "1"), ("unigram", "")]

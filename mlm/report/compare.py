@@ -64,13 +64,20 @@ class GroupPair(NamedTuple):
         return value_a_S - value_b_S if self.paired and len(value_a_S) > 1 else None
 
 
+class Family(NamedTuple):
+    """Groups that were evaluated on the same examples."""
+
+    names: list[str]  # the best first
+    p_by_pair: Mapping[frozenset[str], float]  # of every pair that can be tested, by Holm, two-sided
+
+
 def build_claims_table(
-    groups: Mapping[str, Sequence[dict]], planned: Iterable[tuple[str, str]] | None = None
+    groups: Mapping[str, Sequence[dict]], families: Sequence[Family], planned: Iterable[tuple[str, str]] | None = None
 ) -> tuple[list[dict], Sequence[Column]]:
     """A table (rows, columns) of claims "the first group is better than the second", of runs by their group's name.
 
     After the planned claims, the best group is compared with every other one that was evaluated on the same examples.
-    planned: pairs of names; those of missing groups are left out.
+    families: of `rank_families`; planned: pairs of names; those of missing groups are left out.
     """
     claims = [(a, b) for a, b in dict.fromkeys(planned or ()) if a in groups and b in groups]
     pairs = {names: match_groups(*(groups[name] for name in names)) for names in claims}
@@ -83,15 +90,15 @@ def build_claims_table(
     if incomparable := [f"{a} and {b}" for (a, b), pair in pairs.items() if pair is None]:
         notes.append(f"Not compared, since their examples or scores differ: {', '.join(incomparable)}.")
     counts = []
-    for family in group_comparable(groups):
-        new_pairs = {names: pair for names, pair in pair_with_best(groups, family).items() if names not in pairs}
-        p, count = compute_holm_p(groups, family)
+    for (best, *others), p_by_pair in families:
+        new_pairs = {(best, name): match_groups(groups[best], groups[name]) for name in others}
+        new_pairs = {names: pair for names, pair in new_pairs.items() if pair is not None and names not in pairs}
         rows += [
             {"better": a, "worse": b, "selection": "best", **difference_cells(pair)}
-            | ({"corrected_p": p[frozenset((a, b))]} if frozenset((a, b)) in p else {})
+            | ({"corrected_p": p_by_pair[frozenset((a, b))]} if frozenset((a, b)) in p_by_pair else {})
             for (a, b), pair in new_pairs.items()
         ]
-        counts += [count] if new_pairs else []
+        counts += [len(p_by_pair)] if new_pairs else []
     notes += [describe_selected_tests(counts)] if counts else []
     columns = build_columns(read_first_score(next(iter(groups.values()))[0]), " ".join(notes))
     return rows, [column for column in columns if any(column.name in row for row in rows)]
@@ -163,29 +170,24 @@ def test_cells(pair: GroupPair) -> dict:
     return row
 
 
-def group_comparable(groups: Mapping[str, Sequence[dict]]) -> list[list[str]]:
-    """Families of groups that were evaluated on the same examples; groups without saved columns are left out."""
+def rank_families(groups: Mapping[str, Sequence[dict]]) -> list[Family]:
+    """The groups by the examples that they were evaluated on; those without saved columns are left out."""
     families: list[list[str]] = []
     for name, runs in groups.items():
         if match_groups(runs, runs):
             family = next((names for names in families if match_groups(groups[names[0]], runs)), [])
             families += [] if family else [family]
             family.append(name)
-    return families
+
+    def rank(name: str) -> float:
+        score = read_first_score(groups[name][0])
+        return -score.better * float(np.mean([run["evaluation"][score.name] for run in groups[name]]))
+
+    return [Family(sorted(names, key=rank), compute_holm_p(groups, names)) for names in families]
 
 
-def pair_with_best(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> dict[tuple[str, str], GroupPair]:
-    """The best group of a family paired with each other one, from the second best to the worst."""
-    score = read_first_score(groups[family[0]][0])
-    best, *others = sorted(
-        family, key=lambda name: -score.better * float(np.mean([run["evaluation"][score.name] for run in groups[name]]))
-    )
-    pairs = {(best, name): match_groups(groups[best], groups[name]) for name in others}
-    return {names: pair for names, pair in pairs.items() if pair is not None}
-
-
-def compute_holm_p(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> tuple[dict[frozenset, float], int]:
-    """Holm's two-sided p of every pair of a family that can be tested, and the number of these pairs."""
+def compute_holm_p(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) -> dict[frozenset[str], float]:
+    """Holm's two-sided p of every pair of a family that can be tested."""
     differences = {
         frozenset(names): pair.paired_differences()
         for names in itertools.combinations(family, 2)
@@ -194,7 +196,7 @@ def compute_holm_p(groups: Mapping[str, Sequence[dict]], family: Sequence[str]) 
     p = {
         names: float(student_p(difference_S)) for names, difference_S in differences.items() if difference_S is not None
     }
-    return dict(zip(p, holm_p(np.array(list(p.values()))).tolist(), strict=True)), len(p)
+    return dict(zip(p, holm_p(np.array(list(p.values()))).tolist(), strict=True))
 
 
 def student_p(difference_xS: np.ndarray) -> np.ndarray:

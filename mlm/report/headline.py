@@ -4,7 +4,7 @@ Its rows are those of the experiment's table: models, the best first, then refer
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mlm.base.estimates import Estimate, Score
@@ -48,13 +48,17 @@ def build_headline(
     results: Sequence[dict],
     rows: Sequence[dict],
     columns: Sequence[Column],
-    group: Callable[[dict], str] = series.group_name,
+    groups: Sequence[str],
+    families: Sequence[compare.Family],
 ) -> Headline:
-    """The headline of finished runs, at least one, and the experiment's table of them; group: as of the experiment."""
+    """The headline of finished runs, at least one, and the experiment's table of them.
+
+    groups: the names of the groups of runs, in the table's order; families: of them, by `compare.rank_families`.
+    """
     primary = series.select_primary_score(results)
     models = [row for row in rows if "seeds" in row]
     names = select_name_columns(models, columns)
-    rankings = rank_models(models, series.group_runs(results, group), primary)
+    rankings = rank_models(models, groups, families, primary)
     judged = [
         row | {VERDICT.name: verdict}
         for ranking in rankings
@@ -72,7 +76,7 @@ def build_headline(
     if "parameters" in by_name:  # a table of an experiment's own may lack any column
         by_name["parameters"] = by_name["parameters"]._replace(format=QUANTITY)
     kept = [by_name[name] for name in wanted if name in by_name] if models else list(columns)
-    kept = [column for column in kept if any(row.get(column.name) for row in shown)]
+    kept = [column for column in kept if any(row.get(column.name) not in (None, "") for row in shown)]
     sentences = [
         describe_ranking(ranking, names, primary, is_brief=len(rankings) > 1) for ranking in rankings[:MAX_SETS]
     ]
@@ -106,20 +110,21 @@ def select_scores(results: Sequence[dict], columns: Sequence[Column], primary: S
     return [*accuracies[:1], *[column.name for column in evaluations if column.name in names][:MAX_EVALUATIONS]]
 
 
-def rank_models(models: Sequence[dict], groups: Mapping[str, Sequence[dict]], primary: Score) -> list[Ranking]:
-    """The models by primary score, in families that can be compared; those that cannot be are in none."""
+def rank_models(
+    models: Sequence[dict], groups: Sequence[str], families: Sequence[compare.Family], primary: Score
+) -> list[Ranking]:
+    """The models of each family; without families, all of them by primary score if they have the same examples."""
     scored = [row for row in models if isinstance(row.get(primary.name), Estimate)]
-    rows_by_group = dict(zip(groups, scored, strict=True)) if len(scored) == len(groups) else {}
-    families: list[Ranking] = []
-    for family in compare.group_comparable({name: groups[name] for name in rows_by_group}):
-        p_by_pair, _ = compare.compute_holm_p(groups, family)
-        members = sorted(family, key=lambda name: -primary.better * rows_by_group[name][primary.name].mean)
-        p_values = [p_by_pair.get(frozenset((members[0], name))) for name in members]
-        families.append(Ranking([rows_by_group[name] for name in members], p_values))
-    if not families and not any(summary.EVALUATION_SET in row for row in scored):
-        ordered = sorted(scored, key=lambda row: -primary.better * row[primary.name].mean)
-        families = [Ranking(ordered, [None] * len(ordered))] if ordered else []
-    return families
+    if len(scored) == len(groups) and families:
+        rows = dict(zip(groups, scored, strict=True))
+        return [
+            Ranking([rows[name] for name in names], [p_by_pair.get(frozenset((names[0], name))) for name in names])
+            for names, p_by_pair in families
+        ]
+    if not scored or any(summary.EVALUATION_SET in row for row in scored):
+        return []
+    ordered = sorted(scored, key=lambda row: -primary.better * row[primary.name].mean)
+    return [Ranking(ordered, [None] * len(ordered))]
 
 
 def judge(p_values: Sequence[float | None]) -> list[str]:

@@ -9,8 +9,7 @@ from pathlib import Path
 from mlm.base import config, errors, text_files
 from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, LabelParser
-
-DELIMITERS = {"tsv": "\t", "csv": ","}
+from mlm.data.text.records import DELIMITERS
 
 
 def read_examples(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:

@@ -88,7 +88,14 @@ def list_folder(field: str, folder: Path) -> list[Path]:
     """
     state = folder / "state.json"
     if state.is_file():
-        return [folder / entry["filename"] for entry in json.loads(state.read_text())["_data_files"]]
+        saved = text_files.parse_json(state.read_text(errors="replace"), state)
+        try:
+            paths = [folder / entry["filename"] for entry in saved["_data_files"]]
+        except (KeyError, TypeError):
+            paths = []
+        is_saved = bool(paths) and all(map(Path.is_file, paths))
+        errors.require(is_saved, str(state), saved, "the files of its folder, as datasets saves them")
+        return paths
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
         raise errors.ConfigError(f"{field} = {str(folder)!r}: expected one split of it: {', '.join(splits)}")
@@ -126,7 +133,7 @@ def read_rows(path: str, kind: str, column: str) -> Iterator[Row]:
             yield row
     except errors.ConfigError:
         raise
-    except (*DAMAGE, csv.Error, ValueError) as error:
+    except (*DAMAGE, csv.Error, ValueError, NotImplementedError) as error:  # the last: of pyarrow
         raise errors.ConfigError(
             f"{path}, row {number + 1}: {errors.first_line(error)}; expected a complete {kind} file"
         ) from None

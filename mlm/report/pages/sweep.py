@@ -80,7 +80,8 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     groups = series.group_runs(results, group)
     rows, columns = table.add_paper_differences(*experiment.table(results))
     plan_claims = getattr(experiment, "claims", None)
-    claims, claim_columns = compare.build_claims_table(groups, plan_claims and plan_claims(list(groups)))
+    families, planned = compare.rank_families(groups), plan_claims and plan_claims(list(groups))
+    claims, claim_columns = compare.build_claims_table(groups, families, planned)
     score = read_first_score(results[0])
     note = (
         f"{score.title[0].upper()}{score.title[1:]} of the first group minus the second: "
@@ -97,7 +98,7 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     )
     tables.append(NamedTable("milestones", milestone_curves.TOPIC, caption, *content))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
-    first = build_headline(results, rows, columns, group)
+    first = build_headline(results, rows, columns, list(groups), families)
     return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows])
 
 
