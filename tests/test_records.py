@@ -75,7 +75,7 @@ def read(pattern, column="text"):
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_holds_the_documents_as_they_are(tmp_path, name):
     for seed in range(5):
-        documents = draw(seed=seed)
+        documents = [text.replace("{", "{\n  ").strip() for text in draw(seed=seed)]
         raw = FORMATS[name](documents)
         (tmp_path / f"a.{name}").write_bytes(raw)
         assert read(tmp_path / f"a.{name}") == documents

@@ -70,7 +70,8 @@ def build_headline(
         *(column.name for column in names),
         *(summary.EVALUATION_SET, primary.name, VERDICT.name),
         *select_scores(results, columns, primary),
-        *("parameters", "seeds"),
+        *(() if any(column.name == "size" for column in names) else ("parameters",)),  # a size says about as much
+        "seeds",
     ]
     by_name = {column.name: column for column in (*columns, VERDICT)}
     if "parameters" in by_name:  # a table of an experiment's own may lack any column
