@@ -48,40 +48,55 @@ MODEL_FIELDS: dict[str, Any] = {
 }  # of all these models
 
 
-def _make_architecture(prefix, model_class, lm_head, bias, decoder, label_head, choice_head, **fields):
-    return HubArchitecture(
-        prefix,
-        model_class,
-        **{"norm_placement": "post", "layer_params": POST_NORM_PARAMS} | fields,
-        embeddings=EMBEDDINGS,
-        layers="encoder.layer",
-        lm_head=lm_head,
-        lm_head_bias=bias,
-        decoder=decoder,
-        heads=make_heads(label_head, choice_head, WORD_HEADS),
-        qkv="attention.self",
-        buffers=("position_ids", "token_type_ids"),
-    )
+def _make_architecture(prefix, model_class, label_head, choice_head, **fields):
+    shared = {
+        "norm_placement": "post",
+        "layer_params": POST_NORM_PARAMS,
+        "embeddings": EMBEDDINGS,
+        "layers": "encoder.layer",
+        "qkv": "attention.self",
+        "buffers": ("position_ids", "token_type_ids"),
+    }
+    heads = make_heads(label_head, choice_head, WORD_HEADS)
+    return HubArchitecture(prefix, model_class, heads=heads, **shared | fields)
 
 
 def _make_roberta(prefix, model_class, **fields):
-    choice_head = {f"{prefix}.pooler.dense": "pool", "classifier": "label"}
-    head = ROBERTA_LM_HEAD, "lm_head.bias", "lm_head.decoder", LABEL_HEAD, choice_head
-    return _make_architecture(prefix, model_class, *head, positions_after_pad=True, **fields)
+    return _make_architecture(
+        prefix,
+        model_class,
+        label_head=LABEL_HEAD,
+        choice_head={f"{prefix}.pooler.dense": "pool", "classifier": "label"},
+        lm_head=ROBERTA_LM_HEAD,
+        lm_head_bias="lm_head.bias",
+        decoder="lm_head.decoder",
+        positions_after_pad=True,
+        **fields,
+    )
 
 
 PRE_NORM_FIELDS = {"norm_placement": "pre", "layer_params": PRE_NORM_PARAMS, "final_norm": "LayerNorm"}
 ARCHITECTURES = {
     "bert": _make_architecture(
-        *("bert", "BertForMaskedLM", BERT_LM_HEAD, "cls.predictions.bias", "cls.predictions.decoder"),
-        *(BERT_HEAD, BERT_HEAD),
+        "bert",
+        "BertForMaskedLM",
+        label_head=BERT_HEAD,
+        choice_head=BERT_HEAD,
+        lm_head=BERT_LM_HEAD,
+        lm_head_bias="cls.predictions.bias",
+        decoder="cls.predictions.decoder",
     ),
     "roberta": _make_roberta("roberta", "RobertaForMaskedLM"),
     "xlm-roberta": _make_roberta("roberta", "XLMRobertaForMaskedLM"),
     "roberta-prelayernorm": _make_roberta("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", **PRE_NORM_FIELDS),
     "electra": _make_architecture(
-        *("electra", "ElectraForMaskedLM", ELECTRA_LM_HEAD, "generator_lm_head.bias", "generator_lm_head"),
-        *(LABEL_HEAD, {"sequence_summary.summary": "pool", "classifier": "label"}),
+        "electra",
+        "ElectraForMaskedLM",
+        label_head=LABEL_HEAD,
+        choice_head={"sequence_summary.summary": "pool", "classifier": "label"},
+        lm_head=ELECTRA_LM_HEAD,
+        lm_head_bias="generator_lm_head.bias",
+        decoder="generator_lm_head",
         pooler="electra",
     ),
 }

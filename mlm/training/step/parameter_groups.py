@@ -19,7 +19,13 @@ class ParameterGroup(enum.StrEnum):
 FUSED_LAYERS = {"qkv": 3, "source": 2}  # layers that make several projections with one matrix -> how many
 GATES = {"gru": 3, "lstm": 4}  # of a recurrent cell
 GATED_LAYERS = (  # layers that compute all gates of a recurrent cell with one matrix
-    *("forward_input", "forward_kernel", "backward_input", "backward_kernel", "input", "context", "decoder"),
+    "forward_input",
+    "forward_kernel",
+    "backward_input",
+    "backward_kernel",
+    "input",
+    "context",
+    "decoder",
 )
 AUXILIARY_MODEL = "generator"  # a whole model among the objective's parameters
 
