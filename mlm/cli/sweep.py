@@ -73,7 +73,7 @@ TABLE_COLUMNS = Flag(
 VERB_FLAGS = {
     "list": (PRINT_CONFIG,),
     "table": (TABLE_COLUMNS,),
-    "run": (*TRAINING_FLAGS, TABLE_COLUMNS, command.NO_TUNE_MALLOC),
+    "run": (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
     "search": (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC),
     "compare": sweep_compare.FLAGS,
     "plan": sweep_plan.FLAGS,
@@ -234,7 +234,7 @@ def load_results(configs) -> list[dict]:
     return results
 
 
-def print_table(experiment, root: Path, configs, columns: Sequence[str], *, has_report: bool = False) -> None:
+def print_table(experiment, root: Path, configs, columns: Sequence[str] = (), *, has_report: bool = False) -> None:
     """Prints the headline of the finished points, or these columns, and writes tables and figures.
 
     has_report: writes the page, too, if it can be made.
@@ -253,15 +253,16 @@ def print_table(experiment, root: Path, configs, columns: Sequence[str], *, has_
         rows, shown = report.headline.table[-2:]
         if columns:
             by_name = {column.name: column for column in report.columns}
-            for name in columns if columns != ("all",) else ():
-                errors.require_one_of("--columns", name, ["all", *by_name])
-            rows, shown = report.rows, [by_name[name] for name in (by_name if columns == ("all",) else columns)]
+            names = list(by_name) if columns == ("all",) else columns
+            for name in names:
+                errors.require_one_of("--columns", name, list(by_name))
+            rows, shown = report.rows, [by_name[name] for name in names]
         print(f"\n{report.headline.sentence}\n")
         for content in ((rows, shown), *(extra[-2:] for extra in report.tables)):
             table.print_table(*content)
             print()
         stems = ", ".join(f"{extra.stem}.md" for extra in (report.headline.table, report.claims, *report.tables))
-        print(f"written in {root}: table.md, .csv, .tex (every column; --columns=all prints it), {stems}; {figures}")
+        print(f"written in {root}: table.md, .csv, .tex (every column), {stems}; {figures}")
         if has_report and all(map(extras.is_installed, REPORT_PACKAGES)):
             print(f"report: {page.write_page(root, experiment, report, results, len(configs))}")
 
@@ -289,7 +290,7 @@ def run_points(experiment, root: Path, configs, args) -> None:
         if args.points:
             print(f"{num_done} of {len(configs)} selected points are done")
         else:
-            print_table(experiment, root, configs, args.columns, has_report=True)
+            print_table(experiment, root, configs, has_report=True)
     finally:
         for line in sweep_state.describe_failures(sweep_runner.failures):
             print(line, file=sys.stderr)
