@@ -150,7 +150,9 @@ SOURCES = PAGES | {
 }
 QUOTED = r'"[^"{}\n]+"'
 TEXT_COMMANDS = r"mlm (?:fill|embed|similar|score|predict|generate|translate|readability|attention|floor) \S+"
-TEXT_METHODS = r"\.(?:fill_mask|encode|similar|logits|pseudo_log_likelihood|predict|generate|translate|attentions)\(\[?"
+TEXT_METHODS = (
+    r"\.(?:fill_mask|encode|similar|logits|pseudo_log_likelihood|surprisal|predict|generate|translate|attentions)\(\[?"
+)
 
 
 def find_sentences(source: str) -> list[str]:

@@ -17,7 +17,7 @@ COMMANDS = {  # name -> (module of mlm.cli, help)
     "fill": ("use", "fill the [MASK]s of texts"),
     "embed": ("use", "write embeddings of texts"),
     "similar": ("use", "find the texts, or words, most similar to a text"),
-    "score": ("use", "score texts by pseudo-log-likelihood"),
+    "score": ("use", "score texts by log-likelihood, or their words and tokens by surprisal"),
     "predict": ("use", "predict labels, numbers or tags with a fine-tuned model"),
     "generate": ("use", "generate text"),
     "translate": ("use", "translate texts"),

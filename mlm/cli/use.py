@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ FORMATS = {
     "cosine": ".3f",
     "nats": ".2f",
     "log_prob": ".2f",
+    "surprisal": ".3f",
+    "bits": ".3f",
     "cloze": ".3f",
     "flesch": ".1f",
     "texts": ",d",
@@ -41,7 +44,15 @@ WORD = Flag(
     "",
     "a word of the text, or its number from 1: finds the words of --file that are most similar in their context",
 )
-METRIC = Flag("metric", "pll", "mask each token alone, or with the rest of its word", choices=("pll", "pll_word_l2r"))
+SCORE = (
+    Flag(
+        "by",
+        "text",
+        "of each text the log-likelihood; of each word or token the surprisal",
+        choices=("text", "word", "token"),
+    ),
+    Flag("metric", "pll", "mask each token alone, or with the rest of its word", choices=("pll", "pll_word_l2r")),
+)
 BEAMS = (
     Flag("num_beams", 1, "beams; 1: no beam search", low=1),
     Flag(
@@ -178,9 +189,22 @@ def similar(model, texts: list[str], args) -> Iterator[dict]:
 
 
 def score(model, texts: list[str], args) -> Iterator[dict]:
-    """Records of the texts' pseudo-log-likelihoods, in nats."""
-    for text, nats in zip(texts, model.pseudo_log_likelihood(texts, args.metric).tolist(), strict=True):
-        yield {"nats": nats, "text": text}
+    """Records of the texts' log-likelihoods, or of the surprisal of each word or token, in nats and bits."""
+    for line, parts in enumerate(model.surprisal(texts, args.by, args.metric), 1):
+        if args.by == "text":
+            yield {"nats": -parts[0].nats, "text": parts[0].text}
+            continue
+        for number, part in enumerate(parts, 1):
+            nats = None if math.isnan(part.nats) else part.nats
+            yield {
+                "line": line,
+                "number": number,
+                args.by: part.text,
+                "start": part.start,
+                "end": part.end,
+                "surprisal": nats,
+                "bits": nats and nats / math.log(2),
+            }
 
 
 def predict(model, texts: list[str], args) -> Iterator[dict]:
@@ -320,7 +344,9 @@ COMMANDS = {
         check_similar,
         file="texts, one a line; those to search",
     ),
-    "score": ModelCommand(score, 'mlm score runs/a "the singer hears the guitar ." --metric=pll_word_l2r', (METRIC,)),
+    "score": ModelCommand(
+        score, 'mlm score runs/a "the singer hears the guitar ." --by=word --out=surprisal.csv', SCORE
+    ),
     "predict": ModelCommand(predict, "mlm predict runs/a/tasks/sst2 --file=reviews.txt --out=predictions.csv"),
     "generate": ModelCommand(
         generate,

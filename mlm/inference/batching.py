@@ -59,6 +59,11 @@ def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tupl
     return ids, spans
 
 
+def find_spans(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
+    """Where in a text each token of `recognize_masks` starts and ends, in characters."""
+    return (encode_masked(tokenizer, text) if MASK_TOKEN in text else tokenizer.encode_with_offsets(text))[1]
+
+
 def format_piece(piece: str) -> str:
     """A vocabulary entry as it is written in a text."""
     return piece.removeprefix(SPACE).removeprefix("##").removesuffix("</w>") or " "

@@ -13,10 +13,10 @@ import numpy as np
 
 from mlm import models, objectives
 from mlm.base import config, errors, types
-from mlm.base.special import MASK, UNK
+from mlm.base.special import MASK
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.inference import batching, export, forward_passes, generation, masked_queries, prediction, pseudo_likelihood
+from mlm.inference import batching, export, forward_passes, generation, prediction, surprisal
 from mlm.inference.forward_passes import Pooling
 from mlm.inference.masked_queries import MaskedQueries
 from mlm.inference.similarity import l2_normalize
@@ -201,7 +201,7 @@ class LanguageModel:
         layer = layer if layer < fields.num_layers else -1
         encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, pooling)
         sequences = self._encode(texts)
-        states = self._map_sequences(sequences, encode, batch_size)
+        states = self.map_sequences(sequences, encode, batch_size)
         if pooling is None:
             states = [h_LxD[: len(ids)] for ids, h_LxD in zip(sequences, states, strict=True)]
         if normalize:
@@ -259,7 +259,7 @@ class LanguageModel:
         texts, is_single = _listed(text)
         compute = forward_passes.compile_predictor(forward_passes.compute_logits, self)
         sequences, order_V = self._encode(texts), np.argsort(self._original_ids)
-        logits = self._map_sequences(sequences, compute, batch_size)
+        logits = self.map_sequences(sequences, compute, batch_size)
         answers = [logits_LxV[: len(ids), order_V] for ids, logits_LxV in zip(sequences, logits, strict=True)]
         return answers[0] if is_single else answers
 
@@ -283,24 +283,38 @@ class LanguageModel:
             ConfigError: the model was not trained to predict masked tokens.
         """
         self._require_masked_predictions("pseudo_log_likelihood")
-        errors.require_one_of("metric", metric, pseudo_likelihood.METRICS)
         texts, is_single = _listed(text)
-        predict = forward_passes.compile_predictor(masked_queries.compute_target_log_prob, self)
-        tokenizer = batching.recognize_masks(self.tokenizer)
-        queries = pseudo_likelihood.build_queries(tokenizer, texts, self.length)
-        num_unknown = sum(UNK in ids for ids in tokenizer.encode_batch(texts))
-        batching.warn_of_losses(0, num_unknown, len(texts), self.length)  # a long text is split
-        with forward_passes.show_progress(len(queries.sequence_I), "token") as advance:
-
-            def score(batch):
-                advance(len(batch.ids_BxL))
-                return predict(self.params, batch)
-
-            scores = pseudo_likelihood.score_sentences(
-                score, queries, batch_size or self.batch_size, forward_passes.count_program_tokens(self)
-            )
-        nats_S = getattr(scores, f"{metric}_S")
+        found = surprisal.compute_surprisal(self, texts, "text", metric, batch_size or self.batch_size)
+        nats_S = np.array([-parts[0].nats for parts in found])
         return nats_S[0] if is_single else nats_S
+
+    def surprisal(
+        self,
+        text: str | Sequence[str],
+        by: Literal["text", "word", "token"] = "word",
+        metric: Literal["pll", "pll_word_l2r"] = "pll",
+        batch_size: int | None = None,
+    ) -> Any:
+        """Computes how many nats each word of a text costs the model: -log p, given what the model reads.
+
+        A causal model, and of two stacks the left one, reads what stands before: the sum over a text is exactly -log p
+        of the text. A masked model reads all but the token: the sum is the negative pseudo-log-likelihood.
+
+        Args:
+            text: a text, or several. One longer than `length` is split, each part read alone.
+            by: what has a surprisal: the words between white space, the tokens, or the whole text.
+            metric: of a masked model, as in `pseudo_log_likelihood`.
+            batch_size: sequences of full length in a batch; None: `batch_size` of the model.
+
+        Returns:
+            For a text a list of Surprisal, with the places of each in the text. For a list of texts a list of these.
+
+        Raises:
+            ConfigError: the model was not trained to predict the tokens of a text.
+        """
+        texts, is_single = _listed(text)
+        answers = surprisal.compute_surprisal(self, texts, by, metric, batch_size or self.batch_size)
+        return answers[0] if is_single else answers
 
     def attentions(self, text: str | Sequence[str]) -> Any:
         """Computes the attention weights of each text, an Attention; ConfigError if the model has no attention."""
@@ -311,7 +325,7 @@ class LanguageModel:
         compute = forward_passes.compile_pass(forward_passes.compute_attention, self.model)
         answers = [
             Attention([self.tokenizer.pieces[token] for token in ids], weights[:, :, : len(ids), : len(ids)])
-            for ids, weights in zip(sequences, self._map_sequences(sequences, compute), strict=True)
+            for ids, weights in zip(sequences, self.map_sequences(sequences, compute), strict=True)
         ]
         return answers[0] if is_single else answers
 
@@ -441,7 +455,7 @@ class LanguageModel:
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return batching.encode_truncated(self.tokenizer, texts, self.length, allow_mask=True)
 
-    def _map_sequences(self, sequences, function: Callable, batch_size: int | None = None) -> list:
+    def map_sequences(self, sequences, function: Callable, batch_size: int | None = None) -> list:
         """The value of each sequence of a function of (params, ids_BxL), also where the batch has padding."""
         batches = forward_passes.iterate_batches(self, sequences, batch_size)
         run_batch = lambda indices, ids_BxL: function(self.params, ids_BxL)

@@ -121,10 +121,10 @@ class SentenceScores(NamedTuple):
     sequences_S: np.ndarray  # sequences that the sentence is split over
 
 
-def score_sentences(
+def score_queries(
     score: Callable[[MaskedQueries], np.ndarray], queries: SentenceQueries, batch_size: int, program_tokens: int = 0
-) -> SentenceScores:
-    """Scores sentences with one forward pass per query.
+) -> np.ndarray:
+    """log_prob_I of the queries, one forward pass for each.
 
     score: log_prob_B of a batch of queries, such as `masked_queries.make_scorer` makes. Others as for `plan_batches`.
     """
@@ -138,6 +138,14 @@ def score_sentences(
             queries.end_I[padded_B],
         )
         log_prob_I[index_B] = score(batch)[: len(index_B)]
+    return log_prob_I
+
+
+def score_sentences(
+    score: Callable[[MaskedQueries], np.ndarray], queries: SentenceQueries, batch_size: int, program_tokens: int = 0
+) -> SentenceScores:
+    """Scores sentences; the arguments are those of `score_queries`."""
+    log_prob_I = score_queries(score, queries, batch_size, program_tokens)
     sentence_I = queries.sentence_R[queries.sequence_I]
 
     def sum_by_sentence(selected_I, value_I):
