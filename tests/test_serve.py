@@ -67,7 +67,12 @@ def test_predictions_are_those_of_the_opened_model(opened_models):
         column = panels.ModelPanel("tells", opened_models["tells"], {}, {})
         (said,) = panels.answer_request(column, panels.PanelRequest(0, "predict", text))
         best = opened_models["tells"].predict([given])[0]
-        assert said == {"text": text, "label": best.label, "probability": pytest.approx(best.probability)}
+        assert said == {
+            "text": text,
+            "label": best.label,
+            "probability": pytest.approx(best.probability),
+            "probabilities": pytest.approx(best.probabilities),
+        }
 
 
 def test_a_mask_is_filled_in_before_texts_are_compared(server, opened_models):

@@ -4,16 +4,19 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mlm.base import errors, fields
+from mlm.base import errors, fields, files
 from mlm.base.flag import Flag
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.cli import command, config_help
 
 DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
 
+    mlm finetune runs/a reviews.csv --text=review --label=stars
     mlm finetune runs/a data.task=sst2 data.task_path=FOLDER
     mlm finetune FOLDER --task=reviews.toml
 
+A table (csv, tsv, JSON lines, Parquet) is enough: a share of its rows is held out, and whether its labels are
+classes, numbers or a tag for each word is inferred and said, with the task file that was written for it.
 data.task is a task of mlm/data/tasks/task_specs.py or of the built-in language (topic, pair, tag, subject). A file
 (TOML) describes any other: its keys are the fields of data.labelled, and name, objective, path and prompt. The run
 records what the file says. Model, tokenizer and language are those of the run. All other fields are those
@@ -23,6 +26,13 @@ workdir.
 """
 
 
+TABLE_FLAGS = (
+    Flag("text", "", "of a table: the column of the text (text, or the only one of texts)", "COLUMN"),
+    Flag("text_pair", "", "of a table: the column of a second text", "COLUMN"),
+    Flag("label", "label", "of a table: the column of the label", "COLUMN"),
+    Flag("held_out", 0.1, "of a table: the share of its texts to hold out", high=0.9),
+    Flag("split_seed", 0, "of a table: the seed by which they are chosen"),
+)
 FLAGS = (
     Flag(
         "task",
@@ -40,7 +50,8 @@ def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm finetune", description=DESCRIPTION, has_fields=True)
     parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
-    command.add_flags(parser, command.CONFIG, *FLAGS)
+    parser.add_argument("table", metavar="TABLE", nargs="?", default="", help="a table of texts and labels")
+    command.add_flags(parser, command.CONFIG, *FLAGS, *TABLE_FLAGS)
     parser.add_argument("--epochs", type=command.Number(float, 0.0), help="number of epochs, instead of train.steps")
     return parser
 
@@ -51,7 +62,7 @@ def main(words: list[str]) -> None:
     args = make_parser().parse_words(others)
     command.check_layers(config_flags.load_layers())
     from mlm.base.estimates import read_first_score, read_scores
-    from mlm.data.tasks import task_file
+    from mlm.data.tasks import table_task, task_file
     from mlm.evaluation import evaluation_tasks, text_baseline
     from mlm.training.run import divergence, finetuning_recipe, log, loop
     from mlm.training.run.directory import RunDirectory
@@ -61,6 +72,15 @@ def main(words: list[str]) -> None:
     command.raise_on_interrupt()
     *base, command_line = config_flags.load_layers()
     name, overrides = "", [command_line]
+    if args.table:
+        errors.require(not args.task, "--task", args.task, f"none beside {args.table}")
+        columns = {name: getattr(args, name) for name in ("text", "text_pair", "label")}
+        cache = command_line.values.get("data.cache_dir", fields.DEFAULT["data.cache_dir"])
+        task = table_task.write_task(
+            args.table, files.expand_home("config.data.cache_dir", cache), columns, args.held_out, args.split_seed
+        )
+        print(f"{args.table}: {task.description}. To change this: --task={task.path}")
+        args.task = str(task.path)
     if args.task:
         errors.require("data.task" not in command_line.values, "--task", args.task, "no data.task beside it")
         name, task_fields, *_ = task_file.read_task_file("--task", args.task)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from mlm.base import errors, extras, files, text_files
 from mlm.base.flag import Flag
 from mlm.cli import command
+from mlm.data.text import records
 
 FORMATS = {
     "probability": ".3f",
@@ -207,10 +208,21 @@ def score(model, texts: list[str], args) -> Iterator[dict]:
             }
 
 
+def read_table(args: argparse.Namespace) -> list[str]:
+    """The texts, as `read_texts` reads them; none where --file, or the only argument, is a table: `args.table`."""
+    path = args.file if not args.texts else args.texts[0] if len(args.texts) == 1 and not args.file else ""
+    is_table = bool(path) and Path(path).is_file() and records.detect_kind(path) != records.TEXT
+    args.table = path if is_table else ""
+    return [] if is_table else read_texts(args)
+
+
 def predict(model, texts: list[str], args) -> Iterator[dict]:
-    """Records of the predicted labels, of each word if the task is tagging."""
+    """Records of the predicted labels, of each word if the task is tagging; or the rows of a table with them."""
     from mlm.inference import prediction
 
+    if args.table:
+        yield from prediction.predict_table(model, args.table)
+        return
     has_words = prediction.labels_words(model.config)
     given = [text.split() if has_words else tuple(text.split("\t")) for text in texts]
     for text, found in zip(given, model.predict(given), strict=True):
@@ -347,7 +359,12 @@ COMMANDS = {
     "score": ModelCommand(
         score, 'mlm score runs/a "the singer hears the guitar ." --by=word --out=surprisal.csv', SCORE
     ),
-    "predict": ModelCommand(predict, "mlm predict runs/a/tasks/sst2 --file=reviews.txt --out=predictions.csv"),
+    "predict": ModelCommand(
+        predict,
+        "mlm predict runs/a/tasks/reviews new.csv --out=predictions.csv",
+        read_texts=read_table,
+        file="texts, one a line; or a table (csv, tsv, JSON lines, Parquet), whose rows and columns are kept",
+    ),
     "generate": ModelCommand(
         generate,
         'mlm generate runs/a "the old horse" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',

@@ -1,8 +1,10 @@
 """Predictions of a fine-tuned model: a class or a number for each text, or a tag for each word."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,6 +14,7 @@ from mlm.base.special import UNK
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import tasks
 from mlm.data.tasks.examples import Example
+from mlm.data.text import records
 from mlm.inference import batching, forward_passes, masked_queries
 
 PREDICTABLE_OBJECTIVES = tuple(
@@ -19,6 +22,7 @@ PREDICTABLE_OBJECTIVES = tuple(
     for name, row in LABELLED_OBJECTIVES.items()
     if row.classifies_texts or row.tags_words or row.label is LabelKind.NUMBER
 )
+EXPECTED_OBJECTIVES = "a run that was fine-tuned to classify, regress or tag"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +32,18 @@ class Prediction:
     Attributes:
         label: a class, or the number of a regression.
         probability: of the class; None for a number.
+        probabilities: of each class of a text; empty for a number or a word.
     """
 
     label: str | float
     probability: float | None
+    probabilities: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def predict_labels(model, text) -> Any:
     """Implements `LanguageModel.predict`."""
     objective = model.config.objective
-    expected = "a run that was fine-tuned to classify, regress or tag"
-    errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, expected)
+    errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, EXPECTED_OBJECTIVES)
     if isinstance(text, str | tuple):
         (predicted,) = predict_labels(model, [text])
         return predicted
@@ -53,7 +58,8 @@ def predict_labels(model, text) -> Any:
         len(by_example),
         model.config.pack.seq_len,
     )
-    predict_batch = forward_passes.compile_pass(compute_predictions, model.model, model.objective)
+    num_classes = len(model.dataset_info.classes) if LABELLED_OBJECTIVES[objective].classifies_texts else 0
+    predict_batch = forward_passes.compile_pass(compute_predictions, model.model, model.objective, num_classes)
     outputs = batching.collect_outputs(
         forward_passes.iterate_batches(model, [sequence.ids for sequence in sequences]),
         lambda indices, ids_BxL: predict_batch(
@@ -62,15 +68,45 @@ def predict_labels(model, text) -> Any:
         len(sequences),
     )
     predictions: list[Any] = [
-        _make_prediction(
-            model, predicted, score, np.flatnonzero(np.array(sequence.labels[column]) >= 0) if column else None
-        )
-        for sequence, (predicted, score) in zip(sequences, outputs, strict=True)
+        _make_prediction(model, output, np.flatnonzero(np.array(sequence.labels[column]) >= 0) if column else None)
+        for sequence, output in zip(sequences, outputs, strict=True)
     ]
     if not column:
         return predictions
     windows = iter(predictions)
     return [[word for _ in example_sequences for word in next(windows)] for example_sequences in by_example]
+
+
+def predict_table(model, path: str) -> Iterator[dict[str, Any]]:
+    """The rows of a file of records, all columns kept, with "predicted" and the probability of each class, "p(CLASS)".
+
+    The texts are in the columns of these names that the model was trained on, else in `text` or the only column of
+    texts. A row without a text has no prediction, a tagger's is the tags with spaces between them.
+
+    Raises ConfigError for a file without these columns, and for one that is damaged.
+    """
+    objective, labelled = model.config.objective, model.config.data.labelled
+    errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, EXPECTED_OBJECTIVES)
+    tags_words = labels_words(model.config)
+    columns = ["" if tags_words else labelled.text_column]
+    columns += [labelled.text_pair_column] * (get_text_counts(model.config) == (2,))
+    chosen: list[str] = []
+
+    def select(has_text):
+        for name in columns:
+            wanted = name if name and not name.isdecimal() else records.DEFAULT_COLUMN
+            chosen.append(records.choose_column("--file", path, wanted, has_text))
+        errors.require("predicted" not in has_text, path, "predicted", "no column of this name, which is written")
+        return list(has_text)
+
+    rows = list(records.read_records(path, records.detect_kind(path), select))
+    texts = [tuple(str(row.get(name) or "") for name in chosen) for row in rows]
+    found = iter(predict_labels(model, [text[0] if tags_words else text for text in texts if all(text)]))
+    classes = model.dataset_info.classes if LABELLED_OBJECTIVES[objective].classifies_texts else ()
+    for row, text in zip(rows, texts, strict=True):
+        one: Any = next(found) if all(text) else None
+        label = " ".join(word.label for word in one) if tags_words and one else one and one.label
+        yield row | {"predicted": label} | {f"p({name})": one and one.probabilities[name] for name in classes}
 
 
 def labels_words(cfg: config.Config) -> bool:
@@ -110,17 +146,30 @@ def make_batch(model, ids_BxL, sequences) -> types.Batch:
     return types.Batch(tokens, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))
 
 
-def _make_prediction(model, predicted, score, positions):
-    classes = model.dataset_info.classes
+def _make_prediction(model, output, positions):
+    classes, (predicted, score, prob_C) = model.dataset_info.classes, output
     if not classes:
         return Prediction(float(predicted), None)
     if positions is None:
-        return Prediction(classes[int(predicted)], float(np.exp(score)))
+        probabilities = dict(zip(classes, prob_C.tolist(), strict=True))
+        return Prediction(classes[int(predicted)], float(np.exp(score)), probabilities)
     return [Prediction(classes[int(predicted[i])], float(np.exp(score[i]))) for i in positions]
 
 
-def compute_predictions(model: types.Model, objective: types.Objective, params, batch: types.Batch):
-    """The objective's prediction for each sequence or token, and its score."""
+def compute_predictions(
+    model: types.Model, objective: types.Objective, num_classes: int, params, batch: types.Batch
+) -> tuple[Any, Any, Any]:
+    """(The objective's prediction for each sequence or token, its score, prob_BxC of so many classes of a text)."""
     unused: Any = None  # in evaluation a loss over labels draws nothing
-    sums = objective.loss(params, model, batch, unused, unused, train=False).sums_B
-    return sums["predicted"], sums["score"]
+
+    def compute_loss(batch):
+        return objective.loss(params, model, batch, unused, unused, train=False)
+
+    def compute_nats(label):  # the loss of a label is its surprisal
+        label_B = jnp.full_like(batch.labels["label_B"], label)
+        (nats_B,) = compute_loss(batch._replace(labels=batch.labels | {"label_B": label_B})).loss_B.values()
+        return nats_B
+
+    sums, size = compute_loss(batch).sums_B, len(batch.index_B)
+    nats_CxB = jax.vmap(compute_nats)(jnp.arange(num_classes)) if num_classes else jnp.zeros((0, size))
+    return sums["predicted"], sums["score"], jnp.exp(-nats_CxB.T)

@@ -9,7 +9,6 @@ import csv
 import difflib
 import gzip
 import io
-import itertools
 import json
 import lzma
 import re
@@ -32,9 +31,8 @@ TEXT, JSON, PARQUET, ARROW = "text", "JSON", "Parquet", "Arrow"
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 KIND_BY_ENDING = {"jsonl": JSON, "ndjson": JSON, "json": JSON, "csv": "csv", "tsv": "tsv"}
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
-
-
 ENDINGS = ("txt", "text", *KIND_BY_ENDING, "parquet", "arrow")  # of the files that a folder is read for
+ColumnSelector = Callable[[Mapping[str, bool]], list[str]]
 
 
 class Row(NamedTuple):
@@ -123,14 +121,33 @@ def check_file(field: str, path: str, column: str) -> None:
 def read_rows(path: str, kind: str, column: str) -> Iterator[Row]:
     """The rows of a file of records, as they stand.
 
-    Raises ConfigError, which names file and row, for a file that is damaged, a column that is not there or holds no
-    texts, and a missing extra.
+    Raises ConfigError as `read_records`, and for a column that is not there or holds no texts.
+    """
+    chosen = ""
+
+    def select(has_text):
+        nonlocal chosen
+        chosen = choose_column("config.data.text_column", path, column, has_text)
+        return [chosen]
+
+    for number, record in enumerate(read_records(path, kind, select), 1):
+        text = record.get(chosen)
+        errors.require(text is None or isinstance(text, str), f"{path}, row {number}, {chosen}", text, "a text")
+        yield Row(number, text)
+
+
+def read_records(path: str, kind: str, select: ColumnSelector = list) -> Iterator[dict[str, Any]]:
+    """The rows of a file of records, as values by column.
+
+    select: the columns to read of those that there are, given whether each holds texts.
+
+    Raises ConfigError, which names file and row, for a file that is damaged, and for a missing extra.
     """
     number = 0
     try:
-        for row in READERS[kind](path, column):
-            number = row.number
-            yield row
+        for record in READERS[kind](path, select):
+            number += 1
+            yield record
     except errors.ConfigError:
         raise
     except (*DAMAGE, csv.Error, ValueError, NotImplementedError) as error:  # the last: of pyarrow
@@ -139,10 +156,10 @@ def read_rows(path: str, kind: str, column: str) -> Iterator[Row]:
         ) from None
 
 
-def choose_column(path: str, wanted: str, has_text: Mapping[str, bool]) -> str:
+def choose_column(field: str, path: str, wanted: str, has_text: Mapping[str, bool]) -> str:
     """The column of the texts: the one wanted; where that is the default and not there, the only one of texts.
 
-    has_text: whether a column holds texts, by its name. Raises ConfigError.
+    has_text: whether a column holds texts, by its name. Raises ConfigError, which names the field.
     """
     texts = [name for name, is_text in has_text.items() if is_text]
     if wanted not in has_text and wanted == DEFAULT_COLUMN and len(texts) == 1:
@@ -150,22 +167,17 @@ def choose_column(path: str, wanted: str, has_text: Mapping[str, bool]) -> str:
     near = difflib.get_close_matches(wanted, texts, n=1)
     hint = f"; did you mean {near[0]!r}?" if near and near[0] != wanted else ""
     errors.require(
-        wanted in texts,
-        "config.data.text_column",
-        wanted,
-        f"a column of texts in {path}, which has {', '.join(texts) or 'none'}{hint}",
+        wanted in texts, field, wanted, f"a column of texts in {path}, which has {', '.join(texts) or 'none'}{hint}"
     )
     return wanted
 
 
-def _read_json(path: str, column: str) -> Iterator[Row]:
-    chosen = ""
+def _read_json(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
     for number, value in enumerate(_read_json_values(path), 1):
         errors.require(isinstance(value, dict), f"{path}, row {number}", value, "a JSON object")
-        chosen = chosen or choose_column(path, column, {name: isinstance(x, str) for name, x in value.items()})
-        text = value.get(chosen)
-        errors.require(text is None or isinstance(text, str), f"{path}, row {number}, {chosen}", text, "a text")
-        yield Row(number, text)
+        if number == 1:
+            select({name: isinstance(x, str) for name, x in value.items()})
+        yield value
 
 
 def _read_json_values(path: str) -> Iterator[Any]:
@@ -183,27 +195,28 @@ def _read_json_values(path: str) -> Iterator[Any]:
                 yield text_files.parse_json(line, Path(path), number)
 
 
-def _read_delimited(path: str, column: str, delimiter: str) -> Iterator[Row]:
+def _read_delimited(path: str, select: ColumnSelector, delimiter: str) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
     with io.TextIOWrapper(open_file(path), "utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         names = next(reader, [])
-        place = names.index(choose_column(path, column, dict.fromkeys(names, True)))
+        select(dict.fromkeys(names, True))
         for number, cells in enumerate(filter(None, reader), 1):
             expected = f"{len(names)} fields, as the first line has"
             errors.require(len(cells) == len(names), f"{path}, row {number}", f"{len(cells)} fields", expected)
-            yield Row(number, cells[place])
+            yield dict(zip(names, cells, strict=True))
 
 
-def _read_parquet(path: str, column: str) -> Iterator[Row]:
+def _read_parquet(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
     errors.require(not find_compression(path), path, find_compression(path), "Parquet that is not compressed again")
     parquet = import_pyarrow(path, "pyarrow.parquet")
     with parquet.ParquetFile(path) as file:
-        chosen = choose_column(path, column, _find_text_columns(path, file.schema_arrow))
-        yield from _read_batches(file.iter_batches(BATCH_ROWS, columns=[chosen]), chosen)
+        columns = select(_find_text_columns(path, file.schema_arrow))
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+            yield from batch.to_pylist()
 
 
-def _read_arrow(path: str, column: str) -> Iterator[Row]:
+def _read_arrow(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
     ipc = import_pyarrow(path, "pyarrow.ipc")
     with open_file(path) as file:
         if file.read(6) == b"ARROW1":
@@ -212,13 +225,9 @@ def _read_arrow(path: str, column: str) -> Iterator[Row]:
         else:
             file.seek(0)
             reader = batches = ipc.open_stream(file)
-        chosen = choose_column(path, column, _find_text_columns(path, reader.schema))
-        yield from _read_batches(batches, chosen)
-
-
-def _read_batches(batches: Iterator[Any], column: str) -> Iterator[Row]:
-    texts = itertools.chain.from_iterable(batch.column(column).to_pylist() for batch in batches)
-    return itertools.starmap(Row, enumerate(texts, 1))
+        columns = select(_find_text_columns(path, reader.schema))
+        for batch in batches:
+            yield from batch.select(columns).to_pylist()
 
 
 def _find_text_columns(path: str, schema: Any) -> dict[str, bool]:
@@ -226,12 +235,12 @@ def _find_text_columns(path: str, schema: Any) -> dict[str, bool]:
     return {field.name: types.is_string(field.type) or types.is_large_string(field.type) for field in schema}
 
 
-READERS: Mapping[str, Callable[[str, str], Iterator[Row]]] = {
+READERS: Mapping[str, Callable[[str, ColumnSelector], Iterator[dict[str, Any]]]] = {
     JSON: _read_json,
     PARQUET: _read_parquet,
     ARROW: _read_arrow,
     **{
-        name: lambda path, column, delimiter=delimiter: _read_delimited(path, column, delimiter)
+        name: lambda path, select, delimiter=delimiter: _read_delimited(path, select, delimiter)
         for name, delimiter in DELIMITERS.items()
     },
 }

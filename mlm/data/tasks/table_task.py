@@ -1,0 +1,151 @@
+"""A task from one table: holds out a share of its rows, infers what the labels are, and writes a task file."""
+
+import collections
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mlm.base import errors, files
+from mlm.data.tasks import examples
+from mlm.data.text import records
+
+MAX_WHOLE_CLASSES = 20  # whole numbers of more values than these are predicted as numbers
+MARK = re.compile(r"[BI]-.")  # a tag of a scheme that marks stretches of words
+
+
+class LabelledRow(NamedTuple):
+    """A row that has texts and a label; those of words have white space in between."""
+
+    texts: tuple[str, ...]
+    label: str
+
+
+class TableTask(NamedTuple):
+    """A task that was written: its file, and in a sentence what was inferred and held out."""
+
+    path: Path
+    description: str
+
+
+def write_task(path: str, folder: Path | str, columns: Mapping[str, str], share: float, seed: int) -> TableTask:
+    """Writes a task file, its training and its held-out examples into a folder of its own below `folder`.
+
+    Which rows are held out follows from their texts and the seed alone, so that no text is on both sides.
+
+    Args:
+        path: a file of records (mlm/data/text/records.py).
+        columns: the names of the columns "text", "text_pair" ("": a text is no pair) and "label".
+        share: of the texts to hold out.
+
+    Raises:
+        ConfigError: no such file or column, no labels to learn, or too few rows.
+    """
+    errors.require(Path(path).is_file(), "finetune", path, "a table of texts and labels, such as reviews.csv")
+    rows, names, without = _read_rows(path, columns)
+    objective, tags, found = infer_objective(path, rows)
+    held_out = [_is_held_out(row.texts, share, seed) for row in rows]
+    sides = {
+        side: [row for row, is_held in zip(rows, held_out, strict=True) if is_held == side] for side in (False, True)
+    }
+    expected = f"rows to train on and to hold out; of {len(rows)} texts --held_out={share:g} leaves one side empty"
+    errors.require(all(sides.values()), "finetune", path, expected)
+    settings: dict[str, Any] = {"objective": objective}
+    if objective == "tagging":
+        settings |= {"format": "conll", "text_column": 0, "label_column": 1, "labels": tags}
+        if any(map(MARK.match, tags)):
+            settings["scheme"] = "bio"
+        content = {side: "\n".join(map(_format_sentence, part)) for side, part in sides.items()}
+    else:
+        settings |= {"format": "jsonl"} | dict(zip(("text_column", "text_pair_column"), names, strict=False))
+        settings["label_column"] = columns["label"]
+        keys = [*names, columns["label"]]
+        content = {side: "".join(_format_row(keys, row) for row in part) for side, part in sides.items()}
+    settings |= {"train": f"train.{settings['format']}", "dev": f"dev.{settings['format']}"}
+    digest = hashlib.sha256("\0".join([*content.values(), json.dumps(settings)]).encode()).hexdigest()
+    name = re.sub(r"[^\w.-]", "_", Path(path).name.partition(".")[0])
+    task = files.make_path(folder, f"task-{digest[:16]}", f"{name}.toml")
+    task.parent.mkdir(parents=True, exist_ok=True)
+    for side, key in ((False, "train"), (True, "dev")):
+        files.write_text(task.parent / settings[key], content[side])
+    files.write_text(
+        task, "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in settings.items())
+    )
+    left_out = f"; {without:,} rows without text or label left out" if without else ""
+    return TableTask(task, f"{found}; {len(sides[False]):,} rows to train on, {len(sides[True]):,} held out{left_out}")
+
+
+def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[str], str]:
+    """(The objective that fits the labels, the tags if they are of words, both in words).
+
+    As many labels in a cell as words are tags; numbers are classes where they are few and whole. Raises ConfigError
+    where all rows have one label.
+    """
+    counts = collections.Counter(row.label for row in rows)
+    errors.require(len(counts) > 1, f"{path}: labels", sorted(counts), "two different labels or more")
+    cells = [(row.texts[0].split(), row.label.split()) for row in rows if len(row.texts) == 1]
+    fits = len(cells) == len(rows) and all(len(words) == len(labels) for words, labels in cells)
+    if fits and any(len(words) > 1 for words, _ in cells):
+        tags = sorted({label for _, labels in cells for label in labels})
+        return "tagging", tags, f"a tag for each word: {examples.format_names(tags)}"
+    numbers = [_parse_number(label) for label in counts]
+    are_few = len(counts) <= MAX_WHOLE_CLASSES and all(number.is_integer() for number in numbers)
+    if not are_few and not any(map(math.isnan, numbers)):
+        return "regression", [], f"numbers from {min(numbers):g} to {max(numbers):g}"
+    return "classification", [], f"{len(counts)} classes: {examples.format_names(sorted(counts))}"
+
+
+def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow], list[str], int]:
+    """The rows that have texts and a label, the columns of the texts, and how many rows have not."""
+    kind = records.detect_kind(path)
+    expected = "a table with the names of its columns: csv, tsv, JSON lines, Parquet or Arrow"
+    errors.require(kind != records.TEXT, "finetune", path, expected)
+    names: list[str] = []
+
+    def select(has_text):
+        examples.require_column(columns["label"], list(has_text), f"--label: {path}")
+        others = {name: is_text for name, is_text in has_text.items() if name != columns["label"]}
+        wanted = [columns["text"] or records.DEFAULT_COLUMN, *filter(None, [columns["text_pair"]])]
+        flags = ("--text", "--text_pair")
+        names.extend(records.choose_column(flag, path, name, others) for flag, name in zip(flags, wanted, strict=False))
+        return [*names, columns["label"]]
+
+    rows, without = [], 0
+    for record in records.read_records(path, kind, select):
+        *texts, label = (record.get(name) for name in (*names, columns["label"]))
+        row = LabelledRow(tuple(str(text or "").strip() for text in texts), _format_label(label))
+        if all(row.texts) and row.label:
+            rows.append(row)
+        else:
+            without += 1
+    return rows, names, without
+
+
+def _format_label(label: Any) -> str:
+    if isinstance(label, float) and label.is_integer():
+        return str(int(label))
+    return "" if label is None else examples.normalize_label(str(label))
+
+
+def _parse_number(label: str) -> float:
+    """A number; NaN where it is none."""
+    try:
+        return examples.parse_number(label, "")
+    except errors.ConfigError:
+        return math.nan
+
+
+def _is_held_out(texts: Sequence[str], share: float, seed: int) -> bool:
+    digest = hashlib.blake2b("\0".join([str(seed), *texts]).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest) < share * 2**64
+
+
+def _format_row(keys: Sequence[str], row: LabelledRow) -> str:
+    return json.dumps(dict(zip(keys, [*row.texts, row.label], strict=True)), ensure_ascii=False) + "\n"
+
+
+def _format_sentence(row: LabelledRow) -> str:
+    return "".join(f"{word}\t{tag}\n" for word, tag in zip(row.texts[0].split(), row.label.split(), strict=True))

@@ -1,0 +1,150 @@
+"""One table is enough: what is held out and inferred of it, and the same table with predictions."""
+
+import csv
+import json
+import random
+
+import numpy as np
+import pytest
+from hub_folders import make_head_folder
+from small import get_refusal
+
+import mlm
+from mlm.cli import use
+from mlm.data.tasks import splits, table_task, task_file, tasks
+
+WORDS = ["the", "old", "horse", "sleeps", "near", "a", "river"]
+COLUMNS = {"text": "", "text_pair": "", "label": "label"}
+
+
+def draw_rows(count=80, pair=False, label=lambda draw, text: draw.choice("ab")) -> list[dict]:
+    draw = random.Random(0)
+    rows = []
+    for _ in range(count):
+        texts = [" ".join(draw.choices(WORDS, k=3)) for _ in range(1 + pair)]
+        rows.append(dict(zip(("one", "two"), texts, strict=False)) | {"label": label(draw, texts[0])})
+    return rows
+
+
+def write_csv(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0]])
+        writer.writeheader()
+        writer.writerows(rows)
+    return str(path)
+
+
+def read_task(path):
+    """(The config's fields, (texts or words, label) of the examples of each split.)"""
+    read = task_file.read_task_file("--task", str(path))
+    cfg = tasks.resolve_task(read.fields)
+    source = splits.open_task(cfg)
+    return cfg, {
+        split: [(example.words or example.texts, example.label) for example in read_split()]
+        for split, read_split in source.splits.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("label", "objective", "found"),
+    [
+        (lambda draw, text: draw.choice(["good", "bad"]), "classification", "2 classes: bad, good"),
+        (lambda draw, text: draw.choice("12345"), "classification", "5 classes: 1, 2, 3, 4, 5"),
+        (lambda draw, text: draw.randrange(100), "regression", "numbers from 0 to 9"),
+        (lambda draw, text: draw.choice([0.5, 1.5]), "regression", "numbers from 0.5 to 1.5"),
+        (
+            lambda draw, text: " ".join("ON"[word in "river"] for word in text.split()),
+            "tagging",
+            "a tag for each word: N, O",
+        ),
+        (lambda draw, text: " ".join("O" if word != "a" else "B-X" for word in text.split()), "tagging", "B-X, O"),
+    ],
+)
+def test_all_rows_are_examples_of_what_the_labels_are(tmp_path, label, objective, found):
+    rows = draw_rows(label=label)
+    task = table_task.write_task(write_csv(tmp_path / "t.csv", rows), tmp_path, COLUMNS | {"text": "one"}, 0.2, 0)
+    cfg, examples = read_task(task.path)
+    assert cfg.objective == objective and found in task.description
+    assert bool(cfg.data.labelled.scheme) == ("B-X" in found)
+    split = lambda cell: tuple(cell.split())
+    convert = {"regression": float, "tagging": split}.get(objective, str)
+    given = [((split(row["one"]) if objective == "tagging" else (row["one"],)), convert(row["label"])) for row in rows]
+    assert sorted(examples["train"] + examples["validation"]) == sorted(given)
+    assert f"{len(examples['validation'])} held out" in task.description
+
+
+def test_what_is_held_out_follows_from_texts_and_seed_alone(tmp_path):
+    rows = draw_rows(300, pair=True)
+    columns = COLUMNS | {"text": "one", "text_pair": "two"}
+
+    def hold_out(name, rows, seed=0, share=0.3):
+        task = table_task.write_task(write_csv(tmp_path / f"{name}.csv", rows), tmp_path, columns, share, seed)
+        sides = {split: {texts for texts, _ in part} for split, part in read_task(task.path)[1].items()}
+        assert not sides["train"] & sides["validation"]
+        return sides["validation"]
+
+    held_out = hold_out("a", rows)
+    assert 0.15 < len(held_out) / len({(row["one"], row["two"]) for row in rows}) < 0.45
+    assert hold_out("b", rows[:150]) < held_out
+    assert hold_out("c", rows[::-1]) == held_out < hold_out("d", rows, share=0.6)
+    assert hold_out("e", rows, seed=1) != held_out
+
+
+def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(tmp_path):
+    rows = draw_rows(label=lambda draw, text: draw.choice([1, 2]))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = [
+        table_task.write_task(path, tmp_path, COLUMNS, 0.2, 0).path
+        for path in (write_csv(tmp_path / "t.csv", rows), str(tmp_path / "t.jsonl"))
+    ]
+    assert made[0] == made[1]
+    more = [*rows, {"one": "", "label": "1"}, {"one": "the horse", "label": ""}]
+    task = table_task.write_task(write_csv(tmp_path / "t.csv", more), tmp_path, COLUMNS, 0.2, 0)
+    assert task.path == made[0] and task.description.endswith("2 rows without text or label left out")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "said"),
+    [
+        (draw_rows(), {"label": "labl"}, "did you mean 'label'?"),
+        (draw_rows(), {"text": "on"}, "--text = 'on': expected a column of texts"),
+        (draw_rows(label=lambda draw, text: "a"), {}, "two different labels or more"),
+        (draw_rows(9), {}, "leaves one side empty"),
+    ],
+)
+def test_a_table_that_is_no_task_is_refused_in_a_line(tmp_path, rows, columns, said):
+    path = write_csv(tmp_path / "t.csv", rows)
+    assert said in get_refusal(table_task.write_task, path, tmp_path, COLUMNS | columns, 0.001, 0)
+    (tmp_path / "t.txt").write_text("a line\n")
+    refused = get_refusal(table_task.write_task, str(tmp_path / "t.txt"), tmp_path, COLUMNS, 0.1, 0)
+    assert "the names of its columns" in refused
+
+
+def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp_path):
+    folder = make_head_folder(plain, tmp_path, "bert-classify")
+    model, out = mlm.load(folder), tmp_path / "out.csv"
+    rows = [{"id": str(i), "text": row["one"], "label": row["label"]} for i, row in enumerate(draw_rows(9))]
+    rows[4]["text"] = ""
+    path = write_csv(tmp_path / "new.csv", rows)
+    use.main(["predict", str(folder), path, f"--out={out}"])
+    found = list(csv.DictReader(out.open()))
+    assert [{name: row[name] for name in rows[0]} for row in found] == rows
+    names = [name for name in found[0] if name.startswith("p(")]
+    for row in found:
+        if not row["text"]:
+            assert row["predicted"] == "" and not any(row[name] for name in names)
+            continue
+        best = model.predict([row["text"]])[0]
+        probabilities = {name[2:-1]: float(row[name]) for name in names}
+        assert row["predicted"] == best.label == max(probabilities, key=probabilities.get)
+        assert sum(probabilities.values()) == pytest.approx(1) and probabilities[best.label] == pytest.approx(
+            best.probability
+        )
+    for change, said in (
+        ({"text": "words", "id": "name"}, "a column of texts"),
+        ({"id": "predicted"}, "no column of this name"),
+    ):
+        wrong = write_csv(
+            tmp_path / "wrong.csv", [{change.get(name, name): x for name, x in row.items()} for row in rows]
+        )
+        assert said in get_refusal(use.main, ["predict", str(folder), wrong])
