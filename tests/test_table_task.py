@@ -12,6 +12,7 @@ from small import get_refusal
 import mlm
 from mlm.cli import use
 from mlm.data.tasks import splits, table_task, task_file, tasks
+from mlm.inference import prediction
 
 WORDS = ["the", "old", "horse", "sleeps", "near", "a", "river"]
 COLUMNS = {"text": "", "text_pair": "", "label": "label"}
@@ -92,7 +93,7 @@ def test_what_is_held_out_follows_from_texts_and_seed_alone(tmp_path):
 
 def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(tmp_path):
     rows = draw_rows(label=lambda draw, text: draw.choice([1, 2]))
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row | {"label": float(row["label"])}) + "\n" for row in rows))
     made = [
         table_task.write_task(path, tmp_path, COLUMNS, 0.2, 0).path
         for path in (write_csv(tmp_path / "t.csv", rows), str(tmp_path / "t.jsonl"))
@@ -140,6 +141,12 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
         assert sum(probabilities.values()) == pytest.approx(1) and probabilities[best.label] == pytest.approx(
             best.probability
         )
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "new.parquet")
+    by_format = [
+        list(prediction.predict_table(model, str(tmp_path / f"new.{ending}"))) for ending in ("csv", "parquet")
+    ]
+    assert by_format[0] == by_format[1]
     for change, said in (
         ({"text": "words", "id": "name"}, "a column of texts"),
         ({"id": "predicted"}, "no column of this name"),
