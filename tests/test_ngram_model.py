@@ -1,6 +1,7 @@
 """Kneser-Ney models: against the formulas as they stand in the paper, against KenLM, and beside a run's loss."""
 
 import itertools
+import math
 import random
 from collections import Counter, defaultdict
 
@@ -9,7 +10,7 @@ import pytest
 from small import drawn_config, small_config
 
 from mlm.base.estimates import compute_score
-from mlm.base.special import CLS, MASK, PAD, SEP, UNK
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.data.rows import ngram, pack
 from mlm.training.step import program
 from mlm.training.validation import references
@@ -221,3 +222,25 @@ def test_losses_by_the_word_stand_beside_those_by_the_piece(tmp_path):
     assert by_word["word_loss"] == pytest.approx(2 * asked_N.sum() / 20)
     assert by_word["unigram_word_loss"] == pytest.approx(3 * asked_N.sum() / 20)
     assert by_word["ngram2_word_loss"] == pytest.approx(columns["ngram2_nats"].sum() / 20)
+    (bits,) = (score for score in found.scores if score.unit == "bits per byte")
+    held_out = sum(len(line) for line in (tmp_path / "b.txt").read_bytes().splitlines())
+    assert compute_score(bits, columns)[0] == pytest.approx(2 * asked_N.sum() / math.log(2) / held_out)
+
+
+@pytest.mark.parametrize("vocabulary", [{"kind": "characters", "vocab_size": 0}, {"kind": "bpe", "vocab_size": 290}])
+def test_bits_per_byte_of_masked_tokens_are_those_of_all_tokens_at_their_mean_loss(tmp_path, vocabulary):
+    lines = [f"{a}{b} {b}\u00fc{a} {a}." for a in ("ping", "pong", "kling") for b in ("song", "king", "ling", "thing")]
+    (tmp_path / "a.txt").write_text("\n".join(lines * 9))
+    (tmp_path / "b.txt").write_text("\n".join(lines[:5]))
+    settings = {f"tokenizer__{name}": value for name, value in vocabulary.items()}
+    settings |= {"data__path": f"{tmp_path}/a.txt", "data__validation_path": f"{tmp_path}/b.txt"}
+    settings |= {"data__document_boundary": "line", "data__cache_dir": str(tmp_path / "cache"), "pack__seq_len": 32}
+    cfg = small_config(data__corpus="text", pack__mode="doc_sentences", **settings)
+    packed = pack.load_dataset(cfg)
+    made = program.build_program(cfg, packed.dataset_info)
+    found, (nats, weight) = references.compute_references(cfg, made, packed), made.objective.scores[0].columns
+    tokens_N = (np.asarray(packed.validation["ids"]) >= NUM_SPECIAL).sum(1)  # as if each were masked
+    columns = found.add_columns({nats: 2.0 * tokens_N, weight: tokens_N, "unigram_nats": 0 * tokens_N})
+    (bits,) = (score for score in found.scores if score.unit == "bits per byte")
+    held_out = sum(len(line) for line in (tmp_path / "b.txt").read_bytes().splitlines())
+    assert compute_score(bits, columns)[0] == pytest.approx(2 * tokens_N.sum() / math.log(2) / held_out)

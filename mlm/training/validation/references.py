@@ -17,6 +17,7 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, recipe_constants, types
 from mlm.base.estimates import Score, make_reference
+from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import parallel_text
@@ -24,6 +25,9 @@ from mlm.training.step import parallel, program, update
 from mlm.training.validation import floors, ngrams, task_optimum
 
 FORMAT = 4  # of the cached files: raise it when floors or their parts are computed differently
+TEXT_CORPORA = ("text", "tfds", "docstrings")
+BYTE_VISIBILITIES = (types.Visibility.UNMASKED, types.Visibility.CAUSAL, types.Visibility.TWO_STACK)
+BITS_PER_BYTE = Score("bits_per_byte", "held-out bits per byte", (), unit="bits per byte", better=-1)
 FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor", "bag_floor": "bag floor"}
 
 
@@ -35,18 +39,27 @@ class ReferenceLosses(NamedTuple):
 
 
 def compute_references(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
-    """The floors, the n-gram models and the loss per word, where there are any; none on processes that write none."""
+    """The floors, the n-gram models and the losses per word and byte, where there are any.
+
+    None on processes that write none.
+    """
     if not parallel.is_primary():
         return ReferenceLosses()
     floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
     ngram_columns, word_columns = ngrams.compute_columns(cfg, packed), {}
     scores = *floor_references.scores, *ngrams.make_scores(cfg, loss)
-    is_causal = objectives.get_visibility(cfg) == types.Visibility.CAUSAL
-    if is_causal and not packed.tokenizer.starts_word_V.all():
+    visibility = objectives.get_visibility(cfg)
+    if visibility == types.Visibility.CAUSAL and not packed.tokenizer.starts_word_V.all():
         word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
         scores += make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
+    bytes_N = None
+    if cfg.data.corpus in TEXT_CORPORA and visibility in BYTE_VISIBILITIES:
+        bytes_N = count_bytes(packed, cfg.eval.max_examples, predicts_ends=visibility != types.Visibility.UNMASKED)
+        scores += (BITS_PER_BYTE._replace(columns=(loss.columns[0], "byte_bits")),)
 
     def add_columns(columns: dict[str, np.ndarray]):
+        if bytes_N is not None:
+            columns = columns | {"byte_bits": columns[loss.columns[-1]] * bytes_N * np.log(2)}
         if ngram_columns:
             columns = ngrams.add_columns(columns, ngram_columns, loss)
         return floor_references.add_columns(columns) | word_columns
@@ -225,6 +238,19 @@ def make_document_references(
         return columns | ({} if bound is None else {"bound_nats": bound}) | new_columns
 
     return ReferenceLosses(tuple(scores), add_columns)
+
+
+def count_bytes(packed: pack.PackedDataset, max_examples: int, predicts_ends: bool) -> np.ndarray:
+    """bytes_N of UTF-8 for each token of an example that may be predicted, so that vocabularies compare.
+
+    predicts_ends: whether [SEP] is one of them. What the vocabulary does not know has no bytes.
+    """
+    left_out = {PAD, CLS, *(() if predicts_ends else (SEP,))}
+    bytes_N = []
+    for ids_L in np.asarray(packed.validation["ids"][: max_examples or None]):
+        text = packed.tokenizer.decode(ids_L[ids_L >= NUM_SPECIAL].tolist())
+        bytes_N.append(len(text.encode("utf-8", "surrogatepass")) / max(1, (~np.isin(ids_L, [*left_out])).sum()))
+    return np.array(bytes_N)
 
 
 def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, np.ndarray]:
