@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "experiments" / "figures"
 ARCHIVE = ".tar.xz"  # of a sweep's runs; a file of figures has the same name
 FILES = {"results.md": "experiments/RESULTS.md", "changes.md": "CHANGELOG.md"}  # pages that are a file of the project
-HELP_COLUMNS = "96"  # width of a command's help
+SEARCH_BOOSTS = {"guides": 4, "index.md": 2, "concepts.md": 2, "results.md": 0.002, "changes.md": 0.002, "scaling.md": 0.5}
+HELP_COLUMNS = "76"  # width of a command's help
 
 
 def on_files(files: Files, config) -> Files:
@@ -48,7 +49,11 @@ def on_files(files: Files, config) -> Files:
 
 
 def on_page_markdown(markdown: str, page, **_) -> str:
-    """Turns links to a page or figure of the project, which are right in a clone, into the site's. mkdocs calls it."""
+    """Turns links to a page or figure of the project, which are right in a clone, into the site's. mkdocs calls it.
+
+    Searches find guides first, and tables of results last.
+    """
+    page.meta["search"] = {"boost": SEARCH_BOOSTS.get(page.file.src_uri.split("/")[0], 1)}
     for path, name in FILES.items():
         target = "../" * page.file.src_uri.count("/") + path
         markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}(?=[#)])", f"]({target}", markdown)
@@ -114,12 +119,11 @@ def render_python() -> str:
     parts = ["# Python", "These are the public names of `mlm`. `mlm.__version__` is the version."]
     public = [name for name in mlm.__all__ if not name.startswith("_")]
     for name in sorted(public, key=lambda name: (name[0].isupper(), name)):  # functions before classes
-        options = {"show_root_heading": "false", "show_root_toc_entry": "false", "heading_level": "3"}
-        text = ""
+        options = {"show_root_heading": "true", "heading": f"mlm.{name}", "toc_label": f"mlm.{name}"}
         if name == "Config":
-            text = "\n\nThe fields are listed in [Configuration](configuration.md)."
+            parts.append("The fields of `mlm.Config` are listed in [Configuration](configuration.md).")
             options["members"] = "false"
-        lines = [f"## mlm.{name}{text}\n\n::: {mlm._MODULES[name]}.{name}", "    options:"]
+        lines = [f"::: {mlm._MODULES[name]}.{name}", "    options:"]
         parts.append("\n".join([*lines, *(f"      {key}: {option}" for key, option in options.items())]))
     return "\n\n".join(parts) + "\n"
 
