@@ -74,6 +74,13 @@ def iterate_batches(
             advance(len(indices))
 
 
+def map_sequences(language_model, sequences: Sequence[Sequence[int]], function: Callable, batch_size=None) -> list:
+    """The value of each sequence of a function of (params, ids_BxL), also where the batch has padding."""
+    batches = iterate_batches(language_model, sequences, batch_size)
+    run_batch = lambda indices, ids_BxL: function(language_model.params, ids_BxL)
+    return batching.collect_outputs(batches, run_batch, len(sequences))
+
+
 def predict_top_tokens(model: types.Model, top_k: int, params, queries: MaskedQueries):
     """(prob_BxK, id_BxK): the `top_k` likeliest tokens at each masked position."""
     log_prob_BxK, id_BxK = jax.lax.top_k(masked_queries.compute_log_probs(model, params, queries), top_k)

@@ -5,7 +5,7 @@ Letters in array names: S texts; K entries of the vocabulary that are likeliest;
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -201,7 +201,7 @@ class LanguageModel:
         layer = layer if layer < fields.num_layers else -1
         encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, pooling)
         sequences = self._encode(texts)
-        states = self.map_sequences(sequences, encode, batch_size)
+        states = forward_passes.map_sequences(self, sequences, encode, batch_size)
         if pooling is None:
             states = [h_LxD[: len(ids)] for ids, h_LxD in zip(sequences, states, strict=True)]
         if normalize:
@@ -259,7 +259,7 @@ class LanguageModel:
         texts, is_single = _listed(text)
         compute = forward_passes.compile_predictor(forward_passes.compute_logits, self)
         sequences, order_V = self._encode(texts), np.argsort(self._original_ids)
-        logits = self.map_sequences(sequences, compute, batch_size)
+        logits = forward_passes.map_sequences(self, sequences, compute, batch_size)
         answers = [logits_LxV[: len(ids), order_V] for ids, logits_LxV in zip(sequences, logits, strict=True)]
         return answers[0] if is_single else answers
 
@@ -325,7 +325,7 @@ class LanguageModel:
         compute = forward_passes.compile_pass(forward_passes.compute_attention, self.model)
         answers = [
             Attention([self.tokenizer.pieces[token] for token in ids], weights[:, :, : len(ids), : len(ids)])
-            for ids, weights in zip(sequences, self.map_sequences(sequences, compute), strict=True)
+            for ids, weights in zip(sequences, forward_passes.map_sequences(self, sequences, compute), strict=True)
         ]
         return answers[0] if is_single else answers
 
@@ -454,12 +454,6 @@ class LanguageModel:
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         return batching.encode_truncated(self.tokenizer, texts, self.length, allow_mask=True)
-
-    def map_sequences(self, sequences, function: Callable, batch_size: int | None = None) -> list:
-        """The value of each sequence of a function of (params, ids_BxL), also where the batch has padding."""
-        batches = forward_passes.iterate_batches(self, sequences, batch_size)
-        run_batch = lambda indices, ids_BxL: function(self.params, ids_BxL)
-        return batching.collect_outputs(batches, run_batch, len(sequences))
 
     def _fill(self, text: str, number: int, token_id: int) -> str:
         """The text with a token in the place of its [MASK] of that number."""

@@ -102,7 +102,7 @@ def _compute_left_to_right(model, ids_RxL: np.ndarray, batch_size: int) -> np.nd
     compute = forward_passes.compile_pass(_compute_next_nats, model.model)
     nats_RxL = np.full(ids_RxL.shape, math.nan)
     for nats_L, ids, nats_K in zip(
-        nats_RxL, sequences, model.map_sequences(sequences, compute, batch_size), strict=True
+        nats_RxL, sequences, forward_passes.map_sequences(model, sequences, compute, batch_size), strict=True
     ):
         nats_L[first + 1 : first + len(ids)] = nats_K[: len(ids) - 1]
     return nats_RxL
