@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import mlm
 from mlm.base import buckets, config, errors, fields, files, text_files, user_code
 from mlm.base.flag import Flag
-from mlm.cli import process_environment
 from mlm.launch import rendezvous
 from mlm.training.run import heartbeat
 
@@ -320,8 +319,6 @@ def run_main(main: Callable[[], None]) -> None:
             traceback.print_exc(file=sys.__stderr__)  # in a process of several, that is its log
             failure = 1, describe_crash(error) if heartbeat.connect_to_parent() else ""
         exit_with_line(*failure)
-    finally:
-        signal.signal(signal.SIGINT, process_environment.exit_at_once)
 
 
 def raise_on_interrupt() -> None:

@@ -1,5 +1,5 @@
 """The commands that use a trained model, each a row of COMMANDS: fill, embed, similar, score, predict, generate,
-translate, readability, attention and export.
+translate, readability, attention and export; and serve, a page that shows models side by side.
 """
 
 import argparse
@@ -51,6 +51,11 @@ BEAMS = (
         choices=("none", "mean", "wu"),
     ),
     Flag("num_return_sequences", 1, "texts for each", low=1),
+)
+SERVE = (
+    Flag("host", "127.0.0.1", "address to listen on; 0.0.0.0 admits other machines"),
+    Flag("port", 8000, "port to listen on; 0: any free port", high=65_535),
+    Flag("file", "", "texts to search for similar ones, one a line"),
 )
 UNMASK_ORDERS = ("left", "confidence")
 SAMPLING = (
@@ -358,9 +363,14 @@ def make_parser(name: str) -> command.CommandParser:
     """The command's flags."""
     from mlm.cli import entry
 
-    chosen = COMMANDS[name]
-    description = entry.describe_command(name, chosen.example)
+    example = "mlm serve runs/a runs/b --file=texts.txt" if name == "serve" else COMMANDS[name].example
+    description = entry.describe_command(name, example)
     parser = command.CommandParser(prog=f"mlm {name}", epilog=EPILOG, description=description)
+    if name == "serve":
+        parser.add_argument("models", metavar="MODEL", nargs="+", help="models to show side by side")
+        command.add_flags(parser, *SERVE)
+        return parser
+    chosen = COMMANDS[name]
     parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
     if chosen.out:
         parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
@@ -373,7 +383,11 @@ def make_parser(name: str) -> command.CommandParser:
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    chosen, args = COMMANDS[words[0]], make_parser(words[0]).parse_words(words[1:])
+    args = make_parser(words[0]).parse_words(words[1:])
+    if words[0] == "serve":
+        serve(args)
+        return
+    chosen = COMMANDS[words[0]]
     texts = chosen.read_texts(args)
     out = chosen.check(texts, args)
     from mlm.inference import pretrained_io
@@ -390,3 +404,11 @@ def main(words: list[str]) -> None:
         print("\n\n".join(row["text"] for row in found))
     else:
         print_table(found, omitted=chosen.omitted)
+
+
+def serve(args: argparse.Namespace) -> None:
+    """Serves the page until the process ends."""
+    from mlm.serve import app
+
+    texts = text_files.read_numbered_lines("--file", args.file) if args.file else {}
+    app.serve_models(args.models, texts, app.ServeOptions(args.host, args.port))

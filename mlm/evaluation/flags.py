@@ -1,5 +1,11 @@
 """The flags of `mlm evaluate`, by evaluation: plain data, so that help and a wrong flag need no JAX."""
 
+import argparse
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mlm.base import errors
 from mlm.base.flag import Flag
 
 PSEUDO_LIKELIHOOD = (
@@ -116,3 +122,35 @@ FLAGS = {
     "few_shot": ("prompts", FEW_SHOT),
     "translation": ("translation", TRANSLATION),
 }
+
+
+def make_arguments(options: Mapping[str, Any]) -> argparse.Namespace:
+    """The values of all flags, of which keyword arguments set some. Raises ConfigError for a wrong name or value."""
+    known = {flag.name: flag for _, flags in FLAGS.values() for flag in flags}
+    values: dict[str, Any] = {name: flag.default for name, flag in known.items()}
+    for name, value in options.items():
+        errors.require_one_of("option", name, known)
+        flag, kind = known[name], type(known[name].default)
+        if kind is tuple:
+            parts = value.split(",") if isinstance(value, str) else value
+            value = tuple(flag.kind(part) for part in parts)
+        elif kind is str:
+            value = os.path.expanduser(value)
+        is_valid = isinstance(value, kind) and (kind is not int or value >= flag.low)
+        errors.require(is_valid, name, value, f"{kind.__name__}" + (f" of at least {flag.low}" * (kind is int)))
+        values[name] = value
+    return argparse.Namespace(**values)
+
+
+def find_evaluations(args: argparse.Namespace) -> list[str]:
+    """The evaluations that the flags ask for. Raises ConfigError for a flag without the one that it needs."""
+    named = {}
+    for name, (_, flags) in FLAGS.items():
+        for flag in flags:
+            value = getattr(args, flag.name)
+            if value != flag.default:
+                needed = flag.needs.lstrip("-").partition("=")[0]
+                shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+                errors.require(not needed or getattr(args, needed), f"--{flag.name}", shown, f"{flag.needs} with it")
+                named[name] = None
+    return [*named]

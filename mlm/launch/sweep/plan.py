@@ -23,7 +23,7 @@ from mlm.launch.sweep import roofline, subprocess_worker, target_compiler
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
 from mlm.training.compilation import cost
-from mlm.training.run import masking_rate
+from mlm.training.run import loop
 from mlm.training.step import fsdp, parallel, program
 
 USABLE_MEMORY = 0.9  # share of a device's memory; the runtime and the collectives need the rest
@@ -84,9 +84,9 @@ def find_vocab_size(cfg: config.Config) -> int:
 
 
 def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
-    """What `masking_rate.describe_shortfall` says of the points whose masks are of words; packs their text."""
+    """What `loop.describe_shortfall` says of the points whose masks are of words; packs their text."""
     word_configs = [cfg for cfg in configs if cfg.mask.unit != "token"]
-    return sorted({masking_rate.describe_shortfall(cfg, pack.load_dataset(cfg)) for cfg in word_configs} - {""})
+    return sorted({loop.describe_shortfall(cfg, pack.load_dataset(cfg)) for cfg in word_configs} - {""})
 
 
 def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Iterator[dict]:

@@ -18,7 +18,7 @@ from mlm.base import buckets, config, errors, fields, files, types
 from mlm.base.storage import get_storage
 from mlm.training.run import extension
 from mlm.training.run.directory import RunDirectory
-from mlm.training.run.hook import Hook
+from mlm.training.run.hooks import Hook
 from mlm.training.step import parallel
 from mlm.training.step.program import Program, make_train_hparams
 
