@@ -153,7 +153,7 @@ def snapshot(workdir):
     [
         ({"train__steps": LONG, "seed": 3}, "another config: config.seed = 3, there 0; choose"),
         ({"train__steps": LONG, "optim__warmup_fraction": 0.1}, "optim.warmup_fraction = 0.1, there 0.3"),
-        ({"train__steps": 5}, "config.train.steps = 5: expected at least 8"),
+        ({"train__steps": 5, "train__milestones": ""}, "config.train.steps = 5: expected at least 8"),
     ],
     ids=["seed", "warm-up", "fewer"],
 )

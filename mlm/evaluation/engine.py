@@ -38,8 +38,9 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
 def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
     """Extends the run in config.workdir, done or not, to cfg's steps; returns the config with which it continues.
 
-    Nothing changes if it has as many steps already. Works in a single process only. Raises ConfigError as
-    `extension.extend_config` does, if there is no run, or if the longer run shares none of its checkpoints.
+    cfg: one that `check` has passed. Nothing changes if the run has as many steps already. Works in a single process
+    only. Raises ConfigError as `extension.extend_config` does, if there is no run, or if the longer run shares none of
+    its checkpoints.
     """
     directory = RunDirectory(cfg.workdir)
     directory.require_identity()
@@ -48,7 +49,6 @@ def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
         saved = directory.require_identity()
         extended = extension.extend_config(cfg, data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
-            loop.check(extended)
             built = program.build_program(extended, packed.dataset_info)
             with contextlib.closing(checkpoint.open_manager(cfg.workdir)) as checkpoints:
                 checkpoint.check_extendable(checkpoints, extended, data_identity, built)

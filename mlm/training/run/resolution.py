@@ -178,12 +178,9 @@ def _check_resolved(cfg):
     hooks.check_profile(cfg)
     batch_warmup.check(cfg.train)
     trackers.check(cfg)
-    errors.require(
-        cfg.train.batch_size % cfg.train.grad_accum_steps == 0,
-        "config.train.grad_accum_steps",
-        cfg.train.grad_accum_steps,
-        f"a divisor of config.train.batch_size = {cfg.train.batch_size}",
-    )
+    is_divisor = cfg.train.batch_size % cfg.train.grad_accum_steps == 0
+    expected = f"a divisor of config.train.batch_size = {cfg.train.batch_size}"
+    errors.require_field(cfg, "train.grad_accum_steps", is_divisor, expected)
     ngrams.check(cfg)
 
 
@@ -191,23 +188,10 @@ def _check_source(cfg):
     """Examples have a source exactly where the model reads one; the corpus has it, or the objective makes it."""
     has_source, makes_source = cfg.data.corpus == "parallel", objectives.makes_source(cfg)
     reads_source = models.reads_source(cfg)
-    errors.require(
-        not (has_source and makes_source),
-        "config.objective",
-        cfg.objective,
-        "one that makes no source, since the examples of config.data.corpus = parallel have one",
-    )
+    expected = "one that makes no source, since the examples of config.data.corpus = parallel have one"
+    errors.require_field(cfg, "objective", not (has_source and makes_source), expected)
     why = "config.data.corpus is parallel" if has_source else f"config.objective is {cfg.objective}"
-    errors.require(
-        reads_source or not (has_source or makes_source),
-        "config.model.family",
-        cfg.model.family,
-        f"one that reads a source, such as encoder_decoder, since {why}",
-    )
-    errors.require(
-        has_source or makes_source or not reads_source,
-        "config.model.family",
-        cfg.model.family,
-        "one that reads no source; examples have one if config.data.corpus is parallel, or "
-        "config.objective is denoising",
-    )
+    expected = f"one that reads a source, such as encoder_decoder, since {why}"
+    if reads_source:
+        expected = "one that reads no source, unless config.data.corpus is parallel or config.objective is denoising"
+    errors.require_field(cfg, "model.family", reads_source == (has_source or makes_source), expected)
