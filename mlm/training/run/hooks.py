@@ -77,16 +77,13 @@ class DivergenceCheck(Hook):
             return
         self.checkpoints.wait_until_finished()
         newest, optim = self.checkpoints.latest_step(), self.optim
+        good = "there is no checkpoint yet"
+        good = good if newest is None else f"last good checkpoint: {self.checkpoints.directory}/{newest}"
         raise DivergenceError(
             f"step {step:,}: {', '.join(f'{name} {value:.4g}' for name, value in values.items())}; try an "
             f"optim.learning_rate below {optim.learning_rate:g}, an optim.warmup_fraction above "
             f"{optim.warmup_fraction:g}, or an optim.clip_norm "
-            + (f"below {optim.clip_norm:g}; " if optim.clip_norm else "such as 1; ")
-            + (
-                "there is no checkpoint yet"
-                if newest is None
-                else f"last good checkpoint: {self.checkpoints.directory}/{newest}"
-            )
+            + (f"below {optim.clip_norm:g}; {good}" if optim.clip_norm else f"such as 1; {good}")
         )
 
 
@@ -120,12 +117,7 @@ class PlateauWarning(Hook):
     """
 
     def __init__(
-        self,
-        cfg: config.Config,
-        objective: types.Objective,
-        dataset: types.DatasetInfo,
-        write_message: Callable[[str], None],
-        totals: Mapping[str, Any],
+        self, cfg: config.Config, objective: types.Objective, dataset: types.DatasetInfo, write_message, totals
     ):
         self.write_message, self.advice = write_message, list_advice(cfg)
         self.check_step = math.ceil(cfg.train.steps * max(CHECK_FRACTION, cfg.optim.warmup_fraction))
