@@ -36,6 +36,9 @@ OUR_FOLDER = os.path.join(os.path.dirname(mlm.__file__), "")
 MAX_COUNT = 2**31 - 1  # the largest int32
 PATH_METAVARS = ("FILE", "FOLDER", "OUT", "RUN", "MODEL", "EXPERIMENT")  # of arguments that are paths
 CONFIG = Flag("config", "", "Python file whose get_config() returns the base config", "FILE")
+PRINT_CONFIG = Flag(
+    "print_config", False, "print the value of each config field and where it comes from; train nothing"
+)
 NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
     "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"
 )

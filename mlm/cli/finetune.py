@@ -31,7 +31,7 @@ FLAGS = (
         'text_column = "text", label_column = "label", and so on; instead of data.task',
         "FILE",
     ),
-    Flag("print_config", False, "print the value of each config field and where it comes from; train nothing"),
+    command.PRINT_CONFIG,
     Flag("from_scratch", False, "start from random parameters: the same model without pretraining, for comparison"),
 )
 

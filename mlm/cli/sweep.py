@@ -14,28 +14,6 @@ from mlm.base import buckets, conditional_fields, errors, extras, fields, files,
 from mlm.base.flag import Flag
 from mlm.cli import command, config_help, sweep_compare, sweep_plan, sweep_search
 
-VERBS = {
-    "list": "list the points and their state",
-    "plan": "print the time and memory that each point needs",
-    "run": "train the points that are not done, then print the table and write the report",
-    "table": "print the table of the finished points",
-    "report": "write a report of the finished points",
-    "search": "try recipes, equally many for each row, and write a file of the best",
-    "compare": "print what differs from the committed figures, and by how many standard errors",
-    "submit": "submit the points that are not done to a cluster",
-    "status": "print the state of a submitted sweep's points and jobs",
-    "cancel": "cancel a submitted sweep's jobs",
-}
-DESCRIPTION = f"""Train the points of an experiment and compare them.
-
-    mlm sweep run experiments/architectures.py --scale=quick
-    mlm sweep submit experiments/architectures.py --scale=paper --cluster=slurm
-
-Verbs:
-{chr(10).join(f"  {verb:8}{purpose}" for verb, purpose in VERBS.items())}
-
-mlm sweep VERB --help lists a verb's flags.
-"""
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
 REPORT_PACKAGES = ("jinja2", "vl_convert")
@@ -72,43 +50,6 @@ PRINT_CONFIG = Flag(
 TABLE_COLUMNS = Flag(
     "columns", (), "columns to print: all, or their names (those that tell the models apart)", "NAME,..."
 )
-VERB_FLAGS = {
-    "list": (PRINT_CONFIG,),
-    "table": (TABLE_COLUMNS,),
-    "run": (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
-    "search": (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC),
-    "compare": sweep_compare.FLAGS,
-    "plan": sweep_plan.FLAGS,
-    "submit": (*TRAINING_FLAGS, *JOB_FLAGS),
-}
-
-
-def make_parser(verb: str = "") -> command.CommandParser:
-    """The flags of a verb; "": the parser whose help lists the verbs."""
-    if not verb:
-        parser = command.CommandParser(prog="mlm sweep", description=DESCRIPTION)
-        parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
-        return parser
-    purpose = f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}."
-    parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}\n\n{NOTE}", has_fields=True)
-    parser.set_defaults(verb=verb, points=())
-    parser.add_argument(
-        "experiment",
-        metavar="EXPERIMENT",
-        help="Python file with SCALES, sweep(scale) and table(results), or the bare name of one of experiments/",
-    )
-    command.add_flags(parser, *SWEEP_FLAGS)
-    if verb not in WHOLE_SWEEP:
-        help_text = POINTS_HELP + ("; no table is printed then" if verb == "run" else "")
-        command.add_flags(parser, Flag("points", (), help_text, "NAME,..."))
-    command.add_flags(parser, *VERB_FLAGS.get(verb, ()))
-    if verb == "compare":
-        parser.add_argument("--evaluate", metavar="FLAGS", help=sweep_compare.EVALUATE)
-    if verb == "submit":
-        help_text = "option of the cluster, repeatable; a wrong name prints the valid ones"
-        parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
-    return parser
-
 
 # What an experiment's file defines: a test of a value, or of what a function of one argument returns, and its words.
 Contract = Mapping[str, tuple[Callable[[Any], bool], str]]
@@ -342,32 +283,84 @@ def write_report(sweep: Sweep) -> None:
     print(f"{len(results)} of {count} points are done; written: {path}, figures/ and table.*")
 
 
-def print_status(sweep: Sweep) -> None:
-    """Prints the state of each point and of the submitted jobs."""
+def manage_jobs(sweep: Sweep) -> None:
+    """Prints the state of each point and of the submitted jobs, or cancels these."""
     from mlm.launch.sweep import jobs
 
-    jobs.show_status(sweep.root, sweep.configs)
+    if sweep.args.verb == "status":
+        jobs.show_status(sweep.root, sweep.configs)
+    else:
+        jobs.cancel_jobs(sweep.root)
 
 
-def cancel_jobs(sweep: Sweep) -> None:
-    """Cancels the submitted jobs."""
-    from mlm.launch.sweep import jobs
+class Verb(NamedTuple):
+    """What mlm sweep does: its purpose in words, the function that does it, and the flags beside those of all verbs."""
 
-    jobs.cancel_jobs(sweep.root)
+    purpose: str
+    run: Callable[[Sweep], None]
+    flags: tuple[Flag, ...] = ()
 
 
-ACTIONS: dict[str, Callable[[Sweep], None]] = {
-    "list": list_points,
-    "plan": sweep_plan.print_plan,
-    "run": run_points,
-    "table": print_table,
-    "report": write_report,
-    "search": sweep_search.search_points,
-    "compare": sweep_compare.compare_points,
-    "submit": submit_points,
-    "status": print_status,
-    "cancel": cancel_jobs,
+SEARCH_FLAGS = (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC)
+VERBS = {
+    "list": Verb("list the points and their state", list_points, (PRINT_CONFIG,)),
+    "plan": Verb("print the time and memory that each point needs", sweep_plan.print_plan, sweep_plan.FLAGS),
+    "run": Verb(
+        "train the points that are not done, then print the table and write the report",
+        run_points,
+        (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
+    ),
+    "table": Verb("print the table of the finished points", print_table, (TABLE_COLUMNS,)),
+    "report": Verb("write a report of the finished points", write_report),
+    "search": Verb(
+        "try recipes, equally many for each row, and write a file of the best", sweep_search.search_points, SEARCH_FLAGS
+    ),
+    "compare": Verb(
+        "print what differs from the committed figures, and by how many standard errors",
+        sweep_compare.compare_points,
+        sweep_compare.FLAGS,
+    ),
+    "submit": Verb("submit the points that are not done to a cluster", submit_points, (*TRAINING_FLAGS, *JOB_FLAGS)),
+    "status": Verb("print the state of a submitted sweep's points and jobs", manage_jobs),
+    "cancel": Verb("cancel a submitted sweep's jobs", manage_jobs),
 }
+DESCRIPTION = f"""Train the points of an experiment and compare them.
+
+    mlm sweep run experiments/architectures.py --scale=quick
+    mlm sweep submit experiments/architectures.py --scale=paper --cluster=slurm
+
+Verbs:
+{chr(10).join(f"  {name:8}{verb.purpose}" for name, verb in VERBS.items())}
+
+mlm sweep VERB --help lists a verb's flags.
+"""
+
+
+def make_parser(verb: str = "") -> command.CommandParser:
+    """The flags of a verb; "": the parser whose help lists the verbs."""
+    if not verb:
+        parser = command.CommandParser(prog="mlm sweep", description=DESCRIPTION)
+        parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
+        return parser
+    purpose = VERBS[verb].purpose[0].upper() + VERBS[verb].purpose[1:]
+    parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}.\n\n{NOTE}", has_fields=True)
+    parser.set_defaults(verb=verb, points=())
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="Python file with SCALES, sweep(scale) and table(results), or the bare name of one of experiments/",
+    )
+    command.add_flags(parser, *SWEEP_FLAGS)
+    if verb not in WHOLE_SWEEP:
+        help_text = POINTS_HELP + ("; no table is printed then" if verb == "run" else "")
+        command.add_flags(parser, Flag("points", (), help_text, "NAME,..."))
+    command.add_flags(parser, *VERBS[verb].flags)
+    if verb == "compare":
+        parser.add_argument("--evaluate", metavar="FLAGS", help=sweep_compare.EVALUATE)
+    if verb == "submit":
+        help_text = "option of the cluster, repeatable; a wrong name prints the valid ones"
+        parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
+    return parser
 
 
 def main(words: Sequence[str]) -> None:
@@ -390,7 +383,7 @@ def main(words: Sequence[str]) -> None:
             import jax
 
             jax.config.update("jax_platforms", "cpu")  # workers and running jobs need the accelerator
-        ACTIONS[verb](sweep)
+        VERBS[verb].run(sweep)
     except (subprocess_worker.CannotStart, subprocess_worker.WorkerEnded) as error:
         print_lines(f"error: {error}")
         sys.exit(1)

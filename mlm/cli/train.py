@@ -23,10 +23,6 @@ SLURM), else --coordinator, --processes and --process. On one host, --local_proc
 restarts both from the last checkpoint if one dies or hangs.
 """
 
-
-PRINT_CONFIG = Flag(
-    "print_config", False, "print the value of each config field and where it comes from; train nothing"
-)
 PROCESSES = (
     Flag("distributed", False, "join the processes of the cluster, as jax.distributed detects them"),
     Flag("coordinator", "", "address of process 0", "HOST:PORT"),
@@ -54,7 +50,7 @@ FLAGS = (
 def make_early_parser() -> command.CommandParser:
     """The flags that are read before the others: what to do at all, and which of several processes this is."""
     parser = command.CommandParser(prog="mlm train", add_help=False)
-    command.add_flags(parser, PRINT_CONFIG)
+    command.add_flags(parser, command.PRINT_CONFIG)
     command.add_flags(parser.add_argument_group("several processes"), *PROCESSES)
     return parser
 
