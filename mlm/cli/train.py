@@ -170,7 +170,7 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
             )
         result = engine.train(cfg, packed)
     except errors.ConfigError as error:
-        if processes.is_multiprocess or not engine.can_extend(cfg, packed):
+        if args.extend_to or processes.is_multiprocess or not engine.can_extend(cfg, packed):
             raise
         raise errors.ConfigError(f"{error}, or --extend_to={cfg.train.steps}, which extends the run there") from None
     except RunStopped as stop:
