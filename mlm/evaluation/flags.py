@@ -130,16 +130,24 @@ def make_arguments(options: Mapping[str, Any]) -> argparse.Namespace:
     values: dict[str, Any] = {name: flag.default for name, flag in known.items()}
     for name, value in options.items():
         errors.require_one_of("option", name, known)
-        flag, kind = known[name], type(known[name].default)
-        if kind is tuple:
-            parts = value.split(",") if isinstance(value, str) else value
-            value = tuple(flag.kind(part) for part in parts)
-        elif kind is str:
-            value = os.path.expanduser(value)
-        is_valid = isinstance(value, kind) and (kind is not int or value >= flag.low)
-        errors.require(is_valid, name, value, f"{kind.__name__}" + (f" of at least {flag.low}" * (kind is int)))
-        values[name] = value
+        try:
+            values[name] = convert_value(known[name], value)
+        except (TypeError, ValueError):
+            kind = type(known[name].default).__name__
+            errors.require(False, name, value, f"{kind}, as --{name} of mlm evaluate takes it (mlm evaluate --help)")
     return argparse.Namespace(**values)
+
+
+def convert_value(flag: Flag, value: Any) -> Any:
+    """A keyword argument as the flag's parser would give it. Raises TypeError or ValueError for a wrong one."""
+    kind = type(flag.default)
+    if kind is tuple:
+        return tuple(map(flag.kind, value.split(",") if isinstance(value, str) else value))
+    if kind is str:
+        return os.path.expanduser(os.fspath(value))
+    if not isinstance(value, kind) or value < flag.low:
+        raise ValueError(value)
+    return value
 
 
 def find_evaluations(args: argparse.Namespace) -> list[str]:
