@@ -145,7 +145,7 @@ def convert_value(flag: Flag, value: Any) -> Any:
         return tuple(map(flag.kind, value.split(",") if isinstance(value, str) else value))
     if kind is str:
         return os.path.expanduser(os.fspath(value))
-    if not isinstance(value, kind) or value < flag.low:
+    if not isinstance(value, int | float) or not isinstance(value, kind) or value < flag.low:
         raise ValueError(value)
     return value
 
