@@ -1,7 +1,6 @@
 """What all commands share: parsing of flags and config fields, and how errors reach a person."""
 
 import argparse
-import contextlib
 import difflib
 import errno
 import functools
@@ -110,19 +109,24 @@ class ConfigFlags(NamedTuple):
         return [fields.Layer(self.path, base), fields.Layer("command line", self.overrides)]
 
 
-def bound_number(kind: type, low: float, high: float | None = None) -> Callable[[str], float]:
-    """An argparse type: a number between two bounds, both included; high: None: what float32 and int32 hold."""
-    top = (fields.FLOAT32_MAX if kind is float else MAX_COUNT) if high is None else high
+class Number:
+    """An argparse type: a number between two bounds, both included."""
 
-    def parse(text: str):
-        value = float("nan")
-        with contextlib.suppress(ValueError):
-            value = parse_number(kind, text)
-        if not low <= value <= top:
-            raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: expected {low} <= value <= {top}")
+    def __init__(self, kind: type, low: float, high: float | None = None):
+        """high: None: the largest that float32 and int32 hold."""
+        self.kind, self.low = kind, low
+        self.high = (fields.FLOAT32_MAX if kind is float else MAX_COUNT) if high is None else high
+
+    def __call__(self, text: str):
+        """Returns the number in a word; raises ArgumentTypeError, which names the bounds, for any other word."""
+        try:
+            value = parse_number(self.kind, text)
+        except ValueError:
+            value = float("nan")
+        if not self.low <= value <= self.high:
+            expected = f"expected {self.low} <= value <= {self.high}"
+            raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: {expected}")
         return value
-
-    return parse
 
 
 def parse_number(kind: Callable[[str], Any], text: str):
@@ -142,7 +146,7 @@ def add_flags(group, *flags: Flag) -> None:
         if kind is tuple:
             parse = text_files.split_paths if flag.metavar == "FILE,..." else functools.partial(split_values, flag.kind)
         else:
-            parse = str if kind is str else bound_number(kind, flag.low, flag.high)
+            parse = str if kind is str else Number(kind, flag.low, flag.high)
         group.add_argument(f"--{flag.name}", type=parse, metavar=flag.metavar, choices=flag.choices, **shared)
 
 

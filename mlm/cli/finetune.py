@@ -41,9 +41,7 @@ def make_parser() -> command.CommandParser:
     parser = command.CommandParser(prog="mlm finetune", description=DESCRIPTION, has_fields=True)
     parser.add_argument("model", metavar="RUN", help="directory of a run, or a Hugging Face folder")
     command.add_flags(parser, command.CONFIG, *FLAGS)
-    parser.add_argument(
-        "--epochs", type=command.bound_number(float, 0.0), help="number of epochs, instead of train.steps"
-    )
+    parser.add_argument("--epochs", type=command.Number(float, 0.0), help="number of epochs, instead of train.steps")
     return parser
 
 
