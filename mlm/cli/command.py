@@ -235,9 +235,20 @@ def parse_value(name: str, text: str) -> Any:
 
 
 def check_layers(layers: Sequence[fields.Layer]) -> None:
-    """Raises ConfigError, before JAX is imported, for a value that no field can have."""
+    """Raises ConfigError, before JAX is imported, for a value that no field can have, and a path that is not there."""
+    from mlm.data.text import files as corpus_files
+    from mlm.data.text import records
+
     values = {name: value for layer in layers for name, value in layer.values.items()}
     fields.check_values(fields.override(config.Config(), values))
+    for name, value in values.items():
+        if value and name in ("data.path", "data.validation_path"):
+            column = (
+                "" if values.get("pack.mode") == "stream" else values.get("data.text_column", records.DEFAULT_COLUMN)
+            )
+            corpus_files.find_files(f"config.{name}", value, column)
+        elif value and name in ("tokenizer.path", "downstream.path", "eval.sts") and not buckets.is_bucket_path(value):
+            errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, "a path that is there")
 
 
 def load_config_file(path: str) -> config.Config:
