@@ -270,7 +270,7 @@ def test_text_without_spaces_is_named_and_a_separator_gives_its_words(tmp_path, 
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.txt").write_text("\n".join(between.join(words) for words in lines), encoding="utf-8")
         cfg = resolution.resolve(
-            drawn_config(tmp_path / "cache", mask__unit="word", mask__rate=0.3),
+            drawn_config(tmp_path / "cache", mask__unit="word", mask__rate=0.3, model__max_positions=64),
             {
                 "data.corpus": "text",
                 "data.path": str(tmp_path / name / "*.txt"),
