@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from mlm.base import errors
 from mlm.base.config import Config
 from mlm.inference.language_model import LanguageModel
 
@@ -53,7 +54,7 @@ def train(config: Config | Mapping[str, Any]) -> Result:
 
     Raises:
         mlm.base.errors.ConfigError: a field or its value is wrong, or the directory holds another run.
-        mlm.training.run.divergence.DivergenceError: the loss is not finite.
+        mlm.training.run.hooks.DivergenceError: the loss is not finite.
         mlm.training.run.preemption.RunStopped: a signal stopped the run; the same call continues it.
     """
     from mlm.base.estimates import read_first_score
@@ -69,7 +70,7 @@ def train(config: Config | Mapping[str, Any]) -> Result:
     return Result(cfg.workdir, content["steps"], metrics[read_first_score(content).name], metrics, content)
 
 
-def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[str, Any]:
+def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[Any, Any]:
     """Evaluates a run's model, as `mlm evaluate` does, and stores the results in the run's evaluations.json.
 
     Args:
@@ -84,13 +85,15 @@ def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[s
     Raises:
         mlm.base.errors.ConfigError: no such run or option, or the model does not support an evaluation.
     """
-    from mlm.cli import evaluate as command
+    from mlm.evaluation import engine, evaluation_tasks, flags
+    from mlm.training.run import trained_run
 
     is_loaded = isinstance(model, LanguageModel)
     run, step = (model.config.workdir, model.milestone) if is_loaded else (str(model), None)
-    flags = [
-        f"--{name}" if value is True else f"--{name}={','.join(value) if isinstance(value, list | tuple) else value}"
-        for name, value in options.items()
-        if value is not False
-    ]
-    return command.evaluate_run(run, command.make_parser().parse_words([run, *flags]), {}, step)
+    at_milestones = options.pop("milestones", False)
+    list_cases = evaluation_tasks.read_flags(flags.make_arguments(options))
+    if at_milestones:
+        errors.require(step is None, "milestones", True, f"a run: this model was loaded from its step {step}")
+        return engine.evaluate_milestones(run, list_cases, {})
+    loaded = trained_run.load(run, {}, step=step)
+    return evaluation_tasks.evaluate(loaded, list_cases(loaded))

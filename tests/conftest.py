@@ -8,14 +8,14 @@ import os
 import pytest
 import quickly
 
-from mlm.cli import command, process_environment
+from mlm.cli import command, entry
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX_PLATFORMS=cuda: for tests/test_cudnn_attention.py
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count=4 {quickly.FLAGS}"
 # Each device may wait for the others in two groups at once (several slices): with XLA's default, as many threads as
 # devices, all may wait for ever, and the process aborts.
 os.environ.setdefault("NPROC", str(max(12, os.cpu_count() or 1)))
-os.environ |= process_environment.compilation_cache_settings() | dict(os.environ)
+os.environ |= entry.compilation_cache_settings() | dict(os.environ)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process that a test starts compiles all of mlm's source
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"  # no program is asked which line its parts come from
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # what one process compiles in no time, others do not

@@ -114,7 +114,7 @@ PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 
 
 def small_config(family="transformer", cell="", **changes) -> config.Config:
-    """A resolved config of a member with a few thousand parameters; changes by dotted name with __ for the dots.
+    """A config of a member with a few thousand parameters; changes by dotted name with __ for the dots.
 
     What the member does not read of them is left out, so that one set of changes serves all.
     """
@@ -142,7 +142,8 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     cfg = fields.override(config.Config(), base | changes)
     unread = {name: fields.DEFAULT[name] for name in resolution.find_unread_settings(cfg)}
-    return resolution.resolve(fields.override(cfg, unread))
+    cfg = fields.override(cfg, unread)
+    return resolution.derive_fields(cfg, fields.find_changes(cfg))  # unchecked: some are of no run
 
 
 def prepare_finetuning(run, changes, **options) -> tuple[config.Config, pack.PackedDataset]:

@@ -67,7 +67,9 @@ def test_an_evaluation_is_that_of_the_command(trained):
         (lambda: mlm.train({"model.widht": 3}), "did you mean config.model.width"),
         (lambda: mlm.train({"train.steps": "3"}), "config.train.steps = '3': expected a value of type int"),
         (lambda: mlm.load("no/such/folder"), "no/such/folder"),
-        (lambda: mlm.evaluate("no/such/folder", max_sentence=3), "did you mean --max_sentences"),
+        (lambda: mlm.evaluate("no/such/folder", max_sentence=3), "did you mean 'max_sentences'"),
+        (lambda: mlm.evaluate("no/such/folder", max_sentences="3"), "max_sentences = '3': expected int"),
+        (lambda: mlm.evaluate("no/such/folder", beams=["a"]), "beams = ['a']: expected tuple"),
         (lambda: mlm.evaluate("no/such/folder"), "no/such/folder"),
     ],
 )

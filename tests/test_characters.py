@@ -29,7 +29,6 @@ def resolve(folder, **changes):
         nanogpt.get_config(), {"data.path": f"{folder}/*", "data.cache_dir": f"{folder.parent}/cache"}
     )
     cfg = resolution.resolve(fields.override(cfg, {"pack.seq_len": 16} | changes))
-    resolution.check(cfg)
     return cfg
 
 

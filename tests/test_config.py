@@ -12,7 +12,7 @@ from small import small_config
 
 from mlm.base import config, errors, fields
 from mlm.base.rng_versions import RNG_VERSIONS
-from mlm.cli import command, config_help, finetune, serve, train
+from mlm.cli import command, config_help, finetune, train, use
 from mlm.training.run import loop, resolution
 
 ROOT = Path(__file__).parents[1]
@@ -226,7 +226,7 @@ def test_a_directory_of_another_run_is_refused_with_a_ready_setting(workdir, rea
         (train.make_parser, "--lr=1", "optim.learning_rate=1"),
         (train.make_parser, "--recip=bert", "--recipe"),
         (finetune.make_parser, "--epoch=3", "--epochs"),
-        (serve.make_parser, "--steps=10", ""),  # it reads no fields
+        (lambda: use.make_parser("serve"), "--steps=10", ""),  # it reads no fields
     ],
 )
 def test_a_flag_that_is_a_field_is_called_as_one(make_parser, word, near):

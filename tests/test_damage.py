@@ -12,6 +12,7 @@ from small import drawn_config
 
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
+from mlm.evaluation import engine
 from mlm.training.run import inheritance, loop, preemption, trained_run
 from mlm.training.run.directory import RunDirectory
 from tests.fuzz.bit_flips import flip_bit, read_outcome
@@ -226,7 +227,7 @@ def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
     if name == "config.json":
         readers += [
             lambda: trained_run.load(cfg.workdir, {}),
-            lambda: loop.extend_run(cfg, pack.load_dataset(cfg)),
+            lambda: engine.extend(cfg, pack.load_dataset(cfg)),
             lambda: inheritance.read_source_fields(cfg.workdir, cfg),
         ]
     else:

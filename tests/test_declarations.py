@@ -110,7 +110,7 @@ from mlm.training.step import program
 
 def refuse(changes):
     try:
-        resolution.check(resolution.resolve(Config(), changes))
+        resolution.resolve(Config(), changes)
     except ValueError as error:
         return str(error)
 

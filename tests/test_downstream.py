@@ -13,7 +13,7 @@ from small import small_config
 from mlm.base import errors, fields, lease
 from mlm.evaluation import evaluation_tasks
 from mlm.launch.sweep import sweep_state
-from mlm.training.run import divergence, log, loop, resolution
+from mlm.training.run import hooks, log, loop, resolution
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.preemption import RunStopped
 
@@ -134,7 +134,7 @@ def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
     cfg = copy()
 
     def diverges(tuned, packed):
-        raise divergence.DivergenceError("step 1: loss nan")
+        raise hooks.DivergenceError("step 1: loss nan")
 
     monkeypatch.setattr(loop, "train", diverges)
     (one,) = evaluation_tasks.finish_evaluations(cfg)["summary"]["finetuned_tasks"].values()

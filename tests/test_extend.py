@@ -11,6 +11,7 @@ from small import drawn_config, stop_at
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
+from mlm.evaluation import engine
 from mlm.training.run import checkpoint, extension, loop, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import optim
@@ -81,7 +82,7 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, 
     old, workdir = RunDirectory(cfg.workdir).read_result(), Path(cfg.workdir)
     columns = (workdir / "held_out.npz").read_bytes()
     RunDirectory(workdir).write_evaluations({"fingerprint": old["fingerprint"], "step": SHORT, "evaluations": {}})
-    further = loop.extend_run(cfg, pack.load_dataset(cfg))
+    further = engine.extend(cfg, pack.load_dataset(cfg))
     assert further.optim.warmup_fraction == 2 / LONG and optim.count_warmup_steps(further.optim, LONG) == 2
     loop.train(further)
     assert RunDirectory(workdir).read_provenance()[-1]["step"] == start
@@ -93,16 +94,16 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, 
         max(record["step"] for record in RunDirectory(workdir).read_history(RunDirectory(workdir).read_result()))
         == LONG
     )
-    assert loop.extend_run(cfg, pack.load_dataset(cfg)) == further  # the same command once more
+    assert engine.extend(cfg, pack.load_dataset(cfg)) == further  # the same command once more
 
 
 def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     cfg = copy_run.cfg("twice", "wsd")
     stop_at(cfg, 4)
     longer_cfg = fields.override(cfg, {"train.steps": LONG})
-    further = loop.extend_run(longer_cfg, pack.load_dataset(cfg))
+    further = engine.extend(longer_cfg, pack.load_dataset(cfg))
     stop_at(further, 6)  # a checkpoint of each is there
-    last = loop.extend_run(fields.override(cfg, {"train.steps": 16}), pack.load_dataset(cfg))
+    last = engine.extend(fields.override(cfg, {"train.steps": 16}), pack.load_dataset(cfg))
     assert last.optim.warmup_fraction == 2 / 16
     loop.train(last)
     assert [start["step"] for start in RunDirectory(cfg.workdir).read_provenance()] == [0, 4, 6]
@@ -123,18 +124,18 @@ def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatc
         if where == "before":
             patch.setattr(files, "write_json", kill)
         elif where == "checkpoint":
-            patch.setattr(loop.checkpoint, "find_superseded", kill)
+            patch.setattr(checkpoint, "find_superseded", kill)
         elif where != "after":
             rename = files.rename_with_suffix
             patch.setattr(
                 files, "rename_with_suffix", lambda path, mark: kill() if path.name == where else rename(path, mark)
             )
-        further = loop.extend_run(cfg, packed)
+        further = engine.extend(cfg, packed)
         kill() if where == "after" else loop.train(further, packed)
     if where == "before":
         short = fields.override(cfg, {"train.steps": SHORT})
         assert loop.train(short, packed) == old and trained_run.load(cfg.workdir, {}).step == SHORT
-        further = loop.extend_run(cfg, packed)
+        further = engine.extend(cfg, packed)
     loop.train(further, packed)  # without being asked to make it longer again
     assert files.read_json_with_digest(Path(cfg.workdir, "result-8.json")) == old
     assert Path(cfg.workdir, "held_out-8.npz").is_file() and Path(cfg.workdir, "evaluations-8.json").is_file()
@@ -152,7 +153,7 @@ def snapshot(workdir):
     [
         ({"train__steps": LONG, "seed": 3}, "another config: config.seed = 3, there 0; choose"),
         ({"train__steps": LONG, "optim__warmup_fraction": 0.1}, "optim.warmup_fraction = 0.1, there 0.3"),
-        ({"train__steps": 5}, "config.train.steps = 5: expected at least 8"),
+        ({"train__steps": 5, "train__milestones": ""}, "config.train.steps = 5: expected at least 8"),
     ],
     ids=["seed", "warm-up", "fewer"],
 )
@@ -160,8 +161,8 @@ def test_what_would_be_another_run_is_refused_and_nothing_changes(copy_run, chan
     cfg = copy_run(f"refused-{'-'.join(changes)}-{changes['train__steps']}", "constant", **changes)
     before = snapshot(cfg.workdir)
     with pytest.raises(errors.ConfigError, match=said):
-        loop.extend_run(cfg, pack.load_dataset(cfg))
-    assert snapshot(cfg.workdir) == before and not loop.can_extend(cfg, pack.load_dataset(cfg))
+        engine.extend(cfg, pack.load_dataset(cfg))
+    assert snapshot(cfg.workdir) == before and not engine.can_extend(cfg, pack.load_dataset(cfg))
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,7 @@ def test_every_field_refuses_what_is_not_of_its_kind():
     for name, value in cases.DEFAULT.items():
         for wrong in (*cases.VALUES[type(value)][never[type(value)]], None):
             assert_refused(
-                [f"config.{name} = "],
-                lambda changes: resolution.check(resolution.resolve(config.Config(), changes)),
-                {name: wrong},
+                [f"config.{name} = "], lambda changes: resolution.resolve(config.Config(), changes), {name: wrong}
             )
         assert_refused([f"config.{name}x: no such field"], fields.override, config.Config(), {f"{name}x": value})
 

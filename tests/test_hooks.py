@@ -10,8 +10,8 @@ from small import make_dataset_info, small_config, small_program
 
 from mlm.base import config, fields
 from mlm.base.types import BatchSums
-from mlm.training.run import checkpoint, loop, plateau, profile, progress, training_run
-from mlm.training.run.hook import Hook
+from mlm.training.run import checkpoint, loop, progress
+from mlm.training.run.hooks import Hook, PlateauWarning, Profile
 
 
 class Record(Hook):
@@ -36,7 +36,7 @@ class Record(Hook):
 def run_steps(last, stop_at=None, every=3):
     """The calls of two hooks, and those that asked for metrics and state, in steps 1 to `last`."""
     calls = []
-    run = object.__new__(training_run.TrainingRun)
+    run = object.__new__(loop.TrainingRun)
     run.hooks, run.get_pending = [Record("a", every, calls), Record("b", 100, calls)], None
 
     def ask(what, step):
@@ -90,7 +90,7 @@ def test_a_run_that_stops_pauses_where_no_hook_is_due():
 def test_when_hooks_are_due(changes, evaluated, saved):
     defaults = {"train.steps": 20, "train.eval_every": 0, "train.checkpoint_every": 100}
     cfg = fields.override(config.Config(), defaults | changes)
-    for kind, expected in ((training_run.Evaluate, evaluated), (checkpoint.Checkpoint, saved)):
+    for kind, expected in ((loop.Evaluate, evaluated), (checkpoint.Checkpoint, saved)):
         hook = object.__new__(kind)
         hook.cfg = cfg
         assert [step for step in range(1, 21) if hook.is_due(step)] == expected
@@ -113,14 +113,12 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, objecti
     dataset, lines = make_dataset_info(cfg), []
     share_V = np.arange(5, 50) / np.arange(5, 50).sum()  # entries 0 to 4 are special
     loss = -(share_V * np.log(share_V)).sum() + excess
-    hook = plateau.PlateauWarning(
-        cfg, small_program(cfg).objective, dataset, types.SimpleNamespace(write_message=lines.append), {}
-    )
+    scores = small_program(cfg).objective
+    hook = PlateauWarning(cfg, scores, dataset, lines.append, {})
     for step in range(1, steps + 1):
         if step in (80, 150):  # the run is killed here, and continued from its checkpoint
-            hook = plateau.PlateauWarning(
-                cfg, small_program(cfg).objective, dataset, hook.log, json.loads(json.dumps(hook.get_totals()))
-            )
+            totals = json.loads(json.dumps(hook.get_totals()))
+            hook = PlateauWarning(cfg, scores, dataset, lines.append, totals)
         sums = BatchSums({objective: (loss + 0.01 * (step - check + 24.5)) * 7}, {objective: 7}, {})
         hook.on_metrics(step, {"sums": sums}, False)
     start = f"token frequencies alone give a loss of {loss - excess:.3f}"
@@ -140,7 +138,7 @@ def test_a_loss_that_stays_at_the_unigram_s_is_named_once(excess, steps, objecti
 
 def test_some_steps_are_traced_and_the_run_says_where(tmp_path):
     cfg, lines = small_config(workdir=str(tmp_path), train__profile="3:2", train__steps=9), []
-    hook = profile.Profile(cfg, types.SimpleNamespace(write_message=lines.append))
+    hook = Profile(cfg, lines.append)
     assert [step for step in range(1, 10) if hook.is_due(step)] == [2, 4]
     for step in range(1, 6):
         jax.jit(lambda x: x + 1)(step).block_until_ready()

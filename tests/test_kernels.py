@@ -10,6 +10,7 @@ from small import drawn_config
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
+from mlm.evaluation import engine
 from mlm.models import platform_kernels
 from mlm.training.run import loop, resolution, vmapped_runs
 from mlm.training.run.directory import RunDirectory
@@ -92,7 +93,7 @@ def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     monkeypatch.setattr(platform_kernels, "FASTER_KERNELS", {})
     loop.train(set_kernels(cfg, "gelu", **{"train.steps": 2}))
     assert read_kernels(cfg) == "gelu" and losses(cfg) != losses(whole)[:2]
-    loop.train(loop.extend_run(cfg, pack.load_dataset(cfg)))
+    loop.train(engine.extend(cfg, pack.load_dataset(cfg)))
     assert read_kernels(cfg) == "gelu"
     assert losses(cfg) == pytest.approx(losses(whole), rel=1e-2)  # kernels change the rounding alone
     with pytest.raises(errors.ConfigError, match=r"config.model.kernels = 'reference', there 'gelu'"):

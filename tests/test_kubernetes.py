@@ -18,7 +18,7 @@ from mlm.base.errors import ConfigError
 from mlm.launch.cluster import accelerators, kubernetes
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster.job import Job, parse_options
-from mlm.launch.sweep import code_snapshot, job_registry
+from mlm.launch.sweep import code_snapshot, jobs
 
 
 def record(needed: str = "", **fields) -> dict:
@@ -330,14 +330,12 @@ def test_a_sweep_is_submitted_once_and_what_is_lost_again(tmp_path, monkeypatch,
     calls = (cloud / "calls").read_text().count("apply")
     submit(max_running=4, **asked)
     assert (cloud / "calls").read_text().count("apply") == calls
-    name = Path(job_registry.read_jobs(root)[0].file).parent.name
+    name = Path(jobs.read_jobs(root)[0].file).parent.name
     jobset(cloud, f"{name}-2", terminalState="Failed")
     submit(max_running=4, **asked)
-    train = job_registry.read_jobs(root)[2]
+    train = jobs.read_jobs(root)[2]
     assert [point.rpartition("-")[0] for names in train.points for point in names] == ["width16-seed0"]
-    kubernetes.cancel_jobs(
-        [Path(sent.file) for sent in job_registry.read_jobs(root)]
-    )  # which ends those who wait to resume
+    kubernetes.cancel_jobs([Path(sent.file) for sent in jobs.read_jobs(root)])  # which ends those who wait to resume
 
 
 def jobset(cloud, name, **status) -> dict:

@@ -14,9 +14,9 @@ from mlm.base import batch_warmup, errors, fields, files
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import pack
-from mlm.evaluation import evaluation_tasks
+from mlm.evaluation import engine, evaluation_tasks
 from mlm.report import charts, figures, milestone_curves, specs
-from mlm.training.run import checkpoint, loop, milestones, trained_run, training_run
+from mlm.training.run import checkpoint, loop, milestones, trained_run
 from mlm.training.run.directory import RunDirectory
 
 STEPS = 8
@@ -105,7 +105,7 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
     cfg = make_config("extended", train__steps=12)
     shutil.copytree(short.workdir, cfg.workdir)
     packed = pack.load_dataset(cfg)
-    with training_run.open_run(loop.extend_run(cfg, packed), packed):
+    with loop.open_run(engine.extend(cfg, packed), packed):
         assert checkpoint.list_milestones(cfg.workdir) == [1, 4]
 
 

@@ -17,7 +17,7 @@ from mlm.training.run import resolution
 
 
 def count_parameters(own, vocab_size=1000):
-    cfg = resolution.resolve(fields.override(config.Config(), own))
+    cfg = resolution.derive_fields(fields.override(config.Config(), own), own)  # without a corpus
     model = MODELS[cfg.model.family].build(cfg.model, vocab_size)
     return lm.count_parameters(jax.eval_shape(model.init, jax.random.key(0)))
 

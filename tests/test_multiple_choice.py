@@ -48,7 +48,6 @@ def make_config(folder, tokenizer, **said):
 
 def load(*args, **said):
     cfg = resolution.resolve(make_config(*args, **said))
-    resolution.check(cfg)
     return pack.load_dataset(cfg)
 
 

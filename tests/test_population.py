@@ -11,7 +11,7 @@ from small import small_config
 
 from mlm.base import errors, fields, files
 from mlm.launch.sweep import worker
-from mlm.training.run import divergence, loop, preemption, vmapped_runs
+from mlm.training.run import hooks, loop, preemption, vmapped_runs
 from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -115,7 +115,7 @@ def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, m
     with pytest.raises(preemption.RunStopped):
         loop.train(ahead)
     monkeypatch.undo()
-    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], divergence.DivergenceError)
+    assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], hooks.DivergenceError)
     assert_same(folder / "behind" / "a", alone / "a")
 
 
@@ -124,15 +124,10 @@ def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(fold
     elsewhere = member(folder, "mixed", "c")
     with RunDirectory(elsewhere.workdir).lock():
         outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, elsewhere])
-    assert isinstance(outcomes.pop(bad.workdir), divergence.DivergenceError)
+    assert isinstance(outcomes.pop(bad.workdir), hooks.DivergenceError)
     assert list(outcomes) == [str(folder / "mixed" / "a")]
     assert_same(folder / "mixed" / "a", alone / "a")
     assert not Path(bad.workdir, "result.json").exists() and not Path(elsewhere.workdir, "config.json").exists()
-
-
-def test_what_shares_no_program_is_refused(folder):
-    with pytest.raises(errors.ConfigError, match=r"shares its program"):
-        vmapped_runs.train([member(folder, "refused", "a"), member(folder, "refused", "b", model__width=32)])
 
 
 def test_where_one_spoils_the_others_each_gets_its_own_turn(folder):

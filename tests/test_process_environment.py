@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from small import environment
 
-from mlm.cli import process_environment
+from mlm.cli import entry
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 PRINT = """
 import json, os, resource
-from mlm.cli import process_environment
-process_environment.tune_malloc()
+from mlm.cli import entry
+entry.tune_malloc()
 faults = []
 for _ in range(3):
     b"x" * 2**26
@@ -28,10 +28,10 @@ print(json.dumps([dict(os.environ), faults]))
 
 @pytest.mark.parametrize("given", [{}, {"MALLOC_ARENA_MAX": "7", "MALLOC_MMAP_MAX_": "65536"}])
 def test_malloc_keeps_what_is_freed_unless_the_environment_says_otherwise(given):
-    given = {name: value for name, value in os.environ.items() if name not in process_environment.ALLOCATOR} | given
+    given = {name: value for name, value in os.environ.items() if name not in entry.ALLOCATOR} | given
     done = subprocess.run([sys.executable, "-c", PRINT], cwd=ROOT, env=given, capture_output=True, check=True)
     found, (_, before, after) = json.loads(done.stdout)
-    expected = process_environment.ALLOCATOR | given
+    expected = entry.ALLOCATOR | given
     assert {name: found[name] for name in expected} == expected
     assert (after - before > 1000) == ("MALLOC_MMAP_MAX_" in given)
 
@@ -42,7 +42,7 @@ def test_a_command_has_its_environment_before_it_imports_what_is_slow(tmp_path, 
         "import os, sys\ndef get_config():\n    raise ValueError(os.environ.get("
         "'MALLOC_ARENA_MAX'), {'numpy', 'jax'} & sys.modules.keys())\n"
     )
-    given = {name: value for name, value in environment().items() if name not in process_environment.ALLOCATOR}
+    given = {name: value for name, value in environment().items() if name not in entry.ALLOCATOR}
     done = subprocess.run(
         [sys.executable, "-m", "mlm", "train", f"--config={tmp_path}/tells.py", *flags],
         cwd=ROOT,

@@ -34,7 +34,7 @@ def sweep_files(tmp_path, monkeypatch):
         times = {"time": "2026-11-25T10:00:00Z", "ended": "2026-11-25T10:06:00Z"}
         versions = {"python": "3.11", "versions": {}, "device": "a chip", "devices": 1, "processes": 1}
         result["provenance"] = [{"step": 0, "commit": "abcdef0123", "changed_files": "", **times, **versions}]
-    monkeypatch.setattr(command, "load_results", lambda configs: results)
+    monkeypatch.setattr(command.Sweep, "load_results", lambda sweep: results)
 
     def call(*flags):
         command.main(["sweep", "compare", str(tmp_path / "families.py"), f"workdir={tmp_path / 'runs'}", *flags])

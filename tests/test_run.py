@@ -17,7 +17,7 @@ from small import environment
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
 from mlm.training.compilation import cost
-from mlm.training.run import divergence, loop, resolution
+from mlm.training.run import hooks, loop, resolution
 from mlm.training.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
@@ -211,7 +211,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpo
         "try an optim.learning_rate below 1e[+]30, an optim.warmup_fraction above .*, or an optim.clip_norm such as 1"
     )
     message = rf"^step 1: loss .*parameter_norm inf; {advice}; there is no checkpoint yet$"
-    with pytest.raises(divergence.DivergenceError, match=message):
+    with pytest.raises(hooks.DivergenceError, match=message):
         loop.train(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 

@@ -14,7 +14,7 @@ from mlm.base import config, errors, fields, files, warnings_
 from mlm.cli import sweep as command
 from mlm.launch.cluster import job as jobs
 from mlm.launch.cluster import slurm
-from mlm.launch.sweep import code_snapshot, job_registry, status, submit, sweep_points, sweep_state
+from mlm.launch.sweep import code_snapshot, jobs, submit, sweep_points, sweep_state
 from mlm.training.run import provenance, resolution
 from mlm.training.run.directory import RunDirectory
 
@@ -58,17 +58,13 @@ def go(sweep):
 
 def fill_queue(tools, sweep, *commands, job=0):
     """The queue holds these commands, "NUMBER|STATE", of a job."""
-    name = Path(job_registry.read_jobs(sweep.root)[job].file).parent.name
+    name = Path(jobs.read_jobs(sweep.root)[job].file).parent.name
     with (tools / "squeue").open("a") as file:
         file.writelines(f"{name}|{4711 + job}|{command}\n" for command in commands)
 
 
 def members(sweep) -> list:
-    return [
-        [name.rpartition("-")[0] for name in names]
-        for job in job_registry.read_jobs(sweep.root)
-        for names in job.points
-    ]
+    return [[name.rpartition("-")[0] for name in names] for job in jobs.read_jobs(sweep.root) for names in job.points]
 
 
 def test_points_of_a_program_share_a_command_and_as_many_commands_as_may_run(sweep):
@@ -231,15 +227,15 @@ def test_who_is_cut_short_while_submitting_submits_nothing_twice(sweep, go, tool
 def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     files.write_text(RunDirectory(sweep.configs[1].workdir).error, "Diverged, before it was submitted\n")
     go(max_running=1, points_per_command=2)
-    first = Path(job_registry.read_jobs(sweep.root)[0].file)
-    jobs.log_path(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
+    first = Path(jobs.read_jobs(sweep.root)[0].file)
+    jobs.cluster_job.log_path(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
     fill_queue(tools, sweep, "0|RUNNING")
     a, b, c, d = sweep.configs
     files.write_text(RunDirectory(d.workdir).error, "Diverged: step 3\n")
     RunDirectory(a.workdir).metrics.parent.mkdir()
     files.write_records(RunDirectory(a.workdir).metrics, [{"step": 100, "loss": 2.0, "timed_seconds": 50.0}])
     with RunDirectory(a.workdir).lock():
-        found = {one.point: one for one in status.read_status(sweep.root, sweep.configs)}
+        found = {one.point: one for one in jobs.read_status(sweep.root, sweep.configs)}
     assert [found[sweep_points.point_name(cfg)].state for cfg in (a, b, c, d)] == [
         "running",
         "queued",
@@ -248,7 +244,7 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     ]
     seconds = (a.train.steps - 100) // 2
     with RunDirectory(b.workdir).lock():
-        assert [one.state for one in status.read_status(sweep.root, sweep.configs)] == [
+        assert [one.state for one in jobs.read_status(sweep.root, sweep.configs)] == [
             "queued",
             "running",
             "lost",
@@ -258,17 +254,17 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     assert found[sweep_points.point_name(a)].step == f"100/{a.train.steps:,}"
     assert found[sweep_points.point_name(c)].note == "slurmstepd: error: *** NODE FAILURE ***"
     assert found[sweep_points.point_name(d)].note == "Diverged: step 3"
-    states = [one.state for one in status.read_status(sweep.root, sweep.configs)]
+    states = [one.state for one in jobs.read_status(sweep.root, sweep.configs)]
     assert states == ["running", "queued", "lost", "failed"]  # on a disk that tells no host what another holds
     (tools / "squeue").unlink()
     fill_queue(tools, sweep, "0|PENDING", "1|PENDING")
-    assert [one.state for one in status.read_status(sweep.root, sweep.configs)] == [
+    assert [one.state for one in jobs.read_status(sweep.root, sweep.configs)] == [
         "queued",
         "queued",
         "queued",
         "queued",
     ]
-    status.show_status(sweep.root, sweep.configs)
+    jobs.show_status(sweep.root, sweep.configs)
     assert "4 queued" in capsys.readouterr().out
 
 
@@ -276,17 +272,15 @@ def test_cancel_tells_those_at_work_to_save(sweep, go, tools, capsys):
     go(max_running=1)
     fill_queue(tools, sweep, "0|RUNNING", "1|PENDING")
     fill_queue(tools, sweep, "0|PENDING", job=1)
-    status.cancel_jobs(sweep.root)
+    jobs.cancel_jobs(sweep.root)
     assert own_slurm.list_calls(tools, "scancel") == [
         "scancel --quiet --state=PENDING 4711 4712",
         "scancel --quiet --batch --signal=TERM 4711",
     ]
     assert "2 queued commands, and 1 running ones" in capsys.readouterr().out
     (tools / "squeue").write_text("")
-    assert [one.state for one in status.read_status(sweep.root, sweep.configs)] == [
-        "not started"
-    ] * 4  # and none is lost
-    status.cancel_jobs(sweep.root)
+    assert [one.state for one in jobs.read_status(sweep.root, sweep.configs)] == ["not started"] * 4  # and none is lost
+    jobs.cancel_jobs(sweep.root)
     assert len(own_slurm.list_calls(tools, "scancel")) == 2
 
 
@@ -352,7 +346,7 @@ def test_a_recipe_of_one_s_own_is_copied_too(sweep, go, tools, tmp_path):
     go(sweep._replace(config_path="own.py:small"), max_running=1)
     (code,) = (sweep.root / "code").iterdir()
     assert (code / "user" / "own.py").read_text() == "the recipe"
-    text = Path(job_registry.read_jobs(sweep.root)[0].file).read_text()
+    text = Path(jobs.read_jobs(sweep.root)[0].file).read_text()
     assert f"'--config={code}/user/own.py:small' --scale=quick" in text
 
 

@@ -12,7 +12,7 @@ from mlm.base import config, errors, fields
 from mlm.base.derived_fields import fill_derived_fields
 from mlm.cli import evaluate, finetune
 from mlm.data.tasks import blimp, splits, task_file, tasks
-from mlm.evaluation import few_shot, prompts, sentence_similarity
+from mlm.evaluation import evaluation_tasks, few_shot, prompts, sentence_similarity
 from mlm.training.run import finetuning_recipe
 
 REVIEWS = """
@@ -112,7 +112,7 @@ def test_a_prompt_of_one_s_own_is_asked_from_the_file_or_the_command_line(folder
     assert len(few_shot.list_cases(task, grid)) == 5
     words = [f"--prompt={path}", "--pattern={text} [MASK]", "--verbalizers=no,yes", "--few_shot"]
     args = evaluate.make_parser().parse_words(["run", *words, f"--sts={folder}/pairs.toml"])
-    cases = evaluate.read_flags(args)(None)
+    cases = evaluation_tasks.read_flags(args)(None)
     assert [case.task for case in cases] == ["sts", "zero_shot", *["few_shot"] * 5]
     assert cases[1].metadata == {
         "task": "reviews",

@@ -90,7 +90,6 @@ def load(folder, objective="classification", path="toy", **said):
             | {f"data.labelled.{name}": one for name, one in said.items()},
         )
     )
-    resolution.check(cfg)
     return pack.load_dataset(cfg)
 
 

@@ -11,7 +11,7 @@ import pytest
 from small import make_letters_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import divergence, log, loop, preemption, vmapped_runs
+from mlm.training.run import hooks, log, loop, preemption, vmapped_runs
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 
@@ -173,10 +173,10 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
     cfg = make_config(folder, "ended badly")
 
     def diverge(*_):
-        raise divergence.DivergenceError("step 1: loss nan")
+        raise hooks.DivergenceError("step 1: loss nan")
 
-    with monkeypatch.context() as patch, pytest.raises(divergence.DivergenceError):
-        patch.setattr(divergence.DivergenceCheck, "on_metrics", diverge)
+    with monkeypatch.context() as patch, pytest.raises(hooks.DivergenceError):
+        patch.setattr(hooks.DivergenceCheck, "on_metrics", diverge)
         loop.train(cfg)
     assert read_wandb_exits(cfg.workdir) == [1] and read_mlflow_status(cfg.workdir) == "FAILED"
     with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):

@@ -15,7 +15,7 @@ from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack
 from mlm.launch.sweep import plan
 from mlm.objectives import masking, masking_units
-from mlm.training.run import masking_rate, resolution
+from mlm.training.run import loop, resolution
 from mlm.training.step import program, update
 
 STARTS_V = np.arange(VOCAB) % 3 > 0  # a third of the entries continue a word
@@ -270,7 +270,7 @@ def test_text_without_spaces_is_named_and_a_separator_gives_its_words(tmp_path, 
         (tmp_path / name).mkdir()
         (tmp_path / name / "text.txt").write_text("\n".join(between.join(words) for words in lines), encoding="utf-8")
         cfg = resolution.resolve(
-            drawn_config(tmp_path / "cache", mask__unit="word", mask__rate=0.3),
+            drawn_config(tmp_path / "cache", mask__unit="word", mask__rate=0.3, model__max_positions=64),
             {
                 "data.corpus": "text",
                 "data.path": str(tmp_path / name / "*.txt"),
@@ -283,7 +283,7 @@ def test_text_without_spaces_is_named_and_a_separator_gives_its_words(tmp_path, 
             },
         )
         packed = pack.load_dataset(cfg)
-        found[name] = packed.train["ids"].tobytes(), masking_rate.describe_shortfall(cfg, packed)
+        found[name] = packed.train["ids"].tobytes(), loop.describe_shortfall(cfg, packed)
     assert found["mark"] == found["space"] and found["mark"][1] == ""
     assert re.search(
         r"^config.mask.unit = word: masks have 0\.\d+ of the tokens, not .* = 0.3, since", found["none"][1]

@@ -9,7 +9,6 @@ description of the machine. All parts take half an hour on two cores. accelerato
 import functools
 import importlib
 import os
-import signal
 import sys
 import time
 import traceback
@@ -65,17 +64,17 @@ def make_parser() -> command.CommandParser:
 
 
 def main() -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which process_environment.restart_process blocks
     args = make_parser().parse_words(sys.argv[1:])
     from experiments.benchmark import machine
     from mlm.base import errors
-    from mlm.cli import process_environment
+    from mlm.cli import entry
 
     for name in args.only:
         errors.require_one_of("--only", name, ACCELERATOR_PARTS if args.accelerator else (*PARTS, *EXTRA_PARTS))
     errors.require(args.accelerator or not args.smallest, "--smallest", True, "--accelerator beside it")
     if args.tune_malloc:
-        process_environment.restart_process(machine.ENVIRONMENT)
+        entry.tune_malloc()
+        os.environ.update(machine.ENVIRONMENT)
 
     folder = Path(args.workdir)
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))  # parts and sides share programs

@@ -94,12 +94,7 @@ def measure(side: Side, device_count: int) -> dict:
 def _call_in_process(function: Callable, *arguments):
     """function(*arguments) in a new process, which ends with it, or after SIDE_LIMIT seconds."""
     with contextlib.closing(subprocess_worker.SubprocessWorker()) as worker:
-        return worker.call(_call, (function, arguments), SIDE_LIMIT)
-
-
-def _call(call):
-    function, arguments = call
-    return function(*arguments)
+        return worker.call(function, *arguments, timeout=SIDE_LIMIT)
 
 
 def make_rows(side: Side, results: Mapping[Side, dict], device: str) -> Iterator[dict]:

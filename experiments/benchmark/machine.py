@@ -6,11 +6,9 @@ import platform
 import time
 from pathlib import Path
 
-from mlm.cli import process_environment
+from mlm.cli import entry
 
-ENVIRONMENT = process_environment.ALLOCATOR | {
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
-}  # on a GPU, PyTorch needs room beside JAX
+ENVIRONMENT = entry.ALLOCATOR | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # on a GPU, PyTorch needs room beside JAX
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformers", "tokenizers", "datasets")
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # they determine the speed of matrix products
 

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import jax
 
-from mlm.cli import process_environment
+from mlm.cli import entry
 
 ALL_CORES = 10**6  # cores
 
@@ -22,13 +22,9 @@ ALL_CORES = 10**6  # cores
 def open_process(cores: int, tune_malloc: bool) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
     """A process that may use this many cores and runs one job at a time.
 
-    tune_malloc: pass on the malloc settings of this process (mlm/cli/process_environment.py); they suit training.
+    tune_malloc: pass on the malloc settings of this process (mlm/cli/entry.py); they suit training.
     """
-    settings = (
-        {}
-        if tune_malloc
-        else {name: os.environ.pop(name) for name in process_environment.ALLOCATOR if name in os.environ}
-    )
+    settings = {} if tune_malloc else {name: os.environ.pop(name) for name in entry.ALLOCATOR if name in os.environ}
     try:
         with concurrent.futures.ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), _bind_cores, (cores,)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import mlm
 from mlm.base import buckets, config, errors, fields, files, text_files, user_code
 from mlm.base.flag import Flag
-from mlm.cli import process_environment
 from mlm.launch import rendezvous
 from mlm.training.run import heartbeat
 
@@ -36,6 +35,9 @@ OUR_FOLDER = os.path.join(os.path.dirname(mlm.__file__), "")
 MAX_COUNT = 2**31 - 1  # the largest int32
 PATH_METAVARS = ("FILE", "FOLDER", "OUT", "RUN", "MODEL", "EXPERIMENT")  # of arguments that are paths
 CONFIG = Flag("config", "", "Python file whose get_config() returns the base config", "FILE")
+PRINT_CONFIG = Flag(
+    "print_config", False, "print the value of each config field and where it comes from; train nothing"
+)
 NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
     "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"
 )
@@ -320,8 +322,6 @@ def run_main(main: Callable[[], None]) -> None:
             traceback.print_exc(file=sys.__stderr__)  # in a process of several, that is its log
             failure = 1, describe_crash(error) if heartbeat.connect_to_parent() else ""
         exit_with_line(*failure)
-    finally:
-        signal.signal(signal.SIGINT, process_environment.exit_at_once)
 
 
 def raise_on_interrupt() -> None:

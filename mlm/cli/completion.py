@@ -31,8 +31,8 @@ def main(words: list[str]) -> None:
         module = importlib.import_module(f"mlm.cli.{module_name}")
         if name == "sweep":
             verbs = subparsers.add_parser(name, help=purpose).add_subparsers()
-            for verb, verb_purpose in module.VERBS.items():
-                add_parser(verbs, verb, verb_purpose, module.make_parser(verb), shtab.FILE, takes_fields=True)
+            for verb, row in module.VERBS.items():
+                add_parser(verbs, verb, row.purpose, module.make_parser(verb), shtab.FILE, takes_fields=True)
         else:
             parser = module.make_parser(*[name] * len(inspect.signature(module.make_parser).parameters))
             add_parser(subparsers, name, purpose, parser, shtab.FILE, takes_fields=name in CONFIG_COMMANDS)

@@ -1,5 +1,7 @@
 """The entry point of the command `mlm`: sets up the process, then runs the module of the subcommand."""
 
+import contextlib
+import ctypes
 import difflib
 import gc
 import importlib
@@ -7,8 +9,20 @@ import os
 import signal
 import sys
 
-from mlm.cli import process_environment
+from mlm.base import machine
 
+# Memory that glibc returns to the kernel must be faulted in again at every step: keep freed memory, in one arena, with
+# huge pages. Tokenizing threads would wait for that arena, so that one thread is faster than two. Processes that this
+# one starts read the variables; this one sets by mallopt what has a number in malloc.h.
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+    "MALLOC_TOP_PAD_": str(2**26),
+    "MALLOC_ARENA_MAX": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+MALLOPT_NUMBERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_MAX_": -4, "MALLOC_ARENA_MAX": -8}
 COMMANDS = {  # name -> (module of mlm.cli, help)
     "train": ("train", "train a model, or continue its run"),
     "finetune": ("finetune", "fine-tune a trained model on a task"),
@@ -24,23 +38,23 @@ COMMANDS = {  # name -> (module of mlm.cli, help)
     "readability": ("use", "rank passages by how well a model fills their gaps (Taylor 1953), beside Flesch's score"),
     "attention": ("use", "write a page with a text's attention and saliency"),
     "export": ("use", "write a Hugging Face folder"),
-    "serve": ("serve", "serve a page that shows models side by side"),
+    "serve": ("use", "serve a page that shows models side by side"),
     "convert": ("convert", "convert the pickled weights of a Hugging Face folder to safetensors"),
     "floor": ("floor", "print exact probabilities of the built-in language"),
     "config": ("config_help", "list the config fields"),
-    "recipes": ("recipes", "list the papers' recipes, of which mlm train --recipe takes one"),
+    "recipes": ("config_help", "list the papers' recipes, of which mlm train --recipe takes one"),
     "completion": ("completion", "print a script of tab completion for bash or zsh"),
 }
 
 
 def main() -> None:
     """Runs the subcommand of the command line, then ends the process."""
-    signal.signal(signal.SIGINT, process_environment.exit_at_once)
+    signal.signal(signal.SIGINT, exit_at_once)
     words = sys.argv[1:]
     if words and words[0] in COMMANDS and not {"-h", "--help"} & {*words}:
-        os.environ |= process_environment.compilation_cache_settings() | os.environ
+        os.environ |= compilation_cache_settings() | os.environ
         if "--no-tune_malloc" not in words:
-            process_environment.tune_malloc()
+            tune_malloc()
     gc.set_threshold(2**17)  # imports and traces stay alive: a collection every 700 objects would cost 0.3 s
     from mlm.cli import command
 
@@ -48,7 +62,32 @@ def main() -> None:
         from mlm.launch import child_process
 
         child_process.attach_to_parent()
-    command.run_main(lambda: run_command(words))
+    try:
+        command.run_main(lambda: run_command(words))
+    finally:
+        signal.signal(signal.SIGINT, exit_at_once)
+
+
+def compilation_cache_settings() -> dict[str, str]:
+    """JAX keeps compiled programs in a folder of the user, so that only the first start of a program compiles it."""
+    folder = machine.cache_folder("compiled")
+    return {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"} if folder else {}
+
+
+def tune_malloc() -> None:
+    """Sets what the environment does not say of malloc, for this process and those that it starts."""
+    missing = {name: value for name, value in ALLOCATOR.items() if name not in os.environ}
+    os.environ |= missing
+    with contextlib.suppress(AttributeError):  # a C library without mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        for name in missing.keys() & MALLOPT_NUMBERS.keys():
+            mallopt(MALLOPT_NUMBERS[name], int(missing[name]))
+
+
+def exit_at_once(number, frame):
+    """A signal handler that ends the process at once: an exception in the middle of an import could end in an abort."""
+    os.write(2, b"\nstopped\n")
+    os._exit(128 + number)
 
 
 def run_command(words: list[str]) -> None:

@@ -1,18 +1,15 @@
 """mlm evaluate: evaluates trained runs."""
 
-import argparse
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mlm.base import errors, files
 from mlm.base.flag import Flag
 from mlm.cli import command
-from mlm.evaluation.flags import FLAGS
+from mlm.evaluation.flags import FLAGS, find_evaluations
 
 if TYPE_CHECKING:  # JAX, which takes seconds, is imported once the flags are right
     from mlm.evaluation.evaluations import EvaluationCase
-    from mlm.training.run.trained_run import TrainedRun
 
 DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held-out sentences.
 
@@ -49,30 +46,6 @@ def make_parser() -> command.CommandParser:
     for topic, flags in FLAGS.values():
         command.add_flags(groups[topic], *flags)
     return parser
-
-
-def find_evaluations(args: argparse.Namespace) -> list[str]:
-    """The evaluations that the flags ask for. Raises ConfigError for a flag without the one that it needs."""
-    named = {}
-    for name, (_, flags) in FLAGS.items():
-        for flag in flags:
-            value = getattr(args, flag.name)
-            if value != flag.default:
-                needed = flag.needs.lstrip("-").partition("=")[0]
-                shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-                errors.require(not needed or getattr(args, needed), f"--{flag.name}", shown, f"{flag.needs} with it")
-                named[name] = None
-    return [*named]
-
-
-def read_flags(args: argparse.Namespace) -> "Callable[[TrainedRun], list[EvaluationCase]]":
-    """Reads what the flags name; returns the function from a run to its cases. Raises ConfigError for what is wrong."""
-    names = find_evaluations(args)
-    from mlm.evaluation import evaluation_tasks
-
-    evaluations = [evaluation_tasks.EVALUATIONS[name] for name in names or [evaluation_tasks.DEFAULT]]
-    list_cases = [evaluation.read_flags(args) for evaluation in evaluations if evaluation.read_flags]
-    return lambda run: [case for function in list_cases for case in function(run)]
 
 
 def select_runs(workdirs: list[str]) -> list[str]:
@@ -114,65 +87,30 @@ def describe_training(workdir: str) -> tuple[bool, str]:
     return True, f"not trained to the end:  (step {step:,} of {num_steps:,})" if step < num_steps else ""
 
 
-def evaluate_run(workdir: str, args, overrides, step: int | None = None) -> dict:
-    """Evaluates a run as the arguments say and stores the results; returns {"evaluations", "summary"}.
-
-    step: of the milestone to evaluate; None: the newest checkpoint. With --milestones the result of each, by step.
-    """
-    list_cases = read_flags(args)
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import trained_run
-
-    if args.milestones:
-        errors.require(step is None, "milestones", True, f"a run: this model was loaded from its step {step}")
-        return evaluate_milestones(workdir, overrides, list_cases, set())
-    run = trained_run.load(workdir, overrides, step=step)
-    return evaluation_tasks.evaluate(run, list_cases(run))
-
-
-def evaluate_milestones(workdir: str, overrides, list_cases, announced: set[str]) -> dict[int, dict]:
-    """Evaluates the milestones of a run; returns what `evaluate_run` does, by step. Raises ConfigError for none."""
-    from mlm.evaluation import evaluation_tasks
-    from mlm.training.run import checkpoint, trained_run
-    from mlm.training.run.directory import RunDirectory
-
-    RunDirectory(workdir).require_identity()
-    steps, cases, by_step = checkpoint.list_milestones(workdir), None, {}
-    if not steps:
-        raise errors.ConfigError(
-            f"run {workdir!r}, --milestones: it has none; train one with train.milestones=log:24, or evaluate without "
-            "--milestones"
-        )
-    for step in steps:
-        run = trained_run.load(workdir, overrides, step=step)
-        cases = announce(list_cases(run), announced) if cases is None else cases
-        by_step[step] = evaluation_tasks.evaluate(run, cases)
-    return by_step
-
-
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
     find_evaluations(args)
-    from mlm.evaluation import evaluation_tasks
+    from mlm.evaluation import engine, evaluation_tasks
     from mlm.training.run import trained_run
 
     command.raise_on_interrupt()
-    list_cases, announced = read_flags(args), set[str]()
+    read_cases, announced = evaluation_tasks.read_flags(args), set[str]()
+    list_cases = lambda run: announce(read_cases(run), announced)
     workdirs, failed, evaluated = select_runs(args.runs), [], {}
-    workdir = config_flags.overrides.get("workdir", "")
+    overrides = config_flags.overrides
+    workdir = overrides.get("workdir", "")
     errors.require(not workdir or len(workdirs) == 1, "config.workdir", workdir, "none, with several runs")
     for workdir in workdirs:
         try:
             if args.milestones:
-                by_step = evaluate_milestones(workdir, config_flags.overrides, list_cases, announced)
+                by_step = engine.evaluate_milestones(workdir, list_cases, overrides)
                 print_milestones(workdir, by_step)
                 folder, written = workdir, f"milestone_evaluations/ ({len(by_step)} milestones)"
             else:
-                run = trained_run.load(workdir, config_flags.overrides)
-                cases = announce(list_cases(run), announced)
-                evaluated[workdir] = evaluation_tasks.evaluate(run, cases)
+                run = trained_run.load(workdir, overrides)
+                evaluated[workdir] = evaluation_tasks.evaluate(run, list_cases(run))
                 print_evaluations(evaluated[workdir])
                 folder, written = run.cfg.workdir, f"evaluations.json (step {run.step:,})"
         except errors.ConfigError as error:

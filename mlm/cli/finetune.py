@@ -41,7 +41,7 @@ FLAGS = (
         'text_column = "text", label_column = "label", and so on; instead of data.task',
         "FILE",
     ),
-    Flag("print_config", False, "print the value of each config field and where it comes from; train nothing"),
+    command.PRINT_CONFIG,
     Flag("from_scratch", False, "start from random parameters: the same model without pretraining, for comparison"),
 )
 
@@ -63,11 +63,10 @@ def main(words: list[str]) -> None:
     command.check_layers(config_flags.load_layers())
     from mlm.base.estimates import read_first_score, read_scores
     from mlm.data.tasks import table_task, task_file
-    from mlm.evaluation import evaluation_tasks, text_baseline
-    from mlm.training.run import divergence, finetuning_recipe, log, loop
+    from mlm.evaluation import engine, text_baseline
+    from mlm.training.run import finetuning_recipe, hooks, log
     from mlm.training.run.directory import RunDirectory
     from mlm.training.run.preemption import RunStopped
-    from mlm.training.step import parallel
 
     command.raise_on_interrupt()
     *base, command_line = config_flags.load_layers()
@@ -92,21 +91,22 @@ def main(words: list[str]) -> None:
         config_help.print_origins(resolved.config, resolved.origins)
         return
     cfg = resolved.config
-    evaluation_tasks.list_due_cases(cfg)  # before training: raises for an evaluation that cannot run after it
+    engine.check(cfg)
     try:
-        result = loop.train(cfg, packed)
-        evaluations = evaluation_tasks.finish_evaluations(cfg, packed)["evaluations"]
+        result = engine.train(cfg, packed)
     except RunStopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
-    except divergence.DivergenceError as error:
+    except hooks.DivergenceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    predictions, first = evaluations["predictions"], read_first_score(result)
+    directory, first = RunDirectory(cfg.workdir), read_first_score(result)
+    evaluations = directory.read_evaluations()["evaluations"]
+    predictions = evaluations["predictions"]
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
     if line := describe_weak_score(read_scores(result), result["evaluation"]):
         print(line)
-    answers = RunDirectory(cfg.workdir).read_predictions("dev") if parallel.is_primary() else []
+    answers = directory.read_predictions("dev")
     if LABELLED_OBJECTIVES[cfg.objective].classifies_texts and (line := describe_unpredicted_classes(answers)):
         print(line)
     if line := text_baseline.describe(first, result["evaluation"][first.name], evaluations, cfg.data.task):

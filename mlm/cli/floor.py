@@ -112,7 +112,6 @@ def main(words: list[str]) -> None:
 
     errors.require_one_of("verb", args.verb, list(VERBS))
     cfg = resolution.resolve(config_flags.load_base(), {"data.corpus": "language"}, config_flags.overrides)
-    resolution.check(cfg)
     command.raise_on_interrupt()
     rows = list(VERBS[args.verb](cfg.data.language, args))
     columns = (

@@ -1,39 +1,19 @@
 """mlm sweep: lists, plans, runs, reports or submits the points of an experiment."""
 
+import argparse
 import dataclasses
 import difflib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from mlm.base import buckets, conditional_fields, errors, extras, fields, files, user_code
 from mlm.base.flag import Flag
 from mlm.cli import command, config_help, sweep_compare, sweep_plan, sweep_search
 
-VERBS = {
-    "list": "list the points and their state",
-    "plan": "print the time and memory that each point needs",
-    "run": "train the points that are not done, then print the table and write the report",
-    "table": "print the table of the finished points",
-    "report": "write a report of the finished points",
-    "search": "try recipes, equally many for each row, and write a file of the best",
-    "compare": "print what differs from the committed figures, and by how many standard errors",
-    "submit": "submit the points that are not done to a cluster",
-    "status": "print the state of a submitted sweep's points and jobs",
-    "cancel": "cancel a submitted sweep's jobs",
-}
-DESCRIPTION = f"""Train the points of an experiment and compare them.
-
-    mlm sweep run experiments/architectures.py --scale=quick
-    mlm sweep submit experiments/architectures.py --scale=paper --cluster=slurm
-
-Verbs:
-{chr(10).join(f"  {verb:8}{purpose}" for verb, purpose in VERBS.items())}
-
-mlm sweep VERB --help lists a verb's flags.
-"""
 NOTE = """NAME=VALUE and --config.NAME=VALUE set a field of every point; `mlm config` lists the fields. Runs and table
 are in runs/EXPERIMENT-SCALE[-BUDGET], or in workdir."""
 REPORT_PACKAGES = ("jinja2", "vl_convert")
@@ -70,43 +50,6 @@ PRINT_CONFIG = Flag(
 TABLE_COLUMNS = Flag(
     "columns", (), "columns to print: all, or their names (those that tell the models apart)", "NAME,..."
 )
-VERB_FLAGS = {
-    "list": (PRINT_CONFIG,),
-    "table": (TABLE_COLUMNS,),
-    "run": (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
-    "search": (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC),
-    "compare": sweep_compare.FLAGS,
-    "plan": sweep_plan.FLAGS,
-    "submit": (*TRAINING_FLAGS, *JOB_FLAGS),
-}
-
-
-def make_parser(verb: str = "") -> command.CommandParser:
-    """The flags of a verb; "": the parser whose help lists the verbs."""
-    if not verb:
-        parser = command.CommandParser(prog="mlm sweep", description=DESCRIPTION)
-        parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
-        return parser
-    purpose = f"{VERBS[verb][0].upper()}{VERBS[verb][1:]}."
-    parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}\n\n{NOTE}", has_fields=True)
-    parser.set_defaults(verb=verb, points=())
-    parser.add_argument(
-        "experiment",
-        metavar="EXPERIMENT",
-        help="Python file with SCALES, sweep(scale) and table(results), or the bare name of one of experiments/",
-    )
-    command.add_flags(parser, *SWEEP_FLAGS)
-    if verb not in WHOLE_SWEEP:
-        help_text = POINTS_HELP + ("; no table is printed then" if verb == "run" else "")
-        command.add_flags(parser, Flag("points", (), help_text, "NAME,..."))
-    command.add_flags(parser, *VERB_FLAGS.get(verb, ()))
-    if verb == "compare":
-        parser.add_argument("--evaluate", metavar="FLAGS", help=sweep_compare.EVALUATE)
-    if verb == "submit":
-        help_text = "option of the cluster, repeatable; a wrong name prints the valid ones"
-        parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
-    return parser
-
 
 # What an experiment's file defines: a test of a value, or of what a function of one argument returns, and its words.
 Contract = Mapping[str, tuple[Callable[[Any], bool], str]]
@@ -163,8 +106,48 @@ def load_experiment(name: str):
     return module
 
 
-def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[Path, list]:
-    """The sweep's folder and the resolved config of each point. The command line overrides the experiment."""
+class Sweep(NamedTuple):
+    """A sweep as a command line names it."""
+
+    experiment: ModuleType
+    config_flags: command.ConfigFlags
+    args: argparse.Namespace
+    words: Sequence[str]  # of the command line, from "sweep" on
+    root: Path  # its folder
+    configs: list  # the resolved config of each selected point
+
+    def format_flags(self) -> list[str]:
+        """The flags that define the sweep, for another process."""
+        from mlm.launch.sweep.submit import format_config_flag
+
+        flags = [f"--scale={self.args.scale}"]
+        flags += [f"--budget={self.args.budget}"] if self.args.budget != "steps" else []
+        return flags + [format_config_flag(*change) for change in self.config_flags.overrides.items()]
+
+    def load_results(self) -> list[dict]:
+        """The results of the finished points, each with the fields that it does not read as "unread".
+
+        Prints damaged runs, and runs of another sweep, to stderr.
+        """
+        from mlm.launch.sweep import sweep_state
+        from mlm.training.run import resolution
+
+        results, faults = sweep_state.load_results(self.configs)
+        print_lines(*faults, sweep_state.describe_unmatched_runs(self.configs))
+        for result in results:
+            unread = conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, result["config"])
+            result["unread"] = sorted(unread)
+        return results
+
+
+def print_lines(*lines: str) -> None:
+    """Prints those of the lines that are not empty to stderr."""
+    for line in filter(None, lines):
+        print(line, file=sys.stderr)
+
+
+def resolve_sweep(experiment: ModuleType, config_flags: command.ConfigFlags, args, words: Sequence[str]) -> Sweep:
+    """The sweep, with the resolved config of each point. The command line overrides the experiment."""
     from mlm.launch.sweep import sweep_points
     from mlm.report import series
     from mlm.training.run.directory import CHECKPOINT_SCHEMES
@@ -174,17 +157,13 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
     root = files.make_path(overrides.pop("workdir", f"runs/{sweep_compare.name_sweep(experiment, args)}"))
     is_preview = args.verb == "plan" or (args.verb == "submit" and args.dry_run)  # works without access to the bucket
     if not (is_preview and buckets.is_bucket_path(root)):  # submit.is_reachable asks the bucket, for seconds at most
-        files.check_folder(
-            "config.workdir",
-            str(root),
-            writable=not is_preview and args.verb not in ("list", "status"),
-            schemes=CHECKPOINT_SCHEMES,
-        )
+        writable = not is_preview and args.verb not in ("list", "status")
+        files.check_folder("config.workdir", str(root), writable=writable, schemes=CHECKPOINT_SCHEMES)
     sweep = experiment.sweep(args.scale)
     points = sweep_points.resolve_points(config_flags.load_base(), sweep, overrides)
     warning = sweep_points.check_groups(points, getattr(experiment, "group", series.group_name))
     if warning and args.verb in ("run", "submit", "table", "report"):
-        print(f"warning: {warning}", file=sys.stderr)
+        print_lines(f"warning: {warning}")
     resolved = list(points.values())
     if args.budget != "steps":
         from mlm.launch.sweep import budget
@@ -198,89 +177,52 @@ def resolve_sweep(experiment, config_flags: command.ConfigFlags, args) -> tuple[
             reason = f"the command line sets {names}; leave out what the sweep varies" if names else "leave one out"
             raise errors.ConfigError(f"points {named[digest][0]} and {name} are the same: {reason}")
         named[digest] = name, dataclasses.replace(cfg, workdir=str(root / f"{name}-{digest[:6]}"))
-    return root, sweep_points.select_points([cfg for _, cfg in named.values()], args.points)
+    configs = sweep_points.select_points([cfg for _, cfg in named.values()], args.points)
+    return Sweep(experiment, config_flags, args, words, root, configs)
 
 
-def format_sweep_flags(config_flags: command.ConfigFlags, args) -> list[str]:
-    """The flags of this command line that define the sweep."""
-    from mlm.launch.sweep.submit import format_config_flag
-
-    flags = [f"--scale={args.scale}", *([f"--budget={args.budget}"] if args.budget != "steps" else [])]
-    return [*flags, *(format_config_flag(name, value) for name, value in config_flags.overrides.items())]
-
-
-def format_training_flags(args) -> list[str]:
-    """The flags of this command line that say how points are trained."""
-    values = {
-        flag.name: getattr(args, flag.name) for flag in TRAINING_FLAGS if getattr(args, flag.name) != flag.default
-    }
-    return [f"--{name}={value}" for name, value in values.items()]
-
-
-def load_results(configs) -> list[dict]:
-    """The results of the finished points, each with the fields that it does not read as "unread".
-
-    Prints damaged runs, and runs of another sweep, to stderr.
-    """
-    from mlm.launch.sweep import sweep_state
-    from mlm.training.run import resolution
-
-    results, faults = sweep_state.load_results(configs)
-    for line in (*faults, sweep_state.describe_unmatched_runs(configs)):
-        if line:
-            print(line, file=sys.stderr)
-    for result in results:
-        result["unread"] = sorted(conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, result["config"]))
-    return results
-
-
-def print_table(experiment, root: Path, configs, columns: Sequence[str] = (), *, has_report: bool = False) -> None:
-    """Prints the headline of the finished points, or these columns, and writes tables and figures.
+def print_table(sweep: Sweep, *, has_report: bool = False) -> None:
+    """Prints the headline of the finished points, or --columns, and writes tables and figures.
 
     has_report: writes the page, too, if it can be made.
     """
     from mlm.report import table
     from mlm.report.pages import sweep as page
 
-    results = load_results(configs)
-    print(f"{len(results)} of {len(configs)} points are done")
-    if results:
-        report = page.write_files(root, experiment, results)
-        figures = f"figures/ (.pdf, .png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
-        if not extras.is_installed("vl_convert"):
-            figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
-        assert report.headline is not None
-        rows, shown = report.headline.table[-2:]
-        if columns:
-            by_name = {column.name: column for column in report.columns}
-            names = list(by_name) if columns == ("all",) else columns
-            for name in names:
-                errors.require_one_of("--columns", name, list(by_name))
-            rows, shown = report.rows, [by_name[name] for name in names]
-        print(f"\n{report.headline.sentence}\n")
-        for content in ((rows, shown), *(extra[-2:] for extra in report.tables)):
-            table.print_table(*content)
-            print()
-        stems = ", ".join(f"{extra.stem}.md" for extra in (report.headline.table, report.claims, *report.tables))
-        print(f"written in {root}: table.md, .csv, .tex (every column), {stems}; {figures}")
-        if has_report and all(map(extras.is_installed, REPORT_PACKAGES)):
-            print(f"report: {page.write_page(root, experiment, report, results, len(configs))}")
+    results, root = sweep.load_results(), sweep.root
+    print(f"{len(results)} of {len(sweep.configs)} points are done")
+    if not results:
+        return
+    report = page.write_files(root, sweep.experiment, results)
+    figures = f"figures/ (.pdf, .png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
+    if not extras.is_installed("vl_convert"):
+        figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
+    assert report.headline is not None
+    rows, shown = report.headline.table[-2:]
+    if columns := getattr(sweep.args, "columns", ()):
+        by_name = {column.name: column for column in report.columns}
+        names = list(by_name) if columns == ("all",) else columns
+        for name in names:
+            errors.require_one_of("--columns", name, list(by_name))
+        rows, shown = report.rows, [by_name[name] for name in names]
+    print(f"\n{report.headline.sentence}\n")
+    for content in ((rows, shown), *(extra[-2:] for extra in report.tables)):
+        table.print_table(*content)
+        print()
+    stems = ", ".join(f"{extra.stem}.md" for extra in (report.headline.table, report.claims, *report.tables))
+    print(f"written in {root}: table.md, .csv, .tex (every column), {stems}; {figures}")
+    if has_report and all(map(extras.is_installed, REPORT_PACKAGES)):
+        print(f"report: {page.write_page(root, sweep.experiment, report, results, len(sweep.configs))}")
 
 
-def keep_accelerators_free() -> None:
-    """Keeps this process from touching an accelerator, which workers and running jobs need."""
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")
-
-
-def run_points(experiment, root: Path, configs, args) -> None:
+def run_points(sweep: Sweep) -> None:
     """Trains the points that are not done, then prints the table. Exits with 1 if a point failed."""
     from mlm.launch.sweep import runner, sweep_state, table_rehearsal
 
+    args, configs = sweep.args, sweep.configs
     if not args.points:
-        table_rehearsal.check_table(experiment, configs)
-    sweep_runner = runner.SweepRunner(root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
+        table_rehearsal.check_table(sweep.experiment, configs)
+    sweep_runner = runner.SweepRunner(sweep.root, configs, num_workers=args.workers, vmap_runs=args.vmap_runs)
     sweep_runner.run()
     num_done = sum(map(sweep_state.is_done, configs))
     if sweep_runner.signal is not None:
@@ -290,31 +232,139 @@ def run_points(experiment, root: Path, configs, args) -> None:
         if args.points:
             print(f"{num_done} of {len(configs)} selected points are done")
         else:
-            print_table(experiment, root, configs, has_report=True)
+            print_table(sweep, has_report=True)
     finally:
-        for line in sweep_state.describe_failures(sweep_runner.failures):
-            print(line, file=sys.stderr)
+        print_lines(*sweep_state.describe_failures(sweep_runner.failures))
     if sweep_runner.failures:
         sys.exit(1)
 
 
-def submit_points(experiment, root: Path, configs, config_flags: command.ConfigFlags, args) -> None:
+def submit_points(sweep: Sweep) -> None:
     """Submits the points that are not done, or with --dry_run prints what would be submitted."""
     from mlm.launch.sweep import submit, table_rehearsal
 
+    args, (path, _) = sweep.args, sweep.config_flags
     errors.require(bool(args.cluster), "--cluster", "", f"one of {', '.join(CLUSTERS)}")
     if not args.points:
-        table_rehearsal.check_table(experiment, configs)
-    flags, training_flags = format_sweep_flags(config_flags, args), format_training_flags(args)
-    base, path = config_flags.load_base(), config_flags.path
-    sweep = submit.Sweep(args.experiment, root, configs, tuple(flags), tuple(training_flags), base, path)
-    submit.submit_sweep(sweep, submit.SubmitOptions(**{k: getattr(args, k) for k in submit.SubmitOptions._fields}))
+        table_rehearsal.check_table(sweep.experiment, sweep.configs)
+    values = {flag.name: getattr(args, flag.name) for flag in TRAINING_FLAGS}
+    training = [f"--{flag.name}={values[flag.name]}" for flag in TRAINING_FLAGS if values[flag.name] != flag.default]
+    flags, base = tuple(sweep.format_flags()), sweep.config_flags.load_base()
+    submitted = submit.Sweep(args.experiment, sweep.root, sweep.configs, flags, tuple(training), base, path)
+    options = {name: getattr(args, name) for name in submit.SubmitOptions._fields}
+    submit.submit_sweep(submitted, submit.SubmitOptions(**options))
+
+
+def list_points(sweep: Sweep) -> None:
+    """Prints the state of each point, with --print_config its fields too. If steps are unknown, so is the directory."""
+    from mlm.launch.sweep import sweep_points, sweep_state
+
+    args, (base, command_line) = sweep.args, sweep.config_flags.load_layers()
+    for cfg in sweep.configs:
+        workdir = cfg.workdir if cfg.train.steps else cfg.workdir.rpartition("-")[0]
+        print(f"{workdir}: {sweep_state.read_state(cfg)}", flush=True)
+        if args.print_config:
+            name = sweep_points.point_name(cfg)
+            point = fields.Layer(f"{args.experiment}: {name}", sweep.experiment.sweep(args.scale)[name])
+            origins = sweep_points.find_origins(cfg, base, point, command_line)
+            if args.budget != "steps":
+                origins["train.steps"] = f"--budget={args.budget}"
+            config_help.print_origins(cfg, origins)
+    if not args.points:
+        print_lines(sweep_state.describe_unmatched_runs(sweep.configs))
+
+
+def write_report(sweep: Sweep) -> None:
+    """Writes the page, the tables and the figures of the points that are done."""
+    from mlm.report.pages import sweep as page
+
+    results, count = sweep.load_results(), len(sweep.configs)
+    path = page.write_report(sweep.root, sweep.experiment, results, count)
+    print(f"{len(results)} of {count} points are done; written: {path}, figures/ and table.*")
+
+
+def manage_jobs(sweep: Sweep) -> None:
+    """Prints the state of each point and of the submitted jobs, or cancels these."""
+    from mlm.launch.sweep import jobs
+
+    if sweep.args.verb == "status":
+        jobs.show_status(sweep.root, sweep.configs)
+    else:
+        jobs.cancel_jobs(sweep.root)
+
+
+class Verb(NamedTuple):
+    """What mlm sweep does: its purpose in words, the function that does it, and the flags beside those of all verbs."""
+
+    purpose: str
+    run: Callable[[Sweep], None]
+    flags: tuple[Flag, ...] = ()
+
+
+SEARCH_FLAGS = (*sweep_search.FLAGS, *TRAINING_FLAGS, command.NO_TUNE_MALLOC)
+VERBS = {
+    "list": Verb("list the points and their state", list_points, (PRINT_CONFIG,)),
+    "plan": Verb("print the time and memory that each point needs", sweep_plan.print_plan, sweep_plan.FLAGS),
+    "run": Verb(
+        "train the points that are not done, then print the table and write the report",
+        run_points,
+        (*TRAINING_FLAGS, command.NO_TUNE_MALLOC),
+    ),
+    "table": Verb("print the table of the finished points", print_table, (TABLE_COLUMNS,)),
+    "report": Verb("write a report of the finished points", write_report),
+    "search": Verb(
+        "try recipes, equally many for each row, and write a file of the best", sweep_search.search_points, SEARCH_FLAGS
+    ),
+    "compare": Verb(
+        "print what differs from the committed figures, and by how many standard errors",
+        sweep_compare.compare_points,
+        sweep_compare.FLAGS,
+    ),
+    "submit": Verb("submit the points that are not done to a cluster", submit_points, (*TRAINING_FLAGS, *JOB_FLAGS)),
+    "status": Verb("print the state of a submitted sweep's points and jobs", manage_jobs),
+    "cancel": Verb("cancel a submitted sweep's jobs", manage_jobs),
+}
+DESCRIPTION = f"""Train the points of an experiment and compare them.
+
+    mlm sweep run experiments/architectures.py --scale=quick
+    mlm sweep submit experiments/architectures.py --scale=paper --cluster=slurm
+
+Verbs:
+{chr(10).join(f"  {name:8}{verb.purpose}" for name, verb in VERBS.items())}
+
+mlm sweep VERB --help lists a verb's flags.
+"""
+
+
+def make_parser(verb: str = "") -> command.CommandParser:
+    """The flags of a verb; "": the parser whose help lists the verbs."""
+    if not verb:
+        parser = command.CommandParser(prog="mlm sweep", description=DESCRIPTION)
+        parser.add_argument("verb", metavar="VERB", help=" | ".join(VERBS))
+        return parser
+    purpose = VERBS[verb].purpose[0].upper() + VERBS[verb].purpose[1:]
+    parser = command.CommandParser(prog=f"mlm sweep {verb}", description=f"{purpose}.\n\n{NOTE}", has_fields=True)
+    parser.set_defaults(verb=verb, points=())
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="Python file with SCALES, sweep(scale) and table(results), or the bare name of one of experiments/",
+    )
+    command.add_flags(parser, *SWEEP_FLAGS)
+    if verb not in WHOLE_SWEEP:
+        help_text = POINTS_HELP + ("; no table is printed then" if verb == "run" else "")
+        command.add_flags(parser, Flag("points", (), help_text, "NAME,..."))
+    command.add_flags(parser, *VERBS[verb].flags)
+    if verb == "compare":
+        parser.add_argument("--evaluate", metavar="FLAGS", help=sweep_compare.EVALUATE)
+    if verb == "submit":
+        help_text = "option of the cluster, repeatable; a wrong name prints the valid ones"
+        parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=help_text)
+    return parser
 
 
 def main(words: Sequence[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    from mlm.launch.sweep import status, subprocess_worker
-
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     verb = others[0] if others else ""
     if verb in ("-h", "--help"):
@@ -325,55 +375,15 @@ def main(words: Sequence[str]) -> None:
         extras.import_extra(package, "report", "mlm sweep report")
     experiment = load_experiment(args.experiment)
     args.experiment = experiment.__file__
-    actions: dict[str, Callable[[Path, list], None]] = {
-        "list": lambda root, configs: list_points(experiment, configs, config_flags, args),
-        "plan": lambda root, configs: sweep_plan.print_plan(configs, args),
-        "run": lambda root, configs: run_points(experiment, root, configs, args),
-        "table": lambda root, configs: print_table(experiment, root, configs, args.columns),
-        "report": lambda root, configs: write_report(experiment, root, configs),
-        "search": lambda root, configs: sweep_search.search_points(
-            experiment, root, configs, config_flags, args, words
-        ),
-        "compare": lambda root, configs: sweep_compare.compare_points(
-            experiment, config_flags, args, load_results(configs), len(configs)
-        ),
-        "submit": lambda root, configs: submit_points(experiment, root, configs, config_flags, args),
-        "status": status.show_status,
-        "cancel": lambda root, configs: status.cancel_jobs(root),
-    }
+    from mlm.launch.sweep import subprocess_worker
+
     try:
-        root, configs = resolve_sweep(experiment, config_flags, args)
+        sweep = resolve_sweep(experiment, config_flags, args, words)
         if verb in ("plan", "run", "search", "submit"):
-            keep_accelerators_free()
-        actions[verb](root, configs)
+            import jax
+
+            jax.config.update("jax_platforms", "cpu")  # workers and running jobs need the accelerator
+        VERBS[verb].run(sweep)
     except (subprocess_worker.CannotStart, subprocess_worker.WorkerEnded) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_lines(f"error: {error}")
         sys.exit(1)
-
-
-def list_points(experiment, configs, config_flags: command.ConfigFlags, args) -> None:
-    """Prints the state of each point, with --print_config its fields too. If steps are unknown, so is the directory."""
-    from mlm.launch.sweep import sweep_points, sweep_state
-
-    base, command_line = config_flags.load_layers()
-    for cfg in configs:
-        workdir = cfg.workdir if cfg.train.steps else cfg.workdir.rpartition("-")[0]
-        print(f"{workdir}: {sweep_state.read_state(cfg)}", flush=True)
-        if args.print_config:
-            name = sweep_points.point_name(cfg)
-            point = fields.Layer(f"{args.experiment}: {name}", experiment.sweep(args.scale)[name])
-            origins = sweep_points.find_origins(cfg, base, point, command_line)
-            if args.budget != "steps":
-                origins["train.steps"] = f"--budget={args.budget}"
-            config_help.print_origins(cfg, origins)
-    if not args.points and (line := sweep_state.describe_unmatched_runs(configs)):
-        print(line, file=sys.stderr)
-
-
-def write_report(experiment, root: Path, configs) -> None:
-    """Writes the page, the tables and the figures of the points that are done."""
-    from mlm.report.pages import sweep as page
-
-    results = load_results(configs)
-    path = page.write_report(root, experiment, results, len(configs))
-    print(f"{len(results)} of {len(configs)} points are done; written: {path}, figures/ and table.*")

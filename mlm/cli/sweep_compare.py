@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from mlm.base import errors
@@ -52,35 +51,28 @@ def check_evaluation(flags: str) -> None:
     evaluate.make_parser().parse_words(["RUN", *others])
 
 
-def compare_points(
-    experiment, config_flags: command.ConfigFlags, args, results: Sequence[dict], num_points: int
-) -> None:
+def compare_points(sweep) -> None:
     """Writes the figures of a finished sweep, or prints what differs from the committed ones and exits with 1.
 
-    Args:
-        experiment: its module.
-        config_flags: of the command line.
-        args: the parsed flags.
-        results: of the points that are done.
-        num_points: of the sweep, all of which must be done.
+    sweep: as mlm/cli/sweep.py resolves it; all of its points must be done.
     """
     from mlm.report import reproduction, results_page
-    from mlm.report.pages import sweep
+    from mlm.report.pages import sweep as page
 
+    experiment, args, results, num_points = sweep.experiment, sweep.args, sweep.load_results(), len(sweep.configs)
     check_evaluation(args.evaluate or "")
     done = f"{len(results)} of {num_points} points are done"
     errors.require(len(results) == num_points, "sweep", done, "all of them")
     source = Path(experiment.__file__)
     path = Path(args.figures) if args.figures else source.parent / FOLDER / f"{name_sweep(experiment, args)}.json"
-    changes = {
-        name: value for name, value in config_flags.overrides.items() if name not in ("workdir", "data.cache_dir")
-    }
+    overrides = sweep.config_flags.overrides.items()
+    changes = {name: value for name, value in overrides if name not in ("workdir", "data.cache_dir")}
     words = [f"experiments/{source.name}", f"--scale={args.scale}"]
     words += [f"--budget={args.budget}"] if args.budget != "steps" else []
     line = f"mlm sweep run {shlex.join([*words, *(f'{name}={value}' for name, value in changes.items())])}"
     shown = []
     if names := getattr(experiment, "RESULT_COLUMNS", ()):
-        found, extra_names = sweep.collect_tables(experiment, results), getattr(experiment, "RESULT_TABLES", ())
+        found, extra_names = page.collect_tables(experiment, results), getattr(experiment, "RESULT_TABLES", ())
         tables = [found.claims, *found.tables]
         shown = reproduction.render_tables(found.rows, found.columns, names, tables, extra_names)
     if args.evaluate is None:
@@ -92,9 +84,9 @@ def compare_points(
         path.parent.mkdir(parents=True, exist_ok=True)
         reproduction.write_figures(path, found)
         print(f"written: {path}")
-    pages = [Path(page) for page in args.pages]
-    for page in pages:
-        errors.require(page.is_file(), "--pages", str(page), "a Markdown file")
+    pages = [Path(file) for file in args.pages]
+    for file in pages:
+        errors.require(file.is_file(), "--pages", str(file), "a Markdown file")
     committed = reproduction.read_figures(path)
     results_page.write_pages(pages, path.parent)
     differences = reproduction.compare_figures(committed, found)

@@ -31,11 +31,12 @@ FLAGS = (
 )
 
 
-def print_plan(configs, args) -> None:
-    """Prints what each point needs, as soon as it is known."""
+def print_plan(sweep) -> None:
+    """Prints what each point needs, as soon as it is known; sweep: as mlm/cli/sweep.py resolves it."""
     from mlm.launch.sweep import plan
     from mlm.launch.sweep.roofline import ASSUMPTIONS
 
+    args, configs = sweep.args, sweep.configs
     if not args.accelerator:
         args.accelerator = PLANNED_ACCELERATOR
         line = f"This plan is for {args.count} x {args.accelerator}; --accelerator=local measures this machine instead."

@@ -3,12 +3,10 @@
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from mlm.base import errors, files
 from mlm.base.flag import Flag
-from mlm.cli import command
 
 OUT = "search/chosen.json in the sweep's folder; as experiments/searches/NAME-SCALE.json the scale uses it"
 RUNGS = (0.25, 1.0)
@@ -27,41 +25,35 @@ FLAGS = (
 )
 
 
-def search_points(experiment, root: Path, configs: Sequence, config_flags: command.ConfigFlags, args, words) -> None:
+def search_points(sweep) -> None:
     """Searches, writes the file of chosen values, and prints them. Exits with 1 if a trial failed.
 
-    Args:
-        experiment: its module.
-        root: the sweep's folder; trials lie in root/search.
-        configs: the resolved configs of all points of the scale.
-        config_flags: of the command line.
-        args: the parsed flags.
-        words: of the command line, from "sweep" on.
+    sweep: as mlm/cli/sweep.py resolves it; trials lie in its folder, in search.
     """
     from mlm.experiment import search_space, searches
     from mlm.launch.sweep import search
     from mlm.report import expected_best, table
     from mlm.training.run import provenance
 
+    experiment, args, folder = sweep.experiment, sweep.args, sweep.root / "search"
     where = f"experiment {experiment.__file__}: search_space"
     expected = "a function of a point's fields that returns ranges by field (docs/guides/sweep.md)"
     errors.require(hasattr(experiment, "search_space"), where, None, expected)
     plan = search.SearchPlan(args.trials, args.rungs, args.search_seed)
     search.check_plan(plan)
-    out = files.make_path(args.out or root / "search" / "chosen.json")
+    out = files.make_path(args.out or folder / "chosen.json")
     files.check_folder("--out", str(out.parent))
-    base, overrides = config_flags.load_base(), config_flags.overrides
-    rows = search.build_rows(experiment.search_space, experiment.sweep(args.scale), configs, overrides)
-    values, make_point = search.build_trials(rows, plan, root / "search", base, overrides)
-    scores, name, better = search.run_search(
-        [*rows], plan, make_point, lambda points: train_trials(root / "search", points, args)
-    )
+    base, overrides = sweep.config_flags.load_base(), sweep.config_flags.overrides
+    rows = search.build_rows(experiment.search_space, experiment.sweep(args.scale), sweep.configs, overrides)
+    values, make_point = search.build_trials(rows, plan, folder, base, overrides)
+    train = lambda points: train_trials(folder, points, args)
+    scores, name, better = search.run_search([*rows], plan, make_point, train)
     chosen = search.choose(rows, values, scores, better)
     origin = {
-        "command": f"mlm {shlex.join(words)}",
+        "command": f"mlm {shlex.join(sweep.words)}",
         "commit": provenance.describe_source()["commit"],
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "held_out": search.find_search_split(configs[0]),
+        "held_out": search.find_search_split(sweep.configs[0]),
     }
     searches.write_search(out, search.make_search(args.scale, plan, chosen, name, better, **origin))
     searched = {

@@ -23,10 +23,6 @@ SLURM), else --coordinator, --processes and --process. On one host, --local_proc
 restarts both from the last checkpoint if one dies or hangs.
 """
 
-
-PRINT_CONFIG = Flag(
-    "print_config", False, "print the value of each config field and where it comes from; train nothing"
-)
 PROCESSES = (
     Flag("distributed", False, "join the processes of the cluster, as jax.distributed detects them"),
     Flag("coordinator", "", "address of process 0", "HOST:PORT"),
@@ -54,7 +50,7 @@ FLAGS = (
 def make_early_parser() -> command.CommandParser:
     """The flags that are read before the others: what to do at all, and which of several processes this is."""
     parser = command.CommandParser(prog="mlm train", add_help=False)
-    command.add_flags(parser, PRINT_CONFIG)
+    command.add_flags(parser, command.PRINT_CONFIG)
     command.add_flags(parser.add_argument_group("several processes"), *PROCESSES)
     return parser
 
@@ -118,7 +114,6 @@ def print_config(args, layers) -> None:
     from mlm.training.run import resolution
 
     resolved = resolution.resolve_layers(layers, 1 + bool(args.recipe))
-    resolution.check(resolved.config)
     config_help.print_origins(resolved.config, resolved.origins)
 
 
@@ -141,7 +136,6 @@ def resolve_config(args, layers, facts: dict):
     expected = "a single process; when it has extended the run, several processes can continue it"
     errors.require(is_single, "--extend_to", args.extend_to, expected)
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
-    resolution.check(cfg)
     facts |= {"--processes": args.processes} | consistency.shared_fields(fields.flatten(cfg))
     facts |= consistency.code_versions()
     return cfg
@@ -154,7 +148,7 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     from mlm.base.estimates import read_scores
     from mlm.data.rows import pack
     from mlm.evaluation import engine
-    from mlm.training.run import divergence, log, loop
+    from mlm.training.run import hooks, log
     from mlm.training.run.directory import RunDirectory
     from mlm.training.run.preemption import RunStopped
     from mlm.training.step import optim
@@ -167,7 +161,7 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
         facts |= packed.manifest["inputs"] | {f"what {cfg.workdir} holds": content}
     try:
         if args.extend_to:
-            cfg = loop.extend_run(cfg, packed)
+            cfg = engine.extend(cfg, packed)
             warmup = optim.count_warmup_steps(cfg.optim, cfg.train.steps)
             print(
                 f"{cfg.workdir}: a run of {cfg.train.steps:,} steps, {warmup:,} of them warm-up "
@@ -175,10 +169,14 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
                 flush=True,
             )
         result = engine.train(cfg, packed)
+    except errors.ConfigError as error:
+        if args.extend_to or processes.is_multiprocess or not engine.can_extend(cfg, packed):
+            raise
+        raise errors.ConfigError(f"{error}, or --extend_to={cfg.train.steps}, which extends the run there") from None
     except RunStopped as stop:
         print(stop)
         sys.exit(128 + stop.signal)
-    except divergence.DivergenceError as error:
+    except hooks.DivergenceError as error:
         heartbeat.send_heartbeat(heartbeat.FATAL, 0)
         jax.distributed.shutdown()  # waits for the others, which diverge at the same step
         command.exit_with_line(1, f"error: {error}")

@@ -1,5 +1,5 @@
 """The commands that use a trained model, each a row of COMMANDS: fill, embed, similar, score, predict, generate,
-translate, readability, attention and export.
+translate, readability, attention and export; and serve, a page that shows models side by side.
 """
 
 import argparse
@@ -18,16 +18,12 @@ from mlm.cli import command
 from mlm.data.text import records
 
 FORMATS = {
-    "probability": ".3f",
-    "cosine": ".3f",
-    "nats": ".2f",
-    "log_prob": ".2f",
-    "surprisal": ".3f",
-    "bits": ".3f",
-    "cloze": ".3f",
+    **dict.fromkeys(("probability", "cosine", "cloze", "surprisal", "bits"), ".3f"),
+    **dict.fromkeys(("nats", "log_prob"), ".2f"),
     "flesch": ".1f",
     "texts": ",d",
 }
+RECORDS = "the records, .csv or .jsonl"
 TEXT_COLUMNS, WIDEST = ("prompt", "text"), 80  # of which a table shows this many letters
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
 or GPT-2).
@@ -64,6 +60,11 @@ BEAMS = (
     ),
     Flag("num_return_sequences", 1, "texts for each", low=1),
 )
+SERVE = (
+    Flag("host", "127.0.0.1", "address to listen on; 0.0.0.0 admits other machines"),
+    Flag("port", 8000, "port to listen on; 0: any free port", high=65_535),
+    Flag("file", "", "texts to search for similar ones, one a line"),
+)
 UNMASK_ORDERS = ("left", "confidence")
 SAMPLING = (
     Flag("temperature", 0.0, "sample from logits over this; 0: the likeliest token"),
@@ -95,12 +96,7 @@ def write_records(path: Path, rows: list[dict]) -> None:
         writer.writerows(rows)
         files.write_text(path, lines.getvalue())
     else:
-        files.write_text(path, "".join(f"{format_json(record)}\n" for record in rows))
-
-
-def format_json(record: dict) -> str:
-    """A record as a line of JSON."""
-    return json.dumps(record, ensure_ascii=False)
+        files.write_text(path, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in rows))
 
 
 def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
@@ -131,22 +127,12 @@ def require_texts(texts: list[str]) -> list[str]:
     return texts
 
 
-def check_records(texts: list[str], args: argparse.Namespace) -> Path | None:
-    """The file of records to write. Raises ConfigError for a name or folder that is wrong."""
-    return check_output(args.out, ".csv", ".jsonl") if args.out else None
-
-
 def fill(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the most probable tokens of each [MASK]."""
     for text, masks in zip(texts, model.fill_mask(texts, args.top_k), strict=True):
         for number, fillings in enumerate(masks, 1):
             for rank, filling in enumerate(fillings, 1):
                 yield {"prompt": text, "mask": number, "rank": rank, **dataclasses.asdict(filling)}
-
-
-def check_embed(texts: list[str], args: argparse.Namespace) -> None:
-    """Raises ConfigError for a file that cannot be written."""
-    check_output(args.out, ".npy")
 
 
 def embed(model, texts: list[str], args) -> Iterator[dict]:
@@ -164,12 +150,11 @@ def read_prompts(args: argparse.Namespace) -> list[str]:
     return require_texts(args.texts or list(text_files.read_numbered_lines("--file", "").values()))
 
 
-def check_similar(texts: list[str], args: argparse.Namespace) -> Path | None:
-    """Reads the lines to search as `args.lines`; returns the file of records to write."""
+def check_similar(texts: list[str], args: argparse.Namespace) -> None:
+    """Reads the lines to search as `args.lines`."""
     errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
     errors.require(not args.word or args.pooling == "mean", "--pooling", args.pooling, "mean, over --word's pieces")
     args.lines = text_files.read_numbered_lines("--file", args.file)
-    return check_records(texts, args)
 
 
 def similar(model, texts: list[str], args) -> Iterator[dict]:
@@ -181,12 +166,12 @@ def similar(model, texts: list[str], args) -> Iterator[dict]:
         for text in texts:
             near = neighbors.find_neighbors(model, text, args.word, others, args.top_k, args.layer)
             errors.require(bool(near), "--file", args.file, "a text with a word that this model has entries for")
-            for rank, one in enumerate(near):
-                yield {"prompt": text, "rank": rank + 1, **one._asdict(), "line": number[one.line]}
+            for rank, one in enumerate(near, 1):
+                yield {"prompt": text, "rank": rank, **one._asdict(), "line": number[one.line]}
         return
     for text, near in zip(texts, model.similar(texts, others, args.top_k, args.layer, args.pooling), strict=True):
-        for rank, one in enumerate(near):
-            yield {"prompt": text, "rank": rank + 1, "cosine": one.cosine, "line": number[one.index], "text": one.text}
+        for rank, one in enumerate(near, 1):
+            yield {"prompt": text, "rank": rank, "cosine": one.cosine, "line": number[one.index], "text": one.text}
 
 
 def score(model, texts: list[str], args) -> Iterator[dict]:
@@ -230,10 +215,9 @@ def predict(model, texts: list[str], args) -> Iterator[dict]:
             yield {"label": one.label, "probability": one.probability, "text": word}
 
 
-def check_readability(texts: list[str], args: argparse.Namespace) -> Path | None:
-    """The file of records to write. Raises ConfigError without the package that counts syllables."""
+def check_readability(texts: list[str], args: argparse.Namespace) -> None:
+    """Raises ConfigError without the package that counts syllables."""
     extras.import_extra("pyphen", "evaluate", "mlm readability")
-    return check_records(texts, args)
 
 
 def readability(model, texts: list[str], args) -> Iterator[dict]:
@@ -244,19 +228,12 @@ def readability(model, texts: list[str], args) -> Iterator[dict]:
     found = [(one, passages.compute_reading_ease(one.text)) for one in measured]
     easy = sorted((ease for _, ease in found), reverse=True)
     for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].cloze_score), 1):
-        yield {
-            "rank": rank,
-            "cloze": one.cloze_score,
-            "exact": one.exact,
-            "words": one.words,
-            "flesch_rank": easy.index(ease) + 1,
-            "flesch": ease,
-            "text": one.text,
-        }
+        scores = {"rank": rank, "cloze": one.cloze_score, "exact": one.exact, "words": one.words}
+        yield scores | {"flesch_rank": easy.index(ease) + 1, "flesch": ease, "text": one.text}
 
 
 def check_attention(texts: list[str], args: argparse.Namespace) -> None:
-    """Raises ConfigError for a page that cannot be written."""
+    """Raises ConfigError for a page that cannot be made."""
     if args.out or not args.json:
         extras.import_extra("jinja2", "report", "mlm attention --out")
         errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
@@ -292,25 +269,20 @@ def read_starts(args: argparse.Namespace) -> list[str]:
 def generate(model, texts: list[str], args) -> Iterator[dict]:
     """Records of generated texts."""
     options = {flag.name: getattr(args, flag.name) for flag in (*BEAMS, *SAMPLING)}
-    yield from _number_texts(texts, model.generate(texts, **options))
+    return _number_texts(texts, model.generate(texts, **options))
 
 
 def translate(model, texts: list[str], args) -> Iterator[dict]:
     """Records of translations."""
     options = {flag.name: getattr(args, flag.name) for flag in BEAMS}
-    yield from _number_texts(texts, model.translate(texts, **options))
+    return _number_texts(texts, model.translate(texts, **options))
 
 
 def _number_texts(texts, found) -> Iterator[dict]:
     for prompt, generated in zip(texts, found, strict=True):
         for number, one in enumerate(generated, 1):
-            yield {
-                "prompt": prompt,
-                "number": number,
-                "log_prob": one.log_prob,
-                "tokens": one.num_tokens,
-                "text": one.text,
-            }
+            record = {"log_prob": one.log_prob, "tokens": one.num_tokens, "text": one.text}
+            yield {"prompt": prompt, "number": number} | record
 
 
 class ModelCommand(NamedTuple):
@@ -321,9 +293,9 @@ class ModelCommand(NamedTuple):
         example: a command line.
         flags: those beside MODEL, texts, --file, --out and --json.
         read_texts: args -> the texts.
-        check: (texts, args) -> the file of records to write; raises ConfigError for what is wrong whatever the model.
+        check: (texts, args); raises ConfigError for what is wrong whatever the model.
         file: what --file is for.
-        out: what --out writes; "": it has a folder to write in place of texts and --out.
+        out: what --out writes; RECORDS: its records; "": it has a folder to write in place of texts and --out.
         omitted: the records' names that its table does not show.
         is_text: whether its texts are printed in full, and alone.
     """
@@ -332,9 +304,9 @@ class ModelCommand(NamedTuple):
     example: str
     flags: tuple[Flag, ...] = ()
     read_texts: Callable[[argparse.Namespace], list[str]] = read_texts
-    check: Callable[[list[str], argparse.Namespace], Path | None] = check_records
+    check: Callable[[list[str], argparse.Namespace], Any] = lambda texts, args: None
     file: str = "texts, one a line"
-    out: str = "the records, .csv or .jsonl"
+    out: str = RECORDS
     omitted: tuple[str, ...] = ()
     is_text: bool = False
 
@@ -345,7 +317,7 @@ COMMANDS = {
         embed,
         "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pooling=mean",
         STATES,
-        check=check_embed,
+        check=lambda texts, args: check_output(args.out, ".npy"),
         out=".npy, a row a text",
     ),
     "similar": ModelCommand(
@@ -401,9 +373,14 @@ def make_parser(name: str) -> command.CommandParser:
     """The command's flags."""
     from mlm.cli import entry
 
-    chosen = COMMANDS[name]
-    description = entry.describe_command(name, chosen.example)
+    example = "mlm serve runs/a runs/b --file=texts.txt" if name == "serve" else COMMANDS[name].example
+    description = entry.describe_command(name, example)
     parser = command.CommandParser(prog=f"mlm {name}", epilog=EPILOG, description=description)
+    if name == "serve":
+        parser.add_argument("models", metavar="MODEL", nargs="+", help="models to show side by side")
+        command.add_flags(parser, *SERVE)
+        return parser
+    chosen = COMMANDS[name]
     parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
     if chosen.out:
         parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
@@ -416,9 +393,14 @@ def make_parser(name: str) -> command.CommandParser:
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    chosen, args = COMMANDS[words[0]], make_parser(words[0]).parse_words(words[1:])
+    args = make_parser(words[0]).parse_words(words[1:])
+    if words[0] == "serve":
+        serve(args)
+        return
+    chosen = COMMANDS[words[0]]
     texts = chosen.read_texts(args)
-    out = chosen.check(texts, args)
+    chosen.check(texts, args)
+    out = check_output(args.out, ".csv", ".jsonl") if chosen.out == RECORDS and args.out else None
     from mlm.inference import pretrained_io
 
     command.raise_on_interrupt()
@@ -428,8 +410,16 @@ def main(words: list[str]) -> None:
         found = [{"written": args.out, "records": len(found)}]
     if args.json:
         for row in found:
-            print(format_json(row))
+            print(json.dumps(row, ensure_ascii=False))
     elif chosen.is_text and not out:
         print("\n\n".join(row["text"] for row in found))
     else:
         print_table(found, omitted=chosen.omitted)
+
+
+def serve(args: argparse.Namespace) -> None:
+    """Serves the page until the process ends."""
+    from mlm.serve import app
+
+    texts = text_files.read_numbered_lines("--file", args.file) if args.file else {}
+    app.serve_models(args.models, texts, app.ServeOptions(args.host, args.port))

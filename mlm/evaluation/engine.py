@@ -1,13 +1,17 @@
-"""A run from its config to its last evaluation: what the command, `import mlm` and a sweep's worker call."""
+"""A run from its config to its last evaluation: what the commands, `import mlm` and a sweep's worker call."""
 
+import contextlib
 import signal
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from mlm.base import config, errors
+from mlm.base import config, errors, fields
 from mlm.data.rows import pack
 from mlm.evaluation import evaluation_tasks
-from mlm.training.run import loop
+from mlm.training.run import checkpoint, extension, loop, trained_run
+from mlm.training.run.directory import RunDirectory
 from mlm.training.run.preemption import RunStopped
-from mlm.training.step import parallel
+from mlm.training.step import program
 
 
 def check(cfg: config.Config) -> None:
@@ -16,25 +20,12 @@ def check(cfg: config.Config) -> None:
     evaluation_tasks.list_due_cases(cfg)
 
 
-def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
-    """Trains the model of a checked config, or continues its run, and runs the evaluations that the config names.
+def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
+    """Trains the model of a config that `check` has passed, or continues its run, and evaluates what the config names.
 
-    Args:
-        packed: the run's data, if it is loaded already.
-
-    Returns:
-        The run's result.
-
-    Raises:
-        ConfigError: the directory holds another run.
-        DivergenceError, RunStopped: as loop.train.
+    Returns the run's result; raises as loop.train.
     """
-    try:
-        result = loop.train(cfg, packed)
-    except errors.ConfigError as error:
-        if packed is None or parallel.is_multiprocess() or not loop.can_extend(cfg, packed):
-            raise
-        raise errors.ConfigError(f"{error}, or --extend_to={cfg.train.steps}, which extends the run there") from None
+    result = loop.train(cfg, packed)
     try:
         evaluation_tasks.finish_evaluations(cfg, packed)
     except KeyboardInterrupt:
@@ -42,3 +33,54 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
             f"{cfg.workdir} is trained; the same command runs the missing evaluations", signal.SIGINT
         ) from None
     return result
+
+
+def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
+    """Extends the run in config.workdir, done or not, to cfg's steps; returns the config with which it continues.
+
+    cfg: one that `check` has passed. Nothing changes if the run has as many steps already. Works in a single process
+    only. Raises ConfigError as `extension.extend_config` does, if there is no run, or if the longer run shares none of
+    its checkpoints.
+    """
+    directory = RunDirectory(cfg.workdir)
+    directory.require_identity()
+    cfg, data_identity = directory.pin_kernels(cfg), packed.manifest["inputs"]
+    with directory.lock():
+        saved = directory.require_identity()
+        extended = extension.extend_config(cfg, data_identity, saved)
+        if extended.train.steps > saved["config"]["train.steps"]:
+            built = program.build_program(extended, packed.dataset_info)
+            with contextlib.closing(checkpoint.open_manager(cfg.workdir)) as checkpoints:
+                checkpoint.check_extendable(checkpoints, extended, data_identity, built)
+            directory.write_extended_identity(extended, data_identity, saved)
+    return extended
+
+
+def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
+    """Whether config.workdir holds a run that differs from cfg's, but that `extend` would turn into it."""
+    with contextlib.suppress(errors.ConfigError):
+        if saved := RunDirectory(cfg.workdir).read_identity():
+            extension.extend_config(cfg, packed.manifest["inputs"], saved)
+            return any(fields.flatten(cfg)[name] != saved["config"][name] for name in extension.EXTENDABLE_FIELDS)
+    return False
+
+
+def evaluate_milestones(workdir: str, list_cases: Callable, overrides: Mapping[str, Any]) -> dict[int, dict]:
+    """Evaluates the milestones of a run; returns the contents of evaluations.json by step. Raises ConfigError for none.
+
+    Args:
+        list_cases: (run) -> its cases, which all milestones share.
+        overrides: as in trained_run.load.
+    """
+    RunDirectory(workdir).require_identity()
+    cases, by_step = None, {}
+    for step in checkpoint.list_milestones(workdir):
+        run = trained_run.load(workdir, overrides, step=step)
+        cases = list_cases(run) if cases is None else cases
+        by_step[step] = evaluation_tasks.evaluate(run, cases)
+    if not by_step:
+        raise errors.ConfigError(
+            f"run {workdir!r}, --milestones: it has none; train one with train.milestones=log:24, or evaluate without "
+            "--milestones"
+        )
+    return by_step

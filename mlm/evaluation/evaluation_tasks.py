@@ -1,7 +1,8 @@
 """Evaluations by name. To add one: write a module with an `evaluate` and add an entry to EVALUATIONS."""
 
+import argparse
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlm.base import config
@@ -12,6 +13,7 @@ from mlm.evaluation import (
     evaluations,
     few_shot,
     finetuned_tasks,
+    flags,
     grammar_probes,
     loss_decomposition,
     mask_rates,
@@ -24,6 +26,7 @@ from mlm.evaluation import (
     translation_scores,
 )
 from mlm.evaluation.evaluations import EvaluationCase, make_evaluation
+from mlm.training.run.trained_run import TrainedRun
 
 # The order is that of the cases of a run, of a table's columns and of the flags of mlm evaluate.
 EVALUATIONS = {
@@ -48,6 +51,13 @@ DEFAULT = "pseudo_likelihood"  # what mlm evaluate does without flags
 list_due_cases = functools.partial(evaluations.list_due_cases, EVALUATIONS)
 finish_evaluations = functools.partial(evaluations.finish_evaluations, EVALUATIONS)
 evaluate = functools.partial(evaluations.evaluate, EVALUATIONS)
+
+
+def read_flags(args: argparse.Namespace) -> Callable[[TrainedRun], list[EvaluationCase]]:
+    """Reads what the flags name; returns the function from a run to its cases. Raises ConfigError for what is wrong."""
+    asked = [EVALUATIONS[name] for name in flags.find_evaluations(args) or [DEFAULT]]
+    list_cases = [evaluation.read_flags(args) for evaluation in asked if evaluation.read_flags]
+    return lambda run: [case for function in list_cases for case in function(run)]
 
 
 def list_missing_cases(cfg: config.Config) -> list[EvaluationCase]:

@@ -179,14 +179,11 @@ def evaluate(evaluations: Mapping[str, Evaluation], run: TrainedRun, cases: Sequ
     pending = select_pending(contents, cases)
     units = sum(evaluations[case.task].count_units(run, case) for case in pending)
     bar = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.is_primary() and pending else None
-    last_shown = time.monotonic()
 
     def advance(name):
-        nonlocal last_shown
         if bar is not None:
             bar.advance(bar.step + 1)
-            if time.monotonic() - last_shown > PROGRESS_INTERVAL:
-                last_shown = time.monotonic()
+            if time.monotonic() - max(bar.last_shown, bar.start_time) > PROGRESS_INTERVAL:
                 bar.show(name)
 
     try:

@@ -17,7 +17,7 @@ from mlm.data.tasks import splits, task_specs, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_results, get_summary, group_results
 from mlm.report.table import format_count
-from mlm.training.run import divergence, finetuning_recipe, loop
+from mlm.training.run import finetuning_recipe, hooks, loop
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
@@ -100,8 +100,9 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         },
     )
     try:
+        loop.check(cfg)
         result = loop.train(cfg, packed)
-    except divergence.DivergenceError as error:
+    except hooks.DivergenceError as error:
         progress()
         return {"diverged": str(error), "run": name}
     evaluations.finish_evaluations({"predictions": evaluations.make_evaluation(predictions)}, cfg, packed)

@@ -49,7 +49,7 @@ PLATEAU_COLUMN = Column(
     "on the unigram's plateau",
     note="On the unigram's plateau: at this step, a tenth of the run's or the end of a longer warm-up, the training "
     "loss was not 0.1 nats below that of token frequencies. Another learning rate, warm-up or larger initial weights "
-    "may leave it sooner. Before a run's step 50 nothing is checked.",  # as mlm/training/run/plateau.py does
+    "may leave it sooner. Before a run's step 50 nothing is checked.",  # as PlateauWarning does
 )
 
 UNIGRAM_COLUMN = Column(

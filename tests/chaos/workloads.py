@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.cli import process_environment
+from mlm.cli import entry
 from tests.chaos import experiment
 
 LANGUAGE = {
@@ -80,7 +80,7 @@ def make_environment(folder: Path, compiled: Path) -> dict[str, str]:
     root = Path(__file__).parents[2]
     return (
         os.environ
-        | process_environment.compilation_cache_settings()
+        | entry.compilation_cache_settings()
         | {
             "JAX_COMPILATION_CACHE_DIR": str(compiled),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

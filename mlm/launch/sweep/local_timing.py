@@ -76,7 +76,7 @@ class LocalMachine:
             return expected, f"{expected:.2g} s from its FLOPs"
         start = time.monotonic()
         try:
-            measured = self.worker.call(time_step, (cfg, vocab_size, num_examples), PROGRAM_TIMEOUT)
+            measured = self.worker.call(time_step, cfg, vocab_size, num_examples, timeout=PROGRAM_TIMEOUT)
         except subprocess_worker.WorkerEnded as ended:
             self.close()
             self.worker = subprocess_worker.SubprocessWorker()
@@ -131,9 +131,8 @@ def measure_peak_flops(dtype: str) -> float:
     return 2 * size**3 / seconds
 
 
-def time_step(arguments: tuple[StaticConfig, int, int]) -> float:
-    """The median seconds of a step of random examples; arguments: a config, its vocabulary's size, their number."""
-    cfg, vocab_size, num_examples = arguments
+def time_step(cfg: StaticConfig, vocab_size: int, num_examples: int) -> float:
+    """The median seconds of a step of so many random examples."""
     accum_steps = cfg.train.grad_accum_steps if num_examples == cfg.train.batch_size else 1
     cfg = fields.override(cfg, {"train.batch_size": num_examples, "train.grad_accum_steps": accum_steps})
     about = pack.build_dataset_info(cfg, vocab_size)

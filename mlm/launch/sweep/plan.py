@@ -23,7 +23,7 @@ from mlm.launch.sweep import roofline, subprocess_worker, target_compiler
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
 from mlm.training.compilation import cost
-from mlm.training.run import masking_rate
+from mlm.training.run import loop
 from mlm.training.step import fsdp, parallel, program
 
 USABLE_MEMORY = 0.9  # share of a device's memory; the runtime and the collectives need the rest
@@ -57,9 +57,7 @@ STEP_VARIANTS = {  # by the column of their memory on each device
 }
 REMAT_WORK = 4 / 3  # a step's work at most, relative to one that does not compute the forward pass twice
 MAX_SIMULATED_DEVICES = 512
-MIN_STEP_SECONDS = (
-    1e-3  # an estimated step that is shorter does not keep a device busy: starting its kernels takes longer
-)
+MIN_STEP_SECONDS = 1e-3  # of a step that keeps a device busy: to start its kernels takes as long
 
 
 class PlanOptions(NamedTuple):
@@ -84,9 +82,9 @@ def find_vocab_size(cfg: config.Config) -> int:
 
 
 def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
-    """What `masking_rate.describe_shortfall` says of the points whose masks are of words; packs their text."""
+    """What `loop.describe_shortfall` says of the points whose masks are of words; packs their text."""
     word_configs = [cfg for cfg in configs if cfg.mask.unit != "token"]
-    return sorted({masking_rate.describe_shortfall(cfg, pack.load_dataset(cfg)) for cfg in word_configs} - {""})
+    return sorted({loop.describe_shortfall(cfg, pack.load_dataset(cfg)) for cfg in word_configs} - {""})
 
 
 def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Iterator[dict]:
@@ -114,17 +112,12 @@ def simulate_devices(num_devices: int):
     """cost.compile_step for so many devices, in a subprocess that simulates them on the CPU; it allocates no arrays."""
     with contextlib.closing(subprocess_worker.SubprocessWorker("cpu")) as worker:
         worker.call(set_device_count, num_devices)
-        yield functools.cache(lambda cfg, vocab_size: worker.call(compile_step, (cfg, vocab_size)))
+        yield functools.cache(lambda cfg, vocab_size: worker.call(cost.compile_step, cfg, vocab_size))
 
 
 def set_device_count(num_devices: int) -> None:
     """Splits this process's CPU, before its first use, into so many devices."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={num_devices}"
-
-
-def compile_step(arguments: tuple[StaticConfig, int]) -> cost.StepCost:
-    """`cost.compile_step` of one argument, for a subprocess."""
-    return cost.compile_step(*arguments)
 
 
 def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Iterator[str]:
@@ -158,20 +151,14 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
     num_small = 0
     for row in plan_points(points, options):
         num_small += (row.get("step_seconds") or MIN_STEP_SECONDS) < MIN_STEP_SECONDS
-        cells = row | {"hours": format_hours(row.get("hours"))}
+        hours = row.get("hours")
+        cells = row | {"hours": hours and ("< 1 minute" if hours < 1 / 60 else format(hours, ".3g"))}
         yield format_line([format_cell(cells.get(column.name), column.format) for column in columns])
     if num_small and not options.measure_step:
         yield (
             f"\n{num_small} of {len(points)} points would make a step in less than {MIN_STEP_SECONDS * 1e3:g} ms: they "
             "are too small to keep such a device busy, and take longer than the table says."
         )
-
-
-def format_hours(hours: float | None) -> str | None:
-    """The text of a duration; an estimate below a minute says no more than that."""
-    if not hours:
-        return None
-    return "< 1 minute" if hours < 1 / 60 else format(hours, ".3g")
 
 
 def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:

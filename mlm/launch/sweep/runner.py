@@ -82,28 +82,30 @@ class SweepRunner:
             CannotStart: workers do not start.
         """
         handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        self.display.start()
-        try:
-            for state in self.display.states.values():
-                if state.name == "damaged":
-                    self.display.print_line(state.error)
-            while self.signal is None and (self.waiting or any(member.assigned for member in self.workers)):
-                self.start_workers()
-                self.assign_points()
-                self.read_answers()
-                self.display.update({cfg.workdir for member in self.workers for cfg in member.assigned})
-        except BaseException:
-            self.stop(signal.SIGTERM, None)
-            raise
-        finally:
-            for member in self.workers:
-                member.pipe.close()
-            for member in self.workers:
-                member.process.join()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            self.display.update((), last=True)
-            self.display.stop()
+        with self.display:
+            try:
+                self.train()
+            except BaseException:
+                self.stop(signal.SIGTERM, None)
+                raise
+            finally:
+                for member in self.workers:
+                    member.pipe.close()
+                for member in self.workers:
+                    member.process.join()
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+
+    def train(self) -> None:
+        """Starts workers, gives them points and reads what they answer, until no point waits or is trained."""
+        for state in self.display.states.values():
+            if state.name == "damaged":
+                self.display.print_line(state.error)
+        while self.signal is None and (self.waiting or any(member.assigned for member in self.workers)):
+            self.start_workers()
+            self.assign_points()
+            self.read_answers()
+            self.display.update({cfg.workdir for member in self.workers for cfg in member.assigned})
 
     def stop(self, number, frame) -> None:
         """Handles a signal: stores its number and sends SIGTERM to all workers, which then save."""

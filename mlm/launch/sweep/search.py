@@ -31,16 +31,9 @@ LANGUAGE_SEED = 2**31  # added to data.language.seed
 SEARCH_FRACTION = 0.05  # of the train split
 # What is measured beside the held-out loss takes time, and no trial is chosen by it.
 UNUSED_FIELDS = (
-    "downstream",
-    "eval.mask_rates",
-    "eval.beams",
-    "eval.bleu_tokenizer",
-    "eval.context_range",
-    "eval.anisotropy",
-    "eval.baseline",
-    "eval.sts",
-    "train.eval_every",
-    "train.milestones",
+    *("downstream", "train.eval_every", "train.milestones"),
+    *("eval.mask_rates", "eval.beams", "eval.bleu_tokenizer", "eval.context_range"),
+    *("eval.anisotropy", "eval.baseline", "eval.sts"),
 )
 DIVERGED = "DivergenceError"
 

@@ -21,22 +21,15 @@ from mlm.base.storage import get_storage
 from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import Job, choose_table_options, parse_options
 from mlm.launch.cluster.registry import CLUSTERS
-from mlm.launch.sweep import code_snapshot, job_registry, sweep_points, sweep_state
+from mlm.launch.sweep import code_snapshot, jobs, sweep_points, sweep_state
 from mlm.training.run import resolution
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.step import program
 
 GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
 PATH_FIELDS = (
-    *GLOB_FIELDS,
-    "data.task_path",
-    "data.parallel_path",
-    "data.tfds_dir",
-    "tokenizer.path",
-    "init.run",
-    "init.hub",
-    "downstream.path",
-    "eval.sts",
+    *(*GLOB_FIELDS, "data.task_path", "data.parallel_path", "data.tfds_dir", "tokenizer.path"),
+    *("init.run", "init.hub", "downstream.path", "eval.sts"),
 )
 BUCKET_SECONDS = 8  # that a dry run waits for a bucket
 
@@ -114,16 +107,9 @@ def make_train_command(cfg, base_config, config_paths: Sequence[str], options: S
     changes = {name: value for name, value in fields.flatten(cfg).items() if value != base_fields[name]}
     expected = f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express"
     errors.require(resolution.resolve(base_config, changes) == cfg, "--hosts", count_hosts(options), expected)
-    return (
-        sys.executable,
-        "-m",
-        "mlm",
-        "train",
-        *(f"--config={path}" for path in config_paths),
-        "--distributed",
-        *make_expectation_flags(options),
-        *(format_config_flag(name, value) for name, value in changes.items()),
-    )
+    flags = [*(f"--config={path}" for path in config_paths), "--distributed", *make_expectation_flags(options)]
+    flags += [format_config_flag(name, value) for name, value in changes.items()]
+    return (sys.executable, "-m", "mlm", "train", *flags)
 
 
 def count_hosts(options: SubmitOptions) -> int:
@@ -162,7 +148,7 @@ def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
             print(f"\n==> {job.folder / cluster.FILE} <==\n{cluster.render_script(job)}", end="")
         return
     cluster.check_tools()
-    with job_registry.lock_registry(sweep.root):
+    with jobs.lock_registry(sweep.root):
         for job, points in make_jobs(sweep, snapshot, options):
             code_snapshot.write_snapshot(snapshot)
             submit_job(sweep.root, job, points, options.cluster)
@@ -175,9 +161,9 @@ def strip_argument(path: str) -> str:
 
 def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
     """The jobs to submit now, each with the names of the points' folders of each of its commands."""
-    cluster, submitted = CLUSTERS[options.cluster], job_registry.read_jobs(sweep.root)
-    states = job_registry.query_states(submitted)
-    places = job_registry.find_places(submitted, states)
+    cluster, submitted = CLUSTERS[options.cluster], jobs.read_jobs(sweep.root)
+    states = jobs.query_states(submitted)
+    places = jobs.find_places(submitted, states)
     remaining, summary = select_unsubmitted(sweep.configs, places, not options.dry_run or is_reachable(sweep.root))
     print(f"{len(sweep.configs)} points: {summary}", flush=True)
     live_jobs = [job for job in submitted if states.get(job.file)]
@@ -230,11 +216,11 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         # Earlier table jobs too: two at once would write the same files.
         after=(*([train_job.folder / cluster.FILE] if remaining else []), *(Path(job.file) for job in earlier)),
     )
-    jobs = [(train_job, points)] if remaining else []
-    jobs.append((table_job, ((),)))
-    for job, _ in jobs:
+    planned = [(train_job, points)] if remaining else []
+    planned.append((table_job, ((),)))
+    for job, _ in planned:
         cluster.check_job(job)
-    return jobs
+    return planned
 
 
 def is_reachable(root: Path) -> bool:
@@ -280,16 +266,14 @@ def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_nam
     job.folder.mkdir(parents=True, exist_ok=True)
     path = job.folder / cluster.FILE
     files.write_text(path, cluster.render_script(job))
-    submitted = job_registry.read_jobs(root)
-    record = job_registry.SubmittedJob(
-        str(path), cluster_name, points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    )
-    job_registry.write_jobs(root, [*submitted, record])
+    submitted = jobs.read_jobs(root)
+    record = jobs.SubmittedJob(str(path), cluster_name, points, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    jobs.write_jobs(root, [*submitted, record])
     for name in (name for names in points for name in names):
         with contextlib.suppress(OSError):  # an earlier failure; the point is tried again
             RunDirectory(root / name).error.unlink()
     cluster_job = cluster.submit_job(job, path)
-    job_registry.write_jobs(root, [*submitted, record._replace(cluster_job=cluster_job)])
+    jobs.write_jobs(root, [*submitted, record._replace(cluster_job=cluster_job)])
     content = f"{sum(map(len, points))} points in {len(job.commands)} commands, at most {job.max_running} at a time"
     content = content if any(points) else "after them the table and the report"
     print(f"{cluster_job}: {content}; output: {job.folder}", flush=True)

@@ -45,10 +45,10 @@ class SubprocessWorker:
             self.process.start()
         worker_end.close()
 
-    def call(self, function: Callable, argument, timeout: float | None = None):
-        """function(argument). Raises ConfigError as it does; WorkerEnded for any other end, or after `timeout` s."""
+    def call(self, function: Callable, *arguments, timeout: float | None = None):
+        """function(*arguments). Raises ConfigError as it does; WorkerEnded for any other end, or after `timeout` s."""
         try:
-            self.pipe.send((function, argument))
+            self.pipe.send((function, arguments))
             if timeout is not None and not self.pipe.poll(timeout):
                 raise WorkerEnded(f"it took longer than {timeout:.0f} s")
             result, error = self.pipe.recv()
@@ -80,9 +80,9 @@ def _serve_calls(pipe, platform):
         jax.config.update("jax_platforms", platform)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has closed its end
         while True:
-            function, argument = pipe.recv()
+            function, arguments = pipe.recv()
             try:
-                pipe.send((function(argument), None))
+                pipe.send((function(*arguments), None))
             except ConfigError as error:
                 pipe.send((None, error))
             except Exception as error:

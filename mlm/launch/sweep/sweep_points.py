@@ -28,7 +28,6 @@ def resolve_points(
             unread = resolved.dropped
             unread_by_all = {field: unread[field] for field in unread_by_all if field in unread}
             configs[name] = resolved.config
-            resolution.check(configs[name])
         except ConfigError as error:
             raise ConfigError(f"point {name}: {error}") from None
     for field, reason in unread_by_all.items():

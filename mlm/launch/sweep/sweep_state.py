@@ -185,13 +185,13 @@ class SweepDisplay:
         console = Console()
         self.live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
-    def start(self) -> None:
-        """Shows the table from here on, on a terminal."""
+    def __enter__(self):
         if self.live:
             self.live.start()
+        return self
 
-    def stop(self) -> None:
-        """Leaves the terminal with what it shows last."""
+    def __exit__(self, *failure):
+        self.update((), last=True)
         if self.live:
             self.live.stop()
 

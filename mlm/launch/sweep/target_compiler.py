@@ -97,7 +97,7 @@ def open_compiler(target: Target) -> Iterator[Callable[[StaticConfig, int], cost
         if not workers:
             workers.append(subprocess_worker.SubprocessWorker("cpu"))
         try:
-            return workers[0].call(compile_step, (target, cfg, vocab_size))
+            return workers[0].call(compile_step, target, cfg, vocab_size)
         except subprocess_worker.WorkerEnded:
             workers.pop().close()
             raise
@@ -109,9 +109,8 @@ def open_compiler(target: Target) -> Iterator[Callable[[StaticConfig, int], cost
             worker.close()
 
 
-def compile_step(arguments: tuple[Target, StaticConfig, int]) -> cost.StepCost:
+def compile_step(target: Target, cfg: StaticConfig, vocab_size: int) -> cost.StepCost:
     """The cost of a step for a target's devices, in the subprocess, or as an earlier plan found it."""
-    target, cfg, vocab_size = arguments
     os.environ.update(TPU_ENVIRONMENT)  # before the first call loads libtpu
     import jax
 

@@ -58,14 +58,15 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
 
     If they cannot be trained together, for lack of memory or because of one of them, each is trained on its own.
     """
+    from mlm.data.rows import pack
     from mlm.evaluation import engine, evaluation_tasks
-    from mlm.training.run import divergence, vmapped_runs
+    from mlm.training.run import hooks, vmapped_runs
     from mlm.training.run.preemption import RunStopped
 
     if len(points) > 1:
         try:
             outcomes = {
-                workdir: describe_error(outcome) if isinstance(outcome, divergence.DivergenceError) else ""
+                workdir: describe_error(outcome) if isinstance(outcome, hooks.DivergenceError) else ""
                 for workdir, outcome in vmapped_runs.train(points).items()
             }
             for cfg in points:
@@ -79,7 +80,7 @@ def train_points(points: Sequence[config.Config]) -> dict[str, str]:
     outcomes = {}
     for cfg in points:
         try:
-            engine.train(cfg)
+            engine.train(cfg, pack.load_dataset(cfg))
             outcomes[cfg.workdir] = ""
         except RunStopped:
             raise

@@ -18,7 +18,7 @@ from mlm.base import buckets, config, errors, fields, files, types
 from mlm.base.storage import get_storage
 from mlm.training.run import extension
 from mlm.training.run.directory import RunDirectory
-from mlm.training.run.hook import Hook
+from mlm.training.run.hooks import Hook
 from mlm.training.step import parallel
 from mlm.training.step.program import Program, make_train_hparams
 
@@ -175,14 +175,7 @@ def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, sna
 class Checkpoint(Hook):
     """The hook that saves checkpoints, and one where the run stops; get_run_totals: what it saves beside the state."""
 
-    def __init__(
-        self,
-        cfg: config.Config,
-        data: dict,
-        program: Program,
-        checkpoints: ocp.CheckpointManager,
-        get_run_totals: Callable,
-    ):
+    def __init__(self, cfg: config.Config, data: dict, program: Program, checkpoints, get_run_totals: Callable):
         self.cfg, self.data, self.program, self.checkpoints = cfg, data, program, checkpoints
         self.get_run_totals = get_run_totals
 

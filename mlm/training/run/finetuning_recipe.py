@@ -89,9 +89,7 @@ def plan_config(cfg: config.Config, trial: Trial) -> config.Config:
     inherited = inheritance.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
     overrides = fields.Layer("config.downstream", make_overrides(cfg, trial))
     layers = [fields.Layer(cfg.workdir, inherited), make_recipe(inherited, trial.task), overrides]
-    resolved = resolution.merge_layers(layers).config
-    resolution.check(resolved)
-    return resolved
+    return resolution.merge_layers(layers).config
 
 
 def check(cfg: config.Config) -> None:
@@ -145,10 +143,7 @@ def prepare_finetuning(
         source_cfg = fields.override(source_cfg, layer.values)
     inherited = inheritance.read_source_fields(run, source_cfg, from_scratch=from_scratch)
     layers = [*base, fields.Layer(run, inherited), workdir, make_recipe(inherited, task), *overrides]
-    cfg = resolution.merge_layers(layers).config
-    if not from_scratch:
-        inheritance.check_inherited_fields(cfg, inherited)
-    resolution.check(cfg)
+    cfg = resolution.merge_layers(layers, {} if from_scratch else inherited).config
     files.check_folder("config.workdir", cfg.workdir, schemes=CHECKPOINT_SCHEMES)
     packed = pack.load_dataset(cfg)
     if "train.steps" not in changes:

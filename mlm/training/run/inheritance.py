@@ -13,19 +13,11 @@ from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
 SOURCES = ("init.run", "init.hub")
 # Fields of a model that may differ from its source's: no parameter depends on them.
-FREE_FIELDS = tuple(
-    f"model.{name}"
-    for name in (
-        *("dropout", "attention_dropout", "init_std", "depth_scaled_init", "chrono_init"),
-        *(
-            "rope_theta",
-            "local_rope_theta",
-            "local_window",
-            "global_every",
-            "global_layers",
-        ),  # ModernBERT raises thetas
-        *("dtype", "scan_unroll", "rnn_unroll", "remat", "remat_policy"),
-    )
+FREE_FIELDS = (
+    *("model.dropout", "model.attention_dropout", "model.init_std", "model.depth_scaled_init", "model.chrono_init"),
+    *("model.rope_theta", "model.local_rope_theta"),  # ModernBERT raises them
+    *("model.local_window", "model.global_every", "model.global_layers"),
+    *("model.dtype", "model.scan_unroll", "model.rnn_unroll", "model.remat", "model.remat_policy"),
 )
 # The values of model.directionality that share their parameters, by family.
 SHARED_DIRECTIONALITIES = {"transformer": ("bidirectional", "causal", "mixed"), "rnn": ("bidirectional", "mixed")}

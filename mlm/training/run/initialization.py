@@ -24,9 +24,8 @@ def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tok
         return state
     run = trained_run.load(cfg.init.run, {}, exclusive=not RunDirectory(cfg.init.run).result.exists())
     is_same = cfg.init.run_sha256 in ("", run.digest)
-    errors.require_field(
-        cfg, "init.run_sha256", is_same, f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}"
-    )
+    expected = f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}"
+    errors.require_field(cfg, "init.run_sha256", is_same, expected)
     params = run.program.partitioner.get_state(run.state).params["model"]
     return _replace_model_params(cfg, state, params, run.cfg, run.tokenizer.model == tokenizer.model)
 
@@ -34,9 +33,8 @@ def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tok
 def _init_from_hub(cfg, state, tokenizer):
     folder = pretrained_folder.find_folder(cfg.init.hub)
     digest = pretrained_folder.compute_digest(folder)
-    errors.require_field(
-        cfg, "init.hub_sha256", cfg.init.hub_sha256 in ("", digest), f"what is in {cfg.init.hub}, {digest}"
-    )
+    is_same = cfg.init.hub_sha256 in ("", digest)
+    errors.require_field(cfg, "init.hub_sha256", is_same, f"what is in {cfg.init.hub}, {digest}")
     source = pretrained_folder.read_folder(folder)
     model, parts = source.params["model"], ["its encoder"]
     if not source.has_lm_head:

@@ -16,7 +16,7 @@ from mlm.base.estimates import SCORE_FUNCTIONS, Score
 from mlm.training.compilation import cost
 from mlm.training.run import trackers
 from mlm.training.run.directory import RunDirectory
-from mlm.training.run.hook import Hook
+from mlm.training.run.hooks import Hook
 from mlm.training.run.progress import Progress
 from mlm.training.step import parallel
 from mlm.training.validation.split_scores import name_sums

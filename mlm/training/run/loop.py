@@ -1,26 +1,36 @@
-"""One run from its config to its result: the training loop."""
+"""One run from its config to its result: it is opened, makes its steps, with its hooks beside them, and is finished."""
 
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mlm.base import config, errors, fields, files, types
-from mlm.data.rows import pack
+import jax
+import numpy as np
+
+from mlm import models
+from mlm.base import config, fields, files, types
+from mlm.base.recipe_constants import MIN_REALISED_RATE
+from mlm.data.rows import loader, pack
 from mlm.data.text import corpus
+from mlm.models import lm
+from mlm.objectives import masking, masking_units
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, resolution, trackers
+from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, initialization, milestones, trackers
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
-from mlm.training.run.divergence import DivergenceError
+from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Profile
+from mlm.training.run.log import Log, ModelFlops
 from mlm.training.run.preemption import Preemption, RunStopped
-from mlm.training.run.training_run import TrainingRun, open_run
-from mlm.training.step import parallel
+from mlm.training.run.trackers import RunStatus
+from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
+from mlm.training.validation import references, split_scores
+
+RATE_EXAMPLES = 512  # of the train split, over which the masking rate is known before the run
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for a config that cannot be run on these devices or in its workdir; compiles nothing."""
-    resolution.check(cfg)
+    """Raises ConfigError for a resolved config that cannot be run here or in its workdir; compiles nothing."""
     finetuning_recipe.check(cfg)
     parallel.check(cfg)
     trackers.check_installed(cfg)
@@ -34,15 +44,18 @@ def check(cfg: config.Config) -> None:
 def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
     """Trains the run of a resolved config to its end, from its newest checkpoint if it has one; returns its result.
 
-    Of successive runs that differ in traced values alone, only the first compiles (step/program.py). packed: the run's
-    data, if it is loaded already.
+    Of successive runs that differ in traced values alone, only the first compiles (step/program.py).
+
+    Args:
+        packed: the data, of a config that `check` has passed; None: it is checked and its data loaded here.
 
     Raises:
-        ConfigError: the config cannot be run.
+        ConfigError: the config cannot be run, or the directory holds another run.
         RunStopped: after SIGTERM or SIGINT.
         DivergenceError: the loss is not finite.
     """
-    check(cfg)
+    if packed is None:
+        check(cfg)
     directory = RunDirectory(cfg.workdir)
     cfg = directory.pin_kernels(cfg)
     packed = packed or pack.load_dataset(cfg)
@@ -60,37 +73,187 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
     return outcome
 
 
-def extend_run(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
-    """Extends the run in config.workdir, done or not, to cfg's steps; returns the config with which it continues.
-
-    Nothing changes if it has as many steps already. Works in a single process only. Raises ConfigError as
-    `extension.extend_config` does, if there is no run, or if the longer run shares none of its checkpoints.
-    """
-    directory = RunDirectory(cfg.workdir)
-    directory.require_identity()
-    cfg, data_identity = directory.pin_kernels(cfg), packed.manifest["inputs"]
-    with directory.lock():
-        saved = directory.require_identity()
-        extended = extension.extend_config(cfg, data_identity, saved)
-        if extended.train.steps > saved["config"]["train.steps"]:
-            check(extended)
-            program = programs.build_program(extended, packed.dataset_info)
-            with contextlib.closing(checkpoint.open_manager(cfg.workdir)) as checkpoints:
-                checkpoint.check_extendable(checkpoints, extended, data_identity, program)
-            directory.write_extended_identity(extended, data_identity, saved)
-    return extended
+@contextlib.contextmanager
+def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
+    """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
+    program = programs.build_program(cfg, packed.dataset_info)
+    with (
+        contextlib.closing(checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg))) as checkpoints,
+        contextlib.ExitStack() as stack,
+    ):
+        managers = [checkpoints]
+        if cfg.train.milestones or checkpoint.list_milestones(cfg.workdir):
+            managers.append(stack.enter_context(contextlib.closing(checkpoint.open_milestones(cfg.workdir))))
+        migrate_extended(cfg, managers)
+        saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
+        if saved.state.step == 0:
+            saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
+        with contextlib.closing(TrainingRun(cfg, packed, program, managers, saved, cut)) as run:
+            yield run, saved.state
 
 
-def can_extend(cfg: config.Config, packed: pack.PackedDataset) -> bool:
-    """Whether config.workdir holds a run that differs from cfg's, but that `extend_run` would turn into it."""
-    try:
-        saved = RunDirectory(cfg.workdir).read_identity()
-        if saved is None:
-            return False
-        extension.extend_config(cfg, packed.manifest["inputs"], saved)
-    except errors.ConfigError:
-        return False
-    return any(fields.flatten(cfg)[name] != saved["config"][name] for name in extension.EXTENDABLE_FIELDS)
+def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
+    """Archives the results, and deletes the checkpoints and milestones, that an extended run does not share."""
+    directory, saved = RunDirectory(cfg.workdir), None
+    with files.recover_damaged():
+        saved = directory.read_identity()
+    if "original" in (saved or {}):
+        if parallel.is_primary():
+            directory.archive_results(cfg)
+        for manager in managers:
+            for step in checkpoint.find_superseded(manager, cfg):
+                manager.delete(step)
+
+
+class Evaluate(Hook):
+    """Evaluates every `train.eval_every` steps and after the last one, beside the references of the data."""
+
+    def __init__(self, cfg: config.Config, program: programs.Program, packed: pack.PackedDataset, log: Log):
+        self.cfg, self.program, self.packed, self.log = cfg, program, packed, log
+        self.references = references.compute_references(cfg, program, packed)
+        self.scores = (*program.objective.scores, *self.references.scores)
+        self.newest: dict[int, tuple[split_scores.Columns, dict]] = {}  # the newest evaluation, by its step
+
+    def is_due(self, step: int) -> bool:
+        """Whether an evaluation follows a step."""
+        train = self.cfg.train
+        return step == train.steps or bool(train.eval_every and step % train.eval_every == 0)
+
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
+        """Evaluates the state, if that is due, and logs the scores."""
+        if due:
+            columns = self.references.add_columns(
+                split_scores.evaluate_split(self.cfg, self.program, state, self.packed)
+            )
+            self.newest = {step: (columns, split_scores.summarize(columns, self.scores))}
+            self.log.write_evaluation(step, self.newest[step][1], self.scores)
+
+    def get_final(self, state) -> tuple[split_scores.Columns, dict]:
+        """The columns and scores after the last step; evaluates the state if that result was lost."""
+        steps = self.cfg.train.steps
+        if steps not in self.newest:
+            self.on_pause(steps, state, True, False)
+        return self.newest[steps]
+
+
+class TrainingRun:
+    """A run without its steps: its batches, and its hooks in the order in which they run."""
+
+    def __init__(
+        self, cfg, packed: pack.PackedDataset, program: programs.Program, managers: Sequence, saved, cut: bool
+    ):
+        self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, managers[0]
+        self.start_step = int(saved.state.step)
+        self.data_identity = packed.manifest["inputs"]
+        if parallel.is_primary():
+            RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
+        self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
+        self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops)
+        self.write_notes()
+        self.evaluate = Evaluate(cfg, program, packed, self.log)
+        write = self.log.write_message
+        # Evaluations and milestones precede the checkpoint, so that a run continued from that lacks none.
+        self.hooks = [
+            DivergenceCheck(cfg, self.checkpoints),
+            self.log,
+            PlateauWarning(cfg, program.objective, packed.dataset_info, write, saved.totals),
+            *([Profile(cfg, write)] if cfg.train.profile else []),
+            self.evaluate,
+            *self.make_milestone_hooks(managers),
+            checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, self.get_totals),
+        ]
+        self.batches = loader.iterate_train_batches(
+            packed.train,
+            seed=cfg.seed,
+            batch_size=cfg.train.batch_size,
+            start_step=self.start_step,
+            cut=cut
+            and cfg.model.directionality != "two_stack",  # its right stack reads padding first: masks depend on it
+            grouped=cfg.train.group_by_length,
+            **parallel.get_process_position(),
+        )
+        self.get_pending: Callable | None = None  # waits for the metrics of the step before
+
+    def get_abstract_params(self):
+        """The shapes of the run's parameters."""
+        return self.program.init_state.eval_shape(programs.make_train_hparams(self.cfg)).params
+
+    def write_notes(self) -> None:
+        """Says what a person may not expect: fewer masks, plain attention, matrices that each device holds whole."""
+        notes = [describe_shortfall(self.cfg, self.packed), models.explain_plain_attention(self.cfg)]
+        mode = self.cfg.parallel.mode
+        if parallel.MODES[mode].shards_params:
+            names = self.program.partitioner.list_whole_matrices(self.get_abstract_params())
+            note = f"config.parallel.mode = {mode}: each device holds all of {', '.join(names)}, of which the number "
+            notes += [f"{note}of devices divides no axis"] if names else []
+        for note in filter(None, notes):
+            self.log.write_message(note)
+
+    def make_milestone_hooks(self, managers: Sequence) -> list[checkpoint.MilestoneCheckpoint]:
+        """The hook that keeps milestones, if the config has any; says how many there will be, and how large."""
+        cfg, program = self.cfg, self.program
+        if not cfg.train.milestones:
+            return []
+        steps = milestones.list_steps(cfg, self.packed)
+        params = jax.tree.leaves(self.get_abstract_params())
+        megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
+        places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
+        size = f"{megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
+        self.log.write_message(f"{len(steps)} milestones{places}: {size}")
+        return [checkpoint.MilestoneCheckpoint(steps, cfg, self.data_identity, program, managers[1], self.get_totals)]
+
+    def get_totals(self) -> dict[str, Any]:
+        """What the hooks keep, as a checkpoint saves it."""
+        return {name: value for hook in self.hooks for name, value in hook.get_totals().items()}
+
+    def finish(self, state) -> dict:
+        """Writes the result of the finished run, and returns it."""
+        cfg, vocab_size = self.cfg, self.packed.dataset_info.vocab_size
+        columns, scores = self.evaluate.get_final(state)
+        flops = self.model_flops.step_flops
+        params = cost.make_abstract_state(programs.make_static_config(cfg), vocab_size).params["model"]
+        result = {
+            "fingerprint": fields.fingerprint(cfg),
+            **fields.build_identity(cfg, self.data_identity),
+            "steps": cfg.train.steps,
+            "vocab_size": vocab_size,
+            **lm.count_parameters(params),
+            "flops": flops and flops * cfg.train.steps,
+            "evaluation": scores,
+            "scores": [score._asdict() for score in self.evaluate.scores],
+            **{name: value for hook in self.hooks for name, value in hook.summarize().items()},
+        }
+        self.checkpoints.wait_until_finished()
+        if parallel.is_primary():
+            RunDirectory(cfg.workdir).write_result(result, columns)
+        self.log.status = RunStatus.FINISHED
+        return result
+
+    def close(self) -> None:
+        """Closes the hooks."""
+        for hook in self.hooks:
+            hook.close()
+
+
+def describe_shortfall(cfg: config.Config, packed: pack.PackedDataset) -> str:
+    """What to say where masks of words have less than MIN_REALISED_RATE of the tokens asked for; else ""."""
+    unit = masking_units.build_unit(programs.make_static_config(cfg), packed.dataset_info)
+    if unit is None:
+        return ""
+    ids_BxL = np.asarray(packed.train["ids"][:RATE_EXAMPLES], np.int32)
+    num_slots = masking.count_slots(cfg.mask.max_rate, ids_BxL.shape[1], unit)
+    settings = {"num_slots": num_slots, "cdf_V": np.ones(1), "mask_unk": cfg.mask.mask_unk, "unit": unit}
+    sample_masks = functools.partial(masking.sample_masks, **settings)
+    key_B = update.make_example_keys(np.uint32(cfg.seed), 0, np.arange(len(ids_BxL)))
+    masked, _ = jax.jit(sample_masks)(key_B, ids_BxL, programs.make_train_hparams(cfg))
+    rate = float(masked.num_corrupted_B.sum() / max(1, masked.num_eligible_B.sum()))
+    if rate >= MIN_REALISED_RATE * cfg.mask.rate:
+        return ""
+    return (
+        f"config.mask.unit = {cfg.mask.unit}: masks have {rate:.3f} of the tokens, not config.mask.rate = "
+        f"{cfg.mask.rate:g}, since words have too many. In a script without spaces a text is one word: a segmenter can "
+        "put data.word_separator between words; else a larger vocabulary, or mask.unit=token, reaches the rate"
+    )
 
 
 class SingleRun:
@@ -142,7 +305,7 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Any) -> dict[str, dict | Di
                     outcomes[runs[m].cfg.workdir] = diverged
             if stop and step < num_steps:
                 for run in runs:
-                    run.log.status = trackers.RunStatus.STOPPED
+                    run.log.status = RunStatus.STOPPED
                 saved = f"saved in {runs[0].cfg.workdir}" if len(runs) == 1 else f"{len(runs)} runs saved"
                 raise RunStopped(
                     f"stopped at step {step:,} of {num_steps:,}, {saved}; the same command continues", preemption.signal

@@ -11,7 +11,7 @@ from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus
-from mlm.training.run import default_recipe, downstream, inheritance, milestones, profile, trackers
+from mlm.training.run import default_recipe, downstream, hooks, inheritance, milestones, trackers
 from mlm.training.step import optim, parallel, trainable
 from mlm.training.validation import ngrams
 
@@ -63,32 +63,33 @@ def make_layers(cfg: Config, *overrides: Mapping[str, Any]) -> list[fields.Layer
 
 
 def resolve_layers(layers: Sequence[fields.Layer], num_base: int = 1, *, drop_unread: bool = False) -> ResolvedConfig:
-    """The way from what a user sets to the config of a run: `merge_layers`, with what init.run or init.hub hands down.
+    """The way from what a user sets to the checked config of a run: `merge_layers`, with what its source hands down.
 
     Inherited fields lie above the first num_base layers. drop_unread: leave out what the last layer sets and nothing
     reads, in place of an error.
 
     Raises:
-        ConfigError: what the run starts from cannot be read, a layer changes its model, or sets what nothing reads.
+        ConfigError: what the run starts from cannot be read, or as `merge_layers` does.
     """
     inherited_fields = inheritance.inherit_fields(Config(), *(layer.values for layer in layers))
     names = (name for name in inheritance.SOURCES if inherited_fields.get(name))
     origin = next((f"{name} = {inherited_fields[name]!r}" for name in names), "")
     inherited = [fields.Layer(origin, inherited_fields)] if inherited_fields else []
-    resolved = merge_layers([*layers[:num_base], *inherited, *layers[num_base:]], drop_unread=drop_unread)
-    inheritance.check_inherited_fields(resolved.config, inherited_fields)
-    return resolved
+    return merge_layers([*layers[:num_base], *inherited, *layers[num_base:]], inherited_fields, drop_unread=drop_unread)
 
 
-def merge_layers(layers: Sequence[fields.Layer], *, drop_unread: bool = False) -> ResolvedConfig:
-    """Puts layers on the defaults, and fills in the fields that follow from others; reads no other run.
+def merge_layers(
+    layers: Sequence[fields.Layer], inherited_fields: Mapping[str, Any] | None = None, *, drop_unread: bool = False
+) -> ResolvedConfig:
+    """Puts layers on the defaults, fills in the fields that follow from others, and checks all; reads no other run.
 
     A field that a layer sets and the run reads keeps its value, unless that value is one that stands for what follows
     from other fields, such as model.width = 0. A field that was set below another layer may lose its reader by it:
     `--config.data.path` over a recipe for the built-in language. It then returns to its default.
 
     Raises:
-        ConfigError: a field is set that nothing reads at the layer that set it.
+        ConfigError: a field is set that nothing reads at the layer that set it, a value is one that no run could use,
+            or the model is not that of inherited_fields.
     """
     levels, names, origins = [Config()], [frozenset[str]()], dict.fromkeys(fields.DEFAULT, "default")
     for layer in layers:
@@ -98,7 +99,7 @@ def merge_layers(layers: Sequence[fields.Layer], *, drop_unread: bool = False) -
     unread = find_unread_settings(levels[-1], names[-1])
     if drop_unread and (dropped := {name: why for name, why in unread.items() if name in layers[-1].values}):
         read = {name: value for name, value in layers[-1].values.items() if name not in dropped}
-        resolved = merge_layers([*layers[:-1], fields.Layer(layers[-1].origin, read)])
+        resolved = merge_layers([*layers[:-1], fields.Layer(layers[-1].origin, read)], inherited_fields)
         return dataclasses.replace(resolved, dropped=dropped)
     defaults = {}
     for name, why in unread.items():
@@ -116,6 +117,8 @@ def merge_layers(layers: Sequence[fields.Layer], *, drop_unread: bool = False) -
         if flat[row.field] != settings[row.field]:
             causes = [name for name in row.depends_on if flat[name]] or row.depends_on
             origins[row.field] = ", ".join(f"{name} = {flat[name]!r}" for name in causes)
+    inheritance.check_inherited_fields(cfg, inherited_fields or {})
+    check(cfg)
     return ResolvedConfig(cfg, origins)
 
 
@@ -172,15 +175,12 @@ def _check_resolved(cfg):
     downstream.check(cfg)
     errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(parallel.MODES))
     milestones.check(cfg)
-    profile.check(cfg)
+    hooks.check_profile(cfg)
     batch_warmup.check(cfg.train)
     trackers.check(cfg)
-    errors.require(
-        cfg.train.batch_size % cfg.train.grad_accum_steps == 0,
-        "config.train.grad_accum_steps",
-        cfg.train.grad_accum_steps,
-        f"a divisor of config.train.batch_size = {cfg.train.batch_size}",
-    )
+    is_divisor = cfg.train.batch_size % cfg.train.grad_accum_steps == 0
+    expected = f"a divisor of config.train.batch_size = {cfg.train.batch_size}"
+    errors.require_field(cfg, "train.grad_accum_steps", is_divisor, expected)
     ngrams.check(cfg)
 
 
@@ -188,23 +188,10 @@ def _check_source(cfg):
     """Examples have a source exactly where the model reads one; the corpus has it, or the objective makes it."""
     has_source, makes_source = cfg.data.corpus == "parallel", objectives.makes_source(cfg)
     reads_source = models.reads_source(cfg)
-    errors.require(
-        not (has_source and makes_source),
-        "config.objective",
-        cfg.objective,
-        "one that makes no source, since the examples of config.data.corpus = parallel have one",
-    )
+    expected = "one that makes no source, since the examples of config.data.corpus = parallel have one"
+    errors.require_field(cfg, "objective", not (has_source and makes_source), expected)
     why = "config.data.corpus is parallel" if has_source else f"config.objective is {cfg.objective}"
-    errors.require(
-        reads_source or not (has_source or makes_source),
-        "config.model.family",
-        cfg.model.family,
-        f"one that reads a source, such as encoder_decoder, since {why}",
-    )
-    errors.require(
-        has_source or makes_source or not reads_source,
-        "config.model.family",
-        cfg.model.family,
-        "one that reads no source; examples have one if config.data.corpus is parallel, or "
-        "config.objective is denoising",
-    )
+    expected = f"one that reads a source, such as encoder_decoder, since {why}"
+    if reads_source:
+        expected = "one that reads no source, unless config.data.corpus is parallel or config.objective is denoising"
+    errors.require_field(cfg, "model.family", reads_source == (has_source or makes_source), expected)

@@ -65,9 +65,8 @@ def load(
     """
     result_fields = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():
-        errors.require(
-            name not in result_fields, f"config.{name}", value, "what the run was trained with; leave it out"
-        )
+        expected = "what the run was trained with; leave it out"
+        errors.require(name not in result_fields, f"config.{name}", value, expected)
     if pretrained_folder.is_pretrained_folder(workdir):
         return _load_folder(workdir, settings)
     directory = RunDirectory(workdir)
@@ -105,9 +104,8 @@ def _load_folder(path, settings) -> TrainedRun:
     source, digest = pretrained_folder.read_folder(folder), pretrained_folder.compute_digest(folder)
     workdir = settings.get("workdir") or str(pretrained_folder.choose_workdir(path))
     is_free = RunDirectory(workdir).read_identity() is None
-    errors.require(
-        is_free, "config.workdir", workdir, f"a directory without a run, for the results of {path}; set workdir=DIR"
-    )
+    expected = f"a directory without a run, for the results of {path}; set workdir=DIR"
+    errors.require(is_free, "config.workdir", workdir, expected)
     files.check_folder("config.workdir", workdir)
     values = {"workdir": workdir, "init.hub": path, "init.hub_sha256": digest}
     cfg = fields.override(source.cfg, dict(settings) | values)

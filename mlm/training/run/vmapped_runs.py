@@ -11,32 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, errors, lease, types
+from mlm.base import config, lease, types
 from mlm.data.rows import pack
-from mlm.training.run import divergence, loop, training_run
+from mlm.training.run import loop
 from mlm.training.run.directory import RunDirectory
+from mlm.training.run.hooks import DivergenceError
 from mlm.training.step import parallel, program
 
 
-def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.DivergenceError]:
+def train(configs: Sequence[config.Config]) -> dict[str, dict | DivergenceError]:
     """Trains the runs of resolved configs that program.make_static_config makes equal, each to its end.
 
     Returns each run's result by its workdir, or its divergence, which stops no other run. A run is the same as when it
     is trained alone: its own data order, masks, checkpoints and directory, its numbers equal up to rounding. A run that
     is ahead of the others waits, with its state unchanged, until they are where it is. A run that began with other
-    kernels continues alone when the others are done. A run that another process holds is left out. Raises ConfigError
-    as loop.train does, and RunStopped once all runs are saved.
+    kernels continues alone when the others are done. A run that another process holds is left out. Works in a single
+    process alone, in a mode that vmaps runs, on configs that `loop.check` passed. Raises RunStopped once all are saved.
     """
-    for cfg in configs:
-        loop.check(cfg)
-        is_shared = program.make_static_config(cfg) == program.make_static_config(configs[0])
-        errors.require(
-            is_shared, "config.workdir", cfg.workdir, f"a run that shares its program with that of {configs[0].workdir}"
-        )
-    can_vmap = parallel.MODES[configs[0].parallel.mode].vmaps_runs and not parallel.is_multiprocess()
-    names = ", ".join(name for name, mode in parallel.MODES.items() if mode.vmaps_runs)
-    expected = f"{names}, in one process, for runs that are trained together"
-    errors.require(can_vmap, "config.parallel.mode", configs[0].parallel.mode, expected)
     configs = [RunDirectory(cfg.workdir).pin_kernels(cfg) for cfg in configs]
     packed, outcomes = pack.load_dataset(configs[0]), {}
     with contextlib.ExitStack() as stack:
@@ -49,7 +40,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.Diver
                 if result is not None:
                     outcomes[cfg.workdir] = result
                 else:
-                    opened.append(stack.enter_context(training_run.open_run(cfg, packed, cut=False)))
+                    opened.append(stack.enter_context(loop.open_run(cfg, packed, cut=False)))
         if opened:
             runs, states = zip(*opened, strict=True)
             outcomes |= loop.train_runs(runs, VmappedRuns(runs, states))
@@ -58,7 +49,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.Diver
             with contextlib.suppress(lease.FolderInUse):
                 try:
                     outcomes[cfg.workdir] = loop.train(cfg, packed)
-                except divergence.DivergenceError as diverged:
+                except DivergenceError as diverged:
                     outcomes[cfg.workdir] = diverged
     return outcomes
 
@@ -66,7 +57,7 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | divergence.Diver
 class VmappedRuns:
     """The steps of runs that share a program, made together."""
 
-    def __init__(self, runs: Sequence[training_run.TrainingRun], states: Sequence[types.TrainState]):
+    def __init__(self, runs: Sequence[loop.TrainingRun], states: Sequence[types.TrainState]):
         self.partitioner = vmap_step(runs[0].program.train_step)
         self.states = self.partitioner.put_state(stack_trees(states))
         self.hparams_M = stack_trees([program.make_train_hparams(run.cfg) for run in runs])

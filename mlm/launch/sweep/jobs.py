@@ -1,15 +1,86 @@
-"""The status of each point of a sweep, from its directory and from the clusters; and the cancelling of jobs."""
+"""The jobs of a sweep that were submitted to clusters, recorded in its folder; and where each of its points stands."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import batch_warmup, config, files
-from mlm.launch.cluster import job, registry
-from mlm.launch.sweep import job_registry, sweep_points, sweep_state
+from mlm.base.storage import DISK
+from mlm.launch.cluster import job as cluster_job
+from mlm.launch.cluster.registry import CLUSTERS
+from mlm.launch.sweep import sweep_points, sweep_state
 from mlm.training.run.directory import RunDirectory
 
 FINAL_STATES = ("done", "damaged", "failed")
+
+
+class SubmittedJob(NamedTuple):
+    """A job that was recorded in order to be submitted; whether it was, its cluster knows."""
+
+    file: str  # the job's file, which identifies it
+    cluster: str  # key of CLUSTERS
+    points: tuple[tuple[str, ...], ...]  # of each command: names of the points' folders; none for the table's job
+    submitted_at: str
+    cluster_job: str = ""  # the cluster's name for it
+    cancelled: bool = False  # by cancel_jobs, whatever became of it
+
+
+class QueuePlace(NamedTuple):
+    """Where a point stands on a cluster."""
+
+    file: Path  # of the job
+    index: int  # of the command
+    state: str  # "queued", "running", or "" if it is no longer in a queue
+
+
+def registry_path(root: Path) -> Path:
+    """The file of a sweep's submitted jobs."""
+    return files.local_folder(root) / "submitted.json"
+
+
+def lock_registry(root: Path):
+    """A context in which no other process submits or cancels; waits for a process that does."""
+    return DISK.lock(files.local_folder(root))
+
+
+def read_jobs(root: Path) -> list[SubmittedJob]:
+    """The jobs in the order of submission. Raises DamagedFile if the record is damaged."""
+    try:
+        saved = files.read_json_with_digest(registry_path(root)) or {"jobs": []}
+    except files.DamagedFile as damaged:
+        raise files.DamagedFile(
+            f"{damaged}; it lists the submitted jobs: look at the cluster's queue, cancel the jobs "
+            "there, and remove the file"
+        ) from None
+    return [SubmittedJob(**job | {"points": tuple(map(tuple, job["points"]))}) for job in saved["jobs"]]
+
+
+def write_jobs(root: Path, jobs: Sequence[SubmittedJob]) -> None:
+    """Writes the sweep's submitted jobs."""
+    files.write_json_with_digest(registry_path(root), {"jobs": [job._asdict() for job in jobs]})
+
+
+def query_states(jobs: Sequence[SubmittedJob]) -> dict[str, dict[int, str]]:
+    """The clusters' current states of each job, by its file: its commands that are "queued" or "running"."""
+    states: dict[str, dict[int, str]] = {}
+    for cluster in dict.fromkeys(job.cluster for job in jobs):
+        found = CLUSTERS[cluster].query_states([Path(job.file) for job in jobs if job.cluster == cluster])
+        states |= {str(path): command_states for path, command_states in found.items()}
+    return states
+
+
+def find_places(jobs: Sequence[SubmittedJob], states: dict[str, dict[int, str]]) -> dict[str, QueuePlace]:
+    """By the name of a point's folder, the job to which it was submitted last; jobs in a queue take precedence."""
+    places: dict[str, QueuePlace] = {}
+    for job in jobs:
+        for index, names in enumerate(job.points):
+            state = states.get(job.file, {}).get(index, "")
+            if job.cancelled and not state:
+                continue
+            for name in names:
+                if state or name not in places or not places[name].state:
+                    places[name] = QueuePlace(Path(job.file), index, state)
+    return places
 
 
 class PointStatus(NamedTuple):
@@ -25,11 +96,11 @@ class PointStatus(NamedTuple):
 
 def read_status(root: Path, configs: Sequence[config.Config]) -> list[PointStatus]:
     """Queries the clusters for the jobs of points that are not done. Raises ConfigError if a query fails."""
-    jobs = job_registry.read_jobs(root)
+    jobs = read_jobs(root)
     states = {Path(cfg.workdir).name: sweep_state.read_state(cfg) for cfg in configs}
     unfinished = {name for name, state in states.items() if state.name != "done"}
     open_jobs = [each for each in jobs if unfinished & {name for names in each.points for name in names}]
-    places = job_registry.find_places(jobs, job_registry.query_states(open_jobs))
+    places = find_places(jobs, query_states(open_jobs))
     active = find_active_points(states, places)
     return [
         describe_point(cfg, states[name := Path(cfg.workdir).name], places.get(name), name in active) for cfg in configs
@@ -52,7 +123,7 @@ def find_active_points(states: dict, places: dict) -> set[str]:
 
 
 def describe_point(
-    cfg: config.Config, point: sweep_state.PointState, place: job_registry.QueuePlace | None, is_active: bool
+    cfg: config.Config, point: sweep_state.PointState, place: QueuePlace | None, is_active: bool
 ) -> PointStatus:
     """The line of a point: its state, and its score, progress or error."""
     job_label = f"{place.file.parent.name} {place.index}" if place else ""
@@ -64,7 +135,7 @@ def describe_point(
     elif place and (place.state == "queued" or (place.state == "running" and not ended)):  # waits within its command
         state = "queued"
     elif place and not place.state and not ended:
-        state, note = "lost", read_last_line(job.log_path(place.file, place.index))
+        state, note = "lost", read_last_line(cluster_job.log_path(place.file, place.index))
     step = f"{point.step:,}/{point.num_steps:,}" if point.num_steps else ""
     return PointStatus(
         sweep_points.point_name(cfg), state, step, estimate_time_left(cfg, point) if is_active else "", job_label, note
@@ -99,22 +170,22 @@ def show_status(root: Path, configs: Sequence[config.Config]) -> None:
     print(tabulate(rows, headers=PointStatus._fields, tablefmt="plain", disable_numparse=True))
     states = [row.state for row in rows]
     print("\n" + ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
-    if jobs := job_registry.read_jobs(root):
+    if jobs := read_jobs(root):
         print(f"output of the commands: {Path(jobs[-1].file).parents[1]}/JOB/INDEX.log")
 
 
 def cancel_jobs(root: Path) -> None:
     """Cancels all submitted jobs of a sweep. Returns at once; running commands save and end."""
     states: list[str] = []
-    if job_registry.read_jobs(root):
-        with job_registry.lock_registry(root):
-            jobs = job_registry.read_jobs(root)
-            by_file = job_registry.query_states(jobs)
+    if read_jobs(root):
+        with lock_registry(root):
+            jobs = read_jobs(root)
+            by_file = query_states(jobs)
             live = [each for each in jobs if by_file.get(each.file)]
             states = [state for each in live for state in by_file[each.file].values()]
             for name in dict.fromkeys(each.cluster for each in live):
-                registry.CLUSTERS[name].cancel_jobs([Path(each.file) for each in live if each.cluster == name])
-            job_registry.write_jobs(root, [each._replace(cancelled=each.cancelled or each in live) for each in jobs])
+                CLUSTERS[name].cancel_jobs([Path(each.file) for each in live if each.cluster == name])
+            write_jobs(root, [each._replace(cancelled=each.cancelled or each in live) for each in jobs])
     if not states:
         print("nothing of this sweep is queued or running")
         return

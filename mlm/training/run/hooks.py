@@ -1,0 +1,210 @@
+"""Hooks: what a run does beside its steps."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from mlm import models
+from mlm.base import config, errors, recipe_constants, storage, types
+from mlm.base.special import NUM_SPECIAL
+from mlm.training.run.directory import RunDirectory
+from mlm.training.step import parallel
+
+FINITE_METRICS = ("loss", "gradient_norm", "parameter_norm")  # a run where one of them is not finite has diverged
+CHECK_FRACTION = 0.1  # share of the steps after which the plateau is looked for, or the warm-up if it is longer
+WINDOW_FRACTION = 0.05  # share of the steps over whose losses that takes the mean
+MIN_STEPS = 50  # before it: no recipe has left the unigram's loss sooner
+MARGIN = 0.1  # nats below the unigram loss that count as having left it
+
+
+class Hook:
+    """One thing that a run does beside its steps; a subclass overrides what it needs.
+
+    Every process of a run has the same hooks, and `is_due` must say the same on each: it depends on the step alone.
+    What a hook needs after a restart it returns from `get_totals`; `TrainingRun.__init__` hands it the totals of the
+    checkpoint that the run continues from.
+
+    After a step has started, the run hands the metrics of the step before to each hook: one step late, so that devices
+    never wait for this process. If any hook is due, or the run stops, the run pauses: it waits for the step, hands its
+    metrics to each hook, then its state.
+    """
+
+    def is_due(self, step: int) -> bool:
+        """Whether the run must pause after a step."""
+        return False
+
+    def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
+        """Takes a step's metrics, those of `update.train_step` as numpy; pause: the run pauses after this step."""
+
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
+        """Takes the state after a step, on the devices; the next step donates its memory.
+
+        Args:
+            due: whether this hook is; the run pauses for all hooks at once, so it may be due for another one.
+            stop: whether the run stops there.
+        """
+
+    def get_totals(self) -> Mapping[str, Any]:
+        """What each checkpoint saves of this hook, as JSON can hold it; its names are those of no other hook's."""
+        return {}
+
+    def summarize(self) -> Mapping[str, Any]:
+        """What this hook adds to the result of the finished run."""
+        return {}
+
+    def close(self) -> None:
+        """Closes what the hook holds open."""
+
+
+class DivergenceError(Exception):
+    """A loss, gradient or parameter was not finite."""
+
+
+class DivergenceCheck(Hook):
+    """Raises DivergenceError, the same on every process, before the hooks that record a step or save its state."""
+
+    def __init__(self, cfg: config.Config, checkpoints):
+        self.optim, self.checkpoints = cfg.optim, checkpoints
+
+    def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
+        """Checks a step's metrics; the error says what to change, and where the run was last good."""
+        values = {name: float(metrics[name]) for name in FINITE_METRICS}
+        if all(map(math.isfinite, values.values())):
+            return
+        self.checkpoints.wait_until_finished()
+        newest, optim = self.checkpoints.latest_step(), self.optim
+        good = "there is no checkpoint yet"
+        good = good if newest is None else f"last good checkpoint: {self.checkpoints.directory}/{newest}"
+        raise DivergenceError(
+            f"step {step:,}: {', '.join(f'{name} {value:.4g}' for name, value in values.items())}; try an "
+            f"optim.learning_rate below {optim.learning_rate:g}, an optim.warmup_fraction above "
+            f"{optim.warmup_fraction:g}, or an optim.clip_norm "
+            + (f"below {optim.clip_norm:g}; {good}" if optim.clip_norm else f"such as 1; {good}")
+        )
+
+
+def compute_unigram_entropy(dataset: types.DatasetInfo) -> float:
+    """The entropy, in nats, of the train split's token frequencies, without special tokens: the unigram's loss."""
+    counts_V = np.frombuffer(dataset.unigram_counts, np.int64)[NUM_SPECIAL:]
+    share_V = counts_V[counts_V > 0] / counts_V.sum()
+    return float(-(share_V * np.log(share_V)).sum())
+
+
+def list_advice(cfg: config.Config) -> str:
+    """What may help a model to leave the plateau, as text; names no setting that the config has."""
+    advice = ["another optim.learning_rate", "a longer optim.warmup_fraction"]
+    if cfg.model.init_std < 0.05:
+        advice.append(f"model.init_std={recipe_constants.SMALL_INIT_STD}")
+    if models.reads_field(cfg, "positions") and cfg.model.positions != recipe_constants.SMALL_POSITIONS:
+        advice.append(f"model.positions={recipe_constants.SMALL_POSITIONS}")
+    return ", or ".join([", ".join(advice[:-1]), advice[-1]])
+
+
+class PlateauWarning(Hook):
+    """Says first what loss the unigram has; after a tenth of the steps, if the training loss has not left it.
+
+    Where the warm-up is longer, the check comes at its end: before, the learning rate is not yet what was chosen. Runs
+    whose check would come before MIN_STEPS steps have none, nor have those with label smoothing, which the training
+    loss contains. The run's result keeps what it says, and so do the totals of its checkpoints, with the sums so far: a
+    run that is killed and continued says the same.
+
+    A model of text begins there: it learns how frequent each token is, then how tokens depend on each other. A recipe
+    that does not suit the model leaves it there for most of the run.
+    """
+
+    def __init__(
+        self, cfg: config.Config, objective: types.Objective, dataset: types.DatasetInfo, write_message, totals
+    ):
+        self.write_message, self.advice = write_message, list_advice(cfg)
+        self.check_step = math.ceil(cfg.train.steps * max(CHECK_FRACTION, cfg.optim.warmup_fraction))
+        self.window = math.ceil(cfg.train.steps * WINDOW_FRACTION)
+        self.sums: list[float] = totals.get("plateau_sums", [0.0, 0.0])  # nats, predictions
+        self.found: dict[str, float] | None = totals.get("plateau")
+        first = objective.scores[0]
+        has_unigram = any(
+            score.reference == "unigram" and score.reference_for == first.name for score in objective.scores
+        )
+        checks = has_unigram and self.check_step >= MIN_STEPS and not cfg.optim.label_smoothing
+        self.term = first.columns[0].removesuffix("_nats") if checks else ""
+        self.unigram_loss = compute_unigram_entropy(dataset) if has_unigram else 0.0
+        if has_unigram:
+            write_message(f"token frequencies alone give a loss of {self.unigram_loss:.3f}")
+
+    def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
+        """Adds the losses of the steps before the check, and makes the check."""
+        if not self.term or not self.check_step - self.window < step <= self.check_step:
+            return
+        sums = metrics["sums"]
+        self.sums = [self.sums[0] + float(sums.loss[self.term]), self.sums[1] + float(sums.weight[self.term])]
+        if step == self.check_step:
+            loss = self.sums[0] / max(self.sums[1], 1)
+            if loss > self.unigram_loss - MARGIN:
+                self.found = {"step": step, "loss": loss, "unigram_loss": self.unigram_loss}
+                self.write_message(
+                    f"step {step:,}: the training loss, {loss:.2f}, is not {MARGIN} nats below that of token "
+                    f"frequencies, {self.unigram_loss:.2f}. If it stays so, try {self.advice}"
+                )
+
+    def get_totals(self) -> dict[str, Any]:
+        """What a checkpoint saves: the sums so far, and what the check found."""
+        return ({"plateau_sums": self.sums} if any(self.sums) else {}) | self.summarize()
+
+    def summarize(self) -> dict[str, Any]:
+        """What the result keeps: {} unless the check found a plateau."""
+        return {"plateau": self.found} if self.found else {}
+
+
+def parse_profile(text: str) -> tuple[int, int]:
+    """The first step of config.train.profile and the number of steps. Raises ConfigError for another text."""
+    match = re.fullmatch(r"(\d+):([1-9]\d*)", text)
+    if match is None or int(match[1]) < 2:
+        raise errors.ConfigError(
+            f"config.train.profile = {text!r}: expected STEP:STEPS, such as 100:5, from step 2 on (the first compiles)"
+        )
+    return int(match[1]), int(match[2])
+
+
+def check_profile(cfg: config.Config) -> None:
+    """Raises ConfigError unless the steps to trace are steps of the run."""
+    if cfg.train.profile:
+        first, count = parse_profile(cfg.train.profile)
+        last = f"steps up to config.train.steps = {cfg.train.steps}"
+        errors.require(first + count - 1 <= cfg.train.steps, "config.train.profile", cfg.train.profile, last)
+
+
+class Profile(Hook):
+    """Traces steps of the primary process with JAX's profiler (config.train.profile): its host, and its devices."""
+
+    def __init__(self, cfg: config.Config, write_message: Callable[[str], None]):
+        first, count = parse_profile(cfg.train.profile)
+        self.before, self.last, self.write_message = first - 1, first + count - 1, write_message
+        self.path = RunDirectory(cfg.workdir).profile
+        self.folder: storage.GrowingFolder | None = None  # while it traces
+
+    def is_due(self, step: int) -> bool:
+        """Before the first of the steps and after the last."""
+        return step in (self.before, self.last)
+
+    def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
+        """Starts the trace, or ends it and says where it is."""
+        if step == self.before and parallel.is_primary() and not stop:
+            self.folder = storage.GrowingFolder(self.path)
+            jax.profiler.start_trace(str(self.folder.local))
+        elif step == self.last and self.folder is not None:
+            self.close()
+            self.write_message(
+                f"steps {self.before + 1:,} to {self.last:,} are traced; xprof --logdir={self.path} shows them (pip "
+                "install xprof), and ui.perfetto.dev opens the *.trace.json.gz there"
+            )
+
+    def close(self) -> None:
+        """Ends a trace that runs."""
+        if self.folder is not None:
+            jax.profiler.stop_trace()
+            self.folder.upload()
+            self.folder.close()
+            self.folder = None
