@@ -68,15 +68,13 @@ def other(name):
     }
     if name in named:
         return named[name]
-    value, facts = fields.DEFAULT[name], fields.DECLARATIONS[name].facts
+    value, number_type, bounds, facts = fields.DECLARATIONS[name]
     return {
         str: lambda: next((choice for choice in facts.get("choices", ["other"]) if choice != value), ""),
-        int: lambda: max(7, facts["bounds"].low),
+        int: lambda: max(7, bounds.low),
         bool: lambda: not value,
-        float: lambda: max(facts["bounds"].low, 0.5 if value == 0.25 else 0.25) * 1.0,
-        tuple: lambda: (
-            (7,) if fields.DECLARATIONS[name].number_type is int else (max(facts["bounds"].low, 0.25) * 1.0,)
-        ),
+        float: lambda: max(bounds.low, 0.5 if value == 0.25 else 0.25) * 1.0,
+        tuple: lambda: (7,) if number_type is int else (max(bounds.low, 0.25) * 1.0,),
     }[type(value)]()
 
 

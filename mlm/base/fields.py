@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from mlm.base import files, text_files
 from mlm.base.config import Bounds, Config
@@ -54,6 +54,7 @@ class Declaration(NamedTuple):
 
     default: Any
     number_type: type  # of its number, or of each in a tuple; else the type of its value
+    bounds: Bounds  # of that number; without meaning for other values
     facts: Mapping[str, Any]  # as config.Facts, with its help, and those of its sections
 
 
@@ -73,7 +74,9 @@ def list_declarations(
         if hasattr(kind, "__dataclass_fields__"):
             yield from list_declarations(kind, f"{name}.", facts)
         else:
-            yield name, Declaration(field.default, (*get_args(kind), kind)[0], facts)
+            element = get_args(kind)[0] if get_origin(kind) is tuple else kind
+            number_type, bounds = cast(Any, get_args(element) or (element, None))
+            yield name, Declaration(field.default, number_type, bounds, facts)
 
 
 DECLARATIONS = dict(list_declarations(Config))
@@ -184,11 +187,11 @@ def check_values(config: Config) -> None:
             is_typed = all(type(element) is declaration.number_type for element in value)
             require(is_typed, f"config.{name}", value, expected)
             for element in value:
-                _check_number(f"config.{name}", element, declaration.facts["bounds"])
+                _check_number(f"config.{name}", element, declaration.bounds)
         elif kind is str:
             _check_text(f"config.{name}", value, declaration.facts.get("choices", ()))
         elif kind is not bool:
-            _check_number(f"config.{name}", value, declaration.facts["bounds"])
+            _check_number(f"config.{name}", value, declaration.bounds)
 
 
 def _check_number(name: str, value: Any, bounds: Bounds) -> None:
