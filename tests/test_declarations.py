@@ -35,7 +35,7 @@ from mlm.training.step import optim
     ],
 )
 def test_the_choices_are_those_of_the_code(name, names):
-    assert sorted(fields.DECLARATIONS[name].facts["choices"]) == sorted(names)
+    assert sorted(fields.DECLARATIONS[name].choices) == sorted(names)
 
 
 def test_the_bounds_are_those_of_the_code():
@@ -47,7 +47,7 @@ def test_the_bounds_are_those_of_the_code():
 
 
 def test_a_number_beyond_its_bounds_is_refused_and_its_default_is_not():
-    for name, (default, number_type, bounds, _) in fields.DECLARATIONS.items():
+    for name, (default, number_type, bounds, *_) in fields.DECLARATIONS.items():
         if bounds:
             low, high = bounds[:2]
             for number in (low - 1, low - 2, *([high + 1, 1.5 * high] if high < math.inf else [])):
@@ -61,8 +61,8 @@ def test_a_number_beyond_its_bounds_is_refused_and_its_default_is_not():
 
 
 def test_a_text_that_is_no_choice_is_refused_with_the_nearest():
-    for name, (*_, facts) in fields.DECLARATIONS.items():
-        if choices := facts.get("choices"):
+    for name, declaration in fields.DECLARATIONS.items():
+        if choices := declaration.choices:
             for choice in choices:
                 fields.check_values(fields.override(config.Config(), {name: choice}))
             wrong = max(choices, key=len) + "x"
@@ -84,9 +84,9 @@ def test_what_json_stores_of_a_config_overrides_to_the_same_config():
 
 
 def test_the_help_names_each_choice():
-    for name, (*_, facts) in fields.DECLARATIONS.items():
+    for name, (*_, choices, facts) in fields.DECLARATIONS.items():
         if name != "model.lm_head_activation":  # which refers to another field's
-            assert all(choice in facts["help"] for choice in facts.get("choices", ())), name
+            assert all(choice in facts["help"] for choice in choices), name
 
 
 NEW_FIELD = """

@@ -50,7 +50,7 @@ CHOICES = STARTS + [
         ("model.family", MODELS),
         ("objective", OBJECTIVES),
         ("optim.optimizer", OPTIMIZERS),
-        *((name, declared.facts.get("choices", ())) for name, declared in fields.DECLARATIONS.items()),
+        *((name, declared.choices) for name, declared in fields.DECLARATIONS.items()),
         *((condition.depends_on, condition.excluded_values) for condition in resolution.FIELD_CONDITIONS),
     )
     for value in values
@@ -68,9 +68,9 @@ def other(name):
     }
     if name in named:
         return named[name]
-    value, number_type, bounds, facts = fields.DECLARATIONS[name]
+    value, number_type, bounds, choices, _ = fields.DECLARATIONS[name]
     return {
-        str: lambda: next((choice for choice in facts.get("choices", ["other"]) if choice != value), ""),
+        str: lambda: next((choice for choice in choices or ["other"] if choice != value), ""),
         int: lambda: max(7, bounds.low),
         bool: lambda: not value,
         float: lambda: max(bounds.low, 0.5 if value == 0.25 else 0.25) * 1.0,

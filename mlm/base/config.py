@@ -36,8 +36,10 @@ FractionBelow1 = Annotated[float, Bounds(0, 1, high_open=True)]
 OpenFraction = Annotated[float, Bounds(0, 1, low_open=True, high_open=True)]
 NonNegative = Annotated[float, Bounds(0)]
 Positive = Annotated[float, Bounds(0, low_open=True)]
+Scale = Annotated[float, Bounds(0, 100)]
 Count = Annotated[int, Bounds(0)]
 PositiveInt = Annotated[int, Bounds(1)]
+Length = Annotated[int, Bounds(8, 2**16 - 1)]  # tokens
 Seed = Annotated[int, Bounds(0, 2**32 - 1)]
 
 # What the fields of one kind of run or model are conditional on.
@@ -62,10 +64,10 @@ TRACED, HOST = Role.TRACED, Role.HOST
 class Facts(TypedDict, total=False):
     """What a declaration may say of a field beside its type, default and help.
 
-    A default is always allowed, also beyond the bounds of its type: it may stand for what follows from other fields.
+    The type has the bounds of a number, and the values of a text; a registry, such as OBJECTIVES, says its own. A
+    default is always allowed, also beyond these: it may stand for what follows from other fields.
     """
 
-    choices: tuple[str, ...]  # the values of a text; a registry, such as OBJECTIVES, says its own
     when: Mapping[str, Any]  # a run reads it only if these fields have these values, or one of a tuple's,
     unless: Mapping[str, Any]  # and these fields have none of these; else it has its default
     role: Role  # COMPILED where nothing is said
@@ -115,43 +117,27 @@ class Language:
         0, "longest document, in words; it ends with a full sentence. 0: what fits pack.seq_len"
     )
     num_topics: Annotated[int, Bounds(1, 8)] = field(8, "number of topics; each document has one")
-    num_names: Annotated[int, Bounds(1, 24)] = field(
-        24, "number of names; each document has one of them as its protagonist"
-    )
-    zipf_exponent: Annotated[float, Bounds(0, 100)] = field(
-        1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform"
-    )
-    word_order_prob: Fraction = field(
-        1.0, "probability that a word has the class that its position requires; 0: order tells nothing"
-    )
+    num_names: Annotated[int, Bounds(1, 24)] = field(24, "number of names; each document has one as its protagonist")
+    zipf_exponent: Scale = field(1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform")
+    word_order_prob: Fraction = field(1.0, "probability that a word has the class that its position asks for")
     agreement_prob: Fraction = field(1.0, "probability that a verb agrees with its subject in number")
-    modifier_prob: FractionBelow1 = field(
-        0.6, "probability that a prepositional phrase or relative clause follows a subject"
-    )
+    modifier_prob: FractionBelow1 = field(0.6, "probability that a phrase or relative clause follows a subject")
     modifier_continue_prob: FractionBelow1 = field(
-        0.45, "probability that a modifier follows another", unless=NO_MODIFIERS
+        0.45, "probability that a modifier follows a modifier", unless=NO_MODIFIERS
     )
     attractor_prob: Fraction = field(
         0.5, "probability that a noun in a modifier differs from the subject's number", unless=NO_MODIFIERS
     )
-    topic_strength: Annotated[float, Bounds(0, 100)] = field(
-        3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: no effect"
-    )
-    protagonist_prob: FractionBelow1 = field(
-        0.4, "probability that a subject is a name, not a noun; half of it in other positions"
-    )
-    recall_prob: Fraction = field(
-        0.9, "probability that a name is the protagonist's; else it is any", unless=NO_PROTAGONIST
-    )
+    topic_strength: Scale = field(3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: no effect")
+    protagonist_prob: FractionBelow1 = field(0.4, "probability that a subject is a name; half of it in other positions")
+    recall_prob: Fraction = field(0.9, "probability that a name is the protagonist's, not any", unless=NO_PROTAGONIST)
 
 
 @section
 class Labelled:
     """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/task_specs.py)."""
 
-    format: str = field(
-        "", "file format: tsv | csv | jsonl | conll (one token a line) | conllu | squad | tfds (TensorFlow Datasets)"
-    )
+    format: str = field("", "file format: tsv | csv | jsonl | conll (a token a line) | conllu | squad | tfds")
     train: str = field("", 'training file in task_path; tfds: a split, such as "train[:90%]"')
     dev: str = field("", "like train: the development split, which selects hyperparameters")
     test: str = field("", "like train: the test split; empty: none")
@@ -164,7 +150,7 @@ class Labelled:
         "", "column of a pair's second text; multiple_choice: of the text before the endings; empty: none", when=TABLE
     )
     choice_columns: str = field(
-        "", "multiple_choice: columns of the endings, separated by commas", when={"objective": "multiple_choice"}
+        "", "multiple_choice: columns of endings, with commas", when={"objective": "multiple_choice"}
     )
     label_column: str = field(
         "", "column of the label or number; conll, conllu: of the tag", unless={"data.labelled.format": "squad"}
@@ -174,19 +160,15 @@ class Labelled:
         "conllu, edge_probing: column with the number of a word's head, 0: none; empty: labels of single words",
         when={"data.labelled.format": "conllu", "objective": "edge_probing"},
     )
-    id_column: str = field(
-        "", "column that names an example in the predictions; empty: its number in the file, from 0", when=TABLE
-    )
-    quoting: str = field(
+    id_column: str = field("", "column that names an example in predictions; empty: its number from 0", when=TABLE)
+    quoting: Annotated[str, "on", "off"] = field(
         "",
         'tsv, csv: on ("..." may contain delimiters and line ends) | off; empty: off for tsv, on for csv',
-        choices=("on", "off"),
         when={"data.labelled.format": ("tsv", "csv")},
     )
-    scheme: str = field(
+    scheme: Annotated[str, "bio", "iob1"] = field(
         "",
         "span encoding of tags: bio | iob1 (converted to bio); empty: tags are independent of each other",
-        choices=("bio", "iob1"),
         when={"data.labelled.format": ("conll", "conllu"), "objective": "tagging"},
     )
     labels: str = field(
@@ -211,9 +193,7 @@ class ParallelText:
     """Which files of data.parallel_path hold pairs of a text and its translation, one pair a line."""
 
     source: str = field("", 'suffix of the source language\'s files, such as "en" of train.en')
-    target: str = field(
-        "", 'as source, such as "de" of train.de; both empty: one file with source, tab and target on each line'
-    )
+    target: str = field("", 'like source, such as "de"; both empty: one file with source, tab and target on a line')
     train: str = field("train", "training files, without the suffixes")
     dev: str = field("val", "held-out files, without the suffixes")
     test: str = field("", "test files, without the suffixes; empty: none")
@@ -223,12 +203,11 @@ class ParallelText:
 class Data:
     """What a run reads: a text corpus, a labelled task, or parallel texts."""
 
-    corpus: str = field(
+    corpus: Annotated[str, "text", "tfds", "docstrings", "language", "task", "parallel", "auto"] = field(
         "auto",
         "text (files) | tfds (TensorFlow Datasets) | docstrings (of Python's standard library) | language (built-in, "
         "whose floor is known) | task (labelled examples) | parallel (texts and translations) | auto: what data.task, "
         "data.parallel_path or data.path asks for, else language",
-        choices=("text", "tfds", "docstrings", "language", "task", "parallel", "auto"),
     )
     path: str = field(
         "",
@@ -237,7 +216,7 @@ class Data:
         when=TEXT,
     )
     validation_path: str = field(
-        "", "text: held-out files, as globs; empty: data.validation_fraction of data.path", when=TEXT
+        "", "text: held-out files, as globs; empty: data.validation_fraction of path", when=TEXT
     )
     text_column: str = field(
         "text",
@@ -246,7 +225,7 @@ class Data:
         unless={"pack.mode": "stream"},
     )
     word_separator: str = field(
-        "", "text: a character between the words of a script without spaces; read as a space", when=TEXT
+        "", "text: character between words of a script without spaces; read as a space", when=TEXT
     )
     document_boundary: str = field(
         "file",
@@ -272,15 +251,13 @@ class Data:
         "share of the train split that is held out in place of the held-out split, for mlm sweep search; 0: none",
         when={"data.corpus": ("text", "tfds", "docstrings")},
     )
-    task: str = field(
-        "", 'task: a name in mlm/data/tasks/task_specs.py, or "own": data.labelled describes it', when=TASK
-    )
+    task: str = field("", 'task: a name in data/tasks/task_specs.py, or "own": data.labelled describes it', when=TASK)
     task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when=TASK)
     parallel_path: str = field(
         "", "parallel: folder of its files; empty: pairs of the built-in language", when=PARALLEL
     )
     cache_dir: str = setting(
-        "runs/cache", "folder for tokenizers and packed examples, shared by all runs", is_path=True
+        "runs/cache", "folder for tokenizers and packed examples, which all runs share", is_path=True
     )
     language: Language = subsection(
         Language, when={"data.corpus": ("language", "task", "parallel"), "data.parallel_path": ""}
@@ -293,11 +270,10 @@ class Data:
 class Tokenizer:
     """The tokenizer and its vocabulary."""
 
-    kind: str = field(
+    kind: Annotated[str, "unigram", "wordpiece", "bpe", "words", "characters"] = field(
         "",
         "unigram (SentencePiece) | wordpiece (BERT) | bpe (byte-level, GPT-2) | words | characters; empty: words for "
         "the built-in language, else unigram",
-        choices=("unigram", "wordpiece", "bpe", "words", "characters"),
         when={"tokenizer.path": ""},
     )
     vocab_size: Annotated[int, Bounds(6)] = field(
@@ -312,20 +288,15 @@ class Tokenizer:
 class Pack:
     """How tokens become examples of one length."""
 
-    mode: str = field(
+    mode: Annotated[str, "full_sentences", "doc_sentences", "segment_pair", "stream"] = field(
         "",
         "full_sentences (RoBERTa: full, across documents) | doc_sentences (within one document) | segment_pair (BERT: "
         "two segments) | stream (GPT: running text, no special tokens); empty: doc_sentences for the built-in "
         "language, else full_sentences",
-        choices=("full_sentences", "doc_sentences", "segment_pair", "stream"),
         unless=ROWS_OF_THEIR_OWN,
     )
-    seq_len: Annotated[int, Bounds(8, 2**16 - 1)] = field(
-        128, "sequence length in tokens; multiple_choice: of each choice"
-    )
-    source_len: Annotated[int, Bounds(8, 2**16 - 1)] = field(
-        0, "parallel: tokens of a source; 0: as seq_len", when=PARALLEL
-    )
+    seq_len: Length = field(128, "sequence length in tokens; multiple_choice: of each choice")
+    source_len: Length = field(0, "parallel: tokens of a source; 0: as seq_len", when=PARALLEL)
     isolate_documents: bool = field(
         True,
         "documents packed into one sequence do not see each other (attention, recurrent state, window)",
@@ -345,13 +316,10 @@ class Mask:
     """Which tokens are masked, and what replaces them."""
 
     rate: OpenFraction = field(
-        0.15, "masking rate: share of an example's tokens; with a schedule, at step 0", role=TRACED
+        0.15, "masking rate: share of an example's tokens; with a schedule, at first", role=TRACED
     )
-    schedule: str = field(
-        "constant",
-        "masking rate over train.steps: constant | linear | cosine (half a period)",
-        choices=("constant", "linear", "cosine"),
-        role=TRACED,
+    schedule: Annotated[str, "constant", "linear", "cosine"] = field(
+        "constant", "masking rate over train.steps: constant | linear | cosine (half a period)", role=TRACED
     )
     final_rate: FractionBelow1 = field(
         0.0, "linear, cosine: rate one step after the last", when={"mask.schedule": ("linear", "cosine")}, role=TRACED
@@ -362,27 +330,24 @@ class Mask:
         "a program, but each spends the output layer's compute for this rate",
     )
     predict_rate: Fraction = field(
-        0.0, "share of an example's tokens that is predicted; 0: all masked tokens", role=TRACED
+        0.0, "share of an example's tokens that is predicted; 0: all masked ones", role=TRACED
     )
     masks_per_example: PositiveInt = field(
         0, "disjoint masks of an example in a step, each with a pass; 0: predict_rate / rate, rounded up"
     )
     static_masks: Count = field(
         0,
-        "static masking: number of fixed masks of each example, in turn by epoch; 0: new masks at every step",
+        "static masking: number of fixed masks of an example, in turn by epoch; 0: new masks at every step",
         role=TRACED,
     )
-    unit: str = field(
+    unit: Annotated[str, "token", "word", "span"] = field(
         "token",
         "what training masks: token | word | span (1 to 10 words, mean 3.8, as SpanBERT); evaluation masks tokens",
-        choices=("token", "word", "span"),
     )
     mask_token_prob: Fraction = field(0.8, "probability that a masked token is replaced by [MASK]", role=TRACED)
-    random_token_prob: Fraction = field(
-        0.1, "probability that a masked token becomes a random one; the rest stay", role=TRACED
-    )
-    random_token_from: str = field(
-        "unigram", "random tokens: unigram (frequent as in the train split) | uniform", choices=("unigram", "uniform")
+    random_token_prob: Fraction = field(0.1, "probability that a random token replaces it; the rest stay", role=TRACED)
+    random_token_from: Annotated[str, "unigram", "uniform"] = field(
+        "unigram", "random tokens: unigram (frequent as in the train split) | uniform"
     )
     mask_unk: bool = field(False, "training may mask [UNK], as BERT's code does; evaluation never masks it")
 
@@ -391,11 +356,9 @@ class Mask:
 class Hybrid:
     """Objective hybrid: how masked and causal examples are mixed."""
 
-    causal_fraction: Fraction = field(
-        0.0625, "share of a batch's examples that are causal; the others are masked", role=TRACED
-    )
+    causal_fraction: Fraction = field(0.0625, "share of a batch's examples that are causal, not masked", role=TRACED)
     causal_first_fraction: Fraction = field(
-        0.0, "share of the steps, at the start, in which all examples are causal", role=TRACED
+        0.0, "share of the steps, at the start, with causal examples alone", role=TRACED
     )
 
 
@@ -405,7 +368,7 @@ class ReplacedTokenDetection:
 
     generator_size: FractionAbove0 = field(0.25, "its width, heads and hidden units, as a share of the discriminator's")
     discriminator_weight: NonNegative = field(
-        50.0, "weight of the discriminator's loss; the generator's has weight 1", role=TRACED
+        50.0, "weight of the discriminator's loss; the generator's: 1", role=TRACED
     )
 
 
@@ -415,12 +378,10 @@ class Model:
 
     family: str = field("transformer", "feedforward | rnn | transformer | encoder_decoder (reads a source text)")
     cell: str = field(
-        "", "rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder: transformer | gru; empty: a default"
+        "", "elman | gru | lstm of rnn; window | bag of feedforward; transformer | gru of encoder_decoder"
     )
-    size: str = field("tiny", "named size of mlm/models/sizes.py; it sets the size fields below that are 0")
-    num_layers: PositiveInt = field(
-        0, "number of layers; encoder_decoder: of each side (a gru decoder has one). 0: from model.size"
-    )
+    size: str = field("tiny", "named size (SIZES in mlm/models/__init__.py); it sets the size fields below that are 0")
+    num_layers: PositiveInt = field(0, "number of layers, of each side of an encoder_decoder; 0: from model.size")
     width: PositiveInt = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size")
     embedding_dim: Count = field(
         0, "width of embeddings and output table, projected to model.width and back (ALBERT, ELECTRA); 0: model.width"
@@ -433,25 +394,23 @@ class Model:
     window: PositiveInt = field(
         0, "feedforward: neighbors on each side; causal, mixed: on the left with the token itself; 0: from model.size"
     )
-    directionality: str = field(
+    directionality: Annotated[str, "bidirectional", "causal", "two_stack", "mixed"] = field(
         "",
         "which tokens a state sees: bidirectional (all) | causal (up to itself) | two_stack (a stack for each side, as "
         "ELMo) | mixed (bidirectional or causal, by example); empty: what the objective needs",
-        choices=("bidirectional", "causal", "two_stack", "mixed"),
     )
     chrono_init: Count = field(
         -1,
         "gru, lstm: gates remember at first for 1 to so many tokens (Tallec & Ollivier 2018); 0: no; -1: by width",
         when={"model.bias": "all"},
     )
-    norm: str = field(
-        "layernorm", "layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)", choices=("layernorm", "rmsnorm")
+    norm: Annotated[str, "layernorm", "rmsnorm"] = field(
+        "layernorm", "layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)"
     )
-    norm_placement: str = field(
+    norm_placement: Annotated[str, "pre", "post", "sandwich"] = field(
         "pre",
         "norms pre (before each sublayer, and at the end) | post (after each residual connection, as BERT) | sandwich "
         "(as pre, and after each sublayer; Ding et al. 2021, Gemma 2)",
-        choices=("pre", "post", "sandwich"),
     )
     norm_eps: FractionAbove0 = field(1e-6, "epsilon of the norms, added to the variance")
     first_norm: bool = field(
@@ -460,48 +419,41 @@ class Model:
         when={"model.norm_placement": ("pre", "sandwich"), "model.embed_norm": True},
     )
     embed_norm: bool = field(True, "apply a norm to the embeddings, as BERT does", unless=ENCODER_DECODER)
-    bias: str = field(
+    bias: Annotated[str, "all", "norms", "output", "none"] = field(
         "all",
         "what has biases: all | norms (norms, and dense layers before and after the layers; none in attention, MLP and "
         "recurrence) | output (one for each entry of the vocabulary alone, as ModernBERT) | none",
-        choices=("all", "norms", "output", "none"),
     )
-    activation: str = field(
+    activation: Annotated[str, "gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"] = field(
         "gelu",
         "activation of the MLP: gelu | gelu_tanh (tanh approximation, as GPT-2) | relu | relu2 (squared; So et al. "
         "2021) | geglu | swiglu (gated: a third matrix; Shazeer 2020); not for rnn",
-        choices=("gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"),
     )
-    layer_scale: Annotated[float, Bounds(0, 100)] = field(
-        0.0, "initial learned factor of a sublayer's outputs (Touvron et al. 2021); 0: none"
-    )
+    layer_scale: Scale = field(0.0, "initial learned factor of a sublayer's outputs (Touvron et al. 2021); 0: none")
     qk_norm: bool = field(
         False, "transformer: a norm over each head's queries and keys (Henry et al. 2020; Dehghani et al. 2023)"
     )
     attention_gate: bool = field(
         False, "transformer: a sigmoid of the attention's input multiplies each head's output (Qiu et al. 2025)"
     )
-    lm_head: str = field(
+    lm_head: Annotated[str, "bert", "linear"] = field(
         "bert",
         "output layer: bert (dense, activation, layer norm, table, bias) | linear (table of embeddings alone)",
-        choices=("bert", "linear"),
         unless=ENCODER_DECODER,
     )
-    lm_head_activation: str = field(
+    lm_head_activation: Annotated[str, "gelu", "gelu_tanh", "relu"] = field(
         "gelu",
         "activation of the output layer's dense layer, as model.activation; BERT's is that of its MLP",
-        choices=("gelu", "gelu_tanh", "relu"),
         unless=ENCODER_DECODER,
         when={"model.lm_head": "bert"},
     )
     tie_embeddings: bool = field(
-        True, "the output layer has the table of the token embeddings; false: its own", unless=ENCODER_DECODER
+        True, "the output layer has the table of the embeddings, not its own", unless=ENCODER_DECODER
     )
-    positions: str = field(
+    positions: Annotated[str, "learned", "sinusoidal", "rotary", "alibi", "relative"] = field(
         "",
         "position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | relative (32 "
         "learned biases, Raffel et al. 2020); empty: rotary, or learned where the model reads a source",
-        choices=("learned", "sinusoidal", "rotary", "alibi", "relative"),
     )
     rope_theta: Annotated[float, Bounds(1, 1e12)] = field(
         10_000.0, "rotary: base of the angles", when={"model.positions": "rotary"}
@@ -529,14 +481,12 @@ class Model:
     max_positions: PositiveInt = field(512, "transformer: longest sequence, in tokens")
     type_vocab_size: Count = field(2, "token types (segment embeddings); 0: none", unless=ENCODER_DECODER)
     dropout: FractionBelow1 = field(
-        -1.0,
-        "of embeddings, sublayers' outputs and a task head's input; -1: 0 up to width 128, else and for "
-        "encoder_decoder 0.1",
+        -1.0, "rate in embeddings, sublayers and task heads; -1: 0 up to width 128, else and for encoder_decoder 0.1"
     )
     attention_dropout: FractionBelow1 = field(
-        -1.0, "transformer: dropout rate of the attention weights; -1: the default of dropout"
+        -1.0, "transformer: dropout rate of the attention weights; -1: as dropout's"
     )
-    init_std: Annotated[float, Bounds(0, 100)] = field(
+    init_std: Scale = field(
         -1.0,
         "standard deviation of the initial weights before they are cut at two of it (then 0.88 of it; recurrent "
         "matrices are orthogonal); 0: 1/sqrt(fan_in), of embeddings 1/sqrt(rows); -1: 0.08 up to width 128, else and "
@@ -545,22 +495,18 @@ class Model:
     depth_scaled_init: bool = field(
         False, "the last matrix of a sublayer starts with init_std / sqrt(2 * num_layers) (Shoeybi et al. 2019)"
     )
-    dtype: str = field(
+    dtype: Annotated[str, "float32", "bfloat16"] = field(
         "float32",
         "dtype of products, on accelerators of all activations: float32 | bfloat16; parameters are always float32",
-        choices=("float32", "bfloat16"),
     )
-    scan_unroll: Count = field(
-        0, "layers unrolled in a step of the scan over them; 0: all (fast), 1: none (compiles fast)"
-    )
+    scan_unroll: Count = field(0, "layers unrolled in a step of the scan over them; 0: all (fast), 1: none")
     rnn_unroll: PositiveInt = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence")
     remat: bool = setting(
         False, "recompute activations in the backward pass (jax.checkpoint): less memory, up to a third more compute"
     )
-    remat_policy: str = setting(
+    remat_policy: Annotated[str, "all", "dots", "attention"] = setting(
         "all",
         "what remat recomputes: all | dots (all but products with weights) | attention (scores and what follows)",
-        choices=("all", "dots", "attention"),
         when={"model.remat": True},
     )
     kernels: str = setting(
@@ -575,9 +521,7 @@ class Optim:
     """The optimizer and its schedule."""
 
     optimizer: str = field(
-        "adamw",
-        "adamw | stable_adamw (updates clipped as Adafactor's) | lamb | lion | adafactor | muon (of matrices, else "
-        "AdamW)",
+        "adamw", "adamw | stable_adamw (updates clipped as by Adafactor) | lamb | lion | adafactor | muon (of matrices)"
     )
     learning_rate: Positive = field(
         0.0,
@@ -585,21 +529,17 @@ class Optim:
         "(mlm/training/run/default_recipe.py)",
         role=TRACED,
     )
-    schedule: str = field(
+    schedule: Annotated[str, "linear", "cosine", "wsd", "constant", "inverse_sqrt"] = field(
         "linear",
         "learning rate after the warm-up: linear | cosine | wsd (a decay at the end) | constant | inverse_sqrt",
-        choices=("linear", "cosine", "wsd", "constant", "inverse_sqrt"),
     )
-    warmup_fraction: Fraction = field(
-        -1.0, "share of the steps with warmup; -1: by family, width and start (default_recipe.py)"
-    )
+    warmup_fraction: Fraction = field(-1.0, "share of the steps with warm-up; -1: by family, width and start")
     decay_fraction: Fraction = field(
-        0.1, "wsd: share of the steps, at the end, in which it decays", when={"optim.schedule": "wsd"}
+        0.1, "wsd: share of the steps, at the end, with a decay", when={"optim.schedule": "wsd"}
     )
-    decay_shape: str = field(
+    decay_shape: Annotated[str, "linear", "one_minus_sqrt"] = field(
         "linear",
         "wsd: linear | one_minus_sqrt (1 minus the root of the share of the decay that is over)",
-        choices=("linear", "one_minus_sqrt"),
         when={"optim.schedule": "wsd"},
     )
     final_lr_fraction: Fraction = field(
@@ -623,18 +563,17 @@ class Optim:
         0.0, "causal, denoising: share of a target's probability that training spreads over the vocabulary"
     )
     z_loss: NonNegative = field(
-        0.0, "weight of the squared log-sum-exp of the logits in the training loss (PaLM, GPT-BERT: 1e-4)"
+        0.0, "weight of the squared log-sum-exp of the logits in training (PaLM, GPT-BERT: 1e-4)"
     )
-    loss_reduction: str = field(
+    loss_reduction: Annotated[str, "token", "sequence"] = field(
         "token",
         "training loss: token (mean over a batch's predictions) | sequence (over an example's, then over examples)",
-        choices=("token", "sequence"),
     )
     average_checkpoints: Count = field(
-        0, "the final parameters are the mean of this many checkpoints, the last at the end; 0: no mean"
+        0, "the final parameters are the mean of the last so many checkpoints; 0: no mean"
     )
     average_every: PositiveInt = field(
-        100, "steps between two averaged checkpoints", unless={"optim.average_checkpoints": 0}
+        100, "steps between averaged checkpoints", unless={"optim.average_checkpoints": 0}
     )
     ema_decay: FractionBelow1 = field(
         0.0, "decay of a moving average of the parameters, which all but training reads (GPT-BERT: 0.999); 0: none"
@@ -645,14 +584,12 @@ class Optim:
 class Init:
     """The model that training starts from. The objective's own head is new, except for BERT's pooler."""
 
-    run: str = setting(
-        "", "directory of a run, whose newest checkpoint gives the parameters; empty: random ones", is_path=True
-    )
+    run: str = setting("", "directory of a run, whose newest checkpoint it is; empty: random parameters", is_path=True)
     run_sha256: str = field(
         "", "expected SHA-256 of that checkpoint; empty: any (a run records what it found)", unless={"init.run": ""}
     )
     hub: str = setting(
-        "", "Hugging Face folder instead of a run, or hf:ORG/NAME to download it; empty: none", is_path=True
+        "", "Hugging Face folder, or hf:ORG/NAME to download it, instead of a run; empty: none", is_path=True
     )
     hub_sha256: str = field(
         "", "expected SHA-256 of that folder's config, weights and vocabulary; empty: any", unless={"init.hub": ""}
@@ -669,33 +606,27 @@ class Finetune:
     layerwise_lr_decay: FractionAbove0 = field(
         1.0, "factor of the learning rate from the heads to the last layer, and from layer to layer below; 1: none"
     )
-    pooling: str = field(
+    pooling: Annotated[str, "first", "last", "mean"] = field(
         "",
         "an example's vector: first (first token's state through a pooler, as BERT) | last (last token's) | mean (over "
         "tokens); empty: last where a state sees one side alone, else first for a Transformer, and mean",
-        choices=("first", "last", "mean"),
     )
-    pooler: str = field(
+    pooler: Annotated[str, "bert", "electra", "modernbert"] = field(
         "bert",
         "layer between that vector and the label's: bert (dense, tanh; pooling first and last) | electra (dense, GELU; "
         "as bert) | modernbert (dense, model.lm_head_activation, norm; biases as model.bias says; with every pooling, "
         "and of each token in tagging and extractive_qa)",
-        choices=("bert", "electra", "modernbert"),
     )
     layer_features: str = field(
         "last",
         "what the head reads: last | second_to_last | a layer's number, 0 for the embeddings | concat4 (last four "
         "concatenated) | sum4 (learned weighted sum of these) | mix (of all but the embeddings)",
     )
-    head: str = field(
-        "linear", "tagging: linear | bilstm (two BiLSTM layers below the linear one)", choices=("linear", "bilstm")
+    head: Annotated[str, "linear", "bilstm"] = field(
+        "linear", "tagging: linear | bilstm (two BiLSTM layers below the linear one)"
     )
-    head_dim: PositiveInt = field(
-        768, "tagging with head bilstm: units of each direction", when={"finetune.head": "bilstm"}
-    )
-    max_layer: Annotated[int, Bounds(-1)] = field(
-        -1, "edge_probing: the probe mixes layers 0 (embeddings) to this one; -1: to the last"
-    )
+    head_dim: PositiveInt = field(768, "head bilstm: units of each direction", when={"finetune.head": "bilstm"})
+    max_layer: Annotated[int, Bounds(-1)] = field(-1, "edge_probing: the highest layer of the mix; -1: the last")
 
 
 @section
@@ -724,7 +655,7 @@ class Train:
     steps: PositiveInt = field(1000, "number of updates")
     batch_size: PositiveInt = field(32, "examples of an update, over all devices")
     group_by_length: bool = field(
-        True, "tasks: eight batches are sorted by length, for little padding", when=TASK, role=HOST
+        True, "tasks: eight batches are sorted by length, to pad little", when=TASK, role=HOST
     )
     grad_accum_steps: PositiveInt = field(1, "gradient accumulation: number of microbatches that a batch is split into")
     batch_warmup_fraction: Fraction = field(
@@ -748,13 +679,9 @@ class Train:
     )
     log_every: PositiveInt = setting(50, "steps between log lines", role=HOST)
     profile: str = setting(
-        "",
-        "STEP:STEPS, such as 100:5, traces so many steps from this one on with JAX's profiler; empty: none",
-        role=HOST,
+        "", "STEP:STEPS, such as 100:5, traces so many steps from this one on with JAX's profiler", role=HOST
     )
-    trackers: str = setting(
-        "tensorboard", "metrics also go to, with commas: tensorboard | wandb | mlflow; empty: nowhere", role=HOST
-    )
+    trackers: str = setting("tensorboard", "also log to, with commas: tensorboard | wandb | mlflow", role=HOST)
 
 
 @section
@@ -781,11 +708,10 @@ class Eval:
         when=PARALLEL,
         role=HOST,
     )
-    bleu_tokenizer: str = setting(
+    bleu_tokenizer: Annotated[str, "13a", "zh", "ja-mecab", "char", "flores200"] = setting(
         "13a",
         "sacrebleu's tokenizer of BLEU: 13a | zh | ja-mecab (pip install sacrebleu[ja]) | char | flores200 (a "
         "download)",
-        choices=("13a", "zh", "ja-mecab", "char", "flores200"),
         when=PARALLEL,
         role=HOST,
     )
@@ -796,11 +722,10 @@ class Eval:
         unless=ENCODER_DECODER,
         role=HOST,
     )
-    baseline: str = setting(
+    baseline: Annotated[str, "tfidf"] = setting(
         "",
         "classification: a score on dev without a network: tfidf (logistic regression; the extra baseline); empty: "
         "none",
-        choices=("tfidf",),
         role=HOST,
     )
     sts: str = setting(
@@ -824,10 +749,9 @@ class Parallel:
         "groups of devices with fast links (slices of TPUs, hosts of GPUs): fsdp shards within one, and they add up "
         "gradients; 0: the slices of a TPU, else one",
     )
-    reduce_dtype: str = field(
+    reduce_dtype: Annotated[str, "float32", "bfloat16"] = field(
         "float32",
         "dtype in which devices send and add up their gradients: float32 | bfloat16 (half the bytes, less precision)",
-        choices=("float32", "bfloat16"),
     )
 
 

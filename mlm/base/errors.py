@@ -23,9 +23,10 @@ def require(condition: bool, field: str, value: Any, expected: str) -> None:
         raise ConfigError(f"{field} = {format_value(value)}: expected {expected}")
 
 
-def require_field(cfg: Any, name: str, condition: bool, expected: str) -> None:
-    """`require` of a field of a config by its dotted name, such as "mask.rate"."""
-    require(condition, f"config.{name}", operator.attrgetter(name)(cfg), expected)
+def require_field(cfg: Any, name: str, condition: bool, expected: str, since: str = "") -> None:
+    """`require` of a field of a config by its dotted name, such as "mask.rate"; since: the field that is the reason."""
+    reason = f", since config.{since} is {operator.attrgetter(since)(cfg)}" if since else ""
+    require(condition, f"config.{name}", operator.attrgetter(name)(cfg), expected + reason)
 
 
 def format_value(value: Any) -> str:

@@ -18,11 +18,20 @@ from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 from mlm.base import files, text_files
 from mlm.base.config import Bounds, Config
 from mlm.base.errors import ConfigError, require, require_one_of
-from mlm.base.rng_versions import RNG_VERSIONS, WORD_MASKS
 
 # Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
 FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 ConfigT = TypeVar("ConfigT", bound=Config)
+# Versions of the random draws, which are part of a fingerprint: whoever changes a draw must raise its number here.
+RNG_VERSIONS = {
+    "language": 1,  # documents of the built-in language (mlm/data/language/grammar.py)
+    "batches": 2,  # the examples of each step (mlm/data/rows/loader.py)
+    "masks": 2,  # which tokens are masked, by what (mlm/objectives/masking.py; keys: mlm/training/step/update.py)
+    "dropout": 2,  # dropout masks (mlm/models/layers.py)
+    "parameters": 1,  # initial parameters (mlm/models/)
+    "probes": 1,  # items of the probes of the built-in language (mlm/data/language/probes.py)
+}
+WORD_MASKS = {"word_masks": 2}  # of runs whose masks are of words that may have several tokens, beside the above
 RUN_FORMAT = 3  # version of a run's files: raise it when this version no longer reads older files
 
 
@@ -55,6 +64,7 @@ class Declaration(NamedTuple):
     default: Any
     number_type: type  # of its number, or of each in a tuple; else the type of its value
     bounds: Bounds  # of that number; without meaning for other values
+    choices: tuple[str, ...]  # of a text; (): any
     facts: Mapping[str, Any]  # as config.Facts, with its help, and those of its sections
 
 
@@ -75,8 +85,9 @@ def list_declarations(
             yield from list_declarations(kind, f"{name}.", facts)
         else:
             element = get_args(kind)[0] if get_origin(kind) is tuple else kind
-            number_type, bounds = cast(Any, get_args(element) or (element, None))
-            yield name, Declaration(field.default, number_type, bounds, facts)
+            kind, *limits = cast(Any, get_args(element) or (element,))
+            bounds, choices = (None, limits) if kind is str else ((*limits, None)[0], ())
+            yield name, Declaration(field.default, kind, cast(Any, bounds), tuple(choices), facts)
 
 
 DECLARATIONS = dict(list_declarations(Config))
@@ -189,7 +200,7 @@ def check_values(config: Config) -> None:
             for element in value:
                 _check_number(f"config.{name}", element, declaration.bounds)
         elif kind is str:
-            _check_text(f"config.{name}", value, declaration.facts.get("choices", ()))
+            _check_text(f"config.{name}", value, declaration.choices)
         elif kind is not bool:
             _check_number(f"config.{name}", value, declaration.bounds)
 

@@ -53,7 +53,7 @@ def save_all_but_gathered(sizes: Collection[int]) -> Policy:
     """
 
     def is_saved(primitive, *arrays, **params):
-        if primitive.name == "custom_vjp_call":  # the gathering is one (mlm/training/step/fsdp.py)
+        if primitive.name == "custom_vjp_call":  # the gathering is one (mlm/training/step/sharding.py)
             arrays = params["call_jaxpr"].out_avals
         elif primitive.name not in ("convert_element_type", "reshape", "transpose"):
             return True

@@ -10,11 +10,10 @@ import numpy as np
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.base.special import CLS, MASK, PAD
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import token_prediction
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective: it predicts all tokens of a segment but the first, [SEP] and [UNK] included.
 
     The backward stack predicts all but the last, the first token included.
@@ -43,7 +42,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         return types.LossSums({"causal": (nats_BxK * weight_BxK).sum(-1)}, {"causal": weight_BxK.sum(-1)}, sums)
 
     return types.Objective(
-        init=lambda key, model: {},
         loss=loss,
         eval_mask=compute_eval_mask,
         scores=token_prediction.build_scores("causal", "nats per token"),
@@ -71,7 +69,6 @@ def count_predictions_per_token(cfg: config.Config) -> float:
 
 SPEC = types.ObjectiveSpec(
     build,
-    check=lambda cfg: None,
     predictions_per_token=count_predictions_per_token,
     directionalities=(types.Directionality.CAUSAL, types.Directionality.TWO_STACK),
     visibility=types.Visibility.CAUSAL,

@@ -12,7 +12,6 @@ import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking, mlm, token_prediction
 
 MASKED_COLUMNS = ("diffusion_masked", "diffusion_weight")
@@ -22,7 +21,7 @@ TRAIN_SCORES = (
 )
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective. An example's weight is n; "diffusion_masked" is k; "correct" is weighted by n / k, too."""
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
@@ -53,7 +52,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         return masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0])
 
     return types.Objective(
-        init=lambda key, model: {},
         loss=loss,
         eval_mask=compute_eval_mask,
         scores=token_prediction.build_scores("diffusion", "nats per token"),
@@ -68,7 +66,6 @@ def make_hparams(cfg: config.Config) -> dict[str, np.generic]:
 
 SPEC = types.ObjectiveSpec(
     build,
-    check=lambda cfg: None,
     predictions_per_token=lambda cfg: 0.5,
     directionalities=mlm.SPEC.directionalities,
     visibility=types.Visibility.UNMASKED,

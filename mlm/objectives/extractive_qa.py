@@ -8,7 +8,6 @@ import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import answer_extraction, features, heads, labelled, scores
 
 SCORE_NAMES = ("f1", "exact")  # allowed in config.data.labelled.scores
@@ -20,7 +19,7 @@ SCORES = {
 NULL_COLUMNS = {name: (f"null_{name}",) for name in SCORE_NAMES}  # the scores of no answer
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on windows of passages with start_B and end_B, both 0 where a window holds no answer.
 
     The nats of a window are the mean of those of its start and its end, each among all its tokens. In evaluation the

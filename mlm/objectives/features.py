@@ -14,13 +14,11 @@ LAYER_FEATURES = ("last", "second_to_last", "sum4", "concat4", "mix")  # of fine
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.layer_features names no layers of this model."""
-    features, num_layers, field = cfg.finetune.layer_features, cfg.model.num_layers, "config.finetune.layer_features"
-    errors.require_one_of(field, features, (*LAYER_FEATURES, *map(str, range(num_layers + 1))))
-    expected = (
-        f"last, second_to_last, mix or a layer's number, since config.model.num_layers = {num_layers} is "
-        f"less than {NUM_COMBINED_LAYERS}"
-    )
-    errors.require(num_layers >= NUM_COMBINED_LAYERS or features not in ("sum4", "concat4"), field, features, expected)
+    features, num_layers = cfg.finetune.layer_features, cfg.model.num_layers
+    names = (*LAYER_FEATURES, *map(str, range(num_layers + 1)))
+    errors.require_one_of("config.finetune.layer_features", features, names)
+    exist = num_layers >= NUM_COMBINED_LAYERS or features not in ("sum4", "concat4")
+    errors.require_field(cfg, "finetune.layer_features", exist, "features of fewer layers", "model.num_layers")
 
 
 def select_layers(cfg: config.Config) -> range:

@@ -31,8 +31,8 @@ DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 def check(cfg: config.Config) -> None:
     """Raises ConfigError where config.finetune.pooling does not see a whole example, and as `features.check` does."""
     pooling, context = cfg.finetune.pooling, cfg.model.directionality
-    expected = f"{' or '.join(POOLINGS[context])}, since config.model.directionality is {context}"
-    errors.require_field(cfg, "finetune.pooling", pooling in POOLINGS[context], expected)
+    expected = " or ".join(POOLINGS[context])
+    errors.require_field(cfg, "finetune.pooling", pooling in POOLINGS[context], expected, "model.directionality")
     features.check(cfg)
 
 
@@ -130,8 +130,3 @@ def flag_real_examples(text: types.Tokens):
 def count_tokens(text: types.Tokens):
     """tokens_B: tokens that are not padding, float32."""
     return (text.segments_BxL > 0).sum(-1).astype(jnp.float32)
-
-
-def make_empty_eval_mask(text: types.Tokens, key_B, hparams):
-    """eval_mask_BxL, all False: labels are predicted, no tokens."""
-    return jnp.zeros(text.ids_BxL.shape, bool)

@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import batch_warmup, config, errors, types
+from mlm.base import batch_warmup, config, types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import causal, heads, masking, mlm, token_prediction
 
 CAUSAL_COLUMNS, EXAMPLE_COLUMNS = ("causal_nats", "causal_weight"), ("causal_examples", "examples")
@@ -31,7 +30,7 @@ TRAIN_SCORES = (
 )
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective. Evaluation scores every example twice: masked as by mlm, and causally."""
     masked_forward, causal_objective = mlm.build_forward(cfg, dataset), causal.build(cfg, dataset)
     sample_masks = masking.build_sampler(cfg, dataset)
@@ -157,18 +156,10 @@ def count_predictions_per_token(cfg: config.Config) -> float:
     return fraction + (1 - fraction) * masking.estimate_predict_rate(cfg.mask)
 
 
-def check(cfg: config.Config) -> None:
-    """Raises ConfigError for several masks of an example, which causal examples cannot have."""
-    masking.check(cfg)
-    errors.require_field(
-        cfg, "mask.masks_per_example", cfg.mask.masks_per_example == 1, "1, since config.objective is hybrid"
-    )
-
-
 SPEC = dataclasses.replace(
     mlm.SPEC,
     build=build,
-    check=check,
+    required_fields={"mask.masks_per_example": 1},  # a causal example has no other mask
     predictions_per_token=count_predictions_per_token,
     directionalities=(types.Directionality.MIXED,),
     train_hparams=make_train_hparams,

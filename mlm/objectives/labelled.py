@@ -5,14 +5,13 @@ from typing import Any
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import features, heads, scores
 
 POOLED_FIELDS = ("pooling", "pooler", "layer_features")  # of config.finetune, which heads for examples read
 
 
 def build_objective(
-    cfg: StaticConfig,
+    cfg: types.StaticConfig,
     term: str,
     init_head: Callable[[Any, int], types.Params],
     compute_loss: Callable,
@@ -37,15 +36,7 @@ def build_objective(
         return types.LossSums({term: nats_B}, {term: weight_B}, sums | {"tokens": heads.count_tokens(batch.text)})
 
     accuracy = Score("accuracy", "training accuracy", ("correct", f"{term}_weight"), share=True)
-    return types.Objective(
-        init,
-        loss,
-        heads.make_empty_eval_mask,
-        tuple(model_scores),
-        (train_score or accuracy,),
-        predicts_tokens=False,
-        **parts,
-    )
+    return types.Objective(loss, tuple(model_scores), init, train_scores=(train_score or accuracy,), **parts)
 
 
 def build_spec(
@@ -63,10 +54,10 @@ def build_spec(
 
     return types.ObjectiveSpec(
         build,
-        check_all,
         predictions_per_token,
         heads.DIRECTIONALITIES,
         types.Visibility.FULL,
+        check=check_all,
         conditional_fields=(*(f"finetune.{field}" for field in finetune_fields), "data.labelled.scores"),
     )
 

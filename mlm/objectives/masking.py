@@ -15,7 +15,6 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.derived_fields import DerivedField
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking_units
 
 
@@ -57,11 +56,11 @@ def check(cfg: config.Config) -> None:
     for field in ("rate", "final_rate"):
         expected = f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step"
         errors.require(getattr(mask, field) <= mask.max_rate, f"{name}.{field}", getattr(mask, field), expected)
-    if mask.schedule != MaskSchedule.CONSTANT:
-        errors.require_field(
-            cfg, "mask.final_rate", mask.final_rate > 0, f"a final rate, since {name}.schedule is {mask.schedule}"
-        )
-    masking_units.check(mask)
+    has_final = mask.schedule == MaskSchedule.CONSTANT or mask.final_rate > 0
+    errors.require_field(cfg, "mask.final_rate", has_final, "a final rate", "mask.schedule")
+    # Words cannot be split into masks of one size.
+    is_possible = mask.unit == "token" or mask.masks_per_example == 1
+    errors.require_field(cfg, "mask.masks_per_example", is_possible, "1", "mask.unit")
     rates = (mask.rate, mask.final_rate or mask.rate)
     has_enough = mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6
     expected = f"at most {name}.masks_per_example = {mask.masks_per_example} times what is corrupted, {min(rates)}"
@@ -163,7 +162,7 @@ def sample_masks(
     return corrupt_tokens(mask_key_B, ids_BxL, mask_index=mask_index, num_masks=num_masks, **settings), rest_key_B
 
 
-def build_sampler(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
+def build_sampler(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callable:
     """(batch, key_B, hparams, *, train, mask_index=0) -> `sample_masks` as config.mask says, or in evaluation."""
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
     cdf_V = compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")

@@ -1,15 +1,20 @@
-"""Masked language modelling: cross-entropy at the masked positions only (Devlin et al. 2019, section 3.1)."""
+"""Masked language modelling: cross-entropy at the masked positions only; with next sentences it is BERT's pretraining.
 
+Devlin et al. 2019, section 3.1, tasks 1 and 2.
+"""
+
+import dataclasses
+import operator
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK
-from mlm.base.static_config import StaticConfig
-from mlm.objectives import masking, token_prediction
+from mlm.objectives import heads, masking, token_prediction
 
 SCORES = (
     *token_prediction.build_scores("mlm", "nats per masked token"),
@@ -21,8 +26,14 @@ TRAIN_SCORES = (
     Score("realised_predict", "share of tokens predicted", ("mlm_weight", "eligible"), format=".4f", share=True),
 )
 
+NSP_SCORES = (
+    *SCORES,
+    Score("nsp_loss", "next-sentence loss", ("nsp_nats", "nsp_weight"), unit="nats per example", better=-1, chart=True),
+    Score("nsp_accuracy", "next-sentence accuracy", ("nsp_correct", "nsp_weight"), better=1, share=True, chart=True),
+)
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective; it holds rates up to mask.max_rate in training and eval.mask_rate in evaluation."""
     forward = build_forward(cfg, dataset)
 
@@ -37,7 +48,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         return masked.ids_BxL == MASK
 
     return types.Objective(
-        init=lambda key, model: {},
         loss=lambda *args, **kwargs: forward(*args, **kwargs)[0],
         eval_mask=compute_eval_mask,
         scores=SCORES,
@@ -48,7 +58,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     )
 
 
-def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
+def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callable:
     """A function like Objective.loss that returns (LossSums, h_BxLxD), for objectives that add a term.
 
     In evaluation the sums include the unigram baseline of the train split on the same masked tokens.
@@ -79,13 +89,42 @@ def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
     return forward
 
 
+def build_nsp(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+    """The loss of `build` plus that of classifying, by the first token's state, whether segment B follows segment A."""
+    forward = build_forward(cfg, dataset)
+
+    def init(key, model):
+        key_pool, key_label = jax.random.split(key)
+        width = model.width
+        return {"pool": heads.init_dense(key_pool, width, width), "label": heads.init_dense(key_label, width, 2)}
+
+    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
+        mlm_sums, h_BxLxD = forward(params, model, batch, key_B, hparams, train=train, mask_index=mask_index)
+        head, next_B = params["objective"], batch.labels["next_B"]
+        pooled_BxD = jnp.tanh(heads.apply_dense(head["pool"], h_BxLxD[:, 0].astype(jnp.float32)))
+        logits_Bx2 = heads.apply_dense(head["label"], pooled_BxD)
+        real_B = (batch.text.segments_BxL[:, 0] > 0).astype(jnp.float32)
+        nats_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_Bx2), next_B[:, None], axis=-1)[:, 0] * real_B
+        correct_B = (logits_Bx2.argmax(-1) == next_B) * real_B
+        nsp_sums = {"nsp": nats_B}, {"nsp": real_B}, {"nsp_correct": correct_B}
+        return types.LossSums(*map(operator.or_, mlm_sums, nsp_sums))
+
+    return dataclasses.replace(build(cfg, dataset), init=init, loss=loss, scores=NSP_SCORES)
+
+
 SPEC = types.ObjectiveSpec(
     build,
-    masking.check,
     predictions_per_token=lambda cfg: masking.estimate_predict_rate(cfg.mask),
     directionalities=(types.Directionality.BIDIRECTIONAL, types.Directionality.CAUSAL, types.Directionality.MIXED),
     visibility=types.Visibility.UNMASKED,
+    check=masking.check,
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
     conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates", "optim.z_loss"),
+)
+NSP_SPEC = dataclasses.replace(
+    SPEC,
+    build=build_nsp,
+    required_fields={"pack.mode": "segment_pair"},
+    directionalities=(types.Directionality.BIDIRECTIONAL,),
 )

@@ -4,15 +4,13 @@ import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import features, heads, labelled, scores
 
 SCORE_NAMES = ("pearson", "spearman")  # allowed in config.data.labelled.scores
 WEIGHT = "regression_weight"
-SCORES = {"pearson": scores.build_pearson_score(WEIGHT), "spearman": scores.build_spearman_score(WEIGHT)}
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with value_B; evaluation adds the sums "predicted", "score" (the same) and "value"."""
 
     def compute_loss(params, model, batch, key_B, train):
@@ -28,7 +26,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         lambda key, width: heads.init_pooled_head(cfg, key, width, 1),
         compute_loss,
         (
-            *(SCORES[name] for name in scores.parse_score_names(cfg, SCORE_NAMES)),
+            *(scores.build_score(name, WEIGHT) for name in scores.parse_score_names(cfg, SCORE_NAMES)),
             scores.build_loss_score("regression", "squared error per example"),
         ),
         Score("squared_error", "training error", ("regression_nats", WEIGHT)),

@@ -14,7 +14,6 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.special import NUM_SPECIAL
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import heads, masking
 
 TERM = "replaced_token_detection"
@@ -54,7 +53,7 @@ def build_generator_config(cfg: config.Config) -> config.Model:
     return dataclasses.replace(model, width=width, num_heads=num_heads, **units)
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
     """The objective; the generator is that of `build_generator_config`. Samples are never special tokens."""
     sample_masks = masking.build_sampler(cfg, dataset)
 
@@ -104,8 +103,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model)
     return types.Objective(
         init=init,
         loss=loss,
-        eval_mask=heads.make_empty_eval_mask,
-        predicts_tokens=False,
         scores=SCORES,
         train_scores=TRAIN_SCORES,
         totals=("tokens", "eligible", "corrupted"),
@@ -132,23 +129,20 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for several masks of an example, and a model that does not see its own token."""
+    """Raises ConfigError for bad masks, and for a model that does not see its own token."""
     masking.check(cfg)
     sees_token = (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional")
     expected = "mixed, since a bidirectional feedforward net does not see the token itself"
     errors.require(sees_token, "config.model.directionality", "bidirectional", expected)
-    is_single = cfg.mask.masks_per_example == 1
-    errors.require_field(
-        cfg, "mask.masks_per_example", is_single, "1, since config.objective is replaced_token_detection"
-    )
 
 
 SPEC = types.ObjectiveSpec(
     build,
-    check,
     predictions_per_token=lambda cfg: 1.0,
     directionalities=(types.Directionality.MIXED, types.Directionality.BIDIRECTIONAL),
     visibility=types.Visibility.CORRUPTED,
+    check=check,
+    required_fields={"mask.masks_per_example": 1},
     auxiliary_model=build_generator_config,
     train_hparams=make_train_hparams,
     eval_hparams=masking.make_eval_hparams,

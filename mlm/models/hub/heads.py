@@ -126,9 +126,8 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
 
     Raises ConfigError if no class of transformers has such a head.
     """
-    errors.require_field(
-        cfg, "objective", cfg.objective in CLASSES, f"{', '.join(CLASSES)}, which transformers has classes for"
-    )
+    expected = f"{', '.join(CLASSES)}, which transformers has classes for"
+    errors.require_field(cfg, "objective", cfg.objective in CLASSES, expected)
     architecture, model_type = ARCHITECTURES[config_json["model_type"]], config_json["model_type"]
     expected = {"layer_features": ("last",)}
     labelled = LABELLED_OBJECTIVES[cfg.objective]
@@ -189,7 +188,6 @@ def _read_classes(where, config_json) -> tuple[str, ...]:
     errors.require(is_valid, f"{where}: id2label", labels, "names by number")
     is_numbered = {*labels} == {str(number) for number in range(len(labels))}
     errors.require(is_numbered, f"{where}: id2label", list(labels), "each number from 0 on")
-    errors.require(
-        len({*labels.values()}) == len(labels), f"{where}: id2label", [*labels.values()], "names that differ"
-    )
+    names = [*labels.values()]
+    errors.require(len({*names}) == len(names), f"{where}: id2label", names, "names that differ")
     return tuple(labels[str(number)] for number in range(len(labels)))

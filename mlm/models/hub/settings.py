@@ -73,7 +73,6 @@ def get_activation(
 ) -> str:
     """config.model.activation of a config.json. Raises ConfigError for one that our models lack."""
     value: Any = config_json.get(name, default)
-    errors.require(isinstance(value, str), f"{where}: {name}", value, f"one of {', '.join(activations)}")
     errors.require_one_of(f"{where}: {name}", value, list(activations))
     return activations[value]
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from mlm.base import config, errors, types
-from mlm.training.step import fsdp, sharding
+from mlm.training.step import sharding
 
 DEFAULT_SETTINGS = config.Parallel()
 
@@ -62,9 +62,8 @@ def check_slices(devices: Sequence[Any], num_slices: int) -> None:
 def check_evaluation(cfg: config.Config) -> None:
     """Raises ConfigError unless the number of devices divides the batches of evaluation."""
     devices = jax.device_count()
-    errors.require_field(
-        cfg, "eval.batch_size", cfg.eval.batch_size % devices == 0, f"a multiple of {devices}, the number of devices"
-    )
+    expected = f"a multiple of {devices}, the number of devices"
+    errors.require_field(cfg, "eval.batch_size", cfg.eval.batch_size % devices == 0, expected)
 
 
 def device_memory() -> int:
@@ -148,16 +147,17 @@ def build_data_parallel(
     """
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)
-    replicated, examples = jax.P(), fsdp.make_example_spec(mesh)
+    replicated, examples = jax.P(), sharding.make_example_spec(mesh)
     if members:
         examples = jax.P(None, *examples)
     step = functools.partial(train_step, sharding.Replicated(mesh.size, mesh.axis_names, settings.reduce_dtype))
 
+    def map_shards(function: Callable[..., Any], out_specs: Any):
+        return sharding.shard_map(function, mesh, (replicated, examples, replicated), out_specs)
+
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
-        compiled = jax.jit(
-            fsdp.shard_map(functools.partial(function, *fixed), mesh, (replicated, examples, replicated), examples)
-        )
+        compiled = jax.jit(map_shards(functools.partial(function, *fixed), examples))
         return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
 
     return Partitioner(
@@ -169,9 +169,7 @@ def build_data_parallel(
         put_batch=lambda batch: jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, examples), x), batch
         ),
-        train_step=jax.jit(
-            fsdp.shard_map(step, mesh, (replicated, examples, replicated), (replicated, replicated)), donate_argnums=0
-        ),
+        train_step=jax.jit(map_shards(step, (replicated, replicated)), donate_argnums=0),
         jit_per_example=jit_per_example,
         get_metrics=jax.device_get,
     )
@@ -214,16 +212,16 @@ def build_pmap(
 def build_fsdp(
     train_step: Callable[..., Any], devices: Sequence[Any] | None = None, settings: config.Parallel = DEFAULT_SETTINGS
 ) -> Partitioner:
-    """`build_data_parallel` where each device holds only its shard of the state (fsdp.py)."""
+    """`build_data_parallel` where each device holds only its shard of the state (sharding.py)."""
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)
-    examples = jax.NamedSharding(mesh, fsdp.make_example_spec(mesh))
+    examples = jax.NamedSharding(mesh, sharding.make_example_spec(mesh))
 
     def constrain(tree: Any):
-        return jax.lax.with_sharding_constraint(tree, fsdp.make_shardings(tree, mesh))
+        return jax.lax.with_sharding_constraint(tree, sharding.make_shardings(tree, mesh))
 
     def step(state: Any, batch: types.Batch, hparams: types.TracedHparams):
-        state, metrics = train_step(fsdp.FSDP(mesh, state.params, settings.reduce_dtype), state, batch, hparams)
+        state, metrics = train_step(sharding.FSDP(mesh, state.params, settings.reduce_dtype), state, batch, hparams)
         return constrain(state), metrics
 
     @functools.cache
@@ -232,10 +230,10 @@ def build_fsdp(
             return build_data_parallel(train_step, devices, settings).jit_per_example(function, *fixed)
 
         def call_on_shards(params: types.Params, batch: types.Batch, hparams: types.TracedHparams):
-            sharding_strategy = fsdp.FSDP(mesh, params)
-            in_specs = fsdp.make_partition_specs(params, mesh), examples.spec, jax.P()
+            sharding_strategy = sharding.FSDP(mesh, params)
+            in_specs = sharding.make_partition_specs(params, mesh), examples.spec, jax.P()
             call = lambda shards, *values: function(*fixed, sharding_strategy.gather_params(shards), *values)
-            return fsdp.shard_map(call, mesh, in_specs, examples.spec)(params, batch, hparams)
+            return sharding.shard_map(call, mesh, in_specs, examples.spec)(params, batch, hparams)
 
         compiled = jax.jit(call_on_shards)
         return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
@@ -247,12 +245,12 @@ def build_fsdp(
 
     def make_restore_target(state: Any):
         make_target = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-        return jax.tree.map(make_target, state, fsdp.make_shardings(state, mesh))
+        return jax.tree.map(make_target, state, sharding.make_shardings(state, mesh))
 
     on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory
     return Partitioner(
         jit_init=lambda function: jax.jit(lambda hparams: constrain(function(hparams))),
-        put_state=lambda state: jax.tree.map(put, state, fsdp.make_shardings(state, mesh)),
+        put_state=lambda state: jax.tree.map(put, state, sharding.make_shardings(state, mesh)),
         get_state=lambda state: jax.tree.map(lambda x: np.array(gather_to_host(x)), state),
         snapshot_state=lambda state: jax.tree.map(jnp.copy, state) if on_cpu else state,
         make_restore_target=make_restore_target,
@@ -260,7 +258,7 @@ def build_fsdp(
         train_step=jax.jit(step, donate_argnums=0),
         jit_per_example=jit_per_example,
         get_metrics=jax.device_get,
-        list_whole_matrices=functools.partial(fsdp.list_whole_matrices, fsdp.count_shards(mesh)),
+        list_whole_matrices=functools.partial(sharding.list_whole_matrices, sharding.count_shards(mesh)),
     )
 
 
@@ -276,7 +274,7 @@ def make_mesh(devices: Sequence[Any], num_slices: int = 0):
     names = ("data",) if len(sizes) == 1 else tuple(f"data_{axis}" for axis in "xyzc"[: len(sizes)])
     shape = sizes
     if num_slices > 1:
-        shape, names = (num_slices, *sizes), (fsdp.SLICE_AXIS, *names)
+        shape, names = (num_slices, *sizes), (sharding.SLICE_AXIS, *names)
     grid = np.array(devices, dtype=object).reshape(shape)
     return jax.sharding.Mesh(grid, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from mlm.base import config, types
 from mlm.models import layers
-from mlm.training.step import fsdp
+from mlm.training.step import sharding
 
 
 class ParameterGroup(enum.StrEnum):
@@ -46,14 +46,14 @@ def find_group(path: tuple[Any, ...], leaf: types.Array) -> ParameterGroup:
         return ParameterGroup.VECTORS
     if "embedding" in name:
         return ParameterGroup.EMBEDDINGS
-    is_matrix = "kernel" in name or name == "logits" or leaf.ndim - fsdp.is_stacked(path) > 1
+    is_matrix = "kernel" in name or name == "logits" or leaf.ndim - sharding.is_stacked(path) > 1
     return ParameterGroup.MATRICES if is_matrix else ParameterGroup.VECTORS
 
 
 def count_batch_axes(path: tuple[Any, ...], leaf: types.Array) -> int:
     """The leading axes of a leaf that number tensors, such as that of the layers: each tensor is one layer's."""
     if find_group(path, leaf) is ParameterGroup.VECTORS:
-        return int(fsdp.is_stacked(path))
+        return int(sharding.is_stacked(path))
     return max(leaf.ndim - 2, 0)
 
 

@@ -21,7 +21,7 @@ from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import parallel_text
 from mlm.training.step import parallel, program, update
-from mlm.training.validation import floors, ngrams, task_optimum
+from mlm.training.validation import floors, ngrams
 
 FORMAT = 4  # of the cached files: raise it when floors or their parts are computed differently
 FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor", "bag_floor": "bag floor"}
@@ -61,9 +61,10 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     config.data.cache_dir keeps them.
     """
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
-        optima, objective = task_optimum.compute_columns(cfg, packed), program_.objective
+        optima, objective = floors.compute_optimum_columns(cfg, packed), program_.objective
         return ReferenceLosses(
-            task_optimum.make_scores(objective), lambda columns: task_optimum.add_columns(columns, optima, objective)
+            floors.make_optimum_scores(objective),
+            lambda columns: floors.add_optimum_columns(columns, optima, objective),
         )
     if parallel_text.is_generated(cfg.data):
         return make_floor_references(program_.objective.scores[0], {"floor": _compute_translation_floor(cfg, packed)})

@@ -1,10 +1,11 @@
-"""Scaled dot-product attention by JAX's kernel for TPUs, splash attention, which stores no attention weights.
+"""Scaled dot-product attention by fused kernels, which store no weights: cuDNN's, and JAX's for TPUs (splash).
 
-Like FlashAttention (Dao et al. 2022, arXiv 2205.14135) it needs memory linear in the length of an example. It reads no
-mask either: each token has the number of its segment, and windows and causal order follow from positions. It has no
-dropout, so that training with config.model.attention_dropout > 0 uses the plain formula.
+Like FlashAttention (Dao et al. 2022, arXiv 2205.14135) they need memory linear in the length of an example; cuDNN reads
+a mask beside that, which all heads and layers share. Splash attention reads none: each token has the number of its
+segment, and windows and causal order follow from positions. Neither has dropout by an example's key, so that training
+with config.model.attention_dropout > 0 uses the plain formula.
 
-Letters in array names: B examples, H heads of d entries, L tokens.
+Letters in array names: B examples, H heads of d entries, L queries, S keys.
 """
 
 import functools
@@ -17,13 +18,35 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from mlm.base import config
 from mlm.models import platform_kernels, positions, remat_policies
 
+HEAD_SIZES = range(8, 129, 8)  # that cuDNN's backward pass takes
+MIN_LENGTH = 64  # tokens; shorter examples, such as those that create parameters, gain nothing
 LANES = 128  # of a TPU: the kernel's blocks are multiples of so many tokens
 BLOCK_SIZES = (1024, 512, 256, LANES)  # tokens of a block; the largest that divides a length
 MAX_FUSED_BLOCKS = 2  # blocks of keys with which one backward kernel, which keeps a gradient of q for each, is used
 
 
-def can_attend(model: config.Model, q_BxLxHxd, rate: float) -> bool:
-    """Whether the kernel computes attention of this shape and dropout rate on the devices that are traced for."""
+def can_use_cudnn(model: config.Model, q_BxLxHxd, k_BxSxHxd, visible_Bx1xLxS, rate: float) -> bool:
+    """Whether cuDNN computes attention of these shapes and this dropout rate."""
+    (_, L, _, d), S = q_BxLxHxd.shape, k_BxSxHxd.shape[1]
+    return (
+        platform_kernels.uses_kernel(model, "cudnn_attention")
+        and platform_kernels.find_platform() == "gpu"  # a run that began on a GPU may go on elsewhere
+        and rate == 0
+        and model.dtype == "bfloat16"
+        and d in HEAD_SIZES
+        and min(L, S) >= MIN_LENGTH
+        and L % 2 == S % 2 == 0
+        and visible_Bx1xLxS.shape[2:] == (L, S)
+    )
+
+
+def attend_by_cudnn(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS):
+    """out_BxLxHxd: attention over the visible keys; q, k, v and the result are bfloat16."""
+    return jax.nn.dot_product_attention(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, mask=visible_Bx1xLxS, implementation="cudnn")
+
+
+def can_use_splash(model: config.Model, q_BxLxHxd, rate: float) -> bool:
+    """Whether splash attention computes attention of this shape and dropout rate on the devices that are traced for."""
     return (
         rate == 0
         and platform_kernels.uses_kernel(model, "splash_attention")
@@ -32,7 +55,7 @@ def can_attend(model: config.Model, q_BxLxHxd, rate: float) -> bool:
     )
 
 
-def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments):
+def attend_by_splash(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments):
     """out_BxLxHxd: attention over the keys that the segments allow."""
     q_BxLxHxd = (q_BxLxHxd * q_BxLxHxd.shape[-1] ** -0.5).astype(k_BxLxHxd.dtype)
     q_BxHxLxd, k_BxHxLxd, v_BxHxLxd = (
@@ -40,7 +63,9 @@ def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments):
         for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
     )
     operands = q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, segments.ids_BxL
-    everywhere, local = (functools.partial(attend_heads, segments.is_causal, window) for window in (0, segments.window))
+    everywhere, local = (
+        functools.partial(_attend_heads, segments.is_causal, window) for window in (0, segments.window)
+    )
     if isinstance(segments.is_local, bool):
         out_BxHxLxd = (local if segments.is_local else everywhere)(*operands)
     else:
@@ -48,7 +73,7 @@ def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments):
     return out_BxHxLxd.swapaxes(1, 2)
 
 
-def attend_heads(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, ids_BxL) -> Any:
+def _attend_heads(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, ids_BxL) -> Any:
     """out_BxHxLxd in a layer with this window; 0: none."""
     _, H, L, _ = q_BxHxLxd.shape
     size = next(size for size in BLOCK_SIZES if L % size == 0)
