@@ -4,7 +4,6 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 import dataclasses
 import difflib
-import functools
 import hashlib
 import json
 import math
@@ -33,29 +32,6 @@ RNG_VERSIONS = {
 }
 WORD_MASKS = {"word_masks": 2}  # of runs whose masks are of words that may have several tokens, beside the above
 RUN_FORMAT = 3  # version of a run's files: raise it when this version no longer reads older files
-
-
-def flatten(config: Any, prefix: str = "", *, results_only: bool = False) -> dict[str, Any]:
-    """All leaf fields by dotted name, in the order of their definition.
-
-    results_only: without the fields that cannot change a result.
-    """
-    flat: dict[str, Any] = {}
-    for name, affects_result in _list_fields(type(config)):
-        value = getattr(config, name)
-        if _is_section(type(value)):
-            flat |= flatten(value, f"{prefix}{name}.", results_only=results_only)
-        elif affects_result or not results_only:
-            flat[prefix + name] = value
-    return flat
-
-
-_is_section = functools.cache(dataclasses.is_dataclass)
-
-
-@functools.cache  # one call of a sweep lists the fields of some hundred thousand sections
-def _list_fields(section: type) -> list[tuple[str, bool]]:
-    return [(field.name, field.metadata.get("affects_result", True)) for field in dataclasses.fields(section)]
 
 
 class Declaration(NamedTuple):
@@ -92,6 +68,8 @@ def list_declarations(
 
 DECLARATIONS = dict(list_declarations(Config))
 DEFAULT = {name: declaration.default for name, declaration in DECLARATIONS.items()}
+_get_values = operator.attrgetter(*DECLARATIONS)
+_RESULT_FIELDS = [name for name, declared in DECLARATIONS.items() if declared.facts.get("affects_result", True)]
 PATH_FIELDS = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.facts.get("is_path"))
 FIRST_DEFAULT = {"optim.warmup_fraction": 0.06}  # of fields whose default has changed since: fingerprints keep it
 # Of no model: a saved run may still name them.
@@ -110,6 +88,15 @@ ALIASES = {  # what other libraries call fields: for the hint of an error alone
     "max_length": "pack.seq_len",
     "hidden_dropout_prob": "model.dropout",
 }
+
+
+def flatten(config: Config, *, results_only: bool = False) -> dict[str, Any]:
+    """All fields by dotted name, in the order of their definition.
+
+    results_only: without the fields that cannot change a result.
+    """
+    flat = dict(zip(DECLARATIONS, _get_values(config), strict=True))
+    return {name: flat[name] for name in _RESULT_FIELDS} if results_only else flat
 
 
 class Layer(NamedTuple):
@@ -186,9 +173,12 @@ def check_values(config: Config) -> None:
     Numbers are within the bounds of their field, and fit float32 and int32, or uint32 where the bounds say so. Text is
     one of the field's choices, and one line.
     """
-    flat = flatten(config)
+    try:
+        flat = flatten(config)
+    except AttributeError as error:
+        raise ConfigError(f"config: expected a section of config.Config in each of its fields ({error})") from None
     for name, declaration in DECLARATIONS.items():
-        value: Any = flat.get(name)
+        value: Any = flat[name]
         kind = type(declaration.default)
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         if value == declaration.default:

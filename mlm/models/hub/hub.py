@@ -115,7 +115,7 @@ def export_tensors(
     leaves = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params).items()}
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.SIZE_FIELDS["num_layers"]]
+    is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.NAMES.sizes["num_layers"]]
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
@@ -155,7 +155,7 @@ def build_config_json(
 
 def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
     """The entries of config.json that change when all our special tokens are added to its vocabulary."""
-    return gpt2.vocabulary_settings(order_V) if _get_mapping(config_json)[0] is gpt2 else {}
+    return settings.build_vocabulary_entries(order_V) if _get_mapping(config_json)[0] is gpt2 else {}
 
 
 def _get_mapping(config_json):
