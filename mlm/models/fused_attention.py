@@ -78,19 +78,10 @@ def _attend_heads(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd,
     _, H, L, _ = q_BxHxLxd.shape
     size = next(size for size in BLOCK_SIZES if L % size == 0)
     is_fused = L // size <= MAX_FUSED_BLOCKS
-    block_sizes = splash.BlockSizes(
-        block_q=size,
-        block_kv=size,
-        block_q_dkv=size,
-        block_kv_dkv=size,
-        block_q_dq=None if is_fused else size,
-        block_kv_dq=None if is_fused else size,
-        use_fused_bwd_kernel=is_fused,
-        # A head's 64 entries would fill half of a register's lanes, and of the memory that is laid out for them.
-        q_layout=splash.QKVLayout.SEQ_MINOR,
-        k_layout=splash.QKVLayout.SEQ_MINOR,
-        v_layout=splash.QKVLayout.SEQ_MINOR,
-    )
+    names = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", *(() if is_fused else ("block_q_dq", "block_kv_dq")))
+    # A head's 64 entries would fill half of a register's lanes, and of the memory that is laid out for them.
+    layouts = dict.fromkeys(("q_layout", "k_layout", "v_layout"), splash.QKVLayout.SEQ_MINOR)
+    block_sizes = splash.BlockSizes(**dict.fromkeys(names, size), use_fused_bwd_kernel=is_fused, **layouts)
     mask = splash.FullMask((L, L))
     if is_causal or window:
         half = window // 2 if window else None

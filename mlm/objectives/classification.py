@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config, types
-from mlm.objectives import features, heads, labelled, scores
+from mlm.objectives import heads, labelled, scores
 
 SCORE_NAMES = ("accuracy", "f1", "matthews")  # allowed in config.data.labelled.scores; the first of multiple choice
 
@@ -21,7 +21,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     """The objective on examples with label_B, a class id; see `build_classifier`."""
 
     def compute_logits(params, model, batch, key_B):
-        h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
+        h_BxLxD = heads.read_features(cfg, params, model, batch, key_B)
         return heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, batch.text, key_B)
 
     return build_classifier(cfg, dataset, "classification", SCORE_NAMES, len(dataset.classes), compute_logits)
@@ -84,7 +84,7 @@ def compute_choice_logits(
     text = types.Tokens(*(x_BxL.reshape(len(x_BxL) * num_choices, -1) for x_BxL in batch.text))
     choice_batch = batch._replace(text=text)
     key_F = None if key_B is None else jax.vmap(lambda key: jax.random.split(key, num_choices))(key_B).reshape(-1)
-    h_FxLxD = features.read_features(cfg, params, model, choice_batch, key_F)
+    h_FxLxD = heads.read_features(cfg, params, model, choice_batch, key_F)
     logits_F = heads.apply_pooled_head(cfg, params["objective"], h_FxLxD, text, key_F)[:, 0]
     return jnp.where(heads.flag_real_examples(text) > 0, logits_F, -1e9).reshape(-1, num_choices)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
-from mlm.objectives import features, heads, labelled, scores
+from mlm.objectives import heads, labelled, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores
 WEIGHT = "edge_probing_weight"
@@ -40,7 +40,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     def init_head(key, width):
         key_one, key_other, key_hidden, key_label = jax.random.split(key, 4)
         return {
-            "mix": features.init_layer_mix(num_layers),
+            "mix": heads.init_layer_mix(num_layers),
             "one": init_span_pooler(key_one, width),
             "other": init_span_pooler(key_other, width),
             "hidden": init_dense(key_hidden, 2 * PROJECTION_DIM, PROJECTION_DIM),
@@ -49,9 +49,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 
     def compute_loss(params, model, batch, key_B, train):
         head, labels = params["objective"], batch.labels
-        h_BxLxD = features.mix_layers(
-            head["mix"], features.encode_all_layers(cfg, params, model, batch, key_B)[:num_layers]
-        )
+        h_BxLxD = heads.mix_layers(head["mix"], heads.encode_all_layers(cfg, params, model, batch, key_B)[:num_layers])
         one_BxSxP = pool_spans(head["one"], h_BxLxD, labels["from_BxL"], labels["to_BxL"])
         other_BxSxP = pool_spans(head["other"], h_BxLxD, labels["other_from_BxL"], labels["other_to_BxL"])
         spans_BxSx2P = jnp.concatenate([one_BxSxP, other_BxSxP], -1)

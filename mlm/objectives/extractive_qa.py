@@ -8,7 +8,7 @@ import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
-from mlm.objectives import answer_extraction, features, heads, labelled, scores
+from mlm.objectives import answer_extraction, heads, labelled, scores
 
 SCORE_NAMES = ("f1", "exact")  # allowed in config.data.labelled.scores
 SCORES = {
@@ -30,7 +30,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     """
 
     def compute_loss(params, model, batch, key_B, train):
-        h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
+        h_BxLxD = heads.read_features(cfg, params, model, batch, key_B)
         logits_Bx2xL = jnp.moveaxis(heads.apply_word_head(cfg, params["objective"], h_BxLxD, None), -1, 1)
         real_BxL, real_B = batch.text.segments_BxL > 0, heads.flag_real_examples(batch.text)
         log_prob_Bx2xL = jax.nn.log_softmax(jnp.where(real_BxL[:, None], logits_Bx2xL, -1e9))

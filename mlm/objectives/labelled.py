@@ -5,7 +5,7 @@ from typing import Any
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.objectives import features, heads, scores
+from mlm.objectives import heads, scores
 
 POOLED_FIELDS = ("pooling", "pooler", "layer_features")  # of config.finetune, which heads for examples read
 
@@ -29,7 +29,7 @@ def build_objective(
     """
 
     def init(key, model):
-        return init_head(key, features.compute_width(cfg, model)) | features.init_features(cfg)
+        return init_head(key, heads.compute_width(cfg, model)) | heads.init_features(cfg)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         nats_B, weight_B, sums = compute_loss(params, model, batch, key_B if train else None, train)
@@ -43,7 +43,7 @@ def build_spec(
     build: Callable[..., types.Objective],
     score_names: Sequence[str],
     finetune_fields: Sequence[str] = ("pooler", "layer_features"),
-    check: types.CheckFn = features.check,
+    check: types.CheckFn = heads.check_features,
     predictions_per_token: Callable[[config.Config], float] = lambda cfg: 1.0,
 ) -> types.ObjectiveSpec:
     """An entry of OBJECTIVES; score_names: those that config.data.labelled.scores may hold."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
-from mlm.objectives import features, heads, labelled, scores
+from mlm.objectives import heads, labelled, scores
 
 SCORE_NAMES = ("pearson", "spearman")  # allowed in config.data.labelled.scores
 WEIGHT = "regression_weight"
@@ -14,7 +14,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     """The objective on examples with value_B; evaluation adds the sums "predicted", "score" (the same) and "value"."""
 
     def compute_loss(params, model, batch, key_B, train):
-        h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
+        h_BxLxD = heads.read_features(cfg, params, model, batch, key_B)
         predicted_B = heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, batch.text, key_B)[:, 0]
         value_B, real_B = batch.labels["value_B"], heads.flag_real_examples(batch.text)
         columns = {"predicted": predicted_B * real_B, "score": predicted_B * real_B, "value": value_B * real_B}

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlm.base import errors, types
 from mlm.base.estimates import Score
-from mlm.objectives import features, heads, labelled, scores
+from mlm.objectives import heads, labelled, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores; only the second where tags mark no entities
 WEIGHT = "tagging_weight"
@@ -42,7 +42,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         return dense | {"below": init_bilstm(key_bilstm, width, cfg.finetune.head_dim)}
 
     def compute_loss(params, model, batch, key_B, train):
-        h_BxLxD, head = features.read_features(cfg, params, model, batch, key_B), params["objective"]
+        h_BxLxD, head = heads.read_features(cfg, params, model, batch, key_B), params["objective"]
         if cfg.finetune.head == "bilstm":
             h_BxLxD = apply_bilstm(head["below"], h_BxLxD, batch.text.segments_BxL, unroll=cfg.model.rnn_unroll)
         log_prob_BxLxC = jax.nn.log_softmax(heads.apply_word_head(cfg, head, h_BxLxD, key_B))

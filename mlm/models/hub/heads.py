@@ -138,10 +138,8 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
     if cfg.objective not in bert.WORD_HEADS or "modernbert" in (cfg.finetune.pooler, architecture.pooler):
         expected |= {"pooler": (architecture.pooler,)}
     for field, values in expected.items():
-        value, names = getattr(cfg.finetune, field), " or ".join(values)
-        errors.require(
-            value in values, f"config.finetune.{field}", value, f"{names}, which transformers' {model_type} needs"
-        )
+        needed = f"{' or '.join(values)}, which transformers' {model_type} needs"
+        errors.require_field(cfg, f"finetune.{field}", getattr(cfg.finetune, field) in values, needed)
     head_fields: dict[str, Any] = {
         "architectures": [architecture.model_class.removesuffix(MASKED_LM_CLASS) + CLASSES[cfg.objective]]
     }
@@ -173,10 +171,9 @@ def read_discriminator_head(tensors: Mapping[str, np.ndarray]) -> types.Params:
     """The head of ELECTRA's discriminator as parameters of replaced_token_detection; {} if there is none."""
     if not all(f"{module}.weight" in tensors and f"{module}.bias" in tensors for module in DISCRIMINATOR_HEAD):
         return {}
+    read = lambda name: np.ascontiguousarray(tensors[name].T)
     return {
-        path: {
-            leaf: np.ascontiguousarray(tensors[f"{module}.{tensor}"].T) for tensor, leaf in _get_leaves(path).items()
-        }
+        path: {leaf: read(f"{module}.{tensor}") for tensor, leaf in _get_leaves(path).items()}
         for module, path in DISCRIMINATOR_HEAD.items()
     }
 

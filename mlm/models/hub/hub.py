@@ -54,10 +54,8 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     config_json = settings.read_json(folder / settings.CONFIG_FILE)
     model, vocab_size, first_position = _read_model(where, config_json)
     module, architecture = _get_mapping(config_json)
-    expected = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (module is gpt2)
-    errors.require(
-        vocab_size == expected, f"{where}: vocab_size", vocab_size, f"{expected}, the size of the tokenizer's"
-    )
+    size = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (module is gpt2)
+    errors.require(vocab_size == size, f"{where}: vocab_size", vocab_size, f"{size}, the size of the tokenizer's")
     with tensors.open_tensors(folder) as file_by_name:
         names = _canonical_names(tensors_path, file_by_name, module, architecture, is_tied=model.tie_embeddings)
         shapes = _param_shapes(model, vocab_size)

@@ -114,9 +114,8 @@ def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
     every = settings.get_integer(where, config_json, "global_attn_every_n_layers", 1, DEFAULT_GLOBAL_EVERY)
     layer_types: Any = config_json.get("layer_types") or _make_layer_types(every, num_layers)
     is_valid = isinstance(layer_types, list) and len(layer_types) == num_layers and {*layer_types} <= {GLOBAL, LOCAL}
-    errors.require(
-        is_valid, f"{where}: layer_types", layer_types, f"{GLOBAL} or {LOCAL} for each of {num_layers} layers"
-    )
+    expected = f"{GLOBAL} or {LOCAL} for each of {num_layers} layers"
+    errors.require(is_valid, f"{where}: layer_types", layer_types, expected)
     if layer_types == [GLOBAL] * num_layers:
         return {"rope_theta": attention["rope_theta"], "local_window": 0}
     window = settings.get_integer(where, config_json, "local_attention", 2, 128)

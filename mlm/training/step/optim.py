@@ -14,8 +14,7 @@ import optax
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import list_registry_conditions
-from mlm.training.step.optimizers import OPTIMIZERS
-from mlm.training.step.parameter_groups import ParameterGroup, find_group
+from mlm.training.step.optimizers import OPTIMIZERS, ParameterGroup, find_group
 
 
 class Schedule(enum.StrEnum):
