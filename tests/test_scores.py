@@ -106,7 +106,7 @@ def test_pearson_and_spearman_are_scipys_and_0_of_a_constant():
         with warnings.catch_warnings(action="ignore"):
             expected = {"pearson": stats.pearsonr(x_N, y_N), "spearman": stats.spearmanr(x_N, y_N)}
         for name, found in expected.items():
-            value, error = estimates.compute_score(regression.SCORES[name], of)
+            value, error = estimates.compute_score(scores.build_score(name, regression.WEIGHT), of)
             assert value == pytest.approx(np.nan_to_num(found.statistic), abs=1e-8), name
             assert 0 <= error < 10 if np.isfinite(found.statistic) else error == 0
     raw = {
@@ -117,7 +117,7 @@ def test_pearson_and_spearman_are_scipys_and_0_of_a_constant():
         "xy": 0.1 * np.arange(7),
         "regression_weight": [1] * 7,
     }
-    assert estimates.compute_score(regression.SCORES["pearson"], raw) == (0.0, 0.0)
+    assert estimates.compute_score(scores.build_score("pearson", regression.WEIGHT), raw) == (0.0, 0.0)
 
 
 @functools.cache
@@ -159,8 +159,10 @@ def test_errors_of_correlations_are_the_bootstraps(ties):
     if ties:
         x_N, y_N = x_N.round(), y_N.round()
     of = scores.compute_correlation_columns(x_N, y_N) | {"regression_weight": np.ones(400)}
-    pearson, spearman = (estimates.compute_score(regression.SCORES[name], of)[1] for name in ("pearson", "spearman"))
-    assert pearson == pytest.approx(spread(regression.SCORES["pearson"], of), rel=0.1)
+    pearson, spearman = (
+        estimates.compute_score(scores.build_score(name, regression.WEIGHT), of)[1] for name in ("pearson", "spearman")
+    )
+    assert pearson == pytest.approx(spread(scores.build_score("pearson", regression.WEIGHT), of), rel=0.1)
     drawn_RxN = np.stack([np.repeat(np.arange(400), times_N) for times_N in resample()])
     ranks_R2xN = (stats.rankdata(value_N[drawn_RxN], axis=1) for value_N in (x_N, y_N))
     u_RxN, v_RxN = (rank_RxN - rank_RxN.mean(1, keepdims=True) for rank_RxN in ranks_R2xN)

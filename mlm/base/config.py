@@ -47,7 +47,8 @@ TEXT, TFDS, TASK, PARALLEL = ({"data.corpus": corpus} for corpus in ("text", "tf
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
 TABLE = {"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
-ENCODER_DECODER = {"model.family": "encoder_decoder"}
+ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
+ROTARY, WSD, OWN_TOKENIZER = {"model.positions": "rotary"}, {"optim.schedule": "wsd"}, {"tokenizer.path": ""}
 
 
 class Role(enum.Enum):
@@ -274,12 +275,10 @@ class Tokenizer:
         "",
         "unigram (SentencePiece) | wordpiece (BERT) | bpe (byte-level, GPT-2) | words | characters; empty: words for "
         "the built-in language, else unigram",
-        when={"tokenizer.path": ""},
+        when=OWN_TOKENIZER,
     )
     vocab_size: Annotated[int, Bounds(6)] = field(
-        0,
-        "vocabulary size, with the 5 special tokens; 0: all words of the built-in language or characters, else 8192",
-        when={"tokenizer.path": ""},
+        0, "size, with 5 special tokens; 0: all words of the language or characters, else 8192", when=OWN_TOKENIZER
     )
     path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one", is_path=True)
 
@@ -336,9 +335,7 @@ class Mask:
         0, "disjoint masks of an example in a step, each with a pass; 0: predict_rate / rate, rounded up"
     )
     static_masks: Count = field(
-        0,
-        "static masking: number of fixed masks of an example, in turn by epoch; 0: new masks at every step",
-        role=TRACED,
+        0, "static masking: number of fixed masks of an example, in turn by epoch; 0: new masks each step", role=TRACED
     )
     unit: Annotated[str, "token", "word", "span"] = field(
         "token",
@@ -438,7 +435,7 @@ class Model:
     )
     lm_head: Annotated[str, "bert", "linear"] = field(
         "bert",
-        "output layer: bert (dense, activation, layer norm, table, bias) | linear (table of embeddings alone)",
+        "output layer: bert (dense, activation, norm, table, bias) | linear (table alone)",
         unless=ENCODER_DECODER,
     )
     lm_head_activation: Annotated[str, "gelu", "gelu_tanh", "relu"] = field(
@@ -455,28 +452,21 @@ class Model:
         "position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | relative (32 "
         "learned biases, Raffel et al. 2020); empty: rotary, or learned where the model reads a source",
     )
-    rope_theta: Annotated[float, Bounds(1, 1e12)] = field(
-        10_000.0, "rotary: base of the angles", when={"model.positions": "rotary"}
-    )
+    rope_theta: Annotated[float, Bounds(1, 1e12)] = field(10_000.0, "rotary: base of the angles", when=ROTARY)
     local_window: Count = field(
         0,
         "transformer: window of local attention in tokens, half on each side (Beltagy et al. 2020); 0: no local layers",
     )
     global_every: Count = field(
-        3,
-        "local_window: one of so many layers, the first among them, sees all tokens (ModernBERT: 3); 0: none does",
-        unless={"model.local_window": 0},
+        3, "local_window: one of so many layers, the first among them, sees all tokens; 0: none", unless=NO_LOCAL_LAYERS
     )
     global_layers: tuple[PositiveInt, ...] = field(
         (),
-        "local_window: numbers, from 1, of the layers that see all tokens; empty: as global_every says",
-        unless={"model.local_window": 0},
+        "local_window: numbers, from 1, of layers that see all tokens; empty: as global_every",
+        unless=NO_LOCAL_LAYERS,
     )
     local_rope_theta: Annotated[float, Bounds(0, 1e12)] = field(
-        0.0,
-        "local_window: rope_theta of the layers with local attention; 0: as the others'",
-        when={"model.positions": "rotary"},
-        unless={"model.local_window": 0},
+        0.0, "local_window: rope_theta of local layers; 0: as the others'", when=ROTARY, unless=NO_LOCAL_LAYERS
     )
     max_positions: PositiveInt = field(512, "transformer: longest sequence, in tokens")
     type_vocab_size: Count = field(2, "token types (segment embeddings); 0: none", unless=ENCODER_DECODER)
@@ -506,7 +496,7 @@ class Model:
     )
     remat_policy: Annotated[str, "all", "dots", "attention"] = setting(
         "all",
-        "what remat recomputes: all | dots (all but products with weights) | attention (scores and what follows)",
+        "recomputed: all | dots (all but products) | attention (scores and what follows)",
         when={"model.remat": True},
     )
     kernels: str = setting(
@@ -534,17 +524,13 @@ class Optim:
         "learning rate after the warm-up: linear | cosine | wsd (a decay at the end) | constant | inverse_sqrt",
     )
     warmup_fraction: Fraction = field(-1.0, "share of the steps with warm-up; -1: by family, width and start")
-    decay_fraction: Fraction = field(
-        0.1, "wsd: share of the steps, at the end, with a decay", when={"optim.schedule": "wsd"}
-    )
+    decay_fraction: Fraction = field(0.1, "wsd: share of the steps, at the end, with a decay", when=WSD)
     decay_shape: Annotated[str, "linear", "one_minus_sqrt"] = field(
-        "linear",
-        "wsd: linear | one_minus_sqrt (1 minus the root of the share of the decay that is over)",
-        when={"optim.schedule": "wsd"},
+        "linear", "wsd: linear | one_minus_sqrt (1 minus the root of the share that is over)", when=WSD
     )
     final_lr_fraction: Fraction = field(
         0.0,
-        "linear, cosine, wsd: learning rate one step after the last, as a fraction of the peak",
+        "linear, cosine, wsd: share of the peak one step after the last",
         unless={"optim.schedule": ("constant", "inverse_sqrt")},
     )
     b1: FractionBelow1 = field(0.9, "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW")
@@ -665,7 +651,7 @@ class Train:
     )
     initial_batch_fraction: FractionAbove0 = field(
         0.25,
-        "batch-size warm-up: share of batch_size in the first step, rounded down to microbatches, at least one",
+        "batch-size warm-up: share of batch_size in the first step, in microbatches",
         unless={"train.batch_warmup_fraction": 0.0},
     )
     eval_every: Count = setting(0, "steps between evaluations; 0: only at the end", role=HOST)
@@ -704,7 +690,7 @@ class Eval:
     )
     beams: tuple[Annotated[float, Bounds(1, MAX_BEAMS)], ...] = setting(
         (),
-        "parallel: beam sizes with which the first max_examples pairs of test (else dev) are translated at the end",
+        "parallel: beam sizes to translate max_examples of test (else dev) with, at the end",
         when=PARALLEL,
         role=HOST,
     )
@@ -723,10 +709,7 @@ class Eval:
         role=HOST,
     )
     baseline: Annotated[str, "tfidf"] = setting(
-        "",
-        "classification: a score on dev without a network: tfidf (logistic regression; the extra baseline); empty: "
-        "none",
-        role=HOST,
+        "", "classification: a score on dev of logistic regression: tfidf (the extra baseline); empty: none", role=HOST
     )
     sts: str = setting(
         "",

@@ -156,9 +156,7 @@ def verify_digest(value: Any, name: Path | str) -> dict[str, Any]:
         raise DamagedFile(f"{name} is damaged: it is no JSON object")
     entries = cast(dict[str, Any], value)
     if DIGEST_KEY not in entries:
-        raise MissingDigest(
-            f"{name} lacks its digest: it is damaged, or an older version wrote it; move it away to make it again"
-        )
+        raise MissingDigest(f"{name} lacks its digest: it is damaged, or of an older version; move it away")
     content = {key: item for key, item in entries.items() if key != DIGEST_KEY}
     if entries[DIGEST_KEY] != json_sha256(content):
         raise DamagedFile(f"{name} is damaged: its digest does not match")

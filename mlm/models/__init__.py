@@ -13,7 +13,7 @@ MODELS = {
     "encoder_decoder": encoder_decoder.SPEC,
 }
 
-_DEPTH_AND_WIDTH = {
+_SHAPES = {
     "micro": {"num_layers": 2, "width": 64},
     "tiny": {"num_layers": 2, "width": 128},
     "mini": {"num_layers": 4, "width": 256},
@@ -25,9 +25,7 @@ _DEPTH_AND_WIDTH = {
 
 
 def _build_sizes(field: str, dims: list[int], **fields) -> dict[str, dict[str, int]]:
-    return {
-        size: shared | {field: dim} | fields for (size, shared), dim in zip(_DEPTH_AND_WIDTH.items(), dims, strict=True)
-    }
+    return {size: shape | {field: dim} | fields for (size, shape), dim in zip(_SHAPES.items(), dims, strict=True)}
 
 
 # By cell, or family without cells. Sizes are named after BERT's (Devlin et al. 2019; Turc et al. 2019); micro is ours.

@@ -63,9 +63,7 @@ def attend_by_splash(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segmen
         for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
     )
     operands = q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, segments.ids_BxL
-    everywhere, local = (
-        functools.partial(_attend_heads, segments.is_causal, window) for window in (0, segments.window)
-    )
+    everywhere, local = (functools.partial(_attend, segments.is_causal, window) for window in (0, segments.window))
     if isinstance(segments.is_local, bool):
         out_BxHxLxd = (local if segments.is_local else everywhere)(*operands)
     else:
@@ -73,7 +71,7 @@ def attend_by_splash(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segmen
     return out_BxHxLxd.swapaxes(1, 2)
 
 
-def _attend_heads(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, ids_BxL) -> Any:
+def _attend(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, ids_BxL) -> Any:
     """out_BxHxLxd in a layer with this window; 0: none."""
     _, H, L, _ = q_BxHxLxd.shape
     size = next(size for size in BLOCK_SIZES if L % size == 0)

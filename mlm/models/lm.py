@@ -220,9 +220,7 @@ def build(
 
 def count_parameters(params) -> dict[str, int]:
     """The number of "parameters", and of those outside the embedding tables and the output bias ("non_embedding")."""
-    sizes = {path[0].key: 0 for path, _ in jax.tree_util.tree_leaves_with_path(params)}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        sizes[path[0].key] += leaf.size
+    sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(tree)) for name, tree in params.items()}
     total = sum(sizes.values())
     tables = sum(sizes.get(name, 0) for name in ("token", "position", "type", "output", "bias"))
     return {"parameters": total, "non_embedding": total - tables}

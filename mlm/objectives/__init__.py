@@ -35,9 +35,8 @@ OBJECTIVES = {
     "extractive_qa": extractive_qa.SPEC,
     "edge_probing": edge_probing.SPEC,
 }
-FIELD_CONDITIONS = list_registry_conditions(
-    "objective", {name: spec.conditional_fields for name, spec in OBJECTIVES.items()}
-)
+_FIELDS = {name: spec.conditional_fields for name, spec in OBJECTIVES.items()}
+FIELD_CONDITIONS = list_registry_conditions("objective", _FIELDS)
 
 
 def _derive_pooling(cfg):

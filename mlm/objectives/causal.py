@@ -20,9 +20,8 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     """
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
     never_predicted = (PAD, MASK) if cfg.model.directionality == types.Directionality.TWO_STACK else (PAD, CLS, MASK)
-    log_unigram_V = token_prediction.compute_log_unigram(
-        unigram_V, ~np.isin(np.arange(len(unigram_V)), never_predicted)
-    )
+    possible_V = ~np.isin(np.arange(len(unigram_V)), never_predicted)
+    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, possible_V)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
@@ -31,15 +30,11 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         pairs = [align_targets(direction, h_BxLxD, text.ids_BxL) for direction, h_BxLxD in by_direction]
         h_BxKxD, target_BxK = (jnp.concatenate(parts, 1) for parts in zip(*pairs, strict=True))
         weight_BxK = jnp.tile(compute_eval_mask(text, key_B, hparams)[:, 1:].astype(jnp.float32), len(pairs))
-        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
-        nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, target_BxK)
-        sums = {
-            "correct": (correct_BxK * weight_BxK).sum(-1),
-            "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32),
-        }
-        if not train:
-            sums |= token_prediction.compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK)
-        return types.LossSums({"causal": (nats_BxK * weight_BxK).sum(-1)}, {"causal": weight_BxK.sum(-1)}, sums)
+        nats_B, sums = token_prediction.predict_tokens(
+            cfg.optim, log_unigram_V, params, model, h_BxKxD, target_BxK, weight_BxK, train=train
+        )
+        sums["tokens"] = (text.segments_BxL > 0).sum(-1).astype(jnp.float32)
+        return types.LossSums({"causal": nats_B}, {"causal": weight_BxK.sum(-1)}, sums)
 
     return types.Objective(
         loss=loss,

@@ -20,7 +20,7 @@ SCORES = (
 )
 TRAIN_SCORES = (
     Score("accuracy", "training accuracy of [MASK]", ("correct", "masked_weight"), share=True),
-    Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True),
+    masking.CORRUPTED,
 )
 
 

@@ -35,18 +35,14 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         (h_BxLxD,) = model.encode(
             params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
         )
-        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
-        nats_BxL, correct_BxL = compute_loss(params["model"], model, h_BxLxD, text.ids_BxL)
         eligible_B, masked_B = masked.num_eligible_B.astype(jnp.float32), masked.num_corrupted_B.astype(jnp.float32)
         weight_BxL = masking.get_predicted_mask(masked) * (eligible_B / jnp.maximum(masked_B, 1))[:, None]
-        sums = {
-            "correct": (correct_BxL * weight_BxL).sum(-1),
-            "diffusion_masked": masked_B,
-            "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32),
-        }
-        if not train:
-            sums |= token_prediction.compute_unigram_baseline(log_unigram_V, text.ids_BxL, weight_BxL)
-        return types.LossSums({"diffusion": (nats_BxL * weight_BxL).sum(-1)}, {"diffusion": eligible_B}, sums)
+        nats_B, sums = token_prediction.predict_tokens(
+            cfg.optim, log_unigram_V, params, model, h_BxLxD, text.ids_BxL, weight_BxL, train=train
+        )
+        tokens_B = (text.segments_BxL > 0).sum(-1).astype(jnp.float32)
+        sums |= {"diffusion_masked": masked_B, "tokens": tokens_B}
+        return types.LossSums({"diffusion": nats_B}, {"diffusion": eligible_B}, sums)
 
     def compute_eval_mask(text, key_B, hparams):
         return masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0])

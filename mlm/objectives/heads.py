@@ -119,9 +119,8 @@ def apply_dropout(x_BxD, key_B, rate: float):
     """Zeroes a share `rate` of x and rescales the rest, with one key an example; key_B None: no dropout."""
     if key_B is None or rate == 0:
         return x_BxD
-    keep_BxD = jax.vmap(
-        lambda key: jax.random.bernoulli(jax.random.fold_in(key, DROPOUT_STREAM), 1 - rate, x_BxD.shape[1:])
-    )(key_B)
+    sample = lambda key: jax.random.bernoulli(jax.random.fold_in(key, DROPOUT_STREAM), 1 - rate, x_BxD.shape[1:])
+    keep_BxD = jax.vmap(sample)(key_B)
     return jnp.where(keep_BxD, x_BxD / (1 - rate), 0)
 
 
@@ -183,8 +182,7 @@ def apply_pooled_head(cfg: config.Config, params: types.Params, h_BxLxD, text: t
         pooled_BxD = (h_BxLxD * real_BxL[..., None]).sum(1) / jnp.maximum(real_BxL.sum(1), 1)[:, None]
     else:
         place_B = jnp.maximum(real_BxL.sum(1) - 1, 0) if pooling == Pooling.LAST else jnp.zeros(len(h_BxLxD), jnp.int32)
-        token_BxD = jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
-        pooled_BxD = token_BxD
+        pooled_BxD = jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
     if pooling != Pooling.MEAN or cfg.finetune.pooler == "modernbert":
         pooled_BxD = apply_pooler(cfg, params, pooled_BxD)
     return apply_dense(params["label"], apply_dropout(pooled_BxD, key_B, cfg.model.dropout))

@@ -14,8 +14,11 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.derived_fields import DerivedField
+from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.objectives import masking_units
+
+CORRUPTED = Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True)
 
 
 class MaskSchedule(enum.StrEnum):
@@ -127,9 +130,8 @@ def derive_static_keys(hparams: types.TracedHparams, batch: types.Batch):
     # 2^31 + 1 is the number of no step, nor that of initialisation.
     key = jax.random.fold_in(jax.random.key(hparams.seed), 2**31 + 1)
     number_B = batch.epoch_B % jnp.maximum(hparams.objective["static_masks"], 1)
-    return jax.vmap(lambda index, number: jax.random.fold_in(jax.random.fold_in(key, index), number))(
-        batch.split_index_B, number_B
-    )
+    make_key = lambda index, number: jax.random.fold_in(jax.random.fold_in(key, index), number)
+    return jax.vmap(make_key)(batch.split_index_B, number_B)
 
 
 def estimate_predict_rate(mask: config.Mask) -> float:

@@ -22,7 +22,7 @@ SCORES = (
 )
 TRAIN_SCORES = (
     Score("accuracy", "training accuracy", ("correct", "mlm_weight"), share=True),
-    Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True),
+    masking.CORRUPTED,
     Score("realised_predict", "share of tokens predicted", ("mlm_weight", "eligible"), format=".4f", share=True),
 )
 
@@ -73,18 +73,12 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callab
             params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
         )
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
-        nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, masked.targets_BxK)
-
-        def sum_predicted(x_BxK):
-            return (x_BxK * masked.weights_BxK).sum(-1)
-
+        nats_B, sums = token_prediction.predict_tokens(
+            cfg.optim, log_unigram_V, params, model, h_BxKxD, masked.targets_BxK, masked.weights_BxK, train=train
+        )
         counts = masking.count_tokens(masked, text)  # an example with several masks counts once
-        sums = {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
-        sums["correct"] = sum_predicted(correct_BxK)
-        if not train:
-            sums |= token_prediction.compute_unigram_baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)
-        return types.LossSums({"mlm": sum_predicted(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
+        sums |= {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
+        return types.LossSums({"mlm": nats_B}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
 
     return forward
 

@@ -40,7 +40,7 @@ SCORES = (
 TRAIN_SCORES = (
     Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),
     Score("original_accuracy", "share of tokens not replaced", ("original", WEIGHT), share=True),
-    Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True),
+    masking.CORRUPTED,
 )
 
 

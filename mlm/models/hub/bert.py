@@ -108,9 +108,8 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     architecture = ARCHITECTURES[config_json["model_type"]]
     settings.require_settings(where, config_json, REQUIRED_SETTINGS)
     fields = settings.read_fields(where, config_json, NAMES)
-    first = (
-        settings.get_integer(where, config_json, "pad_token_id", 0, 1) + 1 if architecture.positions_after_pad else 0
-    )
+    pad = settings.get_integer(where, config_json, "pad_token_id", 0, 1)
+    first = pad + 1 if architecture.positions_after_pad else 0
     num_positions = settings.get_integer(where, config_json, "max_position_embeddings", 1)
     expected = f"more than {first}, which is the first token's position (pad_token_id + 1)"
     errors.require(num_positions > first, f"{where}: max_position_embeddings", num_positions, expected)

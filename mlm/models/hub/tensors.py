@@ -51,9 +51,7 @@ def list_tensor_files(folder: Path) -> list[Path]:
                 if pickle.startswith("pytorch_model")
                 else "transformers writes one: AutoModelForMaskedLM.from_pretrained(FOLDER).save_pretrained(OUT)"
             )
-            raise errors.ConfigError(
-                f"{folder / pickle}: expected {TENSOR_FILE}, since reading a pickle can run code; {remedy}"
-            )
+            raise errors.ConfigError(f"{folder / pickle}: expected {TENSOR_FILE}; a pickle can run code; {remedy}")
         raise errors.ConfigError(f"{folder}: expected a folder with {TENSOR_FILE}")
     return list_shards(index)
 

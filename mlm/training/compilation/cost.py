@@ -114,9 +114,8 @@ def make_abstract_state(cfg: types.StaticConfig, vocab_size: int) -> types.Train
 @functools.cache
 def _make_abstract_state(cfg: types.StaticConfig, vocab_size: int):
     model, objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))
-    return jax.eval_shape(
-        functools.partial(update.init_state, cfg, model, objective), program.make_placeholder_hparams(cfg)
-    )
+    init_state = functools.partial(update.init_state, cfg, model, objective)
+    return jax.eval_shape(init_state, program.make_placeholder_hparams(cfg))
 
 
 SIZE_FIELDS = (  # on which the memory of a step depends

@@ -25,7 +25,8 @@ from mlm.training.step import sharding
 # serve both (Liu et al. 2025, arXiv 2502.16982, section 2.2).
 MUON_UPDATE_RMS = 0.2
 MUON_AXES = optax.contrib.MuonDimensionNumbers(-3, -1)  # inputs and outputs of a leaf with its projections apart
-Transformations = tuple[optax.GradientTransformation, ...]
+Transformation = optax.GradientTransformation
+Transformations = tuple[Transformation, ...]
 
 
 class ParameterGroup(enum.StrEnum):
@@ -96,9 +97,7 @@ def count_projections(path: tuple[Any, ...], model: config.Model) -> int:
 class BuildOptimizerFn(Protocol):
     """The optimizer of a config."""
 
-    def __call__(
-        self, optim: config.Optim, decay: optax.GradientTransformation, model: config.Model, /
-    ) -> Transformations:
+    def __call__(self, optim: config.Optim, decay: Transformation, model: config.Model, /) -> Transformations:
         """Transformations from clipped gradients to the direction of the update, before the learning rate.
 
         decay: adds the weight decay of the groups that have it; model: its projections may share a matrix.
@@ -114,14 +113,12 @@ class OptimizerSpec(NamedTuple):
     num_moments: int  # full copies of the parameters that its state holds at the least
 
 
-def build_adamw(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_adamw(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """AdamW (Loshchilov & Hutter 2019)."""
     return optax.scale_by_adam(optim.b1, optim.b2, optim.eps), decay
 
 
-def build_stable_adamw(
-    optim: config.Optim, decay: optax.GradientTransformation, model: config.Model
-) -> Transformations:
+def build_stable_adamw(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """StableAdamW: AdamW whose updates, decay included, are clipped as Adafactor's (Wortsman et al. 2023, 2304.13013).
 
     Algorithm 2 there: the step of a tensor is divided by the root mean square of g / sqrt(v), where that is above 1. It
@@ -143,10 +140,10 @@ def build_stable_adamw(
 
         return _map_tensors(clip, directions, updates, second_moments), (adam_state, decay_state)
 
-    return (optax.GradientTransformation(init, update),)
+    return (Transformation(init, update),)
 
 
-def build_lamb(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_lamb(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """LAMB (You et al. 2020, arXiv 1904.00962): AdamW's update of each tensor, scaled to the tensor's norm.
 
     Biases and norms are not scaled, as in the authors' code for BERT: a bias that starts at 0 would stay there.
@@ -160,12 +157,12 @@ def build_lamb(optim: config.Optim, decay: optax.GradientTransformation, model: 
     return adam, decay, optax.masked(per_tensor(optax.scale_by_trust_ratio()), make_mask)
 
 
-def build_lion(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_lion(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """Lion (Chen et al. 2023, arXiv 2302.06675)."""
     return optax.scale_by_lion(optim.b1, optim.b2), decay
 
 
-def build_adafactor(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_adafactor(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """Adafactor (Shazeer & Stern 2018, arXiv 1804.04235) with its own decay of the second moment, 1 - t^-0.8.
 
     The learning rate is relative to the root mean square of each tensor. Every matrix is factored.
@@ -178,7 +175,7 @@ def build_adafactor(optim: config.Optim, decay: optax.GradientTransformation, mo
     return per_tensor(adafactor), decay
 
 
-def build_muon(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_muon(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """Muon (Jordan et al. 2024) for the model's matrices, AdamW for embeddings, heads, norms and biases.
 
     Each layer's q, k and v, and each gate of a recurrent cell, is orthogonalized for itself. Updates have the root mean
@@ -228,7 +225,7 @@ def _map_tensors(function: Callable[..., Any], tree: types.Params, *trees: types
     )
 
 
-def per_tensor(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+def per_tensor(inner: Transformation) -> Transformation:
     """`inner` on each tensor alone: each layer of a stacked leaf is one. Its state is a state for each leaf."""
 
     def init(params: types.Params) -> Any:
@@ -242,10 +239,10 @@ def per_tensor(inner: optax.GradientTransformation) -> optax.GradientTransformat
         new_updates, new_states = ([pair[i] for pair in pairs] for i in range(2))
         return treedef.unflatten(new_updates), treedef.unflatten(new_states)
 
-    return optax.GradientTransformation(init, update)
+    return Transformation(init, update)
 
 
-def split_projections(inner: optax.GradientTransformation, model: config.Model) -> optax.GradientTransformation:
+def split_projections(inner: Transformation, model: config.Model) -> Transformation:
     """`inner` on matrices ... x inputs x projections x outputs, with what one leaf holds side by side apart."""
 
     def split(tree: types.Params) -> types.Params:
@@ -257,4 +254,4 @@ def split_projections(inner: optax.GradientTransformation, model: config.Model) 
         new_updates, state = inner.update(split(updates), state, split(params))
         return jax.tree.map(lambda new, old: new.reshape(old.shape), new_updates, updates), state
 
-    return optax.GradientTransformation(lambda params: inner.init(split(params)), update)
+    return Transformation(lambda params: inner.init(split(params)), update)

@@ -53,9 +53,7 @@ def check_slices(devices: Sequence[Any], num_slices: int) -> None:
     """Raises ConfigError unless the devices are so many slices, or can be taken as so many."""
     reported = count_slices(devices)
     is_possible = num_slices in (0, reported) or (reported == 1 and len(devices) % num_slices == 0)
-    expected = (
-        f"{reported}, as the devices say (0: that)" if reported > 1 else f"a divisor of the {len(devices)} devices"
-    )
+    expected = f"{reported}, as the devices say" if reported > 1 else f"a divisor of the {len(devices)} devices"
     errors.require(is_possible, "config.parallel.num_slices", num_slices, expected)
 
 
@@ -180,15 +178,13 @@ def build_pmap(
 ) -> Partitioner:
     """jax.pmap: every value has a leading axis of this process's devices, or of the given ones."""
     num_devices = len(devices or jax.local_devices())
-    step = functools.partial(
-        train_step, sharding.Replicated(len(devices or jax.devices()), reduce_dtype=settings.reduce_dtype)
-    )
+    replicated = sharding.Replicated(len(devices or jax.devices()), reduce_dtype=settings.reduce_dtype)
+    step = functools.partial(train_step, replicated)
 
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
-        compiled = jax.pmap(
-            functools.partial(function, *fixed), axis_name="data", in_axes=(0, 0, None), devices=devices
-        )
+        bound = functools.partial(function, *fixed)
+        compiled = jax.pmap(bound, axis_name="data", in_axes=(0, 0, None), devices=devices)
         return lambda state, batch, hparams: jax.tree.map(
             lambda x: x.reshape(-1, *x.shape[2:]), gather_to_host(compiled(state.params, batch, hparams))
         )
@@ -306,9 +302,8 @@ def gather_examples(mesh: Any, tree: Any):
 
     Each process gives its part of a batch to its devices, and a mesh of a TPU holds those of several processes in turn.
     """
-    return jax.tree.map(
-        lambda x: order_by_process([device.process_index for device in mesh.devices.flat], x), gather_to_host(tree)
-    )
+    processes = [device.process_index for device in mesh.devices.flat]
+    return jax.tree.map(functools.partial(order_by_process, processes), gather_to_host(tree))
 
 
 def order_by_process(processes: Sequence[int], x_Bx: np.ndarray) -> np.ndarray:

@@ -84,14 +84,12 @@ def fill_hidden_fields(cfg: types.StaticConfig) -> config.Config:
     return fields.replace_values(cfg, {name: fields.DEFAULT[name] for name in HIDDEN_FIELDS})
 
 
-def build_model_and_objective(
-    cfg: config.Config, dataset_info: types.DatasetInfo
-) -> tuple[types.Model, types.Objective]:
+def build_model_and_objective(cfg: config.Config, info: types.DatasetInfo) -> tuple[types.Model, types.Objective]:
     """The model and the objective of a config for this dataset."""
     build_model, spec = MODELS[cfg.model.family].build, OBJECTIVES[cfg.objective]
     auxiliary = spec.auxiliary_model(cfg)
-    extra = () if auxiliary is None else (build_model(auxiliary, dataset_info.vocab_size),)
-    return build_model(cfg.model, dataset_info.vocab_size), spec.build(make_static_config(cfg), dataset_info, *extra)
+    extra = () if auxiliary is None else (build_model(auxiliary, info.vocab_size),)
+    return build_model(cfg.model, info.vocab_size), spec.build(make_static_config(cfg), info, *extra)
 
 
 def build_program(cfg: config.Config, dataset_info: types.DatasetInfo, devices: Sequence[Any] | None = None) -> Program:

@@ -152,10 +152,8 @@ def compute_weighted_loss(
     objective: types.Objective, hparams: types.TracedHparams, numerators: Terms, denominators: Terms
 ) -> Any:
     """The sum of a loss's terms, each a quotient times the objective's loss weight."""
-    loss_weights = objective.loss_weights(hparams)
-    return sum(
-        loss_weights.get(term, 1) * (numerators[term] / jnp.maximum(denominators[term], 1)) for term in denominators
-    )
+    weights = objective.loss_weights(hparams)
+    return sum(weights.get(term, 1) * (numerators[term] / jnp.maximum(denominators[term], 1)) for term in denominators)
 
 
 def eval_step(

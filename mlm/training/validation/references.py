@@ -38,20 +38,16 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     """The floors, the n-gram models and the loss per word, where there are any; none on processes that write none."""
     if not parallel.is_primary():
         return ReferenceLosses()
-    floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
-    ngram_columns, word_columns = ngrams.compute_columns(cfg, packed), {}
-    scores = *floor_references.scores, *ngrams.make_scores(cfg, loss)
+    loss, parts = program_.objective.scores[0], [compute_floors(cfg, program_, packed)]
+    if ngram_columns := ngrams.compute_columns(cfg, packed):
+        add_ngrams = lambda columns: ngrams.add_columns(columns, ngram_columns, loss)
+        parts.append(ReferenceLosses(ngrams.make_scores(cfg, loss), add_ngrams))
     is_causal = objectives.get_visibility(cfg) == types.Visibility.CAUSAL
     if is_causal and not packed.tokenizer.starts_word_V.all():
         word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
-        scores += make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
-
-    def add_columns(columns: dict[str, np.ndarray]):
-        if ngram_columns:
-            columns = ngrams.add_columns(columns, ngram_columns, loss)
-        return floor_references.add_columns(columns) | word_columns
-
-    return ReferenceLosses(scores, add_columns)
+        word_scores = make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
+        parts.append(ReferenceLosses(word_scores, lambda columns: columns | word_columns))
+    return merge_references(parts)
 
 
 def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
@@ -83,9 +79,8 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     references = []
     for loss, spec in specs.items():
         files = {name: folder / f"{loss.name}-{name}.npz" for name in ("floor", *spec.weaker_floors)}
-        references.append(
-            make_floor_references(loss, {name: floor.Floor(**np.load(file)) for name, file in files.items()})
-        )
+        loss_floors = {name: floor.Floor(**np.load(file)) for name, file in files.items()}
+        references.append(make_floor_references(loss, loss_floors))
         if spec.document:
             document = np.load(folder / f"{loss.name}-document.npz")
             references.append(make_document_references(loss, spec.document_passes, **document))
@@ -95,9 +90,8 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
 def _compute_translation_floor(cfg: config.Config, packed: pack.PackedDataset):
     """The floor of generated translations: some seconds per thousand examples."""
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
-    columns = (
-        np.asarray(packed.validation[name][:count]) for name in ("ids", "segments", "source_ids", "source_segments")
-    )
+    names = "ids", "segments", "source_ids", "source_segments"
+    columns = (np.asarray(packed.validation[name][:count]) for name in names)
     return translation.compute_floor(cfg.data.language, translation.decode_pairs(packed.tokenizer.pieces, *columns))
 
 
