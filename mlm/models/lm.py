@@ -99,9 +99,8 @@ class EncoderLM(nn.Module):
         self.sow("intermediates", "embeddings", x_BxLxD)
         if self.model.directionality != Directionality.TWO_STACK:
             return (self.body(x_BxLxD, text.segments_BxL, left_B, key_B),)
-        right_BxLxD = self.right(
-            x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold_in(key_B, self.model.num_layers + 1)
-        )
+        right_key_B = fold_in(key_B, self.model.num_layers + 1)
+        right_BxLxD = self.right(x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, right_key_B)
         return self.left(x_BxLxD, text.segments_BxL, None, key_B), right_BxLxD[:, ::-1]
 
     def lm_head(self, h):

@@ -32,9 +32,8 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train)
-        (h_BxLxD,) = model.encode(
-            params["model"], text, text._replace(ids_BxL=masked.ids_BxL), key_B=dropout_key_B if train else None
-        )
+        source = text._replace(ids_BxL=masked.ids_BxL)
+        (h_BxLxD,) = model.encode(params["model"], text, source, key_B=dropout_key_B if train else None)
         target_BxK = text.ids_BxL[:, 1:]
         weight_BxK = causal.compute_eval_mask(text, key_B, hparams)[:, 1:].astype(jnp.float32)
         masked_BxK = weight_BxK * (masked.ids_BxL[:, 1:] == MASK)

@@ -32,9 +32,8 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
         masked, dropout_key_B = sample_masks(text, key_B, hparams)
-        (h_BxLxD,) = model.encode(
-            params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
-        )
+        masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
+        (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         eligible_B, masked_B = masked.num_eligible_B.astype(jnp.float32), masked.num_corrupted_B.astype(jnp.float32)
         weight_BxL = masking.get_predicted_mask(masked) * (eligible_B / jnp.maximum(masked_B, 1))[:, None]
         nats_B, sums = token_prediction.predict_tokens(

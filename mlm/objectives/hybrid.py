@@ -51,10 +51,8 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         values = hparams.objective
         causal_B = select_causal_examples(batch.index_B, values["causal_fraction"], values["causal_carry"])
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=True)
-        input_BxL = jnp.where(causal_B[:, None], text.ids_BxL, masked.ids_BxL)
-        (h_BxLxD,) = model.encode(
-            params["model"], text._replace(ids_BxL=input_BxL), batch.source, key_B=dropout_key_B, left_B=causal_B
-        )
+        inputs = text._replace(ids_BxL=jnp.where(causal_B[:, None], text.ids_BxL, masked.ids_BxL))
+        (h_BxLxD,) = model.encode(params["model"], inputs, batch.source, key_B=dropout_key_B, left_B=causal_B)
         nats_BxL, correct_BxL = token_prediction.select_token_loss(train, cfg.optim)(
             params["model"], model, take_previous_states(text, h_BxLxD), text.ids_BxL
         )
@@ -128,9 +126,8 @@ def schedule_hparams(hparams: types.TracedHparams, progress: jax.Array, *, train
     if train.batch_warmup_fraction:
         is_used_B = batch_warmup.flag_used(train, step.astype(jnp.int32), batch_size)
         in_batch = select_causal_examples(jnp.arange(batch_size), fraction, carry).mean(where=is_used_B)
-    return hparams._replace(
-        objective=values | {"causal_fraction": fraction, "causal_carry": carry, "batch_causal_fraction": in_batch}
-    )
+    new_values = {"causal_fraction": fraction, "causal_carry": carry, "batch_causal_fraction": in_batch}
+    return hparams._replace(objective=values | new_values)
 
 
 def compute_loss_weights(hparams: types.TracedHparams) -> dict:

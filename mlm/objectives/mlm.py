@@ -69,9 +69,8 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callab
     def forward(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train, mask_index=mask_index)
-        (h_BxLxD,) = model.encode(
-            params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
-        )
+        masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
+        (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
         nats_B, sums = token_prediction.predict_tokens(
             cfg.optim, log_unigram_V, params, model, h_BxKxD, masked.targets_BxK, masked.weights_BxK, train=train

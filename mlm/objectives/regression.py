@@ -37,10 +37,9 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 def compute_correlations(columns, rows, examples):
     """The columns, extended by those of the correlations; examples of weight 0 do not count."""
     real_N = np.asarray(columns[WEIGHT]) > 0
-    correlation_columns = scores.compute_correlation_columns(columns["predicted"][real_N], columns["value"][real_N])
-    return columns | {
-        name: np.bincount(np.flatnonzero(real_N), column, len(real_N)) for name, column in correlation_columns.items()
-    }
+    found = scores.compute_correlation_columns(columns["predicted"][real_N], columns["value"][real_N])
+    places = np.flatnonzero(real_N)
+    return columns | {name: np.bincount(places, column, len(real_N)) for name, column in found.items()}
 
 
 SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.predict_once)

@@ -69,12 +69,10 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, generator: types.
         text, head = batch.text, params["objective"]
         masked, rest_key_B = sample_masks(batch, key_B, hparams, train=train)
         generator_key_B, key_B, sample_key_B = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(rest_key_B)
-        (generator_h_BxLxD,) = generator.encode(
-            head["generator"], text._replace(ids_BxL=masked.ids_BxL), key_B=generator_key_B if train else None
-        )
-        logits_BxKxV = generator.logits(
-            head["generator"], jnp.take_along_axis(generator_h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        )
+        masked_text = text._replace(ids_BxL=masked.ids_BxL)
+        (h_BxLxE,) = generator.encode(head["generator"], masked_text, key_B=generator_key_B if train else None)
+        h_BxKxE = jnp.take_along_axis(h_BxLxE, masked.positions_BxK[..., None], axis=1)
+        logits_BxKxV = generator.logits(head["generator"], h_BxKxE)
         label_BxK = jnp.take_along_axis(logits_BxKxV, masked.targets_BxK[..., None], axis=-1)[..., 0]
         log_sum_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1)
         nats_BxK = log_sum_BxK - label_BxK
@@ -117,9 +115,8 @@ def insert_samples(key_B, ids_BxL, masked: masking.MaskedBatch, logits_BxKxV):
     sample_BxK = jax.vmap(jax.random.categorical)(key_B, jax.lax.stop_gradient(logits_BxKxV) + special_V)
     corrupted_BxK = jnp.arange(sample_BxK.shape[1]) < masked.num_corrupted_B[:, None]
     number_Bx1 = jnp.arange(len(ids_BxL))[:, None]
-    return ids_BxL.at[number_Bx1, masked.positions_BxK].set(
-        jnp.where(corrupted_BxK, sample_BxK, masked.targets_BxK).astype(ids_BxL.dtype)
-    )
+    token_BxK = jnp.where(corrupted_BxK, sample_BxK, masked.targets_BxK).astype(ids_BxL.dtype)
+    return ids_BxL.at[number_Bx1, masked.positions_BxK].set(token_BxK)
 
 
 def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:

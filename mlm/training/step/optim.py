@@ -43,9 +43,8 @@ class LossReduction(enum.StrEnum):
 
 # The same after the warm-up, however many steps there are.
 EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
-FIELD_CONDITIONS = list_registry_conditions(
-    "optim.optimizer", {name: spec.fields for name, spec in OPTIMIZERS.items()}, "optim."
-)
+_FIELDS = {name: spec.fields for name, spec in OPTIMIZERS.items()}
+FIELD_CONDITIONS = list_registry_conditions("optim.optimizer", _FIELDS, "optim.")
 
 
 class AverageState(NamedTuple):

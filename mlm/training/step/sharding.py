@@ -213,20 +213,15 @@ class FSDP(Replicated):
         full = functools.reduce(lambda tree, key: tree[key.key], path, self.params)
         return choose_axis(path, full.shape, count_shards(self.mesh))
 
-    def map_devices(self, function: Callable[..., Any]):
+    def map_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Runs the function inside jax.shard_map on each device's shards and examples."""
 
-        def call(
-            params: types.Params,
-            trainable_params: types.Params,
-            step: types.Array,
-            batch: types.Batch,
-            hparams: types.TracedHparams,
-        ):
+        def call(params: types.Params, trainable_params: types.Params, *step_batch_hparams: Any):
             specs, trainable_specs = (make_partition_specs(tree, self.mesh) for tree in (params, trainable_params))
             in_specs = specs, trainable_specs, jax.P(), make_example_spec(self.mesh), jax.P()
             out_specs = trainable_specs, jax.P(), jax.P()
-            return shard_map(function, self.mesh, in_specs, out_specs)(params, trainable_params, step, batch, hparams)
+            mapped = shard_map(function, self.mesh, in_specs, out_specs)
+            return mapped(params, trainable_params, *step_batch_hparams)
 
         return call
 

@@ -4,8 +4,7 @@ A floor is by what a model sees of the example when it predicts a word. Letters 
 P counts of words, E examples of a task.
 """
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,9 +155,8 @@ def compute_optimum_columns(cfg: config.Config, packed: pack.PackedDataset) -> d
         np.savez(folder / "best.npz", **best._asdict(), row_E=np.array([example["row"] for example in examples]))
         return {}
 
-    folder, _ = store.get_or_make_folder(
-        cfg.data.cache_dir, "optimum", {"format": tasks.FORMAT, "rows": packed.manifest["inputs"]}, make
-    )
+    inputs = {"format": tasks.FORMAT, "rows": packed.manifest["inputs"]}
+    folder, _ = store.get_or_make_folder(cfg.data.cache_dir, "optimum", inputs, make)
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
     with np.load(folder / "best.npz") as best:
         is_used_E = best["row_E"] < count

@@ -38,9 +38,8 @@ def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str,
         grams = ngram.count_ngrams(packed.train, packed.dataset_info.vocab_size, cfg.eval.ngram_order)
         columns: dict[str, Any] = {}
         for order in list_orders(cfg):
-            columns[_nats_column(order)], columns[COUNT_COLUMN] = ngram.compute_nats(
-                ngram.smooth_counts(grams, order), packed.validation, count
-            )
+            smooth = ngram.smooth_counts(grams, order)
+            columns[_nats_column(order)], columns[COUNT_COLUMN] = ngram.compute_nats(smooth, packed.validation, count)
         np.savez(folder / "nats.npz", **columns)
         return {}
 
