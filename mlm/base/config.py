@@ -696,8 +696,7 @@ class Eval:
     )
     bleu_tokenizer: Annotated[str, "13a", "zh", "ja-mecab", "char", "flores200"] = setting(
         "13a",
-        "sacrebleu's tokenizer of BLEU: 13a | zh | ja-mecab (pip install sacrebleu[ja]) | char | flores200 (a "
-        "download)",
+        "sacrebleu's tokenizer: 13a | zh | ja-mecab (pip install sacrebleu[ja]) | char | flores200 (a download)",
         when=PARALLEL,
         role=HOST,
     )

@@ -47,10 +47,7 @@ class Declaration(NamedTuple):
 def list_declarations(
     section: type, prefix: str = "", outer_facts: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[tuple[str, Declaration]]:
-    """The leaf fields of a section's class by dotted name, in the order of their definition.
-
-    outer_facts: what is true of the section as a whole.
-    """
+    """A section's leaf fields by dotted name, in order; outer_facts: what is true of the section as a whole."""
     for field in dataclasses.fields(section):
         kind, name = cast(Any, field.type), prefix + field.name
         conditions = {key: {**outer_facts.get(key, {}), **field.metadata.get(key, {})} for key in ("when", "unless")}
@@ -91,10 +88,7 @@ ALIASES = {  # what other libraries call fields: for the hint of an error alone
 
 
 def flatten(config: Config, *, results_only: bool = False) -> dict[str, Any]:
-    """All fields by dotted name, in the order of their definition.
-
-    results_only: without the fields that cannot change a result.
-    """
+    """All fields by dotted name, in order; results_only: without those that cannot change a result."""
     flat = dict(zip(DECLARATIONS, _get_values(config), strict=True))
     return {name: flat[name] for name in _RESULT_FIELDS} if results_only else flat
 
@@ -132,10 +126,7 @@ def suggest_name(name: str) -> str:
 
 
 def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
-    """A copy of config with the fields in `changes` (dotted name -> value) replaced.
-
-    Raises ConfigError for an unknown name or a value of another type than the field's.
-    """
+    """A copy of config with new values by dotted name. Raises ConfigError for an unknown name or another type."""
     replaced: dict[str, Any] = {}
     for name, value in changes.items():
         check_name(name)

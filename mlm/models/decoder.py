@@ -56,11 +56,7 @@ class TransformerDecoder(nn.Module):
 
 
 def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:
-    """The cache of empty sequences of at most max_len tokens, which see the tokens visible_BxS of the source.
-
-    params are a TransformerDecoder's. Every leaf has the batch on axis 1; each layer has leaves of its own, so that a
-    loop updates them in place.
-    """
+    """The cache of empty sequences of at most max_len tokens (types.InitCacheFn); params: a TransformerDecoder's."""
     empty = jnp.zeros((1, len(source_BxSxD), max_len, model.num_heads, model.width // model.num_heads), model.dtype)
     bound = [attention.CrossAttention(model).bind({"params": one["cross"]}) for one in _split_layers(model, params)]
     source = [cross.project_source(source_BxSxD) for cross in bound]

@@ -39,10 +39,7 @@ class RecurrentDecoder(nn.Module):
         self.bias = self.param("bias", nn.initializers.zeros, (G,)) if has_bias else jnp.zeros(G)
 
     def project_source(self, source_BxSxD, visible_BxLxS):
-        """(keys_BxSxH, start_BxLxH); start: the state before a sequence that begins at the token.
-
-        It is computed from the first visible token of the source, whose encoder state has read all of it.
-        """
+        """(keys_BxSxH, start_BxLxH: before a sequence, of the source's first visible token, which has read it all)."""
         first_BxSxH = jnp.tanh(self.start(source_BxSxD)).astype(jnp.float32)
         start_BxLxH = jnp.take_along_axis(first_BxSxH, visible_BxLxS.argmax(-1)[..., None], 1)
         return self.key(source_BxSxD), jnp.where(visible_BxLxS.any(-1, keepdims=True), start_BxLxH, 0)

@@ -1,6 +1,4 @@
-"""Extractive question answering: where in a passage the answer starts and ends (Devlin et al. 2019, sections 4.2 and
-4.3).
-"""
+"""Extractive question answering: where in a passage an answer starts and ends (Devlin et al. 2019, 4.2 and 4.3)."""
 
 import jax
 import jax.numpy as jnp

@@ -122,10 +122,7 @@ def schedule_rate(hparams: types.TracedHparams, progress) -> types.TracedHparams
 
 
 def derive_static_keys(hparams: types.TracedHparams, batch: types.Batch):
-    """key_B of static masks, as BERT's were (RoBERTa, Liu et al. 2019, section 4.1).
-
-    They depend on the seed, the example's index in the split, and its epoch modulo the number of static masks.
-    """
+    """key_B of static masks (Liu et al. 2019, section 4.1): of the seed, the index in the split, and the epoch."""
     assert batch.epoch_B is not None and batch.split_index_B is not None
     # 2^31 + 1 is the number of no step, nor that of initialisation.
     key = jax.random.fold_in(jax.random.key(hparams.seed), 2**31 + 1)

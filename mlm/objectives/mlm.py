@@ -1,7 +1,4 @@
-"""Masked language modelling: cross-entropy at the masked positions only; with next sentences it is BERT's pretraining.
-
-Devlin et al. 2019, section 3.1, tasks 1 and 2.
-"""
+"""Masked language modelling, and BERT's pretraining with next sentences (Devlin et al. 2019, section 3.1)."""
 
 import dataclasses
 import operator
@@ -59,10 +56,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 
 
 def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callable:
-    """A function like Objective.loss that returns (LossSums, h_BxLxD), for objectives that add a term.
-
-    In evaluation the sums include the unigram baseline of the train split on the same masked tokens.
-    """
+    """As Objective.loss, but it returns (LossSums, h_BxLxD), for objectives that add a term."""
     sample_masks = masking.build_sampler(cfg, dataset)
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 

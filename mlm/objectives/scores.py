@@ -15,10 +15,7 @@ FIELD = "config.data.labelled.scores"
 
 
 def parse_score_names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ...]:
-    """The names in config.data.labelled.scores, the main one first; the first of `known` where the field is empty.
-
-    Raises ConfigError for a name that is not one of `known`, or one that stands twice.
-    """
+    """The names in config.data.labelled.scores; empty: the first of `known`. Raises ConfigError for a bad one."""
     text = cfg.data.labelled.scores
     names = tuple(name.strip() for name in text.split(",")) if text else tuple(known[:1])
     for name in names:

@@ -122,10 +122,7 @@ def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
 
 
 def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of config.json that describe the head of a fine-tuned model; config_json: those of its encoder.
-
-    Raises ConfigError if no class of transformers has such a head.
-    """
+    """The head's entries of config.json beside its encoder's. Raises ConfigError if no class of transformers has it."""
     expected = f"{', '.join(CLASSES)}, which transformers has classes for"
     errors.require_field(cfg, "objective", cfg.objective in CLASSES, expected)
     architecture, model_type = ARCHITECTURES[config_json["model_type"]], config_json["model_type"]

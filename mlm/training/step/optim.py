@@ -221,10 +221,7 @@ def build_transformation(
     *,
     model: config.Model | None = None,
 ) -> Transformation:
-    """The optimizer of config.optim for so many steps; its peak learning rate and weight decay may be traced.
-
-    multipliers: of the learning rate of each leaf, None: none; model: config.model, None: the default one.
-    """
+    """The optimizer of so many steps; multipliers: of each leaf's learning rate; model: None: the default one."""
     schedule = build_schedule(optim, steps)
     decay_mask = functools.partial(make_decay_mask, split_decay_groups(optim))
     decay = optax.add_decayed_weights(hparams.weight_decay, decay_mask)

@@ -24,7 +24,6 @@ DEFAULT_SETTINGS = config.Parallel()
 class Partitioner(NamedTuple):
     """The compiled steps, and how values move to and from the devices."""
 
-    jit_init: Callable[..., Any]  # compiles a function (hparams) -> state
     put_state: Callable[..., Any]  # state on this host, or as jit_init returns it -> state on all devices
     get_state: Callable[..., Any]  # state on all devices -> numpy copies, which outlive the next step
     snapshot_state: Callable[..., Any]  # state on all devices -> what a checkpoint saves; it outlives the next step too
@@ -36,7 +35,8 @@ class Partitioner(NamedTuple):
     # parameters at once, even those of sharded layers. A function that reads layers outside a Stack needs this. Of the
     # same function and fixed values, which must be hashable, it is compiled once.
     jit_per_example: Callable[..., Any]
-    get_metrics: Callable[..., Any]  # metrics -> numpy scalars
+    jit_init: Callable[..., Any] = jax.jit  # compiles a function (hparams) -> state
+    get_metrics: Callable[..., Any] = jax.device_get  # metrics -> numpy scalars
     list_whole_matrices: Callable[..., list[str]] = lambda params: []  # those that are not split, though others are
 
 
@@ -159,7 +159,6 @@ def build_data_parallel(
         return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
 
     return Partitioner(
-        jit_init=jax.jit,
         put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, replicated)),
         get_state=copy_to_host,
         snapshot_state=copy_to_host,
@@ -169,7 +168,6 @@ def build_data_parallel(
         ),
         train_step=jax.jit(map_shards(step, (replicated, replicated)), donate_argnums=0),
         jit_per_example=jit_per_example,
-        get_metrics=jax.device_get,
     )
 
 
@@ -193,7 +191,6 @@ def build_pmap(
         return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
 
     return Partitioner(
-        jit_init=jax.jit,
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *np.shape(x))), state),
         get_state=get_first,
         snapshot_state=get_first,
@@ -253,7 +250,6 @@ def build_fsdp(
         put_batch=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(examples, x), batch),
         train_step=jax.jit(step, donate_argnums=0),
         jit_per_example=jit_per_example,
-        get_metrics=jax.device_get,
         list_whole_matrices=functools.partial(sharding.list_whole_matrices, sharding.count_shards(mesh)),
     )
 
@@ -298,10 +294,7 @@ def find_torus(devices: Sequence[Any]) -> tuple[int, ...]:
 
 
 def gather_examples(mesh: Any, tree: Any):
-    """Arrays over the examples of a batch, in its order, on every process.
-
-    Each process gives its part of a batch to its devices, and a mesh of a TPU holds those of several processes in turn.
-    """
+    """Arrays over a batch's examples, in its order, on every process; a TPU's mesh holds those of several in turn."""
     processes = [device.process_index for device in mesh.devices.flat]
     return jax.tree.map(functools.partial(order_by_process, processes), gather_to_host(tree))
 

@@ -144,10 +144,7 @@ def compute_shard_shapes(tree: Any, num_shards: int):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def gather_array(axis: int, names: tuple[str, ...], reduce_dtype: str, shard: types.Array):
-    """The full array of shards along an axis, over the devices of these mesh axes.
-
-    The gradient of a shard is the sum of all devices' gradients of it, sent in reduce_dtype.
-    """
+    """The full array of shards along an axis; a shard's gradient is the sum of all devices', sent in reduce_dtype."""
     return jax.lax.all_gather(shard, names, axis=axis, tiled=True)
 
 

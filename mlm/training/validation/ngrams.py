@@ -28,10 +28,7 @@ def list_orders(cfg: config.Config) -> range:
 
 
 def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str, np.ndarray]:
-    """Columns of the n-gram models over the held-out examples: the nats of each order, and the number of predictions.
-
-    They are the same for every model, and config.data.cache_dir keeps them; {} where config.eval.ngram_order is 0.
-    """
+    """The nats of each order over the held-out examples, and their number, cached; {} where there are no orders."""
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
 
     def make(folder: Path) -> dict[str, Any]:

@@ -53,8 +53,7 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
 def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
     """The floors of the losses under the evaluation's own masks, or a task's Bayes-optimal score, where they are known.
 
-    Floors take some seconds per thousand examples. They are the same for every model, and
-    config.data.cache_dir keeps them.
+    They are the same for every model, and config.data.cache_dir keeps them.
     """
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
         optima, objective = floors.compute_optimum_columns(cfg, packed), program_.objective

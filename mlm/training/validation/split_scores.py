@@ -61,9 +61,7 @@ def evaluate_split(
 def summarize(columns: Mapping[str, np.ndarray], scores: Sequence[Score]) -> dict[str, float]:
     """Each score with its standard error (NAME_se), and the numbers of examples and of the first score's predictions.
 
-    "unscored", where there is such a column, counts the labels that have no prediction.
-
-    Raises ConfigError if nothing was predicted.
+    "unscored" counts the labels without a prediction. Raises ConfigError if nothing was predicted.
     """
     weight_N = columns[scores[0].columns[-1]]
     errors.require(weight_N.sum() > 0, "held-out predictions", 0, "some: a higher config.eval.mask_rate, or more rows")
