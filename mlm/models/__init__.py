@@ -56,13 +56,8 @@ def _build_conditions(field: str) -> list[FieldCondition]:
     return conditions
 
 
-FIELD_CONDITIONS = [
-    condition
-    for field in dict.fromkeys(
-        field for spec in MODELS.values() for field in (*spec.conditional_fields, *spec.cell_fields)
-    )
-    for condition in _build_conditions(field)
-]
+_FIELDS = dict.fromkeys(field for spec in MODELS.values() for field in (*spec.conditional_fields, *spec.cell_fields))
+FIELD_CONDITIONS = [condition for field in _FIELDS for condition in _build_conditions(field)]
 
 
 def _derive_cell(cfg):
@@ -114,10 +109,8 @@ def reads_field(cfg: config.Config, field: str) -> bool:
 def explain_plain_attention(cfg: config.Config) -> str:
     """A line for a run that trains without its fused attention, since it drops attention weights; else empty."""
     rate, kernels = cfg.model.attention_dropout, platform_kernels.FUSED_ATTENTION
-    if rate <= 0 or not reads_field(cfg, "attention_dropout"):
-        return ""
     names = [name for name in kernels if platform_kernels.uses_kernel(cfg.model, name)]
-    if not names:
+    if rate <= 0 or not names or not reads_field(cfg, "attention_dropout"):
         return ""
     return (
         f"config.model.attention_dropout = {rate:g}: {names[0]} drops no attention weights, so training takes the "

@@ -149,12 +149,8 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that a recurrent model cannot use."""
     errors.require_number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
-    is_possible = (
-        cfg.model.cell == "elman"
-        or cfg.model.bias != "all"  # the gates have none to initialize
-        or cfg.model.chrono_init == 0
-        or cfg.model.chrono_init > 2
-    )
+    has_gate_biases = cfg.model.cell != "elman" and cfg.model.bias == "all"
+    is_possible = not has_gate_biases or cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2
     errors.require_field(cfg, "model.chrono_init", is_possible, "0, or at least 3 tokens")
 
 

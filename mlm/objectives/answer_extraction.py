@@ -99,9 +99,8 @@ def find_best_answer(windows: Sequence[tuple[np.ndarray, np.ndarray, int, np.nda
         start_T, end_T = (np.asarray(x_L[first : first + len(characters_Tx2)], np.float64) for x_L in (start_L, end_L))
         starts, ends = (np.argsort(-x_T, kind="stable")[:NUM_CANDIDATES] for x_T in (start_T, end_T))
         lengths = ends - starts[:, None] + 1
-        sums = np.where(
-            (lengths > 0) & (lengths <= MAX_ANSWER_TOKENS), start_T[starts][:, None] + end_T[ends], -math.inf
-        )
+        is_possible = (lengths > 0) & (lengths <= MAX_ANSWER_TOKENS)
+        sums = np.where(is_possible, start_T[starts][:, None] + end_T[ends], -math.inf)
         if sums.size and sums.max() > best_sum:
             start, end = np.unravel_index(sums.argmax(), sums.shape)
             best_sum = float(sums.max())

@@ -35,13 +35,9 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     forward = build_forward(cfg, dataset)
 
     def compute_eval_mask(text, key_B, hparams):
-        masked, _ = masking.sample_masks(
-            key_B,
-            text.ids_BxL,
-            hparams,
-            cdf_V=np.ones(1),  # uses no random tokens
-            num_slots=masking.count_slots(cfg.eval.mask_rate, dataset.seq_len),
-        )
+        num_slots = masking.count_slots(cfg.eval.mask_rate, dataset.seq_len)
+        no_tokens = np.ones(1)  # as cdf_V: no token becomes a random one
+        masked, _ = masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=num_slots, cdf_V=no_tokens)
         return masked.ids_BxL == MASK
 
     return types.Objective(

@@ -20,6 +20,7 @@ TERM = "replaced_token_detection"
 NATS, WEIGHT = f"{TERM}_nats", f"{TERM}_weight"
 LOSS = Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True)
 ACCURACY = Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True)
+GENERATOR = ("mlm_nats", "mlm_weight")
 ORIGINAL = ("original",), "share of replaced tokens"  # columns and name of the reference
 SCORES = (
     LOSS,
@@ -28,13 +29,7 @@ SCORES = (
         function="entropy"
     ),
     make_reference(ACCURACY, "original_accuracy", "accuracy of always original", *ORIGINAL),
-    Score(
-        "generator_loss",
-        "generator's held-out loss",
-        ("mlm_nats", "mlm_weight"),
-        unit="nats per masked token",
-        better=-1,
-    ),
+    Score("generator_loss", "generator's held-out loss", GENERATOR, unit="nats per masked token", better=-1),
     Score("generator_accuracy", "generator's held-out accuracy", ("mlm_correct", "mlm_weight"), better=1, share=True),
 )
 TRAIN_SCORES = (

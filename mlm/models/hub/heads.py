@@ -137,9 +137,8 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
     for field, values in expected.items():
         needed = f"{' or '.join(values)}, which transformers' {model_type} needs"
         errors.require_field(cfg, f"finetune.{field}", getattr(cfg.finetune, field) in values, needed)
-    head_fields: dict[str, Any] = {
-        "architectures": [architecture.model_class.removesuffix(MASKED_LM_CLASS) + CLASSES[cfg.objective]]
-    }
+    model_class = architecture.model_class.removesuffix(MASKED_LM_CLASS) + CLASSES[cfg.objective]
+    head_fields: dict[str, Any] = {"architectures": [model_class]}
     if "pooling" in expected and architecture.pooler == "modernbert":
         head_fields["classifier_pooling"] = POOLINGS[cfg.finetune.pooling]
     if cfg.objective in PROBLEM_TYPES:

@@ -138,9 +138,7 @@ def require_default_blocks(model: config.Model, model_type: str) -> None:
     require_fields(model, {field: getattr(default, field) for field in names}, f"transformers' {model_type} needs")
 
 
-def build_own_config_json(
-    config_fields: Mapping[str, Any], vocab_size: int, classes: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def build_own_config_json(fields: Mapping[str, Any], vocab_size: int, classes: tuple[str, ...] = ()) -> dict[str, Any]:
     """The config.json of a model that transformers cannot read: config fields by dotted name, and class names."""
     labels = {"labels": list(classes)} if classes else {}
-    return {"model_type": OWN_MODEL_TYPE, "vocab_size": vocab_size, "config": dict(config_fields), **labels}
+    return {"model_type": OWN_MODEL_TYPE, "vocab_size": vocab_size, "config": dict(fields), **labels}

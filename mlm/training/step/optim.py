@@ -165,13 +165,11 @@ def average_checkpoints(inner: Transformation, count: int, interval: int, steps:
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, AverageState]:
         updates, inner_state = inner.update(updates, state.inner, params)
         number = state.count + 1
-        num_averaged = count - (steps - number) // interval  # with this checkpoint, if it is one
-        is_checkpoint = ((steps - number) % interval == 0) & (num_averaged > 0)
+        num_added = count - (steps - number) // interval  # with this checkpoint, if it is one
+        is_checkpoint = ((steps - number) % interval == 0) & (num_added > 0)
 
         def add_checkpoint(mean: types.Params) -> types.Params:
-            return jax.tree.map(
-                lambda mean, old, move: mean + (old + move - mean) / num_averaged, mean, params, updates
-            )
+            return jax.tree.map(lambda mean, old, move: mean + (old + move - mean) / num_added, mean, params, updates)
 
         mean = jax.lax.cond(is_checkpoint, add_checkpoint, lambda mean: mean, state.mean)
         updates = jax.lax.cond(number == steps, lambda: jax.tree.map(jnp.subtract, mean, params), lambda: updates)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import tree_map_with_path
 
 from mlm.base import config, types
 from mlm.models import layers
@@ -40,13 +41,7 @@ class ParameterGroup(enum.StrEnum):
 FUSED_LAYERS = {"qkv": 3, "source": 2}  # layers that make several projections with one matrix -> how many
 GATES = {"gru": 3, "lstm": 4}  # of a recurrent cell
 GATED_LAYERS = (  # layers that compute all gates of a recurrent cell with one matrix
-    "forward_input",
-    "forward_kernel",
-    "backward_input",
-    "backward_kernel",
-    "input",
-    "context",
-    "decoder",
+    *("forward_input", "forward_kernel", "backward_input", "backward_kernel", "input", "context", "decoder"),
 )
 AUXILIARY_MODEL = "generator"  # a whole model among the objective's parameters
 
@@ -151,7 +146,7 @@ def build_lamb(optim: config.Optim, decay: Transformation, model: config.Model) 
 
     def make_mask(params: types.Params) -> types.Params:
         vectors = ParameterGroup.VECTORS
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: find_group(path, leaf) is not vectors, params)
+        return tree_map_with_path(lambda path, leaf: find_group(path, leaf) is not vectors, params)
 
     adam = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
     return adam, decay, optax.masked(per_tensor(optax.scale_by_trust_ratio()), make_mask)
@@ -183,9 +178,7 @@ def build_muon(optim: config.Optim, decay: Transformation, model: config.Model) 
     """
 
     def label(params: types.Params) -> types.Params:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: "muon" if is_hidden_matrix(path, leaf) else "adamw", params
-        )
+        return tree_map_with_path(lambda path, leaf: "muon" if is_hidden_matrix(path, leaf) else "adamw", params)
 
     def list_axes(tree: types.Params) -> types.Params:
         return jax.tree.map(lambda _: MUON_AXES, tree)
@@ -220,7 +213,7 @@ def _vmap_tensors(function: Callable[..., Any], path: tuple[Any, ...], leaf: typ
 
 def _map_tensors(function: Callable[..., Any], tree: types.Params, *trees: types.Params) -> types.Params:
     """The tree of what the function of one tensor returns."""
-    return jax.tree_util.tree_map_with_path(
+    return tree_map_with_path(
         lambda path, leaf, *leaves: _vmap_tensors(function, path, leaf)(leaf, *leaves), tree, *trees
     )
 
@@ -246,9 +239,7 @@ def split_projections(inner: Transformation, model: config.Model) -> Transformat
     """`inner` on matrices ... x inputs x projections x outputs, with what one leaf holds side by side apart."""
 
     def split(tree: types.Params) -> types.Params:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, x: x.reshape(*x.shape[:-1], count_projections(path, model), -1), tree
-        )
+        return tree_map_with_path(lambda path, x: x.reshape(*x.shape[:-1], count_projections(path, model), -1), tree)
 
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
         new_updates, state = inner.update(split(updates), state, split(params))

@@ -229,9 +229,8 @@ def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, n
 
 def make_word_scores(loss: Score, references: Mapping[str, str]) -> tuple[Score, ...]:
     """The loss per word of the model and of its references; references: their names, by the column of their nats."""
-    word_loss = Score(
-        "word_loss", "held-out loss per word", (loss.columns[0], "words"), unit="nats per word", better=-1
-    )
+    columns = loss.columns[0], "words"
+    word_loss = Score("word_loss", "held-out loss per word", columns, unit="nats per word", better=-1)
     return word_loss, *(
         make_reference(
             word_loss, f"{column.removesuffix('_nats')}_word_loss", f"{reference}'s loss per word", (column,), reference

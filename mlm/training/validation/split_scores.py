@@ -26,13 +26,8 @@ def collect_columns(cfg: config.Config, program: Program, state: Any, rows: load
     eval_step = program.partitioner.jit_per_example(update.eval_step, program.model, program.objective)
     hparams = make_eval_hparams(cfg)
     order_N = loader.sort_by_length(rows, cfg.eval.max_examples)
-    batches = loader.iterate_eval_batches(
-        rows,
-        batch_size=cfg.eval.batch_size,
-        max_rows=cfg.eval.max_examples,
-        order_N=order_N,
-        **parallel.get_process_position(),
-    )
+    settings = {"batch_size": cfg.eval.batch_size, "max_rows": cfg.eval.max_examples}
+    batches = loader.iterate_eval_batches(rows, **settings, order_N=order_N, **parallel.get_process_position())
     columns: Columns = {}
     for number, batch in enumerate(batches):
         index_B = order_N[number * cfg.eval.batch_size :][: cfg.eval.batch_size]  # padding fills up the last batch
