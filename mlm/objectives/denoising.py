@@ -70,10 +70,7 @@ SPEC = types.ObjectiveSpec(
     directionalities=(types.Directionality.CAUSAL,),
     visibility=types.Visibility.UNMASKED_OR_LEFT,
     check=masking.check,
-    required_fields={
-        "mask.predict_rate": 0.0,
-        "mask.masks_per_example": 1,
-    },  # all tokens are predicted, with one source
+    required_fields={"mask.predict_rate": 0.0, "mask.masks_per_example": 1},  # it predicts all tokens
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
     conditional_fields=("mask", "eval.mask_rate", "optim.label_smoothing", "optim.z_loss"),

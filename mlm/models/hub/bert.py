@@ -35,11 +35,8 @@ POOLER = "bert.pooler.dense"
 BERT_HEAD = {POOLER: "pool", "classifier": "label"}  # of sequence labels: tensor -> parameter
 LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of all but BERT
 WORD_HEADS = {"tagging": {"classifier": ""}, "extractive_qa": {"qa_outputs": ""}}
-REQUIRED_SETTINGS = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}  # our models have no other values
+# Our models have no other values.
+REQUIRED_SETTINGS = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 MODEL_FIELDS: dict[str, Any] = {
     "family": "transformer",
     "positions": "learned",
