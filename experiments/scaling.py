@@ -58,7 +58,7 @@ FAMILIES = {
         "model.qk_norm": True,
     },
 }
-# Units of a layer for a width, so that families of a width have about as many parameters (mlm/models/sizes.py).
+# Units of a layer for a width, so that families of a width have about as many parameters (mlm/models: SIZES).
 UNITS = {
     "window": ("model.mlp_dim", 3.5),
     "gru": ("model.rnn_dim", 0.906),

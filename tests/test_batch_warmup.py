@@ -119,7 +119,7 @@ def test_time_left_and_utilisation_follow_the_microbatches_of_each_step(
     warmup = {"train.batch_warmup_fraction": share, "train.initial_batch_fraction": first}
     cfg = fields.override(cfg, warmup | {"workdir": str(tmp_path), "train.log_every": 3, "train.trackers": ""})
     seconds = [int(batch_warmup.count_microbatches(cfg.train, step)) if share else num_parts for step in range(steps)]
-    monkeypatch.setattr(log.device_peaks, "find_peak_flops", lambda kind: 1 / jax.device_count())
+    monkeypatch.setattr(log.machine, "find_peak_flops", lambda kind: 1 / jax.device_count())
     counted = types.SimpleNamespace(count_step_flops=lambda cfg, vocab_size: sum(seconds) / steps)
     monkeypatch.setattr(log, "cost", counted)
     clock = [100.0]

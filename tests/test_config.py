@@ -11,7 +11,7 @@ import pytest
 from small import small_config
 
 from mlm.base import config, errors, fields
-from mlm.base.rng_versions import RNG_VERSIONS
+from mlm.base.fields import RNG_VERSIONS
 from mlm.cli import command, config_help, finetune, train, use
 from mlm.training.run import loop, resolution
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlm.base import config
-from mlm.models import attention, cudnn_attention, platform_kernels, remat_policies
+from mlm.models import attention, fused_attention, platform_kernels, remat_policies
 
 needs_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU and JAX_PLATFORMS=cuda")
 H, D = 3, 64
@@ -97,4 +97,4 @@ def test_shapes_that_cudnn_takes(monkeypatch, changes, expected):
     x = jax.ShapeDtypeStruct((2, case["L"], 4, case["d"]), jnp.bfloat16)
     visible = jax.ShapeDtypeStruct((2, 1, min(case["queries"], case["L"]), case["L"]), bool)
     model = config.Model(dtype=case["dtype"], kernels=case["kernels"])
-    assert cudnn_attention.can_attend(model, x, x, visible, case["rate"]) is expected
+    assert fused_attention.can_use_cudnn(model, x, x, visible, case["rate"]) is expected

@@ -35,11 +35,11 @@ from mlm.training.step import optim
     ],
 )
 def test_the_choices_are_those_of_the_code(name, names):
-    assert sorted(fields.DECLARATIONS[name].facts["choices"]) == sorted(names)
+    assert sorted(fields.DECLARATIONS[name].choices) == sorted(names)
 
 
 def test_the_bounds_are_those_of_the_code():
-    bounds = {name: declaration.facts.get("bounds") for name, declaration in fields.DECLARATIONS.items()}
+    bounds = {name: declaration.bounds for name, declaration in fields.DECLARATIONS.items()}
     assert bounds["data.language.num_topics"].high == len(grammar.TOPICS)
     assert bounds["data.language.num_names"].high == len(grammar.NAMES.split())
     for name, value in fields.DEFAULT.items():
@@ -47,22 +47,22 @@ def test_the_bounds_are_those_of_the_code():
 
 
 def test_a_number_beyond_its_bounds_is_refused_and_its_default_is_not():
-    for name, (default, number_type, facts) in fields.DECLARATIONS.items():
-        if "bounds" in facts:
-            low, high = facts["bounds"][:2]
+    for name, (default, number_type, bounds, *_) in fields.DECLARATIONS.items():
+        if bounds:
+            low, high = bounds[:2]
             for number in (low - 1, low - 2, *([high + 1, 1.5 * high] if high < math.inf else [])):
                 value = number_type(number)
                 if value != default:
                     changes = {name: (value,) if type(default) is tuple else value}
                     with pytest.raises(errors.ConfigError) as caught:
                         fields.check_values(fields.override(config.Config(), changes))
-                    assert str(caught.value) == f"config.{name} = {value!r}: expected {facts['bounds']}"
+                    assert str(caught.value) == f"config.{name} = {value!r}: expected {bounds}"
     fields.check_values(config.Config())
 
 
 def test_a_text_that_is_no_choice_is_refused_with_the_nearest():
-    for name, (_, _, facts) in fields.DECLARATIONS.items():
-        if choices := facts.get("choices"):
+    for name, declaration in fields.DECLARATIONS.items():
+        if choices := declaration.choices:
             for choice in choices:
                 fields.check_values(fields.override(config.Config(), {name: choice}))
             wrong = max(choices, key=len) + "x"
@@ -84,9 +84,9 @@ def test_what_json_stores_of_a_config_overrides_to_the_same_config():
 
 
 def test_the_help_names_each_choice():
-    for name, (_, _, facts) in fields.DECLARATIONS.items():
+    for name, (*_, choices, facts) in fields.DECLARATIONS.items():
         if name != "model.lm_head_activation":  # which refers to another field's
-            assert all(choice in facts["help"] for choice in facts.get("choices", ())), name
+            assert all(choice in facts["help"] for choice in choices), name
 
 
 NEW_FIELD = """
@@ -94,8 +94,8 @@ from mlm.base import config
 
 @config.section
 class Noise:
-    share: float = config.field(
-        0.0, "share of noise", bounds=config.FRACTION, when={"objective": "mlm"}, role=config.Role.TRACED
+    share: config.Fraction = config.field(
+        0.0, "share of noise", when={"objective": "mlm"}, role=config.Role.TRACED
     )
 
 @config.section

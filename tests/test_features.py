@@ -9,7 +9,7 @@ from scipy.special import expit, softmax
 from small import LABELLED, PLAIN, batch, make_dataset_info, replace_text, small_config
 
 from mlm.base import types
-from mlm.objectives import OBJECTIVES, features, tagging
+from mlm.objectives import OBJECTIVES, heads, tagging
 
 LAYERS, ROWS, WIDTH = 5, 3, 6
 H_KxBxLxD = np.random.default_rng(0).normal(size=(LAYERS + 1, ROWS, 16, WIDTH)).astype(np.float32)
@@ -58,17 +58,15 @@ def draw_values(params):
 @pytest.mark.parametrize("asked", READ)
 def test_features_are_those_of_the_layers_asked_for(asked):
     cfg = make_config(asked)
-    of = draw_values(features.init_features(cfg))
+    of = draw_values(heads.init_features(cfg))
 
     def mixed(h_KxBxLxD):
         return of["mix"]["scale"] * np.tensordot(softmax(of["mix"]["logits"]), h_KxBxLxD, 1)
 
-    found = features.read_features(cfg, {"model": {}, "objective": of}, model(), batch(ROWS), None)
+    found = heads.read_features(cfg, {"model": {}, "objective": of}, model(), batch(ROWS), None)
     np.testing.assert_allclose(found, READ[asked](H_KxBxLxD, mixed), rtol=1e-5, atol=1e-6)
-    assert found.shape[-1] == features.compute_width(cfg, model())
-    alike = features.read_features(
-        cfg, {"model": {}, "objective": features.init_features(cfg)}, model(), batch(ROWS), None
-    )
+    assert found.shape[-1] == heads.compute_width(cfg, model())
+    alike = heads.read_features(cfg, {"model": {}, "objective": heads.init_features(cfg)}, model(), batch(ROWS), None)
     np.testing.assert_allclose(alike, READ[asked](H_KxBxLxD, lambda h: h.mean(0)), rtol=1e-5, atol=1e-6)
 
 

@@ -21,7 +21,7 @@ from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import kinds
 from mlm.inference import prediction, pretrained_io
-from mlm.objectives import features, heads
+from mlm.objectives import heads
 from mlm.training.run import pretrained_folder as read
 
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
@@ -61,7 +61,7 @@ def logits(model, examples) -> list[np.ndarray]:
 
 
 def apply_head(model, params, batch):
-    h_BxLxD, head = features.read_features(model.config, params, model.model, batch, None), params["objective"]
+    h_BxLxD, head = heads.read_features(model.config, params, model.model, batch, None), params["objective"]
     if model.config.objective == "tagging":
         return heads.apply_dense(head, h_BxLxD)
     return heads.apply_pooled_head(model.config, head, h_BxLxD, batch.text, None)

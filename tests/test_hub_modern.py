@@ -20,7 +20,7 @@ from small import load_arrays
 import mlm
 from mlm.base import errors, fields, types
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.objectives import features, heads
+from mlm.objectives import heads
 from mlm.training.run import initialization, pretrained_folder
 from mlm.training.step import program
 
@@ -68,10 +68,10 @@ def compute(model, discriminator_head, params, batch):
     """(states_KxBxLxD or None, logits) of a batch."""
     objective, head = model.config.objective, params["objective"]
     if objective == "mlm" and not discriminator_head:
-        h_KxBxLxD = features.encode_all_layers(model.config, params, model.model, batch, None)
+        h_KxBxLxD = heads.encode_all_layers(model.config, params, model.model, batch, None)
         number_V = np.argsort(vocabulary.get_original_ids(model.tokenizer))
         return h_KxBxLxD, model.model.logits(params["model"], h_KxBxLxD[-1])[..., number_V]
-    h_BxLxD = features.read_features(model.config, params, model.model, batch, None)
+    h_BxLxD = heads.read_features(model.config, params, model.model, batch, None)
     if discriminator_head:
         hidden_BxLxD = jax.nn.gelu(heads.apply_dense(discriminator_head["hidden"], h_BxLxD), approximate=False)
         return None, heads.apply_dense(discriminator_head["label"], hidden_BxLxD)[..., 0]

@@ -187,7 +187,7 @@ def test_a_growing_batch_weighs_its_terms_by_the_rows_that_it_uses():
 
 def test_terms_weigh_as_their_rows_are_many():
     """What is minimised: a quarter of the causal rows' mean, and three of the masked ones', whatever each predicts."""
-    objective = types.Objective(None, None, None, (), loss_weights=hybrid.compute_loss_weights)
+    objective = types.Objective(None, (), loss_weights=hybrid.compute_loss_weights)
     knobs = types.TracedHparams(None, None, None, {"batch_causal_fraction": np.float32(0.25)})
     nats, weight = {"mlm": 6.0, "causal": 100.0}, {"mlm": 3.0, "causal": 10.0}
     assert float(update.compute_weighted_loss(objective, knobs, nats, weight)) == 0.75 * 2 + 0.25 * 10

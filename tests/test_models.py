@@ -11,8 +11,7 @@ from small import FAMILY_CELLS, VARIANTS, VOCAB, batch, build, make_dataset_info
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
-from mlm.models import MODELS, layers, lm, rnn, transformer
-from mlm.models.sizes import SIZES
+from mlm.models import MODELS, SIZES, layers, lm, rnn, transformer
 from mlm.training.run import resolution
 from mlm.training.step import program, update
 

@@ -14,7 +14,7 @@ from mlm.base.special import CLS, SEP
 from mlm.data.rows import labelled, pack
 from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
-from mlm.objectives import OBJECTIVES, multiple_choice
+from mlm.objectives import OBJECTIVES, classification
 from mlm.training.run import resolution
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -166,7 +166,9 @@ def answers(request):
     rng = np.random.default_rng(1)
     params = {"model": params, "objective": jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), head)}
     return jax.jit(
-        functools.partial(multiple_choice.compute_logits, cfg, params, model, key_B=None, num_choices=len(ENDINGS))
+        functools.partial(
+            classification.compute_choice_logits, cfg, params, model, key_B=None, num_choices=len(ENDINGS)
+        )
     )
 
 
@@ -215,5 +217,5 @@ def test_each_ending_has_a_draw_of_its_own_for_dropout():
     same = types.Model(("bidirectional",), 8, dict, lambda params, text, source, *, key_B: (np.ones((12, 4, 8)),), None)
     params = {"model": {}, "objective": OBJECTIVES["multiple_choice"].build(cfg, about()).init(jax.random.key(0), same)}
     keys = jax.random.split(jax.random.key(1), 3)
-    dropped = np.asarray(multiple_choice.compute_logits(cfg, params, same, rows(), keys, num_choices=4))
+    dropped = np.asarray(classification.compute_choice_logits(cfg, params, same, rows(), keys, num_choices=4))
     assert len(np.unique(dropped)) > 6

@@ -14,9 +14,8 @@ from mlm.base import batch_warmup, config, types
 from mlm.data.rows import pack
 from mlm.models import layers
 from mlm.training.run import checkpoint, loop, preemption, trained_run
-from mlm.training.step import optim, parameter_groups, trainable
-from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec
-from mlm.training.step.parameter_groups import ParameterGroup
+from mlm.training.step import optim, optimizers, trainable
+from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec, ParameterGroup
 from mlm.training.validation import split_scores
 
 LAYERS, STEPS, RATE, DECAY = 5, 3, 0.02, 0.1  # more layers than a matrix has rows
@@ -164,7 +163,7 @@ def test_muon_orthogonalizes_the_halves_of_a_gated_mlp_apart():
 def test_the_last_layers_alone_are_trained_as_among_all(name):
     """A fine-tuning of some layers hands the optimizer a slice of each leaf."""
     cut = lambda tree: jax.tree_util.tree_map_with_path(
-        lambda path, x: x[3:] if "layers" in parameter_groups.get_names(path) else x, tree
+        lambda path, x: x[3:] if "layers" in optimizers.get_names(path) else x, tree
     )
     some, _ = train(transformation(name), cut(draw(0)), draw=lambda number: cut(draw(number)))
     jax.tree.map(
@@ -264,8 +263,8 @@ def test_every_parameter_has_its_group_and_what_shares_a_matrix_is_known(family,
     _, params, _ = build(cfg)
     groups, gates = {group: [] for group in ParameterGroup}, {"gru": 3, "lstm": 4}.get(cfg.model.cell, 1)
     for path, leaf in jax.tree_util.tree_leaves_with_path({"model": params}):
-        groups[parameter_groups.find_group(path, leaf)].append(names := parameter_groups.get_names(path))
-        num_projections = parameter_groups.count_projections(path, cfg.model)
+        groups[optimizers.find_group(path, leaf)].append(names := optimizers.get_names(path))
+        num_projections = optimizers.count_projections(path, cfg.model)
         is_gated = cfg.model.rnn_dim and leaf.shape[-1] == gates * cfg.model.rnn_dim  # no other layer is as wide
         if "bias" not in names[-1] and (is_gated or num_projections > 1):
             width = cfg.model.width if {"qkv", "source"} & {*names} else cfg.model.rnn_dim
@@ -291,7 +290,7 @@ def test_a_row_of_the_table_is_all_that_an_optimizer_needs(monkeypatch):
 
 def test_only_what_is_trained_is_averaged():
     """Frozen leaves have no average; the merged parameters hold them as they were."""
-    rule = lambda path: trainable.WHOLE_LEAF if parameter_groups.get_names(path)[1] == "token" else 0
+    rule = lambda path: trainable.WHOLE_LEAF if optimizers.get_names(path)[1] == "token" else 0
     params = draw(0)
     part = trainable.select_trainable(params, rule)
     optimizer = transformation("muon", ema_decay=0.5)

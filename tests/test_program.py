@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small import VOCAB, drawn_config, make_dataset_info
 
-from mlm.base import fields, static_config
+from mlm.base import fields
 from mlm.data.rows import pack
 from mlm.training.compilation import cost
 from mlm.training.run import loop
@@ -113,7 +113,7 @@ def test_every_field_is_either_traced_or_outside_or_asks_for_a_program_of_its_ow
         )
         other = fields.override(cfg, {name: "nsp" if name == "objective" else change(value)})
         is_shared = program.make_static_config(other) == program.make_static_config(cfg)
-        assert is_shared == (name in static_config.HIDDEN_FIELDS), name
+        assert is_shared == (name in program.HIDDEN_FIELDS), name
 
 
 def test_a_hidden_field_cannot_be_read_by_mistake(cfg):
@@ -134,5 +134,5 @@ def test_a_hidden_field_cannot_be_read_by_mistake(cfg):
             use()
     assert static.model == cfg.model and static == pickle.loads(pickle.dumps(static)) and hash(static) is not None
     assert program.make_static_config(static) == static
-    filled = static_config.fill_hidden_fields(static)
+    filled = program.fill_hidden_fields(static)
     assert filled.mask.rate == fields.DEFAULT["mask.rate"] and program.make_static_config(filled) == static

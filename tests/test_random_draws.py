@@ -1,4 +1,4 @@
-"""What chance decides is what it was when its version was last raised (mlm/base/rng_versions.py).
+"""What chance decides is what it was when its version was last raised (RNG_VERSIONS of mlm/base/fields.py).
 
 Where a test fails here, draws have changed: raise their version in DRAWN, then write down what is drawn now.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small import FAMILY_CELLS, VOCAB, small_config
 
-from mlm.base.rng_versions import RNG_VERSIONS
+from mlm.base.fields import RNG_VERSIONS
 from mlm.data.language import grammar, probes
 from mlm.data.rows import loader
 from mlm.models import MODELS, layers

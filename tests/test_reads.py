@@ -50,7 +50,7 @@ CHOICES = STARTS + [
         ("model.family", MODELS),
         ("objective", OBJECTIVES),
         ("optim.optimizer", OPTIMIZERS),
-        *((name, declared.facts.get("choices", ())) for name, declared in fields.DECLARATIONS.items()),
+        *((name, declared.choices) for name, declared in fields.DECLARATIONS.items()),
         *((condition.depends_on, condition.excluded_values) for condition in resolution.FIELD_CONDITIONS),
     )
     for value in values
@@ -68,15 +68,13 @@ def other(name):
     }
     if name in named:
         return named[name]
-    value, facts = fields.DEFAULT[name], fields.DECLARATIONS[name].facts
+    value, number_type, bounds, choices, _ = fields.DECLARATIONS[name]
     return {
-        str: lambda: next((choice for choice in facts.get("choices", ["other"]) if choice != value), ""),
-        int: lambda: max(7, facts["bounds"].low),
+        str: lambda: next((choice for choice in choices or ["other"] if choice != value), ""),
+        int: lambda: max(7, bounds.low),
         bool: lambda: not value,
-        float: lambda: max(facts["bounds"].low, 0.5 if value == 0.25 else 0.25) * 1.0,
-        tuple: lambda: (
-            (7,) if fields.DECLARATIONS[name].number_type is int else (max(facts["bounds"].low, 0.25) * 1.0,)
-        ),
+        float: lambda: max(bounds.low, 0.5 if value == 0.25 else 0.25) * 1.0,
+        tuple: lambda: (7,) if number_type is int else (max(bounds.low, 0.25) * 1.0,),
     }[type(value)]()
 
 

@@ -48,14 +48,14 @@ def test_accuracy_f1_and_matthews_are_scikit_learns():
             return estimates.compute_score(score, of)[0]
 
         with warnings.catch_warnings(action="ignore"):  # of a single class
-            assert compute(scores.build_accuracy_score("weight")) == pytest.approx(
+            assert compute(scores.build_score("accuracy", "weight")) == pytest.approx(
                 metrics.accuracy_score(label_N, predicted_N)
             )
-            assert compute(scores.build_matthews_score(CLASSES[:classes], "weight")) == pytest.approx(
+            assert compute(scores.build_score("matthews", "weight", CLASSES[:classes])) == pytest.approx(
                 metrics.matthews_corrcoef(label_N, predicted_N), abs=1e-9
             )
             if classes == 2:
-                assert compute(scores.build_f1_score(CLASSES[:2], "weight")) == pytest.approx(
+                assert compute(scores.build_score("f1", "weight", CLASSES[:2])) == pytest.approx(
                     metrics.f1_score(label_N, predicted_N, zero_division=0), abs=1e-12
                 )
 
@@ -67,7 +67,7 @@ def test_matthews_of_two_classes_is_the_usual_formula_and_0_of_a_constant():
         tp, fp, fn, tn = (((predicted_N == p) & (label_N == t)).sum() for p, t in ((1, 1), (1, 0), (0, 1), (0, 0)))
         below = float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
         value, error = estimates.compute_score(
-            scores.build_matthews_score(CLASSES[:2], "weight"), columns(predicted_N, label_N, 2)
+            scores.build_score("matthews", "weight", CLASSES[:2]), columns(predicted_N, label_N, 2)
         )
         assert value == pytest.approx((tp * tn - fp * fn) / below if below else 0.0)
         assert 0 <= error < 10 if below else error == 0
@@ -106,7 +106,7 @@ def test_pearson_and_spearman_are_scipys_and_0_of_a_constant():
         with warnings.catch_warnings(action="ignore"):
             expected = {"pearson": stats.pearsonr(x_N, y_N), "spearman": stats.spearmanr(x_N, y_N)}
         for name, found in expected.items():
-            value, error = estimates.compute_score(regression.SCORES[name], of)
+            value, error = estimates.compute_score(scores.build_score(name, regression.WEIGHT), of)
             assert value == pytest.approx(np.nan_to_num(found.statistic), abs=1e-8), name
             assert 0 <= error < 10 if np.isfinite(found.statistic) else error == 0
     raw = {
@@ -117,7 +117,7 @@ def test_pearson_and_spearman_are_scipys_and_0_of_a_constant():
         "xy": 0.1 * np.arange(7),
         "regression_weight": [1] * 7,
     }
-    assert estimates.compute_score(regression.SCORES["pearson"], raw) == (0.0, 0.0)
+    assert estimates.compute_score(scores.build_score("pearson", regression.WEIGHT), raw) == (0.0, 0.0)
 
 
 @functools.cache
@@ -135,10 +135,10 @@ def spread(score, of):
 @pytest.mark.parametrize(
     "score",
     [
-        scores.build_accuracy_score("weight"),
-        scores.build_f1_score(CLASSES[:2], "weight"),
-        scores.build_matthews_score(CLASSES[:2], "weight"),
-        scores.build_matthews_score(CLASSES, "weight"),
+        scores.build_score("accuracy", "weight"),
+        scores.build_score("f1", "weight", CLASSES[:2]),
+        scores.build_score("matthews", "weight", CLASSES[:2]),
+        scores.build_score("matthews", "weight", CLASSES),
     ],
     ids=["accuracy", "f1", "matthews of two", "matthews of four"],
 )
@@ -159,8 +159,10 @@ def test_errors_of_correlations_are_the_bootstraps(ties):
     if ties:
         x_N, y_N = x_N.round(), y_N.round()
     of = scores.compute_correlation_columns(x_N, y_N) | {"regression_weight": np.ones(400)}
-    pearson, spearman = (estimates.compute_score(regression.SCORES[name], of)[1] for name in ("pearson", "spearman"))
-    assert pearson == pytest.approx(spread(regression.SCORES["pearson"], of), rel=0.1)
+    pearson, spearman = (
+        estimates.compute_score(scores.build_score(name, regression.WEIGHT), of)[1] for name in ("pearson", "spearman")
+    )
+    assert pearson == pytest.approx(spread(scores.build_score("pearson", regression.WEIGHT), of), rel=0.1)
     drawn_RxN = np.stack([np.repeat(np.arange(400), times_N) for times_N in resample()])
     ranks_R2xN = (stats.rankdata(value_N[drawn_RxN], axis=1) for value_N in (x_N, y_N))
     u_RxN, v_RxN = (rank_RxN - rank_RxN.mean(1, keepdims=True) for rank_RxN in ranks_R2xN)

@@ -20,7 +20,7 @@ from mlm.evaluation import translation_scores
 from mlm.launch import local_processes
 from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, loop
-from mlm.training.step import fsdp, parallel, program, update
+from mlm.training.step import parallel, program, sharding, update
 from mlm.training.validation import split_scores
 
 pytestmark = pytest.mark.slow
@@ -156,7 +156,7 @@ def test_four_devices_train_as_one_that_has_all(whole, four):
 def test_each_device_has_its_part_and_no_more(four):
     for path, leaf in jax.tree_util.tree_leaves_with_path(four[2]):
         (part,) = {shard.data.size for shard in leaf.addressable_shards}
-        matrix = leaf.ndim - fsdp.is_stacked(path) > 1
+        matrix = leaf.ndim - sharding.is_stacked(path) > 1
         assert part == leaf.size / 4 if matrix else part == leaf.size, path
 
 
@@ -291,7 +291,7 @@ def test_a_step_gathers_each_parameter_and_a_layer_s_again_for_the_backward_pass
         for mode, remat in (("data_parallel", False), ("fsdp", False), ("fsdp", True))
     ]
     params = jax.tree_util.tree_leaves_with_path(cost.make_abstract_state(cfgs[0], VOCAB).params)
-    matrices = sum(4 * x.size for path, x in params if x.ndim - fsdp.is_stacked(path) > 1)
+    matrices = sum(4 * x.size for path, x in params if x.ndim - sharding.is_stacked(path) > 1)
     layers = sum(4 * x.size for path, x in params if x.ndim > 2)
     vectors = sum(4 * x.size for _, x in params) - matrices
     found = [cost.compile_step(cfg, VOCAB) for cfg in cfgs]
@@ -371,9 +371,9 @@ def test_two_processes_write_their_parts_of_one_step_when_one_is_asked_to_stop_a
 def test_arrays_are_split_along_their_largest_axis_that_divides_but_never_along_the_layers():
     def axis(name, *shape, devices=4):
         ((path, _),) = jax.tree_util.tree_leaves_with_path({"model": {name: 0}})
-        return fsdp.choose_axis(path, shape, devices)
+        return sharding.choose_axis(path, shape, devices)
 
     assert axis("embedding", 250_000, 1024) == 0 and axis("embedding", 250_002, 1024) == 1
-    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == fsdp.REPLICATED
-    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == fsdp.REPLICATED
-    assert axis("layers", 24, 1024) == fsdp.REPLICATED
+    assert axis("layers", 24, 8, 12) == 2 and axis("layers", 24, 6, 6) == sharding.REPLICATED
+    assert axis("kernel", 5, 7) == axis("kernel", 8, 8, devices=1) == axis("bias", 1024) == sharding.REPLICATED
+    assert axis("layers", 24, 1024) == sharding.REPLICATED

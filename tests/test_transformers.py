@@ -13,7 +13,7 @@ from fixtures import transformers_heads as theirs
 from small import PLAIN, load_arrays, make_dataset_info, small_config
 
 from mlm.base import types
-from mlm.objectives import heads, multiple_choice
+from mlm.objectives import classification, heads
 from mlm.training.step import program
 
 load_outputs = functools.partial(load_arrays, theirs.PATH)
@@ -117,7 +117,7 @@ def build_program(head):
 
 def logits(cfg, model, head, params, given):
     if head == "choice":
-        return multiple_choice.compute_logits(cfg, params, model, given, None, num_choices=theirs.ENDINGS)
+        return classification.compute_choice_logits(cfg, params, model, given, None, num_choices=theirs.ENDINGS)
     (h_BxLxD,), own = model.encode(params["model"], given.text), params["objective"]
     return (
         heads.apply_pooled_head(cfg, own, h_BxLxD, given.text, None)

@@ -10,7 +10,8 @@ import jax
 
 from experiments.benchmark import accelerator_sides, machine, peers, timing
 from experiments.benchmark.accelerator_sides import Side
-from mlm.base import device_peaks, errors, files
+from mlm.base import errors, files
+from mlm.base.machine import find_peak_flops
 from mlm.launch.sweep import subprocess_worker
 from mlm.report import table
 from mlm.report.table import Column
@@ -104,7 +105,7 @@ def make_rows(side: Side, results: Mapping[Side, dict], device: str) -> Iterator
     if note := result.get("missing") or result.get("error"):
         yield shown | {"note": f"{'left out' if 'missing' in result else 'failed'}: {note}"}
     ours = next((own["rows"][0] for other, own in results.items() if _is_base(other, side) and "rows" in own), None)
-    peak = device_peaks.find_peak_flops(device)
+    peak = find_peak_flops(device)
     for row in result.get("rows", ()):
         row = shown | row
         if result.get("flops"):

@@ -5,9 +5,7 @@ global batch is m modulo the number of microbatches. Steps begin with different 
 an example's index, such as the causal examples of hybrid, has its usual share over the steps.
 """
 
-# JAX, optax and NumPy leave some of their own types unknown; what this file declares is checked strictly.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from typing import Any
 
 import jax

@@ -85,10 +85,7 @@ def _probe(bucket: str, path_to_read: str) -> None:
 
 @contextlib.contextmanager
 def connect(path: PurePath | str) -> Generator[Any]:
-    """Yields the fsspec file system of the path.
-
-    Turns what it raises in the block into BucketError, but for FileNotFoundError and FileExistsError.
-    """
+    """Yields the path's fsspec file system; errors but of missing and existing files become BucketError."""
     try:
         yield get_filesystem(str(path).partition("://")[0])
     except (FileNotFoundError, FileExistsError, BucketError, errors.ConfigError):

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, dataclass_transform
+from typing import Annotated, Any, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, dataclass_transform
 
 T = TypeVar("T")
 MAX_BEAMS = 1024  # of a beam search
@@ -29,18 +29,26 @@ class Bounds(NamedTuple):
         return f"{self.low} {'<' if self.low_open else '<='} value {'<' if self.high_open else '<='} {self.high}"
 
 
-POSITIVE = Bounds(0, low_open=True)
-FRACTION, FRACTION_BELOW_1 = Bounds(0, 1), Bounds(0, 1, high_open=True)
-FRACTION_ABOVE_0, OPEN_FRACTION = Bounds(0, 1, low_open=True), Bounds(0, 1, low_open=True, high_open=True)
-SEED = Bounds(0, 2**32 - 1)
-
+# The types of numbers, by their bounds.
+Fraction = Annotated[float, Bounds(0, 1)]
+FractionAbove0 = Annotated[float, Bounds(0, 1, low_open=True)]
+FractionBelow1 = Annotated[float, Bounds(0, 1, high_open=True)]
+OpenFraction = Annotated[float, Bounds(0, 1, low_open=True, high_open=True)]
+NonNegative = Annotated[float, Bounds(0)]
+Positive = Annotated[float, Bounds(0, low_open=True)]
+Scale = Annotated[float, Bounds(0, 100)]
+Count = Annotated[int, Bounds(0)]
+PositiveInt = Annotated[int, Bounds(1)]
+Length = Annotated[int, Bounds(8, 2**16 - 1)]  # tokens
+Seed = Annotated[int, Bounds(0, 2**32 - 1)]
 
 # What the fields of one kind of run or model are conditional on.
 TEXT, TFDS, TASK, PARALLEL = ({"data.corpus": corpus} for corpus in ("text", "tfds", "task", "parallel"))
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
 TABLE = {"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
-ENCODER_DECODER = {"model.family": "encoder_decoder"}
+ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
+ROTARY, WSD, OWN_TOKENIZER = {"model.positions": "rotary"}, {"optim.schedule": "wsd"}, {"tokenizer.path": ""}
 
 
 class Role(enum.Enum):
@@ -55,13 +63,12 @@ TRACED, HOST = Role.TRACED, Role.HOST
 
 
 class Facts(TypedDict, total=False):
-    """What a declaration may say of a field beside its default and help.
+    """What a declaration may say of a field beside its type, default and help.
 
-    A default is always allowed, also beyond the bounds: it may stand for what follows from other fields.
+    The type has the bounds of a number, and the values of a text; a registry, such as OBJECTIVES, says its own. A
+    default is always allowed, also beyond these: it may stand for what follows from other fields.
     """
 
-    choices: tuple[str, ...]  # the values of a text; a registry, such as OBJECTIVES, says its own
-    bounds: Bounds  # of a number, or of each number of a tuple
     when: Mapping[str, Any]  # a run reads it only if these fields have these values, or one of a tuple's,
     unless: Mapping[str, Any]  # and these fields have none of these; else it has its default
     role: Role  # COMPILED where nothing is said
@@ -104,90 +111,65 @@ def section(cls: type[T]) -> type[T]:
 class Language:
     """The built-in language: how many documents, and how hard they are to predict."""
 
-    train_documents: int = field(20_000, "number of training documents; each becomes one example", bounds=Bounds(1))
-    validation_documents: int = field(1_000, "number of held-out documents", bounds=Bounds(1))
-    seed: int = field(0, "random seed of the documents; use the same one in all runs that you compare", bounds=SEED)
-    max_words: int = field(
-        0, "longest document, in words; it ends with a full sentence. 0: what fits pack.seq_len", bounds=Bounds(8)
+    train_documents: PositiveInt = field(20_000, "number of training documents; each becomes one example")
+    validation_documents: PositiveInt = field(1_000, "number of held-out documents")
+    seed: Seed = field(0, "random seed of the documents; use the same one in all runs that you compare")
+    max_words: Annotated[int, Bounds(8)] = field(
+        0, "longest document, in words; it ends with a full sentence. 0: what fits pack.seq_len"
     )
-    num_topics: int = field(8, "number of topics; each document has one", bounds=Bounds(1, 8))
-    num_names: int = field(
-        24, "number of names; each document has one of them as its protagonist", bounds=Bounds(1, 24)
+    num_topics: Annotated[int, Bounds(1, 8)] = field(8, "number of topics; each document has one")
+    num_names: Annotated[int, Bounds(1, 24)] = field(24, "number of names; each document has one as its protagonist")
+    zipf_exponent: Scale = field(1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform")
+    word_order_prob: Fraction = field(1.0, "probability that a word has the class that its position asks for")
+    agreement_prob: Fraction = field(1.0, "probability that a verb agrees with its subject in number")
+    modifier_prob: FractionBelow1 = field(0.6, "probability that a phrase or relative clause follows a subject")
+    modifier_continue_prob: FractionBelow1 = field(
+        0.45, "probability that a modifier follows a modifier", unless=NO_MODIFIERS
     )
-    zipf_exponent: float = field(
-        1.0, "word frequency is proportional to rank^-exponent in each word class; 0: uniform", bounds=Bounds(0, 100)
+    attractor_prob: Fraction = field(
+        0.5, "probability that a noun in a modifier differs from the subject's number", unless=NO_MODIFIERS
     )
-    word_order_prob: float = field(
-        1.0, "probability that a word has the class that its position requires; 0: order tells nothing", bounds=FRACTION
-    )
-    agreement_prob: float = field(1.0, "probability that a verb agrees with its subject in number", bounds=FRACTION)
-    modifier_prob: float = field(
-        0.6, "probability that a prepositional phrase or relative clause follows a subject", bounds=FRACTION_BELOW_1
-    )
-    modifier_continue_prob: float = field(
-        0.45, "probability that a modifier follows another", bounds=FRACTION_BELOW_1, unless=NO_MODIFIERS
-    )
-    attractor_prob: float = field(
-        0.5,
-        "probability that a noun in a modifier differs from the subject's number",
-        bounds=FRACTION,
-        unless=NO_MODIFIERS,
-    )
-    topic_strength: float = field(
-        3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: no effect", bounds=Bounds(0, 100)
-    )
-    protagonist_prob: float = field(
-        0.4, "probability that a subject is a name, not a noun; half of it in other positions", bounds=FRACTION_BELOW_1
-    )
-    recall_prob: float = field(
-        0.9, "probability that a name is the protagonist's; else it is any", bounds=FRACTION, unless=NO_PROTAGONIST
-    )
+    topic_strength: Scale = field(3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: no effect")
+    protagonist_prob: FractionBelow1 = field(0.4, "probability that a subject is a name; half of it in other positions")
+    recall_prob: Fraction = field(0.9, "probability that a name is the protagonist's, not any", unless=NO_PROTAGONIST)
 
 
 @section
 class Labelled:
     """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/task_specs.py)."""
 
-    format: str = field(
-        "", "file format: tsv | csv | jsonl | conll (one token a line) | conllu | squad | tfds (TensorFlow Datasets)"
-    )
+    format: str = field("", "file format: tsv | csv | jsonl | conll (a token a line) | conllu | squad | tfds")
     train: str = field("", 'training file in task_path; tfds: a split, such as "train[:90%]"')
     dev: str = field("", "like train: the development split, which selects hyperparameters")
     test: str = field("", "like train: the test split; empty: none")
     text_column: str = field(
         "",
-        "column of the text, or of the first text of a pair: its name in the file's header, or its number from 0 if "
-        "there is no header. conll, conllu: column of the token (conllu: form, upos, ...)",
+        "column of the (first) text: its name in the file's header, or its number from 0; conll, conllu: of the token",
         unless={"data.labelled.format": "squad"},
     )
     text_pair_column: str = field(
         "", "column of a pair's second text; multiple_choice: of the text before the endings; empty: none", when=TABLE
     )
     choice_columns: str = field(
-        "", "multiple_choice: columns of the endings, separated by commas", when={"objective": "multiple_choice"}
+        "", "multiple_choice: columns of endings, with commas", when={"objective": "multiple_choice"}
     )
     label_column: str = field(
         "", "column of the label or number; conll, conllu: of the tag", unless={"data.labelled.format": "squad"}
     )
     head_column: str = field(
         "",
-        "conllu with edge_probing: column with the number of each word's head, 0 for none; empty: a label describes "
-        "one word alone",
+        "conllu, edge_probing: column with the number of a word's head, 0: none; empty: labels of single words",
         when={"data.labelled.format": "conllu", "objective": "edge_probing"},
     )
-    id_column: str = field(
-        "", "column that names an example in the predictions; empty: its number in the file, from 0", when=TABLE
-    )
-    quoting: str = field(
+    id_column: str = field("", "column that names an example in predictions; empty: its number from 0", when=TABLE)
+    quoting: Annotated[str, "on", "off"] = field(
         "",
         'tsv, csv: on ("..." may contain delimiters and line ends) | off; empty: off for tsv, on for csv',
-        choices=("on", "off"),
         when={"data.labelled.format": ("tsv", "csv")},
     )
-    scheme: str = field(
+    scheme: Annotated[str, "bio", "iob1"] = field(
         "",
         "span encoding of tags: bio | iob1 (converted to bio); empty: tags are independent of each other",
-        choices=("bio", "iob1"),
         when={"data.labelled.format": ("conll", "conllu"), "objective": "tagging"},
     )
     labels: str = field(
@@ -197,15 +179,12 @@ class Labelled:
     )
     scores: str = field(
         "",
-        "scores, separated by commas: accuracy | f1 | matthews | pearson | spearman | exact. The first selects "
-        "hyperparameters; empty: the objective's own",
+        "accuracy | f1 | matthews | pearson | spearman | exact, with commas; the first selects; empty: the objective's",
     )
-    doc_stride: int = field(
+    doc_stride: Count = field(
         0,
-        "squad: tokens between the starts of two windows of a passage; 0: 128, or half of a window if that is less "
-        "(a window has pack.seq_len tokens without the question and its separators). conll, conllu: the same of a "
-        "sentence that is longer than pack.seq_len; 0: half of a window",
-        bounds=Bounds(0),
+        "squad, conll, conllu: tokens between the starts of two windows of a passage or sentence that is longer than "
+        "one; 0: half of a window, for squad at most 128",
         when={"objective": ("extractive_qa", "tagging", "edge_probing")},
     )
 
@@ -215,11 +194,7 @@ class ParallelText:
     """Which files of data.parallel_path hold pairs of a text and its translation, one pair a line."""
 
     source: str = field("", 'suffix of the source language\'s files, such as "en" of train.en')
-    target: str = field(
-        "",
-        'suffix of the target language\'s files, such as "de" of train.de; source and target empty: one file, with '
-        "source, tab and target on each line",
-    )
+    target: str = field("", 'like source, such as "de"; both empty: one file with source, tab and target on a line')
     train: str = field("train", "training files, without the suffixes")
     dev: str = field("val", "held-out files, without the suffixes")
     test: str = field("", "test files, without the suffixes; empty: none")
@@ -229,12 +204,11 @@ class ParallelText:
 class Data:
     """What a run reads: a text corpus, a labelled task, or parallel texts."""
 
-    corpus: str = field(
+    corpus: Annotated[str, "text", "tfds", "docstrings", "language", "task", "parallel", "auto"] = field(
         "auto",
-        "text (files) | tfds (TensorFlow Datasets) | docstrings (of Python's standard library) | language (the "
-        "built-in language, whose floor is known) | task (labelled examples) | parallel (texts and translations) | "
-        "auto: task, parallel or text if data.task, data.parallel_path or data.path is set, else language",
-        choices=("text", "tfds", "docstrings", "language", "task", "parallel", "auto"),
+        "text (files) | tfds (TensorFlow Datasets) | docstrings (of Python's standard library) | language (built-in, "
+        "whose floor is known) | task (labelled examples) | parallel (texts and translations) | auto: what data.task, "
+        "data.parallel_path or data.path asks for, else language",
     )
     path: str = field(
         "",
@@ -243,17 +217,16 @@ class Data:
         when=TEXT,
     )
     validation_path: str = field(
-        "", "text: held-out files, as globs; empty: data.validation_fraction of data.path", when=TEXT
+        "", "text: held-out files, as globs; empty: data.validation_fraction of path", when=TEXT
     )
     text_column: str = field(
-        "text",  # as mlm/data/text/records.py's default
-        "text: the column of the documents in files of rows; where there is no column of this default name, the only "
-        "one of texts",
+        "text",
+        "text: the column of the documents in files of rows; where it is missing, the only one of texts",
         when=TEXT,
         unless={"pack.mode": "stream"},
     )
     word_separator: str = field(
-        "", "text: a character between the words of a script without spaces; read as a space", when=TEXT
+        "", "text: character between words of a script without spaces; read as a space", when=TEXT
     )
     document_boundary: str = field(
         "file",
@@ -269,29 +242,23 @@ class Data:
         when={"data.corpus": ("tfds", "task"), "data.labelled.format": ("tfds", "")},
     )
     tfds_field: str = field("text", "tfds: feature that holds the text", when=TFDS)
-    validation_fraction: float = field(
+    validation_fraction: OpenFraction = field(
         0.05,
-        "share of the documents that is held out if the corpus has no held-out split (pack.mode=stream: share of the "
-        "characters, at the end)",
-        bounds=OPEN_FRACTION,
+        "share of the documents (pack.mode=stream: of the characters) held out where the corpus has no such split",
         when={"data.corpus": ("text", "tfds", "docstrings"), "data.validation_path": ""},
     )
-    search_fraction: float = field(
+    search_fraction: FractionBelow1 = field(
         0.0,
-        "share of the train split that is held out instead of the held-out split, which nothing reads then: mlm sweep "
-        "search chooses by it; 0: none",
-        bounds=FRACTION_BELOW_1,
+        "share of the train split that is held out in place of the held-out split, for mlm sweep search; 0: none",
         when={"data.corpus": ("text", "tfds", "docstrings")},
     )
-    task: str = field(
-        "", 'task: a name in mlm/data/tasks/task_specs.py, or "own": data.labelled describes it', when=TASK
-    )
+    task: str = field("", 'task: a name in data/tasks/task_specs.py, or "own": data.labelled describes it', when=TASK)
     task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when=TASK)
     parallel_path: str = field(
         "", "parallel: folder of its files; empty: pairs of the built-in language", when=PARALLEL
     )
     cache_dir: str = setting(
-        "runs/cache", "folder for tokenizers and packed examples, shared by all runs", is_path=True
+        "runs/cache", "folder for tokenizers and packed examples, which all runs share", is_path=True
     )
     language: Language = subsection(
         Language, when={"data.corpus": ("language", "task", "parallel"), "data.parallel_path": ""}
@@ -304,19 +271,14 @@ class Data:
 class Tokenizer:
     """The tokenizer and its vocabulary."""
 
-    kind: str = field(
+    kind: Annotated[str, "unigram", "wordpiece", "bpe", "words", "characters"] = field(
         "",
         "unigram (SentencePiece) | wordpiece (BERT) | bpe (byte-level, GPT-2) | words | characters; empty: words for "
         "the built-in language, else unigram",
-        choices=("unigram", "wordpiece", "bpe", "words", "characters"),
-        when={"tokenizer.path": ""},
+        when=OWN_TOKENIZER,
     )
-    vocab_size: int = field(
-        0,
-        "vocabulary size, with the 5 special tokens; 0: every word of the built-in language or every character of "
-        "kind characters, else 8192",
-        bounds=Bounds(6),
-        when={"tokenizer.path": ""},
+    vocab_size: Annotated[int, Bounds(6)] = field(
+        0, "size, with 5 special tokens; 0: all words of the language or characters, else 8192", when=OWN_TOKENIZER
     )
     path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one", is_path=True)
 
@@ -325,28 +287,24 @@ class Tokenizer:
 class Pack:
     """How tokens become examples of one length."""
 
-    mode: str = field(
+    mode: Annotated[str, "full_sentences", "doc_sentences", "segment_pair", "stream"] = field(
         "",
         "full_sentences (RoBERTa: full, across documents) | doc_sentences (within one document) | segment_pair (BERT: "
         "two segments) | stream (GPT: running text, no special tokens); empty: doc_sentences for the built-in "
         "language, else full_sentences",
-        choices=("full_sentences", "doc_sentences", "segment_pair", "stream"),
         unless=ROWS_OF_THEIR_OWN,
     )
-    seq_len: int = field(128, "sequence length in tokens; multiple_choice: of each choice", bounds=Bounds(8, 2**16 - 1))
-    source_len: int = field(
-        0, "parallel: tokens of a source; 0: as seq_len", bounds=Bounds(8, 2**16 - 1), when=PARALLEL
-    )
+    seq_len: Length = field(128, "sequence length in tokens; multiple_choice: of each choice")
+    source_len: Length = field(0, "parallel: tokens of a source; 0: as seq_len", when=PARALLEL)
     isolate_documents: bool = field(
         True,
         "documents packed into one sequence do not see each other (attention, recurrent state, window)",
         unless=ROWS_OF_THEIR_OWN,
         when={"pack.mode": "full_sentences"},
     )
-    short_seq_prob: float = field(
+    short_seq_prob: Fraction = field(
         0.0,
         "segment_pair: probability that a document gives pairs of a shorter, random length; BERT: 0.1",
-        bounds=FRACTION,
         unless=ROWS_OF_THEIR_OWN,
         when={"pack.mode": "segment_pair"},
     )
@@ -356,60 +314,37 @@ class Pack:
 class Mask:
     """Which tokens are masked, and what replaces them."""
 
-    rate: float = field(
-        0.15,
-        "masking rate: share of an example's tokens; with a schedule, at step 0",
-        bounds=OPEN_FRACTION,
-        role=TRACED,
+    rate: OpenFraction = field(
+        0.15, "masking rate: share of an example's tokens; with a schedule, at first", role=TRACED
     )
-    schedule: str = field(
-        "constant",
-        "masking rate over train.steps: constant | linear | cosine (half a period)",
-        choices=("constant", "linear", "cosine"),
-        role=TRACED,
+    schedule: Annotated[str, "constant", "linear", "cosine"] = field(
+        "constant", "masking rate over train.steps: constant | linear | cosine (half a period)", role=TRACED
     )
-    final_rate: float = field(
+    final_rate: FractionBelow1 = field(
+        0.0, "linear, cosine: rate one step after the last", when={"mask.schedule": ("linear", "cosine")}, role=TRACED
+    )
+    max_rate: OpenFraction = setting(
         0.0,
-        "linear, cosine: rate one step after the last",
-        bounds=FRACTION_BELOW_1,
-        when={"mask.schedule": ("linear", "cosine")},
-        role=TRACED,
+        "highest masking rate of the compiled step; 0: the higher of rate and final_rate. Runs with the same one share "
+        "a program, but each spends the output layer's compute for this rate",
     )
-    max_rate: float = setting(
-        0.0,
-        "highest masking rate that the compiled step supports; 0: the higher of rate and final_rate. Runs with the "
-        "same max_rate share one compilation, but each spends the output layer's compute for this rate",
-        bounds=OPEN_FRACTION,
+    predict_rate: Fraction = field(
+        0.0, "share of an example's tokens that is predicted; 0: all masked ones", role=TRACED
     )
-    predict_rate: float = field(
-        0.0, "share of an example's tokens that is predicted; 0: all masked tokens", bounds=FRACTION, role=TRACED
+    masks_per_example: PositiveInt = field(
+        0, "disjoint masks of an example in a step, each with a pass; 0: predict_rate / rate, rounded up"
     )
-    masks_per_example: int = field(
-        0,
-        "disjoint masks of an example in a step, each with a pass; 0: predict_rate / rate, rounded up",
-        bounds=Bounds(1),
+    static_masks: Count = field(
+        0, "static masking: number of fixed masks of an example, in turn by epoch; 0: new masks each step", role=TRACED
     )
-    static_masks: int = field(
-        0,
-        "static masking: number of fixed masks of each example, used in turn by epoch; 0: dynamic masking (new masks "
-        "at every step)",
-        bounds=Bounds(0),
-        role=TRACED,
-    )
-    unit: str = field(
+    unit: Annotated[str, "token", "word", "span"] = field(
         "token",
-        "what training masks as a whole: token | word | span (1 to 10 words, 3.8 on average, as SpanBERT); evaluation "
-        "always masks tokens",
-        choices=("token", "word", "span"),
+        "what training masks: token | word | span (1 to 10 words, mean 3.8, as SpanBERT); evaluation masks tokens",
     )
-    mask_token_prob: float = field(
-        0.8, "probability that a masked token is replaced by [MASK]", bounds=FRACTION, role=TRACED
-    )
-    random_token_prob: float = field(
-        0.1, "probability that a masked token becomes a random one; the rest stay", bounds=FRACTION, role=TRACED
-    )
-    random_token_from: str = field(
-        "unigram", "random tokens: unigram (frequent as in the train split) | uniform", choices=("unigram", "uniform")
+    mask_token_prob: Fraction = field(0.8, "probability that a masked token is replaced by [MASK]", role=TRACED)
+    random_token_prob: Fraction = field(0.1, "probability that a random token replaces it; the rest stay", role=TRACED)
+    random_token_from: Annotated[str, "unigram", "uniform"] = field(
+        "unigram", "random tokens: unigram (frequent as in the train split) | uniform"
     )
     mask_unk: bool = field(False, "training may mask [UNK], as BERT's code does; evaluation never masks it")
 
@@ -418,11 +353,9 @@ class Mask:
 class Hybrid:
     """Objective hybrid: how masked and causal examples are mixed."""
 
-    causal_fraction: float = field(
-        0.0625, "share of a batch's examples that are causal; the others are masked", bounds=FRACTION, role=TRACED
-    )
-    causal_first_fraction: float = field(
-        0.0, "share of the steps, at the start, in which all examples are causal", bounds=FRACTION, role=TRACED
+    causal_fraction: Fraction = field(0.0625, "share of a batch's examples that are causal, not masked", role=TRACED)
+    causal_first_fraction: Fraction = field(
+        0.0, "share of the steps, at the start, with causal examples alone", role=TRACED
     )
 
 
@@ -430,11 +363,9 @@ class Hybrid:
 class ReplacedTokenDetection:
     """Objective replaced_token_detection (ELECTRA): its generator."""
 
-    generator_size: float = field(
-        0.25, "its width, heads and hidden units, as a share of the discriminator's", bounds=FRACTION_ABOVE_0
-    )
-    discriminator_weight: float = field(
-        50.0, "weight of the discriminator's loss; the generator's has weight 1", bounds=Bounds(0), role=TRACED
+    generator_size: FractionAbove0 = field(0.25, "its width, heads and hidden units, as a share of the discriminator's")
+    discriminator_weight: NonNegative = field(
+        50.0, "weight of the discriminator's loss; the generator's: 1", role=TRACED
     )
 
 
@@ -444,189 +375,134 @@ class Model:
 
     family: str = field("transformer", "feedforward | rnn | transformer | encoder_decoder (reads a source text)")
     cell: str = field(
+        "", "elman | gru | lstm of rnn; window | bag of feedforward; transformer | gru of encoder_decoder"
+    )
+    size: str = field("tiny", "named size (SIZES in mlm/models/__init__.py); it sets the size fields below that are 0")
+    num_layers: PositiveInt = field(0, "number of layers, of each side of an encoder_decoder; 0: from model.size")
+    width: PositiveInt = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size")
+    embedding_dim: Count = field(
+        0, "width of embeddings and output table, projected to model.width and back (ALBERT, ELECTRA); 0: model.width"
+    )
+    mlp_dim: PositiveInt = field(
+        0, "units of the MLP, of a gated one those of each half; 0: from model.size, of a gated one two thirds"
+    )
+    rnn_dim: PositiveInt = field(0, "rnn: recurrent units of each direction; 0: from model.size")
+    num_heads: PositiveInt = field(0, "transformer: number of attention heads; 0: from model.size")
+    window: PositiveInt = field(
+        0, "feedforward: neighbors on each side; causal, mixed: on the left with the token itself; 0: from model.size"
+    )
+    directionality: Annotated[str, "bidirectional", "causal", "two_stack", "mixed"] = field(
         "",
-        "type of layer: elman | gru | lstm for rnn; window | bag for feedforward; transformer | gru for "
-        "encoder_decoder; empty: the first of them",
+        "which tokens a state sees: bidirectional (all) | causal (up to itself) | two_stack (a stack for each side, as "
+        "ELMo) | mixed (bidirectional or causal, by example); empty: what the objective needs",
     )
-    size: str = field("tiny", "named size of mlm/models/sizes.py; it sets the size fields below that are 0")
-    num_layers: int = field(
-        0,
-        "number of layers; encoder_decoder: of each side (a gru decoder has one). 0: from model.size",
-        bounds=Bounds(1),
-    )
-    width: int = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size", bounds=Bounds(1))
-    embedding_dim: int = field(
-        0,
-        "width of the embeddings and of the output layer's table, with projections to model.width and back (ALBERT, "
-        "Lan et al. 2020; ELECTRA); 0: model.width",
-        bounds=Bounds(0),
-    )
-    mlp_dim: int = field(
-        0,
-        "transformer, feedforward: units of the MLP, of a gated activation those of each half; 0: from model.size, of "
-        "a gated activation two thirds of it",
-        bounds=Bounds(1),
-    )
-    rnn_dim: int = field(0, "rnn: recurrent units of each direction; 0: from model.size", bounds=Bounds(1))
-    num_heads: int = field(0, "transformer: number of attention heads; 0: from model.size", bounds=Bounds(1))
-    window: int = field(
-        0,
-        "feedforward: number of neighbors that the model reads on each side (causal, mixed: the token itself is one of "
-        "those on the left); 0: from model.size",
-        bounds=Bounds(1),
-    )
-    directionality: str = field(
-        "",
-        "which tokens a state sees: bidirectional (all) | causal (itself and those before it) | two_stack (one stack "
-        "reads left to right, one right to left, as ELMo) | mixed (bidirectional or causal, by example); empty: what "
-        "the objective needs",
-        choices=("bidirectional", "causal", "two_stack", "mixed"),
-    )
-    chrono_init: int = field(
+    chrono_init: Count = field(
         -1,
-        "gru, lstm: gates are initialized to remember for 1 to this many tokens (Tallec & Ollivier 2018); 0: the "
-        "usual initialization; -1: by width (mlm/training/run/default_recipe.py)",
-        bounds=Bounds(0),
+        "gru, lstm: gates remember at first for 1 to so many tokens (Tallec & Ollivier 2018); 0: no; -1: by width",
         when={"model.bias": "all"},
     )
-    norm: str = field(
-        "layernorm", "layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)", choices=("layernorm", "rmsnorm")
+    norm: Annotated[str, "layernorm", "rmsnorm"] = field(
+        "layernorm", "layernorm | rmsnorm (no mean, no bias; Zhang & Sennrich 2019)"
     )
-    norm_placement: str = field(
+    norm_placement: Annotated[str, "pre", "post", "sandwich"] = field(
         "pre",
-        "norms pre (before each sublayer, and after the last layer) | post (after each residual connection, as BERT) | "
-        "sandwich (as pre, and after each sublayer; Ding et al. 2021, Gemma 2)",
-        choices=("pre", "post", "sandwich"),
+        "norms pre (before each sublayer, and at the end) | post (after each residual connection, as BERT) | sandwich "
+        "(as pre, and after each sublayer; Ding et al. 2021, Gemma 2)",
     )
-    norm_eps: float = field(1e-6, "epsilon of the norms, added to the variance", bounds=FRACTION_ABOVE_0)
+    norm_eps: FractionAbove0 = field(1e-6, "epsilon of the norms, added to the variance")
     first_norm: bool = field(
         True,
-        "transformer, rnn: the first layer's first sublayer has a norm before it; false: the embeddings' norm serves "
-        "(ModernBERT, Warner et al. 2024)",
+        "a norm before the first layer's first sublayer; false: the embeddings' serves (ModernBERT)",
         when={"model.norm_placement": ("pre", "sandwich"), "model.embed_norm": True},
     )
     embed_norm: bool = field(True, "apply a norm to the embeddings, as BERT does", unless=ENCODER_DECODER)
-    bias: str = field(
+    bias: Annotated[str, "all", "norms", "output", "none"] = field(
         "all",
         "what has biases: all | norms (norms, and dense layers before and after the layers; none in attention, MLP and "
         "recurrence) | output (one for each entry of the vocabulary alone, as ModernBERT) | none",
-        choices=("all", "norms", "output", "none"),
     )
-    activation: str = field(
+    activation: Annotated[str, "gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"] = field(
         "gelu",
         "activation of the MLP: gelu | gelu_tanh (tanh approximation, as GPT-2) | relu | relu2 (squared; So et al. "
         "2021) | geglu | swiglu (gated: a third matrix; Shazeer 2020); not for rnn",
-        choices=("gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"),
     )
-    layer_scale: float = field(
-        0.0, "initial learned factor of a sublayer's outputs (Touvron et al. 2021); 0: none", bounds=Bounds(0, 100)
-    )
+    layer_scale: Scale = field(0.0, "initial learned factor of a sublayer's outputs (Touvron et al. 2021); 0: none")
     qk_norm: bool = field(
         False, "transformer: a norm over each head's queries and keys (Henry et al. 2020; Dehghani et al. 2023)"
     )
     attention_gate: bool = field(
         False, "transformer: a sigmoid of the attention's input multiplies each head's output (Qiu et al. 2025)"
     )
-    lm_head: str = field(
+    lm_head: Annotated[str, "bert", "linear"] = field(
         "bert",
-        "output layer: bert (dense layer, activation, layer norm, table of embeddings, bias) | linear (table of "
-        "embeddings alone)",
-        choices=("bert", "linear"),
+        "output layer: bert (dense, activation, norm, table, bias) | linear (table alone)",
         unless=ENCODER_DECODER,
     )
-    lm_head_activation: str = field(
+    lm_head_activation: Annotated[str, "gelu", "gelu_tanh", "relu"] = field(
         "gelu",
         "activation of the output layer's dense layer, as model.activation; BERT's is that of its MLP",
-        choices=("gelu", "gelu_tanh", "relu"),
         unless=ENCODER_DECODER,
         when={"model.lm_head": "bert"},
     )
     tie_embeddings: bool = field(
-        True, "the output layer has the table of the token embeddings; false: its own", unless=ENCODER_DECODER
+        True, "the output layer has the table of the embeddings, not its own", unless=ENCODER_DECODER
     )
-    positions: str = field(
+    positions: Annotated[str, "learned", "sinusoidal", "rotary", "alibi", "relative"] = field(
         "",
-        "transformer: position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | "
-        "relative (learned biases of 32 buckets, Raffel et al. 2020); empty: rotary, or learned where the model reads "
-        "a source",
-        choices=("learned", "sinusoidal", "rotary", "alibi", "relative"),
+        "position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | relative (32 "
+        "learned biases, Raffel et al. 2020); empty: rotary, or learned where the model reads a source",
     )
-    rope_theta: float = field(
-        10_000.0, "rotary: base of the angles", bounds=Bounds(1, 1e12), when={"model.positions": "rotary"}
-    )
-    local_window: int = field(
+    rope_theta: Annotated[float, Bounds(1, 1e12)] = field(10_000.0, "rotary: base of the angles", when=ROTARY)
+    local_window: Count = field(
         0,
-        "transformer: window of local attention, in tokens, half of it on each side of a token (Beltagy et al. 2020); "
-        "0: all layers see all tokens; ModernBERT: 128",
-        bounds=Bounds(0),
+        "transformer: window of local attention in tokens, half on each side (Beltagy et al. 2020); 0: no local layers",
     )
-    global_every: int = field(
-        3,
-        "local_window: every so many layers, from the first on, one sees all tokens (ModernBERT: 3); 0: none does",
-        bounds=Bounds(0),
-        unless={"model.local_window": 0},
+    global_every: Count = field(
+        3, "local_window: one of so many layers, the first among them, sees all tokens; 0: none", unless=NO_LOCAL_LAYERS
     )
-    global_layers: tuple[int, ...] = field(
+    global_layers: tuple[PositiveInt, ...] = field(
         (),
-        "local_window: the numbers of the layers, from 1 on, that see all tokens; empty: as global_every says",
-        bounds=Bounds(1),
-        unless={"model.local_window": 0},
+        "local_window: numbers, from 1, of layers that see all tokens; empty: as global_every",
+        unless=NO_LOCAL_LAYERS,
     )
-    local_rope_theta: float = field(
-        0.0,
-        "local_window: rope_theta of the layers with local attention; 0: as the others'",
-        bounds=Bounds(0, 1e12),
-        when={"model.positions": "rotary"},
-        unless={"model.local_window": 0},
+    local_rope_theta: Annotated[float, Bounds(0, 1e12)] = field(
+        0.0, "local_window: rope_theta of local layers; 0: as the others'", when=ROTARY, unless=NO_LOCAL_LAYERS
     )
-    max_positions: int = field(512, "transformer: longest sequence, in tokens", bounds=Bounds(1))
-    type_vocab_size: int = field(
-        2, "token types (segment embeddings); 0: none", bounds=Bounds(0), unless=ENCODER_DECODER
+    max_positions: PositiveInt = field(512, "transformer: longest sequence, in tokens")
+    type_vocab_size: Count = field(2, "token types (segment embeddings); 0: none", unless=ENCODER_DECODER)
+    dropout: FractionBelow1 = field(
+        -1.0, "rate in embeddings, sublayers and task heads; -1: 0 up to width 128, else and for encoder_decoder 0.1"
     )
-    dropout: float = field(
+    attention_dropout: FractionBelow1 = field(
+        -1.0, "transformer: dropout rate of the attention weights; -1: as dropout's"
+    )
+    init_std: Scale = field(
         -1.0,
-        "dropout rate of embeddings, of each sublayer's output and of what a task's head reads; -1: 0 up to width 128, "
-        "but 0.1 above it and for encoder_decoder",
-        bounds=FRACTION_BELOW_1,
-    )
-    attention_dropout: float = field(
-        -1.0, "transformer: dropout rate of the attention weights; -1: the default of dropout", bounds=FRACTION_BELOW_1
-    )
-    init_std: float = field(
-        -1.0,
-        "standard deviation of the normal distribution of the initial weights before it is cut at two of them; the "
-        "weights have 0.88 of it (a recurrence's own matrices are orthogonal). 0: the weights have 1/sqrt(fan_in) of "
-        "each matrix, embeddings 1/sqrt(number of rows), but for encoder_decoder 0.88/sqrt(their width); -1: 0.08 up "
-        "to width 128, but 0.02 above it and for encoder_decoder",
-        bounds=Bounds(0, 100),
+        "standard deviation of the initial weights before they are cut at two of it (then 0.88 of it; recurrent "
+        "matrices are orthogonal); 0: 1/sqrt(fan_in), of embeddings 1/sqrt(rows); -1: 0.08 up to width 128, else and "
+        "for encoder_decoder 0.02",
     )
     depth_scaled_init: bool = field(
         False, "the last matrix of a sublayer starts with init_std / sqrt(2 * num_layers) (Shoeybi et al. 2019)"
     )
-    dtype: str = field(
+    dtype: Annotated[str, "float32", "bfloat16"] = field(
         "float32",
-        "dtype of matrix products, and on accelerators of all activations: float32 | bfloat16; parameters are always "
-        "float32",
-        choices=("float32", "bfloat16"),
+        "dtype of products, on accelerators of all activations: float32 | bfloat16; parameters are always float32",
     )
-    scan_unroll: int = field(
-        0, "layers unrolled in a step of the scan over them; 0: all (fast), 1: none (compiles fast)", bounds=Bounds(0)
-    )
-    rnn_unroll: int = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence", bounds=Bounds(1))
+    scan_unroll: Count = field(0, "layers unrolled in a step of the scan over them; 0: all (fast), 1: none")
+    rnn_unroll: PositiveInt = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence")
     remat: bool = setting(
         False, "recompute activations in the backward pass (jax.checkpoint): less memory, up to a third more compute"
     )
-    remat_policy: str = setting(
+    remat_policy: Annotated[str, "all", "dots", "attention"] = setting(
         "all",
-        "what remat recomputes of a layer: all | dots (all but products with weights) | attention (its scores, and "
-        "what follows from them)",
-        choices=("all", "dots", "attention"),
+        "recomputed: all | dots (all but products) | attention (scores and what follows)",
         when={"model.remat": True},
     )
     kernels: str = setting(
         "auto",
-        "kernels of mlm/models/platform_kernels.py, separated by commas; reference: none; auto: those that are faster "
-        "on this platform (the run records them, and keeps them when it continues)",
+        "kernels of mlm/models/platform_kernels.py, with commas; reference: none; auto: the faster ones on this "
+        "platform, which the run records and keeps",
     )
 
 
@@ -635,95 +511,58 @@ class Optim:
     """The optimizer and its schedule."""
 
     optimizer: str = field(
-        "adamw",
-        "adamw | stable_adamw (AdamW with Adafactor's clipping of updates) | lamb | lion | adafactor | muon (for the "
-        "model's matrices; AdamW for tables, norms and biases)",
+        "adamw", "adamw | stable_adamw (updates clipped as by Adafactor) | lamb | lion | adafactor | muon (of matrices)"
     )
-    learning_rate: float = field(
+    learning_rate: Positive = field(
         0.0,
-        "peak learning rate; 0: by cell, width, optimizer and whether a trained model is the start "
-        "(mlm/training/run/default_recipe.py). adafactor's is "
-        "relative to the size of each tensor",
-        bounds=POSITIVE,
+        "peak learning rate, adafactor's relative to each tensor's size; 0: by cell, width, optimizer and start "
+        "(mlm/training/run/default_recipe.py)",
         role=TRACED,
     )
-    schedule: str = field(
+    schedule: Annotated[str, "linear", "cosine", "wsd", "constant", "inverse_sqrt"] = field(
         "linear",
-        "learning rate after linear warmup: linear | cosine | wsd (constant, then a decay at the end) | constant | "
-        "inverse_sqrt",
-        choices=("linear", "cosine", "wsd", "constant", "inverse_sqrt"),
+        "learning rate after the warm-up: linear | cosine | wsd (a decay at the end) | constant | inverse_sqrt",
     )
-    warmup_fraction: float = field(
-        -1.0, "share of the steps with warmup; -1: by family, width and start (default_recipe.py)", bounds=FRACTION
+    warmup_fraction: Fraction = field(-1.0, "share of the steps with warm-up; -1: by family, width and start")
+    decay_fraction: Fraction = field(0.1, "wsd: share of the steps, at the end, with a decay", when=WSD)
+    decay_shape: Annotated[str, "linear", "one_minus_sqrt"] = field(
+        "linear", "wsd: linear | one_minus_sqrt (1 minus the root of the share that is over)", when=WSD
     )
-    decay_fraction: float = field(
-        0.1, "wsd: share of the steps, at the end, in which it decays", bounds=FRACTION, when={"optim.schedule": "wsd"}
-    )
-    decay_shape: str = field(
-        "linear",
-        "wsd: the decay: linear | one_minus_sqrt (1 minus the root of the share of it that is over)",
-        choices=("linear", "one_minus_sqrt"),
-        when={"optim.schedule": "wsd"},
-    )
-    final_lr_fraction: float = field(
+    final_lr_fraction: Fraction = field(
         0.0,
-        "linear, cosine, wsd: learning rate one step after the last, as a fraction of the peak",
-        bounds=FRACTION,
+        "linear, cosine, wsd: share of the peak one step after the last",
         unless={"optim.schedule": ("constant", "inverse_sqrt")},
     )
-    b1: float = field(
-        0.9, "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW", bounds=FRACTION_BELOW_1
+    b1: FractionBelow1 = field(0.9, "beta1, decay of the first moment; lion: its share in an update; muon: of AdamW")
+    b2: FractionBelow1 = field(
+        0.98, "beta2, decay of the second moment; lion: of its momentum (Chen et al. 2023: 0.99); muon: of AdamW"
     )
-    b2: float = field(
-        0.98,
-        "beta2, decay of the second moment; lion: of its momentum (Chen et al. 2023: 0.99); muon: of AdamW for the "
-        "other parameters",
-        bounds=FRACTION_BELOW_1,
-    )
-    eps: float = field(
-        1e-6, "epsilon, added to the root of the second moment (You et al. 2020, lamb: 1e-6)", bounds=POSITIVE
-    )
-    muon_momentum: float = field(0.95, "muon: decay of the momentum that it orthogonalizes", bounds=FRACTION_BELOW_1)
-    weight_decay: float = field(
-        0.01, "weight decay, times the learning rate, of decay_groups", bounds=Bounds(0), role=TRACED
-    )
+    eps: Positive = field(1e-6, "epsilon, added to the root of the second moment (You et al. 2020, lamb: 1e-6)")
+    muon_momentum: FractionBelow1 = field(0.95, "muon: decay of the momentum that it orthogonalizes")
+    weight_decay: NonNegative = field(0.01, "weight decay, times the learning rate, of decay_groups", role=TRACED)
     decay_groups: str = field(
         "matrices,embeddings",
-        "parameters that have weight decay, separated by commas: matrices | embeddings | vectors (biases and norms); "
-        "BERT's and RoBERTa's code: all but vectors",
+        "what has weight decay, with commas: matrices | embeddings | vectors (biases and norms; BERT: all but these)",
     )
-    clip_norm: float = field(1.0, "gradients are clipped to this global norm; 0: no clipping", bounds=Bounds(0))
-    label_smoothing: float = field(
-        0.0,
-        "causal, denoising: share of a target's probability that training spreads uniformly over the vocabulary; "
-        "evaluation uses none",
-        bounds=FRACTION_BELOW_1,
+    clip_norm: NonNegative = field(1.0, "gradients are clipped to this global norm; 0: no clipping")
+    label_smoothing: FractionBelow1 = field(
+        0.0, "causal, denoising: share of a target's probability that training spreads over the vocabulary"
     )
-    z_loss: float = field(
-        0.0,
-        "weight of the squared log-sum-exp of the logits, which training adds to each prediction's loss (PaLM, "
-        "GPT-BERT: 1e-4); evaluation uses none",
-        bounds=Bounds(0),
+    z_loss: NonNegative = field(
+        0.0, "weight of the squared log-sum-exp of the logits in training (PaLM, GPT-BERT: 1e-4)"
     )
-    loss_reduction: str = field(
+    loss_reduction: Annotated[str, "token", "sequence"] = field(
         "token",
-        "training loss: token (mean over the predictions of the batch) | sequence (mean over each example's "
-        "predictions, then over examples)",
-        choices=("token", "sequence"),
+        "training loss: token (mean over a batch's predictions) | sequence (over an example's, then over examples)",
     )
-    average_checkpoints: int = field(
-        0,
-        "the final parameters are the mean of this many checkpoints, the last at the end; 0: no mean",
-        bounds=Bounds(0),
+    average_checkpoints: Count = field(
+        0, "the final parameters are the mean of the last so many checkpoints; 0: no mean"
     )
-    average_every: int = field(
-        100, "steps between two averaged checkpoints", bounds=Bounds(1), unless={"optim.average_checkpoints": 0}
+    average_every: PositiveInt = field(
+        100, "steps between averaged checkpoints", unless={"optim.average_checkpoints": 0}
     )
-    ema_decay: float = field(
-        0.0,
-        "decay, per step, of an exponential moving average of the parameters, which evaluations, checkpoints and "
-        "fine-tunings read (GPT-BERT: 0.999); 0: none",
-        bounds=FRACTION_BELOW_1,
+    ema_decay: FractionBelow1 = field(
+        0.0, "decay of a moving average of the parameters, which all but training reads (GPT-BERT: 0.999); 0: none"
     )
 
 
@@ -731,14 +570,12 @@ class Optim:
 class Init:
     """The model that training starts from. The objective's own head is new, except for BERT's pooler."""
 
-    run: str = setting(
-        "", "directory of a run, whose newest checkpoint gives the parameters; empty: random ones", is_path=True
-    )
+    run: str = setting("", "directory of a run, whose newest checkpoint it is; empty: random parameters", is_path=True)
     run_sha256: str = field(
         "", "expected SHA-256 of that checkpoint; empty: any (a run records what it found)", unless={"init.run": ""}
     )
     hub: str = setting(
-        "", "Hugging Face folder instead of a run, or hf:ORG/NAME to download it; empty: none", is_path=True
+        "", "Hugging Face folder, or hf:ORG/NAME to download it, instead of a run; empty: none", is_path=True
     )
     hub_sha256: str = field(
         "", "expected SHA-256 of that folder's config, weights and vocabulary; empty: any", unless={"init.hub": ""}
@@ -749,46 +586,33 @@ class Init:
 class Finetune:
     """What is fine-tuned, how fast, and what the task's head reads."""
 
-    trainable_layers: int = field(
-        -1,
-        "which parameters are trained: -1: all | k: the last k layers and the heads | 0: the task's head alone (the "
-        "model is frozen and has no dropout)",
-        bounds=Bounds(-1),
+    trainable_layers: Annotated[int, Bounds(-1)] = field(
+        -1, "what is trained: -1: all | k: the last k layers and the heads | 0: the task's head alone, without dropout"
     )
-    layerwise_lr_decay: float = field(
-        1.0,
-        "factor of the learning rate from the heads to the last layer, and from each layer to the one below it; 1: the "
-        "same for all",
-        bounds=FRACTION_ABOVE_0,
+    layerwise_lr_decay: FractionAbove0 = field(
+        1.0, "factor of the learning rate from the heads to the last layer, and from layer to layer below; 1: none"
     )
-    pooling: str = field(
+    pooling: Annotated[str, "first", "last", "mean"] = field(
         "",
-        "how an example becomes one vector: first (first token's state through a pooler, as BERT's [CLS]) | last (last "
-        "token's state) | mean (mean over tokens); empty: last where a state sees one side alone, else "
-        "first for a Transformer, and mean",
-        choices=("first", "last", "mean"),
+        "an example's vector: first (first token's state through a pooler, as BERT) | last (last token's) | mean (over "
+        "tokens); empty: last where a state sees one side alone, else first for a Transformer, and mean",
     )
-    pooler: str = field(
+    pooler: Annotated[str, "bert", "electra", "modernbert"] = field(
         "bert",
         "layer between that vector and the label's: bert (dense, tanh; pooling first and last) | electra (dense, GELU; "
         "as bert) | modernbert (dense, model.lm_head_activation, norm; biases as model.bias says; with every pooling, "
         "and of each token in tagging and extractive_qa)",
-        choices=("bert", "electra", "modernbert"),
     )
     layer_features: str = field(
         "last",
-        "which layers the head reads: last | second_to_last | a layer's number, 0 for the embeddings | concat4 (last "
-        "four concatenated) | sum4 (learned weighted sum of the last four) | mix (of all but the embeddings)",
+        "what the head reads: last | second_to_last | a layer's number, 0 for the embeddings | concat4 (last four "
+        "concatenated) | sum4 (learned weighted sum of these) | mix (of all but the embeddings)",
     )
-    head: str = field(
-        "linear", "tagging: linear | bilstm (two BiLSTM layers below the linear one)", choices=("linear", "bilstm")
+    head: Annotated[str, "linear", "bilstm"] = field(
+        "linear", "tagging: linear | bilstm (two BiLSTM layers below the linear one)"
     )
-    head_dim: int = field(
-        768, "tagging with head bilstm: units of each direction", bounds=Bounds(1), when={"finetune.head": "bilstm"}
-    )
-    max_layer: int = field(
-        -1, "edge_probing: the probe mixes layers 0 (embeddings) to this one; -1: to the last", bounds=Bounds(-1)
-    )
+    head_dim: PositiveInt = field(768, "head bilstm: units of each direction", when={"finetune.head": "bilstm"})
+    max_layer: Annotated[int, Bounds(-1)] = field(-1, "edge_probing: the highest layer of the mix; -1: the last")
 
 
 @section
@@ -797,17 +621,16 @@ class Downstream:
 
     tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.py, with commas; empty: none")
     path: str = setting("", "folder with one folder of files for each task, of the task's name", is_path=True)
-    learning_rates: tuple[float, ...] = setting(
-        (), "to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model", bounds=POSITIVE
+    learning_rates: tuple[Positive, ...] = setting(
+        (), "to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"
     )
-    epochs: tuple[float, ...] = setting((3.0,), "numbers of epochs to try", bounds=POSITIVE)
-    batch_sizes: tuple[int, ...] = setting((32,), "batch sizes to try", bounds=POSITIVE)
-    seeds: int = setting(1, "number of random seeds for each point of the grid", bounds=Bounds(1, 10_000))
+    epochs: tuple[Positive, ...] = setting((3.0,), "numbers of epochs to try")
+    batch_sizes: tuple[PositiveInt, ...] = setting((32,), "batch sizes to try")
+    seeds: Annotated[int, Bounds(1, 10_000)] = setting(1, "number of random seeds for each point of the grid")
     variants: str = setting(
         "",
-        "settings to compare, separated by commas, each a column of the table: fields as NAME=VALUE separated "
-        "by spaces, such as finetune.trainable_layers=0; from_scratch: random initial parameters; empty: the plain "
-        "recipe",
+        "settings to compare, with commas, each a column of the table: fields as NAME=VALUE separated by spaces; "
+        "from_scratch: random initial parameters; empty: the plain recipe",
     )
 
 
@@ -815,106 +638,81 @@ class Downstream:
 class Train:
     """How long a run trains, and what it does meanwhile."""
 
-    steps: int = field(1000, "number of updates", bounds=Bounds(1))
-    batch_size: int = field(32, "examples of an update, over all devices", bounds=Bounds(1))
+    steps: PositiveInt = field(1000, "number of updates")
+    batch_size: PositiveInt = field(32, "examples of an update, over all devices")
     group_by_length: bool = field(
-        True, "tasks: eight batches are sorted by length, for little padding", when=TASK, role=HOST
+        True, "tasks: eight batches are sorted by length, to pad little", when=TASK, role=HOST
     )
-    grad_accum_steps: int = field(
-        1, "gradient accumulation: number of microbatches that a batch is split into", bounds=Bounds(1)
-    )
-    batch_warmup_fraction: float = field(
+    grad_accum_steps: PositiveInt = field(1, "gradient accumulation: number of microbatches that a batch is split into")
+    batch_warmup_fraction: Fraction = field(
         0.0,
         "share of the steps, at the start, in which the batch grows linearly to batch_size, by whole microbatches of "
-        "grad_accum_steps; a step skips the other examples of its batch. 0: none",
-        bounds=FRACTION,
+        "grad_accum_steps; 0: none",
     )
-    initial_batch_fraction: float = field(
+    initial_batch_fraction: FractionAbove0 = field(
         0.25,
-        "batch-size warm-up: share of batch_size that the first step uses, rounded down to whole microbatches, at "
-        "least one",
-        bounds=FRACTION_ABOVE_0,
+        "batch-size warm-up: share of batch_size in the first step, in microbatches",
         unless={"train.batch_warmup_fraction": 0.0},
     )
-    eval_every: int = setting(0, "steps between evaluations; 0: only at the end", bounds=Bounds(0), role=HOST)
-    checkpoint_every: int = setting(500, "steps between checkpoints", bounds=Bounds(1), role=HOST)
+    eval_every: Count = setting(0, "steps between evaluations; 0: only at the end", role=HOST)
+    checkpoint_every: PositiveInt = setting(500, "steps between checkpoints", role=HOST)
     milestones: str = setting(
         "",
-        "moments at which the parameters are kept for good, beside the newest two checkpoints: log:24 (so many, evenly "
-        "spaced in the logarithm of the step) | steps (100,1000) | words read, repetitions counted (500kw,1Mw) | "
-        "babylm (1, 2, ... 10, 20, ... 100, 200, ... million words); empty: none",
+        "when parameters are kept for good: log:24 (so many, evenly spaced in the step's logarithm) | steps (100,1000) "
+        "| words read with repetitions (500kw,1Mw) | babylm (1, 2, ... 10, 20, ... 100, 200, ... million words); "
+        "empty: never",
         role=HOST,
     )
-    log_every: int = setting(50, "steps between log lines", bounds=Bounds(1), role=HOST)
+    log_every: PositiveInt = setting(50, "steps between log lines", role=HOST)
     profile: str = setting(
-        "",
-        "STEP:STEPS traces so many steps from this one on with JAX's profiler, in the run's directory, such as 100:5; "
-        "empty: none",
-        role=HOST,
+        "", "STEP:STEPS, such as 100:5, traces so many steps from this one on with JAX's profiler", role=HOST
     )
-    trackers: str = setting(
-        "tensorboard", "metrics also go to, with commas: tensorboard | wandb | mlflow; empty: nowhere", role=HOST
-    )
+    trackers: str = setting("tensorboard", "also log to, with commas: tensorboard | wandb | mlflow", role=HOST)
 
 
 @section
 class Eval:
     """What is measured on the held-out split."""
 
-    mask_rate: float = field(
-        0.15, "masking rate of the evaluation, all by [MASK]; the same for every model", bounds=OPEN_FRACTION
-    )
-    mask_rates: tuple[float, ...] = field(
-        (), "more masking rates to evaluate at when the run ends", bounds=OPEN_FRACTION, role=HOST
-    )
-    mask_seed: int = field(1234, "random seed of the evaluation's masks", bounds=SEED, role=HOST)
-    batch_size: int = setting(64, "examples of an evaluation batch", bounds=Bounds(1))
-    max_examples: int = field(0, "number of held-out examples to evaluate; 0: all", bounds=Bounds(0), role=HOST)
-    ngram_order: int = field(
+    mask_rate: OpenFraction = field(0.15, "masking rate of the evaluation, all by [MASK]; the same for every model")
+    mask_rates: tuple[OpenFraction, ...] = field((), "more masking rates to evaluate at when the run ends", role=HOST)
+    mask_seed: Seed = field(1234, "random seed of the evaluation's masks", role=HOST)
+    batch_size: PositiveInt = setting(64, "examples of an evaluation batch")
+    max_examples: Count = field(0, "number of held-out examples to evaluate; 0: all", role=HOST)
+    ngram_order: Count = field(
         0,
         "causal: compare with Kneser-Ney n-gram models of order 2 up to this one, from the train split; 0: none",
-        bounds=Bounds(0),
         when={"model.directionality": "causal"},
         role=HOST,
     )
     anisotropy: bool = setting(
         False, "at the end, anisotropy and self-similarity of the states (Ethayarajh 2019)", unless=ENCODER_DECODER
     )
-    beams: tuple[float, ...] = setting(
+    beams: tuple[Annotated[float, Bounds(1, MAX_BEAMS)], ...] = setting(
         (),
-        "parallel: beam sizes (whole numbers); at the end, the first max_examples pairs of the test split (of dev if "
-        "there is none) are translated with each",
-        bounds=Bounds(1, MAX_BEAMS),
+        "parallel: beam sizes to translate max_examples of test (else dev) with, at the end",
         when=PARALLEL,
         role=HOST,
     )
-    bleu_tokenizer: str = setting(
+    bleu_tokenizer: Annotated[str, "13a", "zh", "ja-mecab", "char", "flores200"] = setting(
         "13a",
-        "parallel: sacrebleu's tokenizer of BLEU: 13a | zh | ja-mecab (pip install sacrebleu[ja]) | char | flores200 "
-        "(it is downloaded)",
-        choices=("13a", "zh", "ja-mecab", "char", "flores200"),
+        "sacrebleu's tokenizer: 13a | zh | ja-mecab (pip install sacrebleu[ja]) | char | flores200 (a download)",
         when=PARALLEL,
         role=HOST,
     )
     context_range: bool = setting(
         False,
-        "at the end, measure how much context a causal model uses: gradients and recall of names by distance, time "
-        "by sequence length",
+        "at the end, measure how much context is used: gradients and recall of names by distance, time by length",
         when={"model.directionality": "causal"},
         unless=ENCODER_DECODER,
         role=HOST,
     )
-    baseline: str = setting(
-        "",
-        "classification: a classifier without a network whose score on dev stands beside the fine-tuned one: tfidf "
-        "(TF-IDF with logistic regression; the extra baseline); empty: none",
-        choices=("tfidf",),
-        role=HOST,
+    baseline: Annotated[str, "tfidf"] = setting(
+        "", "classification: a score on dev of logistic regression: tfidf (the extra baseline); empty: none", role=HOST
     )
     sts: str = setting(
         "",
-        "folder of STS-B's files, or task file (.toml) of pairs with their similarity, to measure sentence similarity "
-        "at the end; empty: not measured",
+        "folder of STS-B's files, or .toml of scored pairs, to measure sentence similarity at the end; empty: none",
         is_path=True,
         unless=ENCODER_DECODER,
     )
@@ -926,19 +724,16 @@ class Parallel:
 
     mode: str = setting(
         "data_parallel",
-        "data_parallel (jax.shard_map, parameters replicated) | pmap (the same by jax.pmap) | fsdp (parameters "
-        "and optimizer state sharded over the devices)",
+        "data_parallel (jax.shard_map, parameters replicated) | pmap (the same by jax.pmap) | fsdp (all is sharded)",
     )
-    num_slices: int = setting(
+    num_slices: Count = setting(
         0,
-        "groups of devices with fast links among them, such as slices of TPUs or hosts of GPUs: fsdp shards within a "
-        "group, and groups add up their gradients; 0: the slices of a TPU, else one group",
-        bounds=Bounds(0),
+        "groups of devices with fast links (slices of TPUs, hosts of GPUs): fsdp shards within one, and they add up "
+        "gradients; 0: the slices of a TPU, else one",
     )
-    reduce_dtype: str = field(
+    reduce_dtype: Annotated[str, "float32", "bfloat16"] = field(
         "float32",
         "dtype in which devices send and add up their gradients: float32 | bfloat16 (half the bytes, less precision)",
-        choices=("float32", "bfloat16"),
     )
 
 
@@ -946,7 +741,7 @@ class Parallel:
 class Config:
     """All fields of a run; the command line sets them as NAME=VALUE."""
 
-    seed: int = field(0, "random seed of initialization, data order, masks and dropout", bounds=SEED, role=TRACED)
+    seed: Seed = field(0, "random seed of initialization, data order, masks and dropout", role=TRACED)
     workdir: str = setting("runs/base", "directory of the run: checkpoints, metrics, result", is_path=True, role=HOST)
     objective: str = field(
         "mlm",

@@ -9,10 +9,7 @@ from mlm.base.config import Config
 
 
 class DerivedField(NamedTuple):
-    """A field that takes its value from others as long as it has its default.
-
-    The fields that it depends on are derived before it.
-    """
+    """A field that takes its value from others, which are derived before it, as long as it has its default."""
 
     field: str  # dotted name
     depends_on: tuple[str, ...]
@@ -24,10 +21,7 @@ class DerivedField(NamedTuple):
 
 
 def fill_derived_fields(derived_fields: Iterable[DerivedField], cfg: Config, names: Collection[str] = ()) -> Config:
-    """The config with a value for each of the fields that has its default, one after the other.
-
-    names: of the fields that somebody set, whatever their value.
-    """
+    """The config with values for those of the fields that have their default; names: of fields that somebody set."""
     for row in derived_fields:
         if row.applies(cfg) and not (row.default_is_choice and row.field in names):
             value = row.derive(cfg)

@@ -1,10 +1,13 @@
 """Errors of bad input: one line that names the field, its value, the expected values and the closest valid name."""
 
 import difflib
+import math
 import operator
 import reprlib
 from collections.abc import Collection, Iterable
 from typing import Any
+
+from mlm.base.config import Bounds
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlevel, _SHORT.maxtuple, _SHORT.maxlist = 200, 100, 3, 16, 16
@@ -20,9 +23,10 @@ def require(condition: bool, field: str, value: Any, expected: str) -> None:
         raise ConfigError(f"{field} = {format_value(value)}: expected {expected}")
 
 
-def require_field(cfg: Any, name: str, condition: bool, expected: str) -> None:
-    """`require` of a field of a config by its dotted name, such as "mask.rate"."""
-    require(condition, f"config.{name}", operator.attrgetter(name)(cfg), expected)
+def require_field(cfg: Any, name: str, condition: bool, expected: str, since: str = "") -> None:
+    """`require` of a field of a config by its dotted name, such as "mask.rate"; since: the field that is the reason."""
+    reason = f", since config.{since} is {operator.attrgetter(since)(cfg)}" if since else ""
+    require(condition, f"config.{name}", operator.attrgetter(name)(cfg), expected + reason)
 
 
 def format_value(value: Any) -> str:
@@ -49,14 +53,12 @@ def format_hint(value: str, names: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches and matches[0] != value[:100] else ""
 
 
-def require_number(
-    field: str, value: float, low: float, high: float, *, low_open: bool = False, high_open: bool = False
-) -> None:
-    """Raises ConfigError unless value lies between low and high; an open bound is itself excluded."""
-    inside = (low < value if low_open else low <= value) and (value < high if high_open else value <= high)
-    require(inside, field, value, f"{low} {'<' if low_open else '<='} value {'<' if high_open else '<='} {high}")
+def require_number(field: str, value: float, low: float, high: float = math.inf, **open_bounds: bool) -> None:
+    """Raises ConfigError unless value lies between low and high; open_bounds: as those of config.Bounds."""
+    bounds = Bounds(low, high, **open_bounds)
+    require(bounds.contains(value), field, value, str(bounds))
 
 
 def require_at_least(low: float, field: str, value: float) -> None:
     """Raises ConfigError unless value is at least low."""
-    require(value >= low, field, value, f"at least {low}")
+    require_number(field, value, low)

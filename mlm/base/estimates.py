@@ -201,10 +201,7 @@ def normal_interval(values: Mapping[str, float], name: str) -> ItemInterval:
 
 
 def wilson_interval(share: float, items: float) -> tuple[float, float]:
-    """Wilson's (1927) 95% interval of a share of independent items.
-
-    It lies between 0 and 1, and has a width even if all items agree. items: any number above 0.
-    """
+    """Wilson's (1927) 95% interval of a share of independent items, of which there may be any number above 0."""
     from scipy import special
 
     z2 = float(special.ndtri(0.975)) ** 2

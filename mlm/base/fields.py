@@ -4,7 +4,6 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 import dataclasses
 import difflib
-import functools
 import hashlib
 import json
 import math
@@ -13,40 +12,26 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from mlm.base import files, text_files
 from mlm.base.config import Bounds, Config
 from mlm.base.errors import ConfigError, require, require_one_of
-from mlm.base.rng_versions import RNG_VERSIONS, WORD_MASKS
 
 # Bounds of float32's normal numbers, as literals: importing NumPy would take longer than all of --help.
 FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 ConfigT = TypeVar("ConfigT", bound=Config)
+# Versions of the random draws, which are part of a fingerprint: whoever changes a draw must raise its number here.
+RNG_VERSIONS = {
+    "language": 1,  # documents of the built-in language (mlm/data/language/grammar.py)
+    "batches": 2,  # the examples of each step (mlm/data/rows/loader.py)
+    "masks": 2,  # which tokens are masked, by what (mlm/objectives/masking.py; keys: mlm/training/step/update.py)
+    "dropout": 2,  # dropout masks (mlm/models/layers.py)
+    "parameters": 1,  # initial parameters (mlm/models/)
+    "probes": 1,  # items of the probes of the built-in language (mlm/data/language/probes.py)
+}
+WORD_MASKS = {"word_masks": 2}  # of runs whose masks are of words that may have several tokens, beside the above
 RUN_FORMAT = 3  # version of a run's files: raise it when this version no longer reads older files
-
-
-def flatten(config: Any, prefix: str = "", *, results_only: bool = False) -> dict[str, Any]:
-    """All leaf fields by dotted name, in the order of their definition.
-
-    results_only: without the fields that cannot change a result.
-    """
-    flat: dict[str, Any] = {}
-    for name, affects_result in _list_fields(type(config)):
-        value = getattr(config, name)
-        if _is_section(type(value)):
-            flat |= flatten(value, f"{prefix}{name}.", results_only=results_only)
-        elif affects_result or not results_only:
-            flat[prefix + name] = value
-    return flat
-
-
-_is_section = functools.cache(dataclasses.is_dataclass)
-
-
-@functools.cache  # one call of a sweep lists the fields of some hundred thousand sections
-def _list_fields(section: type) -> list[tuple[str, bool]]:
-    return [(field.name, field.metadata.get("affects_result", True)) for field in dataclasses.fields(section)]
 
 
 class Declaration(NamedTuple):
@@ -54,16 +39,15 @@ class Declaration(NamedTuple):
 
     default: Any
     number_type: type  # of its number, or of each in a tuple; else the type of its value
+    bounds: Bounds  # of that number; without meaning for other values
+    choices: tuple[str, ...]  # of a text; (): any
     facts: Mapping[str, Any]  # as config.Facts, with its help, and those of its sections
 
 
 def list_declarations(
     section: type, prefix: str = "", outer_facts: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[tuple[str, Declaration]]:
-    """The leaf fields of a section's class by dotted name, in the order of their definition.
-
-    outer_facts: what is true of the section as a whole.
-    """
+    """A section's leaf fields by dotted name, in order; outer_facts: what is true of the section as a whole."""
     for field in dataclasses.fields(section):
         kind, name = cast(Any, field.type), prefix + field.name
         conditions = {key: {**outer_facts.get(key, {}), **field.metadata.get(key, {})} for key in ("when", "unless")}
@@ -73,11 +57,16 @@ def list_declarations(
         if hasattr(kind, "__dataclass_fields__"):
             yield from list_declarations(kind, f"{name}.", facts)
         else:
-            yield name, Declaration(field.default, (*get_args(kind), kind)[0], facts)
+            element = get_args(kind)[0] if get_origin(kind) is tuple else kind
+            kind, *limits = cast(Any, get_args(element) or (element,))
+            bounds, choices = (None, limits) if kind is str else ((*limits, None)[0], ())
+            yield name, Declaration(field.default, kind, cast(Any, bounds), tuple(choices), facts)
 
 
 DECLARATIONS = dict(list_declarations(Config))
 DEFAULT = {name: declaration.default for name, declaration in DECLARATIONS.items()}
+_get_values = operator.attrgetter(*DECLARATIONS)
+_RESULT_FIELDS = [name for name, declared in DECLARATIONS.items() if declared.facts.get("affects_result", True)]
 PATH_FIELDS = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.facts.get("is_path"))
 FIRST_DEFAULT = {"optim.warmup_fraction": 0.06}  # of fields whose default has changed since: fingerprints keep it
 # Of no model: a saved run may still name them.
@@ -96,6 +85,12 @@ ALIASES = {  # what other libraries call fields: for the hint of an error alone
     "max_length": "pack.seq_len",
     "hidden_dropout_prob": "model.dropout",
 }
+
+
+def flatten(config: Config, *, results_only: bool = False) -> dict[str, Any]:
+    """All fields by dotted name, in order; results_only: without those that cannot change a result."""
+    flat = dict(zip(DECLARATIONS, _get_values(config), strict=True))
+    return {name: flat[name] for name in _RESULT_FIELDS} if results_only else flat
 
 
 class Layer(NamedTuple):
@@ -131,10 +126,7 @@ def suggest_name(name: str) -> str:
 
 
 def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
-    """A copy of config with the fields in `changes` (dotted name -> value) replaced.
-
-    Raises ConfigError for an unknown name or a value of another type than the field's.
-    """
+    """A copy of config with new values by dotted name. Raises ConfigError for an unknown name or another type."""
     replaced: dict[str, Any] = {}
     for name, value in changes.items():
         check_name(name)
@@ -172,9 +164,12 @@ def check_values(config: Config) -> None:
     Numbers are within the bounds of their field, and fit float32 and int32, or uint32 where the bounds say so. Text is
     one of the field's choices, and one line.
     """
-    flat = flatten(config)
+    try:
+        flat = flatten(config)
+    except AttributeError as error:
+        raise ConfigError(f"config: expected a section of config.Config in each of its fields ({error})") from None
     for name, declaration in DECLARATIONS.items():
-        value: Any = flat.get(name)
+        value: Any = flat[name]
         kind = type(declaration.default)
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         if value == declaration.default:
@@ -184,11 +179,11 @@ def check_values(config: Config) -> None:
             is_typed = all(type(element) is declaration.number_type for element in value)
             require(is_typed, f"config.{name}", value, expected)
             for element in value:
-                _check_number(f"config.{name}", element, declaration.facts["bounds"])
+                _check_number(f"config.{name}", element, declaration.bounds)
         elif kind is str:
-            _check_text(f"config.{name}", value, declaration.facts.get("choices", ()))
+            _check_text(f"config.{name}", value, declaration.choices)
         elif kind is not bool:
-            _check_number(f"config.{name}", value, declaration.facts["bounds"])
+            _check_number(f"config.{name}", value, declaration.bounds)
 
 
 def _check_number(name: str, value: Any, bounds: Bounds) -> None:

@@ -44,10 +44,7 @@ def local_folder(path: Path) -> Path:
 
 
 def expand_home(field: str, path: str) -> str:
-    """The path with a home folder in place of `~` or `~USER` at its start, which a shell leaves in --out=~/a.csv.
-
-    Raises ConfigError if there is no such home folder, and nothing of that name.
-    """
+    """The path with a home folder in place of `~` or `~USER` at its start. Raises ConfigError if there is none."""
     expanded = os.path.expanduser(path)
     first = expanded.partition("/")[0]
     exists = not first.startswith("~") or os.path.lexists(first)
@@ -82,10 +79,7 @@ def atomic_write(path: Path) -> contextlib.AbstractContextManager[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path | str) -> Generator[Path]:
-    """Yields a temporary folder to write into; moves it to `path` if the block succeeds, else removes it.
-
-    `path` must be on a disk, and be an empty folder or not exist.
-    """
+    """Yields a new folder on a disk; moves it to `path`, empty or missing, if the block succeeds, else removes it."""
     path = Path(os.path.abspath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as parent:
@@ -156,9 +150,7 @@ def verify_digest(value: Any, name: Path | str) -> dict[str, Any]:
         raise DamagedFile(f"{name} is damaged: it is no JSON object")
     entries = cast(dict[str, Any], value)
     if DIGEST_KEY not in entries:
-        raise MissingDigest(
-            f"{name} lacks its digest: it is damaged, or an older version wrote it; move it away to make it again"
-        )
+        raise MissingDigest(f"{name} lacks its digest: it is damaged, or of an older version; move it away")
     content = {key: item for key, item in entries.items() if key != DIGEST_KEY}
     if entries[DIGEST_KEY] != json_sha256(content):
         raise DamagedFile(f"{name} is damaged: its digest does not match")

@@ -95,10 +95,7 @@ def check_held(path: PurePath | str) -> None:
 
 
 def wait_for_expiry(bucket: Any, folder: PurePath | str, message: str) -> int:
-    """The number of the newest lease, once that has expired; 0 if there is none.
-
-    Raises FolderInUse with this message if its owner renews it meanwhile, or another process takes the folder.
-    """
+    """The number of the newest lease, or 0, once it has expired. Raises FolderInUse if its owner renews it."""
     number, record = first = read_newest(bucket, folder)
     if not has_expired(record):
         holder, seconds = f"process {record['pid']} on {record['host']}", record["expires"] - time.time()

@@ -9,7 +9,7 @@ the layers), D width, V vocabulary, N examples of a split.
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NewType, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from mlm.base import config
 from mlm.base.estimates import Score
 
 Params = Any  # a tree of arrays
+StaticConfig = NewType("StaticConfig", config.Config)  # what a program is compiled for (training/step/program.py)
 Array = Any  # jax.Array in a program, numpy.ndarray on the host, jax.ShapeDtypeStruct where only shapes matter
 
 
@@ -282,6 +283,11 @@ class EvalMaskFn(Protocol):
     def __call__(self, text: Tokens, key_B: jax.Array, hparams: TracedHparams) -> jax.Array: ...
 
 
+def mask_nothing(text: Tokens, key_B: jax.Array, hparams: TracedHparams) -> jax.Array:
+    """The EvalMaskFn of an objective that predicts no tokens, but labels."""
+    return text.ids_BxL < 0
+
+
 class HostMetricsFn(Protocol):
     """Columns by example, extended by what no compiled step can count.
 
@@ -314,21 +320,24 @@ class Objective:
         train_scores: scores of the sums over training steps, for the log.
         totals: sums whose running totals the log keeps.
         masks_per_example: passes through the model that a batch takes in a step.
-        predicts_tokens: whether it uses the model's output layer.
         loss_weights: hyperparameters of a step -> factor of each term that is not 1.
     """
 
-    init: InitHeadFn
     loss: LossFn
-    eval_mask: EvalMaskFn
     scores: tuple[Score, ...]
+    init: InitHeadFn = lambda key, model: {}
+    eval_mask: EvalMaskFn = mask_nothing
     train_scores: tuple[Score, ...] = ()
     totals: tuple[str, ...] = ("tokens",)
     masks_per_example: int = 1
-    predicts_tokens: bool = True
     schedule_hparams: ScheduleHparamsFn = lambda hparams, progress: hparams
     loss_weights: Callable[[TracedHparams], dict[str, Array]] = lambda hparams: {}
     host_metrics: HostMetricsFn = lambda columns, rows, examples: columns
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether it uses the model's output layer."""
+        return self.eval_mask is not mask_nothing
 
 
 class Visibility(enum.StrEnum):
@@ -353,6 +362,7 @@ class ObjectiveSpec:
         predictions_per_token: predictions of a step per token of the batch, mean over the run.
         directionalities: those that it can use; the default is the first.
         visibility: visibility of its first loss.
+        required_fields: the only value that it can use, by dotted name of a config field.
         train_hparams: NumPy scalars of training.
         eval_hparams: NumPy scalars of evaluation.
         conditional_fields: config fields, or prefixes of fields, that not every objective reads.
@@ -364,10 +374,11 @@ class ObjectiveSpec:
     """
 
     build: Callable[..., Objective]
-    check: CheckFn
     predictions_per_token: Callable[[config.Config], float]
     directionalities: tuple[Directionality, ...]
     visibility: Visibility
+    check: CheckFn = lambda cfg: None
+    required_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     train_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
     eval_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
     conditional_fields: tuple[str, ...] = ()

@@ -54,12 +54,11 @@ def wrap_function(
     valid. flag: where the user named the file; expected: what it returns, for errors.
     """
     function, path = getattr(module, name), str(module.__file__)
-    noun = f"{num_arguments} argument{'' if num_arguments == 1 else 's'}"
     try:
         inspect.signature(function).bind(*range(num_arguments))
     except TypeError as error:
         value = name + str(inspect.signature(function)) if callable(function) else function
-        takes = f"a function that takes {noun} ({errors.first_line(error)})"
+        takes = f"a function that takes {num_arguments} argument(s) ({errors.first_line(error)})"
         errors.require(False, f"{flag} = {path!r}: {name}", value, takes)
     except ValueError:  # a built-in function without a signature
         pass

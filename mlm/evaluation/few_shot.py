@@ -19,7 +19,7 @@ from mlm import objectives
 from mlm.base import config, errors, files, types
 from mlm.base.estimates import FRACTION, estimate_mean
 from mlm.base.evaluation_score import EvaluationScore
-from mlm.base.static_config import StaticConfig
+from mlm.base.types import StaticConfig
 from mlm.evaluation import prompt_queries, prompts, sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_summary, group_results
 from mlm.evaluation.prompts import PromptTask

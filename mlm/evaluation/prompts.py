@@ -8,14 +8,14 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlm import objectives
 from mlm.base import errors
-from mlm.base.estimates import PERCENT, Estimate, ItemInterval, Score, SeedRange, compute_score, wilson_interval
+from mlm.base.estimates import PERCENT, Estimate, ItemInterval, SeedRange, compute_score, wilson_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tasks import splits, task_file, task_specs, tasks
@@ -47,11 +47,7 @@ PROMPTS = {
     "rte": Prompt("{text} ? [MASK] , {second}", {"entailment": "Yes", "not_entailment": "No"}),
     "mrpc": Prompt("{text} [MASK] , {second}", {"0": "No", "1": "Yes"}),
 }
-SCORE_BUILDERS: dict[str, Callable[[Sequence[str]], Score]] = {
-    "accuracy": lambda labels: scores.build_accuracy_score("weight"),
-    "f1": lambda labels: scores.build_f1_score(labels, "weight"),
-    "matthews": lambda labels: scores.build_matthews_score(labels, "weight"),
-}  # from the labels
+SCORE_NAMES = ("accuracy", "f1", "matthews")
 
 
 class PromptTask(NamedTuple):
@@ -111,9 +107,9 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
     def read_examples(split):
         return [[*example.texts, label_index[example.label]] for example in source.splits[split]()]
 
-    score_names = scores.parse_score_names(cfg, tuple(SCORE_BUILDERS))
+    score_names = scores.parse_score_names(cfg, SCORE_NAMES)
     if "f1" in score_names:
-        scores.build_f1_score(labels, "weight")  # of two labels alone
+        scores.build_score("f1", "weight", labels)  # of two labels alone
     other_scores = tuple(score for score in score_names if score != "accuracy")
     prompt = Prompt(pattern or default.pattern, verbalizers)
     return PromptTask(name, prompt, read_examples("train"), read_examples("validation"), other_scores)
@@ -201,7 +197,7 @@ def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
     }
     result: dict = {}
     for name in ("accuracy", *inputs["scores"]):
-        result[name], result[f"{name}_se"] = compute_score(SCORE_BUILDERS[name](labels), columns)
+        result[name], result[f"{name}_se"] = compute_score(scores.build_score(name, "weight", labels), columns)
     shares = {label: float((predicted_N == index).mean()) for index, label in enumerate(labels)}
     return result | {"majority": float((label_N == inputs["majority"]).mean()), "predicted": shares}
 

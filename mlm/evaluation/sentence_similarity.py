@@ -146,7 +146,7 @@ def compute_correlations(x_P, y_P) -> dict:
             return {**dict.fromkeys(names), "undefined": f"all {name} are equal"}
     columns = scores.compute_correlation_columns(x_P, y_P) | {"weight": np.ones(len(x_P))}
     result = {}
-    for score in (scores.build_spearman_score("weight"), scores.build_pearson_score("weight")):
+    for score in (scores.build_score("spearman", "weight"), scores.build_score("pearson", "weight")):
         result[score.name], result[f"{score.name}_se"] = compute_score(score, columns)
     return result
 

@@ -87,8 +87,8 @@ def compute_scores(cfg: config.Config) -> dict[str, float]:
     predicted_N, weight = classifier.predict(vectorizer.transform(texts)), "weight"
     sums = {name: column.sum() for name, column in scores.count_classes(predicted_N, label_N, 1, len(classes)).items()}
     sums |= {"correct": (predicted_N == label_N).sum(), weight: len(label_N)}
-    known: list[Score] = [scores.build_accuracy_score(weight), scores.build_matthews_score(classes, weight)]
-    known += [scores.build_f1_score(classes, weight)] if len(classes) == 2 else []
+    known: list[Score] = [scores.build_score("accuracy", weight), scores.build_score("matthews", weight, classes)]
+    known += [scores.build_score("f1", weight, classes)] if len(classes) == 2 else []
     return {score.name: float(SCORE_FUNCTIONS[score.function](*(sums[c] for c in score.columns))) for score in known}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mlm.base import config, errors, extras, scripts, types
+from mlm.base import config, errors, extras, types
 from mlm.base.estimates import ItemInterval
 from mlm.base.special import CLS, NUM_SPECIAL, UNK
 from mlm.data.rows import pack
@@ -18,6 +18,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation import held_out
 from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import decoding
+from mlm.objectives import answer_extraction
 from mlm.report.table import Column
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
@@ -192,7 +193,7 @@ def compute_scores(texts: Sequence[str], references: Sequence[str], seed: int, t
     BLEU's standard error and 95% interval come from a bootstrap over pairs (Koehn 2004).
     """
     letters = "".join("".join(references).split())
-    if tokenizer == "13a" and 2 * sum(map(scripts.is_unspaced, letters)) > len(letters):
+    if tokenizer == "13a" and 2 * sum(map(answer_extraction.is_unspaced, letters)) > len(letters):
         LOGGER.warning("config.eval.bleu_tokenizer = '13a' takes text without spaces for one word: zh | char do not")
     bleu, sentence_bleu = build_bleu(tokenizer), build_bleu(tokenizer, effective_order=True)
     chrf = import_sacrebleu().CHRF()

@@ -1,16 +1,48 @@
-"""The model families. A new one is a file with a SPEC, an entry of MODELS and its sizes in sizes.py."""
+"""The model families. A new one is a file with a SPEC, its entry in MODELS and its sizes in SIZES."""
 
 from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
+from mlm.base.recipe_constants import WINDOW_NEIGHBORS
 from mlm.models import encoder_decoder, feedforward, layers, platform_kernels, rnn, transformer
-from mlm.models.sizes import SIZES
 
 MODELS = {
     "feedforward": feedforward.SPEC,
     "rnn": rnn.SPEC,
     "transformer": transformer.SPEC,
     "encoder_decoder": encoder_decoder.SPEC,
+}
+
+_SHAPES = {
+    "micro": {"num_layers": 2, "width": 64},
+    "tiny": {"num_layers": 2, "width": 128},
+    "mini": {"num_layers": 4, "width": 256},
+    "small": {"num_layers": 4, "width": 512},
+    "medium": {"num_layers": 8, "width": 512},
+    "base": {"num_layers": 12, "width": 768},
+    "large": {"num_layers": 24, "width": 1024},
+}
+
+
+def _build_sizes(field: str, dims: list[int], **fields) -> dict[str, dict[str, int]]:
+    return {size: shape | {field: dim} | fields for (size, shape), dim in zip(_SHAPES.items(), dims, strict=True)}
+
+
+# By cell, or family without cells. Sizes are named after BERT's (Devlin et al. 2019; Turc et al. 2019); micro is ours.
+# All models of a size have the Transformer's width and depth, and within 3% as many non-embedding parameters
+# (recurrent cells in both directions, a window of five); a test counts them. micro has four heads: with BERT's 64
+# units per head it would have one, which is still at the unigram loss after 300 steps, when four heads are far below
+# it. A bag sees two neighbors on each side, since every further one blurs the nearest, which are the most informative.
+SIZES = {
+    "transformer": {
+        size: entry | {"num_heads": 4 if size == "micro" else entry["width"] // 64}
+        for size, entry in _build_sizes("mlp_dim", [256, 512, 1024, 2048, 2048, 3072, 4096]).items()
+    },
+    "elman": _build_sizes("rnn_dim", [106, 212, 424, 848, 848, 1264, 1680]),
+    "gru": _build_sizes("rnn_dim", [58, 116, 232, 464, 464, 688, 912]),
+    "lstm": _build_sizes("rnn_dim", [48, 96, 192, 384, 384, 576, 768]),
+    "window": _build_sizes("mlp_dim", [226, 448, 1216, 2432, 2752, 4288, 5936], window=WINDOW_NEIGHBORS),
+    "bag": _build_sizes("mlp_dim", [370, 736, 1504, 3008, 3040, 4576, 6128], window=2),
 }
 
 
@@ -24,13 +56,8 @@ def _build_conditions(field: str) -> list[FieldCondition]:
     return conditions
 
 
-FIELD_CONDITIONS = [
-    condition
-    for field in dict.fromkeys(
-        field for spec in MODELS.values() for field in (*spec.conditional_fields, *spec.cell_fields)
-    )
-    for condition in _build_conditions(field)
-]
+_FIELDS = dict.fromkeys(field for spec in MODELS.values() for field in (*spec.conditional_fields, *spec.cell_fields))
+FIELD_CONDITIONS = [condition for field in _FIELDS for condition in _build_conditions(field)]
 
 
 def _derive_cell(cfg):
@@ -82,10 +109,8 @@ def reads_field(cfg: config.Config, field: str) -> bool:
 def explain_plain_attention(cfg: config.Config) -> str:
     """A line for a run that trains without its fused attention, since it drops attention weights; else empty."""
     rate, kernels = cfg.model.attention_dropout, platform_kernels.FUSED_ATTENTION
-    if rate <= 0 or not reads_field(cfg, "attention_dropout"):
-        return ""
     names = [name for name in kernels if platform_kernels.uses_kernel(cfg.model, name)]
-    if not names:
+    if rate <= 0 or not names or not reads_field(cfg, "attention_dropout"):
         return ""
     return (
         f"config.model.attention_dropout = {rate:g}: {names[0]} drops no attention weights, so training takes the "
@@ -100,13 +125,11 @@ def reads_source(cfg: config.Config) -> bool:
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
-    model, name = cfg.model, "config.model"
-    errors.require_number(f"{name}.scan_unroll", model.scan_unroll, 0, model.num_layers)
-    expected = "all, norms or none, since config.model.lm_head is linear, whose output has no bias"
-    errors.require_field(cfg, "model.bias", model.lm_head == "bert" or model.bias != "output", expected)
+    model = cfg.model
+    errors.require_number("config.model.scan_unroll", model.scan_unroll, 0, model.num_layers)
+    has_bias = model.lm_head == "bert" or model.bias != "output"
+    errors.require_field(cfg, "model.bias", has_bias, "all, norms or none", "model.lm_head")
     platform_kernels.check(model.kernels)
-    if cfg.pack.mode == "segment_pair":
-        errors.require(
-            model.type_vocab_size != 1, f"{name}.type_vocab_size", 1, "2 (or 0), since config.pack.mode is segment_pair"
-        )
+    has_types = model.type_vocab_size != 1 or cfg.pack.mode != "segment_pair"
+    errors.require_field(cfg, "model.type_vocab_size", has_types, "2 (or 0)", "pack.mode")
     MODELS[model.family].check(cfg)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import cudnn_attention, dot_product, layers, platform_kernels, positions, splash_attention
+from mlm.models import dot_product, fused_attention, layers, platform_kernels, positions
 
 
 def attend(
@@ -28,10 +28,10 @@ def attend(
     rate = 0.0 if key_B is None else model.attention_dropout
     # The kernels give no weights and take no bias.
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
-        if cudnn_attention.can_attend(model, q, k, visible_Bx1xLxS, rate):
-            return cudnn_attention.attend(q, k, v, visible_Bx1xLxS)
-        if segments is not None and splash_attention.can_attend(model, q, rate):
-            return splash_attention.attend(q, k, v, segments)
+        if fused_attention.can_use_cudnn(model, q, k, visible_Bx1xLxS, rate):
+            return fused_attention.attend_by_cudnn(q, k, v, visible_Bx1xLxS)
+        if segments is not None and fused_attention.can_use_splash(model, q, rate):
+            return fused_attention.attend_by_splash(q, k, v, segments)
         if platform_kernels.uses_kernel(model, "attention"):
             return dot_product.attend(q, k, v, visible_Bx1xLxS, key_B, rate)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5

@@ -32,9 +32,8 @@ class DecoderLayer(layers.ResidualLayer):
             k_BxSxHxd, v_BxSxHxd = source or cross.project_source(source_BxSxD)
             return cross(x_BxLxD, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS, keys[1])
 
-        x_BxLxD = self.add(
-            "attention", lambda x_BxLxD: self_attention(x_BxLxD, number, context, keys[0], attend), x_BxLxD, keys[2]
-        )
+        attend_to_self = lambda x_BxLxD: self_attention(x_BxLxD, number, context, keys[0], attend)
+        x_BxLxD = self.add("attention", attend_to_self, x_BxLxD, keys[2])
         x_BxLxD = self.add("cross", attend_to_source, x_BxLxD, keys[3])
         return self.add("mlp", layers.MLP(self.model, name="mlp"), x_BxLxD, keys[4])
 
@@ -57,11 +56,7 @@ class TransformerDecoder(nn.Module):
 
 
 def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:
-    """The cache of empty sequences of at most max_len tokens, which see the tokens visible_BxS of the source.
-
-    params are a TransformerDecoder's. Every leaf has the batch on axis 1; each layer has leaves of its own, so that a
-    loop updates them in place.
-    """
+    """The cache of empty sequences of at most max_len tokens (types.InitCacheFn); params: a TransformerDecoder's."""
     empty = jnp.zeros((1, len(source_BxSxD), max_len, model.num_heads, model.width // model.num_heads), model.dtype)
     bound = [attention.CrossAttention(model).bind({"params": one["cross"]}) for one in _split_layers(model, params)]
     source = [cross.project_source(source_BxSxD) for cross in bound]
@@ -95,6 +90,5 @@ def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> 
 
 def _split_layers(model, params):
     """The parameters of each layer."""
-    return [
-        jax.tree.map(lambda leaf, k=k: leaf[k], params["stack"]["layers"]["layer"]) for k in range(model.num_layers)
-    ]
+    stacked = params["stack"]["layers"]["layer"]
+    return [jax.tree.map(lambda leaf, k=k: leaf[k], stacked) for k in range(model.num_layers)]

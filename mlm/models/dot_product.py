@@ -55,9 +55,8 @@ def forward(rate, q, k, v, visible, key_B, offset):
     exp_BxHxLxS = jnp.exp(scores_BxHxLxS - scores_BxHxLxS.max(-1, keepdims=True))
     inverse_sum_BxHxLx1 = 1 / exp_BxHxLxS.sum(-1, keepdims=True)
     exp_BxHxLxS = exp_BxHxLxS.astype(v.dtype)
-    out_BxHxLxd = (
-        multiply_heads("nqk,nkd->nqd", drop_weights(exp_BxHxLxS, rate, key_B, offset), v) * inverse_sum_BxHxLx1
-    )
+    kept_BxHxLxS = drop_weights(exp_BxHxLxS, rate, key_B, offset)
+    out_BxHxLxd = multiply_heads("nqk,nkd->nqd", kept_BxHxLxS, v) * inverse_sum_BxHxLx1
     return out_BxHxLxd, (q, k, v, visible, key_B, offset, exp_BxHxLxS, inverse_sum_BxHxLx1, out_BxHxLxd)
 
 

@@ -153,7 +153,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that an encoder-decoder cannot use."""
     is_causal = cfg.model.directionality == types.Directionality.CAUSAL
-    errors.require_field(cfg, "model.directionality", is_causal, "causal, since config.model.family is encoder_decoder")
+    errors.require_field(cfg, "model.directionality", is_causal, "causal", "model.family")
     (rnn if cfg.model.cell == "gru" else transformer).check(cfg)
 
 
@@ -164,8 +164,6 @@ SPEC = types.ModelSpec(
     reads_source=True,
     cell_fields={
         **{name: ("transformer",) for name in transformer.SPEC.conditional_fields if name != "first_norm"},
-        "rnn_dim": ("gru",),
-        "rnn_unroll": ("gru",),
-        "chrono_init": ("gru",),
+        **dict.fromkeys(("rnn_dim", "rnn_unroll", "chrono_init"), ("gru",)),
     },
 )

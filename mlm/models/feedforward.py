@@ -49,9 +49,8 @@ class FeedforwardEncoder(nn.Module):
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         """Returns h_BxLxD; left_B: the examples of a "mixed" model whose right side is zero."""
         model = self.model
-        embeddings, same = zip(
-            *gather_neighbors(x_BxLxD, segments_BxL, model.window, model.directionality, left_B), strict=True
-        )
+        neighbors = gather_neighbors(x_BxLxD, segments_BxL, model.window, model.directionality, left_B)
+        embeddings, same = zip(*neighbors, strict=True)
         if self.model.cell == "window":
             context = jnp.concatenate(embeddings, -1)
         else:

@@ -217,7 +217,7 @@ class Stack(nn.Module):
     forward pass stores the input of each layer and what model.remat_policy says, and the backward pass recomputes the
     rest (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little to compute. A
     parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass and again in
-    the backward pass (mlm/training/step/fsdp.py).
+    the backward pass (mlm/training/step/sharding.py).
     """
 
     model: config.Model

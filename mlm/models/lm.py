@@ -99,9 +99,8 @@ class EncoderLM(nn.Module):
         self.sow("intermediates", "embeddings", x_BxLxD)
         if self.model.directionality != Directionality.TWO_STACK:
             return (self.body(x_BxLxD, text.segments_BxL, left_B, key_B),)
-        right_BxLxD = self.right(
-            x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, fold_in(key_B, self.model.num_layers + 1)
-        )
+        right_key_B = fold_in(key_B, self.model.num_layers + 1)
+        right_BxLxD = self.right(x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, right_key_B)
         return self.left(x_BxLxD, text.segments_BxL, None, key_B), right_BxLxD[:, ::-1]
 
     def lm_head(self, h):
@@ -220,9 +219,7 @@ def build(
 
 def count_parameters(params) -> dict[str, int]:
     """The number of "parameters", and of those outside the embedding tables and the output bias ("non_embedding")."""
-    sizes = {path[0].key: 0 for path, _ in jax.tree_util.tree_leaves_with_path(params)}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        sizes[path[0].key] += leaf.size
+    sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(tree)) for name, tree in params.items()}
     total = sum(sizes.values())
     tables = sum(sizes.get(name, 0) for name in ("token", "position", "type", "output", "bias"))
     return {"parameters": total, "non_embedding": total - tables}

@@ -58,9 +58,8 @@ def find_platform() -> str:
 def check(kernels: str) -> None:
     """Raises ConfigError for a config.model.kernels that names no kernel."""
     for name in kernels.split(","):
-        errors.require_one_of(
-            "config.model.kernels", name, list(KERNELS) if "," in kernels else ["auto", REFERENCE, *KERNELS]
-        )
+        known = KERNELS if "," in kernels else ("auto", REFERENCE, *KERNELS)
+        errors.require_one_of("config.model.kernels", name, known)
 
 
 def activation_dtype(model: config.Model):

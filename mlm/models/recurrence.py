@@ -124,9 +124,8 @@ def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
         new_carries, outputs = [], []
         for carry, (input_BxG, same_B), kernel_HxG, bias_G in zip(carries, step_inputs, kernels, biases, strict=True):
             carry = reset_carry(same_B, carry)
-            new_carry, residuals = CELL_KERNELS[cell].forward(
-                input_BxG, matmul_float32(carry[0], kernel_HxG) + bias_G, carry
-            )
+            recurrent_BxG = matmul_float32(carry[0], kernel_HxG) + bias_G
+            new_carry, residuals = CELL_KERNELS[cell].forward(input_BxG, recurrent_BxG, carry)
             new_carries.append(new_carry)
             outputs.append((new_carry[0], residuals))
         return tuple(new_carries), tuple(outputs)
@@ -152,9 +151,8 @@ def scan_directions_bwd(cell, unroll, saved, d_outputs):
 
     def step(d_carries, step_inputs):
         d_previous, gradients = [], []
-        for d_carry, (d_h, residuals, previous_BxH, same_B), kernel_GxH in zip(
-            d_carries, step_inputs, transposed, strict=True
-        ):
+        rows = zip(d_carries, step_inputs, transposed, strict=True)
+        for d_carry, (d_h, residuals, previous_BxH, same_B), kernel_GxH in rows:
             d_carry = (d_carry[0] + d_h, *d_carry[1:])
             d_input, d_last, d_carry = CELL_KERNELS[cell].backward(residuals, previous_BxH, d_carry)
             d_h = d_carry[0] + matmul_float32(assemble_gate_gradient(d_input, d_last), kernel_GxH)

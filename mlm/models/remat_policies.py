@@ -47,13 +47,10 @@ POLICIES: dict[str, Callable[[int], Policy]] = {  # of config.model.remat_policy
 
 
 def save_all_but_gathered(sizes: Collection[int]) -> Policy:
-    """A policy by which the backward pass gathers a layer's parameters again (ZeRO-3).
-
-    sizes: of the gathered arrays; an operation on one of them, such as its conversion to bfloat16, is repeated too.
-    """
+    """A policy that gathers a layer's parameters again in the backward pass (ZeRO-3); sizes: of the gathered arrays."""
 
     def is_saved(primitive, *arrays, **params):
-        if primitive.name == "custom_vjp_call":  # the gathering is one (mlm/training/step/fsdp.py)
+        if primitive.name == "custom_vjp_call":  # the gathering is one (mlm/training/step/sharding.py)
             arrays = params["call_jaxpr"].out_avals
         elif primitive.name not in ("convert_element_type", "reshape", "transpose"):
             return True

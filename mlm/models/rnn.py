@@ -58,9 +58,8 @@ def input_bias_initializer(model: config.Model):
     def init_gates(key, shape, dtype=jnp.float32):
         zero_H = jnp.zeros(model.rnn_dim, dtype)
         open_H = jnp.log(jax.random.uniform(key, zero_H.shape, dtype, 1, model.chrono_init - 1))
-        return jnp.concatenate(
-            [-open_H, open_H - 1, zero_H, zero_H] if model.cell == "lstm" else [zero_H, open_H, zero_H]
-        )
+        is_lstm = model.cell == "lstm"
+        return jnp.concatenate([-open_H, open_H - 1, zero_H, zero_H] if is_lstm else [zero_H, open_H, zero_H])
 
     return init_gates if model.chrono_init and model.cell in ("lstm", "gru") else nn.initializers.zeros
 
@@ -107,9 +106,8 @@ class RecurrentLayer(layers.ResidualLayer):
         for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
             step = -1 if name == "backward" else 1
             segments_LxB = segments_BxL.T[::step]
-            inputs.append(
-                layers.dense(model, gate_dim, f"{name}_input", input_bias_initializer(model))(y_LxBxD[::step])
-            )
+            project = layers.dense(model, gate_dim, f"{name}_input", input_bias_initializer(model))
+            inputs.append(project(y_LxBxD[::step]))
             same.append(jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0))))
             kernel_HxG = self.param(f"{name}_kernel", init_kernel)
             # In the other cells the recurrent product is added to the input, which has a bias.
@@ -151,12 +149,8 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that a recurrent model cannot use."""
     errors.require_number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
-    is_possible = (
-        cfg.model.cell == "elman"
-        or cfg.model.bias != "all"  # the gates have none to initialize
-        or cfg.model.chrono_init == 0
-        or cfg.model.chrono_init > 2
-    )
+    has_gate_biases = cfg.model.cell != "elman" and cfg.model.bias == "all"
+    is_possible = not has_gate_biases or cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2
     errors.require_field(cfg, "model.chrono_init", is_possible, "0, or at least 3 tokens")
 
 

@@ -33,17 +33,13 @@ class RecurrentDecoder(nn.Module):
         self.query = self.param("query", initial, (H, H))
         self.score = self.param("score", initial, (H, 1))
         self.context = self.param("context", initial, (model.width, G))
-        self.kernel = self.param(
-            "kernel", lambda key: jnp.concatenate([orthogonal(k, (H, H)) for k in jax.random.split(key, 3)], 1)
-        )
+        init_kernel = lambda key: jnp.concatenate([orthogonal(k, (H, H)) for k in jax.random.split(key, 3)], 1)
+        self.kernel = self.param("kernel", init_kernel)
         has_bias = model.bias == "all"
         self.bias = self.param("bias", nn.initializers.zeros, (G,)) if has_bias else jnp.zeros(G)
 
     def project_source(self, source_BxSxD, visible_BxLxS):
-        """(keys_BxSxH, start_BxLxH); start: the state before a sequence that begins at the token.
-
-        It is computed from the first visible token of the source, whose encoder state has read all of it.
-        """
+        """(keys_BxSxH, start_BxLxH: before a sequence, of the source's first visible token, which has read it all)."""
         first_BxSxH = jnp.tanh(self.start(source_BxSxD)).astype(jnp.float32)
         start_BxLxH = jnp.take_along_axis(first_BxSxH, visible_BxLxS.argmax(-1)[..., None], 1)
         return self.key(source_BxSxD), jnp.where(visible_BxLxS.any(-1, keepdims=True), start_BxLxH, 0)
@@ -96,9 +92,8 @@ class RecurrentDecoder(nn.Module):
 
 def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:
     """The cache of empty sequences, as decoder.init_cache."""
-    keys_BxSxH, state_Bx1xH = RecurrentDecoder(model).apply(
-        {"params": params}, source_BxSxD, visible_BxS[:, None], method="project_source"
-    )
+    bound = RecurrentDecoder(model).bind({"params": params})
+    keys_BxSxH, state_Bx1xH = bound.project_source(source_BxSxD, visible_BxS[:, None])
     return {
         "state_1xBxH": jnp.swapaxes(state_Bx1xH, 0, 1),  # pyright: ignore[reportArgumentType]
         "visible_1xBxS": visible_BxS[None],
@@ -110,7 +105,6 @@ def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: 
 def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> tuple[jax.Array, dict]:
     """(h_BxD of the next token of each sequence, the updated cache), as decoder.decode_step."""
     state_BxH, *source = (cache[name][0] for name in ("state_1xBxH", "visible_1xBxS", "keys_1xBxSxH", "source_1xBxSxD"))
-    h_BxD, state_BxH = RecurrentDecoder(model).apply(
-        {"params": params}, state_BxH, x_BxD, *source, method="decode_token"
-    )
+    bound = RecurrentDecoder(model).bind({"params": params})
+    h_BxD, state_BxH = bound.decode_token(state_BxH, x_BxD, *source)
     return h_BxD, cache | {"state_1xBxH": jnp.expand_dims(state_BxH, 0)}  # pyright: ignore[reportArgumentType]

@@ -44,30 +44,19 @@ class TransformerEncoder(nn.Module):
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that a Transformer cannot use."""
     model = cfg.model
-    errors.require_field(
-        cfg, "model.num_heads", model.width % model.num_heads == 0, f"a divisor of config.model.width = {model.width}"
-    )
-    if model.positions == "rotary":
-        is_even = model.width // model.num_heads % 2 == 0
-        errors.require_field(
-            cfg, "model.num_heads", is_even, "heads of an even width, since config.model.positions is rotary"
-        )
-    errors.require_field(
-        cfg, "model.local_rope_theta", model.local_rope_theta == 0 or model.local_rope_theta >= 1, "0, or 1 to 1e12"
-    )
-    is_even = model.local_window % 2 == 0
-    errors.require_field(
-        cfg, "model.local_window", is_even, "0, or an even number of tokens, half of them on each side"
-    )
+    divides = model.width % model.num_heads == 0
+    errors.require_field(cfg, "model.num_heads", divides, f"a divisor of config.model.width = {model.width}")
+    fits = model.positions != "rotary" or model.width // model.num_heads % 2 == 0
+    errors.require_field(cfg, "model.num_heads", fits, "heads of an even width", "model.positions")
+    is_base = model.local_rope_theta == 0 or model.local_rope_theta >= 1
+    errors.require_field(cfg, "model.local_rope_theta", is_base, "0, or 1 to 1e12")
+    errors.require_field(cfg, "model.local_window", model.local_window % 2 == 0, "0, or an even number of tokens")
     if model.local_window:
-        name = "global_layers" if model.global_layers else "global_every"
+        name = "model.global_layers" if model.global_layers else "model.global_every"
         local = [positions.is_local(model, number) for number in range(1, model.num_layers + 1)]
         has_local = any(local) and max(model.global_layers, default=1) <= model.num_layers
-        expected = (
-            f"{'0, or ' * (not model.global_layers)}a value that leaves a local layer of config.model.num_layers = "
-            f"{model.num_layers}, since config.model.local_window = {model.local_window}"
-        )
-        errors.require(has_local, f"config.model.{name}", getattr(model, name), expected)
+        expected = f"a value that leaves a local layer of config.model.num_layers = {model.num_layers}"
+        errors.require_field(cfg, name, has_local, expected, "model.local_window")
     fits = cfg.pack.seq_len <= model.max_positions
     errors.require_field(cfg, "pack.seq_len", fits, f"at most config.model.max_positions = {model.max_positions}")
 
@@ -82,19 +71,8 @@ SPEC = types.ModelSpec(
     build,
     check,
     conditional_fields=(
-        "mlp_dim",
-        "num_heads",
-        "activation",
-        "positions",
-        "max_positions",
-        "attention_dropout",
-        "qk_norm",
-        "attention_gate",
-        "rope_theta",
-        "local_window",
-        "global_every",
-        "global_layers",
-        "local_rope_theta",
+        *("mlp_dim", "num_heads", "activation", "positions", "max_positions", "attention_dropout", "qk_norm"),
+        *("attention_gate", "rope_theta", "local_window", "global_every", "global_layers", "local_rope_theta"),
         "first_norm",
     ),
 )

@@ -1,5 +1,7 @@
 """Objectives by name. To add one: write a file with its SPEC and add an entry to OBJECTIVES."""
 
+import operator
+
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import list_registry_conditions
 from mlm.base.derived_fields import DerivedField
@@ -13,8 +15,6 @@ from mlm.objectives import (
     hybrid,
     masking,
     mlm,
-    multiple_choice,
-    nsp,
     regression,
     replaced_token_detection,
     tagging,
@@ -22,7 +22,7 @@ from mlm.objectives import (
 
 OBJECTIVES = {
     "mlm": mlm.SPEC,
-    "nsp": nsp.SPEC,
+    "nsp": mlm.NSP_SPEC,
     "causal": causal.SPEC,
     "hybrid": hybrid.SPEC,
     "diffusion": diffusion.SPEC,
@@ -30,14 +30,13 @@ OBJECTIVES = {
     "replaced_token_detection": replaced_token_detection.SPEC,
     "classification": classification.SPEC,
     "regression": regression.SPEC,
-    "multiple_choice": multiple_choice.SPEC,
+    "multiple_choice": classification.MULTIPLE_CHOICE_SPEC,
     "tagging": tagging.SPEC,
     "extractive_qa": extractive_qa.SPEC,
     "edge_probing": edge_probing.SPEC,
 }
-FIELD_CONDITIONS = list_registry_conditions(
-    "objective", {name: spec.conditional_fields for name, spec in OBJECTIVES.items()}
-)
+_FIELDS = {name: spec.conditional_fields for name, spec in OBJECTIVES.items()}
+FIELD_CONDITIONS = list_registry_conditions("objective", _FIELDS)
 
 
 def _derive_pooling(cfg):
@@ -104,7 +103,7 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for what the objective cannot use."""
     allowed = list_directionalities(cfg)
     is_allowed = cfg.model.directionality in allowed
-    errors.require_field(
-        cfg, "model.directionality", is_allowed, f"{' or '.join(allowed)}, since config.objective is {cfg.objective}"
-    )
+    errors.require_field(cfg, "model.directionality", is_allowed, " or ".join(allowed), "objective")
+    for name, value in OBJECTIVES[cfg.objective].required_fields.items():
+        errors.require_field(cfg, name, operator.attrgetter(name)(cfg) == value, str(value), "objective")
     OBJECTIVES[cfg.objective].check(cfg)

@@ -13,13 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-
-from mlm.base import scripts
+import regex
 
 NUM_CANDIDATES = 20  # starts, and ends, of a window that are tried
 MAX_ANSWER_TOKENS = 30
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Of scripts that write no space between words.
+UNSPACED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Yi}\u3099\u309a\u30fc\uff70\uff9e\uff9f\p{Thai}\p{Lao}\p{Khmer}"
+    r"\p{Myanmar}\p{Tai_Le}\p{New_Tai_Lue}\p{Tai_Tham}\p{Tai_Viet}\p{Javanese}\p{Balinese}\p{Tibetan}]"
+)
 
 
 class Answer(NamedTuple):
@@ -58,6 +62,11 @@ def get_reference_texts(answers: Sequence[Sequence]) -> list[str]:
     return [text for text, *_ in answers if normalize_answer(text)] or [""]
 
 
+def is_unspaced(character: str) -> bool:
+    """Whether a character is of a script without spaces between words."""
+    return UNSPACED.match(character) is not None
+
+
 def snap_to_words(passage: str, start: int, end: int) -> tuple[int, int]:
     """The start and end of a span in a passage, in characters, moved outwards to those of its first and last word.
 
@@ -67,7 +76,7 @@ def snap_to_words(passage: str, start: int, end: int) -> tuple[int, int]:
 
     def is_inside_word(index):
         return 0 < index < len(passage) and all(
-            unicodedata.category(letter)[0] in "LMN" and not scripts.is_unspaced(letter)
+            unicodedata.category(letter)[0] in "LMN" and not is_unspaced(letter)
             for letter in passage[index - 1 : index + 1]
         )
 
@@ -90,9 +99,8 @@ def find_best_answer(windows: Sequence[tuple[np.ndarray, np.ndarray, int, np.nda
         start_T, end_T = (np.asarray(x_L[first : first + len(characters_Tx2)], np.float64) for x_L in (start_L, end_L))
         starts, ends = (np.argsort(-x_T, kind="stable")[:NUM_CANDIDATES] for x_T in (start_T, end_T))
         lengths = ends - starts[:, None] + 1
-        sums = np.where(
-            (lengths > 0) & (lengths <= MAX_ANSWER_TOKENS), start_T[starts][:, None] + end_T[ends], -math.inf
-        )
+        is_possible = (lengths > 0) & (lengths <= MAX_ANSWER_TOKENS)
+        sums = np.where(is_possible, start_T[starts][:, None] + end_T[ends], -math.inf)
         if sums.size and sums.max() > best_sum:
             start, end = np.unravel_index(sums.argmax(), sums.shape)
             best_sum = float(sums.max())

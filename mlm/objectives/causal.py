@@ -10,20 +10,18 @@ import numpy as np
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.base.special import CLS, MASK, PAD
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import token_prediction
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective: it predicts all tokens of a segment but the first, [SEP] and [UNK] included.
 
     The backward stack predicts all but the last, the first token included.
     """
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
     never_predicted = (PAD, MASK) if cfg.model.directionality == types.Directionality.TWO_STACK else (PAD, CLS, MASK)
-    log_unigram_V = token_prediction.compute_log_unigram(
-        unigram_V, ~np.isin(np.arange(len(unigram_V)), never_predicted)
-    )
+    possible_V = ~np.isin(np.arange(len(unigram_V)), never_predicted)
+    log_unigram_V = token_prediction.compute_log_unigram(unigram_V, possible_V)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
@@ -32,18 +30,13 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         pairs = [align_targets(direction, h_BxLxD, text.ids_BxL) for direction, h_BxLxD in by_direction]
         h_BxKxD, target_BxK = (jnp.concatenate(parts, 1) for parts in zip(*pairs, strict=True))
         weight_BxK = jnp.tile(compute_eval_mask(text, key_B, hparams)[:, 1:].astype(jnp.float32), len(pairs))
-        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
-        nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, target_BxK)
-        sums = {
-            "correct": (correct_BxK * weight_BxK).sum(-1),
-            "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32),
-        }
-        if not train:
-            sums |= token_prediction.compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK)
-        return types.LossSums({"causal": (nats_BxK * weight_BxK).sum(-1)}, {"causal": weight_BxK.sum(-1)}, sums)
+        nats_B, sums = token_prediction.predict_tokens(
+            cfg.optim, log_unigram_V, params, model, h_BxKxD, target_BxK, weight_BxK, train=train
+        )
+        sums["tokens"] = (text.segments_BxL > 0).sum(-1).astype(jnp.float32)
+        return types.LossSums({"causal": nats_B}, {"causal": weight_BxK.sum(-1)}, sums)
 
     return types.Objective(
-        init=lambda key, model: {},
         loss=loss,
         eval_mask=compute_eval_mask,
         scores=token_prediction.build_scores("causal", "nats per token"),
@@ -71,7 +64,6 @@ def count_predictions_per_token(cfg: config.Config) -> float:
 
 SPEC = types.ObjectiveSpec(
     build,
-    check=lambda cfg: None,
     predictions_per_token=count_predictions_per_token,
     directionalities=(types.Directionality.CAUSAL, types.Directionality.TWO_STACK),
     visibility=types.Visibility.CAUSAL,

@@ -1,29 +1,43 @@
-"""Classification of a text or a pair: the cross-entropy of one label an example (Devlin et al. 2019, section 4.1)."""
+"""Classification and multiple choice: the cross-entropy of an example's label (Devlin et al. 2019, sections 4.1, 4.4).
+
+An example of multiple choice holds a stretch of tokens for each ending, all equally long; the model sees each stretch
+as an example, and a softmax over the endings chooses.
+
+Letters in array names: C classes; E endings; F stretches, which are B * E.
+"""
 
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
-from mlm.base import types
-from mlm.base.static_config import StaticConfig
-from mlm.objectives import features, heads, labelled, scores
+from mlm.base import config, types
+from mlm.objectives import heads, labelled, scores
 
-SCORE_NAMES = ("accuracy", "f1", "matthews")  # allowed in config.data.labelled.scores
+SCORE_NAMES = ("accuracy", "f1", "matthews")  # allowed in config.data.labelled.scores; the first of multiple choice
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with label_B, a class id; see `build_classifier`."""
 
     def compute_logits(params, model, batch, key_B):
-        h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
+        h_BxLxD = heads.read_features(cfg, params, model, batch, key_B)
         return heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, batch.text, key_B)
 
     return build_classifier(cfg, dataset, "classification", SCORE_NAMES, len(dataset.classes), compute_logits)
 
 
+def build_multiple_choice(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+    """The objective on examples with label_B, the number of the right ending; see `build_classifier`."""
+
+    def compute_logits(params, model, batch, key_B):
+        return compute_choice_logits(cfg, params, model, batch, key_B, num_choices=len(dataset.classes))
+
+    return build_classifier(cfg, dataset, "multiple_choice", SCORE_NAMES[:1], 1, compute_logits)
+
+
 def build_classifier(
-    cfg: StaticConfig,
+    cfg: types.StaticConfig,
     dataset: types.DatasetInfo,
     term: str,
     known_scores: Sequence[str],
@@ -36,13 +50,11 @@ def build_classifier(
     model, batch, key_B) -> logits_BxC. Raises ConfigError for a score that does not suit the number of classes.
     """
     log_share_C, weight = scores.compute_log_class_shares(dataset), f"{term}_weight"
-    builders = {
-        "accuracy": lambda: scores.build_accuracy_score(weight),
-        "f1": lambda: scores.build_f1_score(dataset.classes, weight),
-        "matthews": lambda: scores.build_matthews_score(dataset.classes, weight),
-    }
     score_names = scores.parse_score_names(cfg, known_scores)
-    model_scores = (*(builders[name]() for name in score_names), scores.build_loss_score(term, "nats per example"))
+    model_scores = (
+        *(scores.build_score(name, weight, dataset.classes) for name in score_names),
+        scores.build_loss_score(term, "nats per example"),
+    )
 
     def compute_loss(params, model, batch, key_B, train):
         log_prob_BxC = jax.nn.log_softmax(compute_logits(params, model, batch, key_B))
@@ -65,4 +77,23 @@ def build_classifier(
     )
 
 
+def compute_choice_logits(
+    cfg: config.Config, params: types.Params, model: types.Model, batch: types.Batch, key_B, *, num_choices: int
+):
+    """logits_BxE: one number for each stretch, by `heads.apply_pooled_head`; -1e9 for an empty stretch."""
+    text = types.Tokens(*(x_BxL.reshape(len(x_BxL) * num_choices, -1) for x_BxL in batch.text))
+    choice_batch = batch._replace(text=text)
+    key_F = None if key_B is None else jax.vmap(lambda key: jax.random.split(key, num_choices))(key_B).reshape(-1)
+    h_FxLxD = heads.read_features(cfg, params, model, choice_batch, key_F)
+    logits_F = heads.apply_pooled_head(cfg, params["objective"], h_FxLxD, text, key_F)[:, 0]
+    return jnp.where(heads.flag_real_examples(text) > 0, logits_F, -1e9).reshape(-1, num_choices)
+
+
 SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.predict_once)
+MULTIPLE_CHOICE_SPEC = labelled.build_spec(
+    build_multiple_choice,
+    SCORE_NAMES[:1],
+    labelled.POOLED_FIELDS,
+    heads.check,
+    lambda cfg: 1 / (cfg.pack.seq_len * (cfg.data.labelled.choice_columns.count(",") + 1)),
+)

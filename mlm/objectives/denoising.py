@@ -7,10 +7,9 @@ compares with that of masked language models on the same examples: here each is 
 
 import jax.numpy as jnp
 
-from mlm.base import config, errors, types
+from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import causal, masking, mlm, token_prediction
 
 SEQUENCE_COLUMNS = ("denoising_nats", "denoising_weight")
@@ -21,11 +20,11 @@ SCORES = (
 )
 TRAIN_SCORES = (
     Score("accuracy", "training accuracy of [MASK]", ("correct", "masked_weight"), share=True),
-    Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True),
+    masking.CORRUPTED,
 )
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective: it predicts [SEP] and unmasked tokens too, but not the first token of a segment."""
     sample_masks = masking.build_sampler(cfg, dataset)
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
@@ -33,9 +32,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train)
-        (h_BxLxD,) = model.encode(
-            params["model"], text, text._replace(ids_BxL=masked.ids_BxL), key_B=dropout_key_B if train else None
-        )
+        source = text._replace(ids_BxL=masked.ids_BxL)
+        (h_BxLxD,) = model.encode(params["model"], text, source, key_B=dropout_key_B if train else None)
         target_BxK = text.ids_BxL[:, 1:]
         weight_BxK = causal.compute_eval_mask(text, key_B, hparams)[:, 1:].astype(jnp.float32)
         masked_BxK = weight_BxK * (masked.ids_BxL[:, 1:] == MASK)
@@ -57,7 +55,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
 
     compute_mlm_mask = mlm.build(cfg, dataset).eval_mask
     return types.Objective(
-        init=lambda key, model: {},
         loss=loss,
         eval_mask=compute_eval_mask,
         scores=SCORES,
@@ -67,20 +64,13 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     )
 
 
-def check(cfg: config.Config) -> None:
-    """Raises ConfigError for masks that no source can have: each example has one, and all its tokens are predicted."""
-    masking.check(cfg)
-    for field, required in (("predict_rate", 0), ("masks_per_example", 1)):
-        expected = f"{required}, since config.objective is denoising, which predicts the whole sequence"
-        errors.require(getattr(cfg.mask, field) == required, f"config.mask.{field}", getattr(cfg.mask, field), expected)
-
-
 SPEC = types.ObjectiveSpec(
     build,
-    check,
     predictions_per_token=lambda cfg: 1.0,
     directionalities=(types.Directionality.CAUSAL,),
     visibility=types.Visibility.UNMASKED_OR_LEFT,
+    check=masking.check,
+    required_fields={"mask.predict_rate": 0.0, "mask.masks_per_example": 1},  # it predicts all tokens
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
     conditional_fields=("mask", "eval.mask_rate", "optim.label_smoothing", "optim.z_loss"),

@@ -12,7 +12,6 @@ import numpy as np
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking, mlm, token_prediction
 
 MASKED_COLUMNS = ("diffusion_masked", "diffusion_weight")
@@ -22,7 +21,7 @@ TRAIN_SCORES = (
 )
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective. An example's weight is n; "diffusion_masked" is k; "correct" is weighted by n / k, too."""
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
@@ -33,27 +32,21 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
         masked, dropout_key_B = sample_masks(text, key_B, hparams)
-        (h_BxLxD,) = model.encode(
-            params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
-        )
-        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
-        nats_BxL, correct_BxL = compute_loss(params["model"], model, h_BxLxD, text.ids_BxL)
+        masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
+        (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         eligible_B, masked_B = masked.num_eligible_B.astype(jnp.float32), masked.num_corrupted_B.astype(jnp.float32)
         weight_BxL = masking.get_predicted_mask(masked) * (eligible_B / jnp.maximum(masked_B, 1))[:, None]
-        sums = {
-            "correct": (correct_BxL * weight_BxL).sum(-1),
-            "diffusion_masked": masked_B,
-            "tokens": (text.segments_BxL > 0).sum(-1).astype(jnp.float32),
-        }
-        if not train:
-            sums |= token_prediction.compute_unigram_baseline(log_unigram_V, text.ids_BxL, weight_BxL)
-        return types.LossSums({"diffusion": (nats_BxL * weight_BxL).sum(-1)}, {"diffusion": eligible_B}, sums)
+        nats_B, sums = token_prediction.predict_tokens(
+            cfg.optim, log_unigram_V, params, model, h_BxLxD, text.ids_BxL, weight_BxL, train=train
+        )
+        tokens_B = (text.segments_BxL > 0).sum(-1).astype(jnp.float32)
+        sums |= {"diffusion_masked": masked_B, "tokens": tokens_B}
+        return types.LossSums({"diffusion": nats_B}, {"diffusion": eligible_B}, sums)
 
     def compute_eval_mask(text, key_B, hparams):
         return masking.get_predicted_mask(sample_masks(text, key_B, hparams)[0])
 
     return types.Objective(
-        init=lambda key, model: {},
         loss=loss,
         eval_mask=compute_eval_mask,
         scores=token_prediction.build_scores("diffusion", "nats per token"),
@@ -68,7 +61,6 @@ def make_hparams(cfg: config.Config) -> dict[str, np.generic]:
 
 SPEC = types.ObjectiveSpec(
     build,
-    check=lambda cfg: None,
     predictions_per_token=lambda cfg: 0.5,
     directionalities=mlm.SPEC.directionalities,
     visibility=types.Visibility.UNMASKED,

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
-from mlm.objectives import features, heads, labelled, scores
+from mlm.objectives import heads, labelled, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores
 WEIGHT = "edge_probing_weight"
@@ -22,7 +21,7 @@ MAJORITY_COLUMNS = {"f1": ("majority_correct", WEIGHT, WEIGHT), "accuracy": ("ma
 CENTER_OF_GRAVITY = Score("gravity", "centre of gravity of the mix", ("gravity", WEIGHT), unit="layers", format=".2f")
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with edge_BxL, a class id, or -1 where a slot is empty.
 
     Beside it stand two spans, the first and last token of each: from_BxL and to_BxL, other_from_BxL and other_to_BxL
@@ -31,7 +30,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     include "gravity", the mean layer of the mix.
     """
     log_share_C, num_classes = scores.compute_log_class_shares(dataset), len(dataset.classes)
-    scores_by_name = {"f1": F1_SCORE, "accuracy": scores.build_accuracy_score(WEIGHT)}
+    scores_by_name = {"f1": F1_SCORE, "accuracy": scores.build_score("accuracy", WEIGHT)}
     model_scores = (
         *(scores_by_name[name] for name in scores.parse_score_names(cfg, SCORE_NAMES)),
         scores.build_loss_score("edge_probing", "nats per label"),
@@ -41,7 +40,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     def init_head(key, width):
         key_one, key_other, key_hidden, key_label = jax.random.split(key, 4)
         return {
-            "mix": features.init_layer_mix(num_layers),
+            "mix": heads.init_layer_mix(num_layers),
             "one": init_span_pooler(key_one, width),
             "other": init_span_pooler(key_other, width),
             "hidden": init_dense(key_hidden, 2 * PROJECTION_DIM, PROJECTION_DIM),
@@ -50,9 +49,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
 
     def compute_loss(params, model, batch, key_B, train):
         head, labels = params["objective"], batch.labels
-        h_BxLxD = features.mix_layers(
-            head["mix"], features.encode_all_layers(cfg, params, model, batch, key_B)[:num_layers]
-        )
+        h_BxLxD = heads.mix_layers(head["mix"], heads.encode_all_layers(cfg, params, model, batch, key_B)[:num_layers])
         one_BxSxP = pool_spans(head["one"], h_BxLxD, labels["from_BxL"], labels["to_BxL"])
         other_BxSxP = pool_spans(head["other"], h_BxLxD, labels["other_from_BxL"], labels["other_to_BxL"])
         spans_BxSx2P = jnp.concatenate([one_BxSxP, other_BxSxP], -1)
@@ -116,8 +113,7 @@ def pool_spans(params: types.Params, h_BxLxD, first_BxS, last_BxS):
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a model that is not frozen, and a layer that it does not have."""
-    expected = "0, since config.objective is edge_probing, which probes a frozen model"
-    errors.require_field(cfg, "finetune.trainable_layers", cfg.finetune.trainable_layers == 0, expected)
+    errors.require_field(cfg, "finetune.trainable_layers", cfg.finetune.trainable_layers == 0, "0", "objective")
     errors.require_number("config.finetune.max_layer", cfg.finetune.max_layer, -1, cfg.model.num_layers)
 
 

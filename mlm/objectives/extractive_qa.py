@@ -1,6 +1,4 @@
-"""Extractive question answering: where in a passage the answer starts and ends (Devlin et al. 2019, sections 4.2 and
-4.3).
-"""
+"""Extractive question answering: where in a passage an answer starts and ends (Devlin et al. 2019, 4.2 and 4.3)."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +6,7 @@ import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
-from mlm.objectives import answer_extraction, features, heads, labelled, scores
+from mlm.objectives import answer_extraction, heads, labelled, scores
 
 SCORE_NAMES = ("f1", "exact")  # allowed in config.data.labelled.scores
 SCORES = {
@@ -20,7 +17,7 @@ SCORES = {
 NULL_COLUMNS = {name: (f"null_{name}",) for name in SCORE_NAMES}  # the scores of no answer
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on windows of passages with start_B and end_B, both 0 where a window holds no answer.
 
     The nats of a window are the mean of those of its start and its end, each among all its tokens. In evaluation the
@@ -31,7 +28,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """
 
     def compute_loss(params, model, batch, key_B, train):
-        h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
+        h_BxLxD = heads.read_features(cfg, params, model, batch, key_B)
         logits_Bx2xL = jnp.moveaxis(heads.apply_word_head(cfg, params["objective"], h_BxLxD, None), -1, 1)
         real_BxL, real_B = batch.text.segments_BxL > 0, heads.flag_real_examples(batch.text)
         log_prob_Bx2xL = jax.nn.log_softmax(jnp.where(real_BxL[:, None], logits_Bx2xL, -1e9))

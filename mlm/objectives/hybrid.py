@@ -13,9 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import batch_warmup, config, errors, types
+from mlm.base import batch_warmup, config, types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import causal, heads, masking, mlm, token_prediction
 
 CAUSAL_COLUMNS, EXAMPLE_COLUMNS = ("causal_nats", "causal_weight"), ("causal_examples", "examples")
@@ -31,7 +30,7 @@ TRAIN_SCORES = (
 )
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective. Evaluation scores every example twice: masked as by mlm, and causally."""
     masked_forward, causal_objective = mlm.build_forward(cfg, dataset), causal.build(cfg, dataset)
     sample_masks = masking.build_sampler(cfg, dataset)
@@ -52,10 +51,8 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         values = hparams.objective
         causal_B = select_causal_examples(batch.index_B, values["causal_fraction"], values["causal_carry"])
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=True)
-        input_BxL = jnp.where(causal_B[:, None], text.ids_BxL, masked.ids_BxL)
-        (h_BxLxD,) = model.encode(
-            params["model"], text._replace(ids_BxL=input_BxL), batch.source, key_B=dropout_key_B, left_B=causal_B
-        )
+        inputs = text._replace(ids_BxL=jnp.where(causal_B[:, None], text.ids_BxL, masked.ids_BxL))
+        (h_BxLxD,) = model.encode(params["model"], inputs, batch.source, key_B=dropout_key_B, left_B=causal_B)
         nats_BxL, correct_BxL = token_prediction.select_token_loss(train, cfg.optim)(
             params["model"], model, take_previous_states(text, h_BxLxD), text.ids_BxL
         )
@@ -129,9 +126,8 @@ def schedule_hparams(hparams: types.TracedHparams, progress: jax.Array, *, train
     if train.batch_warmup_fraction:
         is_used_B = batch_warmup.flag_used(train, step.astype(jnp.int32), batch_size)
         in_batch = select_causal_examples(jnp.arange(batch_size), fraction, carry).mean(where=is_used_B)
-    return hparams._replace(
-        objective=values | {"causal_fraction": fraction, "causal_carry": carry, "batch_causal_fraction": in_batch}
-    )
+    new_values = {"causal_fraction": fraction, "causal_carry": carry, "batch_causal_fraction": in_batch}
+    return hparams._replace(objective=values | new_values)
 
 
 def compute_loss_weights(hparams: types.TracedHparams) -> dict:
@@ -157,18 +153,10 @@ def count_predictions_per_token(cfg: config.Config) -> float:
     return fraction + (1 - fraction) * masking.estimate_predict_rate(cfg.mask)
 
 
-def check(cfg: config.Config) -> None:
-    """Raises ConfigError for several masks of an example, which causal examples cannot have."""
-    masking.check(cfg)
-    errors.require_field(
-        cfg, "mask.masks_per_example", cfg.mask.masks_per_example == 1, "1, since config.objective is hybrid"
-    )
-
-
 SPEC = dataclasses.replace(
     mlm.SPEC,
     build=build,
-    check=check,
+    required_fields={"mask.masks_per_example": 1},  # a causal example has no other mask
     predictions_per_token=count_predictions_per_token,
     directionalities=(types.Directionality.MIXED,),
     train_hparams=make_train_hparams,

@@ -5,14 +5,13 @@ from typing import Any
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
-from mlm.objectives import features, heads, scores
+from mlm.objectives import heads, scores
 
 POOLED_FIELDS = ("pooling", "pooler", "layer_features")  # of config.finetune, which heads for examples read
 
 
 def build_objective(
-    cfg: StaticConfig,
+    cfg: types.StaticConfig,
     term: str,
     init_head: Callable[[Any, int], types.Params],
     compute_loss: Callable,
@@ -30,29 +29,21 @@ def build_objective(
     """
 
     def init(key, model):
-        return init_head(key, features.compute_width(cfg, model)) | features.init_features(cfg)
+        return init_head(key, heads.compute_width(cfg, model)) | heads.init_features(cfg)
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
         nats_B, weight_B, sums = compute_loss(params, model, batch, key_B if train else None, train)
         return types.LossSums({term: nats_B}, {term: weight_B}, sums | {"tokens": heads.count_tokens(batch.text)})
 
     accuracy = Score("accuracy", "training accuracy", ("correct", f"{term}_weight"), share=True)
-    return types.Objective(
-        init,
-        loss,
-        heads.make_empty_eval_mask,
-        tuple(model_scores),
-        (train_score or accuracy,),
-        predicts_tokens=False,
-        **parts,
-    )
+    return types.Objective(loss, tuple(model_scores), init, train_scores=(train_score or accuracy,), **parts)
 
 
 def build_spec(
     build: Callable[..., types.Objective],
     score_names: Sequence[str],
     finetune_fields: Sequence[str] = ("pooler", "layer_features"),
-    check: types.CheckFn = features.check,
+    check: types.CheckFn = heads.check_features,
     predictions_per_token: Callable[[config.Config], float] = lambda cfg: 1.0,
 ) -> types.ObjectiveSpec:
     """An entry of OBJECTIVES; score_names: those that config.data.labelled.scores may hold."""
@@ -63,10 +54,10 @@ def build_spec(
 
     return types.ObjectiveSpec(
         build,
-        check_all,
         predictions_per_token,
         heads.DIRECTIONALITIES,
         types.Visibility.FULL,
+        check=check_all,
         conditional_fields=(*(f"finetune.{field}" for field in finetune_fields), "data.labelled.scores"),
     )
 

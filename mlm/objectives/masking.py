@@ -14,9 +14,11 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.derived_fields import DerivedField
+from mlm.base.estimates import Score
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import masking_units
+
+CORRUPTED = Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True)
 
 
 class MaskSchedule(enum.StrEnum):
@@ -57,11 +59,11 @@ def check(cfg: config.Config) -> None:
     for field in ("rate", "final_rate"):
         expected = f"at most {name}.max_rate = {mask.max_rate}, which sizes the compiled step"
         errors.require(getattr(mask, field) <= mask.max_rate, f"{name}.{field}", getattr(mask, field), expected)
-    if mask.schedule != MaskSchedule.CONSTANT:
-        errors.require_field(
-            cfg, "mask.final_rate", mask.final_rate > 0, f"a final rate, since {name}.schedule is {mask.schedule}"
-        )
-    masking_units.check(mask)
+    has_final = mask.schedule == MaskSchedule.CONSTANT or mask.final_rate > 0
+    errors.require_field(cfg, "mask.final_rate", has_final, "a final rate", "mask.schedule")
+    # Words cannot be split into masks of one size.
+    is_possible = mask.unit == "token" or mask.masks_per_example == 1
+    errors.require_field(cfg, "mask.masks_per_example", is_possible, "1", "mask.unit")
     rates = (mask.rate, mask.final_rate or mask.rate)
     has_enough = mask.predict_rate <= mask.masks_per_example * min(rates) + 1e-6
     expected = f"at most {name}.masks_per_example = {mask.masks_per_example} times what is corrupted, {min(rates)}"
@@ -120,17 +122,13 @@ def schedule_rate(hparams: types.TracedHparams, progress) -> types.TracedHparams
 
 
 def derive_static_keys(hparams: types.TracedHparams, batch: types.Batch):
-    """key_B of static masks, as BERT's were (RoBERTa, Liu et al. 2019, section 4.1).
-
-    They depend on the seed, the example's index in the split, and its epoch modulo the number of static masks.
-    """
+    """key_B of static masks (Liu et al. 2019, section 4.1): of the seed, the index in the split, and the epoch."""
     assert batch.epoch_B is not None and batch.split_index_B is not None
     # 2^31 + 1 is the number of no step, nor that of initialisation.
     key = jax.random.fold_in(jax.random.key(hparams.seed), 2**31 + 1)
     number_B = batch.epoch_B % jnp.maximum(hparams.objective["static_masks"], 1)
-    return jax.vmap(lambda index, number: jax.random.fold_in(jax.random.fold_in(key, index), number))(
-        batch.split_index_B, number_B
-    )
+    make_key = lambda index, number: jax.random.fold_in(jax.random.fold_in(key, index), number)
+    return jax.vmap(make_key)(batch.split_index_B, number_B)
 
 
 def estimate_predict_rate(mask: config.Mask) -> float:
@@ -163,7 +161,7 @@ def sample_masks(
     return corrupt_tokens(mask_key_B, ids_BxL, mask_index=mask_index, num_masks=num_masks, **settings), rest_key_B
 
 
-def build_sampler(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
+def build_sampler(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callable:
     """(batch, key_B, hparams, *, train, mask_index=0) -> `sample_masks` as config.mask says, or in evaluation."""
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
     cdf_V = compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")

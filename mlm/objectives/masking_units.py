@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import config, errors, types
+from mlm.base import types
 from mlm.base.special import NUM_SPECIAL
-from mlm.base.static_config import StaticConfig
 
 SPAN_STOP_PROB, MAX_SPAN_WORDS = 0.2, 10  # a span ends after each of its words with this probability
 MAX_EXCESS = 8  # tokens by which the last word of a mask may exceed the rate
@@ -25,19 +24,12 @@ class MaskingUnit(NamedTuple):
     ends_V: np.ndarray | None = None  # bool: which end one, so that the next begins another
 
 
-def build_unit(cfg: StaticConfig, dataset: types.DatasetInfo) -> MaskingUnit | None:
+def build_unit(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> MaskingUnit | None:
     """The unit that training masks; None: tokens. Without `dataset.word_starts` every entry begins a word."""
     if cfg.mask.unit == "token":
         return None
     bounds_V = np.frombuffer(dataset.word_starts or bytes([1]) * dataset.vocab_size, np.uint8)
     return MaskingUnit(cfg.mask.unit == "span", bounds_V & 1 > 0, bounds_V & 2 > 0 if (bounds_V & 2).any() else None)
-
-
-def check(mask: config.Mask) -> None:
-    """Raises ConfigError for several disjoint masks of words."""
-    if mask.unit != "token":
-        expected = f"1, since config.mask.unit is {mask.unit}: words cannot be split into masks of one size"
-        errors.require(mask.masks_per_example == 1, "config.mask.masks_per_example", mask.masks_per_example, expected)
 
 
 def index_words(unit: MaskingUnit, ids_L):

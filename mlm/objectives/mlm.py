@@ -1,15 +1,17 @@
-"""Masked language modelling: cross-entropy at the masked positions only (Devlin et al. 2019, section 3.1)."""
+"""Masked language modelling, and BERT's pretraining with next sentences (Devlin et al. 2019, section 3.1)."""
 
+import dataclasses
+import operator
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK
-from mlm.base.static_config import StaticConfig
-from mlm.objectives import masking, token_prediction
+from mlm.objectives import heads, masking, token_prediction
 
 SCORES = (
     *token_prediction.build_scores("mlm", "nats per masked token"),
@@ -17,27 +19,28 @@ SCORES = (
 )
 TRAIN_SCORES = (
     Score("accuracy", "training accuracy", ("correct", "mlm_weight"), share=True),
-    Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True),
+    masking.CORRUPTED,
     Score("realised_predict", "share of tokens predicted", ("mlm_weight", "eligible"), format=".4f", share=True),
 )
 
+NSP_SCORES = (
+    *SCORES,
+    Score("nsp_loss", "next-sentence loss", ("nsp_nats", "nsp_weight"), unit="nats per example", better=-1, chart=True),
+    Score("nsp_accuracy", "next-sentence accuracy", ("nsp_correct", "nsp_weight"), better=1, share=True, chart=True),
+)
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective; it holds rates up to mask.max_rate in training and eval.mask_rate in evaluation."""
     forward = build_forward(cfg, dataset)
 
     def compute_eval_mask(text, key_B, hparams):
-        masked, _ = masking.sample_masks(
-            key_B,
-            text.ids_BxL,
-            hparams,
-            cdf_V=np.ones(1),  # uses no random tokens
-            num_slots=masking.count_slots(cfg.eval.mask_rate, dataset.seq_len),
-        )
+        num_slots = masking.count_slots(cfg.eval.mask_rate, dataset.seq_len)
+        no_tokens = np.ones(1)  # as cdf_V: no token becomes a random one
+        masked, _ = masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=num_slots, cdf_V=no_tokens)
         return masked.ids_BxL == MASK
 
     return types.Objective(
-        init=lambda key, model: {},
         loss=lambda *args, **kwargs: forward(*args, **kwargs)[0],
         eval_mask=compute_eval_mask,
         scores=SCORES,
@@ -48,44 +51,63 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     )
 
 
-def build_forward(cfg: StaticConfig, dataset: types.DatasetInfo) -> Callable:
-    """A function like Objective.loss that returns (LossSums, h_BxLxD), for objectives that add a term.
-
-    In evaluation the sums include the unigram baseline of the train split on the same masked tokens.
-    """
+def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callable:
+    """As Objective.loss, but it returns (LossSums, h_BxLxD), for objectives that add a term."""
     sample_masks = masking.build_sampler(cfg, dataset)
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
 
     def forward(params, model, batch, key_B, hparams, *, train, mask_index=0):
         text = batch.text
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train, mask_index=mask_index)
-        (h_BxLxD,) = model.encode(
-            params["model"], text._replace(ids_BxL=masked.ids_BxL), batch.source, key_B=dropout_key_B if train else None
-        )
+        masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
+        (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        compute_loss = token_prediction.select_token_loss(train, cfg.optim)
-        nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, masked.targets_BxK)
-
-        def sum_predicted(x_BxK):
-            return (x_BxK * masked.weights_BxK).sum(-1)
-
+        nats_B, sums = token_prediction.predict_tokens(
+            cfg.optim, log_unigram_V, params, model, h_BxKxD, masked.targets_BxK, masked.weights_BxK, train=train
+        )
         counts = masking.count_tokens(masked, text)  # an example with several masks counts once
-        sums = {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
-        sums["correct"] = sum_predicted(correct_BxK)
-        if not train:
-            sums |= token_prediction.compute_unigram_baseline(log_unigram_V, masked.targets_BxK, masked.weights_BxK)
-        return types.LossSums({"mlm": sum_predicted(nats_BxK)}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
+        sums |= {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
+        return types.LossSums({"mlm": nats_B}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
 
     return forward
 
 
+def build_nsp(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+    """The loss of `build` plus that of classifying, by the first token's state, whether segment B follows segment A."""
+    forward = build_forward(cfg, dataset)
+
+    def init(key, model):
+        key_pool, key_label = jax.random.split(key)
+        width = model.width
+        return {"pool": heads.init_dense(key_pool, width, width), "label": heads.init_dense(key_label, width, 2)}
+
+    def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
+        mlm_sums, h_BxLxD = forward(params, model, batch, key_B, hparams, train=train, mask_index=mask_index)
+        head, next_B = params["objective"], batch.labels["next_B"]
+        pooled_BxD = jnp.tanh(heads.apply_dense(head["pool"], h_BxLxD[:, 0].astype(jnp.float32)))
+        logits_Bx2 = heads.apply_dense(head["label"], pooled_BxD)
+        real_B = (batch.text.segments_BxL[:, 0] > 0).astype(jnp.float32)
+        nats_B = -jnp.take_along_axis(jax.nn.log_softmax(logits_Bx2), next_B[:, None], axis=-1)[:, 0] * real_B
+        correct_B = (logits_Bx2.argmax(-1) == next_B) * real_B
+        nsp_sums = {"nsp": nats_B}, {"nsp": real_B}, {"nsp_correct": correct_B}
+        return types.LossSums(*map(operator.or_, mlm_sums, nsp_sums))
+
+    return dataclasses.replace(build(cfg, dataset), init=init, loss=loss, scores=NSP_SCORES)
+
+
 SPEC = types.ObjectiveSpec(
     build,
-    masking.check,
     predictions_per_token=lambda cfg: masking.estimate_predict_rate(cfg.mask),
     directionalities=(types.Directionality.BIDIRECTIONAL, types.Directionality.CAUSAL, types.Directionality.MIXED),
     visibility=types.Visibility.UNMASKED,
+    check=masking.check,
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
     conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates", "optim.z_loss"),
+)
+NSP_SPEC = dataclasses.replace(
+    SPEC,
+    build=build_nsp,
+    required_fields={"pack.mode": "segment_pair"},
+    directionalities=(types.Directionality.BIDIRECTIONAL,),
 )

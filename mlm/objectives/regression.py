@@ -4,19 +4,17 @@ import numpy as np
 
 from mlm.base import types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
-from mlm.objectives import features, heads, labelled, scores
+from mlm.objectives import heads, labelled, scores
 
 SCORE_NAMES = ("pearson", "spearman")  # allowed in config.data.labelled.scores
 WEIGHT = "regression_weight"
-SCORES = {"pearson": scores.build_pearson_score(WEIGHT), "spearman": scores.build_spearman_score(WEIGHT)}
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with value_B; evaluation adds the sums "predicted", "score" (the same) and "value"."""
 
     def compute_loss(params, model, batch, key_B, train):
-        h_BxLxD = features.read_features(cfg, params, model, batch, key_B)
+        h_BxLxD = heads.read_features(cfg, params, model, batch, key_B)
         predicted_B = heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, batch.text, key_B)[:, 0]
         value_B, real_B = batch.labels["value_B"], heads.flag_real_examples(batch.text)
         columns = {"predicted": predicted_B * real_B, "score": predicted_B * real_B, "value": value_B * real_B}
@@ -28,7 +26,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         lambda key, width: heads.init_pooled_head(cfg, key, width, 1),
         compute_loss,
         (
-            *(SCORES[name] for name in scores.parse_score_names(cfg, SCORE_NAMES)),
+            *(scores.build_score(name, WEIGHT) for name in scores.parse_score_names(cfg, SCORE_NAMES)),
             scores.build_loss_score("regression", "squared error per example"),
         ),
         Score("squared_error", "training error", ("regression_nats", WEIGHT)),
@@ -39,10 +37,9 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
 def compute_correlations(columns, rows, examples):
     """The columns, extended by those of the correlations; examples of weight 0 do not count."""
     real_N = np.asarray(columns[WEIGHT]) > 0
-    correlation_columns = scores.compute_correlation_columns(columns["predicted"][real_N], columns["value"][real_N])
-    return columns | {
-        name: np.bincount(np.flatnonzero(real_N), column, len(real_N)) for name, column in correlation_columns.items()
-    }
+    found = scores.compute_correlation_columns(columns["predicted"][real_N], columns["value"][real_N])
+    places = np.flatnonzero(real_N)
+    return columns | {name: np.bincount(places, column, len(real_N)) for name, column in found.items()}
 
 
 SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.predict_once)

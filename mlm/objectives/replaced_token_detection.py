@@ -14,13 +14,13 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.special import NUM_SPECIAL
-from mlm.base.static_config import StaticConfig
 from mlm.objectives import heads, masking
 
 TERM = "replaced_token_detection"
 NATS, WEIGHT = f"{TERM}_nats", f"{TERM}_weight"
 LOSS = Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True)
 ACCURACY = Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True)
+GENERATOR = ("mlm_nats", "mlm_weight")
 ORIGINAL = ("original",), "share of replaced tokens"  # columns and name of the reference
 SCORES = (
     LOSS,
@@ -29,19 +29,13 @@ SCORES = (
         function="entropy"
     ),
     make_reference(ACCURACY, "original_accuracy", "accuracy of always original", *ORIGINAL),
-    Score(
-        "generator_loss",
-        "generator's held-out loss",
-        ("mlm_nats", "mlm_weight"),
-        unit="nats per masked token",
-        better=-1,
-    ),
+    Score("generator_loss", "generator's held-out loss", GENERATOR, unit="nats per masked token", better=-1),
     Score("generator_accuracy", "generator's held-out accuracy", ("mlm_correct", "mlm_weight"), better=1, share=True),
 )
 TRAIN_SCORES = (
     Score("accuracy", "training accuracy", ("correct", WEIGHT), share=True),
     Score("original_accuracy", "share of tokens not replaced", ("original", WEIGHT), share=True),
-    Score("realised_rate", "share of tokens corrupted", ("corrupted", "eligible"), format=".4f", share=True),
+    masking.CORRUPTED,
 )
 
 
@@ -54,7 +48,7 @@ def build_generator_config(cfg: config.Config) -> config.Model:
     return dataclasses.replace(model, width=width, num_heads=num_heads, **units)
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
     """The objective; the generator is that of `build_generator_config`. Samples are never special tokens."""
     sample_masks = masking.build_sampler(cfg, dataset)
 
@@ -70,12 +64,10 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model)
         text, head = batch.text, params["objective"]
         masked, rest_key_B = sample_masks(batch, key_B, hparams, train=train)
         generator_key_B, key_B, sample_key_B = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(rest_key_B)
-        (generator_h_BxLxD,) = generator.encode(
-            head["generator"], text._replace(ids_BxL=masked.ids_BxL), key_B=generator_key_B if train else None
-        )
-        logits_BxKxV = generator.logits(
-            head["generator"], jnp.take_along_axis(generator_h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        )
+        masked_text = text._replace(ids_BxL=masked.ids_BxL)
+        (h_BxLxE,) = generator.encode(head["generator"], masked_text, key_B=generator_key_B if train else None)
+        h_BxKxE = jnp.take_along_axis(h_BxLxE, masked.positions_BxK[..., None], axis=1)
+        logits_BxKxV = generator.logits(head["generator"], h_BxKxE)
         label_BxK = jnp.take_along_axis(logits_BxKxV, masked.targets_BxK[..., None], axis=-1)[..., 0]
         log_sum_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1)
         nats_BxK = log_sum_BxK - label_BxK
@@ -104,8 +96,6 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo, generator: types.Model)
     return types.Objective(
         init=init,
         loss=loss,
-        eval_mask=heads.make_empty_eval_mask,
-        predicts_tokens=False,
         scores=SCORES,
         train_scores=TRAIN_SCORES,
         totals=("tokens", "eligible", "corrupted"),
@@ -120,9 +110,8 @@ def insert_samples(key_B, ids_BxL, masked: masking.MaskedBatch, logits_BxKxV):
     sample_BxK = jax.vmap(jax.random.categorical)(key_B, jax.lax.stop_gradient(logits_BxKxV) + special_V)
     corrupted_BxK = jnp.arange(sample_BxK.shape[1]) < masked.num_corrupted_B[:, None]
     number_Bx1 = jnp.arange(len(ids_BxL))[:, None]
-    return ids_BxL.at[number_Bx1, masked.positions_BxK].set(
-        jnp.where(corrupted_BxK, sample_BxK, masked.targets_BxK).astype(ids_BxL.dtype)
-    )
+    token_BxK = jnp.where(corrupted_BxK, sample_BxK, masked.targets_BxK).astype(ids_BxL.dtype)
+    return ids_BxL.at[number_Bx1, masked.positions_BxK].set(token_BxK)
 
 
 def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
@@ -132,23 +121,20 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError for several masks of an example, and a model that does not see its own token."""
+    """Raises ConfigError for bad masks, and for a model that does not see its own token."""
     masking.check(cfg)
     sees_token = (cfg.model.family, cfg.model.directionality) != ("feedforward", "bidirectional")
     expected = "mixed, since a bidirectional feedforward net does not see the token itself"
     errors.require(sees_token, "config.model.directionality", "bidirectional", expected)
-    is_single = cfg.mask.masks_per_example == 1
-    errors.require_field(
-        cfg, "mask.masks_per_example", is_single, "1, since config.objective is replaced_token_detection"
-    )
 
 
 SPEC = types.ObjectiveSpec(
     build,
-    check,
     predictions_per_token=lambda cfg: 1.0,
     directionalities=(types.Directionality.MIXED, types.Directionality.BIDIRECTIONAL),
     visibility=types.Visibility.CORRUPTED,
+    check=check,
+    required_fields={"mask.masks_per_example": 1},
     auxiliary_model=build_generator_config,
     train_hparams=make_train_hparams,
     eval_hparams=masking.make_eval_hparams,

@@ -15,10 +15,7 @@ FIELD = "config.data.labelled.scores"
 
 
 def parse_score_names(cfg: config.Config, known: Sequence[str]) -> tuple[str, ...]:
-    """The names in config.data.labelled.scores, the main one first; the first of `known` where the field is empty.
-
-    Raises ConfigError for a name that is not one of `known`, or one that stands twice.
-    """
+    """The names in config.data.labelled.scores; empty: the first of `known`. Raises ConfigError for a bad one."""
     text = cfg.data.labelled.scores
     names = tuple(name.strip() for name in text.split(",")) if text else tuple(known[:1])
     for name in names:
@@ -32,36 +29,24 @@ def build_loss_score(term: str, unit: str) -> Score:
     return Score("loss", "held-out loss", (f"{term}_nats", f"{term}_weight"), unit=unit, better=-1, chart=True)
 
 
-def build_accuracy_score(weight: str) -> Score:
-    """The share of correct predictions."""
-    return Score("accuracy", "held-out accuracy", ("correct", weight), better=1, share=True, chart=True)
+def build_score(name: str, weight: str, classes: Sequence[str] = ()) -> Score:
+    """A score of one label an example by its name in config.data.labelled.scores; weight: the column of its weight.
 
-
-def build_f1_score(classes: Sequence[str], weight: str) -> Score:
-    """F1 of the second of two classes. Raises ConfigError for any other number of classes."""
-    errors.require(len(classes) == 2, FIELD, "f1", f"accuracy or matthews, since there are {len(classes)} classes")
-    columns = ("true_positives", "predicted_1", "actual_1", weight)
-    return Score("f1", f"held-out F1 of {classes[1]}", columns, "f1", better=1, share=True, chart=True)
-
-
-def build_matthews_score(classes: Sequence[str], weight: str) -> Score:
-    """Matthews' correlation of predicted and actual classes."""
+    f1 is that of the second of two classes. It and matthews are of the columns of `count_classes`, pearson and spearman
+    of those of `compute_correlation_columns`. Raises ConfigError for f1 of any other number of classes.
+    """
+    is_possible = name != "f1" or len(classes) == 2
+    errors.require(is_possible, FIELD, name, f"accuracy or matthews, since there are {len(classes)} classes")
     counts = (f"{kind}_{number}" for kind in ("predicted", "actual") for number in range(len(classes)))
-    return Score(
-        "matthews", "held-out Matthews correlation", ("correct", *counts, weight), "matthews", better=1, chart=True
-    )
-
-
-def build_pearson_score(weight: str) -> Score:
-    """Pearson's correlation, from sums of x, y and their products."""
-    return Score(
-        "pearson", "held-out Pearson correlation", ("x", "y", "xx", "yy", "xy", weight), "pearson", better=1, chart=True
-    )
-
-
-def build_spearman_score(weight: str) -> Score:
-    """Spearman's rank correlation, from a column of each example's share in it."""
-    return Score("spearman", "held-out Spearman correlation", ("spearman", weight), better=1, chart=True)
+    title, columns, function = {
+        "accuracy": ("accuracy", ("correct",), "mean"),
+        "f1": (f"F1 of {''.join(classes[1:2])}", ("true_positives", "predicted_1", "actual_1"), "f1"),
+        "matthews": ("Matthews correlation", ("correct", *counts), "matthews"),
+        "pearson": ("Pearson correlation", ("x", "y", "xx", "yy", "xy"), "pearson"),
+        "spearman": ("Spearman correlation", ("spearman",), "mean"),
+    }[name]
+    is_share = name in ("accuracy", "f1")
+    return Score(name, f"held-out {title}", (*columns, weight), function, better=1, share=is_share, chart=True)
 
 
 def compute_correlation_columns(x_N: np.ndarray, y_N: np.ndarray) -> dict[str, np.ndarray]:

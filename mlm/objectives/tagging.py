@@ -10,14 +10,13 @@ import numpy as np
 
 from mlm.base import errors, types
 from mlm.base.estimates import Score
-from mlm.base.static_config import StaticConfig
-from mlm.objectives import features, heads, labelled, scores
+from mlm.objectives import heads, labelled, scores
 
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores; only the second where tags mark no entities
 WEIGHT = "tagging_weight"
 
 
-def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective on examples with tag_BxL, a class id, or -1 where no tag is predicted.
 
     The windows of a long sentence are examples in training, and one example in evaluation, where the sums include
@@ -29,7 +28,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     score_names = scores.parse_score_names(cfg, SCORE_NAMES if no_entity_tag is None else SCORE_NAMES[::-1])
     expected = f"accuracy, since {no_entity_tag!r} is no tag of entities (O, B-TYPE or I-TYPE)"
     errors.require(no_entity_tag is None or "f1" not in score_names, scores.FIELD, cfg.data.labelled.scores, expected)
-    scores_by_name = {"f1": build_entity_scores(WEIGHT), "accuracy": (scores.build_accuracy_score(WEIGHT),)}
+    scores_by_name = {"f1": build_entity_scores(WEIGHT), "accuracy": (scores.build_score("accuracy", WEIGHT),)}
     model_scores = (
         *(score for name in score_names for score in scores_by_name[name]),
         scores.build_loss_score("tagging", "nats per word"),
@@ -43,7 +42,7 @@ def build(cfg: StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
         return dense | {"below": init_bilstm(key_bilstm, width, cfg.finetune.head_dim)}
 
     def compute_loss(params, model, batch, key_B, train):
-        h_BxLxD, head = features.read_features(cfg, params, model, batch, key_B), params["objective"]
+        h_BxLxD, head = heads.read_features(cfg, params, model, batch, key_B), params["objective"]
         if cfg.finetune.head == "bilstm":
             h_BxLxD = apply_bilstm(head["below"], h_BxLxD, batch.text.segments_BxL, unroll=cfg.model.rnn_unroll)
         log_prob_BxLxC = jax.nn.log_softmax(heads.apply_word_head(cfg, head, h_BxLxD, key_B))

@@ -78,6 +78,18 @@ def select_token_loss(train: bool, optim: config.Optim) -> Callable:
     return functools.partial(compute_token_loss_fast, smoothing=optim.label_smoothing, z_loss=optim.z_loss)
 
 
+def predict_tokens(
+    optim: config.Optim, log_unigram_V, params, model, h_BxKxD, target_BxK, weight_BxK, *, train: bool
+) -> tuple[jax.Array, dict]:
+    """(nats_B, sums): of the weighted predictions; sums: "correct", and in evaluation the unigram baseline's."""
+    compute_loss = select_token_loss(train, optim)
+    nats_BxK, correct_BxK = compute_loss(params["model"], model, h_BxKxD, target_BxK)
+    sums = {"correct": (correct_BxK * weight_BxK).sum(-1)}
+    if not train:
+        sums |= compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK)
+    return (nats_BxK * weight_BxK).sum(-1), sums
+
+
 def compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:
     """Sums over each example of the nats and the correct predictions of the train split's token frequencies."""
     correct_BxK = target_BxK == log_unigram_V.argmax()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import config, errors, text_files
+from mlm.base.fields import RNG_VERSIONS
 from mlm.base.labelled_objectives import LabelKind, has_classes, has_kind
-from mlm.base.rng_versions import RNG_VERSIONS
 from mlm.data.language import tasks as language
 from mlm.data.tasks import conll, conllu, examples, squad, tables, tasks
 from mlm.data.text import files

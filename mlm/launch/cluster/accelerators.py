@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mlm.base import errors
-from mlm.base.device_peaks import PEAK_FLOPS
+from mlm.base.machine import PEAK_FLOPS
 
 
 class TpuSlice(NamedTuple):

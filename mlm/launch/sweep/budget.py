@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mlm import objectives
-from mlm.base import batch_warmup, config, fields, files, static_config
+from mlm.base import batch_warmup, config, fields, files
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
@@ -113,7 +113,7 @@ def read_step_times(path: Path) -> dict[str, float]:
 def program_key(cfg: config.Config) -> str:
     """Identifies all that the time of a step with a full batch depends on."""
     static_cfg = program.make_static_config(fields.override(cfg, {"train.steps": 1} | FULL_BATCH))
-    return f"{fields.fingerprint(static_config.fill_hidden_fields(static_cfg))}-{static_cfg.mask.max_rate:g}"
+    return f"{fields.fingerprint(program.fill_hidden_fields(static_cfg))}-{static_cfg.mask.max_rate:g}"
 
 
 def time_step(cfg: config.Config) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlm.base import batch_warmup, config, fields, types
 from mlm.base.special import NUM_SPECIAL
-from mlm.base.static_config import StaticConfig
+from mlm.base.types import StaticConfig
 from mlm.data.rows import pack
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import plan, subprocess_worker

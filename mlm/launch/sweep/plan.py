@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from mlm.base import batch_warmup, config, errors, fields, types
-from mlm.base.static_config import StaticConfig
+from mlm.base.types import StaticConfig
 from mlm.data.rows import pack
 from mlm.data.text import corpus
 from mlm.launch.cluster.accelerators import Accelerator
@@ -24,7 +24,7 @@ from mlm.models import lm
 from mlm.report.table import Column, format_cell
 from mlm.training.compilation import cost
 from mlm.training.run import loop
-from mlm.training.step import fsdp, parallel, program
+from mlm.training.step import parallel, program, sharding
 
 USABLE_MEMORY = 0.9  # share of a device's memory; the runtime and the collectives need the rest
 ESTIMATE_ERROR = 1.25  # factor by which an estimate of memory may be wrong, either way
@@ -316,7 +316,7 @@ def estimate_memory(cfg: StaticConfig, vocab_size: int, num_devices: int = 1) ->
     """
     state = cost.make_abstract_state(cfg, vocab_size)
     num_shards = num_devices if parallel.MODES[cfg.parallel.mode].shards_params else 1
-    local = fsdp.compute_shard_shapes(state, num_shards)
+    local = sharding.compute_shard_shapes(state, num_shards)
     objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))[1]
     num_parts = cfg.train.grad_accum_steps * objective.masks_per_example
     residuals = list_residual_bytes(cfg, vocab_size, num_shards)
@@ -328,7 +328,7 @@ def estimate_memory(cfg: StaticConfig, vocab_size: int, num_devices: int = 1) ->
     outside_layers = sum(
         count_bytes(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)
-        if not fsdp.is_stacked(path)
+        if not sharding.is_stacked(path)
     )
     return (
         sum(map(count_bytes, jax.tree.leaves(local)))
@@ -358,7 +358,7 @@ def _trace_residual_bytes(cfg: StaticConfig, vocab_size: int, num_shards: int) -
     params, hparams = cost.make_abstract_state(cfg, vocab_size).params, program.make_placeholder_hparams(cfg)
     num_examples = cfg.train.batch_size
 
-    sharding_strategy = fsdp.FSDP(jax.sharding.AbstractMesh((num_shards,), ("data",)), params)
+    sharding_strategy = sharding.FSDP(jax.sharding.AbstractMesh((num_shards,), ("data",)), params)
 
     def backward(params, batch, key_B):
         def loss(params):
@@ -369,7 +369,7 @@ def _trace_residual_bytes(cfg: StaticConfig, vocab_size: int, num_shards: int) -
 
     key_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), num_examples))
     _, residuals = jax.make_jaxpr(backward, axis_env=[("data", num_shards)], return_shape=True)(
-        fsdp.compute_shard_shapes(params, num_shards), types.abstract_batch(num_examples, about), key_B
+        sharding.compute_shard_shapes(params, num_shards), types.abstract_batch(num_examples, about), key_B
     )
     return [count_bytes(leaf) for leaf in jax.tree.leaves(residuals)]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mlm.base import files
-from mlm.base.static_config import StaticConfig
+from mlm.base.types import StaticConfig
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker
 from mlm.training.compilation import collectives, cost

@@ -1,7 +1,4 @@
-"""How the tensors of an architecture of `transformers` map to our parameters.
-
-The names are those that AutoModelForMaskedLM, or a GPT-2's class, saves.
-"""
+"""How the tensors that transformers' AutoModelForMaskedLM, or a GPT-2's class, saves map to our parameters."""
 
 import re
 from collections.abc import Iterator, Mapping

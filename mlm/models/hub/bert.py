@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mlm.base import config, errors
-from mlm.base.special import CLS, PAD, SEP
+from mlm.base.special import PAD
 from mlm.models.hub import settings
 from mlm.models.hub.architecture import HubArchitecture, make_heads
 
@@ -17,13 +17,14 @@ EMBEDDINGS = {
     "embeddings.LayerNorm": "embed_norm",
     "embeddings_project": "embed_projection",
 }
-SIZE_FIELDS = {
+SIZES = {
     "num_layers": "num_hidden_layers",
     "width": "hidden_size",
     "mlp_dim": "intermediate_size",
     "num_heads": "num_attention_heads",
 }
-DROPOUT_FIELDS = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+DROPOUT = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+NAMES = settings.EntryNames(SIZES, DROPOUT, "layer_norm_eps", "hidden_act", 1e-12)
 LAYER_PARAMS = {"attention.output.dense": "attention.out", "intermediate.dense": "mlp.up", "output.dense": "mlp.down"}
 POST_NORM_PARAMS = LAYER_PARAMS | {"attention.output.LayerNorm": "attention_norm", "output.LayerNorm": "mlp_norm"}
 PRE_NORM_PARAMS = LAYER_PARAMS | {"attention.LayerNorm": "attention_norm", "intermediate.LayerNorm": "mlp_norm"}
@@ -34,11 +35,8 @@ POOLER = "bert.pooler.dense"
 BERT_HEAD = {POOLER: "pool", "classifier": "label"}  # of sequence labels: tensor -> parameter
 LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of all but BERT
 WORD_HEADS = {"tagging": {"classifier": ""}, "extractive_qa": {"qa_outputs": ""}}
-REQUIRED_SETTINGS = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}  # our models have no other values
+# Our models have no other values.
+REQUIRED_SETTINGS = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 MODEL_FIELDS: dict[str, Any] = {
     "family": "transformer",
     "positions": "learned",
@@ -106,30 +104,22 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     """(config.model, vocabulary size, positions before the first token's) of a config.json that our models can be."""
     architecture = ARCHITECTURES[config_json["model_type"]]
     settings.require_settings(where, config_json, REQUIRED_SETTINGS)
-    sizes = settings.get_sizes(where, config_json, SIZE_FIELDS)
-    first = (
-        settings.get_integer(where, config_json, "pad_token_id", 0, 1) + 1 if architecture.positions_after_pad else 0
-    )
+    fields = settings.read_fields(where, config_json, NAMES)
+    pad = settings.get_integer(where, config_json, "pad_token_id", 0, 1)
+    first = pad + 1 if architecture.positions_after_pad else 0
     num_positions = settings.get_integer(where, config_json, "max_position_embeddings", 1)
     expected = f"more than {first}, which is the first token's position (pad_token_id + 1)"
     errors.require(num_positions > first, f"{where}: max_position_embeddings", num_positions, expected)
-    eps = settings.get_epsilon(where, config_json, "layer_norm_eps", 1e-12)
-    activation = settings.get_activation(where, config_json, "hidden_act", "gelu")
     if config_json["model_type"] == "electra":
         embedding_dim = settings.get_integer(where, config_json, "embedding_size", 1, 128)
-        sizes["embedding_dim"] = 0 if embedding_dim == sizes["width"] else embedding_dim
+        fields["embedding_dim"] = 0 if embedding_dim == fields["width"] else embedding_dim
     model = config.Model(
         **MODEL_FIELDS,
+        **fields,
         norm_placement=architecture.norm_placement,
-        norm_eps=eps,
         max_positions=num_positions - first,
         type_vocab_size=settings.get_integer(where, config_json, "type_vocab_size", 1, 2),
-        activation=activation,
-        lm_head_activation=activation if architecture.lm_head is BERT_LM_HEAD else "gelu",
-        tie_embeddings=settings.is_tied(where, config_json),
-        init_std=settings.get_fraction(where, config_json, "initializer_range", 0.02),
-        **sizes,
-        **settings.get_dropout(where, config_json, DROPOUT_FIELDS, 0.1),
+        lm_head_activation=fields["activation"] if architecture.lm_head is BERT_LM_HEAD else "gelu",
     )
     return model, settings.get_integer(where, config_json, "vocab_size", 1), first
 
@@ -155,20 +145,9 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, is_electra: b
     head_activation = model.activation if architecture.lm_head is BERT_LM_HEAD else "gelu"
     settings.require_fields(model, {"lm_head_activation": head_activation}, f"transformers' {name} needs")
     return {
-        "architectures": [architecture.model_class],
-        "model_type": name,
-        "vocab_size": len(order_V),
-        **{name: getattr(model, field) for field, name in (SIZE_FIELDS | DROPOUT_FIELDS).items()},
+        **settings.build_entries(model, name, architecture.model_class, NAMES, order_V),
         **({"embedding_size": model.embedding_dim or model.width} if is_electra else {}),
         "max_position_embeddings": model.max_positions + (pad + 1 if architecture.positions_after_pad else 0),
         "type_vocab_size": max(model.type_vocab_size, 1),
-        "layer_norm_eps": model.norm_eps,
-        "initializer_range": model.init_std or 0.02,
-        "hidden_act": settings.ACTIVATION_NAMES[model.activation],
-        "tie_word_embeddings": model.tie_embeddings,
         **REQUIRED_SETTINGS,
-        "dtype": "float32",
-        "pad_token_id": pad,
-        "bos_token_id": int(order_V[CLS]),
-        "eos_token_id": int(order_V[SEP]),
     }

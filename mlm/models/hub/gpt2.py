@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlm.base import config, errors
-from mlm.base.special import CLS, PAD, SEP
+from mlm.base.special import CLS, SEP
 from mlm.models.hub import settings
 from mlm.models.hub.architecture import HubArchitecture
 
@@ -39,8 +39,11 @@ ARCHITECTURES = {
         buffers=(".attn.bias", ".attn.masked_bias"),
     )
 }
-SIZE_FIELDS = {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"}
-DROPOUT_FIELDS = {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"}
+NAMES = settings.EntryNames(
+    {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"},
+    {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"},
+    *("layer_norm_epsilon", "activation_function", 1e-5, "gelu_new"),
+)
 REQUIRED_SETTINGS = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
@@ -63,20 +66,11 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     settings.require_settings(where, config_json, REQUIRED_SETTINGS)
     names = config_json.get("architectures") or [ARCHITECTURES["gpt2"].model_class]
     errors.require(names[0] in ("GPT2LMHeadModel", "GPT2Model"), f"{where}: architectures", names, "GPT2LMHeadModel")
-    sizes = settings.get_sizes(where, config_json, SIZE_FIELDS)
+    fields = settings.read_fields(where, config_json, NAMES)
     has_inner = config_json.get("n_inner") is not None
-    mlp_dim = settings.get_integer(where, config_json, "n_inner", 1) if has_inner else 4 * sizes["width"]
-    model = config.Model(
-        activation=settings.get_activation(where, config_json, "activation_function", "gelu_new"),
-        tie_embeddings=settings.is_tied(where, config_json),
-        norm_eps=settings.get_epsilon(where, config_json, "layer_norm_epsilon", 1e-5),
-        mlp_dim=mlp_dim,
-        **MODEL_FIELDS,
-        **sizes,
-        max_positions=settings.get_integer(where, config_json, "n_positions", 1),
-        init_std=settings.get_fraction(where, config_json, "initializer_range", 0.02),
-        **settings.get_dropout(where, config_json, DROPOUT_FIELDS, 0.1),
-    )
+    mlp_dim = settings.get_integer(where, config_json, "n_inner", 1) if has_inner else 4 * fields["width"]
+    max_positions = settings.get_integer(where, config_json, "n_positions", 1)
+    model = config.Model(**MODEL_FIELDS, **fields, mlp_dim=mlp_dim, max_positions=max_positions)
     return model, settings.get_integer(where, config_json, "vocab_size", 1), 0
 
 
@@ -85,26 +79,12 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
     settings.require_fields(model, MODEL_FIELDS, "transformers' GPT-2 needs")
     settings.require_default_blocks(model, "gpt2")
     return {
-        "architectures": [ARCHITECTURES["gpt2"].model_class],
-        "model_type": "gpt2",
-        **{name: getattr(model, field) for field, name in (SIZE_FIELDS | DROPOUT_FIELDS).items()},
+        **settings.build_entries(model, "gpt2", ARCHITECTURES["gpt2"].model_class, NAMES, order_V),
         "embd_pdrop": model.dropout,
         "n_inner": model.mlp_dim,
         "n_positions": model.max_positions,
-        "layer_norm_epsilon": model.norm_eps,
-        "initializer_range": model.init_std or 0.02,
-        "activation_function": settings.ACTIVATION_NAMES[model.activation],
-        "tie_word_embeddings": model.tie_embeddings,
         **REQUIRED_SETTINGS,
-        "dtype": "float32",
-        **vocabulary_settings(order_V),
     }
-
-
-def vocabulary_settings(order_V: np.ndarray) -> dict[str, Any]:
-    """The entries of config.json that describe a vocabulary with all our special tokens."""
-    ids = {"pad_token_id": PAD, "bos_token_id": CLS, "eos_token_id": SEP}
-    return {"vocab_size": len(order_V), **{name: int(order_V[token]) for name, token in ids.items()}}
 
 
 def extend_embeddings(table_NxD: np.ndarray, order_V: np.ndarray) -> np.ndarray:

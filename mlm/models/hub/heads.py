@@ -122,13 +122,9 @@ def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
 
 
 def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of config.json that describe the head of a fine-tuned model; config_json: those of its encoder.
-
-    Raises ConfigError if no class of transformers has such a head.
-    """
-    errors.require_field(
-        cfg, "objective", cfg.objective in CLASSES, f"{', '.join(CLASSES)}, which transformers has classes for"
-    )
+    """The head's entries of config.json beside its encoder's. Raises ConfigError if no class of transformers has it."""
+    expected = f"{', '.join(CLASSES)}, which transformers has classes for"
+    errors.require_field(cfg, "objective", cfg.objective in CLASSES, expected)
     architecture, model_type = ARCHITECTURES[config_json["model_type"]], config_json["model_type"]
     expected = {"layer_features": ("last",)}
     labelled = LABELLED_OBJECTIVES[cfg.objective]
@@ -139,13 +135,10 @@ def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json:
     if cfg.objective not in bert.WORD_HEADS or "modernbert" in (cfg.finetune.pooler, architecture.pooler):
         expected |= {"pooler": (architecture.pooler,)}
     for field, values in expected.items():
-        value, names = getattr(cfg.finetune, field), " or ".join(values)
-        errors.require(
-            value in values, f"config.finetune.{field}", value, f"{names}, which transformers' {model_type} needs"
-        )
-    head_fields: dict[str, Any] = {
-        "architectures": [architecture.model_class.removesuffix(MASKED_LM_CLASS) + CLASSES[cfg.objective]]
-    }
+        needed = f"{' or '.join(values)}, which transformers' {model_type} needs"
+        errors.require_field(cfg, f"finetune.{field}", getattr(cfg.finetune, field) in values, needed)
+    model_class = architecture.model_class.removesuffix(MASKED_LM_CLASS) + CLASSES[cfg.objective]
+    head_fields: dict[str, Any] = {"architectures": [model_class]}
     if "pooling" in expected and architecture.pooler == "modernbert":
         head_fields["classifier_pooling"] = POOLINGS[cfg.finetune.pooling]
     if cfg.objective in PROBLEM_TYPES:
@@ -174,10 +167,9 @@ def read_discriminator_head(tensors: Mapping[str, np.ndarray]) -> types.Params:
     """The head of ELECTRA's discriminator as parameters of replaced_token_detection; {} if there is none."""
     if not all(f"{module}.weight" in tensors and f"{module}.bias" in tensors for module in DISCRIMINATOR_HEAD):
         return {}
+    read = lambda name: np.ascontiguousarray(tensors[name].T)
     return {
-        path: {
-            leaf: np.ascontiguousarray(tensors[f"{module}.{tensor}"].T) for tensor, leaf in _get_leaves(path).items()
-        }
+        path: {leaf: read(f"{module}.{tensor}") for tensor, leaf in _get_leaves(path).items()}
         for module, path in DISCRIMINATOR_HEAD.items()
     }
 
@@ -189,7 +181,6 @@ def _read_classes(where, config_json) -> tuple[str, ...]:
     errors.require(is_valid, f"{where}: id2label", labels, "names by number")
     is_numbered = {*labels} == {str(number) for number in range(len(labels))}
     errors.require(is_numbered, f"{where}: id2label", list(labels), "each number from 0 on")
-    errors.require(
-        len({*labels.values()}) == len(labels), f"{where}: id2label", [*labels.values()], "names that differ"
-    )
+    names = [*labels.values()]
+    errors.require(len({*names}) == len(names), f"{where}: id2label", names, "names that differ")
     return tuple(labels[str(number)] for number in range(len(labels)))

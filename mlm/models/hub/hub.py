@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import traverse_util
 
 from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
@@ -54,22 +54,18 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     config_json = settings.read_json(folder / settings.CONFIG_FILE)
     model, vocab_size, first_position = _read_model(where, config_json)
     module, architecture = _get_mapping(config_json)
-    expected = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (module is gpt2)
-    errors.require(
-        vocab_size == expected, f"{where}: vocab_size", vocab_size, f"{expected}, the size of the tokenizer's"
-    )
-    with tensors.open_tensors(folder) as file:
-        names = _canonical_names(tensors_path, file.keys(), module, architecture, is_tied=model.tie_embeddings)
+    size = len(order_V) - (order_V >= vocab_size)[:NUM_SPECIAL].sum() * (module is gpt2)
+    errors.require(vocab_size == size, f"{where}: vocab_size", vocab_size, f"{size}, the size of the tokenizer's")
+    with tensors.open_tensors(folder) as file_by_name:
+        names = _canonical_names(tensors_path, file_by_name, module, architecture, is_tied=model.tie_embeddings)
         shapes = _param_shapes(model, vocab_size)
         map_model = functools.partial(map_tensors, architecture, is_tied=model.tie_embeddings)
         outside_layers = {mapping.path: mapping for mapping in map_model(0)}
         table, decoder = outside_layers["token", "embedding"].name, f"{architecture.decoder}.weight"
         if model.tie_embeddings and table not in names and decoder in names:  # a file may have either name
             names[table] = names.pop(decoder)
-        has_lm_head = not any(mapping.lm_head for mapping in outside_layers.values()) or any(
-            mapping.lm_head and mapping.name in names for mapping in outside_layers.values()
-        )
-        has_lm_head = has_lm_head and not heads.has_label_head(config_json)
+        lm_head = [mapping.name in names for mapping in outside_layers.values() if mapping.lm_head]
+        has_lm_head = (any(lm_head) or not lm_head) and not heads.has_label_head(config_json)
         mappings = []
         for mapping in map_model(model.num_layers):
             if mapping.path in shapes and (has_lm_head or not mapping.lm_head):
@@ -78,12 +74,13 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
                 mappings.append(mapping)
         for mapping in mappings:
             shape = _tensor_shape(mapping, shapes, first_position)
-            tensors.check_tensor(tensors_path, file, names[mapping.name], shape)
-        mapped = {mapping.name: tensors.read_tensor(tensors_path, file, names[mapping.name]) for mapping in mappings}
+            tensors.check_tensor(tensors_path, file_by_name, names[mapping.name], shape)
+        read = functools.partial(tensors.read_tensor, tensors_path, file_by_name)
+        mapped = {mapping.name: read(names[mapping.name]) for mapping in mappings}
         unused = {
-            name: tensors.read_tensor(tensors_path, file, name_in_file)
-            for name, name_in_file in names.items()
-            if name not in mapped and file.get_slice(name_in_file).get_dtype() in tensors.FLOAT_TYPES
+            name: read(stored)
+            for name, stored in names.items()
+            if name not in mapped and file_by_name[stored].get_slice(stored).get_dtype() in tensors.FLOAT_TYPES
         }
     table_VxD = mapped[table]
     for name in [name for name in unused if name.startswith(f"{architecture.decoder}.")]:
@@ -113,12 +110,10 @@ def export_tensors(
     vocabulary.
     """
     (module, architecture), exported = _get_mapping(config_json), dict(unused_tensors or {})
-    leaves = {
-        tuple(key.key for key in path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
+    leaves = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params).items()}
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.SIZE_FIELDS["num_layers"]]
+    is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.NAMES.sizes["num_layers"]]
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
@@ -145,11 +140,9 @@ def read_model_config(folder: Path | str) -> config.Model:
 def build_config_json(
     model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True, is_electra: bool = False
 ) -> dict[str, Any]:
-    """The config.json of a model of ours; order_V: the id that the folder's tokenizer gives to each entry of our
-    vocabulary.
+    """The config.json of a model of ours. Raises ConfigError if no class of transformers can read the model.
 
-    is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA. Raises ConfigError if no class of
-    transformers can read the model.
+    order_V: as for `read_folder`; is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA.
     """
     if has_lm_head and model.directionality == "causal":
         return gpt2.build_config_json(model, order_V)
@@ -160,7 +153,7 @@ def build_config_json(
 
 def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
     """The entries of config.json that change when all our special tokens are added to its vocabulary."""
-    return gpt2.vocabulary_settings(order_V) if _get_mapping(config_json)[0] is gpt2 else {}
+    return settings.build_vocabulary_entries(order_V) if _get_mapping(config_json)[0] is gpt2 else {}
 
 
 def _get_mapping(config_json):
@@ -171,11 +164,8 @@ def _get_mapping(config_json):
 
 def _read_model(where, config_json):
     model_type: Any = config_json.get("model_type")
-    names = list(MAPPING_MODULES)
-    errors.require(isinstance(model_type, str), f"{where}: model_type", model_type, f"one of {', '.join(names)}")
-    errors.require_one_of(f"{where}: model_type", model_type, names)
-    module = MAPPING_MODULES[model_type]
-    return module.read_model(where, config_json)
+    errors.require_one_of(f"{where}: model_type", model_type, list(MAPPING_MODULES))
+    return MAPPING_MODULES[model_type].read_model(where, config_json)
 
 
 def compute_digest(folder: Path | str) -> str:
@@ -183,11 +173,8 @@ def compute_digest(folder: Path | str) -> str:
     with tensors.open_tensors(Path(folder)):
         pass
     settings.read_json(Path(folder, settings.CONFIG_FILE))
-    digests = {}
-    for path in (Path(folder, settings.CONFIG_FILE), *tensors.list_tensor_files(Path(folder))):
-        with path.open("rb") as file:
-            digests[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return files.json_sha256(digests)
+    paths = Path(folder, settings.CONFIG_FILE), *tensors.list_tensor_files(Path(folder))
+    return files.json_sha256({path.name: files.compute_sha256(path) for path in paths})
 
 
 def read_own_config(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
@@ -212,14 +199,13 @@ def export_own_tensors(params: types.Params) -> dict[str, np.ndarray]:
 def read_own_params(folder: Path | str, abstract: types.Params) -> types.Params:
     """The parameters, "model" and "objective", of a folder with our own config; abstract: their shapes."""
     tensors_path = str(Path(folder, tensors.TENSOR_FILE))
-    with tensors.open_tensors(Path(folder)) as file:
-        names = set(file.keys())
+    with tensors.open_tensors(Path(folder)) as file_by_name:
 
         def read_leaf(path, leaf):
-            name = _dotted_name(path)
-            errors.require(name in names, f"{tensors_path}: tensors", len(names), f"{name} among them")
-            tensors.check_tensor(tensors_path, file, name, leaf.shape)
-            return tensors.read_tensor(tensors_path, file, name)
+            name, count = _dotted_name(path), len(file_by_name)
+            errors.require(name in file_by_name, f"{tensors_path}: tensors", count, f"{name} among them")
+            tensors.check_tensor(tensors_path, file_by_name, name, leaf.shape)
+            return tensors.read_tensor(tensors_path, file_by_name, name)
 
         return jax.tree_util.tree_map_with_path(read_leaf, abstract)
 
@@ -251,8 +237,8 @@ def _canonical_names(tensors_path, names_in_file, module, architecture, *, is_ti
 @functools.cache
 def _param_shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
     init = transformer.build(dataclasses.replace(model, scan_unroll=1), vocab_size).init
-    tree = jax.eval_shape(init, jax.random.key(0))
-    return {tuple(key.key for key in path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    params: Any = traverse_util.flatten_dict(jax.eval_shape(init, jax.random.key(0)))
+    return {path: leaf.shape for path, leaf in params.items()}
 
 
 def _tensor_shape(mapping, shapes, first_position) -> tuple[int, ...]:
@@ -278,10 +264,4 @@ def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
         if mapping.qkv_index is not None:
             leaf = np.split(leaf, len(QKV), -1)[mapping.qkv_index]
         leaf[...] = x.T if mapping.transposed else x
-    tree: dict = {}
-    for path, leaf in leaves.items():
-        node = tree
-        for name in path[:-1]:
-            node = node.setdefault(name, {})
-        node[path[-1]] = leaf
-    return tree
+    return traverse_util.unflatten_dict(leaves)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from mlm.base import config, errors
-from mlm.base.special import CLS, PAD, SEP
+from mlm.base.special import CLS, SEP
 from mlm.models import positions
 from mlm.models.hub import settings
 from mlm.models.hub.architecture import HubArchitecture, make_heads
-from mlm.models.hub.bert import SIZE_FIELDS
+from mlm.models.hub.bert import SIZES
 
 EMBEDDINGS = {"embeddings.tok_embeddings": "token", "embeddings.norm": "embed_norm"}
 LAYER_PARAMS = {
@@ -46,8 +46,12 @@ ARCHITECTURES = {
         buffers=("_inv_freq",),
     )
 }
-DROPOUT_FIELDS = {"dropout": "embedding_dropout", "attention_dropout": "attention_dropout"}
-ACTIVATIONS = {"gelu": "geglu", "silu": "swiglu"}  # config.model.activation, by hidden_activation
+NAMES = settings.EntryNames(
+    SIZES,
+    {"dropout": "embedding_dropout", "attention_dropout": "attention_dropout"},
+    *("norm_eps", "hidden_activation", 1e-5, "gelu", 0.0),
+    {"gelu": "geglu", "silu": "swiglu"},
+)
 # config.model.bias by (norm_bias, classifier_bias, attention_bias, mlp_bias, decoder_bias).
 BIAS_FIELDS = ("norm_bias", "classifier_bias", "attention_bias", "mlp_bias", "decoder_bias")
 BIASES = {
@@ -83,19 +87,14 @@ MODEL_FIELDS: dict[str, Any] = {
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
-    sizes = settings.get_sizes(where, config_json, SIZE_FIELDS)
+    fields = settings.read_fields(where, config_json, NAMES)
     model = config.Model(
         **MODEL_FIELDS,
-        **sizes,
-        **settings.get_dropout(where, config_json, DROPOUT_FIELDS, 0.0),
-        **_read_attention(where, config_json, sizes["num_layers"]),
+        **fields,
+        **_read_attention(where, config_json, fields["num_layers"]),
         bias=_read_bias(where, config_json),
-        norm_eps=settings.get_epsilon(where, config_json, "norm_eps", 1e-5),
-        activation=settings.get_activation(where, config_json, "hidden_activation", "gelu", ACTIVATIONS),
         lm_head_activation=settings.get_activation(where, config_json, "classifier_activation", "gelu"),
-        tie_embeddings=settings.is_tied(where, config_json),
         max_positions=settings.get_integer(where, config_json, "max_position_embeddings", 1, 8192),
-        init_std=settings.get_fraction(where, config_json, "initializer_range", 0.02),
         depth_scaled_init=True,
     )
     return model, settings.get_integer(where, config_json, "vocab_size", 1), 0
@@ -115,9 +114,8 @@ def _read_attention(where, config_json, num_layers) -> dict[str, Any]:
     every = settings.get_integer(where, config_json, "global_attn_every_n_layers", 1, DEFAULT_GLOBAL_EVERY)
     layer_types: Any = config_json.get("layer_types") or _make_layer_types(every, num_layers)
     is_valid = isinstance(layer_types, list) and len(layer_types) == num_layers and {*layer_types} <= {GLOBAL, LOCAL}
-    errors.require(
-        is_valid, f"{where}: layer_types", layer_types, f"{GLOBAL} or {LOCAL} for each of {num_layers} layers"
-    )
+    expected = f"{GLOBAL} or {LOCAL} for each of {num_layers} layers"
+    errors.require(is_valid, f"{where}: layer_types", layer_types, expected)
     if layer_types == [GLOBAL] * num_layers:
         return {"rope_theta": attention["rope_theta"], "local_window": 0}
     window = settings.get_integer(where, config_json, "local_attention", 2, 128)
@@ -151,22 +149,14 @@ def _read_theta(where, config_json, name, older_name, default) -> float:
 def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     """The config.json of a model of ours; raises ConfigError if the model is not a ModernBERT."""
     settings.require_fields(model, MODEL_FIELDS, "transformers' ModernBERT needs")
-    for field, names in (("activation", [*ACTIVATIONS.values()]), ("lm_head_activation", [*settings.ACTIVATION_NAMES])):
-        errors.require_one_of(f"config.model.{field}", getattr(model, field), names)
     local_theta = model.local_rope_theta or model.rope_theta
     biases = next(biases for biases, bias in BIASES.items() if bias == model.bias)
     global_every = 0 if model.global_layers else model.global_every if model.local_window else 1
     return {
-        "architectures": [ARCHITECTURES["modernbert"].model_class],
-        "model_type": "modernbert",
-        "vocab_size": len(order_V),
-        **{name: getattr(model, field) for field, name in (SIZE_FIELDS | DROPOUT_FIELDS).items()},
+        **settings.build_entries(model, "modernbert", ARCHITECTURES["modernbert"].model_class, NAMES, order_V),
         "mlp_dropout": model.dropout,
         "max_position_embeddings": model.max_positions,
-        "norm_eps": model.norm_eps,
-        "initializer_range": model.init_std or 0.02,
-        "hidden_activation": next(name for name, ours in ACTIVATIONS.items() if ours == model.activation),
-        "classifier_activation": settings.ACTIVATION_NAMES[model.lm_head_activation],
+        "classifier_activation": settings.name_activation(model.lm_head_activation),
         **dict(zip(BIAS_FIELDS, biases, strict=True)),
         "layer_types": [
             LOCAL if model.local_window and positions.is_local(model, layer + 1) else GLOBAL
@@ -181,9 +171,6 @@ def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any
         **({"global_attn_every_n_layers": global_every} if global_every else {}),
         "global_rope_theta": model.rope_theta,
         "local_rope_theta": local_theta,
-        "tie_word_embeddings": model.tie_embeddings,
-        "dtype": "float32",
-        "pad_token_id": int(order_V[PAD]),
-        **dict.fromkeys(("bos_token_id", "cls_token_id"), int(order_V[CLS])),
-        **dict.fromkeys(("eos_token_id", "sep_token_id"), int(order_V[SEP])),
+        "cls_token_id": int(order_V[CLS]),
+        "sep_token_id": int(order_V[SEP]),
     }

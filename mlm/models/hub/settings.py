@@ -3,16 +3,16 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlm.base import config, errors, files
+from mlm.base.special import CLS, PAD, SEP
 
 CONFIG_FILE = "config.json"
 OWN_MODEL_TYPE = "mlm"  # the model_type of a model that no class of transformers can read
 MAX_INT = 2**31 - 1
 # config.model.activation by the name in a config.json; of two names for one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-ACTIVATION_NAMES = {activation: name for name, activation in reversed(ACTIVATIONS.items())}
 # Fields of config.model that choose a block; every class but ModernBERT's has their defaults.
 BLOCK_FIELDS = (
     *("norm", "first_norm", "bias", "layer_scale", "qk_norm", "attention_gate", "local_window", "embedding_dim"),
@@ -47,42 +47,73 @@ def get_fraction(where: str, config_json: Mapping, name: str, default: float) ->
     return float(value)
 
 
-def get_epsilon(where: str, config_json: Mapping, name: str, default: float) -> float:
-    """`get_fraction` of a norm's epsilon, which is not 0."""
-    value = get_fraction(where, config_json, name, default)
-    errors.require(value > 0, f"{where}: {name}", value, "0 < value < 1")
-    return value
-
-
-def get_sizes(where: str, config_json: Mapping, names: Mapping[str, str]) -> dict[str, Any]:
-    """The sizes of a model by field of config.model, of which the heads divide the width; names: in config.json."""
-    sizes = {field: get_integer(where, config_json, name, 1) for field, name in names.items()}
-    width, num_heads = sizes["width"], sizes["num_heads"]
-    expected = f"a divisor of {names['width']} = {width}"
-    errors.require(width % num_heads == 0, f"{where}: {names['num_heads']}", num_heads, expected)
-    return sizes
-
-
-def get_dropout(where: str, config_json: Mapping, names: Mapping[str, str], default: float) -> dict[str, Any]:
-    """The rates of dropout by field of config.model; names: in config.json."""
-    return {field: get_fraction(where, config_json, name, default) for field, name in names.items()}
-
-
 def get_activation(
     where: str, config_json: Mapping, name: str, default: str, activations: Mapping[str, str] = ACTIVATIONS
 ) -> str:
     """config.model.activation of a config.json. Raises ConfigError for one that our models lack."""
     value: Any = config_json.get(name, default)
-    errors.require(isinstance(value, str), f"{where}: {name}", value, f"one of {', '.join(activations)}")
     errors.require_one_of(f"{where}: {name}", value, list(activations))
     return activations[value]
 
 
-def is_tied(where: str, config_json: Mapping) -> bool:
-    """Whether the output layer's table is that of the embeddings."""
-    value: Any = config_json.get("tie_word_embeddings", True)
-    errors.require(isinstance(value, bool), f"{where}: tie_word_embeddings", value, "true or false")
-    return value
+def name_activation(activation: str, activations: Mapping[str, str] = ACTIVATIONS) -> str:
+    """The name of config.model.activation in a config.json. Raises ConfigError for one that has none."""
+    errors.require_one_of("config.model.activation", activation, [*activations.values()])
+    return next(name for name, ours in activations.items() if ours == activation)
+
+
+class EntryNames(NamedTuple):
+    """The names in a config.json of what all architectures have, and the defaults of transformers."""
+
+    sizes: Mapping[str, str]  # by field of config.model, as dropout
+    dropout: Mapping[str, str]
+    eps: str
+    activation: str
+    default_eps: float
+    default_activation: str = "gelu"
+    default_dropout: float = 0.1
+    activations: Mapping[str, str] = ACTIVATIONS
+
+
+def read_fields(where: str, config_json: Mapping, names: EntryNames) -> dict[str, Any]:
+    """The fields of config.model that a config.json of any architecture has; the heads divide the width."""
+    fields: dict[str, Any] = {field: get_integer(where, config_json, name, 1) for field, name in names.sizes.items()}
+    width, num_heads = fields["width"], fields["num_heads"]
+    expected = f"a divisor of {names.sizes['width']} = {width}"
+    errors.require(width % num_heads == 0, f"{where}: {names.sizes['num_heads']}", num_heads, expected)
+    for field, name in names.dropout.items():
+        fields[field] = get_fraction(where, config_json, name, names.default_dropout)
+    eps = get_fraction(where, config_json, names.eps, names.default_eps)
+    errors.require(eps > 0, f"{where}: {names.eps}", eps, "0 < value < 1")
+    is_tied: Any = config_json.get("tie_word_embeddings", True)
+    errors.require(isinstance(is_tied, bool), f"{where}: tie_word_embeddings", is_tied, "true or false")
+    return fields | {
+        "norm_eps": eps,
+        "activation": get_activation(where, config_json, names.activation, names.default_activation, names.activations),
+        "tie_embeddings": is_tied,
+        "init_std": get_fraction(where, config_json, "initializer_range", 0.02),
+    }
+
+
+def build_entries(model: config.Model, model_type: str, model_class: str, names: EntryNames, order_V) -> dict[str, Any]:
+    """The entries of a config.json that all architectures have; order_V: as in hub.read_folder."""
+    return {
+        "architectures": [model_class],
+        "model_type": model_type,
+        **{name: getattr(model, field) for field, name in {**names.sizes, **names.dropout}.items()},
+        names.eps: model.norm_eps,
+        names.activation: name_activation(model.activation, names.activations),
+        "initializer_range": model.init_std or 0.02,
+        "tie_word_embeddings": model.tie_embeddings,
+        "dtype": "float32",
+        **build_vocabulary_entries(order_V),
+    }
+
+
+def build_vocabulary_entries(order_V) -> dict[str, Any]:
+    """The entries of a config.json that describe a vocabulary with all our special tokens."""
+    ids = {"pad_token_id": PAD, "bos_token_id": CLS, "eos_token_id": SEP}
+    return {"vocab_size": len(order_V), **{name: int(order_V[token]) for name, token in ids.items()}}
 
 
 def require_settings(where: str, config_json: Mapping, required: Mapping[str, Any]) -> None:
@@ -105,12 +136,9 @@ def require_default_blocks(model: config.Model, model_type: str) -> None:
     names = [field for field in BLOCK_FIELDS if (model_type, field) != ("electra", "embedding_dim")]
     default = config.Model()
     require_fields(model, {field: getattr(default, field) for field in names}, f"transformers' {model_type} needs")
-    errors.require_one_of("config.model.activation", model.activation, list(ACTIVATION_NAMES))
 
 
-def build_own_config_json(
-    config_fields: Mapping[str, Any], vocab_size: int, classes: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def build_own_config_json(fields: Mapping[str, Any], vocab_size: int, classes: tuple[str, ...] = ()) -> dict[str, Any]:
     """The config.json of a model that transformers cannot read: config fields by dotted name, and class names."""
     labels = {"labels": list(classes)} if classes else {}
-    return {"model_type": OWN_MODEL_TYPE, "vocab_size": vocab_size, "config": dict(config_fields), **labels}
+    return {"model_type": OWN_MODEL_TYPE, "vocab_size": vocab_size, "config": dict(fields), **labels}

@@ -19,39 +19,19 @@ SHARD_GLOB = "model-*-of-*.safetensors"
 FLOAT_TYPES = ("F32", "F16", "BF16")  # the types that are read, as float32
 
 
-class ShardedTensors:
-    """Several open tensor files as one; file_by_name: the file of each tensor."""
-
-    def __init__(self, file_by_name: Mapping[str, Any]):
-        self._files = file_by_name
-
-    def keys(self):
-        """The names of all tensors."""
-        return self._files.keys()
-
-    def get_slice(self, name: str):
-        """A tensor's type and shape, without its values."""
-        return self._files[name].get_slice(name)
-
-    def get_tensor(self, name: str) -> np.ndarray:
-        """A tensor's values, of its own type."""
-        return self._files[name].get_tensor(name)
-
-
 @contextlib.contextmanager
-def open_tensors(folder: Path) -> Iterator:
-    """The open tensor file or shards of a folder; raises ConfigError if one is missing, a pickle or damaged."""
+def open_tensors(folder: Path) -> Iterator[dict[str, Any]]:
+    """The open file of each tensor of a folder; raises ConfigError if one is missing, a pickle or damaged."""
     import safetensors
 
-    path = folder
+    path, opened = folder, []
     try:
         with contextlib.ExitStack() as stack:
-            opened = {}
             for path in list_tensor_files(folder):
                 if not path.is_file():
                     raise OSError(errno.ENOENT, "no such regular file")
-                opened[path] = stack.enter_context(safetensors.safe_open(path, framework="numpy"))
-            yield ShardedTensors({name: file for file in opened.values() for name in file.keys()})  # noqa: SIM118
+                opened.append(stack.enter_context(safetensors.safe_open(path, framework="numpy")))
+            yield {name: file for file in opened for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
         raise errors.ConfigError(
             f"{path}: cannot be read ({files.describe_error(error)}); expected a complete safetensors file"
@@ -71,9 +51,7 @@ def list_tensor_files(folder: Path) -> list[Path]:
                 if pickle.startswith("pytorch_model")
                 else "transformers writes one: AutoModelForMaskedLM.from_pretrained(FOLDER).save_pretrained(OUT)"
             )
-            raise errors.ConfigError(
-                f"{folder / pickle}: expected {TENSOR_FILE}, since reading a pickle can run code; {remedy}"
-            )
+            raise errors.ConfigError(f"{folder / pickle}: expected {TENSOR_FILE}; a pickle can run code; {remedy}")
         raise errors.ConfigError(f"{folder}: expected a folder with {TENSOR_FILE}")
     return list_shards(index)
 
@@ -87,18 +65,18 @@ def list_shards(index: Path) -> list[Path]:
     return [index.parent / name for name in sorted(names)]
 
 
-def check_tensor(where: str, file, name: str, shape: tuple[int, ...] | None = None) -> None:
+def check_tensor(where: str, file_by_name: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> None:
     """Raises ConfigError for a tensor of another shape or of no float type; does not read its values."""
-    tensor = file.get_slice(name)
+    tensor = file_by_name[name].get_slice(name)
     expected = f"{' or '.join(FLOAT_TYPES)}; transformers' model.float().save_pretrained(FOLDER) writes F32"
     errors.require(tensor.get_dtype() in FLOAT_TYPES, f"{where}: {name}", tensor.get_dtype(), expected)
     actual = tuple(tensor.get_shape())
-    errors.require(shape is None or actual == shape, f"{where}: {name}, its shape", actual, f"{shape}")
+    errors.require(actual == shape, f"{where}: {name}, its shape", actual, f"{shape}")
 
 
-def read_tensor(where: str, file, name: str) -> np.ndarray:
+def read_tensor(where: str, file_by_name: Mapping[str, Any], name: str) -> np.ndarray:
     """A tensor as float32. Raises ConfigError if a value is infinite or not a number."""
-    tensor = np.asarray(file.get_tensor(name), np.float32)
+    tensor = np.asarray(file_by_name[name].get_tensor(name), np.float32)
     errors.require(bool(np.isfinite(tensor).all()), f"{where}: {name}", "NaN or infinite values", "finite numbers")
     return tensor
 

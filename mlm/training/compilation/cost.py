@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import jax
 
 from mlm.base import batch_warmup, config, errors, fields, types
-from mlm.base.static_config import StaticConfig
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
 from mlm.training.compilation import collectives, hlo, memory_traffic
 from mlm.training.step import parallel, program, trainable, update
-from mlm.training.step.fsdp import is_stacked
 from mlm.training.step.optimizers import OPTIMIZERS
+from mlm.training.step.sharding import is_stacked
 
 PLAIN_STEP = {  # runs that differ in these share a count and an abstract state, the same on every device
     "train.steps": 1,
@@ -81,7 +80,7 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
 
 
 @functools.cache
-def _count_lowered_flops(cfg: StaticConfig, vocab_size: int, frozen_stacks: frozenset[str] = frozenset()):
+def _count_lowered_flops(cfg: types.StaticConfig, vocab_size: int, frozen_stacks: frozenset[str] = frozenset()):
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     model, objective = program.build_model_and_objective(cfg, dataset_info)
     hparams, num_examples = program.make_placeholder_hparams(cfg), cfg.train.batch_size * objective.masks_per_example
@@ -104,7 +103,7 @@ def _count_lowered_flops(cfg: StaticConfig, vocab_size: int, frozen_stacks: froz
     return analysis["flops"] if analysis else None
 
 
-def make_abstract_state(cfg: StaticConfig, vocab_size: int) -> types.TrainState:
+def make_abstract_state(cfg: types.StaticConfig, vocab_size: int) -> types.TrainState:
     """The shapes of the state of a static config: the same however a step is made and however many there are."""
     max_rate = fields.DEFAULT["mask.max_rate"]
     changes = {"train.batch_size": 1, "model.scan_unroll": 1, "model.rnn_unroll": 1, "mask.max_rate": max_rate}
@@ -113,11 +112,10 @@ def make_abstract_state(cfg: StaticConfig, vocab_size: int) -> types.TrainState:
 
 
 @functools.cache
-def _make_abstract_state(cfg: StaticConfig, vocab_size: int):
+def _make_abstract_state(cfg: types.StaticConfig, vocab_size: int):
     model, objective = program.build_model_and_objective(cfg, pack.build_dataset_info(cfg, vocab_size))
-    return jax.eval_shape(
-        functools.partial(update.init_state, cfg, model, objective), program.make_placeholder_hparams(cfg)
-    )
+    init_state = functools.partial(update.init_state, cfg, model, objective)
+    return jax.eval_shape(init_state, program.make_placeholder_hparams(cfg))
 
 
 SIZE_FIELDS = (  # on which the memory of a step depends
@@ -157,14 +155,14 @@ def read_cost(compiled: jax.stages.Compiled) -> StepCost:
     )
 
 
-def measure_step_memory(cfg: StaticConfig, vocab_size: int) -> float:
+def measure_step_memory(cfg: types.StaticConfig, vocab_size: int) -> float:
     """Bytes on one device for a step of cfg.train.batch_size examples there, with layers rolled: almost the same."""
     return compile_step(cfg, vocab_size, single_device=True).memory
 
 
 @functools.cache
 def compile_step(
-    cfg: StaticConfig, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
+    cfg: types.StaticConfig, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
 ) -> StepCost:
     """The cost of a step that `lower_step` lowers; allocates no array."""
     lowered = lower_step(cfg, vocab_size, single_device=single_device, devices=devices)
@@ -174,7 +172,7 @@ def compile_step(
 
 
 def lower_step(
-    cfg: StaticConfig, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
+    cfg: types.StaticConfig, vocab_size: int, *, single_device: bool = False, devices: tuple[Any, ...] | None = None
 ) -> jax.stages.Lowered:
     """A step of a static config on a full batch, with layers rolled, lowered.
 

@@ -102,10 +102,7 @@ def split_tuple(type_: str) -> list[str]:
 
 
 def compute_type_bytes(type_: str, *, main_memory: bool = False) -> int:
-    """Bytes of a type as HLO writes it, such as f32[8,16]{1,0}, or of a tuple of them.
-
-    main_memory: without scalars, and without arrays in a faster memory, such as a TPU's VMEM, as their layouts say it.
-    """
+    """Bytes of a type or tuple as HLO writes it, f32[8,16]{1,0}; main_memory: without scalars and what lies in VMEM."""
     total = 0.0
     for letters, bits, shape, layout in _ARRAY.findall(type_):
         if main_memory and (not shape or _FAST_MEMORY.search(layout)):

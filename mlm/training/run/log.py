@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import logging
 
-from mlm.base import batch_warmup, config, device_peaks, files, storage, types
+from mlm.base import batch_warmup, config, files, machine, storage, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
 from mlm.training.compilation import cost
 from mlm.training.run import trackers
@@ -55,7 +55,7 @@ class ModelFlops:
     def __init__(self, cfg: config.Config, vocab_size: int):
         self.cfg, self.vocab_size = cfg, vocab_size
         devices = parallel.describe_devices()
-        self.peak = (device_peaks.find_peak_flops(devices["device"]) or 0) * devices["devices"]
+        self.peak = (machine.find_peak_flops(devices["device"]) or 0) * devices["devices"]
 
     @functools.cached_property
     def step_flops(self) -> float | None:

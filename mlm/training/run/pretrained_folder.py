@@ -15,8 +15,8 @@ from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import labelled
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.models import SIZES
 from mlm.models.hub import heads, hub, settings, tensors
-from mlm.models.sizes import SIZES
 from mlm.training.step import program
 
 HUB_PREFIX = "hf:"  # before the name of a model on huggingface.co; no other path uses the network
@@ -122,7 +122,7 @@ def make_dataset_info(cfg: config.Config, tokenizer: Tokenizer, classes: tuple[s
 
 
 def read_model_fields(folder: Path | str) -> dict[str, Any]:
-    """The fields of config.model, by dotted name, of a folder; model.size is the nearest of mlm/models/sizes.py."""
+    """The fields of config.model, by dotted name, of a folder; model.size is the nearest of SIZES."""
     if (saved := hub.read_own_config(folder)) is not None:
         cfg = _resolve_saved_config(folder, saved[0])
     else:

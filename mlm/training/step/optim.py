@@ -14,8 +14,7 @@ import optax
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import list_registry_conditions
-from mlm.training.step.optimizers import OPTIMIZERS
-from mlm.training.step.parameter_groups import ParameterGroup, find_group
+from mlm.training.step.optimizers import OPTIMIZERS, ParameterGroup, Transformation, find_group
 
 
 class Schedule(enum.StrEnum):
@@ -44,9 +43,8 @@ class LossReduction(enum.StrEnum):
 
 # The same after the warm-up, however many steps there are.
 EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
-FIELD_CONDITIONS = list_registry_conditions(
-    "optim.optimizer", {name: spec.fields for name, spec in OPTIMIZERS.items()}, "optim."
-)
+_FIELDS = {name: spec.fields for name, spec in OPTIMIZERS.items()}
+FIELD_CONDITIONS = list_registry_conditions("optim.optimizer", _FIELDS, "optim.")
 
 
 class AverageState(NamedTuple):
@@ -143,7 +141,7 @@ def make_decay_mask(groups: Sequence[str], params: types.Params) -> types.Params
     return jax.tree_util.tree_map_with_path(lambda path, leaf: find_group(path, leaf) in groups, params)
 
 
-def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
+def clip_by_global_norm(max_norm: float) -> Transformation:
     """optax.clip_by_global_norm by a multiplication, which XLA fuses with what reads the gradients."""
 
     def clip(grads: types.Params, _: Any) -> types.Params:
@@ -153,9 +151,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
-def average_checkpoints(
-    inner: optax.GradientTransformation, count: int, interval: int, steps: int
-) -> optax.GradientTransformation:
+def average_checkpoints(inner: Transformation, count: int, interval: int, steps: int) -> Transformation:
     """`inner`, but the last of `steps` updates moves to the mean of the last `count` checkpoints, `interval` steps
     apart.
 
@@ -169,22 +165,20 @@ def average_checkpoints(
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, AverageState]:
         updates, inner_state = inner.update(updates, state.inner, params)
         number = state.count + 1
-        num_averaged = count - (steps - number) // interval  # with this checkpoint, if it is one
-        is_checkpoint = ((steps - number) % interval == 0) & (num_averaged > 0)
+        num_added = count - (steps - number) // interval  # with this checkpoint, if it is one
+        is_checkpoint = ((steps - number) % interval == 0) & (num_added > 0)
 
         def add_checkpoint(mean: types.Params) -> types.Params:
-            return jax.tree.map(
-                lambda mean, old, move: mean + (old + move - mean) / num_averaged, mean, params, updates
-            )
+            return jax.tree.map(lambda mean, old, move: mean + (old + move - mean) / num_added, mean, params, updates)
 
         mean = jax.lax.cond(is_checkpoint, add_checkpoint, lambda mean: mean, state.mean)
         updates = jax.lax.cond(number == steps, lambda: jax.tree.map(jnp.subtract, mean, params), lambda: updates)
         return updates, AverageState(number, inner_state, mean)
 
-    return optax.GradientTransformation(init, update)
+    return Transformation(init, update)
 
 
-def average_updates(inner: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+def average_updates(inner: Transformation, decay: float) -> Transformation:
     """`inner`, whose parameters the state keeps apart, while the updated parameters are their exponential average.
 
     So all that reads the parameters of a state reads the average: evaluation, checkpoints, what is fine-tuned. The mean
@@ -203,7 +197,7 @@ def average_updates(inner: optax.GradientTransformation, decay: float) -> optax.
         moves = jax.tree.map(lambda raw, mean: share * (raw - mean), raw_params, params)
         return moves, EmaState(number, inner_state, raw_params)
 
-    return optax.GradientTransformation(init, update)
+    return Transformation(init, update)
 
 
 def get_gradient_point(opt_state: Any, params: types.Params) -> types.Params:
@@ -224,15 +218,11 @@ def build_transformation(
     multipliers: types.Params | None = None,
     *,
     model: config.Model | None = None,
-) -> optax.GradientTransformation:
-    """The optimizer of config.optim for so many steps; its peak learning rate and weight decay may be traced.
-
-    multipliers: of the learning rate of each leaf, None: none; model: config.model, None: the default one.
-    """
+) -> Transformation:
+    """The optimizer of so many steps; multipliers: of each leaf's learning rate; model: None: the default one."""
     schedule = build_schedule(optim, steps)
-    decay = optax.add_decayed_weights(
-        hparams.weight_decay, functools.partial(make_decay_mask, split_decay_groups(optim))
-    )
+    decay_mask = functools.partial(make_decay_mask, split_decay_groups(optim))
+    decay = optax.add_decayed_weights(hparams.weight_decay, decay_mask)
     scale_leaves = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
     optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),

@@ -2,11 +2,13 @@
 
 To add one: write a function that builds its optax transformations, and add a row to OPTIMIZERS. Parameters of all
 layers lie in one array. What an optimizer computes for each tensor, it must compute for each layer of it: `per_tensor`
-does so with any optax transformation.
+does so with any optax transformation. The groups of parameters that they tell apart follow from the path and the shape
+of a leaf.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+import enum
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -14,23 +16,83 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import tree_map_with_path
 
 from mlm.base import config, types
-from mlm.training.step import parameter_groups
+from mlm.models import layers
+from mlm.training.step import sharding
 
 # The usual root mean square of AdamW's updates. Muon's have it too, so that one learning rate and one weight decay
 # serve both (Liu et al. 2025, arXiv 2502.16982, section 2.2).
 MUON_UPDATE_RMS = 0.2
 MUON_AXES = optax.contrib.MuonDimensionNumbers(-3, -1)  # inputs and outputs of a leaf with its projections apart
-Transformations = tuple[optax.GradientTransformation, ...]
+Transformation = optax.GradientTransformation
+Transformations = tuple[Transformation, ...]
+
+
+class ParameterGroup(enum.StrEnum):
+    """What a parameter is to an optimizer: the values of config.optim.decay_groups."""
+
+    MATRICES = "matrices"
+    EMBEDDINGS = "embeddings"  # tables of tokens, positions and types, and an output table of its own
+    VECTORS = "vectors"  # biases, the scales of norms, and all else that has one entry a unit
+
+
+FUSED_LAYERS = {"qkv": 3, "source": 2}  # layers that make several projections with one matrix -> how many
+GATES = {"gru": 3, "lstm": 4}  # of a recurrent cell
+GATED_LAYERS = (  # layers that compute all gates of a recurrent cell with one matrix
+    *("forward_input", "forward_kernel", "backward_input", "backward_kernel", "input", "context", "decoder"),
+)
+AUXILIARY_MODEL = "generator"  # a whole model among the objective's parameters
+
+
+def get_names(path: tuple[Any, ...]) -> list[str]:
+    """The names in the path of a leaf, as jax.tree_util gives it."""
+    return [key.key for key in path]
+
+
+def find_group(path: tuple[Any, ...], leaf: types.Array) -> ParameterGroup:
+    """The group of a parameter.
+
+    Names tell biases, norms, embeddings and kernels. Of the others, those with one axis beside that of the layers are
+    vectors; only the weights with which a head mixes layers ("logits") count as a matrix.
+    """
+    name = get_names(path)[-1]
+    if "bias" in name or name == "scale":
+        return ParameterGroup.VECTORS
+    if "embedding" in name:
+        return ParameterGroup.EMBEDDINGS
+    is_matrix = "kernel" in name or name == "logits" or leaf.ndim - sharding.is_stacked(path) > 1
+    return ParameterGroup.MATRICES if is_matrix else ParameterGroup.VECTORS
+
+
+def count_batch_axes(path: tuple[Any, ...], leaf: types.Array) -> int:
+    """The leading axes of a leaf that number tensors, such as that of the layers: each tensor is one layer's."""
+    if find_group(path, leaf) is ParameterGroup.VECTORS:
+        return int(sharding.is_stacked(path))
+    return max(leaf.ndim - 2, 0)
+
+
+def is_hidden_matrix(path: tuple[Any, ...], leaf: types.Array) -> bool:
+    """Whether a leaf is a matrix of the model, neither a table nor of a head that the objective adds."""
+    names = get_names(path)
+    is_matrix = find_group(path, leaf) is ParameterGroup.MATRICES and leaf.ndim > 1
+    return is_matrix and (names[0] != "objective" or AUXILIARY_MODEL in names)
+
+
+def count_projections(path: tuple[Any, ...], model: config.Model) -> int:
+    """How many matrices stand side by side along the last axis of a leaf: q, k and v, or the gates of a cell or MLP."""
+    names = get_names(path)
+    layer = names[-2] if names[-1] == "kernel" else names[-1]
+    if layer == "up" and model.activation in layers.GATES:  # a gate, and what it multiplies
+        return 2
+    return FUSED_LAYERS.get(layer, GATES.get(model.cell, 1) if layer in GATED_LAYERS else 1)
 
 
 class BuildOptimizerFn(Protocol):
     """The optimizer of a config."""
 
-    def __call__(
-        self, optim: config.Optim, decay: optax.GradientTransformation, model: config.Model, /
-    ) -> Transformations:
+    def __call__(self, optim: config.Optim, decay: Transformation, model: config.Model, /) -> Transformations:
         """Transformations from clipped gradients to the direction of the update, before the learning rate.
 
         decay: adds the weight decay of the groups that have it; model: its projections may share a matrix.
@@ -46,14 +108,12 @@ class OptimizerSpec(NamedTuple):
     num_moments: int  # full copies of the parameters that its state holds at the least
 
 
-def build_adamw(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_adamw(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """AdamW (Loshchilov & Hutter 2019)."""
     return optax.scale_by_adam(optim.b1, optim.b2, optim.eps), decay
 
 
-def build_stable_adamw(
-    optim: config.Optim, decay: optax.GradientTransformation, model: config.Model
-) -> Transformations:
+def build_stable_adamw(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """StableAdamW: AdamW whose updates, decay included, are clipped as Adafactor's (Wortsman et al. 2023, 2304.13013).
 
     Algorithm 2 there: the step of a tensor is divided by the root mean square of g / sqrt(v), where that is above 1. It
@@ -75,31 +135,29 @@ def build_stable_adamw(
 
         return _map_tensors(clip, directions, updates, second_moments), (adam_state, decay_state)
 
-    return (optax.GradientTransformation(init, update),)
+    return (Transformation(init, update),)
 
 
-def build_lamb(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_lamb(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """LAMB (You et al. 2020, arXiv 1904.00962): AdamW's update of each tensor, scaled to the tensor's norm.
 
     Biases and norms are not scaled, as in the authors' code for BERT: a bias that starts at 0 would stay there.
     """
 
     def make_mask(params: types.Params) -> types.Params:
-        vectors = parameter_groups.ParameterGroup.VECTORS
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: parameter_groups.find_group(path, leaf) is not vectors, params
-        )
+        vectors = ParameterGroup.VECTORS
+        return tree_map_with_path(lambda path, leaf: find_group(path, leaf) is not vectors, params)
 
     adam = optax.scale_by_adam(optim.b1, optim.b2, optim.eps)
     return adam, decay, optax.masked(per_tensor(optax.scale_by_trust_ratio()), make_mask)
 
 
-def build_lion(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_lion(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """Lion (Chen et al. 2023, arXiv 2302.06675)."""
     return optax.scale_by_lion(optim.b1, optim.b2), decay
 
 
-def build_adafactor(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_adafactor(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """Adafactor (Shazeer & Stern 2018, arXiv 1804.04235) with its own decay of the second moment, 1 - t^-0.8.
 
     The learning rate is relative to the root mean square of each tensor. Every matrix is factored.
@@ -112,7 +170,7 @@ def build_adafactor(optim: config.Optim, decay: optax.GradientTransformation, mo
     return per_tensor(adafactor), decay
 
 
-def build_muon(optim: config.Optim, decay: optax.GradientTransformation, model: config.Model) -> Transformations:
+def build_muon(optim: config.Optim, decay: Transformation, model: config.Model) -> Transformations:
     """Muon (Jordan et al. 2024) for the model's matrices, AdamW for embeddings, heads, norms and biases.
 
     Each layer's q, k and v, and each gate of a recurrent cell, is orthogonalized for itself. Updates have the root mean
@@ -120,9 +178,7 @@ def build_muon(optim: config.Optim, decay: optax.GradientTransformation, model: 
     """
 
     def label(params: types.Params) -> types.Params:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: "muon" if parameter_groups.is_hidden_matrix(path, leaf) else "adamw", params
-        )
+        return tree_map_with_path(lambda path, leaf: "muon" if is_hidden_matrix(path, leaf) else "adamw", params)
 
     def list_axes(tree: types.Params) -> types.Params:
         return jax.tree.map(lambda _: MUON_AXES, tree)
@@ -151,18 +207,18 @@ OPTIMIZERS = {
 
 def _vmap_tensors(function: Callable[..., Any], path: tuple[Any, ...], leaf: types.Array) -> Callable[..., Any]:
     """The function of one tensor, mapped over the axes of a leaf that number tensors."""
-    num_axes = parameter_groups.count_batch_axes(path, leaf)
+    num_axes = count_batch_axes(path, leaf)
     return functools.reduce(lambda mapped, _: jax.vmap(mapped), range(num_axes), function)
 
 
 def _map_tensors(function: Callable[..., Any], tree: types.Params, *trees: types.Params) -> types.Params:
     """The tree of what the function of one tensor returns."""
-    return jax.tree_util.tree_map_with_path(
+    return tree_map_with_path(
         lambda path, leaf, *leaves: _vmap_tensors(function, path, leaf)(leaf, *leaves), tree, *trees
     )
 
 
-def per_tensor(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+def per_tensor(inner: Transformation) -> Transformation:
     """`inner` on each tensor alone: each layer of a stacked leaf is one. Its state is a state for each leaf."""
 
     def init(params: types.Params) -> Any:
@@ -176,19 +232,17 @@ def per_tensor(inner: optax.GradientTransformation) -> optax.GradientTransformat
         new_updates, new_states = ([pair[i] for pair in pairs] for i in range(2))
         return treedef.unflatten(new_updates), treedef.unflatten(new_states)
 
-    return optax.GradientTransformation(init, update)
+    return Transformation(init, update)
 
 
-def split_projections(inner: optax.GradientTransformation, model: config.Model) -> optax.GradientTransformation:
+def split_projections(inner: Transformation, model: config.Model) -> Transformation:
     """`inner` on matrices ... x inputs x projections x outputs, with what one leaf holds side by side apart."""
 
     def split(tree: types.Params) -> types.Params:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, x: x.reshape(*x.shape[:-1], parameter_groups.count_projections(path, model), -1), tree
-        )
+        return tree_map_with_path(lambda path, x: x.reshape(*x.shape[:-1], count_projections(path, model), -1), tree)
 
     def update(updates: types.Params, state: Any, params: types.Params = None) -> tuple[types.Params, Any]:
         new_updates, state = inner.update(split(updates), state, split(params))
         return jax.tree.map(lambda new, old: new.reshape(old.shape), new_updates, updates), state
 
-    return optax.GradientTransformation(lambda params: inner.init(split(params)), update)
+    return Transformation(lambda params: inner.init(split(params)), update)

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from mlm.base import config, errors, types
-from mlm.training.step import fsdp, sharding
+from mlm.training.step import sharding
 
 DEFAULT_SETTINGS = config.Parallel()
 
@@ -24,7 +24,6 @@ DEFAULT_SETTINGS = config.Parallel()
 class Partitioner(NamedTuple):
     """The compiled steps, and how values move to and from the devices."""
 
-    jit_init: Callable[..., Any]  # compiles a function (hparams) -> state
     put_state: Callable[..., Any]  # state on this host, or as jit_init returns it -> state on all devices
     get_state: Callable[..., Any]  # state on all devices -> numpy copies, which outlive the next step
     snapshot_state: Callable[..., Any]  # state on all devices -> what a checkpoint saves; it outlives the next step too
@@ -36,7 +35,8 @@ class Partitioner(NamedTuple):
     # parameters at once, even those of sharded layers. A function that reads layers outside a Stack needs this. Of the
     # same function and fixed values, which must be hashable, it is compiled once.
     jit_per_example: Callable[..., Any]
-    get_metrics: Callable[..., Any]  # metrics -> numpy scalars
+    jit_init: Callable[..., Any] = jax.jit  # compiles a function (hparams) -> state
+    get_metrics: Callable[..., Any] = jax.device_get  # metrics -> numpy scalars
     list_whole_matrices: Callable[..., list[str]] = lambda params: []  # those that are not split, though others are
 
 
@@ -53,18 +53,15 @@ def check_slices(devices: Sequence[Any], num_slices: int) -> None:
     """Raises ConfigError unless the devices are so many slices, or can be taken as so many."""
     reported = count_slices(devices)
     is_possible = num_slices in (0, reported) or (reported == 1 and len(devices) % num_slices == 0)
-    expected = (
-        f"{reported}, as the devices say (0: that)" if reported > 1 else f"a divisor of the {len(devices)} devices"
-    )
+    expected = f"{reported}, as the devices say" if reported > 1 else f"a divisor of the {len(devices)} devices"
     errors.require(is_possible, "config.parallel.num_slices", num_slices, expected)
 
 
 def check_evaluation(cfg: config.Config) -> None:
     """Raises ConfigError unless the number of devices divides the batches of evaluation."""
     devices = jax.device_count()
-    errors.require_field(
-        cfg, "eval.batch_size", cfg.eval.batch_size % devices == 0, f"a multiple of {devices}, the number of devices"
-    )
+    expected = f"a multiple of {devices}, the number of devices"
+    errors.require_field(cfg, "eval.batch_size", cfg.eval.batch_size % devices == 0, expected)
 
 
 def device_memory() -> int:
@@ -148,20 +145,20 @@ def build_data_parallel(
     """
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)
-    replicated, examples = jax.P(), fsdp.make_example_spec(mesh)
+    replicated, examples = jax.P(), sharding.make_example_spec(mesh)
     if members:
         examples = jax.P(None, *examples)
     step = functools.partial(train_step, sharding.Replicated(mesh.size, mesh.axis_names, settings.reduce_dtype))
 
+    def map_shards(function: Callable[..., Any], out_specs: Any):
+        return sharding.shard_map(function, mesh, (replicated, examples, replicated), out_specs)
+
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
-        compiled = jax.jit(
-            fsdp.shard_map(functools.partial(function, *fixed), mesh, (replicated, examples, replicated), examples)
-        )
+        compiled = jax.jit(map_shards(functools.partial(function, *fixed), examples))
         return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
 
     return Partitioner(
-        jit_init=jax.jit,
         put_state=lambda state: jax.device_put(state, jax.NamedSharding(mesh, replicated)),
         get_state=copy_to_host,
         snapshot_state=copy_to_host,
@@ -169,11 +166,8 @@ def build_data_parallel(
         put_batch=lambda batch: jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(jax.NamedSharding(mesh, examples), x), batch
         ),
-        train_step=jax.jit(
-            fsdp.shard_map(step, mesh, (replicated, examples, replicated), (replicated, replicated)), donate_argnums=0
-        ),
+        train_step=jax.jit(map_shards(step, (replicated, replicated)), donate_argnums=0),
         jit_per_example=jit_per_example,
-        get_metrics=jax.device_get,
     )
 
 
@@ -182,15 +176,13 @@ def build_pmap(
 ) -> Partitioner:
     """jax.pmap: every value has a leading axis of this process's devices, or of the given ones."""
     num_devices = len(devices or jax.local_devices())
-    step = functools.partial(
-        train_step, sharding.Replicated(len(devices or jax.devices()), reduce_dtype=settings.reduce_dtype)
-    )
+    replicated = sharding.Replicated(len(devices or jax.devices()), reduce_dtype=settings.reduce_dtype)
+    step = functools.partial(train_step, replicated)
 
     @functools.cache
     def jit_per_example(function: Callable[..., Any], *fixed: Any, gather_params: bool = False):
-        compiled = jax.pmap(
-            functools.partial(function, *fixed), axis_name="data", in_axes=(0, 0, None), devices=devices
-        )
+        bound = functools.partial(function, *fixed)
+        compiled = jax.pmap(bound, axis_name="data", in_axes=(0, 0, None), devices=devices)
         return lambda state, batch, hparams: jax.tree.map(
             lambda x: x.reshape(-1, *x.shape[2:]), gather_to_host(compiled(state.params, batch, hparams))
         )
@@ -199,7 +191,6 @@ def build_pmap(
         return jax.tree.map(lambda x_Sx: np.array(x_Sx[0]), tree)
 
     return Partitioner(
-        jit_init=jax.jit,
         put_state=lambda state: jax.tree.map(lambda x: np.broadcast_to(x, (num_devices, *np.shape(x))), state),
         get_state=get_first,
         snapshot_state=get_first,
@@ -214,16 +205,16 @@ def build_pmap(
 def build_fsdp(
     train_step: Callable[..., Any], devices: Sequence[Any] | None = None, settings: config.Parallel = DEFAULT_SETTINGS
 ) -> Partitioner:
-    """`build_data_parallel` where each device holds only its shard of the state (fsdp.py)."""
+    """`build_data_parallel` where each device holds only its shard of the state (sharding.py)."""
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)
-    examples = jax.NamedSharding(mesh, fsdp.make_example_spec(mesh))
+    examples = jax.NamedSharding(mesh, sharding.make_example_spec(mesh))
 
     def constrain(tree: Any):
-        return jax.lax.with_sharding_constraint(tree, fsdp.make_shardings(tree, mesh))
+        return jax.lax.with_sharding_constraint(tree, sharding.make_shardings(tree, mesh))
 
     def step(state: Any, batch: types.Batch, hparams: types.TracedHparams):
-        state, metrics = train_step(fsdp.FSDP(mesh, state.params, settings.reduce_dtype), state, batch, hparams)
+        state, metrics = train_step(sharding.FSDP(mesh, state.params, settings.reduce_dtype), state, batch, hparams)
         return constrain(state), metrics
 
     @functools.cache
@@ -232,10 +223,10 @@ def build_fsdp(
             return build_data_parallel(train_step, devices, settings).jit_per_example(function, *fixed)
 
         def call_on_shards(params: types.Params, batch: types.Batch, hparams: types.TracedHparams):
-            sharding_strategy = fsdp.FSDP(mesh, params)
-            in_specs = fsdp.make_partition_specs(params, mesh), examples.spec, jax.P()
+            sharding_strategy = sharding.FSDP(mesh, params)
+            in_specs = sharding.make_partition_specs(params, mesh), examples.spec, jax.P()
             call = lambda shards, *values: function(*fixed, sharding_strategy.gather_params(shards), *values)
-            return fsdp.shard_map(call, mesh, in_specs, examples.spec)(params, batch, hparams)
+            return sharding.shard_map(call, mesh, in_specs, examples.spec)(params, batch, hparams)
 
         compiled = jax.jit(call_on_shards)
         return lambda state, batch, hparams: gather_examples(mesh, compiled(state.params, batch, hparams))
@@ -247,20 +238,19 @@ def build_fsdp(
 
     def make_restore_target(state: Any):
         make_target = lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-        return jax.tree.map(make_target, state, fsdp.make_shardings(state, mesh))
+        return jax.tree.map(make_target, state, sharding.make_shardings(state, mesh))
 
     on_cpu = devices[0].platform == "cpu"  # there a checkpoint is written from the state's own memory
     return Partitioner(
         jit_init=lambda function: jax.jit(lambda hparams: constrain(function(hparams))),
-        put_state=lambda state: jax.tree.map(put, state, fsdp.make_shardings(state, mesh)),
+        put_state=lambda state: jax.tree.map(put, state, sharding.make_shardings(state, mesh)),
         get_state=lambda state: jax.tree.map(lambda x: np.array(gather_to_host(x)), state),
         snapshot_state=lambda state: jax.tree.map(jnp.copy, state) if on_cpu else state,
         make_restore_target=make_restore_target,
         put_batch=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(examples, x), batch),
         train_step=jax.jit(step, donate_argnums=0),
         jit_per_example=jit_per_example,
-        get_metrics=jax.device_get,
-        list_whole_matrices=functools.partial(fsdp.list_whole_matrices, fsdp.count_shards(mesh)),
+        list_whole_matrices=functools.partial(sharding.list_whole_matrices, sharding.count_shards(mesh)),
     )
 
 
@@ -276,7 +266,7 @@ def make_mesh(devices: Sequence[Any], num_slices: int = 0):
     names = ("data",) if len(sizes) == 1 else tuple(f"data_{axis}" for axis in "xyzc"[: len(sizes)])
     shape = sizes
     if num_slices > 1:
-        shape, names = (num_slices, *sizes), (fsdp.SLICE_AXIS, *names)
+        shape, names = (num_slices, *sizes), (sharding.SLICE_AXIS, *names)
     grid = np.array(devices, dtype=object).reshape(shape)
     return jax.sharding.Mesh(grid, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))
 
@@ -304,13 +294,9 @@ def find_torus(devices: Sequence[Any]) -> tuple[int, ...]:
 
 
 def gather_examples(mesh: Any, tree: Any):
-    """Arrays over the examples of a batch, in its order, on every process.
-
-    Each process gives its part of a batch to its devices, and a mesh of a TPU holds those of several processes in turn.
-    """
-    return jax.tree.map(
-        lambda x: order_by_process([device.process_index for device in mesh.devices.flat], x), gather_to_host(tree)
-    )
+    """Arrays over a batch's examples, in its order, on every process; a TPU's mesh holds those of several in turn."""
+    processes = [device.process_index for device in mesh.devices.flat]
+    return jax.tree.map(functools.partial(order_by_process, processes), gather_to_host(tree))
 
 
 def order_by_process(processes: Sequence[int], x_Bx: np.ndarray) -> np.ndarray:

@@ -2,15 +2,48 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from mlm.base import config, fields, types
-from mlm.base.static_config import StaticConfig, fill_hidden_fields, hide_fields
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 from mlm.training.step import parallel, update
+
+HIDDEN_FIELDS = tuple(
+    name
+    for name, declared in fields.DECLARATIONS.items()
+    if declared.facts.get("role") in (config.Role.TRACED, config.Role.HOST)
+)
+
+
+class HiddenField:
+    """Stands for a value that no compiled function may read: any use but the comparison of two raises TypeError."""
+
+    def __init__(self, name: str):
+        self.name = name  # dotted
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TypeError(
+            f"config.{self.name}: a compiled function cannot read it, since runs that differ in it share the program; "
+            "what is traced is in hparams"
+        )
+
+    __bool__ = __int__ = __float__ = __index__ = __str__ = __format__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __add__ = __radd__ = __sub__ = __rsub__ = _refuse
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __rpow__ = _refuse
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HiddenField):
+            self._refuse()
+        return self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash((HiddenField, self.name))
+
+    def __repr__(self) -> str:
+        return f"HiddenField({self.name!r})"
 
 
 class Program(NamedTuple):
@@ -36,24 +69,27 @@ def make_eval_hparams(cfg: config.Config) -> types.TracedHparams:
     return types.TracedHparams(np.uint32(cfg.eval.mask_seed), zero, zero, OBJECTIVES[cfg.objective].eval_hparams(cfg))
 
 
-def make_placeholder_hparams(cfg: StaticConfig) -> types.TracedHparams:
+def make_placeholder_hparams(cfg: types.StaticConfig) -> types.TracedHparams:
     """Traced values of the right types, but of no run: to trace, lower or time a program without one."""
     return make_train_hparams(fill_hidden_fields(cfg))
 
 
-def make_static_config(cfg: config.Config) -> StaticConfig:
-    """What the compiled functions of a config may read; runs with equal ones share a program."""
-    return hide_fields(cfg)
+def make_static_config(cfg: config.Config) -> types.StaticConfig:
+    """What the compiled functions of a config may read, HIDDEN_FIELDS hidden; runs with equal ones share a program."""
+    return types.StaticConfig(fields.replace_values(cfg, {name: HiddenField(name) for name in HIDDEN_FIELDS}))
 
 
-def build_model_and_objective(
-    cfg: config.Config, dataset_info: types.DatasetInfo
-) -> tuple[types.Model, types.Objective]:
+def fill_hidden_fields(cfg: types.StaticConfig) -> config.Config:
+    """A config of the same program, with the defaults in place of what is hidden."""
+    return fields.replace_values(cfg, {name: fields.DEFAULT[name] for name in HIDDEN_FIELDS})
+
+
+def build_model_and_objective(cfg: config.Config, info: types.DatasetInfo) -> tuple[types.Model, types.Objective]:
     """The model and the objective of a config for this dataset."""
     build_model, spec = MODELS[cfg.model.family].build, OBJECTIVES[cfg.objective]
     auxiliary = spec.auxiliary_model(cfg)
-    extra = () if auxiliary is None else (build_model(auxiliary, dataset_info.vocab_size),)
-    return build_model(cfg.model, dataset_info.vocab_size), spec.build(make_static_config(cfg), dataset_info, *extra)
+    extra = () if auxiliary is None else (build_model(auxiliary, info.vocab_size),)
+    return build_model(cfg.model, info.vocab_size), spec.build(make_static_config(cfg), info, *extra)
 
 
 def build_program(cfg: config.Config, dataset_info: types.DatasetInfo, devices: Sequence[Any] | None = None) -> Program:
@@ -62,7 +98,7 @@ def build_program(cfg: config.Config, dataset_info: types.DatasetInfo, devices: 
     return _build_cached(key, dataset_info, None if devices is None else tuple(devices))
 
 
-def clear_tokenizer_path(cfg: StaticConfig) -> StaticConfig:
+def clear_tokenizer_path(cfg: types.StaticConfig) -> types.StaticConfig:
     """The config without the path of its tokenizer: compiled functions depend on the vocabulary's size alone."""
     return fields.override(cfg, {"tokenizer.path": ""})
 
@@ -70,7 +106,7 @@ def clear_tokenizer_path(cfg: StaticConfig) -> StaticConfig:
 # Compiled programs hold memory. Runs that share one alternate with their evaluations, such as a fine-tuning, and with
 # the run that a fine-tuning starts from.
 @functools.lru_cache(maxsize=3)
-def _build_cached(cfg: StaticConfig, dataset_info: types.DatasetInfo, devices: tuple[Any, ...] | None) -> Program:
+def _build_cached(cfg: types.StaticConfig, dataset_info: types.DatasetInfo, devices: tuple[Any, ...] | None) -> Program:
     model, objective = build_model_and_objective(cfg, dataset_info)
     train_step = functools.partial(update.train_step, cfg, model, objective)
     partitioner = parallel.MODES[cfg.parallel.mode].build(train_step, devices, cfg.parallel)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
-from mlm.training.step.fsdp import is_stacked
+from mlm.training.step.sharding import is_stacked
 
 Path = tuple[Any, ...]  # of a leaf: its keys, as jax.tree_util gives them
 FreezeRule = Callable[[Path], int]  # as `count_frozen_layers`

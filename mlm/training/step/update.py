@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import batch_warmup, config, types
-from mlm.base.static_config import StaticConfig
 from mlm.training.step import optim, trainable
 from mlm.training.step.sharding import Replicated
 
@@ -29,7 +28,7 @@ def make_eval_keys(hparams: types.TracedHparams, index_B: types.Array) -> jax.Ar
 
 
 def init_state(
-    cfg: StaticConfig, model: types.Model, objective: types.Objective, hparams: types.TracedHparams
+    cfg: types.StaticConfig, model: types.Model, objective: types.Objective, hparams: types.TracedHparams
 ) -> types.TrainState:
     """The train state at step 0."""
     # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
@@ -40,7 +39,7 @@ def init_state(
     return types.TrainState(jnp.int32(0), params, opt_state)
 
 
-def make_freeze_rule(cfg: StaticConfig, objective: types.Objective) -> trainable.FreezeRule:
+def make_freeze_rule(cfg: types.StaticConfig, objective: types.Objective) -> trainable.FreezeRule:
     """(path of a leaf) -> how much of the leaf is frozen, as `trainable.count_frozen_layers` gives it."""
     return functools.partial(
         trainable.count_frozen_layers, cfg.finetune, cfg.model.num_layers, objective.predicts_tokens
@@ -48,7 +47,7 @@ def make_freeze_rule(cfg: StaticConfig, objective: types.Objective) -> trainable
 
 
 def build_optimizer(
-    cfg: StaticConfig, trainable_params: types.Params, hparams: types.TracedHparams
+    cfg: types.StaticConfig, trainable_params: types.Params, hparams: types.TracedHparams
 ) -> optax.GradientTransformation:
     """The optimizer of the trainable parameters."""
     multipliers = None
@@ -58,7 +57,7 @@ def build_optimizer(
 
 
 def train_step(
-    cfg: StaticConfig,
+    cfg: types.StaticConfig,
     model: types.Model,
     objective: types.Objective,
     sharding: Replicated,
@@ -88,7 +87,7 @@ def train_step(
 
 
 def compute_gradients(
-    cfg: StaticConfig,
+    cfg: types.StaticConfig,
     model: types.Model,
     objective: types.Objective,
     sharding: Replicated,
@@ -134,7 +133,7 @@ def compute_gradients(
     return sharding.reduce_gradients(grads), sums, (numerators, denominators)
 
 
-def weigh_examples(cfg: StaticConfig, step: types.Array, count_B: Terms) -> tuple[Terms, Terms | None]:
+def weigh_examples(cfg: types.StaticConfig, step: types.Array, count_B: Terms) -> tuple[Terms, Terms | None]:
     """(weight_B, scale_B) by term, from each example's number of predictions.
 
     weight_B is what an example adds to the denominator of a term: its predictions, or 1 where the loss is a mean over
@@ -153,10 +152,8 @@ def compute_weighted_loss(
     objective: types.Objective, hparams: types.TracedHparams, numerators: Terms, denominators: Terms
 ) -> Any:
     """The sum of a loss's terms, each a quotient times the objective's loss weight."""
-    loss_weights = objective.loss_weights(hparams)
-    return sum(
-        loss_weights.get(term, 1) * (numerators[term] / jnp.maximum(denominators[term], 1)) for term in denominators
-    )
+    weights = objective.loss_weights(hparams)
+    return sum(weights.get(term, 1) * (numerators[term] / jnp.maximum(denominators[term], 1)) for term in denominators)
 
 
 def eval_step(

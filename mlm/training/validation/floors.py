@@ -1,21 +1,26 @@
-"""The floor of each loss on the built-in language, by what a model sees of the example when it predicts a word.
+"""The floor of each loss on the built-in language, and the Bayes-optimal accuracy on its tasks.
 
-Letters in array names: N examples, L positions, P counts of words.
+A floor is by what a model sees of the example when it predicts a word. Letters in array names: N examples, L positions,
+P counts of words, E examples of a task.
 """
 
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlm import objectives
 from mlm.base import config, types
-from mlm.base.estimates import Score
+from mlm.base.estimates import Score, make_reference
 from mlm.base.recipe_constants import WINDOW_NEIGHBORS
-from mlm.data.language import diffusion_bound, floor, posterior, word_classes
+from mlm.data.language import diffusion_bound, floor, posterior, tasks, word_classes
 from mlm.data.language.grammar import Grammar
+from mlm.data.language.synthetic_task import SyntheticExample
+from mlm.data.rows import loader, pack, store
+
+ACCURACY_SCORES = ("accuracy", "exact")  # scores that count correct predictions, whose optimum is known
 
 
 class FloorInputs(NamedTuple):
@@ -25,16 +30,6 @@ class FloorInputs(NamedTuple):
     words_NxL: np.ndarray
     mask_NxL: np.ndarray  # for an objective that hides words: those that evaluation predicts
     max_words: int  # of a document
-
-    @property
-    def masked(self) -> tuple[Any, np.ndarray, np.ndarray]:
-        """The arguments of a floor of masked words."""
-        return self.language.hmm, self.words_NxL, self.mask_NxL
-
-    @property
-    def documents(self) -> tuple[Any, np.ndarray, int]:
-        """The arguments of a floor of all words of a document."""
-        return self.language.hmm, self.words_NxL, self.max_words
 
 
 class FloorSpec(NamedTuple):
@@ -49,31 +44,22 @@ class FloorSpec(NamedTuple):
     document_passes: int = 1  # how often the loss predicts a document
 
 
-def _compute_masked(inputs: FloorInputs):
-    return floor.compute_masked_floor(*inputs.masked)
+def _of_masked(function: Callable[..., Any], *more: Any) -> Callable[[FloorInputs], Any]:
+    """The function of a floor of masked words, as one of FloorInputs."""
+    return lambda inputs: function(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, *more)
 
 
-def _compute_masked_window(inputs: FloorInputs):
-    return floor.compute_window_floor(*inputs.masked, WINDOW_NEIGHBORS)
+def _of_documents(function: Callable[..., Any], *more: Any) -> Callable[[FloorInputs], Any]:
+    """The function of a floor of all words of a document, as one of FloorInputs."""
+    return lambda inputs: function(inputs.language.hmm, inputs.words_NxL, inputs.max_words, *more)
 
 
-def _compute_causal(inputs: FloorInputs):
-    return floor.compute_causal_floor(*inputs.documents)
-
-
-def _compute_causal_window(inputs: FloorInputs):
-    return floor.compute_causal_floor(inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS)
-
-
-def _compute_two_stack(inputs: FloorInputs):
-    return floor.add_floors(_compute_causal(inputs), floor.compute_backward_floor(*inputs.documents))
-
-
-def _compute_two_stack_window(inputs: FloorInputs):
-    backward_floor = floor.compute_backward_floor(
-        inputs.language.hmm, inputs.words_NxL, inputs.max_words, WINDOW_NEIGHBORS
-    )
-    return floor.add_floors(_compute_causal_window(inputs), backward_floor)
+_compute_masked = _of_masked(floor.compute_masked_floor)
+_compute_masked_window = _of_masked(floor.compute_window_floor, WINDOW_NEIGHBORS)
+_compute_causal = _of_documents(floor.compute_causal_floor)
+_compute_causal_window = _of_documents(floor.compute_causal_floor, WINDOW_NEIGHBORS)
+_compute_backward = _of_documents(floor.compute_backward_floor)
+_compute_backward_window = _of_documents(floor.compute_backward_floor, WINDOW_NEIGHBORS)
 
 
 def _compute_document_nats(inputs: FloorInputs):
@@ -95,6 +81,10 @@ def _decompose_bound(inputs: FloorInputs):
     return {part: nats_N * weight_N for part, nats_N in _decompose_masked(inputs).items()}
 
 
+def _reweight(function: Callable[[FloorInputs], Any]) -> Callable[[FloorInputs], Any]:
+    return lambda inputs: diffusion_bound.reweight_floor(function(inputs), inputs.words_NxL)
+
+
 FLOORS = {
     types.Visibility.UNMASKED: FloorSpec(_compute_masked, {"window_floor": _compute_masked_window}, _decompose_masked),
     types.Visibility.CAUSAL: FloorSpec(
@@ -104,24 +94,24 @@ FLOORS = {
         _compute_document_nats,
     ),
     types.Visibility.TWO_STACK: FloorSpec(
-        _compute_two_stack,
-        {"window_floor": _compute_two_stack_window},
+        lambda inputs: floor.add_floors(_compute_causal(inputs), _compute_backward(inputs)),
+        {
+            "window_floor": lambda inputs: floor.add_floors(
+                _compute_causal_window(inputs), _compute_backward_window(inputs)
+            )
+        },
         lambda inputs: word_classes.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words),
         _compute_document_nats,
         document_passes=2,
     ),
     types.Visibility.UNMASKED_OR_LEFT: FloorSpec(
-        lambda inputs: floor.compute_infilling_floor(*inputs.masked),
+        _of_masked(floor.compute_infilling_floor),
         {},
         lambda inputs: word_classes.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL),
     ),
     types.Visibility.BOUND: FloorSpec(
-        lambda inputs: diffusion_bound.reweight_floor(_compute_masked(inputs), inputs.words_NxL),
-        {
-            "window_floor": lambda inputs: diffusion_bound.reweight_floor(
-                _compute_masked_window(inputs), inputs.words_NxL
-            )
-        },
+        _reweight(_compute_masked),
+        {"window_floor": _reweight(_compute_masked_window)},
         _decompose_bound,
         _compute_document_and_bound,
     ),
@@ -140,13 +130,9 @@ def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score,
     }
     if (window := get_bag_window(cfg)) == 0:
         return found
-
-    def compute_bag(inputs: FloorInputs):
-        return floor.compute_bag_floor(*inputs.masked, window)
-
-    masked = FLOORS[types.Visibility.UNMASKED]
+    masked, bag = FLOORS[types.Visibility.UNMASKED], {"bag_floor": _of_masked(floor.compute_bag_floor, window)}
     return {
-        loss: spec._replace(weaker_floors={**spec.weaker_floors, "bag_floor": compute_bag}) if spec is masked else spec
+        loss: spec._replace(weaker_floors={**spec.weaker_floors, **bag}) if spec is masked else spec
         for loss, spec in found.items()
     }
 
@@ -154,3 +140,51 @@ def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score,
 def get_bag_window(cfg: config.Config) -> int:
     """The window of a model that sees its neighbours without their order, if the floor for it is exact; else 0."""
     return cfg.model.window if cfg.model.cell == "bag" and cfg.model.window <= posterior.BAG_SIZE else 0
+
+
+def compute_optimum_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str, np.ndarray]:
+    """For each held-out example, how much the Bayes-optimal prediction gets right ("optimum_right") of how much
+    ("optimum_weight"). It is the same for every model, and config.data.cache_dir keeps it.
+    """
+    task = tasks.TASKS[cfg.data.task]
+
+    def make(folder: Path) -> dict[str, Any]:
+        examples = pack.read_examples(cfg, packed, "validation")
+        rows = [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples]
+        best = task.score_optimum(cfg.data.language, rows)
+        np.savez(folder / "best.npz", **best._asdict(), row_E=np.array([example["row"] for example in examples]))
+        return {}
+
+    inputs = {"format": tasks.FORMAT, "rows": packed.manifest["inputs"]}
+    folder, _ = store.get_or_make_folder(cfg.data.cache_dir, "optimum", inputs, make)
+    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+    with np.load(folder / "best.npz") as best:
+        is_used_E = best["row_E"] < count
+        right_N, weight_N = np.zeros(count), np.zeros(count)
+        right_N[best["row_E"][is_used_E]] = best["right_N"][is_used_E]
+        weight_N[best["row_E"][is_used_E]] = best["weight_N"][is_used_E]
+    return {"optimum_right": right_N, "optimum_weight": weight_N}
+
+
+def make_optimum_scores(objective: types.Objective) -> tuple[Score, ...]:
+    """The Bayes-optimal accuracy beside the model's, and how far below it the model is, example by example."""
+    accuracy = next(score for score in objective.scores if score.name in ACCURACY_SCORES)
+    columns, title = ("shortfall", accuracy.columns[-1]), f"Bayes optimum's {accuracy.title.removeprefix('held-out ')}"
+    return (
+        make_reference(accuracy, "optimum", title, ("optimum_right",), "Bayes optimum"),
+        Score("shortfall", f"{accuracy.title} below the optimum", columns, better=-1, chart=True),
+    )
+
+
+def add_optimum_columns(
+    columns: dict[str, np.ndarray], optimum_columns: dict[str, np.ndarray], objective: types.Objective
+) -> dict[str, np.ndarray]:
+    """A model's columns with the optimum's. Raises ValueError if the model predicted other labels."""
+    accuracy = next(score for score in objective.scores if score.name in ACCURACY_SCORES)
+    right, weight = accuracy.columns
+    if not np.array_equal(columns[weight], optimum_columns["optimum_weight"]):
+        raise ValueError("the optimum was computed of other labels than the evaluation's")
+    return columns | {
+        "optimum_right": optimum_columns["optimum_right"],
+        "shortfall": optimum_columns["optimum_right"] - columns[right],
+    }

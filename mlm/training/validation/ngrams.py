@@ -28,19 +28,15 @@ def list_orders(cfg: config.Config) -> range:
 
 
 def compute_columns(cfg: config.Config, packed: pack.PackedDataset) -> dict[str, np.ndarray]:
-    """Columns of the n-gram models over the held-out examples: the nats of each order, and the number of predictions.
-
-    They are the same for every model, and config.data.cache_dir keeps them; {} where config.eval.ngram_order is 0.
-    """
+    """The nats of each order over the held-out examples, and their number, cached; {} where there are no orders."""
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
 
     def make(folder: Path) -> dict[str, Any]:
         grams = ngram.count_ngrams(packed.train, packed.dataset_info.vocab_size, cfg.eval.ngram_order)
         columns: dict[str, Any] = {}
         for order in list_orders(cfg):
-            columns[_nats_column(order)], columns[COUNT_COLUMN] = ngram.compute_nats(
-                ngram.smooth_counts(grams, order), packed.validation, count
-            )
+            smooth = ngram.smooth_counts(grams, order)
+            columns[_nats_column(order)], columns[COUNT_COLUMN] = ngram.compute_nats(smooth, packed.validation, count)
         np.savez(folder / "nats.npz", **columns)
         return {}
 

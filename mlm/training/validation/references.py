@@ -22,7 +22,7 @@ from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import parallel_text
 from mlm.training.step import parallel, program, update
-from mlm.training.validation import floors, ngrams, task_optimum
+from mlm.training.validation import floors, ngrams
 
 FORMAT = 4  # of the cached files: raise it when floors or their parts are computed differently
 TEXT_CORPORA = ("text", "tfds", "docstrings")
@@ -45,38 +45,32 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     """
     if not parallel.is_primary():
         return ReferenceLosses()
-    floor_references, loss = compute_floors(cfg, program_, packed), program_.objective.scores[0]
-    ngram_columns, word_columns = ngrams.compute_columns(cfg, packed), {}
-    scores = *floor_references.scores, *ngrams.make_scores(cfg, loss)
+    loss, parts = program_.objective.scores[0], [compute_floors(cfg, program_, packed)]
+    if ngram_columns := ngrams.compute_columns(cfg, packed):
+        add_ngrams = lambda columns: ngrams.add_columns(columns, ngram_columns, loss)
+        parts.append(ReferenceLosses(ngrams.make_scores(cfg, loss), add_ngrams))
     visibility = objectives.get_visibility(cfg)
     if visibility == types.Visibility.CAUSAL and not packed.tokenizer.starts_word_V.all():
         word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
-        scores += make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
-    bytes_N = None
+        word_scores = make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
+        parts.append(ReferenceLosses(word_scores, lambda columns: columns | word_columns))
     if cfg.data.corpus in TEXT_CORPORA and visibility in BYTE_VISIBILITIES:
-        bytes_N = count_bytes(packed, cfg.eval.max_examples, predicts_ends=visibility != types.Visibility.UNMASKED)
-        scores += (BITS_PER_BYTE._replace(columns=(loss.columns[0], "byte_bits")),)
-
-    def add_columns(columns: dict[str, np.ndarray]):
-        if bytes_N is not None:
-            columns = columns | {"byte_bits": columns[loss.columns[-1]] * bytes_N * np.log(2)}
-        if ngram_columns:
-            columns = ngrams.add_columns(columns, ngram_columns, loss)
-        return floor_references.add_columns(columns) | word_columns
-
-    return ReferenceLosses(scores, add_columns)
+        bits_N = np.log(2) * count_bytes(packed, cfg.eval.max_examples, visibility != types.Visibility.UNMASKED)
+        add_bits = lambda columns: columns | {"byte_bits": columns[loss.columns[-1]] * bits_N}
+        parts.append(ReferenceLosses((BITS_PER_BYTE._replace(columns=(loss.columns[0], "byte_bits")),), add_bits))
+    return merge_references(parts)
 
 
 def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:
     """The floors of the losses under the evaluation's own masks, or a task's Bayes-optimal score, where they are known.
 
-    Floors take some seconds per thousand examples. They are the same for every model, and
-    config.data.cache_dir keeps them.
+    They are the same for every model, and config.data.cache_dir keeps them.
     """
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
-        optima, objective = task_optimum.compute_columns(cfg, packed), program_.objective
+        optima, objective = floors.compute_optimum_columns(cfg, packed), program_.objective
         return ReferenceLosses(
-            task_optimum.make_scores(objective), lambda columns: task_optimum.add_columns(columns, optima, objective)
+            floors.make_optimum_scores(objective),
+            lambda columns: floors.add_optimum_columns(columns, optima, objective),
         )
     if parallel_text.is_generated(cfg.data):
         return make_floor_references(program_.objective.scores[0], {"floor": _compute_translation_floor(cfg, packed)})
@@ -95,9 +89,8 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     references = []
     for loss, spec in specs.items():
         files = {name: folder / f"{loss.name}-{name}.npz" for name in ("floor", *spec.weaker_floors)}
-        references.append(
-            make_floor_references(loss, {name: floor.Floor(**np.load(file)) for name, file in files.items()})
-        )
+        loss_floors = {name: floor.Floor(**np.load(file)) for name, file in files.items()}
+        references.append(make_floor_references(loss, loss_floors))
         if spec.document:
             document = np.load(folder / f"{loss.name}-document.npz")
             references.append(make_document_references(loss, spec.document_passes, **document))
@@ -107,9 +100,8 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
 def _compute_translation_floor(cfg: config.Config, packed: pack.PackedDataset):
     """The floor of generated translations: some seconds per thousand examples."""
     count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
-    columns = (
-        np.asarray(packed.validation[name][:count]) for name in ("ids", "segments", "source_ids", "source_segments")
-    )
+    names = "ids", "segments", "source_ids", "source_segments"
+    columns = (np.asarray(packed.validation[name][:count]) for name in names)
     return translation.compute_floor(cfg.data.language, translation.decode_pairs(packed.tokenizer.pieces, *columns))
 
 
@@ -261,9 +253,8 @@ def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, n
 
 def make_word_scores(loss: Score, references: Mapping[str, str]) -> tuple[Score, ...]:
     """The loss per word of the model and of its references; references: their names, by the column of their nats."""
-    word_loss = Score(
-        "word_loss", "held-out loss per word", (loss.columns[0], "words"), unit="nats per word", better=-1
-    )
+    columns = loss.columns[0], "words"
+    word_loss = Score("word_loss", "held-out loss per word", columns, unit="nats per word", better=-1)
     return word_loss, *(
         make_reference(
             word_loss, f"{column.removesuffix('_nats')}_word_loss", f"{reference}'s loss per word", (column,), reference

@@ -26,13 +26,8 @@ def collect_columns(cfg: config.Config, program: Program, state: Any, rows: load
     eval_step = program.partitioner.jit_per_example(update.eval_step, program.model, program.objective)
     hparams = make_eval_hparams(cfg)
     order_N = loader.sort_by_length(rows, cfg.eval.max_examples)
-    batches = loader.iterate_eval_batches(
-        rows,
-        batch_size=cfg.eval.batch_size,
-        max_rows=cfg.eval.max_examples,
-        order_N=order_N,
-        **parallel.get_process_position(),
-    )
+    settings = {"batch_size": cfg.eval.batch_size, "max_rows": cfg.eval.max_examples}
+    batches = loader.iterate_eval_batches(rows, **settings, order_N=order_N, **parallel.get_process_position())
     columns: Columns = {}
     for number, batch in enumerate(batches):
         index_B = order_N[number * cfg.eval.batch_size :][: cfg.eval.batch_size]  # padding fills up the last batch
@@ -61,9 +56,7 @@ def evaluate_split(
 def summarize(columns: Mapping[str, np.ndarray], scores: Sequence[Score]) -> dict[str, float]:
     """Each score with its standard error (NAME_se), and the numbers of examples and of the first score's predictions.
 
-    "unscored", where there is such a column, counts the labels that have no prediction.
-
-    Raises ConfigError if nothing was predicted.
+    "unscored" counts the labels without a prediction. Raises ConfigError if nothing was predicted.
     """
     weight_N = columns[scores[0].columns[-1]]
     errors.require(weight_N.sum() > 0, "held-out predictions", 0, "some: a higher config.eval.mask_rate, or more rows")
