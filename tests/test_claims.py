@@ -86,6 +86,17 @@ def test_a_claim_that_was_named_is_tested_alone_and_a_picked_one_against_all_pai
     assert "selected on the same runs" in said and "for all 6 pairs" in said
 
 
+def test_a_verdict_stands_first():
+    close, worse = [3.0, 3.3, 3.1], [3.5, 3.8, 3.62]
+    named = [("g0", "g2"), ("g2", "g0"), ("g0", "g1")]
+    rows, columns = build_claims_table(groups([close, [3.2, 3.0, 3.25], worse]), named)
+    assert columns[0].name == "verdict" and [row["verdict"] for row in rows] == ["yes", "no", "undecided"]
+    (alone,), _ = build_claims_table(groups([close[:1], worse[:1]]))
+    assert alone["verdict"] == "undecided"
+    verdicts = {row["verdict"]: row["corrected_p"] < 0.05 for row in build_claims_table(groups([close, worse]))[0]}
+    assert verdicts == {"yes": True}
+
+
 @pytest.mark.parametrize(
     ("seeds", "cells", "said"),
     [

@@ -18,6 +18,7 @@ from mlm.report.evaluation_sets import are_comparable
 from mlm.report.table import Column
 
 RESAMPLES = 10_000
+MAX_P = 0.05  # of a difference that counts
 MAX_CHUNK_VALUES = 2**24  # resampling weights that are held in memory
 MIN_SEEDS = 5  # for the Multi-Bootstrap: its 95% interval excludes a true zero in 21, 15, 8, 6% with 2, 3, 5, 10 seeds
 
@@ -100,6 +101,7 @@ def build_claims_table(
         ]
         counts += [len(p_by_pair)] if new_pairs else []
     notes += [describe_selected_tests(counts)] if counts else []
+    rows = [{"verdict": judge_claim(row)} | row for row in rows]
     columns = build_columns(read_first_score(next(iter(groups.values()))[0]), " ".join(notes))
     return rows, [column for column in columns if any(column.name in row for row in rows)]
 
@@ -108,8 +110,13 @@ def build_columns(score: Score, note: str) -> list[Column]:
     """The columns of a table of claims about a score; note: below the table."""
     unit = f" ({score.unit.split()[0]})" if score.unit else ""
     return [
-        Column("better", "better"),
-        Column("worse", "than"),
+        Column(
+            "verdict",
+            "verdict",
+            note=f"Verdict: yes where p is below {MAX_P:g}, no where a one-sided p is above {1 - MAX_P:g}.",
+        ),
+        Column("better", "is this better"),
+        Column("worse", "than this?"),
         Column("selection", "claim", note=note),
         Column("seeds", "seeds"),
         Column("difference", f"difference{unit}", "+.4f"),
@@ -120,6 +127,14 @@ def build_columns(score: Score, note: str) -> list[Column]:
         Column("over_examples", "over examples only", "+.4f"),
         Column("corrected_p", "p of the selected best (Holm)", ".2g"),
     ]
+
+
+def judge_claim(row: Mapping) -> str:
+    """Whether the first group is better, by the p of a claim's row: yes, no (the second is), or undecided."""
+    p = row.get("p", row.get("seeds_and_examples_p"))
+    if p is not None:  # one-sided
+        return "yes" if p < MAX_P else "no" if p > 1 - MAX_P else "undecided"
+    return "yes" if row.get("corrected_p", 1.0) < MAX_P else "undecided"
 
 
 def describe_planned_tests(num_tests: int) -> str:

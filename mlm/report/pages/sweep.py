@@ -122,8 +122,9 @@ def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
     """
     findings = collect_findings(experiment, results)
     table.write_table(root, findings.rows, findings.columns)
-    first = [findings.headline.table] if findings.headline else []
-    for extra in (*first, findings.claims, *findings.tables):
+    if headline := findings.headline:
+        table.write_table(root, headline.table.rows, headline.table.columns, headline.table.stem, headline.to_latex())
+    for extra in (findings.claims, *findings.tables):
         table.write_table(root, extra.rows, extra.columns, extra.stem)
     styles = charts.assign_styles(findings.charts)
     for chart in findings.charts if extras.is_installed("vl_convert") else ():
