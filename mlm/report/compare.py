@@ -96,13 +96,14 @@ def build_claims_table(
         new_pairs = {names: pair for names, pair in new_pairs.items() if pair is not None and names not in pairs}
         rows += [
             {"better": a, "worse": b, "selection": "best", **difference_cells(pair)}
-            | ({"corrected_p": p_by_pair[frozenset((a, b))]} if frozenset((a, b)) in p_by_pair else {})
             for (a, b), pair in new_pairs.items()
         ]
         counts += [len(p_by_pair)] if new_pairs else []
     notes += [describe_selected_tests(counts)] if counts else []
-    rows = [{"verdict": judge_claim(row)} | row for row in rows]
-    columns = build_columns(read_first_score(next(iter(groups.values()))[0]), " ".join(notes))
+    score = read_first_score(next(iter(groups.values()))[0])
+    p_by_pair = {pair: p for family in families for pair, p in family.p_by_pair.items()}
+    rows = [row | judge_claim(row, score, p_by_pair) for row in rows]
+    columns = build_columns(score, " ".join(notes))
     return rows, [column for column in columns if any(column.name in row for row in rows)]
 
 
@@ -113,7 +114,8 @@ def build_columns(score: Score, note: str) -> list[Column]:
         Column(
             "verdict",
             "verdict",
-            note=f"Verdict: yes where p is below {MAX_P:g}, no where a one-sided p is above {1 - MAX_P:g}.",
+            note=f"Verdict: yes or no where the corrected p is below {MAX_P:g}; if seeds are not paired, where the "
+            "Multi-Bootstrap's is, two-sided.",
         ),
         Column("better", "is this better"),
         Column("worse", "than this?"),
@@ -125,16 +127,19 @@ def build_columns(score: Score, note: str) -> list[Column]:
         Column("over_seeds_and_examples", "over seeds and examples", "+.4f"),
         Column("seeds_and_examples_p", "p, one-sided (Multi-Bootstrap)", ".2g"),
         Column("over_examples", "over examples only", "+.4f"),
-        Column("corrected_p", "p of the selected best (Holm)", ".2g"),
+        Column("corrected_p", "p, two-sided, of all pairs (Holm)", ".2g"),
     ]
 
 
-def judge_claim(row: Mapping) -> str:
-    """Whether the first group is better, by the p of a claim's row: yes, no (the second is), or undecided."""
-    p = row.get("p", row.get("seeds_and_examples_p"))
-    if p is not None:  # one-sided
-        return "yes" if p < MAX_P else "no" if p > 1 - MAX_P else "undecided"
-    return "yes" if row.get("corrected_p", 1.0) < MAX_P else "undecided"
+def judge_claim(row: Mapping, score: Score, p_by_pair: Mapping[frozenset[str], float]) -> dict:
+    """What all pairs say of a claim: the corrected p, if there is one, and the verdict; no: the second is better."""
+    p = p_by_pair.get(frozenset((row["better"], row["worse"])))
+    cells = {} if p is None else {"corrected_p": p}
+    if p is None and "seeds_and_examples_p" in row:
+        p = 2 * min(row["seeds_and_examples_p"], 1 - row["seeds_and_examples_p"])  # of one side
+    if p is None or p >= MAX_P:
+        return cells | {"verdict": "undecided"}
+    return cells | {"verdict": "yes" if score.better * row["difference"] > 0 else "no"}
 
 
 def describe_planned_tests(num_tests: int) -> str:
