@@ -15,7 +15,7 @@ from pages import LOSS, get_evaluation, start
 
 from experiments import architectures
 from mlm.report import charts, figures
-from mlm.report.pages import drawings, run_provenance
+from mlm.report.pages import run_provenance
 from mlm.report.pages import sweep as page
 
 
@@ -131,7 +131,7 @@ def test_a_figure_is_written_in_four_forms_and_again_the_same(sweep, tmp_path):
 
 
 def test_the_page_names_no_other_place_and_escapes_what_it_is_given(written):
-    text = written.read_text().replace(drawings.bundle_vega(), "")
+    text = written.read_text().replace(figures.bundle_vega(), "")
     assert len(text) < 200_000
     assert not re.findall(r"(?:src|href)=[\"']?(?:https?:)?//|@import|url\((?!#)", text)
     assert "&lt;b&gt;order&lt;/b&gt;" in text and "<script>alert" not in text

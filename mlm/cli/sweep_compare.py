@@ -64,7 +64,7 @@ def compare_points(
         results: of the points that are done.
         num_points: of the sweep, all of which must be done.
     """
-    from mlm.report import reproduction, results_page
+    from mlm.report import reproduction
     from mlm.report.pages import sweep
 
     check_evaluation(args.evaluate or "")
@@ -96,7 +96,7 @@ def compare_points(
     for page in pages:
         errors.require(page.is_file(), "--pages", str(page), "a Markdown file")
     committed = reproduction.read_figures(path)
-    results_page.write_pages(pages, path.parent)
+    reproduction.write_pages(pages, path.parent)
     differences = reproduction.compare_figures(committed, found)
     count = sum(map(len, committed.rows.values()))
     print(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base.estimates import Estimate, Score
-from mlm.report import palette, series
+from mlm.report import series
 from mlm.report.series import RateMatrix, Series
 from mlm.report.table import Column, format_cell
 
@@ -110,15 +110,6 @@ Chart = LineChart | PanelChart | HeatMap | IntervalChart
 def list_panels(chart: Chart) -> list[LineChart]:
     """The line charts of a chart; none of a matrix or of intervals."""
     return chart.charts if isinstance(chart, PanelChart) else [chart] if isinstance(chart, LineChart) else []
-
-
-def assign_styles(all_charts: Sequence[Chart]) -> dict[str, palette.Style]:
-    """The styles of all series of the charts, by name."""
-    line_charts = [panel for chart in all_charts for panel in list_panels(chart)]
-    return palette.assign_styles(
-        (line.name for chart in line_charts for line in chart.series),
-        (line.name for chart in line_charts for line in chart.references),
-    )
 
 
 def build_charts(

@@ -53,7 +53,7 @@ SETUP_OPTION = ClusterOption(
 
 
 class Cluster(Protocol):
-    """A kind of cluster: a module of this package with these names, and an entry of CLUSTERS (registry.py).
+    """A kind of cluster: a module of this package with these names, and an entry of CLUSTERS.
 
     A job is identified by the path of its file, FOLDER/NAME/FILE, which is recorded before it is submitted: a process
     that is killed while it submits loses no job.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mlm.base import files
 from mlm.base.storage import DISK
-from mlm.launch.cluster import registry
+from mlm.launch.cluster import CLUSTERS
 
 
 class SubmittedJob(NamedTuple):
@@ -59,7 +59,7 @@ def query_states(jobs: Sequence[SubmittedJob]) -> dict[str, dict[int, str]]:
     """The clusters' current states of each job, by its file: its commands that are "queued" or "running"."""
     states: dict[str, dict[int, str]] = {}
     for cluster in dict.fromkeys(job.cluster for job in jobs):
-        found = registry.CLUSTERS[cluster].query_states([Path(job.file) for job in jobs if job.cluster == cluster])
+        found = CLUSTERS[cluster].query_states([Path(job.file) for job in jobs if job.cluster == cluster])
         states |= {str(path): command_states for path, command_states in found.items()}
     return states
 

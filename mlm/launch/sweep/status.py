@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import batch_warmup, config, files
-from mlm.launch.cluster import job, registry
+from mlm.launch.cluster import CLUSTERS, job
 from mlm.launch.sweep import job_registry, sweep_points, sweep_state
 from mlm.training.run.directory import RunDirectory
 
@@ -113,7 +113,7 @@ def cancel_jobs(root: Path) -> None:
             live = [each for each in jobs if by_file.get(each.file)]
             states = [state for each in live for state in by_file[each.file].values()]
             for name in dict.fromkeys(each.cluster for each in live):
-                registry.CLUSTERS[name].cancel_jobs([Path(each.file) for each in live if each.cluster == name])
+                CLUSTERS[name].cancel_jobs([Path(each.file) for each in live if each.cluster == name])
             job_registry.write_jobs(root, [each._replace(cancelled=each.cancelled or each in live) for each in jobs])
     if not states:
         print("nothing of this sweep is queued or running")

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from mlm.base import buckets, config, errors, fields, files, text_files
 from mlm.base.storage import get_storage
+from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import Job, choose_table_options, parse_options
-from mlm.launch.cluster.registry import CLUSTERS
 from mlm.launch.sweep import code_snapshot, job_registry, sweep_points, sweep_state
 from mlm.training.run import resolution
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory

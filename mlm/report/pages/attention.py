@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlm.report.pages import template
+from mlm.report import pages
 
 MAX_TITLE = 120  # characters of the text in the window's title
 WEIGHT_LEVELS = 255  # square roots of weights are stored as bytes, which is precise to a few per cent
@@ -58,7 +58,7 @@ def render_page(
         "predictions": [[make_visible(token), f"{share:.0%}"] for token, share in predictions],
     }
     short = text if len(text) <= MAX_TITLE else f"{text[:MAX_TITLE]}…"
-    return template.render(
+    return pages.render(
         "attention.html", name=make_valid(name), text=make_valid(text), short=make_valid(short), maps=maps, data=data
     )
 

@@ -24,10 +24,10 @@ import mlm
 from mlm.base import config, extras, fields
 from mlm.base.estimates import read_first_score
 from mlm.base.files import write_text
-from mlm.report import charts, compare, expected_best, figures, milestone_curves, series, table
+from mlm.report import charts, compare, expected_best, figures, milestone_curves, pages, series, specs, table
 from mlm.report.charts import Chart
 from mlm.report.headline import Headline, build_headline
-from mlm.report.pages import drawings, run_provenance, table_blocks, template
+from mlm.report.pages import run_provenance, table_blocks
 from mlm.report.table import Column, NamedTable
 
 COST_COLUMNS = (
@@ -126,7 +126,7 @@ def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
         table.write_table(root, headline.table.rows, headline.table.columns, headline.table.stem, headline.to_latex())
     for extra in (findings.claims, *findings.tables):
         table.write_table(root, extra.rows, extra.columns, extra.stem)
-    styles = charts.assign_styles(findings.charts)
+    styles = specs.assign_styles(findings.charts)
     for chart in findings.charts if extras.is_installed("vl_convert") else ():
         figures.draw_chart(root / "figures", chart, styles)
     return findings
@@ -152,8 +152,8 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
     question, _, rest = (experiment.__doc__ or name).partition("\n\n")
     same, different = split_settings(results)
     provenance = run_provenance.collect_provenance(results, getattr(experiment, "group", series.group_name))
-    styles = charts.assign_styles(findings.charts)
-    return template.render(
+    styles = specs.assign_styles(findings.charts)
+    return pages.render(
         "sweep.html",
         question=" ".join(question.split()),
         description=rest.strip(),
@@ -175,9 +175,9 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         tables=[(extra, table_blocks.build_blocks(extra.rows, extra.columns)) for extra in findings.tables],
         runs=build_score_blocks(results, different),
         costs=build_cost_blocks(results, provenance),
-        drawings=drawings.collect_drawings(findings.charts, styles),
+        drawings=figures.collect_drawings(findings.charts, styles),
         embed_json=embed_json,
-        vega=drawings.bundle_vega() if findings.charts else "",
+        vega=figures.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
     )
 
