@@ -32,32 +32,6 @@ RATE_COLUMNS = (
     ),
 )
 MIN_RATE_DIFFERENCE = 0.01  # of the target
-SHORTFALL_COLUMN = Column(
-    "rate_shortfall",
-    "masked too little",
-    note="Masked too little: fewer than nine tenths of the tokens that the masking rate asks for were masked, since "
-    "words have too many. Such a run says nothing of that rate.",
-)
-LEAK_COLUMN = Column(
-    "leaks",
-    "below the floor",
-    note="Below the floor by more than 3 standard errors over examples, which no model can be: "
-    "something leaks, and the model has seen its targets.",
-)
-PLATEAU_COLUMN = Column(
-    "unigram_plateau",
-    "on the unigram's plateau",
-    note="On the unigram's plateau: at this step, a tenth of the run's or the end of a longer warm-up, the training "
-    "loss was not 0.1 nats below that of token frequencies. Another learning rate, warm-up or larger initial weights "
-    "may leave it sooner. Before a run's step 50 nothing is checked.",  # as mlm/training/run/plateau.py does
-)
-
-UNIGRAM_COLUMN = Column(
-    "above_unigram",
-    "no better than token frequencies",
-    note="No better than token frequencies: at the end the held-out loss was at least the unigram's. Such a run has "
-    "learnt nothing that a comparison could be of: train it for longer, or with another recipe.",
-)
 
 
 def build_table(
@@ -88,7 +62,7 @@ def build_table(
     own_columns = (*leading_columns, *trailing_columns)
     rows = [
         run_columns.fill_cells(cells, seeds, own_columns)
-        | mark_cells(seeds, primary)
+        | mark_cells(seeds)
         | build_group_cells(seeds, primary)
         | evaluation_scores.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
@@ -163,18 +137,16 @@ def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[evaluation_sets.Eva
     return {EVALUATION_SET: ", ".join(names)} if len(sets) > 1 else {}
 
 
-def mark_cells(seeds: Sequence[dict], primary: Score) -> dict:
+def mark_cells(seeds: Sequence[dict]) -> dict:
     """The cells of MARKS of a group: of each run that has the mark its seed, and why."""
     cells = {}
     for column, describe in MARKS.items():
-        if marks := [
-            f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run, primary)
-        ]:
+        if marks := [f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run)]:
             cells[column.name] = "; ".join(marks)
     return cells
 
 
-def describe_leaks(run: dict, primary: Score) -> list[str]:
+def describe_leaks(run: dict) -> list[str]:
     """The excess losses of a run below a floor."""
     values = run["evaluation"]
     return [
@@ -182,13 +154,13 @@ def describe_leaks(run: dict, primary: Score) -> list[str]:
     ]
 
 
-def describe_plateau(run: dict, primary: Score) -> list[str]:
+def describe_plateau(run: dict) -> list[str]:
     """The loss and the step of a run that was on the unigram's plateau."""
     plateau = run.get("plateau")
     return [f"{plateau['loss']:.2f} at step {plateau['step']:,}"] if plateau else []
 
 
-def describe_unigram(run: dict, primary: Score) -> list[str]:
+def describe_unigram(run: dict) -> list[str]:
     """The loss of a run that ended no better than the unigram, and the unigram's."""
     values, (first, *others) = run["evaluation"], read_scores(run)
     return [
@@ -200,7 +172,7 @@ def describe_unigram(run: dict, primary: Score) -> list[str]:
     ]
 
 
-def describe_shortfall(run: dict, primary: Score) -> list[str]:
+def describe_shortfall(run: dict) -> list[str]:
     """The realised masking rate of a run that masked too little."""
     rate = run.get("realised_rate")
     is_short = rate is not None and rate < MIN_REALISED_RATE * compute_target_rate(run["config"])
@@ -208,11 +180,32 @@ def describe_shortfall(run: dict, primary: Score) -> list[str]:
 
 
 # Columns of marks that warn of a run, with why a run has one, in the order of a table.
-MARKS: dict[Column, Callable[[dict, Score], list[str]]] = {
-    LEAK_COLUMN: describe_leaks,
-    PLATEAU_COLUMN: describe_plateau,
-    UNIGRAM_COLUMN: describe_unigram,
-    SHORTFALL_COLUMN: describe_shortfall,
+MARKS: dict[Column, Callable[[dict], list[str]]] = {
+    Column(
+        "leaks",
+        "below the floor",
+        note="Below the floor by more than 3 standard errors over examples, which no model can be: "
+        "something leaks, and the model has seen its targets.",
+    ): describe_leaks,
+    Column(
+        "unigram_plateau",
+        "on the unigram's plateau",
+        note="On the unigram's plateau: at this step, a tenth of the run's or the end of a longer warm-up, the "
+        "training loss was not 0.1 nats below that of token frequencies. Another learning rate, warm-up or larger "
+        "initial weights may leave it sooner. Before a run's step 50 nothing is checked.",  # by training/run/plateau.py
+    ): describe_plateau,
+    Column(
+        "above_unigram",
+        "no better than token frequencies",
+        note="No better than token frequencies: at the end the held-out loss was at least the unigram's. Such a run "
+        "has learnt nothing that a comparison could be of: train it for longer, or with another recipe.",
+    ): describe_unigram,
+    Column(
+        "rate_shortfall",
+        "masked too little",
+        note="Masked too little: fewer than nine tenths of the tokens that the masking rate asks for were masked, "
+        "since words have too many. Such a run says nothing of that rate.",
+    ): describe_shortfall,
 }
 
 
