@@ -57,15 +57,13 @@ class Headline(NamedTuple):
         if VERDICT in self.table.columns:
             notes.insert(0, f"Bold: the best; †: not told from it, p of {MAX_P:g} or more ({TEST}).")
         form = next((column.format for column in columns if column.name == self.score), "")
-        cells = [format_cell(row.get(self.score), form) for row in rows]
-        verdicts = [row.get(VERDICT.name, "") for row in rows]
-        marked = [
-            row | {self.score: f"**{cell}**" if verdict == BEST else cell + "†" * verdict.startswith(UNDECIDED)}
-            for row, cell, verdict in zip(rows, cells, verdicts, strict=True)
-        ]
-        lines = to_grid(marked, columns, "latex_booktabs").splitlines()
-        rules = [index for index, kind in self.row_kinds.items() if kind == "rule"]
-        for index in reversed(rules):
+
+        def mark(row: dict) -> dict:
+            verdict, cell = row.get(VERDICT.name, ""), format_cell(row.get(self.score), form)
+            return row | {self.score: f"**{cell}**" if verdict == BEST else cell + "†" * verdict.startswith(UNDECIDED)}
+
+        lines = to_grid(list(map(mark, rows)), columns, "latex_booktabs").splitlines()
+        for index in (index for index, kind in self.row_kinds.items() if kind == "rule"):
             lines.insert(lines.index("\\midrule") + 1 + index, "\\midrule")
         caption = re.sub("[%&_#$]", r"\\\g<0>", " ".join([self.sentence, *notes]))
         text = "\n".join([*lines, f"% \\caption{{{caption}}}"])

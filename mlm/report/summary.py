@@ -42,11 +42,8 @@ def build_table(
 ) -> tuple[list[dict], list[Column]]:
     """The table (rows, columns): a row per group, then the references (unigram baseline, floor) of each evaluation set.
 
-    The columns: the leading columns; runs below their floor; runs on the unigram's plateau; runs that ended no better
-    than the unigram; runs that masked too little; the evaluation set, if there are several; costs; scores; evaluations
-    of the trained models (mlm/cli/evaluate.py); the trailing columns; and the primary score at each of
-    config.eval.mask_rates. Between costs and scores: the masking rates, if a realised one differs from the target.
-    Columns without any value are left out; a warning names those that seem misspelt.
+    Columns without any value are left out; a warning names those that seem misspelt. The masking rates have columns if
+    a realised one differs from the target, and the evaluation set if there are several.
 
     Args:
         results: runs.
