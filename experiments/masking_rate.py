@@ -10,9 +10,9 @@ Method     A learning rate that was tuned at one masking rate favors that rate, 
            own, with a schedule of that length. The built-in language has as many, so that each is read once; a text of
            fewer is read several times. paper: the paper's learning rate for all.
 Rule       Written before all runs, that first one too. For each size and budget, seeds are blocks and rates are
-           treatments (randomized block design, mlm/report/compare.py); each rate is compared with 15%, and
-           the two-sided p has Holm's correction for the rates of that size and budget. A rate is better or worse if its
-           p is below 0.05. Whether 40% is worth more at a larger size or budget: the loss at 40% less that at 15% is a
+           treatments (randomized block design, mlm/report/compare.py); each rate is compared with 15%, and the
+           two-sided p has Holm's correction for the rates of that size and budget. A rate is better or worse if its p
+           is below 0.05. Whether 40% is worth more at a larger size or budget: the loss at 40% less that at 15% is a
            row for each size and budget, seeds are blocks, and neighboring sizes and budgets are compared, with Holm's
            correction for all these pairs; so it is if p is below 0.05. Between budgets it may be the rates' learning
            rates, which the middle one chose. All else is a difference with its interval, and no sentence.

@@ -19,11 +19,11 @@ Window     ModernBERT's local layers see 128 of 1,024 tokens, every third layer 
            outside. Of the two layers of micro and tiny the first is global and the second local. paper: 128 of 512. A
            local layer here masks the scores and computes all of them: it saves no time.
 Rule       Written before the runs. For each size, seeds are blocks and rows are treatments (randomized block design,
-           mlm/report/compare.py): the spread over seeds is pooled over all rows. Each row is compared once:
-           "+ ..." with the row before it, "... alone" with the first. The p-values (two-sided) have Holm's correction
-           for all comparisons of a size, 19 in a whole table. A change helps or hurts at a size if its p is below 0.05;
-           it does so at laptop scale if that holds at micro and tiny, in the same direction. All else is a difference
-           with its interval, and no sentence. Under another budget the rule is the same, and its table one of its own.
+           mlm/report/compare.py): the spread over seeds is pooled over all rows. Each row is compared once: "+ ..."
+           with the row before it, "... alone" with the first. The p-values (two-sided) have Holm's correction for all
+           comparisons of a size, 19 in a whole table. A change helps or hurts at a size if its p is below 0.05; it does
+           so at laptop scale if that holds at micro and tiny, in the same direction. All else is a difference with its
+           interval, and no sentence. Under another budget the rule is the same, and its table one of its own.
 Run        mlm sweep run experiments/modern_bert.py --scale=laptop --workers=2
            Equal seconds: --budget=seconds. Every point, of either size, gets the seconds of the first row at micro
            size.

@@ -19,11 +19,11 @@ Thresholds Steps and seconds of training until an evaluation is at most 0.5, 0.2
            run for all: what a shorter one would reach is another question. Seconds are steps times the run's own
            seconds of a step, without compilation and evaluation: compare them where the machine was idle.
 Rule       Written before the runs. For each size, optimizers are rows and seeds are blocks (randomized block design,
-           mlm/report/compare.py). Each is compared with AdamW in the excess loss at the end, and in the
-           logarithm of the steps to each threshold that all seeds of both reached. The p-values (two-sided) have Holm's
-           correction for all these comparisons of a size, 30 at most. It is better, or sooner, at a size if the p is
-           below 0.05; in general only if so at both sizes. A threshold that one reaches with every seed and the other
-           with none is reported as that. Seconds are a column and no test.
+           mlm/report/compare.py). Each is compared with AdamW in the excess loss at the end, and in the logarithm of
+           the steps to each threshold that all seeds of both reached. The p-values (two-sided) have Holm's correction
+           for all these comparisons of a size, 30 at most. It is better, or sooner, at a size if the p is below 0.05;
+           in general only if so at both sizes. A threshold that one reaches with every seed and the other with none is
+           reported as that. Seconds are a column and no test.
 Run        mlm sweep run experiments/optimizers.py --scale=laptop --workers=2
 Scales     quick: AdamW and Muon, one seed, micro. trials: seven members, one seed, micro, for the search. laptop:
            seven members, micro and tiny, three seeds. paper: seven members at five learning rates, base size, English
