@@ -191,11 +191,6 @@ def estimate_range(values: Sequence[float] | np.ndarray) -> Estimate:
     return seed_range(values) if len(values) > 1 else estimate_mean(values)
 
 
-def score_bounds(score: Score) -> tuple[float, float]:
-    """The lowest and highest value that a score can have."""
-    return FRACTION if score.share else UNBOUNDED
-
-
 def format_range(low: int, high: int | None) -> str:
     """The name of a class by its bounds; high None: it has no upper bound."""
     if high is None:
@@ -209,7 +204,8 @@ def build_rate_matrix(results: Sequence[dict], score_name: str, group=group_name
         result for result in results if any(score_name in values for values in evaluations_by_rate(result).values())
     ]
     shared = sorted(set.intersection(*(set(evaluations_by_rate(result)) for result in evaluated))) if evaluated else []
-    bounds = next((score_bounds(score) for score in collect_scores(evaluated) if score.name == score_name), UNBOUNDED)
+    is_share = any(score.name == score_name and score.share for score in collect_scores(evaluated))
+    bounds = FRACTION if is_share else UNBOUNDED
     value_GxR = {
         name: [estimate_mean((evaluations_by_rate(run)[rate][score_name] for run in seeds), bounds) for rate in shared]
         for name, seeds in group_runs(evaluated, group).items()

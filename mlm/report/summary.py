@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from mlm.base import warnings_
-from mlm.base.estimates import Score, estimate_mean, read_scores
+from mlm.base.estimates import FRACTION, UNBOUNDED, Score, estimate_mean, read_scores
 from mlm.base.evaluation_score import EvaluationMetric
 from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_scores, evaluation_sets, run_columns, series
@@ -74,11 +74,13 @@ def build_table(
             row | evaluation_set_cell(evaluation_set.runs, sets)
             for row in build_reference_rows(evaluation_set.runs, leading_columns[0].name, primary, evaluations)
         ]
+    described_sets = "; ".join(f"{each.name}: {each.description}" for each in sets)
+    note = f"Examples and masks: {described_sets}. Scores on different examples or masks are not comparable."
     rates = sorted({rate for result in results for rate in series.evaluations_by_rate(result)})
     columns = (
         *leading_columns,
         *MARKS,
-        Column(EVALUATION_SET, "evaluation set", note=evaluation_sets.format_note(sets)),
+        Column(EVALUATION_SET, "evaluation set", note=note),
         *COST_COLUMNS,
         *(() if has_own_rates else RATE_COLUMNS),
         *build_score_columns(results),
@@ -263,7 +265,7 @@ def build_group_cells(seeds: Sequence[dict], primary: Score) -> dict:
 def score_cells(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
     """The mean over seeds; a single seed also has NAME_se, its standard error over held-out examples."""
     values = (evaluation[score.name] for evaluation in evaluations)
-    cells = {name: estimate_mean(values, series.score_bounds(score))}
+    cells = {name: estimate_mean(values, FRACTION if score.share else UNBOUNDED)}
     return cells | ({f"{name}_se": evaluations[0][f"{score.name}_se"]} if len(evaluations) == 1 else {})
 
 
