@@ -10,9 +10,9 @@ Method     A learning rate that was tuned at one masking rate favors that rate, 
            own, with a schedule of that length. The built-in language has as many, so that each is read once; a text of
            fewer is read several times. paper: the paper's learning rate for all.
 Rule       Written before all runs, that first one too. For each size and budget, seeds are blocks and rates are
-           treatments (randomized block design, mlm/report/randomized_blocks.py); each rate is compared with 15%, and
-           the two-sided p has Holm's correction for the rates of that size and budget. A rate is better or worse if its
-           p is below 0.05. Whether 40% is worth more at a larger size or budget: the loss at 40% less that at 15% is a
+           treatments (randomized block design, mlm/report/compare.py); each rate is compared with 15%, and the
+           two-sided p has Holm's correction for the rates of that size and budget. A rate is better or worse if its p
+           is below 0.05. Whether 40% is worth more at a larger size or budget: the loss at 40% less that at 15% is a
            row for each size and budget, seeds are blocks, and neighboring sizes and budgets are compared, with Holm's
            correction for all these pairs; so it is if p is below 0.05. Between budgets it may be the rates' learning
            rates, which the middle one chose. All else is a difference with its interval, and no sentence.
@@ -61,7 +61,7 @@ from mlm.experiment.recipes import (
     set_training_length,
 )
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import randomized_blocks, run_columns, series, summary
+from mlm.report import compare, run_columns, series, summary
 from mlm.report.charts import LineChart
 from mlm.report.series import Series
 from mlm.report.table import Column, NamedTable, build_paper_cells, build_paper_columns
@@ -230,12 +230,12 @@ def describe_budget(size: str, budget: int) -> str:
     return f"{size}, {budget:,} examples" if budget else size
 
 
-def compute_tests(results: Sequence[dict]) -> dict[tuple, randomized_blocks.BlockTest]:
+def compute_tests(results: Sequence[dict]) -> dict[tuple, compare.BlockTest]:
     """The test of each rate against 15%, by group and rate."""
     tests = {}
     for group, by_rate in group_by_rate(results).items():
         pairs = [(rate, BASELINE) for rate in by_rate if rate != BASELINE]
-        corrected = randomized_blocks.correct_p(randomized_blocks.compare_rows(by_rate, pairs))
+        corrected = compare.correct_p(compare.compare_rows(by_rate, pairs))
         tests |= {(group, rate): test for (rate, _), test in corrected.items()}
     return tests
 
@@ -279,10 +279,10 @@ def tables(results: Sequence[dict]) -> list[NamedTable]:
     sizes, budgets = (list(dict.fromkeys(values)) for values in zip(*gains, strict=True)) if gains else ((), ())
     pairs = [((size, few), (size, many)) for size in sizes for few, many in pairwise(sorted(budgets))]
     pairs += [((small, budget), (large, budget)) for budget in budgets for small, large in pairwise(sizes)]
-    tests = randomized_blocks.compare_rows(gains, [(more, less) for less, more in pairs])
+    tests = compare.compare_rows(gains, [(more, less) for less, more in pairs])
     rows = [
         {"less": describe_budget(*less), "more": describe_budget(*more)} | test._asdict()
-        for (more, less), test in randomized_blocks.correct_p(tests).items()
+        for (more, less), test in compare.correct_p(tests).items()
     ]
     columns = [
         Column("less", "from"),

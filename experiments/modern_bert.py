@@ -19,11 +19,11 @@ Window     ModernBERT's local layers see 128 of 1,024 tokens, every third layer 
            outside. Of the two layers of micro and tiny the first is global and the second local. paper: 128 of 512. A
            local layer here masks the scores and computes all of them: it saves no time.
 Rule       Written before the runs. For each size, seeds are blocks and rows are treatments (randomized block design,
-           mlm/report/randomized_blocks.py): the spread over seeds is pooled over all rows. Each row is compared once:
-           "+ ..." with the row before it, "... alone" with the first. The p-values (two-sided) have Holm's correction
-           for all comparisons of a size, 19 in a whole table. A change helps or hurts at a size if its p is below 0.05;
-           it does so at laptop scale if that holds at micro and tiny, in the same direction. All else is a difference
-           with its interval, and no sentence. Under another budget the rule is the same, and its table one of its own.
+           mlm/report/compare.py): the spread over seeds is pooled over all rows. Each row is compared once: "+ ..."
+           with the row before it, "... alone" with the first. The p-values (two-sided) have Holm's correction for all
+           comparisons of a size, 19 in a whole table. A change helps or hurts at a size if its p is below 0.05; it does
+           so at laptop scale if that holds at micro and tiny, in the same direction. All else is a difference with its
+           interval, and no sentence. Under another budget the rule is the same, and its table one of its own.
 Run        mlm sweep run experiments/modern_bert.py --scale=laptop --workers=2
            Equal seconds: --budget=seconds. Every point, of either size, gets the seconds of the first row at micro
            size.
@@ -48,7 +48,7 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, make_axis, name_points
 from mlm.experiment.recipes import LARGE, PAPER_TASKS, SMALL, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import excess_loss, randomized_blocks, run_columns, series
+from mlm.report import compare, excess_loss, run_columns, series
 from mlm.report.table import Column
 
 BERT = {
@@ -206,7 +206,7 @@ def find_compared(row: str) -> str:
     return "" if row == FIRST_ROW else FIRST_ROW if row.endswith(ALONE) else titles[titles.index(row) - 1]
 
 
-def compute_tests(results: Sequence[dict]) -> dict[tuple[str, str], randomized_blocks.BlockTest]:
+def compute_tests(results: Sequence[dict]) -> dict[tuple[str, str], compare.BlockTest]:
     """The test of each row, by size and title."""
     tests = {}
     primary = series.select_primary_score(results).name
@@ -217,7 +217,7 @@ def compute_tests(results: Sequence[dict]) -> dict[tuple[str, str], randomized_b
         by_seed[config["seed"]] = result["evaluation"][primary]
     for size, by_row in values.items():
         pairs = [(row, find_compared(row)) for row in by_row]
-        corrected = randomized_blocks.correct_p(randomized_blocks.compare_rows(by_row, pairs))
+        corrected = compare.correct_p(compare.compare_rows(by_row, pairs))
         tests |= {(size, row): test for (row, _), test in corrected.items()}
     return tests
 

@@ -19,11 +19,11 @@ Thresholds Steps and seconds of training until an evaluation is at most 0.5, 0.2
            run for all: what a shorter one would reach is another question. Seconds are steps times the run's own
            seconds of a step, without compilation and evaluation: compare them where the machine was idle.
 Rule       Written before the runs. For each size, optimizers are rows and seeds are blocks (randomized block design,
-           mlm/report/randomized_blocks.py). Each is compared with AdamW in the excess loss at the end, and in the
-           logarithm of the steps to each threshold that all seeds of both reached. The p-values (two-sided) have Holm's
-           correction for all these comparisons of a size, 30 at most. It is better, or sooner, at a size if the p is
-           below 0.05; in general only if so at both sizes. A threshold that one reaches with every seed and the other
-           with none is reported as that. Seconds are a column and no test.
+           mlm/report/compare.py). Each is compared with AdamW in the excess loss at the end, and in the logarithm of
+           the steps to each threshold that all seeds of both reached. The p-values (two-sided) have Holm's correction
+           for all these comparisons of a size, 30 at most. It is better, or sooner, at a size if the p is below 0.05;
+           in general only if so at both sizes. A threshold that one reaches with every seed and the other with none is
+           reported as that. Seconds are a column and no test.
 Run        mlm sweep run experiments/optimizers.py --scale=laptop --workers=2
 Scales     quick: AdamW and Muon, one seed, micro. trials: seven members, one seed, micro, for the search. laptop:
            seven members, micro and tiny, three seeds. paper: seven members at five learning rates, base size, English
@@ -43,7 +43,7 @@ from mlm.experiment import searches
 from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_axis, name_points
 from mlm.experiment.recipes import ARCHITECTURE_FIELDS, PAPER_TASKS, SMALL, WETTIG, set_training_length
 from mlm.experiment.search_space import Choice, LogUniform
-from mlm.report import excess_loss, randomized_blocks, run_columns, series, summary
+from mlm.report import compare, excess_loss, run_columns, series, summary
 from mlm.report.table import Column
 
 BASELINE = "adamw"
@@ -151,10 +151,10 @@ def find_member(config: dict) -> str:
     return config["optim.optimizer"] + ("_ema" if config["optim.ema_decay"] else "")
 
 
-def compute_tests(results: Sequence[dict]) -> dict[str, dict[str, randomized_blocks.BlockTest]]:
+def compute_tests(results: Sequence[dict]) -> dict[str, dict[str, compare.BlockTest]]:
     """For each size and member, as SIZE-MEMBER, its tests against AdamW: of the loss, and of each threshold."""
     primary = series.select_primary_score(results).name
-    found: dict[str, dict[str, randomized_blocks.BlockTest]] = {}
+    found: dict[str, dict[str, compare.BlockTest]] = {}
     for size in dict.fromkeys(result["config"]["model.size"] for result in results):
         runs = [result for result in results if result["config"]["model.size"] == size]
         values = {"end": arrange_by_seed(runs, [run["evaluation"][primary] for run in runs])}
@@ -168,11 +168,11 @@ def compute_tests(results: Sequence[dict]) -> dict[str, dict[str, randomized_blo
         tests = {
             (name, pair[0]): test
             for name, by_member in values.items()
-            for pair, test in randomized_blocks.compare_rows(
+            for pair, test in compare.compare_rows(
                 by_member, [(member, BASELINE) for member in by_member if member != BASELINE]
             ).items()
         }
-        for (name, member), test in randomized_blocks.correct_p(tests).items():
+        for (name, member), test in compare.correct_p(tests).items():
             found.setdefault(f"{size}-{member}", {})[name] = test
     return found
 

@@ -73,7 +73,7 @@ def test_a_claim_that_was_named_is_tested_alone_and_a_picked_one_against_all_pai
     for row, (a, b) in zip(rows[:2], ((1, 0), (1, 3)), strict=True):
         test = stats.ttest_rel(loss_GxS[a], loss_GxS[b], alternative="less")
         both = stats.ttest_rel(loss_GxS[a], loss_GxS[b]).confidence_interval(0.95)
-        assert row["p"] == pytest.approx(test.pvalue) and "corrected_p" not in row
+        assert row["p"] == pytest.approx(test.pvalue)
         assert row["over_seeds"][1:] == pytest.approx(both)
     pairs = [(a, b) for a in range(4) for b in range(a)]
     alone = {pair: stats.ttest_rel(loss_GxS[pair[0]], loss_GxS[pair[1]]).pvalue for pair in pairs}
@@ -82,8 +82,21 @@ def test_a_claim_that_was_named_is_tested_alone_and_a_picked_one_against_all_pai
     assert by_names["g0", "g1"]["corrected_p"] == pytest.approx(6 * alone[1, 0]) and least == (1, 0)
     assert not any({"p", "over_seeds", "over_seeds_and_examples", "over_examples"} & row.keys() for row in rows[2:])
     said = " ".join(table.collect_notes(rows, columns))
-    assert "The 2 p-values are not corrected" in said and "up to 10%" in said
-    assert "selected on the same runs" in said and "for all 6 pairs" in said
+    assert "without a correction" in said and "selected on the same runs" in said and "for all pairs" in said
+
+
+def test_a_verdict_stands_first_and_follows_from_the_corrected_p():
+    """Whether or not the experiment named the pair; one seed has no test."""
+    rng, verdicts = np.random.default_rng(3), set()
+    for seeds in (1, *[3] * 20):
+        loss_GxS = 3 + rng.normal(0, 0.1, (4, 1)) + rng.normal(0, 0.03, (4, seeds))
+        rows, columns = build_claims_table(groups(loss_GxS), [("g1", "g0")])
+        assert columns[0].name == "verdict"
+        for row in rows:
+            is_sure = row.get("corrected_p", 1) < 0.05
+            assert row["verdict"] == (("yes" if row["difference"] < 0 else "no") if is_sure else "undecided")
+            verdicts.add((row["selection"], row["verdict"]))
+    assert len(verdicts) == 5 and ("best", "no") not in verdicts
 
 
 @pytest.mark.parametrize(
@@ -98,14 +111,7 @@ def test_a_claim_that_was_named_is_tested_alone_and_a_picked_one_against_all_pai
 def test_fewer_seeds_say_less(seeds, cells, said):
     losses = [[3 + seed / 10 for seed in range(seeds)], [3.2 + seed / 8 for seed in range(seeds)]]
     (row,), columns = build_claims_table(groups(losses), [("g0", "g1")])
-    assert {
-        "over_seeds",
-        "p",
-        "over_seeds_and_examples",
-        "seeds_and_examples_p",
-        "over_examples",
-        "corrected_p",
-    } & row.keys() == cells
+    assert {"over_seeds", "p", "over_seeds_and_examples", "seeds_and_examples_p", "over_examples"} & row.keys() == cells
     assert row["seeds"] == said and row["difference"] < 0
     text = table.to_markdown([row], columns)
     if seeds == 1:

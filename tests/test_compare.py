@@ -34,7 +34,7 @@ def test_the_interval_covers_the_true_difference_nineteen_times_in_twenty(paired
     rng, covered, sets = np.random.default_rng(0), 0, 200
     for _ in range(sets):
         arrays = draw_nats(rng, -0.1, shared=0.2 if paired else 0.0)
-        found = compare.multi_bootstrap(*arrays, LOSS, paired=paired, resamples=400)
+        found, _ = compare.multi_bootstrap(*arrays, LOSS, paired=paired, resamples=400)
         covered += found.low <= -0.1 <= found.high
     assert 0.9 < covered / sets < 0.985
 
@@ -46,31 +46,33 @@ def test_pairing_takes_out_what_seeds_share_and_no_pairing_does_not():
     a, b = (
         stack((mean + seed_Sx1 + rng.normal(0, 0.1, (8, 200))) * predictions_N, predictions_N) for mean in (3, 3.05)
     )
-    both = [compare.multi_bootstrap(a, b, LOSS, paired=paired) for paired in (True, False)]
-    assert both[0].mean == pytest.approx(both[1].mean) == pytest.approx(-0.05, abs=0.02)
-    assert both[0].high < 0 and both[0].p < 0.001
-    assert both[1].low < -0.5 and both[1].high > 0.5 and both[1].p > 0.2
+    (paired, p), (alone, p_alone) = (compare.multi_bootstrap(a, b, LOSS, paired=paired) for paired in (True, False))
+    assert paired.mean == pytest.approx(alone.mean) == pytest.approx(-0.05, abs=0.02)
+    assert paired.high < 0 and p < 0.001
+    assert alone.low < -0.5 and alone.high > 0.5 and p_alone > 0.2
 
 
 def test_rows_weigh_by_their_predictions_and_the_sides_are_not_mixed():
     a, b = draw_nats(np.random.default_rng(2), -1.0)
-    found = compare.multi_bootstrap(a, b, LOSS, paired=True, resamples=500)
+    found, p = compare.multi_bootstrap(a, b, LOSS, paired=True, resamples=500)
     assert found.mean == pytest.approx(means(a).mean() - means(b).mean())
-    assert found.low < found.mean < found.high < 0 and found.p == 1 / 500
-    back = compare.multi_bootstrap(b, a, LOSS, paired=True, resamples=500)
-    assert back.p == 1 and back.mean == pytest.approx(-found.mean)
+    assert found.low < found.mean < found.high < 0 and p == 1 / 500
+    back, p_back = compare.multi_bootstrap(b, a, LOSS, paired=True, resamples=500)
+    assert p_back == 1 and back.mean == pytest.approx(-found.mean)
 
 
 def test_where_higher_is_better_the_claim_is_of_the_higher():
     a, b = draw_nats(np.random.default_rng(2), -0.05, seeds=4)
     higher = LOSS._replace(better=1)
-    as_loss, as_score = (compare.multi_bootstrap(a, b, score, paired=True) for score in (LOSS, higher))
-    assert as_score[:3] == as_loss[:3] and as_score.p == pytest.approx(1 - as_loss.p) and as_loss.p != as_score.p
+    (as_loss, p_loss), (as_score, p_score) = (
+        compare.multi_bootstrap(a, b, score, paired=True) for score in (LOSS, higher)
+    )
+    assert as_score == as_loss and p_score == pytest.approx(1 - p_loss) and p_loss != p_score
 
 
 def test_a_resample_is_worth_what_the_scores_function_says_of_its_sums():
     a, b = draw_nats(np.random.default_rng(6), -0.2, seeds=1, rows=40)
-    found = compare.multi_bootstrap(a, b, LOSS._replace(function="exp_mean"), paired=True)
+    found, _ = compare.multi_bootstrap(a, b, LOSS._replace(function="exp_mean"), paired=True)
     rng = np.random.default_rng(7)
     place_RxN = rng.integers(40, size=(20_000, 40))
     sums_a_RxC, sums_b_RxC = a[0][place_RxN].sum(1), b[0][place_RxN].sum(1)
@@ -81,9 +83,9 @@ def test_a_resample_is_worth_what_the_scores_function_says_of_its_sums():
 
 def test_resampling_in_parts_changes_nothing_but_the_draws(monkeypatch):
     arrays = draw_nats(np.random.default_rng(3))
-    whole = compare.multi_bootstrap(*arrays, LOSS, paired=True, resamples=4000)
+    whole, _ = compare.multi_bootstrap(*arrays, LOSS, paired=True, resamples=4000)
     monkeypatch.setattr(compare, "MAX_CHUNK_VALUES", 150 * 37)
-    parts = compare.multi_bootstrap(*arrays, LOSS, paired=True, resamples=4000)
+    parts, _ = compare.multi_bootstrap(*arrays, LOSS, paired=True, resamples=4000)
     assert parts.mean == whole.mean
     assert parts[1:] == pytest.approx(whole[1:], abs=0.1 * (whole.high - whole.low))
 

@@ -49,15 +49,15 @@ def run():
 
 
 def test_the_three_embeddings_are_those_of_numpy(run):
-    found = sentence_similarity.embed_sentences(run, TEXTS)
-    assert found.truncated == 1 and found.cls_SxKxD.shape[:2] == (4, 2)
+    found, truncated = sentence_similarity.embed_sentences(run, TEXTS)
+    assert truncated == 1 and found["cls"].shape[:2] == (4, 2)
     ids = [[WORDS[word] for word in text.split()][:14] for text in TEXTS]
     rows_BxL = np.array([[CLS, *row, SEP, *[0] * (14 - len(row))] for row in ids], np.int32)
     there_BxL = (rows_BxL > 0).astype(np.int32)
     shown = types.Tokens(rows_BxL, there_BxL, np.arange(16, dtype=np.int32) * there_BxL, np.zeros_like(rows_BxL))
     params = run.state.params["model"]
     h_BxLxD = np.asarray(jax.jit(run.program.model.encode)(params, shown)[0])
-    for row, h_LxD, cls_KxD, mean_KxD, static_D in zip(ids, h_BxLxD, *found[:3], strict=True):
+    for row, h_LxD, cls_KxD, mean_KxD, static_D in zip(ids, h_BxLxD, *found.values(), strict=True):
         assert cls_KxD[-1] == pytest.approx(h_LxD[0], abs=1e-5)
         assert mean_KxD[-1] == pytest.approx(h_LxD[1 : 1 + len(row)].mean(0), abs=1e-5)
         assert static_D == pytest.approx(params["token"]["embedding"][row].mean(0), abs=1e-6)
@@ -70,12 +70,12 @@ def test_similarities_are_the_correlations_of_cosines(run):
     part, told = EvaluationCase("sts", "stsb/dev", {"pairs": pairs, "format": 1}), []
     found = EVALUATIONS["sts"].evaluate(run, part, lambda: told.append(1))
     assert len(told) == EVALUATIONS["sts"].count_units(run, part) and found["pairs"] == 60
-    vectors = sentence_similarity.embed_sentences(run, texts)
+    vectors, _ = sentence_similarity.embed_sentences(run, texts)
     at = {text: place for place, text in enumerate(texts)}
     for of, h_SxD in (
-        (found["static"], vectors.static_SxD),
-        (found["layers"][-1]["mean"], vectors.mean_SxKxD[:, -1]),
-        (found["layers"][-1]["cls"], vectors.cls_SxKxD[:, -1]),
+        (found["static"], vectors["static"]),
+        (found["layers"][-1]["mean"], vectors["mean"][:, -1]),
+        (found["layers"][-1]["cls"], vectors["cls"][:, -1]),
     ):
         h_SxD = h_SxD.astype(np.float64)
         cosines = [
@@ -86,7 +86,7 @@ def test_similarities_are_the_correlations_of_cosines(run):
         assert of["spearman"] == pytest.approx(stats.spearmanr(np.round(cosines, 9), values)[0])
         assert of["pearson"] == pytest.approx(stats.pearsonr(cosines, values)[0], abs=1e-5)
         assert 0.05 < of["spearman_se"] < 0.3
-    assert {*sentence_similarity.compute_cosines(vectors.mean_SxKxD[:, -1], vectors.mean_SxKxD[:, -1])} == {
+    assert {*sentence_similarity.compute_cosines(vectors["mean"][:, -1], vectors["mean"][:, -1])} == {
         1.0
     }  # same texts share a rank
     kept = {"evaluations": {"sts": {"stsb/dev": found | {"sha256": "ab"}}}, "summary": {}}

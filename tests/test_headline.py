@@ -8,6 +8,7 @@ import pages
 import pytest
 
 from experiments import architectures
+from mlm.base import evaluation_score
 from mlm.report import compare, headline, series, table
 
 
@@ -69,6 +70,37 @@ def test_a_verdict_is_that_of_the_claims(results):
                 assert float(shown) == pytest.approx(p[row["model"]], rel=0.06)
                 verdicts.add(verdict)
     assert verdicts == {"worse", "undecided"}
+
+
+def test_an_evaluation_of_fewer_than_half_of_the_models_has_no_column(results):
+    score = evaluation_score.EvaluationScore(evaluation_score.EvaluationMetric("task_topic", "accuracy", "0" * 64), 0.9)
+    for cells, is_shown in ((("lstm",), False), (("lstm", "gru"), True)):
+        evaluated = [
+            run | ({"evaluation_scores": [score]} if run["config"]["model.cell"] in cells else {}) for run in results
+        ]
+        names = [column.name for column in make(evaluated).table.columns]
+        assert ("task_topic" in names) == is_shown and "near" in names
+
+
+def test_latex_marks_the_best_and_those_not_told_from_it(results):
+    close = [
+        run | {"held_out": run["held_out"] | {"mlm_nats": other["held_out"]["mlm_nats"] * (1.01, 0.998)[seed]}}
+        for seed, (other, run) in enumerate(zip(results[:2], results[2:4], strict=True))
+    ]
+    for runs, expected in ((results, "worse"), ([*results[:2], *close, *results[4:]], "undecided")):
+        made = make(runs)
+        verdicts = [row.get("verdict", "").partition(",")[0] for row in made.table.rows]
+        assert verdicts[:2] == ["best", expected]
+        text = made.to_latex()
+        head, models, references = re.split(r"\\midrule\n", text)
+        assert "\\toprule" in head and references.partition("\\bottomrule")[0].count("\n") == verdicts.count("")
+        for verdict, line in zip(verdicts, models.splitlines(), strict=False):
+            assert ("\\textbf{" in line, "$^\\dagger$" in line) == (verdict == "best", verdict == "undecided"), line
+        assert re.findall("^%.*", text, re.MULTILINE) == [text.splitlines()[-1]]
+        caption = text.splitlines()[-1].replace("$\\pm$", "").replace("$^\\dagger$", "")
+        assert re.fullmatch(r"% \\caption\{([^%&_#$]|\\[%&_#$])*\}", caption)
+    one_seed = make([run for run in results if run["config"]["seed"] == 0]).to_latex()
+    assert "textbf" not in one_seed and "dagger" not in one_seed
 
 
 def test_one_seed_ranks_nothing(results):

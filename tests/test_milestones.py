@@ -173,8 +173,8 @@ def test_every_evaluation_is_a_curve_over_training(run, monkeypatch, capsys):
     (chart,) = milestone_curves.build_charts([finished])
     assert chart.series[0].x == [1, 4, 7] and chart.log_y
     assert [value.mean for value in chart.series[0].y] == [row["pseudo_perplexity"].mean for row in rows]
-    assert specs.build_lines(chart, charts.assign_styles([chart]))["encoding"]["x"]["scale"]["type"] == "log"
-    assert json.loads(figures.build_figure(chart, charts.assign_styles([chart])))
+    assert specs.build_lines(chart, specs.assign_styles([chart]))["encoding"]["x"]["scale"]["type"] == "log"
+    assert json.loads(figures.build_figure(chart, specs.assign_styles([chart])))
 
     def fail(*_):
         raise AssertionError("evaluated twice")

@@ -12,7 +12,7 @@ from experiments import default_recipe, modern_bert, optimizers
 from mlm.base import config, fields
 from mlm.experiment import paper_recipes, searches
 from mlm.models import MODELS, lm
-from mlm.report import randomized_blocks
+from mlm.report import compare
 from mlm.training.run import resolution
 
 
@@ -69,16 +69,16 @@ def test_all_rows_have_the_same_rows_and_evaluations_and_both_sizes_what_the_sea
 def test_two_rows_in_blocks_are_students_paired_test_and_many_share_their_spread():
     value_RxS = np.random.default_rng(0).normal(size=(4, 3)) + np.arange(4)[:, None]
     values = {name: dict(enumerate(value_S)) for name, value_S in zip("abcd", value_RxS, strict=True)}
-    two = randomized_blocks.compare_rows({name: values[name] for name in "ab"}, [("a", "b")])["a", "b"]
+    two = compare.compare_rows({name: values[name] for name in "ab"}, [("a", "b")])["a", "b"]
     paired = stats.ttest_rel(value_RxS[0], value_RxS[1])
     assert two.p == pytest.approx(paired.pvalue)
     assert two.difference == pytest.approx((value_RxS[0].mean() - value_RxS[1].mean(), *paired.confidence_interval()))
     # The mean of t squared over all pairs is the F of the rows in the analysis of variance with blocks.
-    tests = randomized_blocks.compare_rows(values, list(itertools.combinations("abcd", 2)))
+    tests = compare.compare_rows(values, list(itertools.combinations("abcd", 2)))
     rest_RxS = value_RxS - value_RxS.mean(1)[:, None] - value_RxS.mean(0) + value_RxS.mean()
     f = (3 * value_RxS.mean(1).var(ddof=1)) / ((rest_RxS**2).sum() / 6)
     assert np.mean([stats.t.isf(test.p / 2, 6) ** 2 for test in tests.values()]) == pytest.approx(f)
-    corrected = randomized_blocks.correct_p(tests)
+    corrected = compare.correct_p(tests)
     order = sorted(tests, key=lambda pair: tests[pair].p)
     assert corrected[order[0]].p == pytest.approx(min(1, 6 * tests[order[0]].p))
     assert [corrected[pair].p for pair in order] == sorted(corrected[pair].p for pair in order)

@@ -14,8 +14,8 @@ import vl_convert
 from pages import LOSS, get_evaluation, start
 
 from experiments import architectures
-from mlm.report import charts, figures
-from mlm.report.pages import drawings, run_provenance
+from mlm.report import charts, figures, specs
+from mlm.report.pages import run_provenance
 from mlm.report.pages import sweep as page
 
 
@@ -51,7 +51,7 @@ def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
 
 def list_labels(chart):
     """The labels of what a figure draws, by the name of its layer."""
-    svg = vl_convert.vegalite_to_svg(figures.build_figure(chart, charts.assign_styles([chart])))
+    svg = vl_convert.vegalite_to_svg(figures.build_figure(chart, specs.assign_styles([chart])))
     _, *parts = re.split(r'role-mark (\w+)_marks"', svg)
     labels = {}
     for name, content in zip(parts[::2], parts[1::2], strict=True):
@@ -116,7 +116,7 @@ def test_a_figure_is_written_in_four_forms_and_again_the_same(sweep, tmp_path):
     found = all_charts(sweep)
     some = [found[name] for name in ("loss-by-step", "recall-by-distance", "excess_loss-matrix", "accuracy-intervals")]
     for chart, folder in itertools.product(some, ("a", "b")):
-        figures.draw_chart(tmp_path / folder, chart, charts.assign_styles(found.values()))
+        figures.draw_chart(tmp_path / folder, chart, specs.assign_styles(found.values()))
     files = sorted((tmp_path / "a").iterdir())
     assert len(files) == 4 * len(some)
     for file in files:
@@ -131,7 +131,7 @@ def test_a_figure_is_written_in_four_forms_and_again_the_same(sweep, tmp_path):
 
 
 def test_the_page_names_no_other_place_and_escapes_what_it_is_given(written):
-    text = written.read_text().replace(drawings.bundle_vega(), "")
+    text = written.read_text().replace(figures.bundle_vega(), "")
     assert len(text) < 200_000
     assert not re.findall(r"(?:src|href)=[\"']?(?:https?:)?//|@import|url\((?!#)", text)
     assert "&lt;b&gt;order&lt;/b&gt;" in text and "<script>alert" not in text

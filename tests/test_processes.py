@@ -10,7 +10,7 @@ import pytest
 
 from mlm.base import errors
 from mlm.cli import command, train
-from mlm.launch import consistency, local_processes, rendezvous
+from mlm.launch import local_processes, rendezvous
 from mlm.training.step import parallel
 
 ASKED = rendezvous.RendezvousConfig("a:1", 3, 0, False, 300)
@@ -36,7 +36,7 @@ def test_a_process_knows_which_it_is_whatever_is_wrong_with_its_other_words():
 
 def test_hosts_have_paths_of_their_own_and_all_else_in_common():
     hosts = [
-        consistency.shared_fields({"data.path": at, "data.parallel_path": at, "data.cache_dir": at, "seed": 3})
+        rendezvous.shared_fields({"data.path": at, "data.parallel_path": at, "data.cache_dir": at, "seed": 3})
         for at in "ab"
     ]
     assert hosts == [{"config.seed": 3}] * 2
@@ -53,7 +53,7 @@ def others(monkeypatch):
 
 
 def agree(asked=ASKED, error=None, **found):
-    with consistency.agreement(asked) as facts:
+    with rendezvous.agreement(asked) as facts:
         facts |= found
         if error:
             raise error
@@ -123,22 +123,22 @@ def test_the_code_of_a_process_is_known_by_every_file_and_where_it_lies(monkeypa
         root = tmp_path / str(len(known))
         (root / name).parent.mkdir(parents=True)
         (root / name).write_text(text)
-        monkeypatch.setattr(consistency, "__file__", str(root / "mlm" / "launch" / "consistency.py"))
-        known.append(consistency.code_versions()["the code of mlm (SHA-256)"])
+        monkeypatch.setattr(rendezvous, "__file__", str(root / "mlm" / "launch" / "rendezvous.py"))
+        known.append(rendezvous.code_versions()["the code of mlm (SHA-256)"])
     assert len(set(known)) == 4
 
 
 def test_fewer_devices_than_were_meant_end_a_run_in_a_line_with_both_numbers(capsys):
-    consistency.check_devices(0, 0)
+    rendezvous.check_devices(0, 0)
     assert capsys.readouterr().out == ""  # one process says nothing of itself, unless something is expected
-    consistency.check_devices(1, 4)
+    rendezvous.check_devices(1, 4)
     assert capsys.readouterr().out == "1 process, 4 devices here, 4 in all (cpu)\n"
     for expected, said in (
         ((0, 16), "--expect_devices = 16, but the run has 4"),
         ((16, 4), "--expect_processes = 16, but the run has 1"),
     ):
         with pytest.raises(errors.ConfigError, match=f"^{said}: 1 process, 4 devices here, 4 in all .cpu.$"):
-            consistency.check_devices(*expected)
+            rendezvous.check_devices(*expected)
 
 
 def test_a_port_that_is_in_use_is_named_before_jax_comes_to_it(monkeypatch):

@@ -137,7 +137,8 @@ def test_a_page_shows_the_columns_that_its_experiment_names(sweep_files):
     assert "Commit abcdef0 (3 runs), 0123456 (1 run)" in text
     assert "\n\n**Laws** Of all.\n\n| law   |\n" in text and "| falls |" in text and "rises" not in text
     assert re.search(
-        r"\*\*Claims\*\* Held-out .*\n\n\| better +\| than +\|.*\n.*\n\| lstm +\| transformer \| planned", text
+        r"\*\*Claims\*\* Held-out .*\n\n\| verdict +\| is this better +\|.*\n.*\n\| \w+ +\| lstm +\| transformer +\| planned",
+        text,
     )
     call(f"--pages={page}")
     assert page.read_text() == text  # from the file of figures alone

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import signal
-import types as python
 
 import jax
 import numpy as np
@@ -20,6 +19,7 @@ from mlm.evaluation import translation_scores
 from mlm.launch import local_processes
 from mlm.training.compilation import cost
 from mlm.training.run import checkpoint, loop
+from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program, sharding, update
 from mlm.training.validation import split_scores
 
@@ -255,7 +255,7 @@ def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_ha
         params = params | {"bias": params["bias"] + 3 * (np.arange(VOCAB) == SEP)}
         made = program.build_program(cfg, make_dataset_info(cfg), jax.devices()[:devices])._replace(model=model)
         state = made.partitioner.put_state(types.TrainState(np.int32(0), {"model": params, "objective": {}}, ()))
-        run = python.SimpleNamespace(cfg=cfg, tokenizer=tokenizer, program=made, state=state)
+        run = TrainedRun(cfg, 0, tokenizer, made, state, "", make_dataset_info(cfg))
         return translation_scores.translate_texts(run, texts, 1, "none")[0]
 
     found = translations("data_parallel", 1)

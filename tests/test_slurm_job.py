@@ -9,8 +9,8 @@ import time
 import own_slurm
 import pytest
 
+from mlm.launch.cluster import CLUSTERS, slurm
 from mlm.launch.cluster import job as jobs
-from mlm.launch.cluster import registry, slurm
 from mlm.training.run import preemption
 
 
@@ -43,7 +43,7 @@ time.sleep(float(sys.argv[2]))
             "",
             options=jobs.parse_options(slurm.OPTIONS, []),
         )
-        (tmp_path / "job.sh").write_text(registry.CLUSTERS["slurm"].render_script(made))
+        (tmp_path / "job.sh").write_text(CLUSTERS["slurm"].render_script(made))
         env = os.environ | {
             "SLURM_ARRAY_TASK_ID": "1",
             "SLURM_ARRAY_JOB_ID": "4711",

@@ -3,7 +3,6 @@
 import dataclasses
 import sys
 import types as python
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,19 +18,11 @@ from mlm.evaluation import evaluation_tasks, translation_scores
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.training.run import resolution
 from mlm.training.run.directory import RunDirectory
+from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
 WORDS = [f"w{i}" for i in range(30)]
 LENGTH = 10
-
-
-class Run(NamedTuple):
-    """What `translate` reads of a run."""
-
-    cfg: config.Config
-    tokenizer: object
-    program: object
-    state: types.TrainState
 
 
 def start_copy(params, text, source, room):
@@ -60,7 +51,9 @@ def run(tmp_path_factory):
     )
     runs = parallel.build_single_device(lambda *_: None)
     state = types.TrainState(jnp.int32(3), {"model": {"vocab": jnp.zeros(tokenizer.vocab_size)}}, ())
-    return Run(cfg, tokenizer, python.SimpleNamespace(model=model, partitioner=runs), runs.put_state(state))
+    program = python.SimpleNamespace(model=model, partitioner=runs)
+    dataset_info = types.DatasetInfo(tokenizer.vocab_size, LENGTH + 2, (), b"")
+    return TrainedRun(cfg, 3, tokenizer, program, runs.put_state(state), "", dataset_info)
 
 
 def sentences(count, longest):

@@ -333,7 +333,7 @@ def describe_machine_failure(error: Exception) -> tuple[int, str] | None:
     """Exit code and line of an error that the machine caused; None for any other error."""
     if isinstance(error, BrokenPipeError):
         return 128 + signal.SIGPIPE, ""
-    if isinstance(error, ConnectionAbortedError):  # another process of the run ended: consistency.agreement names it
+    if isinstance(error, ConnectionAbortedError):  # another process of the run ended: rendezvous.agreement names it
         return 1, f"error: {error.strerror or error}"
     for words, line in RESOURCE_ERRORS.items():
         if words in str(error):

@@ -56,7 +56,7 @@ def compare_points(sweep) -> None:
 
     sweep: as mlm/cli/sweep.py resolves it; all of its points must be done.
     """
-    from mlm.report import reproduction, results_page
+    from mlm.report import reproduction
     from mlm.report.pages import sweep as page
 
     experiment, args, results, num_points = sweep.experiment, sweep.args, sweep.load_results(), len(sweep.configs)
@@ -88,7 +88,7 @@ def compare_points(sweep) -> None:
     for file in pages:
         errors.require(file.is_file(), "--pages", str(file), "a Markdown file")
     committed = reproduction.read_figures(path)
-    results_page.write_pages(pages, path.parent)
+    reproduction.write_pages(pages, path.parent)
     differences = reproduction.compare_figures(committed, found)
     count = sum(map(len, committed.rows.values()))
     print(

@@ -6,7 +6,7 @@ from mlm.base import errors, fields
 from mlm.base.flag import Flag
 from mlm.cli import command, config_help
 from mlm.experiment.paper_recipes import RECIPES
-from mlm.launch import consistency, local_processes, rendezvous
+from mlm.launch import local_processes, rendezvous
 from mlm.training.run import heartbeat
 
 DESCRIPTION = """Train the model of a config, or continue its run from the last checkpoint.
@@ -82,7 +82,7 @@ def main(words: list[str]) -> None:
             count, expected = flags.local_processes, "neither --coordinator nor --distributed with it"
             errors.require(not count, "--local_processes", count, expected)
             sys.exit(local_processes.run_on_host(sys.orig_argv[1:]))
-    with consistency.agreement(processes) as facts:
+    with rendezvous.agreement(processes) as facts:
         args, layers = parse_words(words)
         command.check_layers(layers)
         if args.local_processes and not is_child:
@@ -136,8 +136,8 @@ def resolve_config(args, layers, facts: dict):
     expected = "a single process; when it has extended the run, several processes can continue it"
     errors.require(is_single, "--extend_to", args.extend_to, expected)
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
-    facts |= {"--processes": args.processes} | consistency.shared_fields(fields.flatten(cfg))
-    facts |= consistency.code_versions()
+    facts |= {"--processes": args.processes} | rendezvous.shared_fields(fields.flatten(cfg))
+    facts |= rendezvous.code_versions()
     return cfg
 
 
@@ -153,8 +153,8 @@ def train(cfg, args, processes: rendezvous.RendezvousConfig) -> None:
     from mlm.training.run.preemption import RunStopped
     from mlm.training.step import optim
 
-    with consistency.agreement(processes) as facts:
-        consistency.check_devices(args.expect_processes, args.expect_devices)
+    with rendezvous.agreement(processes) as facts:
+        rendezvous.check_devices(args.expect_processes, args.expect_devices)
         engine.check(cfg)
         packed = pack.load_dataset(cfg)
         content = "a result" if RunDirectory(cfg.workdir).result.exists() else "none"

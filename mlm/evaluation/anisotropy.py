@@ -14,7 +14,7 @@ from mlm.base import config, errors, types
 from mlm.base.estimates import normal_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.special import NUM_SPECIAL
-from mlm.evaluation import held_out, sentence_similarity
+from mlm.evaluation import sentence_similarity
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference.similarity import l2_normalize
 from mlm.report.table import Column
@@ -68,7 +68,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """
     split = run.load_data().validation
     num_examples = min(len(split["ids"]), max(1, MAX_TOKENS // run.cfg.pack.seq_len))
-    h_RxKxLxD = held_out.map_examples(run, compute_states, split=split, max_examples=num_examples)
+    h_RxKxLxD = run.map_examples(compute_states, split=split, max_examples=num_examples)
     ids_RxL = np.asarray(split["ids"][:num_examples], np.int32)
     keys, example_W, h_WxKxD = pool_words(run.tokenizer.find_word_starts(ids_RxL), ids_RxL, h_RxKxLxD)
     progress()

@@ -16,7 +16,6 @@ from mlm.base.estimates import compute_ratio
 from mlm.data.language import causal_posterior, grammar, posterior
 from mlm.data.language.grammar import Grammar
 from mlm.data.rows import loader
-from mlm.evaluation import held_out
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import program
@@ -69,9 +68,7 @@ def measure_gradients(run: TrainedRun, progress: ReportProgress) -> dict:
     initial_state = run.program.partitioner.put_state(run.program.init_state(program.make_train_hparams(run.cfg)))
     result = {}
     for name, state in (("start", initial_state), ("trained", run.state)):
-        norm_BxL, distance_BxL = held_out.map_examples(
-            run, compute_gradient_norms, split=split, max_examples=count, state=state
-        )
+        norm_BxL, distance_BxL = run.map_examples(compute_gradient_norms, split=split, max_examples=count, state=state)
         in_bin = {bounds: _is_within(distance_BxL, bounds) for bounds in TOKEN_DISTANCES}
         result[name] = [
             {"low": low, "high": high, "norm": float(norm_BxL[in_bin_BxL].mean()), "tokens": int(in_bin_BxL.sum())}
@@ -114,7 +111,7 @@ def measure_recall(run: TrainedRun, progress: ReportProgress) -> dict:
     name_M = find_names(language)
     example_I, column_I, distance_I = find_repeated_names(language, words_NxL)
     entry_M = np.array([pieces.index(language.words[name]) for name in name_M], np.int32)
-    predicted_NxL = held_out.map_examples(run, predict_candidates, entry_M.tobytes(), split=split, max_examples=count)
+    predicted_NxL = run.map_examples(predict_candidates, entry_M.tobytes(), split=split, max_examples=count)
     correct_I = predicted_NxL[example_I, column_I - 1] == ids_NxL[example_I, column_I]
     progress()
     exact = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, cfg.data.language.max_words)

@@ -144,11 +144,8 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         (point for point in grid.values() if len(point) == max_seeds),
         key=lambda point: score.better * statistics.fmean(map(get_value, point)),
     )
-    first, evaluated = (
-        best[0].get("evaluation", {}),
-        [result["evaluation"] for result in best if "evaluation" in result],
-    )
-    unscored = first.get("unscored")
+    evaluated = [result["evaluation"] for result in best if "evaluation" in result]
+    first = best[0].get("evaluation", {})
     inputs = [results[0]["task_sha256"], sorted([format_point(result), result["seed"]] for result in results)]
     return {
         **{name: results[0][name] for name in ("task", "variant", "title", "note")},
@@ -160,7 +157,7 @@ def _summarize_task(results: Sequence[dict]) -> dict:
             other.name: [evaluation[other.name] for evaluation in evaluated] for other in others if not other.reference
         },
         **({"error": first[f"{score.name}_se"]} if max_seeds == 1 and first else {}),
-        **({"unscored": unscored} if unscored else {}),
+        **({"unscored": first["unscored"]} if first.get("unscored") else {}),
         "failed": [result["seed"] for result in best if has_failed(result, score, baseline)],
         "trials": len(grid),
         "references": references,

@@ -14,7 +14,6 @@ from mlm.base import config, types
 from mlm.base.estimates import compute_ratio
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.data.language import grammar, word_classes
-from mlm.evaluation import held_out
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, update
@@ -53,13 +52,11 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """
     cfg, packed = run.cfg, run.load_data()
     vocab_groups = word_classes.compute_vocab_groups(grammar.build_grammar(cfg.data.language), packed.tokenizer.pieces)
-    columns = held_out.map_examples(
-        run,
+    columns = run.map_examples(
         compute_part_sums,
         run.program.objective,
         objectives.get_loss_visibilities(cfg)["loss"],
         *(group_V.tobytes() for group_V in vocab_groups),
-        split=packed.validation,
         max_examples=cfg.eval.max_examples,
         model=objectives.shift_states(cfg, run.program.model),
     )

@@ -6,7 +6,7 @@ Letters in array names: K layers, S distinct sentences, P pairs of them.
 import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,20 +87,11 @@ def list_cases(field: str, path: str) -> list[EvaluationCase]:
     ]
 
 
-class SentenceEmbeddings(NamedTuple):
-    """Three kinds of embeddings of sentences."""
-
-    cls_SxKxD: np.ndarray  # the state of [CLS]
-    mean_SxKxD: np.ndarray  # the mean of the states of all tokens but [CLS] and [SEP]
-    static_SxD: np.ndarray  # the mean of these tokens' vectors in the embedding table
-    truncated: int  # how many sentences were truncated
-
-
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """Correlations of the cosine of two sentences' embeddings with human similarity scores (Cer et al. 2017).
 
     "spearman" and "pearson", each with its standard error over pairs ("_se"), of the "static" embeddings and, for each
-    of "layers", of the "mean" and the "cls" embeddings (`SentenceEmbeddings`). They are None, and "undefined" says why,
+    of "layers", of the "mean" and the "cls" embeddings (`embed_sentences`). They are None, and "undefined" says why,
     where embeddings are constant, as the embedding of [CLS] is below the first layer. A causal model has no "cls".
     "truncated" counts truncated sentences.
     """
@@ -109,22 +100,21 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     index = {text: i for i, text in enumerate(texts)}
     first_P, second_P = (np.array([index[pair[side]] for pair in pairs]) for side in (0, 1))
     similarity_P = np.array([value for *_, value in pairs])
-    sentence_embeddings = embed_sentences(run, texts, progress)
+    embeddings, truncated = embed_sentences(run, texts, progress)
 
     def correlate(h_SxD):
         return compute_correlations(compute_cosines(h_SxD[first_P], h_SxD[second_P]), similarity_P)
 
-    poolings = {"cls": sentence_embeddings.cls_SxKxD, "mean": sentence_embeddings.mean_SxKxD}
-    if run.cfg.model.directionality in ("causal", "two_stack"):
-        del poolings["cls"]  # [CLS] comes first, so that it has seen no other token
+    # [CLS] comes first, so that in these models it has seen no other token.
+    poolings = ["mean"] if run.cfg.model.directionality in ("causal", "two_stack") else ["cls", "mean"]
     return {
         "pairs": len(pairs),
         "sentences": len(texts),
-        "truncated": sentence_embeddings.truncated,
-        "static": correlate(sentence_embeddings.static_SxD),
+        "truncated": truncated,
+        "static": correlate(embeddings["static"]),
         "layers": [
-            {name: correlate(h_SxKxD[:, layer]) for name, h_SxKxD in poolings.items()}
-            for layer in range(sentence_embeddings.mean_SxKxD.shape[1])
+            {name: correlate(embeddings[name][:, layer]) for name in poolings}
+            for layer in range(embeddings["mean"].shape[1])
         ],
     }
 
@@ -153,8 +143,12 @@ def compute_correlations(x_P, y_P) -> dict:
 
 def embed_sentences(
     run: TrainedRun, texts: Sequence[str], progress: ReportProgress = lambda: None
-) -> SentenceEmbeddings:
-    """The embeddings of texts, each as [CLS] text [SEP], truncated to config.pack.seq_len tokens."""
+) -> tuple[dict[str, np.ndarray], int]:
+    """The embeddings of S texts, each as [CLS] text [SEP], and how many are truncated to config.pack.seq_len tokens.
+
+    "cls", SxKxD: the state of [CLS]. "mean", SxKxD: the mean of the states of all tokens but [CLS] and [SEP]. "static",
+    SxD: the mean of these tokens' vectors in the embedding table.
+    """
     sequences = batching.encode_texts(run.tokenizer, texts)
     embed_batch = masked_queries.make_scorer(
         run.program.model, run.program.partitioner, run.state, compute_sentence_embeddings
@@ -167,13 +161,12 @@ def embed_sentences(
 
     outputs = batching.collect_outputs(_iterate_batches(run, sequences), run_batch, len(texts))
     cls_SxKxD, mean_SxKxD, static_SxD = map(np.stack, zip(*outputs, strict=True))
-    return SentenceEmbeddings(
-        cls_SxKxD, mean_SxKxD, static_SxD, sum(len(ids) > run.cfg.pack.seq_len for ids in sequences)
-    )
+    embeddings = {"cls": cls_SxKxD, "mean": mean_SxKxD, "static": static_SxD}
+    return embeddings, sum(len(ids) > run.cfg.pack.seq_len for ids in sequences)
 
 
 def compute_sentence_embeddings(model: types.Model, params, ids_BxL, hparams=None) -> tuple:
-    """The arrays of `SentenceEmbeddings`. hparams: unused."""
+    """The "cls", "mean" and "static" embeddings of `embed_sentences`. hparams: unused."""
     h_KxBxLxD = compute_layer_states(model, params, masked_queries.make_tokens(ids_BxL))
     is_text_BxL = ((ids_BxL != PAD) & (ids_BxL != CLS) & (ids_BxL != SEP)).astype(jnp.float32)
     weight_BxL = is_text_BxL / jnp.maximum(is_text_BxL.sum(-1, keepdims=True), 1)

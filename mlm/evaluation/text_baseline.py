@@ -51,15 +51,15 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
     task_cfgs = select_tasks(cfg)
     errors.require(bool(task_cfgs), FIELD, cfg.eval.baseline, "a run that is fine-tuned for a classification task")
     extras.import_extra("sklearn", "baseline", f"{FIELD} = {cfg.eval.baseline!r}")
-    return [
-        EvaluationCase("text_baseline", name, make_inputs(task_cfg), {"title": TITLE})
-        for name, task_cfg in task_cfgs.items()
-    ]
-
-
-def make_inputs(cfg: config.Config) -> dict:
-    """What the baseline's scores depend on."""
-    return {"format": FORMAT, "content": splits.hash_content(cfg.data), "max_examples": cfg.eval.max_examples}
+    cases = []
+    for name, task_cfg in task_cfgs.items():
+        inputs = {
+            "format": FORMAT,
+            "content": splits.hash_content(task_cfg.data),
+            "max_examples": task_cfg.eval.max_examples,
+        }
+        cases.append(EvaluationCase("text_baseline", name, inputs, {"title": TITLE}))
+    return cases
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:

@@ -15,7 +15,6 @@ from mlm.data.rows import pack
 from mlm.data.rows import parallel_text as rows
 from mlm.data.text import parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.evaluation import held_out
 from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import decoding
 from mlm.objectives import answer_extraction
@@ -95,7 +94,11 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     of one tokenizer, not with published ones.
     """
     build_bleu(case.inputs["bleu_tokenizer"])  # fails before the long work
-    pairs = _read_pairs(run, case)
+    if "pairs" in case.inputs:
+        pairs = [parallel_text.Pair(*pair) for pair in case.inputs["pairs"]]
+    else:
+        records = pack.read_examples(run.cfg, run.load_data(), SPLITS[case.inputs["split"]])
+        pairs = [parallel_text.Pair(**record) for record in records][: case.inputs["max_examples"] or None]
     sources = [pair.source for pair in pairs]
     texts, truncated = translate_texts(run, sources, case.inputs["num_beams"], case.inputs["length_penalty"])
     progress()
@@ -128,13 +131,6 @@ def iterate_records(pairs: Sequence[parallel_text.Pair], texts: Sequence[str]) -
         yield {**pair._asdict(), "translation": text}
 
 
-def _read_pairs(run, case) -> list[parallel_text.Pair]:
-    if "pairs" in case.inputs:
-        return [parallel_text.Pair(*pair) for pair in case.inputs["pairs"]]
-    records = pack.read_examples(run.cfg, run.load_data(), SPLITS[case.inputs["split"]])
-    return [parallel_text.Pair(**record) for record in records][: case.inputs["max_examples"] or None]
-
-
 def translate_texts(
     run: TrainedRun, texts: Sequence[str], num_beams: int, length_penalty: str
 ) -> tuple[list[str], int]:
@@ -147,8 +143,7 @@ def translate_texts(
     order_N = np.argsort((columns["source_segments"] > 0).sum(1), kind="stable")
     targets = {"ids": CLS, "segments": 1, "positions": 0}
     split = {name: np.full((len(texts), 1), value) for name, value in targets.items()}
-    ids_NxT = held_out.map_examples(
-        run,
+    ids_NxT = run.map_examples(
         find_best_translation,
         cfg.pack.seq_len,
         num_beams,

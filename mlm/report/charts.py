@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base.estimates import Estimate, Score
-from mlm.report import palette, series
+from mlm.report import series
 from mlm.report.series import RateMatrix, Series
 from mlm.report.table import Column, format_cell
 
@@ -112,15 +112,6 @@ def list_panels(chart: Chart) -> list[LineChart]:
     return chart.charts if isinstance(chart, PanelChart) else [chart] if isinstance(chart, LineChart) else []
 
 
-def assign_styles(all_charts: Sequence[Chart]) -> dict[str, palette.Style]:
-    """The styles of all series of the charts, by name."""
-    line_charts = [panel for chart in all_charts for panel in list_panels(chart)]
-    return palette.assign_styles(
-        (line.name for chart in line_charts for line in chart.series),
-        (line.name for chart in line_charts for line in chart.references),
-    )
-
-
 def build_charts(
     results: Sequence[dict],
     rows: Sequence[dict],
@@ -133,9 +124,14 @@ def build_charts(
     others = [build_probe_chart(results, probe, dimension, group) for probe, dimension in PROBES]
     others += [build_rate_chart(results, score, group) for score in scores]
     curves, others = ([chart for chart in candidates if chart.series] for candidates in (curves, others))
+    primary = series.select_primary_score(results).name
     return [
         *curves,
-        *build_cost_panels(results, curves),
+        *(  # the learning curve of the primary score along every cost of training
+            PanelChart(f"{curve.y_name}-by-cost", list(map(curve.replace_axis, curve.axes[1:])), is_duplicate=True)
+            for curve in curves
+            if curve.y_name == primary and len(curve.axes) > 1
+        ),
         *build_training_panels(results, group),
         *others,
         *build_heat_maps(results, group),
@@ -209,15 +205,6 @@ def build_learning_curve(results: Sequence[dict], score: Score, group=series.gro
     return chart._replace(references=references, log_y=score.name.endswith("excess_loss") and min(bounds) > 0)
 
 
-def build_cost_panels(results: Sequence[dict], charts: Sequence[LineChart]) -> list[PanelChart]:
-    """The learning curve of the primary score along every cost of training."""
-    return [
-        PanelChart(f"{chart.y_name}-by-cost", [chart.replace_axis(axis) for axis in chart.axes[1:]], is_duplicate=True)
-        for chart in charts
-        if chart.y_name == series.select_primary_score(results).name and len(chart.axes) > 1
-    ]
-
-
 def build_training_panels(results: Sequence[dict], group=series.group_name) -> list[PanelChart]:
     """The metrics that are logged at every step."""
     charts = [
@@ -276,11 +263,11 @@ def build_interval_charts(
     names, charts, labels = {column.name for column in columns}, [], make_row_labels(rows, columns)
     for name, title, form, _ in sorted(columns, key=lambda column: column.name != primary):
         if name in selected or f"{name}_paper" in names:
-            cells = [
-                (label, to_estimate(row.get(name)), row.get(f"{name}_paper"))
+            chart_rows = [
+                (label, estimate, row.get(f"{name}_paper"))
                 for label, row in zip(labels, rows, strict=True)
+                if (estimate := to_estimate(row.get(name)))
             ]
-            chart_rows = [(label, estimate, paper) for label, estimate, paper in cells if estimate]
             if chart_rows:
                 charts.append(IntervalChart(name, title, form, chart_rows, name in scores and scores[name].share))
     return charts

@@ -3,12 +3,13 @@
 Claims that the experiment planned are tested one by one. The best group is selected on the same runs, so its tests are
 corrected for all pairs that could have been selected.
 
-Letters in array names: S seeds, N held-out examples, C columns of the score, R resamples.
+Letters in array names: S seeds, N held-out examples, C columns of the score, R resamples, G groups.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import special
@@ -18,17 +19,10 @@ from mlm.report.evaluation_sets import are_comparable
 from mlm.report.table import Column
 
 RESAMPLES = 10_000
+MAX_P = 0.05  # of a difference that counts
 MAX_CHUNK_VALUES = 2**24  # resampling weights that are held in memory
 MIN_SEEDS = 5  # for the Multi-Bootstrap: its 95% interval excludes a true zero in 21, 15, 8, 6% with 2, 3, 5, 10 seeds
-
-
-class Difference(NamedTuple):
-    """A's score minus B's in the score's unit, its 95% interval, and the one-sided p-value of "A is better"."""
-
-    mean: float
-    low: float
-    high: float
-    p: float
+K = TypeVar("K", bound=Hashable)
 
 
 class SeedExampleInterval(Estimate):
@@ -79,70 +73,64 @@ def build_claims_table(
     After the planned claims, the best group is compared with every other one that was evaluated on the same examples.
     families: of `rank_families`; planned: pairs of names; those of missing groups are left out.
     """
+    score = read_first_score(next(iter(groups.values()))[0])
     claims = [(a, b) for a, b in dict.fromkeys(planned or ()) if a in groups and b in groups]
-    pairs = {names: match_groups(*(groups[name] for name in names)) for names in claims}
-    rows = [
-        {"better": a, "worse": b, "selection": "planned", **difference_cells(pair), **test_cells(pair)}
-        for (a, b), pair in pairs.items()
-        if pair
-    ]
-    notes = [describe_planned_tests(sum("p" in row or "seeds_and_examples_p" in row for row in rows))] if rows else []
-    if incomparable := [f"{a} and {b}" for (a, b), pair in pairs.items() if pair is None]:
-        notes.append(f"Not compared, since their examples or scores differ: {', '.join(incomparable)}.")
-    counts = []
-    for (best, *others), p_by_pair in families:
-        new_pairs = {(best, name): match_groups(groups[best], groups[name]) for name in others}
-        new_pairs = {names: pair for names, pair in new_pairs.items() if pair is not None and names not in pairs}
-        rows += [
-            {"better": a, "worse": b, "selection": "best", **difference_cells(pair)}
-            | ({"corrected_p": p_by_pair[frozenset((a, b))]} if frozenset((a, b)) in p_by_pair else {})
-            for (a, b), pair in new_pairs.items()
-        ]
-        counts += [len(p_by_pair)] if new_pairs else []
-    notes += [describe_selected_tests(counts)] if counts else []
-    columns = build_columns(read_first_score(next(iter(groups.values()))[0]), " ".join(notes))
+    selected = [(best, name) for (best, *others), _ in families for name in others if (best, name) not in claims]
+    p_by_pair = {pair: p for family in families for pair, p in family.p_by_pair.items()}
+    rows, incomparable = [], []
+    for a, b in (*claims, *selected):
+        pair, is_planned = match_groups(groups[a], groups[b]), (a, b) in claims
+        if pair is None:
+            incomparable += [f"{a} and {b}"] if is_planned else []
+            continue
+        row = {"better": a, "worse": b, "selection": "planned" if is_planned else "best", **difference_cells(pair)}
+        row |= test_cells(pair) if is_planned else {}
+        rows.append(row | judge_claim(row, score, p_by_pair))
+    note = f" Not compared, since their examples or scores differ: {', '.join(incomparable)}." if incomparable else ""
+    columns = build_columns(score, note)
     return rows, [column for column in columns if any(column.name in row for row in rows)]
 
 
 def build_columns(score: Score, note: str) -> list[Column]:
-    """The columns of a table of claims about a score; note: below the table."""
+    """The columns of a table of claims about a score; note: at the end of the note on claims."""
     unit = f" ({score.unit.split()[0]})" if score.unit else ""
+    verdict = (
+        f"Verdict: yes or no where the corrected p is below {MAX_P:g}; if seeds are not paired, where the "
+        "Multi-Bootstrap's is, two-sided."
+    )
+    claim = (
+        "Planned: a claim that the experiment makes in advance. Best: selected on the same runs, which exaggerates its "
+        f"lead.{note}"
+    )
+    one_sided = "p, one-sided: of the claim alone, without a correction."
+    corrected = (
+        "p, corrected: two-sided (Student), by Holm's method for all pairs of groups that have the same examples."
+    )
     return [
-        Column("better", "better"),
-        Column("worse", "than"),
-        Column("selection", "claim", note=note),
+        Column("verdict", "verdict", note=verdict),
+        Column("better", "is this better"),
+        Column("worse", "than this?"),
+        Column("selection", "claim", note=claim),
         Column("seeds", "seeds"),
         Column("difference", f"difference{unit}", "+.4f"),
         Column("over_seeds", "over paired seeds", "+.4f"),
-        Column("p", "p, one-sided (Student)", ".2g"),
+        Column("p", "p, one-sided (Student)", ".2g", one_sided),
         Column("over_seeds_and_examples", "over seeds and examples", "+.4f"),
-        Column("seeds_and_examples_p", "p, one-sided (Multi-Bootstrap)", ".2g"),
+        Column("seeds_and_examples_p", "p, one-sided (Multi-Bootstrap)", ".2g", one_sided),
         Column("over_examples", "over examples only", "+.4f"),
-        Column("corrected_p", "p of the selected best (Holm)", ".2g"),
+        Column("corrected_p", "p, corrected (Holm)", ".2g", corrected),
     ]
 
 
-def describe_planned_tests(num_tests: int) -> str:
-    """The note below the table about planned claims."""
-    return "Planned: a claim that the experiment makes in advance." + (
-        f" The {num_tests} p-values are not corrected: even if no claim were true, one of them would be below 0.05 in "
-        f"up to {min(1, 0.05 * num_tests):.0%} of such tables."
-        if num_tests > 1
-        else ""
-    )
-
-
-def describe_selected_tests(counts: Sequence[int]) -> str:
-    """The note below the table about the best group; counts: how many pairs of each family can be tested."""
-    pairs = " and ".join(str(count) for count in dict.fromkeys(counts) if count > 1)
-    return "Best: selected on the same runs, which exaggerates its lead" + (
-        f"; p is two-sided, with Holm's correction for all {pairs} pairs that could have been selected"
-        f"{', one family for each set of examples' if pairs.count(' ') else ''}."
-        if pairs
-        else "; p is two-sided."
-        if any(counts)
-        else "; no test without two seeds."
-    )
+def judge_claim(row: Mapping, score: Score, p_by_pair: Mapping[frozenset[str], float]) -> dict:
+    """What all pairs say of a claim: the corrected p, if there is one, and the verdict; no: the second is better."""
+    p = p_by_pair.get(frozenset((row["better"], row["worse"])))
+    cells = {} if p is None else {"corrected_p": p}
+    if p is None and "seeds_and_examples_p" in row:
+        p = 2 * min(row["seeds_and_examples_p"], 1 - row["seeds_and_examples_p"])  # of one side
+    if p is None or p >= MAX_P:
+        return cells | {"verdict": "undecided"}
+    return cells | {"verdict": "yes" if score.better * row["difference"] > 0 else "no"}
 
 
 def difference_cells(pair: GroupPair) -> dict:
@@ -163,10 +151,10 @@ def test_cells(pair: GroupPair) -> dict:
         p = float(student_p(difference_S))
         row = {"over_seeds": estimate_mean(difference_S), "p": p / 2 if better * difference_S.mean() > 0 else 1 - p / 2}
     if min(pair.seeds) >= MIN_SEEDS or pair.seeds == (1, 1):
-        mean, low, high, p = multi_bootstrap(pair.a_SxNxC, pair.b_SxNxC, pair.score, paired=pair.paired)
+        interval, p = multi_bootstrap(pair.a_SxNxC, pair.b_SxNxC, pair.score, paired=pair.paired)
         if pair.seeds == (1, 1):
-            return row | {"over_examples": ExampleInterval(mean, low, high)}
-        row |= {"over_seeds_and_examples": SeedExampleInterval(mean, low, high), "seeds_and_examples_p": p}
+            return row | {"over_examples": ExampleInterval(*interval)}
+        row |= {"over_seeds_and_examples": interval, "seeds_and_examples_p": p}
     return row
 
 
@@ -222,8 +210,10 @@ def holm_p(p_xP: np.ndarray) -> np.ndarray:
 
 def multi_bootstrap(
     a_SxNxC: np.ndarray, b_SxNxC: np.ndarray, score: Score, *, paired: bool, resamples: int = RESAMPLES, seed: int = 0
-) -> Difference:
-    """The Multi-Bootstrap (Sellam et al. 2022, arXiv 2106.16163), which resamples seeds and held-out examples.
+) -> tuple[SeedExampleInterval, float]:
+    """A's score minus B's, and the one-sided p of "A is better", with seeds and held-out examples resampled.
+
+    This is the Multi-Bootstrap (Sellam et al. 2022, arXiv 2106.16163).
 
     Each resample draws examples, the same for A and B, and seeds, the same for A and B if `paired`. A group's value is
     the mean over its seeds of the score of the resampled examples. The interval holds the middle 95% of the
@@ -243,7 +233,7 @@ def multi_bootstrap(
     low, high = np.quantile(difference_R, (0.025, 0.975))
     mean = compute_score(score, a_SxNxC.sum(1)).mean() - compute_score(score, b_SxNxC.sum(1)).mean()
     p = max(float((score.better * difference_R <= 0).mean()), 1 / resamples)
-    return Difference(float(mean), float(low), float(high), p)
+    return SeedExampleInterval(float(mean), float(low), float(high)), p
 
 
 def compute_score(score: Score, sums_xC: np.ndarray) -> np.ndarray:
@@ -285,3 +275,59 @@ def score_columns(run: Mapping) -> np.ndarray | None:
     if held_out is None or not held_out.keys() >= set(names):
         return None
     return np.stack([np.asarray(held_out[name], np.float64) for name in names], axis=-1)
+
+
+class BlockInterval(Estimate):
+    """A difference between two rows, with the spread over seeds pooled over all rows."""
+
+    __slots__ = ()
+    bounds_title, bounds_method = "95% interval over seeds", "seeds as blocks, their spread pooled over rows"
+
+
+class BlockTest(NamedTuple):
+    """The first row's mean minus the second's, and the two-sided p of no difference."""
+
+    difference: Estimate
+    p: float
+
+
+def compare_rows(values: Mapping[K, Mapping[int, float]], pairs: Iterable[tuple[K, K]]) -> dict[tuple[K, K], BlockTest]:
+    """The test of each pair of rows with the spread over seeds pooled over all, without a correction for their number.
+
+    With two or three seeds a paired test of two rows hardly knows how much seeds differ. In a randomized block design
+    (Box, Hunter & Hunter 2005, section 4.2) all rows say it together: what remains of the values once each row's and
+    each seed's mean is taken off. It supposes that seeds spread the rows' values alike; rows that spread more make the
+    test of the others stricter, and their own milder. For two rows it is Student's paired test.
+
+    Args:
+        values: of each row, by seed; seeds that a row lacks are left out for all.
+        pairs: of rows; those with a row that is missing are left out.
+
+    Returns:
+        A test for each pair; none at all with less than two seeds or rows, or if nothing spreads.
+    """
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in values.values()))) if values else []
+    if len(seeds) < 2 or len(values) < 2:
+        return {}
+    value_GxS = np.array([[by_seed[seed] for seed in seeds] for by_seed in values.values()], np.float64)
+    mean_G = value_GxS.mean(1)
+    rest_GxS = value_GxS - mean_G[:, None] - value_GxS.mean(0) + value_GxS.mean()
+    freedom = (len(values) - 1) * (len(seeds) - 1)
+    error = math.sqrt(float((rest_GxS**2).sum()) / freedom * 2 / len(seeds))
+    means = dict(zip(values, mean_G.tolist(), strict=True))
+    if not error:
+        return {}
+    half = float(special.stdtrit(freedom, 0.975)) * error
+    tests = {}
+    for first, second in pairs:
+        if first in means and second in means:
+            difference = means[first] - means[second]
+            p = 2 * float(special.stdtr(freedom, -abs(difference) / error))
+            tests[first, second] = BlockTest(BlockInterval(difference, difference - half, difference + half), p)
+    return tests
+
+
+def correct_p(tests: Mapping[K, BlockTest]) -> dict[K, BlockTest]:
+    """The tests with Holm's correction of p for their number; the intervals stay those of one difference each."""
+    p_P = holm_p(np.array([test.p for test in tests.values()]))
+    return {key: test._replace(p=p) for (key, test), p in zip(tests.items(), p_P.tolist(), strict=True)}

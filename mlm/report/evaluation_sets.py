@@ -77,9 +77,3 @@ def describe_set(runs: Sequence[dict], sets: Sequence[Sequence[dict]]) -> str:
         if len(set.union(*settings)) > 1 and all(len(members) == 1 for members in settings):
             differences.append(f"{name} {str(runs[0]['config'].get(name))[:60]}")
     return ", ".join([*counts, *(differences or ["the same settings"])])
-
-
-def format_note(sets: Sequence[EvaluationSet]) -> str:
-    """The note below a table of runs that were evaluated on different examples or masks."""
-    described = "; ".join(f"{each.name}: {each.description}" for each in sets)
-    return f"Examples and masks: {described}. Scores on different examples or masks are not comparable."

@@ -75,7 +75,12 @@ def build_table(
     excess_columns = (OWN_EXCESS, *PARTS) if sees_parts else PARTS
     trailing_columns = (*excess_columns, build_plateau_column(results), *PROBES)
     rows, columns = summary.build_table(results, columns, describe_row, trailing_columns)
-    return fill_optimum(rows, results, columns[0].name), columns
+    # Of the Bayes optimum: its accuracy on the probes, and no excess loss of any part.
+    optimum: dict = probe_accuracies(results[:1], "optimum")
+    if any("excess_kind" in row for row in rows):
+        optimum |= {column.name: 0.0 for column in PARTS}
+    is_optimum = [row[columns[0].name] == "Bayes optimum" and summary.EVALUATION_SET not in row for row in rows]
+    return [row | optimum if found else row for row, found in zip(rows, is_optimum, strict=True)], columns
 
 
 def find_own_floor(result: dict) -> str:
@@ -92,17 +97,6 @@ def compute_own_excess(results: Sequence[dict]) -> dict[str, Estimate]:
     if not all(own_floor in evaluation for evaluation in evaluations):
         return {}
     return {"own_excess": estimate_mean(evaluation["loss"] - evaluation[own_floor] for evaluation in evaluations)}
-
-
-def fill_optimum(rows: Sequence[dict], results: Sequence[dict], name_column: str) -> list[dict]:
-    """The rows; that of the Bayes optimum has its accuracy on the probes, and no excess loss of any part."""
-    optimum: dict = probe_accuracies(results[:1], "optimum")
-    if any("excess_kind" in row for row in rows):
-        optimum |= {column.name: 0.0 for column in PARTS}
-    return [
-        row | optimum if row[name_column] == "Bayes optimum" and summary.EVALUATION_SET not in row else row
-        for row in rows
-    ]
 
 
 def build_plateau_column(results: Sequence[dict]) -> Column:

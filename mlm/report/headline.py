@@ -4,22 +4,35 @@ Its rows are those of the experiment's table: models, the best first, then refer
 """
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from mlm.base.estimates import Estimate, Score
 from mlm.report import compare, evaluation_scores, excess_loss, series, summary
-from mlm.report.table import QUANTITY, Column, NamedTable, format_cell, format_count
+from mlm.report.compare import MAX_P
+from mlm.report.table import (
+    QUANTITY,
+    Column,
+    NamedTable,
+    collect_notes,
+    format_cell,
+    format_count,
+    replace_signs,
+    to_grid,
+)
 
 MAX_EVALUATIONS, MAX_NAMED, MAX_SETS = 2, 3, 3
-MAX_P = 0.05
 RECIPE = ("learning_rate", "batch")  # columns that name a model only where no other does
+TEST = (
+    "Student's test on paired seeds, two-sided, with Holm's correction for all pairs of models that have the same "
+    "examples"
+)
 BEST, UNDECIDED, WORSE = "best", "undecided", "worse"
 VERDICT = Column(
     "verdict",
     "against the best",
-    note=f"Against the best: {WORSE} where p is below {MAX_P:g}, otherwise {UNDECIDED} (Student's test on "
-    "paired seeds, two-sided, with Holm's correction for all pairs of models that have the same examples).",
+    note=f"Against the best: {WORSE} where p is below {MAX_P:g}, otherwise {UNDECIDED} ({TEST}).",
 )
 
 
@@ -28,6 +41,7 @@ class Headline(NamedTuple):
 
     sentence: str
     table: NamedTable
+    score: str  # the column that models are ranked by
 
     @property
     def row_kinds(self) -> dict[int, str]:
@@ -35,6 +49,25 @@ class Headline(NamedTuple):
         rows = self.table.rows
         best = {i: BEST for i, row in enumerate(rows) if row.get(VERDICT.name) == BEST}
         return best | {i: "rule" for i, row in enumerate(rows) if "seeds" not in row and i and "seeds" in rows[i - 1]}
+
+    def to_latex(self) -> str:
+        """The table for a paper: the best in bold, a dagger at models not told from it, and a line for the caption."""
+        rows, columns = self.table.rows, [column for column in self.table.columns if column != VERDICT]
+        notes = collect_notes(rows, columns)
+        if VERDICT in self.table.columns:
+            notes.insert(0, f"Bold: the best; †: not told from it, p of {MAX_P:g} or more ({TEST}).")
+        form = next((column.format for column in columns if column.name == self.score), "")
+
+        def mark(row: dict) -> dict:
+            verdict, cell = row.get(VERDICT.name, ""), format_cell(row.get(self.score), form)
+            return row | {self.score: f"**{cell}**" if verdict == BEST else cell + "†" * verdict.startswith(UNDECIDED)}
+
+        lines = to_grid(list(map(mark, rows)), columns, "latex_booktabs").splitlines()
+        for index in (index for index, kind in self.row_kinds.items() if kind == "rule"):
+            lines.insert(lines.index("\\midrule") + 1 + index, "\\midrule")
+        caption = re.sub("[%&_#$]", r"\\\g<0>", " ".join([self.sentence, *notes]))
+        text = "\n".join([*lines, f"% \\caption{{{caption}}}"])
+        return replace_signs(re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text))
 
 
 class Ranking(NamedTuple):
@@ -69,7 +102,7 @@ def build_headline(
     wanted = [
         *(column.name for column in names),
         *(summary.EVALUATION_SET, primary.name, VERDICT.name),
-        *select_scores(results, columns, primary),
+        *select_scores(results, columns, models, primary),
         *(() if any(column.name == "size" for column in names) else ("parameters",)),  # a size says about as much
         "seeds",
     ]
@@ -84,7 +117,7 @@ def build_headline(
     if len(rankings) > MAX_SETS:
         sentences.append(f"{format_count(len(rankings) - MAX_SETS, 'more set')} of examples: see the table.")
     sentence = " ".join([*sentences, *describe_faults(models)])
-    return Headline(sentence, NamedTable("headline", "Headline", sentence, shown, kept))
+    return Headline(sentence, NamedTable("headline", "Headline", sentence, shown, kept), primary.name)
 
 
 def select_name_columns(models: Sequence[dict], columns: Sequence[Column]) -> list[Column]:
@@ -102,13 +135,17 @@ def select_name_columns(models: Sequence[dict], columns: Sequence[Column]) -> li
     return chosen or leading[:1]
 
 
-def select_scores(results: Sequence[dict], columns: Sequence[Column], primary: Score) -> list[str]:
-    """The columns of the first accuracy and of the first evaluations."""
+def select_scores(
+    results: Sequence[dict], columns: Sequence[Column], models: Sequence[dict], primary: Score
+) -> list[str]:
+    """The columns of the first accuracy, and of the first evaluations that at least half of the models have."""
     names = {column.name for column in columns}
     shares = [score.name for score in series.collect_scores(results) if score.share and not score.reference]
     evaluations = [*evaluation_scores.build_columns(results).values(), *excess_loss.PROBES]
     accuracies = [name for name in shares if name in names and name != primary.name]
-    return [*accuracies[:1], *[column.name for column in evaluations if column.name in names][:MAX_EVALUATIONS]]
+    counts = {name: sum(isinstance(row.get(name), Estimate) for row in models) for name in names}
+    common = [column.name for column in evaluations if 2 * counts.get(column.name, -1) >= len(models)]
+    return [*accuracies[:1], *common[:MAX_EVALUATIONS]]
 
 
 def rank_models(

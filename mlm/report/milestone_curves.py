@@ -6,7 +6,7 @@ of each, by step.
 
 from collections.abc import Callable, Sequence
 
-from mlm.base.estimates import Estimate, normal_interval, seed_range
+from mlm.base.estimates import Estimate, normal_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.report import evaluation_scores, series
 from mlm.report.charts import Axis, LineChart
@@ -76,8 +76,7 @@ def collect_values(results: Sequence[dict], metric: EvaluationMetric) -> list[Ev
 
 def estimate_value(values: Sequence[EvaluationScore]) -> Estimate:
     """The mean with the lowest and highest seed; of one run its interval over items, where that is known."""
-    if len(values) > 1:
-        return seed_range([value.value for value in values if value.value is not None])
-    mean, error = values[0].value, values[0].error
-    assert mean is not None
-    return Estimate(mean, None, None) if error is None else normal_interval({"mean": mean, "mean_se": error}, "mean")
+    numbers = [value.value for value in values if value.value is not None]
+    if len(values) > 1 or values[0].error is None:
+        return series.estimate_range(numbers)
+    return normal_interval({"mean": numbers[0], "mean_se": values[0].error}, "mean")

@@ -157,8 +157,7 @@ def build_curves(histories: dict[str, list[dict[int, dict]]], x: str, y: str) ->
         steps = sorted(set.intersection(*logged))
         if steps:
             x_NxS, y_NxS = (np.array([[seed[step][axis] for step in steps] for seed in seeds]) for axis in (x, y))
-            estimate = seed_range if len(seeds) > 1 else estimate_mean
-            lines.append(Series(name, x_NxS.mean(0).tolist(), [estimate(y_N) for y_N in y_NxS.T]))
+            lines.append(Series(name, x_NxS.mean(0).tolist(), [estimate_range(y_N) for y_N in y_NxS.T]))
     return lines
 
 
@@ -176,29 +175,20 @@ def build_class_series(
     }
     classes = probe_results(probed[0])[probe][dimension] if probed else []
     names = [format_range(entry["low"], entry["high"]) for entry in classes]
-    estimate = estimate_over_items if all(len(runs) == 1 for runs in members.values()) else estimate_over_seeds
-    lines = [
-        Series(name, names, [estimate(entries) for entries in zip(*runs, strict=True)])
-        for name, runs in members.items()
-    ]
+    has_one_seed = all(len(runs) == 1 for runs in members.values())
+
+    def estimate(entries):
+        if has_one_seed:
+            return clustered_interval(entries[0]["accuracy"], entries[0]["accuracy_se"], entries[0]["items"])
+        return estimate_range([entry["accuracy"] for entry in entries])
+
+    lines = [Series(name, names, list(map(estimate, zip(*runs, strict=True)))) for name, runs in members.items()]
     return lines, Series("Bayes optimum", names, [Estimate(entry["optimum"], None, None) for entry in classes])
 
 
-def estimate_over_items(probes: Sequence[dict]) -> Estimate:
-    """The accuracy of one seed with its interval over items."""
-    (probe,) = probes
-    return clustered_interval(probe["accuracy"], probe["accuracy_se"], probe["items"])
-
-
-def estimate_over_seeds(probes: Sequence[dict]) -> Estimate:
-    """The mean accuracy with the lowest and highest seed."""
-    values = [probe["accuracy"] for probe in probes]
+def estimate_range(values: Sequence[float] | np.ndarray) -> Estimate:
+    """The mean with the lowest and highest seed; of one seed without bounds."""
     return seed_range(values) if len(values) > 1 else estimate_mean(values)
-
-
-def score_bounds(score: Score) -> tuple[float, float]:
-    """The lowest and highest value that a score can have."""
-    return FRACTION if score.share else UNBOUNDED
 
 
 def format_range(low: int, high: int | None) -> str:
@@ -214,7 +204,8 @@ def build_rate_matrix(results: Sequence[dict], score_name: str, group=group_name
         result for result in results if any(score_name in values for values in evaluations_by_rate(result).values())
     ]
     shared = sorted(set.intersection(*(set(evaluations_by_rate(result)) for result in evaluated))) if evaluated else []
-    bounds = next((score_bounds(score) for score in collect_scores(evaluated) if score.name == score_name), UNBOUNDED)
+    is_share = any(score.name == score_name and score.share for score in collect_scores(evaluated))
+    bounds = FRACTION if is_share else UNBOUNDED
     value_GxR = {
         name: [estimate_mean((evaluations_by_rate(run)[rate][score_name] for run in seeds), bounds) for rate in shared]
         for name, seeds in group_runs(evaluated, group).items()

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from mlm.base import warnings_
-from mlm.base.estimates import Score, estimate_mean, read_scores
+from mlm.base.estimates import FRACTION, UNBOUNDED, Score, estimate_mean, read_scores
 from mlm.base.evaluation_score import EvaluationMetric
 from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.report import evaluation_scores, evaluation_sets, run_columns, series
@@ -32,32 +32,6 @@ RATE_COLUMNS = (
     ),
 )
 MIN_RATE_DIFFERENCE = 0.01  # of the target
-SHORTFALL_COLUMN = Column(
-    "rate_shortfall",
-    "masked too little",
-    note="Masked too little: fewer than nine tenths of the tokens that the masking rate asks for were masked, since "
-    "words have too many. Such a run says nothing of that rate.",
-)
-LEAK_COLUMN = Column(
-    "leaks",
-    "below the floor",
-    note="Below the floor by more than 3 standard errors over examples, which no model can be: "
-    "something leaks, and the model has seen its targets.",
-)
-PLATEAU_COLUMN = Column(
-    "unigram_plateau",
-    "on the unigram's plateau",
-    note="On the unigram's plateau: at this step, a tenth of the run's or the end of a longer warm-up, the training "
-    "loss was not 0.1 nats below that of token frequencies. Another learning rate, warm-up or larger initial weights "
-    "may leave it sooner. Before a run's step 50 nothing is checked.",  # as PlateauWarning does
-)
-
-UNIGRAM_COLUMN = Column(
-    "above_unigram",
-    "no better than token frequencies",
-    note="No better than token frequencies: at the end the held-out loss was at least the unigram's. Such a run has "
-    "learnt nothing that a comparison could be of: train it for longer, or with another recipe.",
-)
 
 
 def build_table(
@@ -68,11 +42,8 @@ def build_table(
 ) -> tuple[list[dict], list[Column]]:
     """The table (rows, columns): a row per group, then the references (unigram baseline, floor) of each evaluation set.
 
-    The columns: the leading columns; runs below their floor; runs on the unigram's plateau; runs that ended no better
-    than the unigram; runs that masked too little; the evaluation set, if there are several; costs; scores; evaluations
-    of the trained models (mlm/cli/evaluate.py); the trailing columns; and the primary score at each of
-    config.eval.mask_rates. Between costs and scores: the masking rates, if a realised one differs from the target.
-    Columns without any value are left out; a warning names those that seem misspelt.
+    Columns without any value are left out; a warning names those that seem misspelt. The masking rates have columns if
+    a realised one differs from the target, and the evaluation set if there are several.
 
     Args:
         results: runs.
@@ -88,7 +59,7 @@ def build_table(
     own_columns = (*leading_columns, *trailing_columns)
     rows = [
         run_columns.fill_cells(cells, seeds, own_columns)
-        | mark_cells(seeds, primary)
+        | mark_cells(seeds)
         | build_group_cells(seeds, primary)
         | evaluation_scores.build_cells(seeds, evaluations)
         | evaluation_set_cell(seeds, sets)
@@ -103,11 +74,13 @@ def build_table(
             row | evaluation_set_cell(evaluation_set.runs, sets)
             for row in build_reference_rows(evaluation_set.runs, leading_columns[0].name, primary, evaluations)
         ]
+    described_sets = "; ".join(f"{each.name}: {each.description}" for each in sets)
+    note = f"Examples and masks: {described_sets}. Scores on different examples or masks are not comparable."
     rates = sorted({rate for result in results for rate in series.evaluations_by_rate(result)})
     columns = (
         *leading_columns,
         *MARKS,
-        Column(EVALUATION_SET, "evaluation set", note=evaluation_sets.format_note(sets)),
+        Column(EVALUATION_SET, "evaluation set", note=note),
         *COST_COLUMNS,
         *(() if has_own_rates else RATE_COLUMNS),
         *build_score_columns(results),
@@ -163,18 +136,16 @@ def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[evaluation_sets.Eva
     return {EVALUATION_SET: ", ".join(names)} if len(sets) > 1 else {}
 
 
-def mark_cells(seeds: Sequence[dict], primary: Score) -> dict:
+def mark_cells(seeds: Sequence[dict]) -> dict:
     """The cells of MARKS of a group: of each run that has the mark its seed, and why."""
     cells = {}
     for column, describe in MARKS.items():
-        if marks := [
-            f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run, primary)
-        ]:
+        if marks := [f"seed {run['config'].get('seed')}: {reason}" for run in seeds for reason in describe(run)]:
             cells[column.name] = "; ".join(marks)
     return cells
 
 
-def describe_leaks(run: dict, primary: Score) -> list[str]:
+def describe_leaks(run: dict) -> list[str]:
     """The excess losses of a run below a floor."""
     values = run["evaluation"]
     return [
@@ -182,13 +153,13 @@ def describe_leaks(run: dict, primary: Score) -> list[str]:
     ]
 
 
-def describe_plateau(run: dict, primary: Score) -> list[str]:
+def describe_plateau(run: dict) -> list[str]:
     """The loss and the step of a run that was on the unigram's plateau."""
     plateau = run.get("plateau")
     return [f"{plateau['loss']:.2f} at step {plateau['step']:,}"] if plateau else []
 
 
-def describe_unigram(run: dict, primary: Score) -> list[str]:
+def describe_unigram(run: dict) -> list[str]:
     """The loss of a run that ended no better than the unigram, and the unigram's."""
     values, (first, *others) = run["evaluation"], read_scores(run)
     return [
@@ -200,7 +171,7 @@ def describe_unigram(run: dict, primary: Score) -> list[str]:
     ]
 
 
-def describe_shortfall(run: dict, primary: Score) -> list[str]:
+def describe_shortfall(run: dict) -> list[str]:
     """The realised masking rate of a run that masked too little."""
     rate = run.get("realised_rate")
     is_short = rate is not None and rate < MIN_REALISED_RATE * compute_target_rate(run["config"])
@@ -208,11 +179,32 @@ def describe_shortfall(run: dict, primary: Score) -> list[str]:
 
 
 # Columns of marks that warn of a run, with why a run has one, in the order of a table.
-MARKS: dict[Column, Callable[[dict, Score], list[str]]] = {
-    LEAK_COLUMN: describe_leaks,
-    PLATEAU_COLUMN: describe_plateau,
-    UNIGRAM_COLUMN: describe_unigram,
-    SHORTFALL_COLUMN: describe_shortfall,
+MARKS: dict[Column, Callable[[dict], list[str]]] = {
+    Column(
+        "leaks",
+        "below the floor",
+        note="Below the floor by more than 3 standard errors over examples, which no model can be: "
+        "something leaks, and the model has seen its targets.",
+    ): describe_leaks,
+    Column(
+        "unigram_plateau",
+        "on the unigram's plateau",
+        note="On the unigram's plateau: at this step, a tenth of the run's or the end of a longer warm-up, the "
+        "training loss was not 0.1 nats below that of token frequencies. Another learning rate, warm-up or larger "
+        "initial weights may leave it sooner. Before a run's step 50 nothing is checked.",  # by training/run/plateau.py
+    ): describe_plateau,
+    Column(
+        "above_unigram",
+        "no better than token frequencies",
+        note="No better than token frequencies: at the end the held-out loss was at least the unigram's. Such a run "
+        "has learnt nothing that a comparison could be of: train it for longer, or with another recipe.",
+    ): describe_unigram,
+    Column(
+        "rate_shortfall",
+        "masked too little",
+        note="Masked too little: fewer than nine tenths of the tokens that the masking rate asks for were masked, "
+        "since words have too many. Such a run says nothing of that rate.",
+    ): describe_shortfall,
 }
 
 
@@ -273,7 +265,7 @@ def build_group_cells(seeds: Sequence[dict], primary: Score) -> dict:
 def score_cells(name: str, score: Score, evaluations: Sequence[dict]) -> dict:
     """The mean over seeds; a single seed also has NAME_se, its standard error over held-out examples."""
     values = (evaluation[score.name] for evaluation in evaluations)
-    cells = {name: estimate_mean(values, series.score_bounds(score))}
+    cells = {name: estimate_mean(values, FRACTION if score.share else UNBOUNDED)}
     return cells | ({f"{name}_se": evaluations[0][f"{score.name}_se"]} if len(evaluations) == 1 else {})
 
 

@@ -148,7 +148,12 @@ def to_markdown(rows: Sequence[dict], columns: Sequence[Column]) -> str:
 def to_latex(rows: Sequence[dict], columns: Sequence[Column]) -> str:
     """The table with booktabs, its notes as comments."""
     notes = "".join(f"\n% {note}" for note in collect_notes(rows, columns))
-    return to_grid(rows, columns, "latex_booktabs").replace("±", "$\\pm$").replace(EN_DASH, "--") + notes
+    return replace_signs(to_grid(rows, columns, "latex_booktabs")) + notes
+
+
+def replace_signs(text: str) -> str:
+    """A text for LaTeX, with its commands for the signs that tables use."""
+    return text.replace("±", "$\\pm$").replace("†", "$^\\dagger$").replace(EN_DASH, "--")
 
 
 def to_grid(rows: Sequence[dict], columns: Sequence[Column], style: str = "github") -> str:
@@ -236,11 +241,13 @@ def flatten_row(row: dict, columns: Sequence[Column]) -> dict:
     return flat
 
 
-def write_table(folder: Path, rows: Sequence[dict], columns: Sequence[Column], stem: str = "table") -> None:
-    """Writes STEM.md, STEM.csv and STEM.tex into the folder; each write is atomic."""
+def write_table(
+    folder: Path, rows: Sequence[dict], columns: Sequence[Column], stem: str = "table", latex: str | None = None
+) -> None:
+    """Writes STEM.md, STEM.csv and STEM.tex into the folder; each write is atomic. latex: another text for the last."""
     for ending, content in (
         ("md", to_markdown(rows, columns) + "\n"),
         ("csv", to_csv(rows, columns)),
-        ("tex", to_latex(rows, columns) + "\n"),
+        ("tex", (latex or to_latex(rows, columns)) + "\n"),
     ):
         files.write_text(folder / f"{stem}.{ending}", content)

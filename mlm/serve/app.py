@@ -10,14 +10,23 @@ from typing import NamedTuple
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from mlm.base import errors
 from mlm.inference import batching
-from mlm.report.pages import serve
+from mlm.report import pages
 from mlm.serve import http_server, panels
 
+PAGE_FOLDER = Path(pages.__file__).parent
+TASK_TITLES = {
+    "fill_mask": "Tokens for [MASK]",
+    "predict": "Predictions",
+    "similar": "Similar texts",
+    "word": "Similar words",
+    "attend": "Attention",
+}
+SEARCH_TASKS = ("similar", "word")  # where there are texts to search
 MAX_LINES, MAX_CHARACTERS = 2000, 300_000  # of --file: the states of all its words are stored
 MAX_WAITING = 16  # requests that wait while one is computed
 WAIT_SECONDS = 60.0  # that a request waits for those before it
@@ -50,21 +59,25 @@ class ModelServer:
 
     def routes(self) -> list[Route]:
         """Returns the addresses."""
+        css = pages.render("sweep.css") + pages.render("serve.css")
         return [
             Route("/", self.send_page),
-            Route("/serve.css", lambda request: Response(serve.render_css(), media_type="text/css")),
-            Route("/serve.js", lambda request: Response(serve.read_js(), media_type="text/javascript")),
+            Route("/serve.css", lambda request: Response(css, media_type="text/css")),
+            Route("/serve.js", lambda request: FileResponse(PAGE_FOLDER / "serve.js", media_type="text/javascript")),
             Route("/ask", self.send_answer, methods=["POST"]),
             Route("/attention", self.send_attention),
         ]
 
     async def send_page(self, request: Request) -> Response:
         """Returns the HTML page, with a column for each model."""
-        columns = [
-            serve.ModelColumn(panel.name, panels.describe_model(panel.model), panel.unsupported)
+        models = [
+            {"name": panel.name, "description": panels.describe_model(panel.model), "unsupported": panel.unsupported}
             for panel in self.panels
         ]
-        html = serve.render_html(columns, self.example, panels.MAX_TEXT, bool(self.panels[0].lines))
+        tasks = {name: title for name, title in TASK_TITLES.items() if self.panels[0].lines or name not in SEARCH_TASKS}
+        if all("predict" in panel.unsupported for panel in self.panels):
+            del tasks["predict"]
+        html = pages.render("serve.html", models=models, example=self.example, max_chars=panels.MAX_TEXT, tasks=tasks)
         return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY})
 
     async def send_answer(self, request: Request) -> Response:
@@ -89,9 +102,9 @@ class ModelServer:
         try:
             status, html = 200, await self.compute_answer(value)
         except errors.ConfigError as error:
-            status, html = 400, serve.render_error(str(error))
+            status, html = 400, pages.render("serve_error.html", line=str(error))
         except HTTPException as error:
-            status, html = error.status_code, serve.render_error(error.detail)
+            status, html = error.status_code, pages.render("serve_error.html", line=error.detail)
         return HTMLResponse(html, status, {"Content-Security-Policy": FRAME_POLICY})
 
     async def compute_answer(self, value):

@@ -13,7 +13,6 @@ from mlm.base import errors
 from mlm.launch.cluster.accelerators import GPUS
 
 NO_OPTIONS = MappingProxyType({})
-JOB_NAME = re.compile(r"[a-z][a-z0-9-]{0,38}[a-z0-9]")
 
 
 class Job(NamedTuple):
@@ -53,7 +52,7 @@ SETUP_OPTION = ClusterOption(
 
 
 class Cluster(Protocol):
-    """A kind of cluster: a module of this package with these names, and an entry of CLUSTERS (registry.py).
+    """A kind of cluster: a module of this package with these names, and an entry of CLUSTERS.
 
     A job is identified by the path of its file, FOLDER/NAME/FILE, which is recorded before it is submitted: a process
     that is killed while it submits loses no job.
@@ -138,8 +137,6 @@ def log_path(path: Path, index: int) -> Path:
 
 def check_job(job: Job) -> None:
     """Raises ConfigError for a job that no kind of cluster accepts."""
-    is_name = JOB_NAME.fullmatch(job.name) is not None
-    errors.require(is_name, "a job's name", job.name, "at most 40 letters of a to z, digits and -")
     errors.require_number("--hours", job.hours, 0.05, 24 * 365)
     for path in (job.folder, job.code_folder, job.submit_folder):
         errors.require(str(path).isprintable(), "a job's folder", str(path), "a path that can be printed")

@@ -28,27 +28,8 @@ GRACE_SECONDS = 120  # for runs to save, once a pod is told to end
 INTERRUPTED_CODES = [124, 143]  # exit codes of a command whose time was up, or whose node went down
 MAX_SCRIPT_BYTES = 2**17  # Linux's limit of one word of a command line
 TTL_SECONDS = 7 * 24 * 3600  # for which an ended JobSet stays visible
-RUN_FUNCTION = """\
-# One command after the other. When the pod is told to end, its command gets SIGTERM and the others are skipped.
-stopping= code=0 child=
-trap 'stopping=1 code=143; [ -z "$child" ] || kill -TERM "$child"' TERM
-run() {
-    [ -z "$stopping" ] || return
-    child=
-    timeout --kill-after=%d %d "$@" &
-    child=$!
-    [ -z "$stopping" ] || kill -TERM "$child"  # the pod was told before it knew its child
-    while kill -0 "$child" 2>/dev/null; do wait "$child"; done
-    wait "$child" || code=$?
-}
-"""
-RESUME_SCRIPT = """\
-until states=$(kubectl get jobsets --namespace="$1" --selector="$2" --output=jsonpath="$3") &&
-    [[ $states != *"<>"* ]]; do
-    sleep "${POLL:-60}"
-done
-kubectl patch --filename="$4" --type=merge --patch='{"spec": {"suspend": false}}'
-"""
+RUN_FUNCTION = Path(__file__).with_name("kubernetes_run.sh")  # of `str.format`
+RESUME_SCRIPT = Path(__file__).with_name("kubernetes_resume.sh")
 TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
 OPTIONS: Mapping[str, ClusterOption] = {
     "image": ClusterOption("the pods' image: bash, and Python with the packages of pyproject.toml"),
@@ -281,7 +262,7 @@ def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str
     code_folder = str(job.code_folder) if job.options["claim"] else job.options["code"]
     needs_coordinator = job.num_hosts > 1 and not (job.accelerator and ACCELERATORS[job.accelerator].tpu)
     commands = jobs.relocate_commands(job, "python", code_folder)
-    lines = [RUN_FUNCTION % (GRACE_SECONDS, round(3600 * job.hours))]
+    lines = [RUN_FUNCTION.read_text().format(grace=GRACE_SECONDS, limit=round(3600 * job.hours))]
     if setup := jobs.render_setup(job):
         lines.append(f"{setup}\n")
     if needs_coordinator:
@@ -313,7 +294,16 @@ def submit_job(job: Job, path: Path) -> str:
         with path.with_name("resume.log").open("ab") as log:
             selector = f"{LABEL} in ({','.join(names)})"
             subprocess.Popen(
-                ["bash", "-c", RESUME_SCRIPT, "resume", job.options["namespace"], selector, TERMINAL_STATES, str(path)],
+                [
+                    "bash",
+                    "-c",
+                    RESUME_SCRIPT.read_text(),
+                    "resume",
+                    job.options["namespace"],
+                    selector,
+                    TERMINAL_STATES,
+                    str(path),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

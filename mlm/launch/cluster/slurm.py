@@ -22,48 +22,7 @@ MAX_ARRAY_SIZE = 1000  # SLURM's default of MaxArraySize
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 RUNNING = ("RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT", "COMPLETING")
 
-HEAD = """\
-#!/bin/bash
-# {summary}
-#SBATCH --job-name={name}
-#SBATCH --array=0-{last}%{running}
-#SBATCH --nodes={hosts}
-#SBATCH --ntasks-per-node=1
-#SBATCH --time={time}
-#SBATCH --output={log}
-#SBATCH --open-mode=append
-#SBATCH --requeue
-#SBATCH --signal=B:USR1@{warning}
-"""
-
-BODY = """\
-
-{environment}
-{setup}
-cd {folder} || exit 1
-case "$SLURM_ARRAY_TASK_ID" in
-{cases}
-esac
-
-# USR1 comes {warning} s before the time is up, or with preemption: the runs save, and the job is queued again. TERM
-# comes from scancel: they save, and the job ends.
-warned=
-terminate() {{ {terminate}; }}
-echo "$(date) $(hostname) $SLURM_JOB_NAME $SLURM_ARRAY_TASK_ID, start ${{SLURM_RESTART_COUNT:-0}}"
-{run}"$@" &
-child=$!
-trap 'warned=1; terminate' USR1
-trap terminate TERM
-while kill -0 "$child" 2>/dev/null; do wait "$child"; done
-wait "$child"
-code=$?
-if [ "$warned" ] && [ "$code" -gt 128 ]; then
-    scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" && sleep 60
-fi
-exit "$code"
-"""
-
-
+TEMPLATE = Path(__file__).with_name("slurm.sh")  # of `str.format`
 OPTIONS: Mapping[str, ClusterOption] = {
     "partition": ClusterOption("the partition, if not SLURM's default", ""),
     "account": ClusterOption("the account that is charged, if not SLURM's default", ""),
@@ -113,8 +72,19 @@ def is_private(job: Job, path: Path | str) -> bool:
 
 def render_script(job: Job) -> str:
     """The script that sbatch reads."""
-    minutes = math.ceil(job.hours * 60)
-    head = HEAD.format(
+    minutes, options = math.ceil(job.hours * 60), job.options
+    flags = [
+        *(f"--{name}={options[name]}" for name in ("partition", "account") if options[name]),
+        *([f"--cpus-per-task={options['cpus']}"] if options["cpus"] else []),
+        *shlex.split(options["sbatch"]),
+    ]
+    if job.accelerator:
+        gpu = job.accelerator.partition("-")[0].lower()
+        flags.insert(0, f"--gpus-per-node={gpu}:{ACCELERATORS[job.accelerator].num_chips}")
+    is_multihost, environment = job.num_hosts > 1, jobs.job_environment(job)
+    if is_multihost and job.accelerator:  # else JAX, which reads SLURM's environment, takes one device per process
+        environment["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, range(ACCELERATORS[job.accelerator].num_chips)))
+    return TEMPLATE.read_text().format(
         summary=f"Commands: {len(job.commands)}, at most {job.max_running} at a time. To queue it: sbatch THIS_FILE",
         name=job.name,
         last=len(job.commands) - 1,
@@ -123,28 +93,13 @@ def render_script(job: Job) -> str:
         warning=WARNING_SECONDS,
         time=f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}:00",
         log=quote_directive(str(job.folder).replace("%", "%%") + "/%a.log"),
-    )
-    if job.accelerator:
-        gpu = job.accelerator.partition("-")[0].lower()
-        head += f"#SBATCH --gpus-per-node={gpu}:{ACCELERATORS[job.accelerator].num_chips}\n"
-    options = job.options
-    directives = [
-        *(f"--{name}={options[name]}" for name in ("partition", "account") if options[name]),
-        *([f"--cpus-per-task={options['cpus']}"] if options["cpus"] else []),
-        *shlex.split(options["sbatch"]),
-    ]
-    head += "".join(f"#SBATCH {quote_directive(word)}\n" for word in directives)
-    is_multihost, environment = job.num_hosts > 1, jobs.job_environment(job)
-    if is_multihost and job.accelerator:  # else JAX, which reads SLURM's environment, takes one device per process
-        environment["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, range(ACCELERATORS[job.accelerator].num_chips)))
-    return head + BODY.format(
+        directives="".join(f"#SBATCH {quote_directive(word)}\n" for word in flags),
         environment="\n".join(
             f"export {name}={shlex.quote(value)}" + (PYTHONPATH_SUFFIX if name == "PYTHONPATH" else "")
             for name, value in environment.items()
         ),
         setup=jobs.render_setup(job),
         folder=shlex.quote(str(job.submit_folder)),
-        warning=WARNING_SECONDS,
         cases="\n".join(f"    {index}) set -- {shlex.join(words)} ;;" for index, words in enumerate(job.commands)),
         terminate='scancel --signal=TERM "$SLURM_JOB_ID"' if is_multihost else 'kill -TERM "$child"',
         run=SRUN if is_multihost else "",

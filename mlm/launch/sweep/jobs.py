@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from mlm.base import batch_warmup, config, files
 from mlm.base.storage import DISK
+from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster import job as cluster_job
-from mlm.launch.cluster.registry import CLUSTERS
 from mlm.launch.sweep import sweep_points, sweep_state
 from mlm.training.run.directory import RunDirectory
 

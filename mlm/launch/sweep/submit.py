@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from mlm.base import buckets, config, errors, fields, files, text_files
 from mlm.base.storage import get_storage
+from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import Job, choose_table_options, parse_options
-from mlm.launch.cluster.registry import CLUSTERS
 from mlm.launch.sweep import code_snapshot, jobs, sweep_points, sweep_state
 from mlm.training.run import resolution
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
@@ -37,7 +37,7 @@ BUCKET_SECONDS = 8  # that a dry run waits for a bucket
 class SubmitOptions(NamedTuple):
     """The flags of `mlm sweep submit` about its jobs."""
 
-    cluster: str  # a name of mlm/launch/cluster/registry.py
+    cluster: str  # a key of CLUSTERS
     accelerator: str = ""  # a name of mlm/launch/cluster/accelerators.py; "": none
     hosts: int = 0  # that train each point together; 0: as many as the accelerator has
     hours: float = 24.0  # after which the cluster may end a command; it is queued again

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mlm.report.pages import template
+from mlm.report import pages
 
 MAX_TITLE = 120  # characters of the text in the window's title
 WEIGHT_LEVELS = 255  # square roots of weights are stored as bytes, which is precise to a few per cent
@@ -25,19 +25,13 @@ def render_page(
     predictions: Sequence[tuple[str, float]] | None = None,
     is_masked: bool = True,
 ) -> str:
-    """The HTML page of one text, with at least one map.
+    """The HTML page of one text, with at least one map; name: of the model.
 
-    Args:
-        name: of the model.
-        text: the text.
-        tokens: of the text.
-        attention_KxHxTxT: attention weights, whose rows sum to 1.
-        rollout_KxTxT: attention rollout, whose rows sum to 1.
-        saliency_TxT: norms of gradients, shown as shares of their row.
-        predictions: the most probable token at each position, whose saliency this is, with its probability.
-        is_masked: whether the predicted token was masked; else it is the next token.
+    Attention weights and rollout have rows that sum to 1. Saliency, norms of gradients, is shown as shares of its row;
+    it is that of the most probable token at each position, which `predictions` gives with its probability: of a masked
+    token, or if it was not masked, of the next one.
     """
-    maps, predictions = [], [*(predictions or ())]
+    maps, predictions = [], predictions or ()
     if attention_KxHxTxT is not None:
         words = "token", "attends to", "is attended to by"
         maps.append(build_map("Attention", *words, ATTENTION_CAPTION, attention_KxHxTxT))
@@ -58,7 +52,7 @@ def render_page(
         "predictions": [[make_visible(token), f"{share:.0%}"] for token, share in predictions],
     }
     short = text if len(text) <= MAX_TITLE else f"{text[:MAX_TITLE]}…"
-    return template.render(
+    return pages.render(
         "attention.html", name=make_valid(name), text=make_valid(text), short=make_valid(short), maps=maps, data=data
     )
 
@@ -84,15 +78,9 @@ SALIENCY_CAPTIONS = {
 def build_map(
     name: str, subject: str, relation: str, inverse_relation: str, note: str, weight_KxHxTxT: np.ndarray
 ) -> dict:
-    """A map in the format of the page's script.
+    """A map in the format of the page's script, which gets the square roots of the weights as bytes in base64.
 
-    Args:
-        name: of the map.
-        subject: title of the tokens of the rows; "SUBJECT token RELATION token" is a sentence.
-        relation: title of the tokens of the columns.
-        inverse_relation: "token INVERSE_RELATION token" says the same of a column.
-        note: what the map shows.
-        weight_KxHxTxT: its weights, of which the page gets the square roots as bytes in base64.
+    "SUBJECT token RELATION token" is a sentence about a row, "token INVERSE_RELATION token" about a column.
     """
     roots_KxHxTxT = np.rint(WEIGHT_LEVELS * np.sqrt(np.clip(weight_KxHxTxT, 0, 1))).astype(np.uint8)
     return {

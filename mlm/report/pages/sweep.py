@@ -16,7 +16,7 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
 import collections
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +24,11 @@ import mlm
 from mlm.base import config, extras, fields
 from mlm.base.estimates import read_first_score
 from mlm.base.files import write_text
-from mlm.report import charts, compare, expected_best, figures, milestone_curves, series, table
+from mlm.report import charts, compare, expected_best, figures, milestone_curves, pages, series, specs, table
 from mlm.report.charts import Chart
 from mlm.report.headline import Headline, build_headline
-from mlm.report.pages import drawings, run_provenance, table_blocks, template
+from mlm.report.pages import run_provenance, table_blocks
+from mlm.report.pages.table_blocks import TableBlock, TableCell
 from mlm.report.table import Column, NamedTable
 
 COST_COLUMNS = (
@@ -122,10 +123,11 @@ def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
     """
     findings = collect_findings(experiment, results)
     table.write_table(root, findings.rows, findings.columns)
-    first = [findings.headline.table] if findings.headline else []
-    for extra in (*first, findings.claims, *findings.tables):
+    if headline := findings.headline:
+        table.write_table(root, headline.table.rows, headline.table.columns, headline.table.stem, headline.to_latex())
+    for extra in (findings.claims, *findings.tables):
         table.write_table(root, extra.rows, extra.columns, extra.stem)
-    styles = charts.assign_styles(findings.charts)
+    styles = specs.assign_styles(findings.charts)
     for chart in findings.charts if extras.is_installed("vl_convert") else ():
         figures.draw_chart(root / "figures", chart, styles)
     return findings
@@ -151,8 +153,8 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
     question, _, rest = (experiment.__doc__ or name).partition("\n\n")
     same, different = split_settings(results)
     provenance = run_provenance.collect_provenance(results, getattr(experiment, "group", series.group_name))
-    styles = charts.assign_styles(findings.charts)
-    return template.render(
+    styles = specs.assign_styles(findings.charts)
+    return pages.render(
         "sweep.html",
         question=" ".join(question.split()),
         description=rest.strip(),
@@ -162,21 +164,17 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         num_points=num_points,
         findings=findings,
         headline=findings.headline,
-        headline_table=table_blocks.build_blocks(*findings.headline.table[-2:]) if findings.headline else [],
-        headline_kinds=findings.headline.row_kinds if findings.headline else {},
+        build_blocks=table_blocks.build_blocks,
         version=mlm.__version__,
         styles=styles,
         figure_endings=figures.ENDINGS,
         same=same,
         provenance=provenance,
-        table=table_blocks.build_blocks(findings.rows, findings.columns),
-        claims=table_blocks.build_blocks(findings.claims.rows, findings.claims.columns),
-        tables=[(extra, table_blocks.build_blocks(extra.rows, extra.columns)) for extra in findings.tables],
         runs=build_score_blocks(results, different),
         costs=build_cost_blocks(results, provenance),
-        drawings=drawings.collect_drawings(findings.charts, styles),
+        drawings=figures.collect_drawings(findings.charts, styles),
         embed_json=embed_json,
-        vega=drawings.bundle_vega() if findings.charts else "",
+        vega=figures.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
     )
 
@@ -231,56 +229,50 @@ def format_setting(result: dict, name: str) -> str:
     return UNREAD if name in result.get("unread", ()) else "" if value is None else str(value)
 
 
-def build_score_blocks(results: Sequence[dict], different: dict) -> list[table_blocks.TableBlock]:
+def build_score_blocks(results: Sequence[dict], different: dict) -> list[TableBlock]:
     """A row per run: its name, the config fields that differ (class "odd": from the common value), and its scores."""
     columns = [table.score_column(score, ".4f") for score in charts.select_curve_scores(results)] if results else []
     columns[1:1] = [Column(f"{column.name}_se", "standard error", column.format) for column in columns[:1]]
-    breakable = [re.sub(r"([._])", "\\1\u200b", name) for name in different]  # where the browser may break them
-    heads = [table_blocks.TableCell(name, None, "config") for name in breakable]
+    heads = [re.sub(r"([._])", "\\1\u200b", name) for name in different]  # where the browser may break them
 
-    def make_cell(result, name, common):
-        text = format_setting(result, name)
-        is_odd = name != "seed" and common not in (None, text) and text != UNREAD
-        return table_blocks.TableCell(text, text, "config odd" if is_odd else "config")
+    def is_odd(name, text):
+        return name != "seed" and different[name] not in (None, text) and text != UNREAD
 
-    cells = [[make_cell(result, *item) for item in different.items()] for result in results]
-    return build_run_blocks(results, heads, cells, columns)
+    cells = [{name: format_setting(result, name) for name in different} for result in results]
+    return build_run_blocks(results, heads, cells, is_odd, columns)
 
 
-def build_cost_blocks(
-    results: Sequence[dict], provenance: run_provenance.RunProvenance
-) -> list[table_blocks.TableBlock]:
+def build_cost_blocks(results: Sequence[dict], provenance: run_provenance.RunProvenance) -> list[TableBlock]:
     """A row per run: its costs, provenance and times; class "odd": a value that less than half of the runs have."""
-    times_by_name = {"start (UTC)": provenance.start_times, "end (UTC)": provenance.end_times}
-    times_by_name = {name: times for name, times in times_by_name.items() if any(times)}
+    cells = list(provenance.runs)
+    for name, times in (("start (UTC)", provenance.start_times), ("end (UTC)", provenance.end_times)):
+        if any(times):
+            cells = [run | {name: time} for run, time in zip(cells, times, strict=True)]
 
-    def make_cell(name, text):
-        is_odd = name in provenance.mixed and 2 * len(provenance.mixed[name][text]) < len(results)
-        return table_blocks.TableCell(text, text, "config odd" if is_odd else "config")
+    def is_odd(name, text):
+        return name in provenance.mixed and 2 * len(provenance.mixed[name][text]) < len(results)
 
-    cells = [
-        [make_cell(*item) for item in (*run.items(), *((name, times[i]) for name, times in times_by_name.items()))]
-        for i, run in enumerate(provenance.runs)
-    ]
-    heads = [table_blocks.TableCell(name, None, "config") for name in (*provenance.mixed, *times_by_name)]
-    return build_run_blocks(results, heads, cells, COST_COLUMNS)
+    return build_run_blocks(results, cells[0] if cells else (), cells, is_odd, COST_COLUMNS)
 
 
 def build_run_blocks(
     results: Sequence[dict],
-    heads: Sequence[table_blocks.TableCell],
-    cells: Sequence[Sequence[table_blocks.TableCell]],
+    heads: Iterable[str],
+    cells: Sequence[Mapping[str, str]],
+    is_odd: Callable[[str, str], bool],
     columns: Sequence[Column],
-) -> list[table_blocks.TableBlock]:
-    """The blocks of a table of runs: names, cells of text, then numbers; columns without any number are left out."""
+) -> list[TableBlock]:
+    """The blocks of a table of runs: names, texts by column, then numbers; columns without any number are left out."""
     columns = [column for column in columns if any(read_value(result, column.name) is not None for result in results)]
     rows = []
-    for result, text_cells in zip(results, cells, strict=True):
-        name = Path(result["config"]["workdir"]).name
-        numbers = [table_blocks.number_cell(read_value(result, column.name), column) for column in columns]
-        rows.append([table_blocks.TableCell(name, name), *text_cells, *numbers])
-    number_heads = [table_blocks.TableCell(column.title, None, "number") for column in columns]
-    return table_blocks.split_table([table_blocks.TableCell("run"), *heads, *number_heads], rows)
+    for result, texts in zip(results, cells, strict=True):
+        run = Path(result["config"]["workdir"]).name
+        kinds = ["config odd" if is_odd(*item) else "config" for item in texts.items()]
+        rows.append([TableCell(run, run), *map(TableCell, texts.values(), texts.values(), kinds)])
+        rows[-1] += [table_blocks.number_cell(read_value(result, column.name), column) for column in columns]
+    text_heads = [TableCell(head, None, "config") for head in heads]
+    number_heads = [TableCell(column.title, None, "number") for column in columns]
+    return table_blocks.split_table([TableCell("run"), *text_heads, *number_heads], rows)
 
 
 def read_value(result: dict, name: str) -> float | None:

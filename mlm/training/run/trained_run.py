@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from mlm.base import config, errors, fields, files, types
-from mlm.data.rows import pack
+from mlm.data.rows import loader, pack
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.training.run import checkpoint, pretrained_folder, resolution
 from mlm.training.run.directory import RunDirectory
@@ -41,6 +42,38 @@ class TrainedRun(NamedTuple):
         assert saved is not None
         fields.check_identity(self.cfg, packed.manifest["inputs"], saved, self.cfg.workdir)
         return packed
+
+    def map_examples(
+        self,
+        function: Callable,
+        *static_args: Any,
+        split: loader.Columns | None = None,
+        max_examples: int = 0,
+        model: types.Model | None = None,
+        state: types.TrainState | None = None,
+        gather_params: bool = False,
+    ) -> Any:
+        """The outputs for the first examples of a split, on all devices of all processes.
+
+        Args:
+            function: (model, *static_args, params, batch, hparams) -> a tree of arrays, whose first axis is the batch.
+            *static_args: of the function.
+            split: columns of examples; None: the run's validation split.
+            max_examples: the first so many; 0: all.
+            model: in place of the run's.
+            state: in place of the run's.
+            gather_params: as for `Partitioner.jit_per_example`.
+        """
+        split, partitioner = self.load_data().validation if split is None else split, self.program.partitioner
+        batches = loader.iterate_eval_batches(
+            split, batch_size=self.cfg.eval.batch_size, max_rows=max_examples, **parallel.get_process_position()
+        )
+        model, hparams = model or self.program.model, program.make_eval_hparams(self.cfg)
+        run_batch = partitioner.jit_per_example(function, model, *static_args, gather_params=gather_params)
+        state = self.state if state is None else state
+        outputs = [run_batch(state, partitioner.put_batch(batch), hparams) for batch in batches]
+        count = loader.count_eval_examples(split, max_examples)
+        return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *outputs)
 
 
 def load(
