@@ -39,6 +39,19 @@ ABOVE_STATES = ("hybrid", "diffusion")  # objectives of which all that is their 
 # Every (family, cell) of an encoder; the cell is "" in a family without cells.
 FAMILY_CELLS = [(family, cell) for family, of in MODELS.items() if not of.reads_source for cell in of.cells or ("",)]
 ONE_EACH = list({family: (family, cell) for family, cell in reversed(FAMILY_CELLS)}.values())  # a member of each family
+ALL_MEMBERS = pytest.mark.parametrize(
+    ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, member)) for member in FAMILY_CELLS]
+)
+
+
+def mark_further(cases, kept):
+    """Cases as parameters; those that are not among the kept ones run with --all alone."""
+    marks = {True: (), False: pytest.mark.exhaustive}
+    return [pytest.param(*case, marks=marks[case in kept]) for case in cases]
+
+
+# Every member, where a family's first stands for the others in the suite.
+MEMBERS = pytest.mark.parametrize(("family", "cell"), mark_further(FAMILY_CELLS, ONE_EACH))
 # Members with blocks that are not the default, each block in one of them: (family, cell, changes).
 VARIANTS = {
     "modern_bert": (

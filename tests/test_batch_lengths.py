@@ -6,7 +6,18 @@ import random
 import jax
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, LABELLED, batch, params_of, replace_text, small_config, small_program, state_of
+from small import (
+    FAMILY_CELLS,
+    LABELLED,
+    ONE_EACH,
+    batch,
+    mark_further,
+    params_of,
+    replace_text,
+    small_config,
+    small_program,
+    state_of,
+)
 
 from mlm.base import fields
 from mlm.data.rows import loader
@@ -131,11 +142,17 @@ def make_padded_batch(objective, length):
 
 @pytest.mark.parametrize(
     ("objective", "family", "cell", "fast"),
-    [
-        *(("classification", *member, fast) for member in FAMILY_CELLS for fast in (True, False)),
-        *((name, "transformer", "", True) for name in LABELLED if name != "classification"),
-        ("tagging", "rnn", "gru", True),
-    ],
+    mark_further(
+        [
+            *(("classification", *member, fast) for member in FAMILY_CELLS for fast in (True, False)),
+            *((name, "transformer", "", True) for name in LABELLED if name != "classification"),
+            ("tagging", "rnn", "gru", True),
+        ],
+        [
+            *(("classification", *member, True) for member in ONE_EACH),
+            *((name, "transformer", "", True) for name in ("multiple_choice", "edge_probing")),
+        ],
+    ),
 )
 def test_padding_changes_neither_a_loss_nor_its_gradient_while_dropout_draws(objective, family, cell, fast):
     cfg = small_config(

@@ -7,7 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VARIANTS, VOCAB, batch, build, make_dataset_info, replace_text, small_config
+from small import (
+    ALL_MEMBERS,
+    FAMILY_CELLS,
+    VARIANTS,
+    VOCAB,
+    batch,
+    build,
+    make_dataset_info,
+    replace_text,
+    small_config,
+)
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
@@ -16,9 +26,6 @@ from mlm.models.sizes import SIZES
 from mlm.training.run import resolution
 from mlm.training.step import program, update
 
-members = pytest.mark.parametrize(
-    ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, m)) for m in FAMILY_CELLS]
-)
 # The members, and those with other blocks than the default's.
 variants = pytest.mark.parametrize(
     ("family", "cell", "changes"),
@@ -53,7 +60,7 @@ def replace_tokens(rows, where_BxL, seed=9):
     return replace_text(rows, ids_BxL=np.where(where_BxL, other_BxL, rows.text.ids_BxL))
 
 
-@members
+@ALL_MEMBERS
 def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     cfg = small_config(family, cell, eval__mask_rate=0.3)
     model, params, _ = build(cfg)
@@ -117,7 +124,7 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell, changes):
         np.testing.assert_allclose(logits(cfg, copies), [together_LxV] * 3, rtol=1e-5, atol=1e-5)
 
 
-@members
+@ALL_MEMBERS
 def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     cfg, rows = small_config(family, cell, model__dropout=0.5), batch()
     model, params, _ = build(cfg)
@@ -136,7 +143,7 @@ def test_rolled_and_unrolled_layers_agree(family, cell, changes):
     np.testing.assert_allclose(values[0], values[1], rtol=1e-5, atol=1e-5)
 
 
-@members
+@ALL_MEMBERS
 def test_bfloat16_computes_close_to_float32_with_float32_parameters(family, cell):
     cfg, rows = small_config(family, cell), batch()
     half = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype="bfloat16"))
@@ -294,7 +301,7 @@ def test_bert_base_and_xlm_r_large_have_their_published_size():
 
 
 @pytest.mark.parametrize("size", SIZES["transformer"])
-@members
+@ALL_MEMBERS
 def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
     assert all(set(rows) == set(SIZES["transformer"]) for rows in SIZES.values())
     ours = counts(1000, model__family=family, model__cell=cell, model__size=size)["non_embedding"]
