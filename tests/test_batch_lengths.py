@@ -191,6 +191,7 @@ def test_processes_that_judge_share_the_same_sorted_batches():
     assert np.array_equal(np.concatenate([one.index_B for one in alone]), [*loader.sort_by_length(rows, 27), 27])
 
 
+@pytest.mark.exhaustive(but=("tagging",))
 @pytest.mark.parametrize("objective", ["classification", "tagging", "extractive_qa"])
 def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_read_in(objective):
     cfg = small_config(objective=objective, pack__seq_len=64, model__max_positions=64, eval__batch_size=4)
@@ -240,6 +241,7 @@ def configs(tmp_path):
     ]
 
 
+@pytest.mark.exhaustive
 def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_are_alone(configs):
     alone = [loop.train(cfg)["evaluation"] for cfg in configs[:2]]
     for result, wanted in zip(vmapped_runs.train(configs[2:]).values(), alone, strict=True):

@@ -96,6 +96,7 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, 
     assert loop.extend_run(cfg, pack.load_dataset(cfg)) == further  # the same command once more
 
 
+@pytest.mark.exhaustive
 def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     cfg = copy_run.cfg("twice", "wsd")
     stop_at(cfg, 4)

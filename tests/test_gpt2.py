@@ -186,6 +186,7 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
         )
 
 
+@pytest.mark.exhaustive
 def test_the_file_is_what_they_say():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

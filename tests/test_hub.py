@@ -148,6 +148,7 @@ def test_what_was_read_is_written_again_to_the_bit(folders, models, name, tmp_pa
     assert again.tokenizer.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
 
 
+@pytest.mark.exhaustive
 def test_the_file_is_what_they_say():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -109,6 +109,7 @@ def test_what_was_read_is_written_again_to_the_bit(folders, models, case, tmp_pa
     assert f"pipeline_tag: {pipeline}-classification" in (tmp_path / "out/README.md").read_text()
 
 
+@pytest.mark.exhaustive
 def test_the_file_is_what_they_say():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

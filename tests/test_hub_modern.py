@@ -107,6 +107,7 @@ def test_what_was_read_is_written_again_to_the_bit(folders, models, case, tmp_pa
     assert before == after
 
 
+@pytest.mark.exhaustive
 def test_the_file_is_what_they_say():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

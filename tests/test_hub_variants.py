@@ -65,6 +65,7 @@ def test_what_was_read_is_written_again_to_the_bit(folders, models, case, tmp_pa
     assert mlm.load(tmp_path / "out").tokenizer.model == models[case].tokenizer.model
 
 
+@pytest.mark.exhaustive
 def test_the_file_is_what_they_say():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

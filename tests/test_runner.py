@@ -126,6 +126,7 @@ def undisturbed(folder):
     return (folder / "undisturbed" / "table.csv").read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_killed_at_a_random_moment_then_with_a_worker_that_dies_it_ends_with_the_same_table(folder, undisturbed):
     """A worker that dies takes its point with it and no other."""
     seed, root = time.time_ns(), folder / "killed"

@@ -144,6 +144,7 @@ def test_logits_and_fifty_losses_are_theirs(head):
     np.testing.assert_allclose(losses, load_outputs()[f"{head}_losses"], rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_the_file_is_what_they_say():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
