@@ -318,7 +318,7 @@ BAD = {
     ),
     "a layer too many": (lambda model: model.encode("a", layer=3), "^layer = 3: expected -3 <= value <= 2"),
     "no classes": (lambda model: model.predict(["a"]), "^predict = 'mlm': expected a run that was fine-tuned"),
-    "no attention": (lambda model: model.attentions("a"), "^attentions = 'lstm': expected a Transformer"),
+    "no attention": (lambda model: model.attentions("a"), "^attentions = 'bag': expected a Transformer"),
 }
 
 
