@@ -177,6 +177,35 @@ def drawn_config(cache, family="transformer", cell="", **changes) -> config.Conf
     return small_config(family, cell, **base | changes)
 
 
+def make_run_config(cache, workdir, **changes) -> config.Config:
+    """As drawn_config, a run of six steps whose member does not matter: tests of many files share its program."""
+    base = {
+        "model__num_layers": 1,
+        "train__steps": 6,
+        "train__batch_size": 8,
+        "train__checkpoint_every": 2,
+        "train__log_every": 2,
+        "eval__batch_size": 8,
+        "workdir": str(workdir),
+    }
+    return drawn_config(cache, "feedforward", "bag", **base | changes)
+
+
+def make_scheduled_config(cache, workdir, **changes) -> config.Config:
+    """As make_run_config, of eight steps and by a schedule under which a run can be extended."""
+    base = {
+        "train__steps": 8,
+        "train__checkpoint_every": 3,
+        "train__log_every": 4,
+        "optim__schedule": "wsd",
+        "optim__warmup_fraction": 0.3,
+        "model__dropout": 0.1,
+    } | changes
+    if base["optim__schedule"] == "wsd":
+        base = {"optim__decay_fraction": 0.5, "optim__final_lr_fraction": 0.1} | base
+    return make_run_config(cache, workdir, **base)
+
+
 def make_dataset_info(cfg, counts_V=None) -> types.DatasetInfo:
     """Rows over VOCAB tokens, each entry as frequent as its number says where no counts are given."""
     counts_V = np.arange(VOCAB) if counts_V is None else counts_V
@@ -309,7 +338,7 @@ def make_letters_config(folder: Path, name: str, **changes) -> config.Config:
         "tokenizer__kind": "words",
         "tokenizer__vocab_size": 12,
     }
-    return small_config(**base | changes)
+    return small_config("feedforward", "bag", **base | changes)
 
 
 def replace_text(rows: types.Batch, **changes) -> types.Batch:

@@ -149,7 +149,7 @@ def make_padded_batch(objective, length):
             ("tagging", "rnn", "gru", True),
         ],
         [
-            *(("classification", *member, True) for member in ONE_EACH),
+            *(("classification", *member, True) for member in ONE_EACH if member[0] != "transformer"),
             *((name, "transformer", "", True) for name in ("multiple_choice", "edge_probing")),
         ],
     ),

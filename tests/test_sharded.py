@@ -176,7 +176,7 @@ def test_each_device_has_its_part_and_no_more(four):
             },
             2,
         ),
-        ({"model__num_layers": 1, "optim__optimizer": "muon", "optim__ema_decay": 0.9}, 4),
+        ({"family": "feedforward", "cell": "bag", "optim__optimizer": "muon", "optim__ema_decay": 0.9}, 4),
         (
             {
                 "family": "feedforward",

@@ -64,6 +64,7 @@ def one_device():
     return seen, judged()
 
 
+@pytest.mark.exhaustive(but=("data_parallel-4",))
 @pytest.mark.parametrize(("mode", "devices"), [("data_parallel", 4), ("pmap", 2)])
 def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
     alone, rows_alone = one_device
