@@ -203,6 +203,7 @@ def test_attention_to_a_source_is_its_formula(changes):
     np.testing.assert_allclose(module.apply({"params": params}, *inputs, method=run)[0], expected, atol=1e-4)
 
 
+@pytest.mark.exhaustive(but=("bidirectional-None", "mixed-left_B3"))
 @pytest.mark.parametrize(
     ("directionality", "left_B"), [("bidirectional", None), ("causal", None), ("mixed", [False]), ("mixed", [True])]
 )

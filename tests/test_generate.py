@@ -192,6 +192,7 @@ def test_every_family_goes_on_with_a_prompt(family, cell):
         assert ids[place + 1] == likeliest(logits(model, ids)[place], (0, UNK, CLS, MASK))
 
 
+@pytest.mark.exhaustive(but=("transformer",))
 @pytest.mark.parametrize("cell", ["transformer", "gru"])
 def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
     model = open_model("encoder_decoder", cell, source=10, data__corpus="parallel")

@@ -43,6 +43,7 @@ def test_logits_states_and_attentions_are_theirs(models, name):
         )
 
 
+@pytest.mark.exhaustive(but=("bert", "roberta"))
 @EVERY
 def test_a_mask_in_a_text_is_the_mask_in_every_method(models, name):
     model, text = models[name], "the [MASK] is red"

@@ -300,7 +300,12 @@ def test_bert_base_and_xlm_r_large_have_their_published_size():
     assert xlm_r["parameters"] == 560_142_482
 
 
-@pytest.mark.parametrize("size", SIZES["transformer"])
+sizes = pytest.mark.parametrize(
+    "size", mark_further([(size,) for size in SIZES["transformer"]], [("micro",), ("base",), ("large",)])
+)
+
+
+@sizes
 @ALL_MEMBERS
 def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
     assert all(set(rows) == set(SIZES["transformer"]) for rows in SIZES.values())
@@ -309,7 +314,7 @@ def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
     assert abs(ours / theirs - 1) < 0.03
 
 
-@pytest.mark.parametrize("size", SIZES["transformer"])
+@sizes
 @pytest.mark.parametrize(("family", "cell"), [("transformer", ""), ("feedforward", "window"), ("feedforward", "bag")])
 def test_a_gated_mlp_has_as_many_parameters_within_three_percent(family, cell, size):
     member = {"model__family": family, "model__cell": cell, "model__size": size}
