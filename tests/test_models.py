@@ -15,6 +15,7 @@ from small import (
     batch,
     build,
     make_dataset_info,
+    mark_further,
     replace_text,
     small_config,
 )
