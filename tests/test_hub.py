@@ -149,15 +149,6 @@ def test_what_was_read_is_written_again_to_the_bit(folders, models, name, tmp_pa
     assert again.tokenizer.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
 
 
-@pytest.mark.exhaustive
-def test_the_file_is_what_they_say():
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    for name, value in theirs.make().items():
-        if ":" in name:
-            np.testing.assert_allclose(load_outputs()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
 def test_older_names_bare_prefixes_and_copies_are_read(folders, models, tmp_path):
     def older(name, value):
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
