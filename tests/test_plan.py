@@ -77,7 +77,7 @@ def test_more_devices_take_less_time_and_memory_each():
     assert allocated() - before < rows[0]["parameters"]
 
 
-@pytest.mark.exhaustive(but=("transformer",))
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize(
     "member_of",

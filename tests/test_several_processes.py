@@ -87,7 +87,7 @@ def test_another_learning_rate(tmp_path):
     assert Pair(tmp_path, ["--config.optim.learning_rate=0.1"]).ends() == [(2, [said])] * 2
 
 
-@pytest.mark.exhaustive(but=("1",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [0, 1])
 def test_one_is_killed_as_they_train(tmp_path, number):
     pair = Pair(tmp_path)

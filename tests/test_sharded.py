@@ -284,6 +284,7 @@ def test_one_of_a_device_that_has_all_is_split_and_its_digest_is_the_same(whole,
     assert checkpoint.compute_digest(state._replace(step=np.int32(3))) != checkpoint.compute_digest(state)
 
 
+@pytest.mark.exhaustive
 def test_a_step_gathers_each_parameter_and_a_layer_s_again_for_the_backward_pass():
     """By hand, from shapes: gathered to be read, scattered as gradients; vectors, and sums, are added up."""
     changes = {"model__num_layers": 6, "model__max_positions": 16, "train__batch_size": 32, "model__dropout": 0.0}
