@@ -115,7 +115,7 @@ def test_a_failed_point_stops_no_other_and_is_tried_again(sweep, monkeypatch):
     assert code == 2 and "--columns = 'sedes'" in err and "did you mean 'seeds'?" in err
     with (runs / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["model"], row["seeds"]) for row in rows] == [("transformer", "1"), ("unigram", "")]
+    assert [(row["model"], row["seeds"]) for row in rows] == [("bag", "1"), ("unigram", "")]
     code, out, _ = call("report")
     assert code == 0 and "1 of 2 points are done" in out and (runs / "report.html").stat().st_size > 10_000
     code, out, _ = call("list", "--config.train.steps=7")
