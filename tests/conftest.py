@@ -58,13 +58,20 @@ def estimated_flops():
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def programs():
-    """A file's tests trace each program once, however many they build between: a run keeps but three."""
+    """A process traces each program once, whichever file's tests build it, and wherever their text lies."""
+    from mlm.base import fields
     from mlm.training.step import program
 
+    build = functools.lru_cache(maxsize=32)(program._build_cached.__wrapped__)
+
+    def build_shared(cfg, dataset_info, devices):
+        return build(fields.override(cfg, {"data.path": "", "data.cache_dir": ""}), dataset_info, devices)
+
+    build_shared.cache_clear = build.cache_clear  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "_build_cached", functools.cache(program._build_cached.__wrapped__))
+        patch.setattr(program, "_build_cached", build_shared)
         yield
 
 

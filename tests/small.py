@@ -39,6 +39,19 @@ ABOVE_STATES = ("hybrid", "diffusion")  # objectives of which all that is their 
 # Every (family, cell) of an encoder; the cell is "" in a family without cells.
 FAMILY_CELLS = [(family, cell) for family, of in MODELS.items() if not of.reads_source for cell in of.cells or ("",)]
 ONE_EACH = list({family: (family, cell) for family, cell in reversed(FAMILY_CELLS)}.values())  # a member of each family
+ALL_MEMBERS = pytest.mark.parametrize(
+    ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, member)) for member in FAMILY_CELLS]
+)
+
+
+def mark_further(cases, kept):
+    """Cases as parameters; those that are not among the kept ones run with --all alone."""
+    marks = {True: (), False: pytest.mark.exhaustive}
+    return [pytest.param(*case, marks=marks[case in kept]) for case in cases]
+
+
+# Every member, where a family's first stands for the others in the suite.
+MEMBERS = pytest.mark.parametrize(("family", "cell"), mark_further(FAMILY_CELLS, ONE_EACH))
 # Members with blocks that are not the default, each block in one of them: (family, cell, changes).
 VARIANTS = {
     "modern_bert": (
@@ -163,6 +176,35 @@ def drawn_config(cache, family="transformer", cell="", **changes) -> config.Conf
         "pack__seq_len": 32,
     }
     return small_config(family, cell, **base | changes)
+
+
+def make_run_config(cache, workdir, **changes) -> config.Config:
+    """As drawn_config, a run of six steps whose member does not matter: tests of many files share its program."""
+    base = {
+        "model__num_layers": 1,
+        "train__steps": 6,
+        "train__batch_size": 8,
+        "train__checkpoint_every": 2,
+        "train__log_every": 2,
+        "eval__batch_size": 8,
+        "workdir": str(workdir),
+    }
+    return drawn_config(cache, "feedforward", "bag", **base | changes)
+
+
+def make_scheduled_config(cache, workdir, **changes) -> config.Config:
+    """As make_run_config, of eight steps and by a schedule under which a run can be extended."""
+    base = {
+        "train__steps": 8,
+        "train__checkpoint_every": 3,
+        "train__log_every": 4,
+        "optim__schedule": "wsd",
+        "optim__warmup_fraction": 0.3,
+        "model__dropout": 0.1,
+    } | changes
+    if base["optim__schedule"] == "wsd":
+        base = {"optim__decay_fraction": 0.5, "optim__final_lr_fraction": 0.1} | base
+    return make_run_config(cache, workdir, **base)
 
 
 def make_dataset_info(cfg, counts_V=None) -> types.DatasetInfo:
@@ -297,7 +339,7 @@ def make_letters_config(folder: Path, name: str, **changes) -> config.Config:
         "tokenizer__kind": "words",
         "tokenizer__vocab_size": 12,
     }
-    return small_config(**base | changes)
+    return small_config("feedforward", "bag", **base | changes)
 
 
 def replace_text(rows: types.Batch, **changes) -> types.Batch:

@@ -6,18 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import drawn_config, environment
+from small import environment, make_run_config
 
 import mlm
 from mlm.base import errors, fields
 
-FIELDS = {"train.steps": 2, "train.batch_size": 4, "eval.batch_size": 8, "eval.max_examples": 8}
-
 
 def changed_fields(folder) -> dict:
     """The fields of a tiny run, by dotted name."""
-    flat = fields.flatten(drawn_config(str(folder / "cache"), workdir=str(folder / "run")))
-    return {name: value for name, value in flat.items() if value != fields.DEFAULT[name]} | FIELDS
+    flat = fields.flatten(make_run_config(folder / "cache", folder / "run", eval__max_examples=8))
+    return {name: value for name, value in flat.items() if value != fields.DEFAULT[name]}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +35,7 @@ def test_the_import_is_cheap_and_all_names_are_there():
 def test_a_result_is_that_of_result_json(trained):
     changes, result = trained
     content = json.loads(Path(result.workdir, "result.json").read_text())
-    assert result.workdir == changes["workdir"] and result.steps == content["steps"] == 2
+    assert result.workdir == changes["workdir"] and result.steps == content["steps"] == 6
     assert result.loss == content["evaluation"]["loss"] and result.metrics == content["evaluation"]
     assert "evaluation" not in repr(result)
 

@@ -44,6 +44,14 @@ def plain(rate, dtype):
     return lambda *given: attention.attend(module, *given)
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "13-13-False-float32-1e-05",
+        "7-12-True-float32-1e-05",
+        "7-12-False-bfloat16-0.03",
+        "512-512-True-bfloat16-0.03",
+    )
+)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.03)])
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize(("L", "S"), [(13, 13), (7, 12), (512, 512)])

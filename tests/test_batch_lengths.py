@@ -6,7 +6,18 @@ import random
 import jax
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, LABELLED, batch, params_of, replace_text, small_config, small_program, state_of
+from small import (
+    FAMILY_CELLS,
+    LABELLED,
+    ONE_EACH,
+    batch,
+    mark_further,
+    params_of,
+    replace_text,
+    small_config,
+    small_program,
+    state_of,
+)
 
 from mlm.base import fields
 from mlm.data.rows import loader
@@ -131,11 +142,17 @@ def make_padded_batch(objective, length):
 
 @pytest.mark.parametrize(
     ("objective", "family", "cell", "fast"),
-    [
-        *(("classification", *member, fast) for member in FAMILY_CELLS for fast in (True, False)),
-        *((name, "transformer", "", True) for name in LABELLED if name != "classification"),
-        ("tagging", "rnn", "gru", True),
-    ],
+    mark_further(
+        [
+            *(("classification", *member, fast) for member in FAMILY_CELLS for fast in (True, False)),
+            *((name, "transformer", "", True) for name in LABELLED if name != "classification"),
+            ("tagging", "rnn", "gru", True),
+        ],
+        [
+            *(("classification", *member, True) for member in ONE_EACH if member[0] != "transformer"),
+            *((name, "transformer", "", True) for name in ("multiple_choice", "edge_probing")),
+        ],
+    ),
 )
 def test_padding_changes_neither_a_loss_nor_its_gradient_while_dropout_draws(objective, family, cell, fast):
     cfg = small_config(
@@ -174,6 +191,7 @@ def test_processes_that_judge_share_the_same_sorted_batches():
     assert np.array_equal(np.concatenate([one.index_B for one in alone]), [*loader.sort_by_length(rows, 27), 27])
 
 
+@pytest.mark.exhaustive(but=("tagging",))
 @pytest.mark.parametrize("objective", ["classification", "tagging", "extractive_qa"])
 def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_read_in(objective):
     cfg = small_config(objective=objective, pack__seq_len=64, model__max_positions=64, eval__batch_size=4)
@@ -223,6 +241,7 @@ def configs(tmp_path):
     ]
 
 
+@pytest.mark.exhaustive
 def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_are_alone(configs):
     alone = [loop.train(cfg)["evaluation"] for cfg in configs[:2]]
     for result, wanted in zip(vmapped_runs.train(configs[2:]).values(), alone, strict=True):

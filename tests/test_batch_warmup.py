@@ -64,6 +64,7 @@ def brute_force(cfg):
     return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
 
 
+@pytest.mark.exhaustive(but=("sequence",))
 @pytest.mark.parametrize("reduction", ["token", "sequence"])
 def test_a_step_is_that_of_the_examples_it_uses_on_any_number_of_devices(reduction):
     """With the mean by example also under two masks of each, of which some have no token."""

@@ -102,7 +102,7 @@ def test_the_exponent_of_a_power_law_is_found():
     assert growth.fit_exponent(sizes, 3.0 * sizes**1.7) == pytest.approx(1.7)
 
 
-@pytest.mark.exhaustive(but=("gru",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cell", CELLS)
 def test_flax_nets_have_our_shape_and_train(cell):
     cfg = recurrent(cell)
@@ -116,6 +116,7 @@ def test_flax_nets_have_our_shape_and_train(cell):
     mlm_step.build_timed_step(cfg, flax_rnn.build_model(cfg)).step()
 
 
+@pytest.mark.exhaustive
 def test_bert_has_our_parameters_and_the_same_ones_give_our_loss():
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")
     pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[bench]")
@@ -124,6 +125,7 @@ def test_bert_has_our_parameters_and_the_same_ones_give_our_loss():
     assert "parameters on both sides" in part.check_equal_work(transformer())
 
 
+@pytest.mark.exhaustive(but=("gru",))
 @pytest.mark.parametrize("cell", CELLS)
 def test_torch_nets_have_our_parameters_and_the_same_ones_give_our_loss(cell):
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VOCAB, batch, params_of, small_config
+from small import FAMILY_CELLS, ONE_EACH, VOCAB, batch, mark_further, params_of, small_config
 
 from mlm import models
 from mlm.base import config, errors, fields
@@ -203,6 +203,7 @@ def test_attention_to_a_source_is_its_formula(changes):
     np.testing.assert_allclose(module.apply({"params": params}, *inputs, method=run)[0], expected, atol=1e-4)
 
 
+@pytest.mark.exhaustive(but=("bidirectional-None", "mixed-left_B3"))
 @pytest.mark.parametrize(
     ("directionality", "left_B"), [("bidirectional", None), ("causal", None), ("mixed", [False]), ("mixed", [True])]
 )
@@ -257,7 +258,10 @@ def test_a_recurrent_model_may_have_any_biases(family, cell, bias):
     assert not resolution.find_unread_settings(cfg)
 
 
-MEMBERS = [*FAMILY_CELLS, ("encoder_decoder", "transformer"), ("encoder_decoder", "gru")]
+MEMBERS = mark_further(
+    [*FAMILY_CELLS, ("encoder_decoder", "transformer"), ("encoder_decoder", "gru")],
+    [*ONE_EACH, ("encoder_decoder", "transformer")],
+)
 
 
 def paths(family, cell, **changes):

@@ -70,7 +70,8 @@ def test_equal_predictions_are_made(base, tmp_path):
 
 
 def test_equal_flops_are_spent(base, tmp_path):
-    points = [small_config(**base | changes) for changes in ({}, {"model__num_layers": 3}, {"mask__rate": 0.8})]
+    bag = base | {"family": "feedforward", "cell": "bag"}
+    points = [small_config(**bag | changes) for changes in ({}, {"model__num_layers": 3}, {"mask__rate": 0.8})]
     points = budget.apply_budget([fields.override(cfg, {"train.steps": 1000}) for cfg in points], "flops", tmp_path)
     spent = [cost.count_step_flops(cfg, 12) * cfg.train.steps for cfg in points]
     assert spent == [pytest.approx(spent[0], rel=0.002)] * 3

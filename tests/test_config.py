@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import small_config
+from small import get_refusal, run_mlm, small_config
 
 from mlm.base import config, errors, fields
 from mlm.base.fields import RNG_VERSIONS
-from mlm.cli import command, config_help, finetune, train, use
+from mlm.cli import command, config_help, entry, finetune, train, use
 from mlm.training.run import loop, resolution
 
 ROOT = Path(__file__).parents[1]
@@ -98,31 +98,36 @@ def test_a_bad_value_is_named_with_what_was_expected(changes, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["mlm", "train", "--config.mask.raet=0.4"], ["config.mask.raet", "did you mean config.mask.rate"]),
-        (["mlm", "train", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
-        (["mlm", "train", "--config.model.num_heads=3"], ["config.model.num_heads = 3"]),
-        (["mlm", "train", "--config.train.steps=many"], ["config.train.steps", "many"]),
-        (
-            ["mlm", "train", "--config.data.language.topic_strenth=1"],
-            ["did you mean config.data.language.topic_strength"],
-        ),
-        (["mlm", "train", "--config=configs/bse.py"], ["configs/bse.py"]),
-        (["mlm", "sweep", "run", "experiments/architecture.py"], ["did you mean experiments/architectures.py"]),
-        (["mlm", "sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
-        (["mlm", "sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
-        (
-            ["mlm", "sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"],
-            ["sweep varies"],
-        ),
-        (["mlm", "generate", "run", "a", f"--seed={2**64}"], ["--seed: '18446744073709551616'", "4294967295"]),
-        (["mlm", "floor", "score", "--file=nonexistent"], ["--file = 'nonexistent': expected a file (No such file"]),
+        (["train", "--config.mask.raet=0.4"], ["config.mask.raet", "did you mean config.mask.rate"]),
+        (["sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
+        (["generate", "run", "a", f"--seed={2**64}"], ["--seed: '18446744073709551616'", "4294967295"]),
     ],
 )
-def test_commands_end_in_one_line_and_exit_code_2(arguments, words, tmp_path):
-    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def test_commands_end_in_one_line_and_exit_code_2(arguments, words):
+    done = run_mlm(*arguments)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout, done.stderr
     assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
+        (["train", "--config.model.num_heads=3"], ["config.model.num_heads = 3"]),
+        (["train", "--config.train.steps=many"], ["config.train.steps", "many"]),
+        (["train", "--config.data.language.topic_strenth=1"], ["did you mean config.data.language.topic_strength"]),
+        (["train", "--config=configs/bse.py"], ["configs/bse.py"]),
+        (["sweep", "run", "experiments/architecture.py"], ["did you mean experiments/architectures.py"]),
+        (["sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
+        (["sweep", "list", "experiments/architectures.py", "--config.seed=1", "--scale=laptop"], ["sweep varies"]),
+        (["floor", "score", "--file=nonexistent"], ["--file = 'nonexistent': expected a file (No such file"]),
+    ],
+)
+def test_commands_refuse_what_they_cannot_use(arguments, words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    message = get_refusal(entry.run_command, arguments)
+    assert all(word in message for word in words), message
 
 
 def test_fingerprint_names_what_can_change_a_result_and_nothing_else():

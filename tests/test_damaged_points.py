@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small import small_config
+from small import make_run_config
 
 from mlm.base import fields, files
 from mlm.launch.sweep import runner, sweep_state, worker
@@ -53,27 +53,8 @@ CASES = [(name, harm) for name in FILES for harm in (empty, truncate, flip_bit, 
 def sweep(tmp_path_factory):
     """Two points that are done, and one that is not begun."""
     folder = tmp_path_factory.mktemp("damage")
-    (folder / "text.txt").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(200)))
     points = [
-        small_config(
-            data__corpus="text",
-            data__path=str(folder / "text.txt"),
-            data__document_boundary="blank_line",
-            data__cache_dir=str(folder / "cache"),
-            tokenizer__kind="words",
-            tokenizer__vocab_size=30,
-            model__num_layers=1,
-            model__width=8,
-            model__mlp_dim=8,
-            train__steps=6,
-            train__batch_size=8,
-            train__log_every=2,
-            eval__batch_size=8,
-            eval__max_examples=8,
-            eval__mask_rates=(0.3,),
-            seed=seed,
-            workdir=str(folder / "runs" / f"seed{seed}"),
-        )
+        make_run_config(folder / "cache", folder / "runs" / f"seed{seed}", seed=seed, eval__mask_rates=(0.3,))
         for seed in range(3)
     ]
     assert worker.train_points(points[:2]) == dict.fromkeys((cfg.workdir for cfg in points[:2]), "")
@@ -87,6 +68,18 @@ def points(sweep, tmp_path):
     return [fields.override(cfg, {"workdir": str(tmp_path / Path(cfg.workdir).name)}) for cfg in sweep]
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "result.json-empty",
+        "result.json-flip_bit",
+        "evaluations.json-truncate",
+        "held_out.npz-flip_bit",
+        "held_out.npz-delete",
+        "metrics.jsonl-unreadable",
+        "config.json-flip_bit",
+        "provenance.json-remove_content",
+    )
+)
 @pytest.mark.parametrize(("name", "harm"), CASES, ids=[f"{name}-{harm.__name__}" for name, harm in CASES])
 def test_a_damaged_file_is_named_and_made_again(points, name, harm):
     before = RunDirectory(points[0].workdir).read_finished()

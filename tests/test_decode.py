@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VARIANTS, VOCAB, build, small_config
+from small import FAMILY_CELLS, MEMBERS, ONE_EACH, VARIANTS, VOCAB, build, mark_further, small_config
 
 from mlm.inference import masked_queries
 
@@ -30,6 +30,11 @@ CASES = (
     + list(VARIANTS.values())
     + [(*member, {"model__directionality": "mixed"}) for member in FAMILY_CELLS if member[1] not in ("elman", "gru")]
 )
+IN_SUITE = [
+    *((*member, {}) for member in ONE_EACH),
+    *(VARIANTS["modern_bert"], VARIANTS["sandwich"], VARIANTS["lstm"]),
+    ("transformer", "", {"model__directionality": "mixed"}),
+]
 
 
 def rows():
@@ -52,7 +57,7 @@ def one_by_one(model, params, ids_BxL, read_B, columns=8):
     return jax.lax.scan(step, first, None, length=ROOM)[0][2]
 
 
-@pytest.mark.parametrize(("family", "cell", "changes"), CASES, ids=str)
+@pytest.mark.parametrize(("family", "cell", "changes"), mark_further(CASES, IN_SUITE), ids=str)
 def test_token_by_token_a_model_says_what_it_says_of_whole_rows(family, cell, changes):
     cfg = small_config(family, cell, **{"objective": "causal", "pack__seq_len": 16} | changes)
     model, params, _ = build(cfg)
@@ -68,7 +73,7 @@ def test_token_by_token_a_model_says_what_it_says_of_whole_rows(family, cell, ch
         np.testing.assert_allclose(said_BxLxV[asked_BxL], full_BxLxV[asked_BxL], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS, ids=str)
+@MEMBERS
 def test_rows_of_a_cache_are_on_axis_1_of_every_leaf(family, cell):
     """As beam search takes them: a cache whose rows change places goes on as the rows would."""
     model, params, _ = build(small_config(family, cell, objective="causal"))

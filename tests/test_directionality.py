@@ -6,14 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, batch, build, make_dataset_info, small_config
+from small import MEMBERS, batch, build, make_dataset_info, small_config
 
 from mlm.objectives import OBJECTIVES
 
 FAMILIES = [("feedforward", "bag"), ("rnn", "lstm"), ("transformer", "")]
-members = pytest.mark.parametrize(
-    ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, m)) for m in FAMILY_CELLS]
-)
 
 
 def may_see(way, family, segments_L, window):
@@ -33,7 +30,7 @@ def may_see(way, family, segments_L, window):
 
 
 @pytest.mark.parametrize("sees", ["bidirectional", "causal", "two_stack", "mixed"])
-@members
+@MEMBERS
 def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family, cell, sees):
     """By its gradients: across segments, of padding, of past and future, of the token itself, through all layers."""
     cfg, rows = small_config(family, cell, model__directionality=sees, model__scan_unroll=1), batch()

@@ -33,6 +33,8 @@ def pretrained(tmp_path_factory):
             "sentence\tlabel\n" + "".join(f"{text}\t{int(text < 'd')}\n" for text in texts)
         )
     cfg = small_config(
+        "feedforward",
+        "bag",
         model__num_layers=1,
         data__path=str(folder / "texts.txt"),
         data__document_boundary="line",

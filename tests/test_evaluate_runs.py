@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hub_folders import change_tensors, make_folders
-from small import get_refusal, run_mlm, small_config
+from small import get_refusal, small_config
 
 import mlm
 from mlm.base import errors, fields, files
@@ -170,7 +170,7 @@ def test_what_cannot_be_judged_is_told(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_path):
+def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_path, capsys):
     cfg, _ = run
     texts, paradigm = suite[0], suite[1].paradigms[1]
     good, bad = paradigm.sentences[::2], paradigm.sentences[1::2]
@@ -183,34 +183,26 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
         )
     )
     (tmp_path / "held.txt").write_text("\n".join(texts))
-    done = run_mlm(
-        "evaluate",
-        cfg.workdir,
-        f"{cfg.workdir}/",
-        f"--blimp={folder}",
-        f"--sentences={tmp_path}/held.txt",
-        "--max_sentences=7",
-        "--max_pairs=30",
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(f"written: {cfg.workdir}/evaluations.json") == 2
+    flags = [f"--blimp={folder}", f"--sentences={tmp_path}/held.txt", "--max_sentences=7", "--max_pairs=30"]
+    evaluate.main(["evaluate", cfg.workdir, f"{cfg.workdir}/", *flags])
+    printed = capsys.readouterr().out
+    assert printed.count(f"written: {cfg.workdir}/evaluations.json") == 2
     kept = RunDirectory(cfg.workdir).read_evaluations()
     (held,) = kept["evaluations"]["pseudo_likelihood"].values()
     overall = next(one["overall"] for one in kept["summary"]["minimal_pairs"].values() if one["suite"] == "words")
     assert held["sentences"] == 7 and overall["pairs"] == 30
     shown = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * overall[f"pll_accuracy{end}"] for end in ("", "_low", "_high")))
-    assert shown in next(line for line in done.stdout.splitlines() if "| overall" in line)
+    assert shown in next(line for line in printed.splitlines() if "| overall" in line)
     perplexity = f"{held['pll_word_l2r']['token_perplexity']:,.2f} ["
-    assert perplexity in next(line for line in done.stdout.splitlines() if "| PLL-word-l2r" in line)
-    assert "paper" not in done.stdout  # the papers' values are of the whole benchmark
+    assert perplexity in next(line for line in printed.splitlines() if "| PLL-word-l2r" in line)
+    assert "paper" not in printed  # the papers' values are of the whole benchmark
     for words, message in (
-        ((cfg.workdir, "--blimp=absent"), "error: blimp = 'absent': expected a folder"),
-        ((cfg.workdir, "--suite=a"), "error: --suite = 'a': expected --blimp=FOLDER with it"),
-        ((cfg.workdir, "--paradigms=order"), "error: --paradigms = 'order': expected --blimp"),
-        ((), "error: mlm evaluate: the following arguments are required: RUN"),
+        ((cfg.workdir, "--blimp=absent"), "blimp = 'absent': expected a folder"),
+        ((cfg.workdir, "--suite=a"), "--suite = 'a': expected --blimp=FOLDER with it"),
+        ((cfg.workdir, "--paradigms=order"), "--paradigms = 'order': expected --blimp"),
+        ((), "mlm evaluate: the following arguments are required: RUN"),
     ):
-        done = run_mlm("evaluate", *words)
-        assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
+        assert get_refusal(evaluate.main, ["evaluate", *words]).startswith(message)
 
 
 def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, monkeypatch, capsys):

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import drawn_config, stop_at
+from small import make_scheduled_config, stop_at
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
@@ -25,21 +25,8 @@ def copy_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("longer")
 
     def cfg(name, schedule, **changes):
-        base = {
-            "train__steps": SHORT,
-            "train__batch_size": 8,
-            "train__checkpoint_every": 3,
-            "train__log_every": 4,
-            "train__milestones": "2,7",
-            "eval__batch_size": 8,
-            "optim__schedule": schedule,
-            "optim__warmup_fraction": 0.3,
-            "model__dropout": 0.1,
-            "model__num_layers": 1,
-        }
-        if schedule == "wsd":
-            base |= {"optim__decay_fraction": 0.5, "optim__final_lr_fraction": 0.1}
-        return drawn_config(folder / "cache", workdir=str(folder / name), **base | changes)
+        base = {"train__steps": SHORT, "train__milestones": "2,7", "optim__schedule": schedule}
+        return make_scheduled_config(folder / "cache", folder / name, **base | changes)
 
     def copy(name, schedule, **changes):
         if not (folder / schedule).exists():
@@ -97,6 +84,7 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, 
     assert engine.extend(cfg, pack.load_dataset(cfg)) == further  # the same command once more
 
 
+@pytest.mark.exhaustive
 def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     cfg = copy_run.cfg("twice", "wsd")
     stop_at(cfg, 4)
@@ -158,7 +146,7 @@ def snapshot(workdir):
     ids=["seed", "warm-up", "fewer"],
 )
 def test_what_would_be_another_run_is_refused_and_nothing_changes(copy_run, changes, said):
-    cfg = copy_run(f"refused-{'-'.join(changes)}-{changes['train__steps']}", "constant", **changes)
+    cfg = copy_run(f"refused-{'-'.join(changes)}-{changes['train__steps']}", "wsd", **changes)
     before = snapshot(cfg.workdir)
     with pytest.raises(errors.ConfigError, match=said):
         engine.extend(cfg, pack.load_dataset(cfg))

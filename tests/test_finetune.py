@@ -7,7 +7,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from small import PLAIN, batch, drawn_config, make_dataset_info, prepare_finetuning, small_config, state_of
+from small import batch, make_dataset_info, make_run_config, prepare_finetuning, small_config, state_of
 
 from mlm.base import config, errors, fields
 from mlm.cli import finetune as command
@@ -77,16 +77,7 @@ def test_two_devices_give_the_numbers_of_one(one_layer):
 def pretrained(tmp_path_factory):
     """A run of a few steps on the built-in language, and what all fine-tunings here have in common."""
     cache = tmp_path_factory.mktemp("finetune")
-    cfg = drawn_config(
-        cache,
-        model__num_layers=1,
-        train__steps=2,
-        train__batch_size=8,
-        eval__batch_size=16,
-        workdir=str(cache / "run"),
-        eval__max_examples=16,
-        **PLAIN,
-    )
+    cfg = make_run_config(cache, cache / "run")
     loop.train(cfg)
     with pytest.MonkeyPatch.context() as patch:
         for split, count in (("train", 64), ("dev", 40), ("test", 24)):

@@ -122,12 +122,11 @@ def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
     agreement = single["grammar_probes"]["agreement"]
     assert abs(agreement["accuracy"] - 0.5) < 0.25 < agreement["optimum"] - 0.5
     assert single["grammar_probes"]["recall"]["accuracy"] < 0.5 * single["grammar_probes"]["recall"]["optimum"]
-    for mode, devices in (("data_parallel", 2), ("pmap", 2)):
-        other = untrained(data, mode, devices)
-        assert other["grammar_probes"] == single["grammar_probes"]
-        assert sum_parts(other) == pytest.approx(sum_parts(single), rel=1e-4)
-        for rate, at in single["mask_rates"].items():
-            assert other["mask_rates"][rate] == pytest.approx(at, rel=1e-4, abs=1e-5)
+    other = untrained(data, "pmap", 2)
+    assert other["grammar_probes"] == single["grammar_probes"]
+    assert sum_parts(other) == pytest.approx(sum_parts(single), rel=1e-4)
+    for rate, at in single["mask_rates"].items():
+        assert other["mask_rates"][rate] == pytest.approx(at, rel=1e-4, abs=1e-5)
 
 
 def test_words_out_of_order_leave_agreement_out():

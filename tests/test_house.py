@@ -1,6 +1,7 @@
 """The house: which room may import which, who alone says what, and how long a file may be. Read from the sources."""
 
 import ast
+import functools
 import itertools
 import re
 import subprocess
@@ -58,10 +59,12 @@ SPELT = re.compile(
 )
 
 
+@functools.cache
 def source(path) -> str:
     return (ROOT / path).read_text()
 
 
+@functools.cache
 def imports(path) -> set[str]:
     """Dotted names of all modules that a file imports, anywhere in it."""
     found = set()
@@ -73,6 +76,7 @@ def imports(path) -> set[str]:
     return found
 
 
+@functools.cache
 def code(path) -> str:
     """A file without its comments and strings that stand for themselves."""
     tree = ast.parse(source(path))

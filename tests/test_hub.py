@@ -43,6 +43,7 @@ def test_logits_states_and_attentions_are_theirs(models, name):
         )
 
 
+@pytest.mark.exhaustive(but=("bert", "roberta"))
 @EVERY
 def test_a_mask_in_a_text_is_the_mask_in_every_method(models, name):
     model, text = models[name], "the [MASK] is red"
@@ -146,14 +147,6 @@ def test_what_was_read_is_written_again_to_the_bit(folders, models, name, tmp_pa
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1  # nobody is locked out
     again = mlm.load(tmp_path / "out")
     assert again.tokenizer.encode_batch(theirs.LINES) == models[name].tokenizer.encode_batch(theirs.LINES)
-
-
-def test_the_file_is_what_they_say():
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    for name, value in theirs.make().items():
-        if ":" in name:
-            np.testing.assert_allclose(load_outputs()[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_older_names_bare_prefixes_and_copies_are_read(folders, models, tmp_path):

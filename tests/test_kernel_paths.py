@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, batch, small_config
+from small import FAMILY_CELLS, ONE_EACH, batch, small_config
 
 from mlm.models import MODELS, platform_kernels
 from mlm.objectives import token_prediction
@@ -68,12 +68,16 @@ def near(fast_tree, plain_tree, tolerance):
 
 @pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_a_member_is_the_same_by_either_path(family, cell):
-    """Two layers, by a loop whose body is compiled once; the gated cell's tokens three an iteration, and one over."""
+    """Two layers, by a loop whose body is compiled once; the gated cell's tokens three an iteration, and one over.
+
+    A family's first in bfloat16, too.
+    """
     cfg = small_config(
         family, cell, model__num_layers=2, model__scan_unroll=1, model__rnn_unroll=3 if cell == "gru" else 1
     )
-    found = compute_both_paths(cfg, "float32", "bfloat16")
-    for tolerance, (sides, jaxprs) in zip((1e-5, 0.06), found, strict=True):
+    dtypes = {"float32": 1e-5} | ({"bfloat16": 0.06} if (family, cell) in ONE_EACH else {})
+    found = compute_both_paths(cfg, *dtypes)
+    for tolerance, (sides, jaxprs) in zip(dtypes.values(), found, strict=True):
         ((loss, right_BxL), gradient), ((plain_loss, plain_right_BxL), plain_gradient) = sides
         assert loss == pytest.approx(float(plain_loss), rel=min(tolerance, 0.01))
         if tolerance == 1e-5:
@@ -163,7 +167,7 @@ def test_in_bfloat16_a_certain_target_costs_nothing_and_never_less(cross_entropy
     assert nats_N.min() > -1e-4 and nats_N.min() < 1e-2
 
 
-@pytest.mark.exhaustive(but=("transformer--bfloat16", "rnn-lstm-float32"))
+@pytest.mark.exhaustive(but=("transformer--bfloat16",))
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
 def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell, dtype):
@@ -176,6 +180,7 @@ def test_any_choice_of_paths_has_gradients_of_the_parameters_types(family, cell,
         assert jax.eval_shape(jax.grad(loss), params) == params
 
 
+@pytest.mark.exhaustive(but=("0.2",))
 @pytest.mark.parametrize("attention_dropout", [0.0, 0.2])
 def test_recomputation_keeps_products_alone_and_changes_no_gradient(attention_dropout):
     B, L, D, mlp_dim = 3, 13, 16, 24

@@ -3,11 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VOCAB, batch, build, replace_text, small_config
-
-members = pytest.mark.parametrize(
-    ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, m)) for m in FAMILY_CELLS]
-)
+from small import MEMBERS, VOCAB, batch, build, replace_text, small_config
 
 
 def normalize(x, params, eps):
@@ -16,7 +12,7 @@ def normalize(x, params, eps):
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * params["scale"] + params["bias"]
 
 
-@members
+@MEMBERS
 def test_layers_are_the_states_between_layers_and_the_last_are_the_model_s(family, cell):
     """One compiled program a member: a second layer of zeros adds nothing, so the last states are the first layer's."""
     cfg, rows = small_config(family, cell), batch()

@@ -1,7 +1,7 @@
 """What cannot fit this machine is refused before anything is allocated; what can is not."""
 
 import pytest
-from small import FAMILY_CELLS
+from small import MEMBERS
 
 from mlm.base import config, errors, fields
 from mlm.models import lm
@@ -15,7 +15,7 @@ def resolve(**changes):
     return resolution.resolve(fields.override(config.Config(), {"data.corpus": "docstrings"} | changes))
 
 
-@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
+@MEMBERS
 def test_the_least_is_the_state_and_the_gradient_and_the_most_is_above_it(family, cell):
     cfg = resolve(model__family=family, model__cell=cell, model__num_layers=3, tokenizer__vocab_size=3000)
     parameters = lm.count_parameters(cost.make_abstract_state(program.make_static_config(cfg), 3000).params["model"])[

@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import drawn_config, stop_at
+from small import make_scheduled_config, stop_at
 
 import mlm
 from mlm.base import batch_warmup, errors, fields, files
@@ -28,18 +28,8 @@ def make_config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("milestones")
 
     def make(name, **changes):
-        base = {
-            "train__steps": STEPS,
-            "train__batch_size": 8,
-            "train__checkpoint_every": 3,
-            "train__log_every": 4,
-            "train__milestones": "1,4,7",
-            "eval__batch_size": 8,
-            "optim__schedule": "wsd",
-            "optim__decay_fraction": 0.5,
-            "model__num_layers": 1,
-        }
-        return drawn_config(folder / "cache", workdir=str(folder / name), **base | changes)
+        base = {"train__steps": STEPS, "train__milestones": "1,4,7"}
+        return make_scheduled_config(folder / "cache", folder / name, **base | changes)
 
     return make
 

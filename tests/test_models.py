@@ -7,7 +7,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VARIANTS, VOCAB, batch, build, make_dataset_info, replace_text, small_config
+from small import (
+    ALL_MEMBERS,
+    FAMILY_CELLS,
+    VARIANTS,
+    VOCAB,
+    batch,
+    build,
+    make_dataset_info,
+    mark_further,
+    replace_text,
+    small_config,
+)
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
@@ -15,9 +26,6 @@ from mlm.models import MODELS, SIZES, layers, lm, rnn, transformer
 from mlm.training.run import resolution
 from mlm.training.step import program, update
 
-members = pytest.mark.parametrize(
-    ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, m)) for m in FAMILY_CELLS]
-)
 # The members, and those with other blocks than the default's.
 variants = pytest.mark.parametrize(
     ("family", "cell", "changes"),
@@ -52,7 +60,7 @@ def replace_tokens(rows, where_BxL, seed=9):
     return replace_text(rows, ids_BxL=np.where(where_BxL, other_BxL, rows.text.ids_BxL))
 
 
-@members
+@ALL_MEMBERS
 def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     cfg = small_config(family, cell, eval__mask_rate=0.3)
     model, params, _ = build(cfg)
@@ -116,7 +124,7 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell, changes):
         np.testing.assert_allclose(logits(cfg, copies), [together_LxV] * 3, rtol=1e-5, atol=1e-5)
 
 
-@members
+@ALL_MEMBERS
 def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     cfg, rows = small_config(family, cell, model__dropout=0.5), batch()
     model, params, _ = build(cfg)
@@ -135,7 +143,7 @@ def test_rolled_and_unrolled_layers_agree(family, cell, changes):
     np.testing.assert_allclose(values[0], values[1], rtol=1e-5, atol=1e-5)
 
 
-@members
+@ALL_MEMBERS
 def test_bfloat16_computes_close_to_float32_with_float32_parameters(family, cell):
     cfg, rows = small_config(family, cell), batch()
     half = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype="bfloat16"))
@@ -292,8 +300,13 @@ def test_bert_base_and_xlm_r_large_have_their_published_size():
     assert xlm_r["parameters"] == 560_142_482
 
 
-@pytest.mark.parametrize("size", SIZES["transformer"])
-@members
+sizes = pytest.mark.parametrize(
+    "size", mark_further([(size,) for size in SIZES["transformer"]], [("micro",), ("base",), ("large",)])
+)
+
+
+@sizes
+@ALL_MEMBERS
 def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
     assert all(set(rows) == set(SIZES["transformer"]) for rows in SIZES.values())
     ours = counts(1000, model__family=family, model__cell=cell, model__size=size)["non_embedding"]
@@ -301,7 +314,7 @@ def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
     assert abs(ours / theirs - 1) < 0.03
 
 
-@pytest.mark.parametrize("size", SIZES["transformer"])
+@sizes
 @pytest.mark.parametrize(("family", "cell"), [("transformer", ""), ("feedforward", "window"), ("feedforward", "bag")])
 def test_a_gated_mlp_has_as_many_parameters_within_three_percent(family, cell, size):
     member = {"model__family": family, "model__cell": cell, "model__size": size}

@@ -65,6 +65,7 @@ def test_flops_of_base_are_six_n_d_and_attention(rate):
     assert row["hours"] == pytest.approx(row["flops"] / (0.5 * 989e12) / 3600)
 
 
+@pytest.mark.usefixtures("uncounted")
 def test_more_devices_take_less_time_and_memory_each():
     cfg, before = member(), allocated()
     rows = [point(cfg, "H200", number) for number in (1, 2)]
@@ -76,7 +77,7 @@ def test_more_devices_take_less_time_and_memory_each():
     assert allocated() - before < rows[0]["parameters"]
 
 
-@pytest.mark.exhaustive(but=("transformer",))
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize(
     "member_of",
@@ -100,7 +101,7 @@ def test_the_estimate_of_memory_is_near_what_the_compiler_plans(member_of):
             "model__max_positions": 128,
             "model__width": 64,
             "model__mlp_dim": 256,
-            "model__num_layers": 4,
+            "model__num_layers": 2,
         }
         | member_of
     )

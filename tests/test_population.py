@@ -109,6 +109,7 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
         assert_same(folder / "stopped" / name, alone / name)
 
 
+@pytest.mark.exhaustive
 def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, monkeypatch):
     ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
     monkeypatch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 20)

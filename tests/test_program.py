@@ -33,6 +33,8 @@ def cfg(tmp_path_factory):
     folder = tmp_path_factory.mktemp("program")
     return drawn_config(
         folder / "cache",
+        "feedforward",
+        "window",
         model__num_layers=1,
         train__steps=8,
         train__batch_size=8,

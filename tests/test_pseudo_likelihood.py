@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, PLAIN, VOCAB, build, small_config
+from small import MEMBERS, PLAIN, VOCAB, build, small_config
 
 from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
@@ -71,7 +71,7 @@ def test_scores_are_those_of_one_forward_a_token_by_hand():
     assert found.tokens_S.tolist() == [6, 6, 6, 1] and found.words_S.tolist() == [3, 6, 2, 1]
 
 
-@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
+@MEMBERS
 def test_padding_and_batch_size_change_no_score(family, cell):
     cfg = small_config(family, cell, **ONE)
     assert loader.list_bucket_lengths(12) == [12] and loader.list_bucket_lengths(29) == [

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VOCAB, batch, make_dataset_info, params_of, replace_text, small_config
+from small import MEMBERS, VOCAB, batch, make_dataset_info, params_of, replace_text, small_config
 
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
@@ -77,7 +77,7 @@ def test_the_layer_norm_adds_its_epsilon_to_the_variance(eps):
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["fast", "plain"])
-@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
+@MEMBERS
 def test_every_layer_norm_of_either_path_reads_the_epsilon(family, cell, quick):
     model = small_config(
         family,

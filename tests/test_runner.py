@@ -15,7 +15,7 @@ from small import environment
 from mlm.base import files
 from mlm.training.run.directory import RunDirectory
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 ROOT = Path(__file__).parents[1]
 STEPS = 120
@@ -126,27 +126,6 @@ def undisturbed(folder):
     return (folder / "undisturbed" / "table.csv").read_bytes()
 
 
-def test_killed_at_a_random_moment_then_with_a_worker_that_dies_it_ends_with_the_same_table(folder, undisturbed):
-    """A worker that dies takes its point with it and no other."""
-    seed, root = time.time_ns(), folder / "killed"
-    print(f"seed {seed}")
-    process = start(folder, "killed")
-    wait_for(root, process, random.Random(seed).randrange(10, 2 * STEPS))
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    process, reached = start(folder, "killed"), steps(root)
-    wait_for(root, process, reached + 20)
-    (pid,) = workers(process)
-    os.kill(pid, signal.SIGKILL)
-    out = finish(process, 1)
-    assert "3 of 4 points are done" in out and "the worker was ended by SIGKILL" in out
-    assert "4 of 4 points are done" in finish(start(folder, "killed"))
-    assert (root / "table.csv").read_bytes() == undisturbed
-    assert len([step for run in starts(root) for step in run]) > 4  # some were indeed cut short
-
-
-@pytest.mark.exhaustive
 def test_asked_to_stop_every_worker_saves(folder, undisturbed):
     root = folder / "asked"
     process = start(folder, "asked", "--workers=2")
@@ -159,7 +138,6 @@ def test_asked_to_stop_every_worker_saves(folder, undisturbed):
     assert sum(1 for path in root.glob("*/checkpoints/*") if path.name.isdigit()) >= saved
 
 
-@pytest.mark.exhaustive
 def test_ctrl_c_on_a_terminal_ends_all_in_a_line_while_workers_start(folder):
     """A terminal tells every process of its group."""
     process = start(folder, "starting", "--workers=2")
@@ -175,7 +153,6 @@ def test_ctrl_c_on_a_terminal_ends_all_in_a_line_while_workers_start(folder):
     )
 
 
-@pytest.mark.exhaustive
 def test_two_runners_train_no_point_twice(folder, undisturbed):
     root = folder / "two"
     pair = [start(folder, "two", "--workers=2"), start(folder, "two", "--vmap_runs=2")]

@@ -25,6 +25,7 @@ def plain(params, h_BxKxD, target_BxK):
     return -(aim_BxKxV * log_BxKxV).sum(-1) + Z * jnp.log(jnp.exp(logits_BxKxV).sum(-1)) ** 2
 
 
+@pytest.mark.exhaustive(but=("True-4", "False-0"))
 @pytest.mark.parametrize(("fast", "block"), [(True, 0), (True, 4), (False, 0)])
 def test_smoothed_nats_and_their_gradients_are_those_of_the_formula(fast, block):
     rng = np.random.default_rng(0)
@@ -75,6 +76,7 @@ def test_training_is_smoothed_and_evaluation_is_not():
     assert (np.abs(sums[EPS, True] - sums[0.0, True]) > 1e-4 * sums[0.0, True]).all()
 
 
+@pytest.mark.exhaustive(but=("mlm", "causal", "replaced_token_detection"))
 @pytest.mark.parametrize(
     "objective", [name for name, spec in OBJECTIVES.items() if "optim.z_loss" in spec.conditional_fields]
 )

@@ -63,6 +63,7 @@ CASES = {
 }
 
 
+@pytest.mark.exhaustive(but=("causal", "a local layer", "several blocks of keys"))
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_plain_formula(name):
     L, case = CASES[name]

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import random
@@ -15,7 +16,7 @@ import pytest
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors
 from safetensors.numpy import load
-from small import FAMILY_CELLS, prepare_finetuning, small_config
+from small import MEMBERS, prepare_finetuning, small_config
 
 import mlm
 from mlm.base import config, errors, fields
@@ -333,11 +334,12 @@ def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, mon
         mlm.load("hf:a/b")
 
 
-@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
+@MEMBERS
 def test_a_direction_is_free_exactly_where_the_parameters_are_the_same(family, cell):
     """But for a feedforward model, whose neighbors are others in each direction."""
     cfg = small_config(family, cell, pack__seq_len=16, model__num_layers=1, objective="classification")
 
+    @functools.cache
     def describe(directionality):
         model = dataclasses.replace(cfg.model, directionality=directionality)
         init = MODELS[family].build(model, 9).init

@@ -1,6 +1,8 @@
 """A sweep goes on past a point that fails, skips what is done, and makes its table from what there is."""
 
 import csv
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from small import environment
 
 from mlm.base import errors
 from mlm.cli import entry
+from mlm.launch.sweep import runner
 
 pytestmark = pytest.mark.slow
 
@@ -19,8 +22,8 @@ SCALES = {"quick": {}}
 
 
 def sweep(scale):
-    """A point that trains, and one whose updates overflow."""
-    return {"good": {"seed": 0}, "bad": {"seed": 1, "optim.learning_rate": 1e30, "optim.clip_norm": 0.0}}
+    """One whose updates overflow, and a point that trains."""
+    return {"bad": {"seed": 1, "optim.learning_rate": 1e30, "optim.clip_norm": 0.0}, "good": {"seed": 0}}
 '''
 
 
@@ -40,10 +43,12 @@ def sweep(tmp_path, monkeypatch, capsys):
         "model.num_layers": 1,
         "model.width": 8,
         "model.mlp_dim": 8,
-        "model.num_heads": 1,
+        "model.family": "feedforward",
+        "model.cell": "bag",
         "train.steps": 6,
         "train.batch_size": 8,
         "eval.batch_size": 8,
+        "train.trackers": "",
         "workdir": folder / "runs",
     }
 
@@ -73,18 +78,33 @@ def test_a_plan_says_what_points_cost_and_trains_nothing(sweep):
     assert code == 2 and "did you mean 'v4-8'?" in err.splitlines()[-1]
 
 
-def test_a_failed_point_stops_no_other_and_is_tried_again(sweep):
+def kill_first_worker(self):
+    """Assigns points, then kills the worker of the first."""
+    assign_points(self)
+    for member in self.workers:
+        if member.assigned and self.num_started == 1:
+            os.kill(member.process.pid, signal.SIGKILL)
+
+
+assign_points = runner.SweepRunner.assign_points
+
+
+def test_a_failed_point_stops_no_other_and_is_tried_again(sweep, monkeypatch):
+    """At first its worker dies, which takes no other point with it; then its updates overflow."""
     runs, call = sweep
     code, out, _ = call("list")
     assert code == 0 and out.count("not started") == 2
-    code, out, err = call("run")
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.SweepRunner, "assign_points", kill_first_worker)
+        code, out, err = call("run")
     assert code == 1 and "1 of 2 points are done" in out
-    assert "DivergenceError: step 1" in err.splitlines()[-1] and "bad-" in err.splitlines()[-1]
-    assert "failed at step 0 of 6: DivergenceError: step 1" in call("list")[1]
+    assert "the worker was ended by SIGKILL" in err.splitlines()[-1] and "bad-" in err.splitlines()[-1]
     (good,) = runs.glob("good-*")
     before = (good / "result.json").stat().st_mtime_ns
     code, out, err = call("run")
     assert code == 1 and "bad-" in out and "good-" not in out.split("points are done")[0]
+    assert "DivergenceError: step 1" in err.splitlines()[-1] and "bad-" in err.splitlines()[-1]
+    assert "failed at step 0 of 6: DivergenceError: step 1" in call("list")[1]
     assert (good / "result.json").stat().st_mtime_ns == before
     code, out, _ = call("table")
     assert code == 0 and "1 of 2 points are done" in out
@@ -95,7 +115,7 @@ def test_a_failed_point_stops_no_other_and_is_tried_again(sweep):
     assert code == 2 and "--columns = 'sedes'" in err and "did you mean 'seeds'?" in err
     with (runs / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["model"], row["seeds"]) for row in rows] == [("transformer", "1"), ("unigram", "")]
+    assert [(row["model"], row["seeds"]) for row in rows] == [("bag", "1"), ("unigram", "")]
     code, out, _ = call("report")
     assert code == 0 and "1 of 2 points are done" in out and (runs / "report.html").stat().st_size > 10_000
     code, out, _ = call("list", "--config.train.steps=7")

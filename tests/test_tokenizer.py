@@ -82,23 +82,21 @@ def test_saved_is_the_same(trained, tmp_path):
     assert again.encode_batch(sentences(20)) == trained.encode_batch(sentences(20))
 
 
+def digest_models() -> list[str]:
+    """Of the vocabulary of each kind."""
+    models = {
+        kind: kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=size), sentences()).model
+        for kind, size in SIZE.items()
+    }
+    return [f"{kind} {hashlib.sha256(model).hexdigest()}" for kind, model in models.items()]
+
+
 def test_training_is_deterministic_across_processes():
-    code = (
-        "import hashlib, sys; sys.path[:0] = ['tests', '.']\n"
-        "from mlm.base import config; from mlm.data.tokenizers import kinds\n"
-        "from test_tokenizer import SIZE, sentences\n"
-        "for kind, size in SIZE.items():\n"
-        "    model = kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=size), sentences()).model\n"
-        "    print(kind, hashlib.sha256(model).hexdigest())"
-    )
+    code = "import sys; sys.path[:0] = ['tests', '.']; import test_tokenizer as t; print(*t.digest_models(), sep='\\n')"
     root = pathlib.Path(__file__).parents[1]
-    first, second = (
-        subprocess.run(
-            [sys.executable, "-c", code], cwd=root, capture_output=True, check=True, text=True
-        ).stdout.splitlines()
-        for _ in range(2)
-    )
-    assert first == second and len(first) == len(KINDS)
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=True, text=True)
+    here = digest_models()
+    assert done.stdout.splitlines() == here and len(here) == len(KINDS)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "characters"])
