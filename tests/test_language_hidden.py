@@ -9,7 +9,7 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import posterior, subjects, synthetic_task, tags
+from mlm.data.language import posterior, subjects, synthetic_task, tasks
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import sample_documents
 from mlm.data.language.tasks import TASKS
@@ -55,14 +55,14 @@ def test_a_tag_is_the_class_of_the_word_that_is_hidden():
     asked, every = 0, 0
     for one in given:
         words_L = sample_documents(
-            GRAMMAR.hmm, tags.MAX_WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1
+            GRAMMAR.hmm, tasks.MAX_TAG_WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1
         )[0]
         for word, shown, label in zip(words_L[words_L >= 0], one.words, one.label, strict=True):
             assert shown == (synthetic_task.HIDDEN_WORD if label else GRAMMAR.words[word])
             assert label in ("", (GRAMMAR.kind_W[word] + "." + GRAMMAR.number_W[word]).strip("."))
         assert one.texts == (" ".join(one.words),) and any(one.label)
         asked, every = asked + sum(map(bool, one.label)), every + len(one.words)
-    assert asked / every == pytest.approx(tags.HIDE_PROB, abs=4 * (0.21 / every) ** 0.5)
+    assert asked / every == pytest.approx(tasks.HIDE_PROB, abs=4 * (0.21 / every) ** 0.5)
 
 
 LINKS = tuple(subjects.SubjectRelation(np.eye(3, dtype=bool)[a], np.eye(3, dtype=bool)[b]) for a, b in ((1, 2), (2, 1)))

@@ -10,7 +10,7 @@ from mlm.base import config, fields
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import translation
-from mlm.data.language.topics import compute_topic_posterior
+from mlm.data.language.hmm import compute_topic_posterior
 from mlm.data.rows import loader, pack
 from mlm.objectives import causal
 from mlm.training.run import resolution

@@ -181,9 +181,8 @@ def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> 
     )
 
 
-def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> OptimalScore:
+def _score(_, given: Sequence[SyntheticExample], share_NxL: np.ndarray) -> OptimalScore:
     """The likeliest word of each passage: of exact match; a longer answer may be worth more by its F1."""
-    share_NxL = compute_posterior(language, given)
     right_N = [
         compute_word_offsets(one.texts[1].split())[place] == one.label[0][1]
         for one, place in zip(given, share_NxL.argmax(1), strict=True)
@@ -191,6 +190,4 @@ def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> Opti
     return OptimalScore(np.array(right_N, float), np.ones(len(given)), share_NxL.max(1))
 
 
-SUBJECT = SyntheticTask(
-    "subject", 3, "extractive_qa", lambda language: (), iterate_examples, compute_posterior, score_optimum
-)
+SUBJECT = SyntheticTask("subject", 3, "extractive_qa", lambda _: (), iterate_examples, compute_posterior, _score)

@@ -56,7 +56,13 @@ class SyntheticTask(NamedTuple):
     # Exact, float64, from the texts alone. classification: NxC. tagging: a row per tagged word. extractive_qa:
     # NxL, over the words of the passage, 0 past its end.
     compute_posterior: Callable[[Language, Sequence[SyntheticExample]], np.ndarray]
-    score_optimum: Callable[[Language, Sequence[SyntheticExample]], OptimalScore]
+    score: Callable[
+        [Sequence[str], Sequence[SyntheticExample], np.ndarray], OptimalScore
+    ]  # (labels, examples, posterior)
+
+    def score_optimum(self, language: Language, given: Sequence[SyntheticExample]) -> OptimalScore:
+        """How often the likeliest answer to each example is right."""
+        return self.score(self.list_labels(language), given, self.compute_posterior(language, given))
 
     def get_first_document(self, split: str) -> int:
         """The number of the first document of a split. Raises ConfigError for a split that is none."""
@@ -96,9 +102,3 @@ def encode_passages(language: Grammar, passages: Sequence[str], length: int) -> 
         words_NxL[n, : len(words)] = [number[word] for word in words]
         hidden_NxL[n, : len(words)] = [word == HIDDEN_WORD for word in words]
     return words_NxL, hidden_NxL
-
-
-def score_labels(label_T: Sequence[str], given: Sequence[SyntheticExample], share_NxT: np.ndarray) -> OptimalScore:
-    """The likeliest of the labels of each example."""
-    label_N = np.array([label_T.index(str(one.label)) for one in given])
-    return OptimalScore((share_NxT.argmax(1) == label_N).astype(float), np.ones(len(given)), share_NxT.max(1))

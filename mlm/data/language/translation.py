@@ -23,9 +23,8 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import grammar as grammars
 from mlm.data.language.floor import Floor, make_floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
-from mlm.data.language.hmm import sample_documents, sample_latents
+from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
 from mlm.data.language.synthetic_task import make_stream
-from mlm.data.language.topics import compute_topic_posterior
 
 MAX_WORDS = 20  # of a source at most, where config says nothing
 HELD_OUT = 2**32  # number of the first held-out pair

@@ -13,21 +13,13 @@ from mlm.base import config, errors, text_files
 from mlm.base.labelled_objectives import LabelKind, has_classes, has_kind
 from mlm.base.rng_versions import RNG_VERSIONS
 from mlm.data.language import tasks as language
-from mlm.data.tasks import conll, conllu, examples, squad, tables, tasks
+from mlm.data.tasks import examples, tasks
+from mlm.data.tasks.readers import READERS
 from mlm.data.text import files
 
-READERS = {
-    "tsv": tables.read_examples,
-    "csv": tables.read_examples,
-    "jsonl": tables.read_json_lines,
-    "conll": conll.read_examples,
-    "conllu": conllu.read_examples,
-    "squad": squad.read_examples,
-}
-FILE_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
 MAX_LABELS = 10_000  # labels of a task
 UNUSED_FIELDS = ("train_documents", "validation_documents", "words")  # of the built-in language, which no task reads
-LOCATION_FIELDS = (*FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
+LOCATION_FIELDS = (*examples.FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
 
 
 class TaskSource(NamedTuple):
@@ -46,7 +38,7 @@ def open_task(cfg: config.Config) -> TaskSource:
         task = language.TASKS[cfg.data.task]
         readers = {
             split: functools.partial(task.generate_examples, cfg.data.language, name)
-            for split, name in FILE_FIELDS.items()
+            for split, name in examples.FILE_FIELDS.items()
         }
     else:
 
@@ -70,9 +62,9 @@ def hash_content(data: config.Data) -> str:
     if not options["choice_columns"]:
         del options["choice_columns"]  # a later field: tasks without it keep their digest
     if data.labelled.format == "tfds":
-        from mlm.data.tasks import tfds  # an extra
+        from mlm.data.text import tfds  # an extra
 
-        digests = [tfds.hash_content(data, FILE_FIELDS)]
+        digests = [tfds.hash_content(data)]
     else:
         digests = [files.file_digest(str(path)) for path in find_files(data).values()]
     parts = [json.dumps(options, sort_keys=True).encode(), *digests]
@@ -89,7 +81,7 @@ def find_files(data: config.Data) -> dict[str, Path]:
     folder = Path(os.path.expanduser(data.task_path))
     errors.require(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
     paths = {}
-    for split, field in FILE_FIELDS.items():
+    for split, field in examples.FILE_FIELDS.items():
         name = getattr(data.labelled, field)
         if name:
             path = folder / name
@@ -112,7 +104,7 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
     if explicit := tasks.list_labels(labelled):
         return explicit
     if labelled.format == "tfds":
-        from mlm.data.tasks import tfds  # an extra
+        from mlm.data.text import tfds  # an extra
 
         if names := tfds.list_classes(cfg.data):
             return tuple(map(examples.normalize_label, names))
@@ -156,9 +148,9 @@ def _list_readers(data):
     """For each split, its name in messages and its reader, a function of a label parser."""
     labelled = data.labelled
     if labelled.format == "tfds":
-        from mlm.data.tasks import tfds  # an extra
+        from mlm.data.text import tfds  # an extra
 
-        return tfds.list_readers(data, FILE_FIELDS)
+        return tfds.list_readers(data)
     return {
         split: (path, functools.partial(READERS[labelled.format], path, labelled))
         for split, path in find_files(data).items()

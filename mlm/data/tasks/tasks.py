@@ -10,7 +10,8 @@ from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField, fill_derived_fields
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_classes, has_kind
 from mlm.data.language import tasks as language
-from mlm.data.tasks import conllu, examples
+from mlm.data.tasks import examples
+from mlm.data.tasks.readers import CONLLU_COLUMNS
 from mlm.data.tasks.task_specs import TASKS
 
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
@@ -144,7 +145,7 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
         _check_table_columns(labelled, choices)
     if labelled.format == "conllu":
         for field in ("text_column", "label_column", *["head_column"] * bool(labelled.head_column)):
-            errors.require_one_of(f"config.{name}.{field}", getattr(labelled, field), conllu.COLUMNS)
+            errors.require_one_of(f"config.{name}.{field}", getattr(labelled, field), CONLLU_COLUMNS)
     if is_choice:
         are_columns = len(set(choices)) == len(choices) > 1 and all(choices)
         require(f"{name}.choice_columns", are_columns, "two or more different columns, separated by commas")
