@@ -16,7 +16,7 @@ from mlm.data.rows import columns, labelled, parallel_text, store, tokenization
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.rows.packing import PACKERS, build_columns
 from mlm.data.tasks import splits, tasks
-from mlm.data.text import corpus, stream
+from mlm.data.text import corpus
 from mlm.data.text import parallel_text as pairs
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -187,7 +187,7 @@ def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
                 f"config.data.cache_dir = {cfg.data.cache_dir!r}: expected the folder with the tokenizer, since the "
                 "corpus from which it was learned has changed"
             )
-        texts = stream.read_running_text(cfg.data, "train") if is_stream else corpus.read_vocabulary_texts(cfg.data)
+        texts = corpus.read_running_text(cfg.data, "train") if is_stream else corpus.read_vocabulary_texts(cfg.data)
         tokenizer = kinds.train_tokenizer(cfg.tokenizer, _log_progress(texts, "reading for the vocabulary"))
         return {"file": tokenizer.save(folder).name}
 
@@ -214,7 +214,7 @@ def _log_progress(texts, description):
 
 def _tokenize(cfg, split, tokenizer):
     if cfg.pack.mode == "stream":
-        lines = stream.read_running_text(cfg.data, split)
+        lines = corpus.read_running_text(cfg.data, split)
         return tokenization.tokenize_stream(_log_progress(lines, f"packing {split}"), tokenizer)
     documents = corpus.read_documents(cfg.data, split)
     return tokenization.tokenize_documents(_log_progress(documents, f"packing {split}"), tokenizer)
