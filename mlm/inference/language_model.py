@@ -17,9 +17,8 @@ from mlm.base.special import MASK, UNK
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching, export, forward_passes, generation, masked_queries, prediction, pseudo_likelihood
-from mlm.inference.forward_passes import Pooling
+from mlm.inference.forward_passes import Pooling, l2_normalize
 from mlm.inference.masked_queries import MaskedQueries
-from mlm.inference.similarity import l2_normalize
 from mlm.models.hub import hub
 
 

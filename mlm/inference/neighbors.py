@@ -14,8 +14,8 @@ from mlm.base import errors
 from mlm.base.special import UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching
+from mlm.inference.forward_passes import l2_normalize
 from mlm.inference.language_model import LanguageModel
-from mlm.inference.similarity import l2_normalize
 
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*")
 APOSTROPHES = "'\u2019"  # allowed inside a word

@@ -9,8 +9,8 @@ import numpy as np
 from mlm.base import errors, text_files
 from mlm.base.special import NUM_SPECIAL
 from mlm.inference import attention_maps, batching, neighbors, prediction
+from mlm.inference.forward_passes import l2_normalize
 from mlm.inference.language_model import LanguageModel
-from mlm.inference.similarity import l2_normalize
 from mlm.report.pages import attention
 
 MAX_TEXT = 1000  # characters of a text
