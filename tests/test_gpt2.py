@@ -166,7 +166,7 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
 
     @jax.jit
     def generate(params, ids_BxL):
-        given = made, {"model": params}, masked_queries.make_tokens(ids_BxL)
+        given = made, {"model": params}, ids_BxL
         if not how:
             return decoding.continue_prompts(*given, cache_len=theirs.LENGTH).ids_BxT
         return decoding.decode_beams(

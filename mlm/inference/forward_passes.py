@@ -28,9 +28,9 @@ QUIET_SECONDS = 5.0  # before the first line, and between two, where standard er
 
 
 @functools.cache
-def compile_pass(function: Callable, model: types.Model, *args) -> Callable:
-    """function(model, *args, ...), compiled once for all models with these functions."""
-    return jax.jit(functools.partial(function, model, *args))
+def compile_pass(function: Callable, model: types.Model, *args, **kwargs) -> Callable:
+    """function(model, *args, ..., **kwargs), compiled once for all models with these functions."""
+    return jax.jit(functools.partial(function, model, *args, **kwargs))
 
 
 def compile_predictor(function: Callable, language_model, *args) -> Callable:

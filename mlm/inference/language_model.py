@@ -152,19 +152,11 @@ class LanguageModel:
 
         batches = forward_passes.iterate_batches(self, [sequences[i] for i, _ in masks], batch_size)
         answers: list[list] = [[] for _ in texts]
+        pieces, original_ids = self.tokenizer.pieces, self._original_ids.tolist()
         for (i, _), top in zip(masks, batching.collect_outputs(batches, run_batch, len(masks)), strict=True):
-            number = len(answers[i])
-            answers[i].append(
-                [
-                    MaskPrediction(
-                        self.tokenizer.pieces[entry],
-                        int(self._original_ids[entry]),
-                        prob,
-                        self._fill(texts[i], number, entry),
-                    )
-                    for prob, entry in zip(*(values_K.tolist() for values_K in top), strict=True)
-                ]
-            )
+            likeliest = zip(*(values_K.tolist() for values_K in top), strict=True)
+            filled = [(k, prob, self._fill(texts[i], len(answers[i]), k)) for prob, k in likeliest]
+            answers[i].append([MaskPrediction(pieces[k], original_ids[k], prob, text) for k, prob, text in filled])
         return answers[0] if is_single else answers
 
     def encode(
@@ -369,9 +361,8 @@ class LanguageModel:
             ConfigError: the model does not support a setting.
         """
         prompts, is_single = _listed(prompt)
-        sampling = temperature, top_k, top_p
         search = num_beams, length_penalty, unmask_order, tokens_per_step, seed
-        settings = generation.GenerationSettings(max_length, num_return_sequences, *sampling, *search)
+        settings = generation.GenerationSettings(max_length, num_return_sequences, temperature, top_k, top_p, *search)
         answers = generation.generate_texts(self, prompts, settings)
         return answers[0] if is_single else answers
 
