@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language.hmm import HMM, sample_documents
@@ -247,3 +248,19 @@ def convert_ids_to_words(language: Grammar, pieces: list[str], ids_NxL: np.ndarr
     """words_NxL, the rows as `posterior` takes them: indices into language.words, -1 where a special token stands."""
     number = {word: i for i, word in enumerate(language.words)}
     return np.array([-1 if i < NUM_SPECIAL else number[piece] for i, piece in enumerate(pieces)])[ids_NxL]
+
+
+def encode_texts(language: Grammar, texts: Sequence[str], length: int = 1) -> np.ndarray:
+    """words_NxL, the texts as `posterior` takes rows, of `length` places or as many as the longest needs.
+
+    Raises ConfigError for a word that is not the language's.
+    """
+    number = {word: i for i, word in enumerate(language.words)}
+    words_NxL = np.full((len(texts), max([length, *(len(text.split()) for text in texts)])), -1)
+    for n, text in enumerate(texts):
+        for place, word in enumerate(text.split()):
+            hint = "" if word in number else errors.format_hint(word, language.words)
+            where = f"text {n + 1}, word {place + 1}"
+            errors.require(word in number, where, word, f"a word of the built-in language{hint}")
+            words_NxL[n, place] = number[word]
+    return words_NxL

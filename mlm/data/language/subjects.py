@@ -9,7 +9,6 @@ Letters in array names: N examples, L places of a passage, S states, C classes, 
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from mlm.base.config import Language
 from mlm.base.errors import require
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar
 from mlm.data.language.hmm import HMM, sample_documents
-from mlm.data.language.probes import parse_states
+from mlm.data.language.probes import NOUNS, VERBS, SubjectRelation, build_relations, find_subjects, parse_states
 from mlm.data.language.synthetic_task import (
     OptimalScore,
     SyntheticExample,
@@ -30,43 +29,12 @@ from mlm.data.language.synthetic_task import (
 MAX_WORDS = 28  # of a passage at most: with the verb it fits into a row of 32 tokens
 HIDE_PROB = 0.5  # probability that a word is hidden, each on its own, where it is no noun or name
 MAX_SKIPPED = 2**14  # documents passed over in a row before a language is refused
-NOUNS, VERBS = ("noun", "name"), ("transitive", "intransitive")
-
-
-class SubjectRelation(NamedTuple):
-    """Two sets of states: a verb's subject is the last word of subject_S before it in the same sentence."""
-
-    subject_S: np.ndarray
-    verb_S: np.ndarray
-
-
-def build_relations(language: Grammar) -> tuple[SubjectRelation, ...]:
-    """The relations of the sentence's subject with its verbs, and of the subject inside a relative clause."""
-
-    def where(kinds, parts):
-        return np.array([state.kind in kinds and state.part in parts for state in language.states])
-
-    return (
-        SubjectRelation(where(NOUNS, ("subject",)), where(VERBS, ("main", "relative"))),
-        SubjectRelation(where(NOUNS, ("inner",)), where(VERBS, ("inner",))),
-    )
 
 
 def compute_hide_probs(language: Grammar) -> np.ndarray:
     """hide_C: the probability that a word of a class is hidden."""
     _, first_C = np.unique(language.hmm.class_W, return_index=True)
     return np.where(np.isin(language.kind_W[first_C], NOUNS), 0, HIDE_PROB)
-
-
-def find_subjects(language: Grammar, words_NxL: np.ndarray) -> np.ndarray:
-    """place_NxL of each verb's subject, -1 where there is no verb. Raises ValueError where `parse` does."""
-    states_NxL = parse_states(language, words_NxL)
-    place_NxL, places_L = np.full(states_NxL.shape, -1), np.arange(states_NxL.shape[1])
-    for subject_S, verb_S in build_relations(language):
-        subject_NxL, verb_NxL = (np.append(is_S, False)[states_NxL] for is_S in (subject_S, verb_S))
-        last_NxL = np.maximum.accumulate(np.where(subject_NxL, places_L, -1), 1)
-        place_NxL = np.where(verb_NxL, last_NxL, place_NxL)
-    return place_NxL
 
 
 def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExample]:
@@ -90,7 +58,7 @@ def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExampl
         words_DxL = sample_documents(grammar.hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH)
         length_D = np.array([_count_words_before_repeat(grammar, noun_W, words_L) for words_L in words_DxL])
         words_DxL[np.arange(MAX_WORDS) >= length_D[:, None]] = -1
-        subject_DxL = find_subjects(grammar, words_DxL)
+        subject_DxL = find_subjects(grammar, parse_states(grammar, words_DxL))
         for number, (words_L, subject_L) in enumerate(zip(words_DxL, subject_DxL, strict=True), begin):
             stream = make_stream(seed, number)
             passage = format_passage(grammar, words_L, stream.random(MAX_WORDS) < hide_W[words_L])

@@ -164,10 +164,7 @@ def _translate_part(two, words):
 def compute_dialect_posterior(language: Language, sources: Sequence[str]) -> np.ndarray:
     """P(dialect | source), NxG."""
     two = build_translation(language)
-    words_NxL = np.full((len(sources), max(len(source.split()) for source in sources)), -1)
-    for n, source in enumerate(sources):
-        words_NxL[n, : len(source.split())] = [two.word_index[word] for word in source.split()]
-    share_NxT = compute_topic_posterior(two.grammar.hmm, words_NxL)
+    share_NxT = compute_topic_posterior(two.grammar.hmm, grammars.encode_texts(two.grammar, sources))
     return share_NxT @ (two.dialect_T[:, None] == np.arange(DIALECTS))
 
 
