@@ -115,7 +115,7 @@ def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
     order_V = vocabulary.get_original_ids(words)
     assert tuple(words.pieces[:NUM_SPECIAL]) == SPECIAL_TOKENS and sorted(order_V) == list(range(words.vocab_size))
     for i, line in enumerate(theirs.LINES):
-        (row,) = batching.encode_truncated(words, [line], theirs.PLACES, allow_mask=True)
+        (row,) = batching.encode_truncated(words, [line], theirs.PLACES)
         if name == "xlm-roberta" and "</s>" in line:  # which theirs takes for the end, wherever it stands
             assert not {0, 2, 3, 4} & {*row[1:-1]}
             continue
@@ -285,9 +285,7 @@ def test_ours_is_theirs(case, tmp_path):
     for mine, its in zip(model.logits(said), again.logits(said), strict=True):
         np.testing.assert_allclose(its, mine, rtol=0, atol=1e-5)
     tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert [tool.encode(line).ids for line in said] == batching.encode_truncated(
-        model.tokenizer, said, 24, allow_mask=True
-    )
+    assert [tool.encode(line).ids for line in said] == batching.encode_truncated(model.tokenizer, said, 24)
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     there = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()

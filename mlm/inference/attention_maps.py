@@ -47,7 +47,7 @@ def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
     has_attention = model.model.attention is not None
     expected = "a Transformer, or a run that was trained to predict tokens, of a text without a source"
     errors.require(predicts_tokens or has_attention, "attention", model.config.objective, expected)
-    (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length, allow_mask=True)
+    (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length)
     weights = model.attentions(text).weights_KxHxTxT if has_attention else None
     saliency, predictions = compute_saliency(model, ids, masked=masked) if predicts_tokens else (None, None)
     return AttentionMaps(

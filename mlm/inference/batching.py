@@ -29,8 +29,7 @@ def encode_text(tokenizer: Tokenizer, text: str, allow_mask: bool = False) -> li
 
     Warns of parts of a masked word that are dropped. Raises ConfigError where it would lose a [MASK].
     """
-    has_mask = allow_mask and MASK_TOKEN in text
-    return [CLS, *(encode_masked(tokenizer, text)[0] if has_mask else tokenizer.encode(text)), SEP]
+    return encode_texts(recognize_masks(tokenizer) if allow_mask else tokenizer, [text])[0]
 
 
 def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -64,10 +63,8 @@ def format_piece(piece: str) -> str:
     return piece.removeprefix(SPACE).removeprefix("##").removesuffix("</w>") or " "
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], allow_mask: bool = False) -> list[list[int]]:
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """`encode_text` of each text, of any length."""
-    if allow_mask:
-        return [encode_text(tokenizer, text, allow_mask) for text in texts]
     return [[CLS, *ids, SEP] for ids in tokenizer.encode_batch(list(texts))]
 
 
@@ -77,7 +74,7 @@ def recognize_masks(tokenizer: Tokenizer) -> Tokenizer:
     def encode_batch(texts):
         if not any(MASK_TOKEN in text for text in texts):
             return tokenizer.encode_batch(texts)
-        return [encode_text(tokenizer, text, allow_mask=True)[1:-1] for text in texts]
+        return [encode_masked(tokenizer, text)[0] if MASK_TOKEN in text else tokenizer.encode(text) for text in texts]
 
     return tokenizer._replace(encode_batch=encode_batch)
 
@@ -87,11 +84,12 @@ def truncate_ids(ids: list[int], max_len: int) -> list[int]:
     return ids if len(ids) <= max_len else [*ids[: max_len - 1], SEP]
 
 
-def encode_truncated(
-    tokenizer: Tokenizer, texts: Sequence[str], max_len: int, allow_mask: bool = False
-) -> list[list[int]]:
-    """`encode_text` of each text, truncated to `max_len` tokens. Raises ConfigError where that would lose a [MASK]."""
-    encoded = encode_texts(tokenizer, texts, allow_mask)
+def encode_truncated(tokenizer: Tokenizer, texts: Sequence[str], max_len: int) -> list[list[int]]:
+    """The ids of each text, [MASK]s among them, truncated to `max_len` tokens.
+
+    Raises ConfigError where that would lose a [MASK].
+    """
+    encoded = encode_texts(recognize_masks(tokenizer), texts)
     num_truncated, num_unknown = sum(len(ids) > max_len for ids in encoded), sum(UNK in ids for ids in encoded)
     warn_of_losses(num_truncated, num_unknown, len(encoded), max_len)
     sequences = [truncate_ids(ids, max_len) for ids in encoded]

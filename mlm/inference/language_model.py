@@ -429,7 +429,7 @@ class LanguageModel:
         errors.require(self.has_lm_head, method, self.config.workdir, expected)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return batching.encode_truncated(self.tokenizer, texts, self.length, allow_mask=True)
+        return batching.encode_truncated(self.tokenizer, texts, self.length)
 
     def _map_sequences(self, sequences, function: Callable, batch_size: int | None = None) -> list:
         """The value of each sequence of a function of (params, ids_BxL), also where the batch has padding."""

@@ -154,16 +154,6 @@ def reverse_words(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     return append_end(hmm, words_NxL[:, ::-1])
 
 
-def _compute_start_weights(hmm, length):
-    """weight_FxS: P(state at the next word to the left, and that the document ends F words further), or for the
-    beginning that it ends there.
-    """
-    before_LxS, _ = compute_state_marginals(hmm, length)
-    _, unfit_F = compute_fit_probs(hmm, length)
-    state_FxS = [unfit_F[read + 1 :] @ before_LxS[: length - read] for read in range(length + 1)]
-    return np.concatenate([state_FxS, unfit_F[:, None]], 1)
-
-
 def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:
     """Exact distributions of each word given those to the right, and of the document's beginning.
 
@@ -173,5 +163,8 @@ def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, win
     trans_SxS[:-1, -1] = hmm.trans_SxS[hmm.end]  # what comes before the first word acts as `end` does
     last_S = np.append(np.arange(len(hmm.trans_SxS)) == hmm.end, 0.0)
     language = add_end_state(hmm)._replace(trans_SxS=trans_SxS)
-    reader = ForwardModel(language, last_S, _compute_start_weights(hmm, length))
+    # Weights: P(state at the next word to the left, and that the document ends F words further); P(it begins there).
+    (before_LxS, _), (_, unfit_F) = compute_state_marginals(hmm, length), compute_fit_probs(hmm, length)
+    state_FxS = [unfit_F[read + 1 :] @ before_LxS[: length - read] for read in range(length + 1)]
+    reader = ForwardModel(language, last_S, np.concatenate([state_FxS, unfit_F[:, None]], 1))
     return _compute_posterior(reader, words_NxL[:, ::-1], window)

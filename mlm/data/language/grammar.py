@@ -78,6 +78,7 @@ class Grammar(NamedTuple):
 
     hmm: HMM
     words: tuple[str, ...]
+    word_index: dict[str, int]
     states: tuple[State, ...]
     kind_W: np.ndarray  # of a word: as of a state, str
     number_W: np.ndarray  # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
@@ -223,7 +224,8 @@ def build_grammar(language: Language) -> Grammar:
     mixed_SxC[end] = class_SxC[end]
     tables = (topic_T, np.concatenate(topic_TxW, 1), name_M, np.concatenate(name_MxW, 1))
     hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), *tables)
-    return Grammar(hmm, words, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
+    word_index = {word: i for i, word in enumerate(words)}
+    return Grammar(hmm, words, word_index, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
 
 
 def _compute_zipf_probs(nats_xW: np.ndarray, zipf: float) -> np.ndarray:
@@ -246,8 +248,7 @@ def iterate_documents(language: Language, start: int = 0) -> Iterator[str]:
 
 def convert_ids_to_words(language: Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
     """words_NxL, the rows as `posterior` takes them: indices into language.words, -1 where a special token stands."""
-    number = {word: i for i, word in enumerate(language.words)}
-    return np.array([-1 if i < NUM_SPECIAL else number[piece] for i, piece in enumerate(pieces)])[ids_NxL]
+    return np.array([-1 if i < NUM_SPECIAL else language.word_index[piece] for i, piece in enumerate(pieces)])[ids_NxL]
 
 
 def encode_texts(language: Grammar, texts: Sequence[str], length: int = 1) -> np.ndarray:
@@ -255,7 +256,7 @@ def encode_texts(language: Grammar, texts: Sequence[str], length: int = 1) -> np
 
     Raises ConfigError for a word that is not the language's.
     """
-    number = {word: i for i, word in enumerate(language.words)}
+    number = language.word_index
     words_NxL = np.full((len(texts), max([length, *(len(text.split()) for text in texts)])), -1)
     for n, text in enumerate(texts):
         for place, word in enumerate(text.split()):

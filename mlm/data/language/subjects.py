@@ -63,7 +63,9 @@ def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExampl
             stream = make_stream(seed, number)
             passage = format_passage(grammar, words_L, stream.random(MAX_WORDS) < hide_W[words_L])
             seen = passage.split()
-            open_L = _count_open_nouns(seen, nouns)
+            # Nouns and names between each word and the last stop that is seen before it.
+            count = lambda number, word: (number + (word in nouns)) * (word != ".")
+            open_L = list(itertools.accumulate(seen, count, initial=0))
             places = [i for i, word in enumerate(seen) if word in verbs and seen.count(word) == 1 and open_L[i] > 1]
             if places:
                 last = number
@@ -84,11 +86,6 @@ def _count_words_before_repeat(grammar, noun_W, words_L) -> int:
         if grammar.words[word] == ".":
             length = place
     return length
-
-
-def _count_open_nouns(seen, nouns) -> list[int]:
-    """Nouns and names between each word and the last stop that is seen before it."""
-    return list(itertools.accumulate(seen, lambda count, word: (count + (word in nouns)) * (word != "."), initial=0))
 
 
 def compute_word_offsets(words: Sequence[str]) -> list[int]:
