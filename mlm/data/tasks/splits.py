@@ -25,9 +25,8 @@ LOCATION_FIELDS = (*examples.FILE_FIELDS.values(), "scores")  # fields that chan
 class TaskSource(NamedTuple):
     """Where labelled rows come from: functions, so that each pass starts anew."""
 
-    splits: Mapping[
-        str, Callable[[], Iterator[Any]]
-    ]  # Examples or SyntheticExamples: train, validation, and test where there is one; never empty
+    # Examples or SyntheticExamples: train, validation, and test where there is one; never empty
+    splits: Mapping[str, Callable[[], Iterator[Any]]]
     get_classes: Callable[[], tuple[str, ...]]  # names of the labels in their order; () for numbers and spans
     hash_content: Callable[[], str]  # digest of all that the examples follow from
 
@@ -41,10 +40,7 @@ def open_task(cfg: config.Config) -> TaskSource:
             for split, name in examples.FILE_FIELDS.items()
         }
     else:
-
-        def read(path, reader):
-            return _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)))
-
+        read = lambda path, reader: _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)))
         readers = {split: functools.partial(read, *found) for split, found in _list_readers(cfg.data).items()}
     return TaskSource(readers, lambda: list_classes(cfg), lambda: hash_content(cfg.data))
 
@@ -82,12 +78,9 @@ def find_files(data: config.Data) -> dict[str, Path]:
     errors.require(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
     paths = {}
     for split, field in examples.FILE_FIELDS.items():
-        name = getattr(data.labelled, field)
-        if name:
-            path = folder / name
-            hint = errors.format_hint(name, sorted(other.name for other in folder.iterdir()))
-            errors.require(path.is_file(), f"config.data.labelled.{field}", name, f"a file in {folder}{hint}")
-            paths[split] = path
+        if name := getattr(data.labelled, field):
+            files.require_file(folder, name, f"config.data.labelled.{field}", name)
+            paths[split] = folder / name
     return paths
 
 
@@ -112,9 +105,8 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
     labels: set[str] = set()
     for example in _require_nonempty(path, read, _make_label_parser(cfg, ())):
         labels.update([example.label] if isinstance(example.label, str) else example.label)
-        expected = f"a column of at most {MAX_LABELS} different labels; in {path} it has more"
-        few = len(labels) <= MAX_LABELS
-        errors.require(few, "config.data.labelled.label_column", labelled.label_column, expected)
+        where = f"config.data.labelled.label_column = {labelled.label_column!r}: labels of {path}"
+        errors.require(len(labels) <= MAX_LABELS, where, len(labels), f"at most {MAX_LABELS}")
     labels.discard("")  # a word without a label
     if labelled.scheme:
         labels = {"O", *(f"{first}-{label[2:]}" for label in labels - {"O"} for first in "BI")}
@@ -123,14 +115,11 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
 
 
 def _make_label_parser(cfg, classes):
-    """Makes the function that parses a label."""
     if has_kind(cfg.objective, LabelKind.NUMBER):
         return examples.parse_number
-    origin = "the train split"
-    if cfg.data.labelled.labels:
-        origin = "config.data.labelled.labels"
-    elif has_kind(cfg.objective, LabelKind.CHOICE):
-        origin = "config.data.labelled.choice_columns, by number"
+    is_choice = has_kind(cfg.objective, LabelKind.CHOICE)
+    origin = "config.data.labelled.choice_columns, by number" if is_choice else "the train split"
+    origin = "config.data.labelled.labels" if cfg.data.labelled.labels else origin
 
     def parse_label(value, where):
         text_files.require_encodable(value, where)

@@ -35,13 +35,11 @@ def _derive_objective(cfg):
 
 
 def _derive_scores(cfg):
-    row = LABELLED_OBJECTIVES.get(cfg.objective)
-    if row is None:
+    if (row := LABELLED_OBJECTIVES.get(cfg.objective)) is None:
         return ""
-    special = (cfg.data.task in LANGUAGE_TASKS and row.language_scores) or (
-        cfg.data.labelled.scheme and row.scheme_scores
-    )
-    return special or row.scores
+    by_language = row.language_scores if cfg.data.task in LANGUAGE_TASKS else ""
+    by_scheme = row.scheme_scores if cfg.data.labelled.scheme else ""
+    return by_language or by_scheme or row.scores
 
 
 def _derive_doc_stride(cfg):
@@ -53,16 +51,12 @@ def _is_task(cfg):
     return cfg.data.corpus == "task"
 
 
-def _derive_labelled(name, cfg):
-    return TASKS[cfg.data.task].labelled.get(name, "")
-
-
 DERIVED_FIELDS = (
     *(
         DerivedField(
             f"data.labelled.{name}",
             ("data.task", "data.corpus"),
-            functools.partial(_derive_labelled, name),
+            lambda cfg, name=name: TASKS[cfg.data.task].labelled.get(name, ""),
             lambda cfg: _is_task(cfg) and cfg.data.task in TASKS,
         )
         for name in dict.fromkeys(name for row in TASKS.values() for name in row.labelled)
@@ -118,12 +112,10 @@ def check(cfg: config.Config) -> None:
         require(name, 1 <= labelled.doc_stride <= seq_len - 2, expected)
     if labelled.format == "squad":
         most, window = MAX_QUESTION_TOKENS, seq_len - 3 - MAX_QUESTION_TOKENS
-        expected = f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
-        require("pack.seq_len", window > 0, expected)
-        expected = (
-            f"1 <= value <= {window}, so that no token of a passage is between two windows: config.pack.seq_len = "
-            f"{seq_len} leaves a window {window} tokens beside a question of {most}"
+        require(
+            "pack.seq_len", window > 0, f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
         )
+        expected = f"1 <= value <= {window}, the tokens of a window beside a question of {most}"
         require(name, 1 <= labelled.doc_stride <= window, expected)
 
 
@@ -162,12 +154,12 @@ def _check_table_columns(labelled, choices):
     """All columns are named by number, or all by name."""
     is_conll, name = labelled.format == "conll", "config.data.labelled"
     by_number = is_conll or labelled.text_column.isdecimal()
-    expected = f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is"
-    expected = "a column's number, from 0" if by_number else expected
+    by_name = f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is"
     others = () if is_conll else ("text_pair_column", "id_column")
     columns = [(field, getattr(labelled, field)) for field in ("text_column", *others, "label_column")]
     for field, value in (*columns, *(("choice_columns", one) for one in choices)):
         is_number = value.isdecimal() and value.isascii() and len(value) < 5
+        expected = "a column's number, from 0" if by_number else by_name
         errors.require(not value or is_number == by_number, f"{name}.{field}", value, expected)
 
 

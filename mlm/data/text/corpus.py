@@ -26,12 +26,13 @@ from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 SPLITS = ("train", "validation")
 CORPUS_BY_FIELD = {"task": "task", "parallel_path": "parallel", "path": "text"}  # where data.corpus is auto
 
-
-def _derive_corpus(cfg):
-    return next((corpus for name, corpus in CORPUS_BY_FIELD.items() if getattr(cfg.data, name)), "language")
-
-
-DERIVED_FIELDS = (DerivedField("data.corpus", ("data.task", "data.parallel_path", "data.path"), _derive_corpus),)
+DERIVED_FIELDS = (
+    DerivedField(
+        "data.corpus",
+        ("data.task", "data.parallel_path", "data.path"),
+        lambda cfg: next((corpus for name, corpus in CORPUS_BY_FIELD.items() if getattr(cfg.data, name)), "language"),
+    ),
+)
 MAX_SENTENCE_LENGTH = 10_000  # characters: what is tokenized at once stays bounded
 FIRST_VALIDATION_NUMBER = 2**32  # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
@@ -218,31 +219,22 @@ def _select_real_split(corpus, fraction, split):
 
 
 def _require_documents(texts, data, split):
-    count = 0
+    is_empty = True
     for text in texts:
-        count += 1
+        is_empty = False
         yield text
-    if not count:
+    if is_empty:
         name = {"text": "path", "tfds": "tfds_name"}.get(data.corpus, "corpus")
         name = "validation_path" if split == "validation" and data.validation_path else name
+        remedy = ""
+        if data.corpus in ("text", "docstrings") and not data.validation_path:
+            remedy = f", of which config.data.validation_fraction = {data.validation_fraction:g} are held out by chance"
+        if remedy and data.corpus == "text":
+            remedy += "; config.data.document_boundary=line makes more of a file, or name a config.data.validation_path"
         raise errors.ConfigError(
             f"config.data.{name} = {getattr(data, name)!r}: no document in the {split} split; "
-            f"expected enough documents for both splits{_suggest_remedy(data)}"
+            f"expected enough documents for both splits{remedy}"
         )
-
-
-def _suggest_remedy(data):
-    """How to give both splits documents: the hint where one has none."""
-    if data.corpus not in ("text", "docstrings") or data.validation_path:
-        return ""
-    share = f" of which config.data.validation_fraction = {data.validation_fraction:g} are held out by chance"
-    if data.corpus != "text":
-        return f",{share}: raise it"
-    more = {
-        "file": "; config.data.document_boundary=blank_line or line makes more of a file",
-        "blank_line": "; config.data.document_boundary=line makes more of a file",
-    }.get(data.document_boundary, "")
-    return f",{share}{more}; or name a config.data.validation_path"
 
 
 def open_text(data: config.Data) -> Corpus:
