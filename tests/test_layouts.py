@@ -13,7 +13,7 @@ from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack, tokenization
 from mlm.data.text import corpus
-from mlm.data.tokenizers import hub, kinds
+from mlm.data.tokenizers import hub, hub_model, kinds
 from mlm.evaluation import prompt_queries
 from mlm.inference import pseudo_likelihood
 from mlm.training.run import resolution
@@ -63,7 +63,7 @@ def encode_whole(folders, name, text) -> list[int]:
     if name in SIZES:
         return tokenizer.encode(text)
     tool = tokenizers.Tokenizer.from_file(str(folders[name] / hub.TOKENIZER_FILE))
-    ours_V = np.argsort(hub.get_original_ids(tokenizer))
+    ours_V = np.argsort(hub_model.get_original_ids(tokenizer))
     return ours_V[tool.encode(text, add_special_tokens=False).ids].tolist()
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from mlm.base import types
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
-from mlm.inference import beam_search, sampling
+from mlm.inference import token_search
 from mlm.inference.masked_queries import make_tokens
 
 SUPPRESSED_IDS = (PAD, UNK, CLS, MASK)  # never generated
@@ -53,13 +53,13 @@ def prefill(
 
 def continue_prompts(
     model: types.Model, params, ids_BxL, source: types.Tokens | None = None, *, sampler_args=None, **lengths
-) -> sampling.DecodedTokens:
+) -> token_search.DecodedTokens:
     """Continues prompts up to [SEP] or `max_len` tokens; other arguments as for `prefill`.
 
-    sampler_args: of `sampling.make_sampler`; None: greedy.
+    sampler_args: of `token_search.make_sampler`; None: greedy.
     """
-    select_token = sampling.make_sampler(*sampler_args) if sampler_args else sampling.select_argmax
-    return sampling.decode_tokens(**prefill(model, params, ids_BxL, source, **lengths), select_token=select_token)
+    select_token = token_search.make_sampler(*sampler_args) if sampler_args else token_search.select_argmax
+    return token_search.decode_tokens(**prefill(model, params, ids_BxL, source, **lengths), select_token=select_token)
 
 
 def decode_beams(
@@ -72,9 +72,9 @@ def decode_beams(
     length_penalty: str = "mean",
     early_stopping: str = "never",
     **lengths,
-) -> beam_search.BeamSearchResult:
-    """Beam search as `beam_search.search_beams` does it; other arguments as for `prefill`. One beam is greedy."""
-    return beam_search.search_beams(
+) -> token_search.BeamSearchResult:
+    """Beam search as `token_search.search_beams` does it; other arguments as for `prefill`. One beam is greedy."""
+    return token_search.search_beams(
         **prefill(model, params, ids_BxL, source, **lengths),
         num_beams=num_beams,
         length_penalty=length_penalty,
@@ -84,7 +84,7 @@ def decode_beams(
 
 def translate_tokens(
     model: types.Model, params, source: types.Tokens, *, max_len: int, **search
-) -> beam_search.BeamSearchResult:
+) -> token_search.BeamSearchResult:
     """The best translations of the sources, from [CLS] on, of at most `max_len` tokens, [CLS] included.
 
     search: other arguments of `decode_beams`.
@@ -105,7 +105,7 @@ def unmask_tokens(model: types.Model, unmask_order: str, params: Any, ids_BxL, s
         unmask_order: "left" to right, or by "confidence".
         params: as a run stores them, with the key "model".
         ids_BxL: sequences with [MASK]s.
-        sampler_args: of `sampling.make_sampler`, with a random key for each sequence; None: the likeliest tokens.
+        sampler_args: of `token_search.make_sampler`, with a random key for each sequence; None: the likeliest tokens.
         tokens_per_step: positions that one forward pass fills in a sequence; traced.
     """
     B, L = ids_BxL.shape
@@ -115,12 +115,12 @@ def unmask_tokens(model: types.Model, unmask_order: str, params: Any, ids_BxL, s
         ids_BxL, log_prob_B, step = carry
         h_BxLxD = model.encode(params["model"], make_tokens(ids_BxL))[0]
         logits_NxV = model.logits(params["model"], h_BxLxD).reshape(B * L, -1)
-        logits_NxV = sampling.suppress_tokens(logits_NxV.astype(jnp.float32), (*SUPPRESSED_IDS, SEP))
-        select_token = sampling.select_argmax
+        logits_NxV = token_search.suppress_tokens(logits_NxV.astype(jnp.float32), (*SUPPRESSED_IDS, SEP))
+        select_token = token_search.select_argmax
         if sampler_args:
             key_B, *settings = sampler_args
             key_N = jax.vmap(lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, position_L))(key_B).reshape(-1)
-            select_token = sampling.make_sampler(key_N, *settings)
+            select_token = token_search.make_sampler(key_N, *settings)
         id_N = select_token(logits_NxV, step).astype(jnp.int32)
         confidence_N = jnp.take_along_axis(jax.nn.log_softmax(logits_NxV), id_N[:, None], 1)[:, 0]
         confidence_BxL, id_BxL, is_masked_BxL = confidence_N.reshape(B, L), id_N.reshape(B, L), ids_BxL == MASK

@@ -8,8 +8,8 @@ import jax
 from mlm import objectives
 from mlm.base import errors, fields, files, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
-from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export
+from mlm.data.tokenizers.hub_model import TOKENIZER_FILE, get_original_ids
 from mlm.models.hub import heads, hub
 from mlm.objectives import replaced_token_detection
 from mlm.training.run.directory import RunDirectory
@@ -56,7 +56,7 @@ def save_pretrained(model, folder: str) -> dict:
     tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size)
     labelled = LABELLED_OBJECTIVES.get(cfg.objective)
     if labelled and labelled.tags_words and model.source is None:
-        tokenizer_files[vocabulary.TOKENIZER_FILE] = _add_prefix_space(tokenizer_files[vocabulary.TOKENIZER_FILE])
+        tokenizer_files[TOKENIZER_FILE] = _add_prefix_space(tokenizer_files[TOKENIZER_FILE])
     with files.atomic_folder(folder) as path:
         for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):
             if exported is not None:
@@ -83,7 +83,7 @@ def _export_source(model, params):
     source = model.source
     hf_config = {key: value for key, value in source.config_json.items() if key != "torch_dtype"}  # dtype's older name
     hf_config["dtype"] = "float32"
-    order_V = vocabulary.get_original_ids(model.tokenizer)
+    order_V = get_original_ids(model.tokenizer)
     hf_config |= hub.vocabulary_settings(hf_config, order_V)
     return hf_config, hub.export_tensors(
         params["model"], hf_config, order_V, source.unused_tensors, has_lm_head=model.has_lm_head
@@ -92,7 +92,7 @@ def _export_source(model, params):
 
 def _export_transformers(model, params):
     """config.json and tensors of a transformers class. Raises ConfigError, with the reason, where none fits."""
-    cfg, order_V = model.config, vocabulary.get_original_ids(model.tokenizer)
+    cfg, order_V = model.config, get_original_ids(model.tokenizer)
     has_labels = objectives.get_visibility(cfg) == types.Visibility.FULL
     is_electra = has_labels and cfg.finetune.pooler == "electra"
     hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, is_electra=is_electra)
@@ -109,7 +109,7 @@ def _export_electra(model, params):
 
     Raises ConfigError, with the reason, where one of them is no ELECTRA.
     """
-    cfg, order_V = model.config, vocabulary.get_original_ids(model.tokenizer)
+    cfg, order_V = model.config, get_original_ids(model.tokenizer)
     if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
         cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
     discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | heads.DISCRIMINATOR_FIELDS

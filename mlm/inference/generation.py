@@ -13,7 +13,7 @@ from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import loader, parallel_text
 from mlm.data.text.parallel_text import Pair
-from mlm.inference import batching, beam_search, decoding, forward_passes
+from mlm.inference import batching, decoding, forward_passes, token_search
 from mlm.inference.masked_queries import make_tokens
 
 
@@ -114,7 +114,7 @@ def translate_texts(
     errors.require(cfg.data.corpus == "parallel", "translate", cfg.objective, expected)
     for name, value in (("num_beams", num_beams), ("num_return_sequences", num_return_sequences)):
         _require_integer(name, value)
-    errors.require_one_of("length_penalty", length_penalty, beam_search.LENGTH_PENALTIES)
+    errors.require_one_of("length_penalty", length_penalty, token_search.LENGTH_PENALTIES)
     errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
     errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
     max_len = model.dataset_info.source_len
@@ -175,7 +175,7 @@ def _iterate_batches(model, sequences, cache_len, num_beams: int = 1):
 
 
 def _make_sampler_args(settings, keys, indices, batch_size):
-    """The arguments of `sampling.make_sampler` for a batch, whose padding repeats the last key; None: no sampling."""
+    """`sampler_args` of a batch, whose padding repeats the last key; None: no sampling."""
     if settings.temperature == 0:
         return None
     key_B = keys[np.array([*indices, *[indices[-1]] * (batch_size - len(indices))])]

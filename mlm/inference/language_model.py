@@ -14,7 +14,7 @@ import numpy as np
 from mlm import models, objectives
 from mlm.base import config, errors, types
 from mlm.base.special import MASK, UNK
-from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers.hub_model import get_original_ids
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching, export, forward_passes, generation, masked_queries, prediction, pseudo_likelihood
 from mlm.inference.forward_passes import Pooling, l2_normalize
@@ -419,7 +419,7 @@ class LanguageModel:
 
     @functools.cached_property
     def _original_ids(self) -> np.ndarray:
-        return vocabulary.get_original_ids(self.tokenizer)
+        return get_original_ids(self.tokenizer)
 
     def _require_masked_predictions(self, method: str) -> None:
         is_masked = objectives.get_visibility(self.config) == types.Visibility.UNMASKED

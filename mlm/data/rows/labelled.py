@@ -17,7 +17,7 @@ from mlm.data.rows.columns import PackedDataset
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
 from mlm.data.tasks.examples import list_choice_columns
-from mlm.data.tokenizers import hub, kinds, words
+from mlm.data.tokenizers import hub_model, kinds, words
 
 QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions
 TOKENIZE_BATCH = 1024  # examples that are tokenized at once
@@ -37,8 +37,8 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     inputs: dict[str, Any] = {"format": PREPROCESSORS[cfg.objective].format, "corpus": source.hash_content()}
     inputs["objective"] = cfg.objective
     if tasks.takes_pairs(cfg.data):  # else, and at their defaults, the inputs stay those of older caches
-        if hub.count_pair_separators(tokenizer) > 1:
-            inputs["between"] = hub.count_pair_separators(tokenizer)
+        if hub_model.count_pair_separators(tokenizer) > 1:
+            inputs["between"] = hub_model.count_pair_separators(tokenizer)
         if cfg.model.type_vocab_size == 1:
             inputs["types"] = 1
     label_counts: Counter = Counter()

@@ -14,7 +14,7 @@ from mlm.base.special import CLS, SEP, UNK
 from mlm.data.rows.columns import ColumnSpec
 from mlm.data.tasks.examples import Example
 from mlm.data.tasks.tasks import MAX_QUESTION_TOKENS
-from mlm.data.tokenizers import hub
+from mlm.data.tokenizers.hub_model import count_pair_separators
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 EDGE_COLUMNS = {"edge": ColumnSpec(np.int32, "NxL", -1)} | {
@@ -54,7 +54,7 @@ def encode_texts(
     ids_of_texts = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
     for example in examples:
         texts = [next(ids_of_texts) for _ in example.texts]
-        encoded = _join_texts(texts, cfg.pack.seq_len, hub.count_pair_separators(tokenizer))
+        encoded = _join_texts(texts, cfg.pack.seq_len, count_pair_separators(tokenizer))
         yield [encoded._replace(labels={"label": class_index[example.label]} if classes else {"value": example.label})]
 
 
@@ -76,7 +76,7 @@ def encode_multiple_choice(examples, tokenizer, cfg, classes):
     for example in examples:
         context = next(texts)
         first, *others = (
-            _join_texts((context, next(texts)), cfg.pack.seq_len, hub.count_pair_separators(tokenizer))
+            _join_texts((context, next(texts)), cfg.pack.seq_len, count_pair_separators(tokenizer))
             for _ in example.texts[1:]
         )
         num_truncated = sum(choice.num_truncated for choice in (first, *others))
@@ -191,7 +191,7 @@ def encode_questions(examples, tokenizer, cfg, classes):
     for example in examples:
         question, passage = example.texts
         question_ids = tokenizer.encode(question)
-        separators = [SEP] * hub.count_pair_separators(tokenizer)
+        separators = [SEP] * count_pair_separators(tokenizer)
         max_question = MAX_QUESTION_TOKENS + 1 - len(separators)  # so that what precedes a window is never longer
         num_truncated, question_ids = len(question_ids[max_question:]), question_ids[:max_question]
         passage_ids, spans = encode_passage(passage)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mlm.base import config, errors, files
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS
-from mlm.data.tokenizers import bpe, hub, unigram, wordpiece, words
+from mlm.data.tokenizers import bpe, hub, hub_model, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import MAX_TRAINING_PIECE, Tokenizer
 
 MAX_SAMPLE_CHARACTERS = 2**26  # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
@@ -84,4 +84,4 @@ KINDS = {
     "characters": Kind(words.train_characters, words.build_characters),
 }
 BUILDERS = {name: kind.build_tokenizer for name, kind in KINDS.items()}
-BUILDERS["hub"] = hub.build_tokenizer  # which is never learnt
+BUILDERS["hub"] = hub_model.build_tokenizer  # which is never learnt
