@@ -14,7 +14,7 @@ from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import Score
 from mlm.base.recipe_constants import WINDOW_NEIGHBORS
-from mlm.data.language import diffusion_bound, floor, posterior, word_classes
+from mlm.data.language import diffusion_bound, floor, posterior
 from mlm.data.language.grammar import Grammar
 
 
@@ -87,7 +87,7 @@ def _compute_document_and_bound(inputs: FloorInputs):
 
 
 def _decompose_masked(inputs: FloorInputs):
-    return word_classes.decompose_masked_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
+    return floor.decompose_masked_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
 
 
 def _decompose_bound(inputs: FloorInputs):
@@ -100,20 +100,20 @@ FLOORS = {
     types.Visibility.CAUSAL: FloorSpec(
         _compute_causal,
         {"window_floor": _compute_causal_window},
-        lambda inputs: word_classes.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words),
+        lambda inputs: floor.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words),
         _compute_document_nats,
     ),
     types.Visibility.TWO_STACK: FloorSpec(
         _compute_two_stack,
         {"window_floor": _compute_two_stack_window},
-        lambda inputs: word_classes.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words),
+        lambda inputs: floor.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words),
         _compute_document_nats,
         document_passes=2,
     ),
     types.Visibility.UNMASKED_OR_LEFT: FloorSpec(
         lambda inputs: floor.compute_infilling_floor(*inputs.masked),
         {},
-        lambda inputs: word_classes.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL),
+        lambda inputs: floor.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL),
     ),
     types.Visibility.BOUND: FloorSpec(
         lambda inputs: diffusion_bound.reweight_floor(_compute_masked(inputs), inputs.words_NxL),
