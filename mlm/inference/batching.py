@@ -105,8 +105,8 @@ def warn_of_losses(num_truncated: int, num_unknown: int, num_texts: int, max_len
         f"{num_truncated:,} truncated to {max_len} tokens, the length of its training sequences" * bool(num_truncated),
         f"{num_unknown:,} with words that its vocabulary does not have ([UNK])" * bool(num_unknown),
     ]
-    if any(parts):
-        LOGGER.warning("of %s texts the model reads only a part: %s", f"{num_texts:,}", "; ".join(filter(None, parts)))
+    if losses := "; ".join(filter(None, parts)):
+        LOGGER.warning("of %s texts the model reads only a part: %s", f"{num_texts:,}", losses)
 
 
 def choose_batch_size(length: int) -> int:
@@ -128,12 +128,11 @@ def choose_lengths(token_counts: Sequence[int], max_len: int, program_tokens: in
     best: list[tuple[int, list[int]]] = [(0, [])]  # cost and lengths of the sequences of the first 0, 1, 2, ... lengths
     for end, length in enumerate(lengths, 1):
         program = program_tokens * (1 if (len(lengths) - end) % 2 == 0 else 2)
-        best.append(
-            min(
-                (cost + program + length * int(count_K[start:end].sum()), [*chosen, length])
-                for start, (cost, chosen) in enumerate(best)
-            )
+        plans = (
+            (cost + program + length * int(count_K[start:end].sum()), [*chosen, length])
+            for start, (cost, chosen) in enumerate(best)
         )
+        best.append(min(plans))
     return min(best[int(np.flatnonzero(count_K)[-1]) + 1 :])[1]
 
 
@@ -141,7 +140,6 @@ def iterate_batches(
     sequences: Sequence[Sequence[int]],
     max_len: int,
     batch_size: int,
-    *,
     full_batches: bool = False,
     program_tokens: int = 0,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -150,12 +148,9 @@ def iterate_batches(
     Few shapes occur, since each one compiles a program: a batch is padded to one of `choose_lengths`, and a batch that
     is not full repeats its last sequence, up to a power of two or to the size of the batches before it.
 
-    Args:
-        sequences: the token ids of each sequence.
-        max_len: the length of the longest batch.
-        batch_size: sequences of `max_len` tokens in a batch; of shorter ones there are more.
-        full_batches: fills up every batch.
-        program_tokens: tokens that a program is worth; 0: more than `choose_lengths` has are not avoided.
+    batch_size: sequences of `max_len` tokens, the longest, in a batch; of shorter ones there are more. full_batches:
+    fills up every batch. program_tokens: tokens that a program is worth; 0: more than `choose_lengths` has are not
+    avoided.
     """
     lengths = choose_lengths([len(sequence) for sequence in sequences], max_len, program_tokens)
     order, has_program = sorted(range(len(sequences)), key=lambda index: -len(sequences[index])), set()

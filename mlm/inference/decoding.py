@@ -27,10 +27,8 @@ def prefill(
     """Reads prompts of one token or more, but for their last token; returns the arguments of a search.
 
     Args:
-        model: a model with init_cache and decode_step.
-        params: as a run stores them, with the key "model".
-        ids_BxL: the prompts, with PAD at their ends.
-        source: the sources of an encoder-decoder.
+        model: a model with init_cache and decode_step; params: as a run stores them, with the key "model".
+        ids_BxL: the prompts, with PAD at their ends; source: the sources of an encoder-decoder.
         cache_len: tokens that the cache has room for, those of the prompt included.
         max_len: tokens to generate at most, those of the prompt included; traced. None: `cache_len`.
         suppressed_ids: tokens that are never generated.
@@ -101,9 +99,8 @@ def unmask_tokens(model: types.Model, unmask_order: str, params: Any, ids_BxL, s
     model that was trained to predict masked tokens.
 
     Args:
-        model: the model, whose states predict their own tokens.
+        model: the model, whose states predict their own tokens; params: as a run stores them, with the key "model".
         unmask_order: "left" to right, or by "confidence".
-        params: as a run stores them, with the key "model".
         ids_BxL: sequences with [MASK]s.
         sampler_args: of `token_search.make_sampler`, with a random key for each sequence; None: the likeliest tokens.
         tokens_per_step: positions that one forward pass fills in a sequence; traced.
@@ -124,16 +121,11 @@ def unmask_tokens(model: types.Model, unmask_order: str, params: Any, ids_BxL, s
         id_N = select_token(logits_NxV, step).astype(jnp.int32)
         confidence_N = jnp.take_along_axis(jax.nn.log_softmax(logits_NxV), id_N[:, None], 1)[:, 0]
         confidence_BxL, id_BxL, is_masked_BxL = confidence_N.reshape(B, L), id_N.reshape(B, L), ids_BxL == MASK
-        priority_BxL = jnp.where(
-            is_masked_BxL, confidence_BxL if unmask_order == "confidence" else -position_L, -jnp.inf
-        )
-        rank_BxL = (-priority_BxL).argsort(-1).argsort(-1)
+        order_BxL = confidence_BxL if unmask_order == "confidence" else -position_L
+        rank_BxL = (-jnp.where(is_masked_BxL, order_BxL, -jnp.inf)).argsort(-1).argsort(-1)
         fill_BxL = is_masked_BxL & (rank_BxL < tokens_per_step)
-        return (
-            jnp.where(fill_BxL, id_BxL, ids_BxL),
-            log_prob_B + jnp.where(fill_BxL, confidence_BxL, 0).sum(-1),
-            step + 1,
-        )
+        log_prob_B = log_prob_B + jnp.where(fill_BxL, confidence_BxL, 0).sum(-1)
+        return jnp.where(fill_BxL, id_BxL, ids_BxL), log_prob_B, step + 1
 
     start = ids_BxL, jnp.zeros(B), jnp.int32(0)
     return jax.lax.while_loop(lambda carry: (carry[0] == MASK).any(), fill, start)[:2]

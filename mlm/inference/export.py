@@ -9,7 +9,7 @@ from mlm import objectives
 from mlm.base import errors, fields, files, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tokenizers import hub_export
-from mlm.data.tokenizers.hub_model import TOKENIZER_FILE, get_original_ids
+from mlm.data.tokenizers.hub_model import get_original_ids
 from mlm.models.hub import heads, hub
 from mlm.objectives import replaced_token_detection
 from mlm.training.run.directory import RunDirectory
@@ -53,10 +53,9 @@ def save_pretrained(model, folder: str) -> dict:
         except errors.ConfigError as error:
             hf_config, tensors = _export_native(model, params)
             note = f"{error}; docs/guides/hugging_face.md has the fields of a model that transformers reads"
-    tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size)
     labelled = LABELLED_OBJECTIVES.get(cfg.objective)
-    if labelled and labelled.tags_words and model.source is None:
-        tokenizer_files[TOKENIZER_FILE] = _add_prefix_space(tokenizer_files[TOKENIZER_FILE])
+    reads_words = labelled is not None and labelled.tags_words and model.source is None
+    tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size, reads_words)
     with files.atomic_folder(folder) as path:
         for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):
             if exported is not None:
@@ -66,16 +65,6 @@ def save_pretrained(model, folder: str) -> dict:
                 files.write_text(path / part / "README.md", format_model_card(model, exported[0]))
                 hub.write_folder(path / part, *exported)
     return {"written": str(folder), "model_type": hf_config["model_type"], "note": note}
-
-
-def _add_prefix_space(tokenizer_json: str) -> str:
-    """A tokenizer.json that puts a space before each given word, which is how a tagger was trained."""
-    settings = json.loads(tokenizer_json)
-    pre_tokenizer = settings.get("pre_tokenizer") or {}
-    for step in (pre_tokenizer, *pre_tokenizer.get("pretokenizers", ())):
-        if step.get("type") == "ByteLevel":
-            step["add_prefix_space"] = True
-    return json.dumps(settings, ensure_ascii=False)
 
 
 def _export_source(model, params):
@@ -148,9 +137,7 @@ def format_model_card(model, hf_config: dict) -> str:
     suffix = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), None)
     is_run = model.source is None
     pipeline = PIPELINES.get(suffix or "", "")
-    front = (
-        ["library_name: transformers", *([f"pipeline_tag: {pipeline}"] if pipeline else [])] if is_transformers else []
-    )
+    front = ["library_name: transformers", *[f"pipeline_tag: {pipeline}"] * bool(pipeline)] * is_transformers
     name = f"{cfg.model.family} {cfg.model.cell}".rstrip()
     blocks = [
         "\n".join(["---", *front, "tags:", "- mlm", "---"]),

@@ -61,12 +61,15 @@ def predict_labels(model, text) -> Any:
         ),
         len(sequences),
     )
-    predictions: list[Any] = [
-        _make_prediction(
-            model, predicted, score, np.flatnonzero(np.array(sequence.labels[column]) >= 0) if column else None
-        )
-        for sequence, (predicted, score) in zip(sequences, outputs, strict=True)
-    ]
+    classes, predictions = model.dataset_info.classes, []
+    for sequence, (predicted, score) in zip(sequences, outputs, strict=True):
+        if column:
+            places = np.flatnonzero(np.array(sequence.labels[column]) >= 0)
+            predictions.append([Prediction(classes[int(predicted[i])], float(np.exp(score[i]))) for i in places])
+        elif classes:
+            predictions.append(Prediction(classes[int(predicted)], float(np.exp(score))))
+        else:
+            predictions.append(Prediction(float(predicted), None))
     if not column:
         return predictions
     windows = iter(predictions)
@@ -108,15 +111,6 @@ def make_batch(model, ids_BxL, sequences) -> types.Batch:
     abstract = types.abstract_batch(len(ids_BxL), model.dataset_info._replace(seq_len=ids_BxL.shape[1]))
     labels = {name: jnp.zeros(array.shape, array.dtype) for name, array in abstract.labels.items()}
     return types.Batch(tokens, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))
-
-
-def _make_prediction(model, predicted, score, positions):
-    classes = model.dataset_info.classes
-    if not classes:
-        return Prediction(float(predicted), None)
-    if positions is None:
-        return Prediction(classes[int(predicted)], float(np.exp(score)))
-    return [Prediction(classes[int(predicted[i])], float(np.exp(score[i]))) for i in positions]
 
 
 def compute_predictions(model: types.Model, objective: types.Objective, params, batch: types.Batch):

@@ -176,17 +176,13 @@ def search_beams(
     Args:
         decode_step: (cache, ids_N) -> (logits_NxV of the next token, cache). Every leaf of the cache has the N
             sequences on axis 1.
-        cache: that of the B sequences, each read up to its last token.
-        last_B: the last tokens.
-        num_beams: the number of beams and of texts.
-        num_steps: tokens to generate at most.
-        max_steps_B: the same for each sequence, 0 to `num_steps`.
-        length_penalty: one of LENGTH_PENALTIES; see `compute_length_penalty`.
+        cache: that of the B sequences, each read up to its last token, which last_B has.
+        num_steps: tokens to generate at most; max_steps_B: the same for each sequence, 0 to `num_steps`.
+        length_penalty: see `compute_length_penalty`.
         early_stopping: when a sequence's search stops, once it has num_beams finished texts. "never": when no beam can
             become better than these, whatever follows; exact, since log P only falls. "heuristic": when none would be
             better if it ended now. "always": at once. transformers calls these "never", False and True.
-        eos_id: the token that ends a text.
-        suppressed_ids: tokens that are never generated and have no share of P.
+        eos_id: the token that ends a text; suppressed_ids: tokens that are never generated and have no share of P.
     """
     errors.require_at_least(1, "num_beams", num_beams)
     errors.require_one_of("early_stopping", early_stopping, EARLY_STOPPING)

@@ -84,10 +84,7 @@ class ModelServer:
 
     async def send_page(self, request: Request) -> Response:
         """Returns the HTML page, with a column for each model."""
-        columns = [
-            serve.ModelColumn(panel.name, panels.describe_model(panel.model), panel.unsupported)
-            for panel in self.panels
-        ]
+        columns = [serve.ModelColumn(p.name, panels.describe_model(p.model), p.unsupported) for p in self.panels]
         html = serve.render_html(columns, self.example, panels.MAX_TEXT, bool(self.panels[0].lines))
         return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY})
 
@@ -138,14 +135,9 @@ class ModelServer:
 
 
 def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: ServeOptions) -> None:
-    """Serves the page until Ctrl-C.
+    """Serves the page until Ctrl-C; folders: of runs or Hugging Face models; lines: of --file, by their numbers there.
 
-    Args:
-        folders: of runs or Hugging Face models.
-        lines: of --file, by their numbers there.
-
-    Raises:
-        ConfigError: a bad folder, address or port, or too much text.
+    Raises ConfigError for a bad folder, address or port, or too much text.
     """
     num_characters = sum(map(len, lines.values()))
     for count, limit, unit in ((len(lines), MAX_LINES, "lines"), (num_characters, MAX_CHARACTERS, "characters")):
@@ -153,10 +145,8 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: Serv
     try:
         bound = bind_socket(options.host, options.port)
     except (OSError, UnicodeError) as error:
-        raise errors.ConfigError(
-            f"--host = {options.host!r}, --port = {options.port}: expected an address of this "
-            f"machine and a free port ({errors.first_line(error)})"
-        ) from None
+        expected = f"an address of this machine and a free port ({errors.first_line(error)})"
+        raise errors.ConfigError(f"--host = {options.host!r}, --port = {options.port}: expected {expected}") from None
     with bound:
         from mlm.inference import pretrained_io  # seconds, after what is checked at once
 
