@@ -108,10 +108,10 @@ def translate_texts(
 ) -> list[list[GeneratedText]]:
     """The best `num_return_sequences` translations of each source, none longer than the training sequences."""
     cfg = model.config
-    expected = "a model that reads a source (encoder_decoder)"
-    errors.require(models.reads_source(cfg), "translate", cfg.model.family, expected)
-    expected = "a run of parallel text (config.data.corpus)"
-    errors.require(cfg.data.corpus == "parallel", "translate", cfg.objective, expected)
+    errors.require(
+        models.reads_source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)"
+    )
+    errors.require(cfg.data.corpus == "parallel", "translate", cfg.data.corpus, "a run of parallel text")
     for name, value in (("num_beams", num_beams), ("num_return_sequences", num_return_sequences)):
         _require_integer(name, value)
     errors.require_one_of("length_penalty", length_penalty, token_search.LENGTH_PENALTIES)
@@ -144,10 +144,11 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
         errors.require(not is_causal or batching.MASK_TOKEN not in text, "text", text, expected)
         ids = batching.encode_text(model.tokenizer, text, allow_mask=not is_causal)[is_stream:-1]
         if is_causal:
-            expected = "a text to continue, since sequences of a stream begin with no token of their own"
-            errors.require(len(ids) > 0, "text", text, expected)
-            expected = f"fewer than {max_length - 1 + is_stream} tokens, so that there is room behind it"
-            errors.require(len(ids) < max_length, "text", text, expected)
+            errors.require(len(ids) > 0, "text", text, "a text to continue, since sequences of a stream have no [CLS]")
+            most = max_length - 1 + is_stream
+            errors.require(
+                len(ids) < max_length, "text", text, f"fewer than {most} tokens, so that there is room behind it"
+            )
         else:
             ids += [MASK] * (0 if MASK in ids else max_length - len(end) - len(ids)) + end
             expected = f"one with {batching.MASK_TOKEN}, or with room behind it, within {max_length} tokens"

@@ -52,8 +52,7 @@ def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExampl
     nouns, verbs = (set(itertools.compress(grammar.words, np.isin(grammar.kind_W, kinds))) for kinds in (NOUNS, VERBS))
     last = first
     for begin in itertools.count(first, DOCUMENT_BATCH):
-        expected = f"a config.data.language that leaves something to ask; {begin - last} documents in a row have no"
-        expected += " verb after two different nouns or names"
+        expected = f"a language with verbs after two different nouns: {begin - last} documents in a row have none"
         require(begin - last <= MAX_SKIPPED, "config.data.task", "language/subject", expected)
         words_DxL = sample_documents(grammar.hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH)
         length_D = np.array([_count_words_before_repeat(grammar, noun_W, words_L) for words_L in words_DxL])

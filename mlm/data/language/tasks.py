@@ -44,9 +44,8 @@ PAIR_LABELS = ("different", "same")
 
 
 def _require_topics(language, task):
-    """Raises ConfigError where all documents have one topic."""
-    expected = f"at least 2, since config.data.task is {task}"
-    errors.require(language.num_topics > 1, "config.data.language.num_topics", language.num_topics, expected)
+    field, number = "config.data.language.num_topics", language.num_topics
+    errors.require(number > 1, field, number, f"at least 2, since config.data.task is {task}")
 
 
 def list_topics(language: Language) -> tuple[str, ...]:

@@ -71,8 +71,7 @@ class TranslationGrammar(NamedTuple):
 def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
     name, order = "config.data.language", language.word_order_prob
-    expected = "1, since config.data.corpus is parallel: sentences are turned round by their grammar"
-    errors.require(order == 1, f"{name}.word_order_prob", order, expected)
+    errors.require(order == 1, f"{name}.word_order_prob", order, "1, since config.data.corpus is parallel")
     most = (length - 2) * 3 // 4  # three words or more have a "wa" more
     errors.require_number(f"{name}.max_words", language.max_words, 8, most)
 
@@ -195,22 +194,17 @@ def score_translation(
     return TranslationScore(log_prob_L, right_L)
 
 
-def decode_pairs(
-    pieces: Sequence[str],
-    ids_NxL: np.ndarray,
-    segments_NxL: np.ndarray,
-    source_ids_NxS: np.ndarray,
-    source_segments_NxS: np.ndarray,
-) -> list[list[tuple[str, str]]]:
-    """The pairs of each row, from its columns and its source's; pieces: of the tokenizer, a word each."""
+def decode_pairs(pieces: Sequence[str], *columns: np.ndarray) -> list[list[tuple[str, str]]]:
+    """The pairs of each row; columns: ids_NxL, segments_NxL, and the sources' ids_NxS, segments_NxS; pieces: of the
+    tokenizer, a word each.
+    """
 
     def join(ids_L):
         return " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
 
-    rows = zip(ids_NxL, segments_NxL, source_ids_NxS, source_segments_NxS, strict=True)
     return [
         [(join(source_S[beside_S == i]), join(target_L[segment_L == i])) for i in range(1, segment_L.max() + 1)]
-        for target_L, segment_L, source_S, beside_S in rows
+        for target_L, segment_L, source_S, beside_S in zip(*columns, strict=True)
     ]
 
 

@@ -79,8 +79,9 @@ def check(cfg: config.Config) -> None:
             is_whole = num_beams == int(num_beams)
             errors.require(is_whole, "config.eval.beams", num_beams, f"an integer from 1 to {config.MAX_BEAMS}")
     elif name != "text":
-        expected = f"another mode, since config.data.corpus is {name}, which is no running text"
-        errors.require(cfg.pack.mode != "stream", "config.pack.mode", cfg.pack.mode, expected)
+        errors.require(
+            cfg.pack.mode != "stream", "config.pack.mode", "stream", f"another, since {name} is no running text"
+        )
     if not _is_generated(cfg.data):
         return
     reason = f"since config.data.corpus = {name} is text of the built-in language; leave the field out"
