@@ -78,11 +78,20 @@ class Grammar(NamedTuple):
 
     hmm: HMM
     words: tuple[str, ...]
-    word_index: dict[str, int]
     states: tuple[State, ...]
     kind_W: np.ndarray  # of a word: as of a state, str
     number_W: np.ndarray  # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
     partner_W: np.ndarray  # the same lemma in the other number, of a noun or verb; -1 elsewhere
+
+    @property
+    def word_index(self) -> dict[str, int]:
+        """The index of each word."""
+        return _index_words(self.words)
+
+
+@functools.lru_cache(maxsize=4)
+def _index_words(words):
+    return {word: i for i, word in enumerate(words)}
 
 
 def build_transitions(language: Language) -> dict[State, dict[State, float]]:
@@ -224,8 +233,7 @@ def build_grammar(language: Language) -> Grammar:
     mixed_SxC[end] = class_SxC[end]
     tables = (topic_T, np.concatenate(topic_TxW, 1), name_M, np.concatenate(name_MxW, 1))
     hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), *tables)
-    word_index = {word: i for i, word in enumerate(words)}
-    return Grammar(hmm, words, word_index, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
+    return Grammar(hmm, words, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
 
 
 def _compute_zipf_probs(nats_xW: np.ndarray, zipf: float) -> np.ndarray:
