@@ -19,7 +19,7 @@ import mlm
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.data.tokenizers import hub_export, kinds
+from mlm.data.tokenizers import hub_export, hub_model, kinds
 from mlm.inference import batching, neighbors, pretrained_io
 from mlm.inference.masked_queries import make_tokens
 from mlm.models.hub import bert, hub
@@ -112,7 +112,7 @@ def test_a_scrambled_vocabulary_keeps_its_numbers(folders, models, tmp_path):
 @EVERY
 def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
     words = models[name].tokenizer
-    order_V = vocabulary.get_original_ids(words)
+    order_V = hub_model.get_original_ids(words)
     assert tuple(words.pieces[:NUM_SPECIAL]) == SPECIAL_TOKENS and sorted(order_V) == list(range(words.vocab_size))
     for i, line in enumerate(theirs.LINES):
         (row,) = batching.encode_truncated(words, [line], theirs.PLACES)
@@ -364,6 +364,6 @@ def test_added_tokens_keep_their_numbers(folders, models, tmp_path):
     tool.add_tokens(["greenapple"])
     tool.save(str(folder / "tokenizer.json"))
     words = vocabulary.read_tokenizer(folder)
-    number = {theirs: mine for mine, theirs in enumerate(vocabulary.get_original_ids(words).tolist())}
+    number = {theirs: mine for mine, theirs in enumerate(hub_model.get_original_ids(words).tolist())}
     assert words.encode("greenapple") == [number[last + 1]] and words.pieces[number[last]] == "[ENTITY]"
     assert number[last] not in words.encode("the [ENTITY]") and words.encode_masked("[MASK] greenapple")[0][0] == MASK
