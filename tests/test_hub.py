@@ -123,7 +123,7 @@ def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
         whole = len(wanted) if len(wanted) < theirs.PLACES else -1
         np.testing.assert_array_equal(order_V[row][:whole], wanted[:whole], line)
         assert row.count(MASK) == line.count("[MASK]")
-    plain = words.encode(f"a [MASK] <mask> <s> [PAD] {''.join(f'{vocabulary.PLACEHOLDER}{i}' for i in range(5))}")
+    plain = words.encode(f"a [MASK] <mask> <s> [PAD] {''.join(f'{hub_model.PLACEHOLDER}{i}' for i in range(5))}")
     assert not {PAD, CLS, SEP, MASK} & {*plain}
 
 
