@@ -19,7 +19,6 @@ from small import load_arrays
 
 import mlm
 from mlm.base import errors, fields, types
-from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_model
 from mlm.objectives import features, heads
 from mlm.training.run import initialization, pretrained_folder
