@@ -24,7 +24,7 @@ Search     mlm sweep search experiments/architectures.py --scale=laptop --trials
            `search_space`; from then on scale laptop has what it chose, and its report states the trials.
 Columns    Where the floor is known, the table shows the excess loss over it and its exact decomposition: predicting the
            kind of a word (noun, preposition, ...), its number, and the word within that kind and number
-           (mlm/data/language/word_classes.py). "plateau" is the number of training examples until the held-out loss had
+           (mlm/data/language/floor.py). "plateau" is the number of training examples until the held-out loss had
            covered a tenth of the way from the unigram loss to the floor, at the first evaluation that showed it.
 """
 

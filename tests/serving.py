@@ -18,7 +18,7 @@ import mlm
 from mlm.base import config
 from mlm.data.tokenizers import kinds
 from mlm.inference import batching, pretrained_io
-from mlm.serve import app, http_server, panels
+from mlm.serve import app, panels
 
 SCRIPT = "<script>document.title='bad'</script>"
 IMAGE = "<img/src=x/onerror=document.title='bad'>"
@@ -55,11 +55,11 @@ class Served(NamedTuple):
 @contextlib.contextmanager
 def serve_models(opened, *names):
     """A server of the models of these names, which waits a second for a body."""
-    with pytest.MonkeyPatch.context() as patch, http_server.bind_socket("127.0.0.1", 0) as bound:
+    with pytest.MonkeyPatch.context() as patch, app.bind_socket("127.0.0.1", 0) as bound:
         patch.setattr(panels, "TOP_K", 20)  # the whole vocabulary of words
-        patch.setattr(http_server, "TIMEOUT_SECONDS", 1)
+        patch.setattr(app, "TIMEOUT_SECONDS", 1)
         asks = app.ModelServer([panels.prepare_panel(name, opened[name], NUMBERED) for name in names], "a [MASK] .")
-        server = http_server.make_server(asks.routes(), "127.0.0.1")
+        server = app.make_server(asks.routes(), "127.0.0.1")
         address = bound.getsockname()
         bound.listen()
         thread = threading.Thread(target=server.run, args=([bound],), daemon=True)

@@ -118,7 +118,7 @@ BAD = {
         "",
         answer(answer_start=2),
         r", data\[0\].paragraphs\[0\].qas\[0\].answers\[0\].answer_start = 2: expected "
-        "where the passage has 'w2', such as 3; there it has ' w'",
+        "where the passage has 'w2', such as 3",
     ),
     "no answer": (
         "squad",

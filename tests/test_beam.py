@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mlm.base.special import PAD
-from mlm.inference import beam_search, sampling
+from mlm.inference import token_search
 
 V, STEPS, END, ROWS = 4, 4, 3, 5  # entries of which END ends a text; tokens; rows
 
@@ -34,7 +34,7 @@ def start_search():
 
 @functools.partial(jax.jit, static_argnames=("num_beams", "length_penalty", "early_stopping", "suppressed_ids"))
 def search(most_B=None, **how):
-    return beam_search.search_beams(
+    return token_search.search_beams(
         decode_step, *start_search(), num_steps=STEPS, max_steps_B=most_B, eos_id=END, **how
     )
 
@@ -52,7 +52,7 @@ def every_text(row, most, normalise, alpha=0.6):
     return sorted(texts, reverse=True)
 
 
-@pytest.mark.parametrize("normalise", beam_search.LENGTH_PENALTIES)
+@pytest.mark.parametrize("normalise", token_search.LENGTH_PENALTIES)
 def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
     most_B = np.array([4, 3, 4, 1, 2])
     wide = search(most_B, num_beams=200, length_penalty=normalise)
@@ -65,9 +65,11 @@ def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
         assert (np.asarray(wide.score_BxW[row]) > -np.inf).sum() == len(texts)
 
 
-@pytest.mark.parametrize("normalise", beam_search.LENGTH_PENALTIES)
+@pytest.mark.parametrize("normalise", token_search.LENGTH_PENALTIES)
 def test_a_beam_of_one_is_greedy(normalise):
-    followed = sampling.decode_tokens(decode_step, *start_search(), sampling.select_argmax, num_steps=STEPS, eos_id=END)
+    followed = token_search.decode_tokens(
+        decode_step, *start_search(), token_search.select_argmax, num_steps=STEPS, eos_id=END
+    )
     one = search(num_beams=1, length_penalty=normalise, early_stopping="always")
     np.testing.assert_array_equal(one.ids_BxWxT[:, 0], followed.ids_BxT)
     np.testing.assert_array_equal(one.length_BxW[:, 0], followed.length_B)
@@ -82,7 +84,7 @@ def test_a_beam_of_one_is_greedy(normalise):
 def test_a_row_s_answer_depends_on_no_other_row():
     together = search(num_beams=3, length_penalty="mean")
     alone = jax.jit(
-        lambda cache, last_B: beam_search.search_beams(
+        lambda cache, last_B: token_search.search_beams(
             decode_step, cache, last_B, num_beams=3, num_steps=STEPS, eos_id=END
         )
     )
@@ -112,7 +114,7 @@ def test_a_mean_score_may_rise_so_what_goes_on_is_waited_for(go_T, width, better
         return jnp.log(jnp.stack([0 * go_N, go_N, 0 * go_N, 1 - go_N], -1)), cache + 1
 
     def best(stop):
-        return beam_search.search_beams(
+        return token_search.search_beams(
             chain,
             jnp.zeros((1, 1), jnp.int32),
             jnp.ones(1, jnp.int32),

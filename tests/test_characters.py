@@ -11,7 +11,7 @@ from configs import nanogpt
 from mlm.base import config, errors, fields
 from mlm.base.special import MASK, NUM_SPECIAL, UNK
 from mlm.data.rows import pack, packing
-from mlm.data.text import corpus, stream
+from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution
 
@@ -78,7 +78,7 @@ def test_a_search_chooses_on_the_end_of_the_training_part(folder, own_file):
     (folder.parent / "held.txt").write_text(text(1, 100))
     held_out = {"validation_path": f"{folder.parent}/held.txt"} if own_file else {"validation_fraction": 0.1}
     data = config.Data(corpus="text", path=f"{folder}/a.txt", search_fraction=0.2, **held_out)
-    train, chosen_by = ("".join(stream.read_running_text(data, split)) for split in corpus.SPLITS)
+    train, chosen_by = ("".join(corpus.read_running_text(data, split)) for split in corpus.SPLITS)
     assert train + chosen_by == whole[: 1000 if own_file else 900] and len(train) == (800 if own_file else 720)
 
 

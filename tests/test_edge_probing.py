@@ -13,7 +13,7 @@ from small import CLASSES, PLAIN, batch, make_dataset_info, replace_text, small_
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import Score, compute_score
 from mlm.base.special import CLS, SEP
-from mlm.data.language import tags
+from mlm.data.language import tasks
 from mlm.data.rows import labelled, pack, preprocessors
 from mlm.data.tasks import splits
 from mlm.data.tokenizers import kinds
@@ -222,9 +222,9 @@ def test_the_language_s_tags_are_labels_of_single_words(tmp_path):
         config.Config(), {"data.task": "tag", "objective": "edge_probing", "tokenizer.path": "a", "pack.seq_len": 32}
     )
     pack.check(resolution.derive_fields(cfg))
-    examples = list(tags.TAG.generate_examples(cfg.data.language, "dev", 3))
+    examples = list(tasks.TAG.generate_examples(cfg.data.language, "dev", 3))
     kinds.train_tokenizer(config.Tokenizer("words", 0), [one.texts[0] for one in examples]).save(tmp_path)
-    classes, tokenizer = tags.list_labels(cfg.data.language), kinds.load_tokenizer_folder("", str(tmp_path))
+    classes, tokenizer = tasks.list_tags(cfg.data.language), kinds.load_tokenizer_folder("", str(tmp_path))
     for one, (row,) in zip(examples, preprocessors.encode_edges(examples, tokenizer, cfg, classes), strict=True):
         places = np.flatnonzero(row.labels["edge"] >= 0)
         assert [classes[row.labels["edge"][place]] for place in places] == [label for label in one.label if label]

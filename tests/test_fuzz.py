@@ -22,7 +22,7 @@ from mlm.data.text import files
 from mlm.experiment import search_space
 from mlm.launch import rendezvous
 from mlm.launch.sweep import sweep_points
-from mlm.serve import http_server
+from mlm.serve import app
 from mlm.training.run import loop, milestones, resolution
 from tests.fuzz import cases
 
@@ -299,7 +299,7 @@ def test_flags_that_a_file_of_figures_keeps_are_those_of_evaluate(flags):
 @pytest.mark.parametrize("host", ["", "0", "0.0"])
 def test_only_a_host_that_says_so_listens_on_every_address(host):
     with pytest.raises(OSError, match=r"0\.0\.0\.0"):
-        http_server.bind_socket(host, 0)
+        app.bind_socket(host, 0)
 
 
 @pytest.mark.exhaustive

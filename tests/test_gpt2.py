@@ -20,6 +20,7 @@ import mlm
 from mlm.base import errors
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers import hub_model
 from mlm.inference import decoding, masked_queries
 from mlm.models import transformer
 from mlm.models.hub import hub
@@ -55,7 +56,7 @@ def compute_logits(model, ids_L):
 
 
 def test_logits_are_theirs(model):
-    order_V = vocabulary.get_original_ids(model.tokenizer)
+    order_V = hub_model.get_original_ids(model.tokenizer)
     its_V = order_V < len(order_V) - NUM_SPECIAL + 1
     for i, line in enumerate(theirs.LINES):
         ids = [SEP, *model.tokenizer.encode(line)]
@@ -95,7 +96,7 @@ def test_the_first_released_names_and_buffers_are_read(folder, model, tmp_path):
         | {"h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32), "lm_head.weight": old["transformer.wte.weight"]},
         there / "model.safetensors",
     )
-    read = hub.read_folder(there, vocabulary.get_original_ids(model.tokenizer)).params
+    read = hub.read_folder(there, hub_model.get_original_ids(model.tokenizer)).params
     jax.tree.map(np.testing.assert_array_equal, read, jax.device_get(model.params["model"]))
 
 
@@ -112,7 +113,7 @@ def test_a_table_of_its_own_and_another_activation_are_taken(folder, model, tmp_
     ids = [SEP, *found.tokenizer.encode(theirs.LINES[0])]
     params = found.params["model"]
     (h_1xLxD,) = found.model.encode(params, masked_queries.make_tokens(np.array([ids], np.int32)))
-    order_V = vocabulary.get_original_ids(found.tokenizer)
+    order_V = hub_model.get_original_ids(found.tokenizer)
     wanted_LxV = np.asarray(h_1xLxD[0]) @ table_VxD.T
     np.testing.assert_allclose(
         compute_logits(found, ids)[:, order_V < len(table_VxD)],
@@ -166,7 +167,7 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
 
     @jax.jit
     def generate(params, ids_BxL):
-        given = made, {"model": params}, masked_queries.make_tokens(ids_BxL)
+        given = made, {"model": params}, ids_BxL
         if not how:
             return decoding.continue_prompts(*given, cache_len=theirs.LENGTH).ids_BxT
         return decoding.decode_beams(

@@ -19,7 +19,7 @@ import mlm
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.data.tokenizers import hub_export, kinds
+from mlm.data.tokenizers import hub_export, hub_model, kinds
 from mlm.inference import batching, neighbors, pretrained_io
 from mlm.inference.masked_queries import make_tokens
 from mlm.models.hub import bert, hub
@@ -113,10 +113,10 @@ def test_a_scrambled_vocabulary_keeps_its_numbers(folders, models, tmp_path):
 @EVERY
 def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
     words = models[name].tokenizer
-    order_V = vocabulary.get_original_ids(words)
+    order_V = hub_model.get_original_ids(words)
     assert tuple(words.pieces[:NUM_SPECIAL]) == SPECIAL_TOKENS and sorted(order_V) == list(range(words.vocab_size))
     for i, line in enumerate(theirs.LINES):
-        (row,) = batching.encode_truncated(words, [line], theirs.PLACES, allow_mask=True)
+        (row,) = batching.encode_truncated(words, [line], theirs.PLACES)
         if name == "xlm-roberta" and "</s>" in line:  # which theirs takes for the end, wherever it stands
             assert not {0, 2, 3, 4} & {*row[1:-1]}
             continue
@@ -124,7 +124,7 @@ def test_texts_are_their_ids_and_special_tokens_are_text(models, name):
         whole = len(wanted) if len(wanted) < theirs.PLACES else -1
         np.testing.assert_array_equal(order_V[row][:whole], wanted[:whole], line)
         assert row.count(MASK) == line.count("[MASK]")
-    plain = words.encode(f"a [MASK] <mask> <s> [PAD] {''.join(f'{vocabulary.PLACEHOLDER}{i}' for i in range(5))}")
+    plain = words.encode(f"a [MASK] <mask> <s> [PAD] {''.join(f'{hub_model.PLACEHOLDER}{i}' for i in range(5))}")
     assert not {PAD, CLS, SEP, MASK} & {*plain}
 
 
@@ -278,9 +278,7 @@ def test_ours_is_theirs(case, tmp_path):
     for mine, its in zip(model.logits(said), again.logits(said), strict=True):
         np.testing.assert_allclose(its, mine, rtol=0, atol=1e-5)
     tool = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert [tool.encode(line).ids for line in said] == batching.encode_truncated(
-        model.tokenizer, said, 24, allow_mask=True
-    )
+    assert [tool.encode(line).ids for line in said] == batching.encode_truncated(model.tokenizer, said, 24)
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     there = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
@@ -359,6 +357,6 @@ def test_added_tokens_keep_their_numbers(folders, models, tmp_path):
     tool.add_tokens(["greenapple"])
     tool.save(str(folder / "tokenizer.json"))
     words = vocabulary.read_tokenizer(folder)
-    number = {theirs: mine for mine, theirs in enumerate(vocabulary.get_original_ids(words).tolist())}
+    number = {theirs: mine for mine, theirs in enumerate(hub_model.get_original_ids(words).tolist())}
     assert words.encode("greenapple") == [number[last + 1]] and words.pieces[number[last]] == "[ENTITY]"
     assert number[last] not in words.encode("the [ENTITY]") and words.encode_masked("[MASK] greenapple")[0][0] == MASK

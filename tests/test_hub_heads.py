@@ -19,7 +19,7 @@ from mlm.base import errors
 from mlm.base.special import SPECIAL_TOKENS
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tokenizers import hub as vocabulary
-from mlm.data.tokenizers import kinds
+from mlm.data.tokenizers import hub_model, kinds
 from mlm.inference import prediction, pretrained_io
 from mlm.objectives import heads
 from mlm.training.run import pretrained_folder as read
@@ -70,7 +70,7 @@ def apply_head(model, params, batch):
 @EVERY
 def test_rows_of_texts_pairs_and_words_are_theirs(models, case):
     model = models[case]
-    order_V = vocabulary.get_original_ids(model.tokenizer)
+    order_V = hub_model.get_original_ids(model.tokenizer)
     for i, row in enumerate(rows(model, get_texts(model))):
         np.testing.assert_array_equal(order_V[row.ids], load_head_outputs()[f"{case}:ids:{i}"])
 
@@ -195,7 +195,7 @@ def test_ours_is_theirs(plain, case, tmp_path):
     given = theirs.WORDS if tag else [*PAIRS, ("the red apple",)]
     tool, order_V = (
         tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")),
-        vocabulary.get_original_ids(model.tokenizer),
+        hub_model.get_original_ids(model.tokenizer),
     )
     for one, row in zip(given, rows(model, given), strict=True):
         said = tool.encode(one, is_pretokenized=True) if tag else tool.encode(*one)

@@ -19,7 +19,7 @@ from small import load_arrays
 
 import mlm
 from mlm.base import errors, fields, types
-from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers import hub_model
 from mlm.objectives import heads
 from mlm.training.run import initialization, pretrained_folder
 from mlm.training.step import program
@@ -55,7 +55,7 @@ def folders(plain, tmp_path_factory):
 
 def make_batch(model, rows) -> types.Batch:
     """Rows with their numbers, as a batch of ours; order_V: of a tokenizer that numbers entries as theirs."""
-    order_V = vocabulary.get_original_ids(model.tokenizer)
+    order_V = hub_model.get_original_ids(model.tokenizer)
     real_BxL = jnp.asarray(rows["real"])
     position_BxL = jnp.broadcast_to(jnp.arange(real_BxL.shape[1]), real_BxL.shape)
     text = types.Tokens(
@@ -69,7 +69,7 @@ def compute(model, discriminator_head, params, batch):
     objective, head = model.config.objective, params["objective"]
     if objective == "mlm" and not discriminator_head:
         h_KxBxLxD = heads.encode_all_layers(model.config, params, model.model, batch, None)
-        number_V = np.argsort(vocabulary.get_original_ids(model.tokenizer))
+        number_V = np.argsort(hub_model.get_original_ids(model.tokenizer))
         return h_KxBxLxD, model.model.logits(params["model"], h_KxBxLxD[-1])[..., number_V]
     h_BxLxD = heads.read_features(model.config, params, model.model, batch, None)
     if discriminator_head:

@@ -9,7 +9,7 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import posterior, subjects, synthetic_task, tags
+from mlm.data.language import posterior, probes, subjects, synthetic_task, tasks
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import sample_documents
 from mlm.data.language.tasks import TASKS
@@ -55,17 +55,17 @@ def test_a_tag_is_the_class_of_the_word_that_is_hidden():
     asked, every = 0, 0
     for one in given:
         words_L = sample_documents(
-            GRAMMAR.hmm, tags.MAX_WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1
+            GRAMMAR.hmm, tasks.MAX_TAG_WORDS, LANGUAGE.seed, first + int(one.id.rpartition("/")[2]), 1
         )[0]
         for word, shown, label in zip(words_L[words_L >= 0], one.words, one.label, strict=True):
             assert shown == (synthetic_task.HIDDEN_WORD if label else GRAMMAR.words[word])
             assert label in ("", (GRAMMAR.kind_W[word] + "." + GRAMMAR.number_W[word]).strip("."))
         assert one.texts == (" ".join(one.words),) and any(one.label)
         asked, every = asked + sum(map(bool, one.label)), every + len(one.words)
-    assert asked / every == pytest.approx(tags.HIDE_PROB, abs=4 * (0.21 / every) ** 0.5)
+    assert asked / every == pytest.approx(tasks.HIDE_PROB, abs=4 * (0.21 / every) ** 0.5)
 
 
-LINKS = tuple(subjects.SubjectRelation(np.eye(3, dtype=bool)[a], np.eye(3, dtype=bool)[b]) for a, b in ((1, 2), (2, 1)))
+LINKS = tuple(probes.SubjectRelation(np.eye(3, dtype=bool)[a], np.eye(3, dtype=bool)[b]) for a, b in ((1, 2), (2, 1)))
 HIDE_C = np.array([0.2, 0.6, 0.35])
 
 
@@ -124,7 +124,9 @@ def test_subject_posterior_is_the_enumerated_one():
 )
 def test_the_subject_is_the_head_of_the_verb_s_own_clause(sentence, subject):
     words = sentence.split()
-    (place_L,) = subjects.find_subjects(GRAMMAR, np.array([[GRAMMAR.words.index(word) for word in words]]))
+    (place_L,) = probes.find_subjects(
+        GRAMMAR, probes.parse_states(GRAMMAR, np.array([[GRAMMAR.words.index(word) for word in words]]))
+    )
     assert {words[verb]: words[place] for verb, place in enumerate(place_L) if place >= 0} == subject
 
 
@@ -134,7 +136,7 @@ def test_a_question_has_one_answer_and_says_no_more():
     first = TASKS["subject"].get_first_document("dev")
     noun, verb = (
         {word for word, kind in zip(GRAMMAR.words, GRAMMAR.kind_W, strict=True) if kind in kinds}
-        for kinds in (subjects.NOUNS, subjects.VERBS)
+        for kinds in (probes.NOUNS, probes.VERBS)
     )
     hidden, every, part, nearest = 0, 0, 0, 0
     for one in given:
@@ -149,7 +151,7 @@ def test_a_question_has_one_answer_and_says_no_more():
         nouns = [word for word in whole if word in noun]
         assert len(set(nouns)) == len(nouns) and set(nouns) <= set(seen) and whole[-1] == "."
         assert question in verb and seen.count(question) == 1 and passage[start:].split(" ")[0] == answer
-        place = subjects.find_subjects(GRAMMAR, words_L[None])[0, seen.index(question)]
+        place = probes.find_subjects(GRAMMAR, probes.parse_states(GRAMMAR, words_L[None]))[0, seen.index(question)]
         assert whole[place] == answer and len(passage[:start].split()) == place
         open_nouns = [word for word in " ".join(seen[: seen.index(question)]).split(".")[-1].split() if word in noun]
         assert len(open_nouns) > 1 and answer in open_nouns

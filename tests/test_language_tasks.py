@@ -9,9 +9,9 @@ from tiny import TINY, documents
 
 from mlm.base import errors
 from mlm.base.config import Language
-from mlm.data.language import subjects, synthetic_task, tags, topics
+from mlm.data.language import subjects, synthetic_task, tasks
 from mlm.data.language.grammar import build_grammar
-from mlm.data.language.hmm import sample_documents, sample_latents
+from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
 from mlm.data.language.tasks import FORMAT, TASKS
 from mlm.data.text.corpus import FIRST_VALIDATION_NUMBER
 
@@ -49,7 +49,7 @@ def test_an_example_depends_on_its_number_alone(task_examples):
 def test_splits_share_no_document(monkeypatch):
     """No number is drawn in two splits or tasks, nor by pretraining."""
     drawn = {}
-    for module in (topics, tags, subjects):
+    for module in (tasks, subjects):
         monkeypatch.setattr(
             module,
             "sample_documents",
@@ -119,9 +119,7 @@ def likelihood(by_topic, words_L):
 def test_topic_posterior_is_the_enumerated_one(topic_tables):
     words_NxL = sample_documents(TINY, LENGTH, 0, 0, 200)
     joint_NxT = TINY.topic_T * np.array([likelihood(topic_tables, words_L) for words_L in words_NxL])
-    np.testing.assert_allclose(
-        topics.compute_topic_posterior(TINY, words_NxL), joint_NxT / joint_NxT.sum(1, keepdims=True)
-    )
+    np.testing.assert_allclose(compute_topic_posterior(TINY, words_NxL), joint_NxT / joint_NxT.sum(1, keepdims=True))
 
 
 def test_no_rule_beats_the_likeliest_topic(topic_tables):
@@ -132,7 +130,7 @@ def test_no_rule_beats_the_likeliest_topic(topic_tables):
             [share * tables[count].ravel() for share, tables in zip(TINY.topic_T, topic_tables, strict=True)]
         )
         words_NxL = np.array(list(itertools.product(range(len(TINY.class_W)), repeat=count)))
-        chosen_N = topics.compute_topic_posterior(TINY, words_NxL).argmax(1)
+        chosen_N = compute_topic_posterior(TINY, words_NxL).argmax(1)
         best, taken = best + joint_TxN.max(0).sum(), taken + joint_TxN[chosen_N, np.arange(len(chosen_N))].sum()
     assert taken == pytest.approx(best, rel=1e-12) and best > 0.6
 
@@ -149,7 +147,7 @@ def enumerated_pairs(one_NxT, two_NxT):
 def test_pair_posterior_is_the_enumerated_one(topic_tables):
     words_NxL = sample_documents(TINY, LENGTH, 0, 0, 400)
     given_NxT = np.array([likelihood(topic_tables, words_L) for words_L in words_NxL])
-    known_Nx2 = topics.compute_pair_posterior(TINY, words_NxL[:200], words_NxL[200:])
+    known_Nx2 = tasks.compute_pair_posterior(TINY, words_NxL[:200], words_NxL[200:])
     np.testing.assert_allclose(known_Nx2, enumerated_pairs(given_NxT[:200], given_NxT[200:]))
     assert known_Nx2.std(0).min() > 0.05
 
@@ -161,8 +159,8 @@ def test_a_pair_s_topics_are_drawn_as_its_posterior_has_them():
     grammar = build_grammar(clear)
     topic_2xN = np.array(
         [
-            topics.compute_topic_posterior(
-                grammar.hmm, synthetic_task.encode_passages(grammar, texts, topics.MAX_PAIR_WORDS)[0]
+            compute_topic_posterior(
+                grammar.hmm, synthetic_task.encode_passages(grammar, texts, tasks.MAX_PAIR_WORDS)[0]
             ).argmax(1)
             for texts in zip(*(one.texts for one in given), strict=True)
         ]
@@ -195,5 +193,5 @@ def test_one_topic_is_no_question(name):
 
 
 def test_a_passage_of_other_words_is_named():
-    with pytest.raises(ValueError, match=r"passage 1, 'Anna loves [.]'"):
+    with pytest.raises(ValueError, match=r"text 2, word 2 = 'loves'"):
         synthetic_task.encode_passages(build_grammar(LANGUAGE), ["Anna sleeps .", "Anna loves ."], 5)

@@ -12,8 +12,8 @@ from small import small_config
 from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack, tokenization
-from mlm.data.text import stream
-from mlm.data.tokenizers import hub, kinds
+from mlm.data.text import corpus
+from mlm.data.tokenizers import hub, hub_model, kinds
 from mlm.evaluation import prompt_queries
 from mlm.inference import pseudo_likelihood
 from mlm.training.run import resolution
@@ -63,7 +63,7 @@ def encode_whole(folders, name, text) -> list[int]:
     if name in SIZES:
         return tokenizer.encode(text)
     tool = tokenizers.Tokenizer.from_file(str(folders[name] / hub.TOKENIZER_FILE))
-    ours_V = np.argsort(hub.get_original_ids(tokenizer))
+    ours_V = np.argsort(hub_model.get_original_ids(tokenizer))
     return ours_V[tool.encode(text, add_special_tokens=False).ids].tolist()
 
 
@@ -99,7 +99,7 @@ def test_packed_text_has_the_ids_of_the_whole_text(folders, name, mode, tmp_path
     ids = packed.train["ids"].ravel()
     found = ids[(ids >= NUM_SPECIAL) | (ids == UNK)].tolist()
     texts = (
-        ["".join(stream.read_running_text(cfg.data, "train"))] if mode == "stream" else [text.strip() for text in lines]
+        ["".join(corpus.read_running_text(cfg.data, "train"))] if mode == "stream" else [text.strip() for text in lines]
     )
     expected = [encode_whole(folders, name, text) for text in texts]
     if mode == "segment_pair":  # samples its pairs

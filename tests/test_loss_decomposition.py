@@ -15,7 +15,7 @@ from small import drawn_config
 
 from mlm.base import fields, recipe_constants, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP
-from mlm.data.language import causal_posterior, grammar, posterior, word_classes
+from mlm.data.language import causal_posterior, floor, grammar, posterior
 from mlm.data.rows import pack
 from mlm.evaluation import loss_decomposition
 from mlm.report import excess_loss
@@ -202,7 +202,7 @@ def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data,
 def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
     """The optimum made too sure of one thing: of kinds, of numbers in a kind, or of words in a class."""
     cfg, rows, language = data
-    kind_V, class_V = word_classes.compute_vocab_groups(language, rows.tokenizer.pieces)
+    kind_V, class_V = floor.compute_vocab_groups(language, rows.tokenizer.pieces)
     share_KxV = special.softmax(optimum(cfg, rows, language)[compute_eval_mask(cfg, rows)].astype(np.float64), axis=-1)
     kind_VxV, class_VxV = (of_V[:, None] == of_V for of_V in (kind_V, class_V))
     kind_KxV, class_KxV = share_KxV @ kind_VxV, share_KxV @ class_VxV

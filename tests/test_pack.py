@@ -11,7 +11,7 @@ import pytest
 
 from mlm.base import config, special
 from mlm.base.special import CLS, PAD, SEP
-from mlm.data.rows import columns, pack, packing, segment_pairs
+from mlm.data.rows import columns, pack, packing
 from mlm.data.text import corpus
 
 LENGTH = 16
@@ -139,7 +139,7 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
     number = {w: i for i, w in enumerate((w for t in words for s in t for w in s.split()), special.NUM_SPECIAL)}
     document = {i: w.partition("w")[0] for w, i in number.items()}
     documents = [[[number[w] for w in s.split()] for s in t] for t in words]
-    rows = list(segment_pairs.sample_segment_pairs(iter(documents), LENGTH))
+    rows = list(packing.sample_segment_pairs(iter(documents), LENGTH))
     assert 0.44 < np.mean([row.label for row in rows]) < 0.56
     for row in rows:
         assert len(row.ids) <= LENGTH
@@ -151,26 +151,26 @@ def test_pairs_are_the_next_segment_in_half_of_the_rows(longest):
         assert (document[a[0]] == document[b[0]]) == row.label
         assert not row.label or b[0] > a[-1]
     assert np.mean([len(row.ids) for row in rows]) > 0.8 * LENGTH
-    assert [r.ids for r in segment_pairs.sample_segment_pairs(iter(documents), LENGTH)] == [r.ids for r in rows]
+    assert [r.ids for r in packing.sample_segment_pairs(iter(documents), LENGTH)] == [r.ids for r in rows]
 
 
 def test_pairs_leave_out_little_of_the_text():
     documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(30)] for n in range(50)]
-    rows = list(segment_pairs.sample_segment_pairs(iter(documents), LENGTH))
+    rows = list(packing.sample_segment_pairs(iter(documents), LENGTH))
     seen = {i for row in rows for i in (row.ids if row.label else row.ids[: row.second_start])}
     assert len(seen - {CLS, SEP}) > 0.8 * 50 * 30 * 5  # what is cut off to fit is lost, as BERT loses it
 
 
 def test_pairs_are_drawn_among_documents_read_together(monkeypatch):
-    monkeypatch.setattr(segment_pairs, "WINDOW_TOKENS", 500)
+    monkeypatch.setattr(packing, "WINDOW_TOKENS", 500)
     documents = [[[n * 1000 + i * 10 + j for j in range(5, 10)] for i in range(8)] for n in range(200)]
-    rows = list(segment_pairs.sample_segment_pairs(iter(documents), LENGTH))
+    rows = list(packing.sample_segment_pairs(iter(documents), LENGTH))
     away = [abs(row.ids[1] // 1000 - row.ids[row.second_start] // 1000) for row in rows if not row.label]
     assert min(away) > 0 and max(away) < 40
 
 
 def test_a_lone_document_still_gives_pairs():
-    rows = list(segment_pairs.sample_segment_pairs(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
+    rows = list(packing.sample_segment_pairs(iter([[[i, i + 1, i + 2] for i in range(5, 200, 3)]]), LENGTH))
     assert {row.label for row in rows} == {0, 1}
 
 

@@ -11,9 +11,9 @@ from small import small_config
 
 from mlm.base import config
 from mlm.base.special import CLS, SEP
-from mlm.data.rows import pack, packing
+from mlm.data.rows import pack, packing, tokenization
 from mlm.data.text import corpus, files
-from mlm.data.tokenizers import encoding_cache, kinds
+from mlm.data.tokenizers import kinds
 
 ODD = [
     "\n",
@@ -137,8 +137,8 @@ def test_texts_have_the_ids_of_each_alone(kind, size, monkeypatch):
     ]
     odd = ["".join(draw.choice(ODD) for _ in range(draw.randint(1, 12))).strip() for _ in range(300)]
     tokenizer = kinds.train_tokenizer(config.Tokenizer(kind=kind, vocab_size=size), usual + odd)
-    monkeypatch.setattr(encoding_cache, "MAX_CACHED_WORDS", 150)  # what is known is forgotten now and then
-    encode = encoding_cache.CachedEncoder(tokenizer)
+    monkeypatch.setattr(tokenization, "MAX_CACHED_WORDS", 150)  # what is known is forgotten now and then
+    encode = tokenization.CachedEncoder(tokenizer)
     for first in range(0, 300, 50):
         for some in (
             usual[first : first + 50],

@@ -27,7 +27,7 @@ def run(tmp_path_factory):
     )
     model, params, _ = build(cfg)
     made = plain.SimpleNamespace(model=model, partitioner=parallel.build_single_device(lambda *arguments: None))
-    tokenizer = words.build_tokenizer("\n".join([*SPECIAL_TOKENS, *SAID]).encode())
+    tokenizer = words.build_words("\n".join([*SPECIAL_TOKENS, *SAID]).encode())
     return TrainedRun(cfg, 0, tokenizer, made, types.TrainState(0, {"model": params, "objective": {}}, ()), "", None)
 
 

@@ -11,7 +11,7 @@ from small import MEMBERS, VOCAB, batch, make_dataset_info, params_of, replace_t
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.cli import train
-from mlm.data.rows import segment_pairs as next_segments
+from mlm.data.rows import packing
 from mlm.experiment import paper_recipes, recipes
 from mlm.models import MODELS, layers
 from mlm.objectives import masking
@@ -151,7 +151,7 @@ LENGTH = 64
 
 def pairs(**more):
     documents = [[[n * 1000 + i * 5 + j for j in range(5, 10)] for i in range(40)] for n in range(300)]
-    return list(next_segments.sample_segment_pairs(iter(documents), LENGTH, **more))
+    return list(packing.sample_segment_pairs(iter(documents), LENGTH, **more))
 
 
 def test_a_share_of_documents_gives_shorter_pairs():

@@ -13,7 +13,7 @@ from serving import IMAGE, LINES, SCRIPT, ask, get, models, serve_models
 
 from mlm.base import errors
 from mlm.inference import neighbors, pretrained_io
-from mlm.serve import app, http_server, panels
+from mlm.serve import app, panels
 
 HALF = b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
 
@@ -165,7 +165,7 @@ def test_an_error_of_the_server_is_a_line_in_its_terminal(server, monkeypatch, c
     monkeypatch.setattr(panels, "answer_request", lambda *_: 1 / 0)
     status, headers, told = ask(server, {"run": 0, "what": "fill_mask", "text": "the [MASK]"})
     assert status == 500 and told == {"error": "the server failed; its terminal shows the error"}
-    assert headers["Content-Security-Policy"] == http_server.CLOSED_POLICY
+    assert headers["Content-Security-Policy"] == app.CLOSED_POLICY
     assert get(server, "/serve.js")[0] == 200  # what else is logged is there by now
     assert capfd.readouterr().err == "error: ZeroDivisionError: division by zero\n"
 

@@ -12,7 +12,7 @@ from test_bad_labelled import GOOD
 from mlm.base import config, text_files
 from mlm.cli import floor, use
 from mlm.data.tasks import blimp, splits, task_file
-from mlm.data.text import corpus, files, parallel_text, stream
+from mlm.data.text import corpus, files, parallel_text
 from mlm.evaluation import sentence_scores
 from mlm.launch.sweep import submit
 
@@ -42,7 +42,7 @@ def read_labelled(form, path):
 CORPORA = {  # bad bytes are counted, and the rest is read
     "data.path": read_corpus,
     "data.validation_path": lambda path: read_corpus(__file__, validation_path=str(path)),
-    "stream": lambda path: list(stream.read_running_text(config.Data(validation_path=str(path)), "validation")),
+    "stream": lambda path: list(corpus.read_running_text(config.Data(validation_path=str(path)), "validation")),
     "--sentences": lambda path: sentence_scores.read_sentences(config.Data(), flags(path)),
 }
 PLAIN = CORPORA | {

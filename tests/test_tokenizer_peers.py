@@ -23,7 +23,7 @@ from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.rows import preprocessors
 from mlm.data.tasks import examples
-from mlm.data.tokenizers import hub, hub_export, kinds
+from mlm.data.tokenizers import hub, hub_export, hub_model, kinds
 from mlm.objectives import answer_extraction
 
 ASKED = 10_000
@@ -73,7 +73,7 @@ def get_ids(name):
 def read_there(folder, lines):
     """Our ids of lines with the tokenizer of a folder of theirs, in their numbers."""
     words = hub.read_tokenizer(folder)
-    order_V = hub.get_original_ids(words)
+    order_V = hub_model.get_original_ids(words)
     return [order_V[ids].tolist() for ids in words.encode_batch(lines)]
 
 

@@ -9,8 +9,8 @@ import pytest
 from mlm.base import config, fields
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
-from mlm.data.language import translation
-from mlm.data.language.topics import compute_topic_posterior
+from mlm.data.language import grammar, translation
+from mlm.data.language.hmm import compute_topic_posterior
 from mlm.data.rows import loader, pack
 from mlm.objectives import causal
 from mlm.training.run import resolution
@@ -59,9 +59,7 @@ def test_the_probabilities_of_all_targets_of_a_source_sum_to_one_and_are_the_mix
         assert {source_of.setdefault(target, source) for target in targets} == {source}  # each has one source
         share = [np.exp(translation.score_translation(SHORT, source, target).log_prob_L.sum()) for target in targets]
         assert sum(share) == pytest.approx(1, abs=1e-12)
-        topic_T = compute_topic_posterior(
-            two.grammar.hmm, np.array([[two.word_index[word] for word in source.split()]])
-        )[0]
+        topic_T = compute_topic_posterior(two.grammar.hmm, grammar.encode_texts(two.grammar, [source]))[0]
         places = translation.list_target_tokens(SHORT, source)
         for target, found in zip(targets, share, strict=True):
             by_topic = [

@@ -94,17 +94,11 @@ def _make_mlm_generate(folder):
     import jax
 
     import mlm
-    from mlm.inference import decoding, masked_queries
+    from mlm.inference import decoding
 
     model = mlm.load(str(Path(folder, "model")))
     ids_BxL = np.load(Path(folder, "prompts.npy")).astype(np.int32)
-    generate = jax.jit(
-        lambda params: (
-            decoding.continue_prompts(
-                model.model, params, masked_queries.make_tokens(ids_BxL), cache_len=LENGTH
-            ).ids_BxT
-        )
-    )
+    generate = jax.jit(lambda params: decoding.continue_prompts(model.model, params, ids_BxL, cache_len=LENGTH).ids_BxT)
     return lambda: np.asarray(generate(model.params))[:, : LENGTH - PROMPT_LENGTH]
 
 

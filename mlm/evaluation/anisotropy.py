@@ -16,7 +16,7 @@ from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.special import NUM_SPECIAL
 from mlm.evaluation import sentence_similarity
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
-from mlm.inference.similarity import l2_normalize
+from mlm.inference.forward_passes import l2_normalize
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
 

@@ -13,7 +13,8 @@ from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import compute_ratio
 from mlm.base.special import MASK, NUM_SPECIAL
-from mlm.data.language import grammar, word_classes
+from mlm.data.language import grammar
+from mlm.data.language.floor import PARTS, compute_vocab_groups
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, update
@@ -43,7 +44,7 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
-    """Measures "predictions" and, for each of word_classes.PARTS, "loss", "floor" and "excess" in nats per prediction.
+    """Measures "predictions" and, for each of floor.PARTS, "loss", "floor" and "excess" in nats per prediction.
 
     The split is exact: it sums the model's probabilities over the vocabulary entries of a kind, and of a kind and
     number, and does the same with the exact posterior's. The three excesses add up to the excess loss of the run's own
@@ -51,7 +52,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     {} on processes that write no results.
     """
     cfg, packed = run.cfg, run.load_data()
-    vocab_groups = word_classes.compute_vocab_groups(grammar.build_grammar(cfg.data.language), packed.tokenizer.pieces)
+    vocab_groups = compute_vocab_groups(grammar.build_grammar(cfg.data.language), packed.tokenizer.pieces)
     columns = run.map_examples(
         compute_part_sums,
         run.program.objective,
@@ -75,7 +76,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
             "excess_se": error,
         }
 
-    return {"predictions": int(weight_N.sum()), **{name: summarize(name) for name in word_classes.PARTS}}
+    return {"predictions": int(weight_N.sum()), **{name: summarize(name) for name in PARTS}}
 
 
 def compute_part_sums(
@@ -91,7 +92,7 @@ def compute_part_sums(
     """Sums the nats of each part over each example; "weight" has the number of predictions.
 
     visibility: what a prediction sees of its example, a key of floors.FLOORS. kinds, classes:
-    `word_classes.compute_vocab_groups`.
+    `floor.compute_vocab_groups`.
     """
     tokens = batch.text
     ids_BxL = tokens.ids_BxL
@@ -124,4 +125,4 @@ def compute_part_sums(
     if visibility == types.Visibility.BOUND:  # an example's k predicted words, of its n words, weigh n / k each
         n_B = (ids_BxL >= NUM_SPECIAL).sum(-1).astype(jnp.float32)
         sums_PxB = jnp.append(sums_PxB[:-1] * (n_B / jnp.maximum(sums_PxB[-1], 1)), n_B[None], axis=0)
-    return dict(zip((*word_classes.PARTS, "weight"), sums_PxB, strict=True))
+    return dict(zip((*PARTS, "weight"), sums_PxB, strict=True))

@@ -20,7 +20,7 @@ from mlm.base.special import CLS, PAD, SEP
 from mlm.data.tasks import splits, task_file, tasks
 from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import batching, masked_queries
-from mlm.inference.similarity import compute_cosines
+from mlm.inference.forward_passes import compute_cosines
 from mlm.objectives import scores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun

@@ -42,22 +42,17 @@ def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
     """
     visibility = objectives.get_visibility(model.config)
     masked = visibility == types.Visibility.UNMASKED
-    reads_text = visibility in (types.Visibility.UNMASKED, types.Visibility.CAUSAL)
+    reads_text = masked or visibility == types.Visibility.CAUSAL
     predicts_tokens = model.has_lm_head and reads_text and not models.reads_source(model.config)
     has_attention = model.model.attention is not None
     expected = "a Transformer, or a run that was trained to predict tokens, of a text without a source"
     errors.require(predicts_tokens or has_attention, "attention", model.config.objective, expected)
-    (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length, allow_mask=True)
+    (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length)
     weights = model.attentions(text).weights_KxHxTxT if has_attention else None
     saliency, predictions = compute_saliency(model, ids, masked=masked) if predicts_tokens else (None, None)
-    return AttentionMaps(
-        [model.tokenizer.pieces[token] for token in ids],
-        weights,
-        compute_rollout(weights) if weights is not None else None,
-        saliency,
-        predictions,
-        masked,
-    )
+    rollout = compute_rollout(weights) if weights is not None else None
+    pieces = [model.tokenizer.pieces[token] for token in ids]
+    return AttentionMaps(pieces, weights, rollout, saliency, predictions, masked)
 
 
 def format_json(maps: AttentionMaps) -> dict:

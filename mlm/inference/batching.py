@@ -29,8 +29,7 @@ def encode_text(tokenizer: Tokenizer, text: str, allow_mask: bool = False) -> li
 
     Warns of parts of a masked word that are dropped. Raises ConfigError where it would lose a [MASK].
     """
-    has_mask = allow_mask and MASK_TOKEN in text
-    return [CLS, *(encode_masked(tokenizer, text)[0] if has_mask else tokenizer.encode(text)), SEP]
+    return encode_texts(recognize_masks(tokenizer) if allow_mask else tokenizer, [text])[0]
 
 
 def encode_masked(tokenizer: Tokenizer, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -69,10 +68,8 @@ def format_piece(piece: str) -> str:
     return piece.removeprefix(SPACE).removeprefix("##").removesuffix("</w>") or " "
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], allow_mask: bool = False) -> list[list[int]]:
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """`encode_text` of each text, of any length."""
-    if allow_mask:
-        return [encode_text(tokenizer, text, allow_mask) for text in texts]
     return [[CLS, *ids, SEP] for ids in tokenizer.encode_batch(list(texts))]
 
 
@@ -82,7 +79,7 @@ def recognize_masks(tokenizer: Tokenizer) -> Tokenizer:
     def encode_batch(texts):
         if not any(MASK_TOKEN in text for text in texts):
             return tokenizer.encode_batch(texts)
-        return [encode_text(tokenizer, text, allow_mask=True)[1:-1] for text in texts]
+        return [encode_masked(tokenizer, text)[0] if MASK_TOKEN in text else tokenizer.encode(text) for text in texts]
 
     return tokenizer._replace(encode_batch=encode_batch)
 
@@ -92,11 +89,12 @@ def truncate_ids(ids: list[int], max_len: int) -> list[int]:
     return ids if len(ids) <= max_len else [*ids[: max_len - 1], SEP]
 
 
-def encode_truncated(
-    tokenizer: Tokenizer, texts: Sequence[str], max_len: int, allow_mask: bool = False
-) -> list[list[int]]:
-    """`encode_text` of each text, truncated to `max_len` tokens. Raises ConfigError where that would lose a [MASK]."""
-    encoded = encode_texts(tokenizer, texts, allow_mask)
+def encode_truncated(tokenizer: Tokenizer, texts: Sequence[str], max_len: int) -> list[list[int]]:
+    """The ids of each text, [MASK]s among them, truncated to `max_len` tokens.
+
+    Raises ConfigError where that would lose a [MASK].
+    """
+    encoded = encode_texts(recognize_masks(tokenizer), texts)
     num_truncated, num_unknown = sum(len(ids) > max_len for ids in encoded), sum(UNK in ids for ids in encoded)
     warn_of_losses(num_truncated, num_unknown, len(encoded), max_len)
     sequences = [truncate_ids(ids, max_len) for ids in encoded]
@@ -112,8 +110,8 @@ def warn_of_losses(num_truncated: int, num_unknown: int, num_texts: int, max_len
         f"{num_truncated:,} truncated to {max_len} tokens, the length of its training sequences" * bool(num_truncated),
         f"{num_unknown:,} with words that its vocabulary does not have ([UNK])" * bool(num_unknown),
     ]
-    if any(parts):
-        LOGGER.warning("of %s texts the model reads only a part: %s", f"{num_texts:,}", "; ".join(filter(None, parts)))
+    if losses := "; ".join(filter(None, parts)):
+        LOGGER.warning("of %s texts the model reads only a part: %s", f"{num_texts:,}", losses)
 
 
 def choose_batch_size(length: int) -> int:
@@ -135,12 +133,11 @@ def choose_lengths(token_counts: Sequence[int], max_len: int, program_tokens: in
     best: list[tuple[int, list[int]]] = [(0, [])]  # cost and lengths of the sequences of the first 0, 1, 2, ... lengths
     for end, length in enumerate(lengths, 1):
         program = program_tokens * (1 if (len(lengths) - end) % 2 == 0 else 2)
-        best.append(
-            min(
-                (cost + program + length * int(count_K[start:end].sum()), [*chosen, length])
-                for start, (cost, chosen) in enumerate(best)
-            )
+        plans = (
+            (cost + program + length * int(count_K[start:end].sum()), [*chosen, length])
+            for start, (cost, chosen) in enumerate(best)
         )
+        best.append(min(plans))
     return min(best[int(np.flatnonzero(count_K)[-1]) + 1 :])[1]
 
 
@@ -148,7 +145,6 @@ def iterate_batches(
     sequences: Sequence[Sequence[int]],
     max_len: int,
     batch_size: int,
-    *,
     full_batches: bool = False,
     program_tokens: int = 0,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -157,12 +153,9 @@ def iterate_batches(
     Few shapes occur, since each one compiles a program: a batch is padded to one of `choose_lengths`, and a batch that
     is not full repeats its last sequence, up to a power of two or to the size of the batches before it.
 
-    Args:
-        sequences: the token ids of each sequence.
-        max_len: the length of the longest batch.
-        batch_size: sequences of `max_len` tokens in a batch; of shorter ones there are more.
-        full_batches: fills up every batch.
-        program_tokens: tokens that a program is worth; 0: more than `choose_lengths` has are not avoided.
+    batch_size: sequences of `max_len` tokens, the longest, in a batch; of shorter ones there are more. full_batches:
+    fills up every batch. program_tokens: tokens that a program is worth; 0: more than `choose_lengths` has are not
+    avoided.
     """
     lengths = choose_lengths([len(sequence) for sequence in sequences], max_len, program_tokens)
     order, has_program = sorted(range(len(sequences)), key=lambda index: -len(sequences[index])), set()

@@ -1,5 +1,6 @@
-"""Exports a model as a Hugging Face folder."""
+"""Exports a model as a Hugging Face folder, with a model card: its architecture, provenance and held-out scores."""
 
+import contextlib
 import json
 
 import jax
@@ -7,11 +8,11 @@ import jax
 from mlm import objectives
 from mlm.base import errors, fields, files, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
-from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export
-from mlm.inference import model_card
+from mlm.data.tokenizers.hub_model import get_original_ids
 from mlm.models.hub import heads, hub
 from mlm.objectives import replaced_token_detection
+from mlm.training.run.directory import RunDirectory
 
 GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of replaced_token_detection
 EXPORTED_FIELDS = ("objective", "pack.seq_len")
@@ -20,6 +21,15 @@ EXPORTED_LABEL_FIELDS = (
     *(f"finetune.{name}" for name in ("pooling", "pooler", "layer_features", "head", "head_dim", "max_layer")),
     *("data.labelled.scores", "data.labelled.choice_columns"),
 )
+# By the end of a transformers class name.
+PIPELINES = {
+    "MaskedLM": "fill-mask",
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+    "QuestionAnswering": "question-answering",
+    "MultipleChoice": "multiple-choice",
+    "PreTraining": "",
+}
 
 
 def save_pretrained(model, folder: str) -> dict:
@@ -43,29 +53,18 @@ def save_pretrained(model, folder: str) -> dict:
         except errors.ConfigError as error:
             hf_config, tensors = _export_native(model, params)
             note = f"{error}; docs/guides/hugging_face.md has the fields of a model that transformers reads"
-    tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size)
     labelled = LABELLED_OBJECTIVES.get(cfg.objective)
-    if labelled and labelled.tags_words and model.source is None:
-        tokenizer_files[vocabulary.TOKENIZER_FILE] = _add_prefix_space(tokenizer_files[vocabulary.TOKENIZER_FILE])
+    reads_words = labelled is not None and labelled.tags_words and model.source is None
+    tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size, reads_words)
     with files.atomic_folder(folder) as path:
         for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):
             if exported is not None:
                 (path / part).mkdir(exist_ok=True)
                 for name, text in tokenizer_files.items():
                     files.write_text(path / part / name, text)
-                files.write_text(path / part / "README.md", model_card.format_model_card(model, exported[0]))
+                files.write_text(path / part / "README.md", format_model_card(model, exported[0]))
                 hub.write_folder(path / part, *exported)
     return {"written": str(folder), "model_type": hf_config["model_type"], "note": note}
-
-
-def _add_prefix_space(tokenizer_json: str) -> str:
-    """A tokenizer.json that puts a space before each given word, which is how a tagger was trained."""
-    settings = json.loads(tokenizer_json)
-    pre_tokenizer = settings.get("pre_tokenizer") or {}
-    for step in (pre_tokenizer, *pre_tokenizer.get("pretokenizers", ())):
-        if step.get("type") == "ByteLevel":
-            step["add_prefix_space"] = True
-    return json.dumps(settings, ensure_ascii=False)
 
 
 def _export_source(model, params):
@@ -73,7 +72,7 @@ def _export_source(model, params):
     source = model.source
     hf_config = {key: value for key, value in source.config_json.items() if key != "torch_dtype"}  # dtype's older name
     hf_config["dtype"] = "float32"
-    order_V = vocabulary.get_original_ids(model.tokenizer)
+    order_V = get_original_ids(model.tokenizer)
     hf_config |= hub.vocabulary_settings(hf_config, order_V)
     return hf_config, hub.export_tensors(
         params["model"], hf_config, order_V, source.unused_tensors, has_lm_head=model.has_lm_head
@@ -82,7 +81,7 @@ def _export_source(model, params):
 
 def _export_transformers(model, params):
     """config.json and tensors of a transformers class. Raises ConfigError, with the reason, where none fits."""
-    cfg, order_V = model.config, vocabulary.get_original_ids(model.tokenizer)
+    cfg, order_V = model.config, get_original_ids(model.tokenizer)
     has_labels = objectives.get_visibility(cfg) == types.Visibility.FULL
     is_electra = has_labels and cfg.finetune.pooler == "electra"
     hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, is_electra=is_electra)
@@ -99,7 +98,7 @@ def _export_electra(model, params):
 
     Raises ConfigError, with the reason, where one of them is no ELECTRA.
     """
-    cfg, order_V = model.config, vocabulary.get_original_ids(model.tokenizer)
+    cfg, order_V = model.config, get_original_ids(model.tokenizer)
     if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
         cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
     discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | heads.DISCRIMINATOR_FIELDS
@@ -128,3 +127,66 @@ def _export_native(model, params):
         kept, model.tokenizer.vocab_size, model.dataset_info.classes if has_labels else ()
     )
     return hf_config, hub.export_own_tensors(params)
+
+
+def format_model_card(model, hf_config: dict) -> str:
+    """The README.md of a LanguageModel. hf_config: the exported config.json."""
+    cfg = model.config
+    is_transformers = hf_config["model_type"] != "mlm"
+    class_name = heads.get_model_class(hf_config)
+    suffix = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), None)
+    is_run = model.source is None
+    pipeline = PIPELINES.get(suffix or "", "")
+    front = ["library_name: transformers", *[f"pipeline_tag: {pipeline}"] * bool(pipeline)] * is_transformers
+    name = f"{cfg.model.family} {cfg.model.cell}".rstrip()
+    blocks = [
+        "\n".join(["---", *front, "tags:", "- mlm", "---"]),
+        f"# {name}, {cfg.model.num_layers} layers of {cfg.model.width}",
+        f"A language model trained by `mlm` with the objective `{cfg.objective}`."
+        if is_run
+        else "Read from a Hugging Face folder and written again by `mlm`. The original model card says what it was "
+        "trained on.",
+        f"transformers' `AutoModel{f'For{suffix}' if suffix else ''}.from_pretrained` and "
+        "`AutoTokenizer.from_pretrained` read this folder, as does `mlm.load`."
+        if is_transformers
+        else "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder.",
+    ]
+    return "\n\n".join([*blocks, *(_describe_run(cfg) if is_run else [])]) + "\n"
+
+
+def _describe_run(cfg) -> list[str]:
+    """The paragraphs on the run that trained the model."""
+    provenance, result, blocks = None, None, []
+    with contextlib.suppress(errors.ConfigError):
+        provenance, result = RunDirectory(cfg.workdir).read_provenance(), RunDirectory(cfg.workdir).read_result()
+    if result:
+        scores = result["evaluation"]
+        rows = [
+            f"| {name} | {scores[name]:.4f} | {scores[f'{name}_se']:.4f} |" for name in scores if f"{name}_se" in scores
+        ]
+        is_masked = objectives.get_loss_visibilities(cfg)["loss"] == types.Visibility.UNMASKED
+        masked = f", {cfg.eval.mask_rate:.0%} of the words masked" if is_masked else ""
+        blocks += [
+            "## Held-out scores",
+            "\n".join(["| score | value | standard error |", "|---|---|---|", *rows]),
+            f"Over {scores['rows']:,} examples and {scores['predictions']:,} predictions of the held-out "
+            f"split{masked}, after {result['steps']:,} updates.",
+        ]
+    else:
+        blocks.append("Exported before the training ended: there are no held-out scores.")
+    if provenance:
+        last = provenance[-1]
+        versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
+        blocks += [
+            "## Provenance",
+            f"- commit {last['commit']}{' with changed files' if last['changed_files'] else ''}\n"
+            f"- started {last['time']}, {len(provenance)} start{'s' * (len(provenance) > 1)}; "
+            f"Python {last['python']}, {versions}\n"
+            f"- fingerprint {fields.fingerprint(cfg)}",
+        ]
+    flat = fields.flatten(cfg, results_only=True)
+    overrides = {name: value for name, value in flat.items() if value != fields.DEFAULT[name]}
+    for name in (name for name in overrides if name.endswith("path")):  # without the folders of the training machine
+        overrides[name] = ",".join(path.rpartition("/")[2] for path in overrides[name].split(","))
+    config_json = json.dumps(overrides, indent=1)
+    return [*blocks, "## Config", "What differs from the defaults:", f"```json\n{config_json}\n```"]

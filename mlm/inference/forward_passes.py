@@ -28,9 +28,9 @@ QUIET_SECONDS = 5.0  # before the first line, and between two, where standard er
 
 
 @functools.cache
-def compile_pass(function: Callable, model: types.Model, *args) -> Callable:
-    """function(model, *args, ...), compiled once for all models with these functions."""
-    return jax.jit(functools.partial(function, model, *args))
+def compile_pass(function: Callable, model: types.Model, *args, **kwargs) -> Callable:
+    """function(model, *args, ..., **kwargs), compiled once for all models with these functions."""
+    return jax.jit(functools.partial(function, model, *args, **kwargs))
 
 
 def compile_predictor(function: Callable, language_model, *args) -> Callable:
@@ -113,3 +113,14 @@ def compute_attention(model: types.Model, params, ids_BxL):
     """weights_BxKxHxLxL, float32."""
     assert model.attention is not None
     return model.attention(params["model"], masked_queries.make_tokens(ids_BxL)).swapaxes(0, 1).astype(jnp.float32)
+
+
+def l2_normalize(x_PxD) -> np.ndarray:
+    """The vectors in float64, scaled to length 1. Zero vectors stay zero."""
+    x_PxD = np.asarray(x_PxD, np.float64)
+    return x_PxD / np.maximum(np.linalg.norm(x_PxD, axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+
+
+def compute_cosines(x_PxD, y_PxD) -> np.ndarray:
+    """cosine_P, float64; 0 for zero vectors. It is rounded so that equal pairs of texts share a rank."""
+    return (l2_normalize(x_PxD) * l2_normalize(y_PxD)).sum(-1).round(9)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,8 @@ from mlm import models, objectives
 from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import loader, parallel_text
-from mlm.inference import batching, beam_search, decoding, forward_passes, sampling
+from mlm.data.text.parallel_text import Pair
+from mlm.inference import batching, decoding, forward_passes, token_search
 from mlm.inference.masked_queries import make_tokens
 
 
@@ -107,26 +108,24 @@ def translate_texts(
 ) -> list[list[GeneratedText]]:
     """The best `num_return_sequences` translations of each source, none longer than the training sequences."""
     cfg = model.config
-    expected = "a model that reads a source (encoder_decoder)"
-    errors.require(models.reads_source(cfg), "translate", cfg.model.family, expected)
-    expected = "a run of parallel text (config.data.corpus)"
-    errors.require(cfg.data.corpus == "parallel", "translate", cfg.objective, expected)
-    _require_integer("num_beams", num_beams)
-    _require_integer("num_return_sequences", num_return_sequences)
-    errors.require_one_of("length_penalty", length_penalty, beam_search.LENGTH_PENALTIES)
+    errors.require(
+        models.reads_source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)"
+    )
+    errors.require(cfg.data.corpus == "parallel", "translate", cfg.data.corpus, "a run of parallel text")
+    for name, value in (("num_beams", num_beams), ("num_return_sequences", num_return_sequences)):
+        _require_integer(name, value)
+    errors.require_one_of("length_penalty", length_penalty, token_search.LENGTH_PENALTIES)
     errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
     errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
     max_len = model.dataset_info.source_len
-    columns, _ = parallel_text.encode_sources(batching.recognize_masks(model.tokenizer), list(sources), max_len)
-    sequences = [
-        ids[segments > 0].tolist()
-        for ids, segments in zip(columns["source_ids"], columns["source_segments"], strict=True)
-    ]
-    translate = forward_passes.compile_pass(_translate_batch, model.model, model.length, num_beams, length_penalty)
+    pairs, tokenizer = [Pair(source, "") for source in sources], batching.recognize_masks(model.tokenizer)
+    sequences = [pair.source for pair in parallel_text.encode_pairs(tokenizer, pairs, max_len, max_len)]
+    search = {"max_len": model.length, "num_beams": num_beams, "length_penalty": length_penalty}
+    translate = forward_passes.compile_pass(decoding.translate_tokens, model.model, **search)
     batch_size = max(1, 4 * batching.choose_batch_size(max_len) // num_beams)
     outputs = batching.collect_outputs(
         batching.iterate_batches(sequences, max_len, batch_size),
-        lambda indices, ids_BxS: translate(model.params, ids_BxS),
+        lambda indices, ids_BxS: translate(model.params, make_tokens(ids_BxS)),
         len(sequences),
     )
     return [_make_best_generations(model, [CLS], best, num_return_sequences) for best in outputs]
@@ -145,10 +144,11 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
         errors.require(not is_causal or batching.MASK_TOKEN not in text, "text", text, expected)
         ids = batching.encode_text(model.tokenizer, text, allow_mask=not is_causal)[is_stream:-1]
         if is_causal:
-            expected = "a text to continue, since sequences of a stream begin with no token of their own"
-            errors.require(len(ids) > 0, "text", text, expected)
-            expected = f"fewer than {max_length - 1 + is_stream} tokens, so that there is room behind it"
-            errors.require(len(ids) < max_length, "text", text, expected)
+            errors.require(len(ids) > 0, "text", text, "a text to continue, since sequences of a stream have no [CLS]")
+            most = max_length - 1 + is_stream
+            errors.require(
+                len(ids) < max_length, "text", text, f"fewer than {most} tokens, so that there is room behind it"
+            )
         else:
             ids += [MASK] * (0 if MASK in ids else max_length - len(end) - len(ids)) + end
             expected = f"one with {batching.MASK_TOKEN}, or with room behind it, within {max_length} tokens"
@@ -158,13 +158,11 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
     return sequences
 
 
-def _get_suppressed_ids(model) -> tuple[int, ...]:
-    return (*decoding.SUPPRESSED_IDS, SEP) if model.config.pack.mode == "stream" else decoding.SUPPRESSED_IDS
-
-
-def _choose_cache_len(model, length) -> int:
-    """The next of few cache lengths, since each one compiles a program."""
-    return next(cache_len for cache_len in loader.list_bucket_lengths(model.length) if cache_len >= length)
+def _make_decoding_options(model, settings) -> dict[str, Any]:
+    """What programs are compiled for: one of few cache lengths, and the tokens that are never generated."""
+    cache_lens = loader.list_bucket_lengths(model.length)
+    suppressed_ids = (*decoding.SUPPRESSED_IDS, *[SEP] * (model.config.pack.mode == "stream"))
+    return {"cache_len": next(x for x in cache_lens if x >= settings.max_length), "suppressed_ids": suppressed_ids}
 
 
 def _iterate_batches(model, sequences, cache_len, num_beams: int = 1):
@@ -178,42 +176,43 @@ def _iterate_batches(model, sequences, cache_len, num_beams: int = 1):
 
 
 def _make_sampler_args(settings, keys, indices, batch_size):
-    """The arguments of `sampling.make_sampler` for a batch, whose padding repeats the last key."""
+    """`sampler_args` of a batch, whose padding repeats the last key; None: no sampling."""
+    if settings.temperature == 0:
+        return None
     key_B = keys[np.array([*indices, *[indices[-1]] * (batch_size - len(indices))])]
     temperature = max(settings.temperature, 1e-3)
     return key_B, np.float32(temperature), np.int32(settings.top_k), np.float32(settings.top_p)
 
 
 def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
-    cache_len, is_sampled = _choose_cache_len(model, settings.max_length), settings.temperature > 0
-    decode = forward_passes.compile_pass(_decode_batch, model.model, cache_len, is_sampled, _get_suppressed_ids(model))
+    options = _make_decoding_options(model, settings)
+    decode = forward_passes.compile_pass(decoding.continue_prompts, model.model, **options)
 
     def run_batch(indices, ids_BxL):
         sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
-        return decode(model.params, ids_BxL, np.int32(settings.max_length), sampler_args)
+        return decode(model.params, ids_BxL, max_len=np.int32(settings.max_length), sampler_args=sampler_args)
 
-    outputs = batching.collect_outputs(_iterate_batches(model, sequences, cache_len), run_batch, len(sequences))
+    batches = _iterate_batches(model, sequences, options["cache_len"])
+    outputs = batching.collect_outputs(batches, run_batch, len(sequences))
     return [_make_generation(model, prompt, *decoded) for prompt, decoded in zip(sequences, outputs, strict=True)]
 
 
 def _search_beams(model, sequences, settings) -> list[list[GeneratedText]]:
-    cache_len, num_beams = _choose_cache_len(model, settings.max_length), settings.num_beams
-    search = forward_passes.compile_pass(
-        _beam_search_batch, model.model, cache_len, num_beams, settings.length_penalty, _get_suppressed_ids(model)
-    )
-    outputs = batching.collect_outputs(
-        _iterate_batches(model, sequences, cache_len, num_beams),
-        lambda indices, ids_BxL: search(model.params, ids_BxL, np.int32(settings.max_length)),
-        len(sequences),
-    )
+    options, num_beams = _make_decoding_options(model, settings), settings.num_beams
+    beams = {"num_beams": num_beams, "length_penalty": settings.length_penalty}
+    search = forward_passes.compile_pass(decoding.decode_beams, model.model, **options, **beams)
+
+    def run_batch(indices, ids_BxL):
+        return search(model.params, ids_BxL, max_len=np.int32(settings.max_length))
+
+    batches = _iterate_batches(model, sequences, options["cache_len"], num_beams)
+    outputs = batching.collect_outputs(batches, run_batch, len(sequences))
     count = settings.num_return_sequences
     return [_make_best_generations(model, prompt, best, count) for prompt, best in zip(sequences, outputs, strict=True)]
 
 
 def _fill_masks(model, sequences, keys, settings) -> list[GeneratedText]:
-    unmask = forward_passes.compile_predictor(
-        decoding.unmask_tokens, model, settings.unmask_order, settings.temperature > 0
-    )
+    unmask = forward_passes.compile_predictor(decoding.unmask_tokens, model, settings.unmask_order)
 
     def run_batch(indices, ids_BxL):
         sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
@@ -240,34 +239,3 @@ def _make_generation(model, prompt, ids_T, length, log_prob) -> GeneratedText:
 
 def _decode_text(model, ids) -> str:
     return model.tokenizer.decode([int(i) for i in ids if i >= NUM_SPECIAL or i == UNK])
-
-
-def _decode_batch(model, cache_len, is_sampled, suppressed_ids, params, ids_BxL, max_len, sampler_args):
-    return decoding.continue_prompts(
-        model,
-        params,
-        make_tokens(ids_BxL),
-        select_token=sampling.make_sampler(*sampler_args) if is_sampled else sampling.select_argmax,
-        cache_len=cache_len,
-        max_len=max_len,
-        suppressed_ids=suppressed_ids,
-    )
-
-
-def _beam_search_batch(model, cache_len, num_beams, length_penalty, suppressed_ids, params, ids_BxL, max_len):
-    return decoding.decode_beams(
-        model,
-        params,
-        make_tokens(ids_BxL),
-        num_beams=num_beams,
-        length_penalty=length_penalty,
-        cache_len=cache_len,
-        max_len=max_len,
-        suppressed_ids=suppressed_ids,
-    )
-
-
-def _translate_batch(model, max_len, num_beams, length_penalty, params, ids_BxS):
-    return decoding.translate_tokens(
-        model, params, make_tokens(ids_BxS), max_len=max_len, num_beams=num_beams, length_penalty=length_penalty
-    )

@@ -14,12 +14,11 @@ import numpy as np
 from mlm import models, objectives
 from mlm.base import config, errors, types
 from mlm.base.special import MASK
-from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers.hub_model import get_original_ids
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching, export, forward_passes, generation, prediction, surprisal
-from mlm.inference.forward_passes import Pooling
+from mlm.inference.forward_passes import Pooling, l2_normalize
 from mlm.inference.masked_queries import MaskedQueries
-from mlm.inference.similarity import l2_normalize
 from mlm.models.hub import hub
 
 
@@ -153,19 +152,11 @@ class LanguageModel:
 
         batches = forward_passes.iterate_batches(self, [sequences[i] for i, _ in masks], batch_size)
         answers: list[list] = [[] for _ in texts]
+        pieces, original_ids = self.tokenizer.pieces, self._original_ids.tolist()
         for (i, _), top in zip(masks, batching.collect_outputs(batches, run_batch, len(masks)), strict=True):
-            number = len(answers[i])
-            answers[i].append(
-                [
-                    MaskPrediction(
-                        self.tokenizer.pieces[entry],
-                        int(self._original_ids[entry]),
-                        prob,
-                        self._fill(texts[i], number, entry),
-                    )
-                    for prob, entry in zip(*(values_K.tolist() for values_K in top), strict=True)
-                ]
-            )
+            likeliest = zip(*(values_K.tolist() for values_K in top), strict=True)
+            filled = [(k, prob, self._fill(texts[i], len(answers[i]), k)) for prob, k in likeliest]
+            answers[i].append([MaskPrediction(pieces[k], original_ids[k], prob, text) for k, prob, text in filled])
         return answers[0] if is_single else answers
 
     def encode(
@@ -384,9 +375,8 @@ class LanguageModel:
             ConfigError: the model does not support a setting.
         """
         prompts, is_single = _listed(prompt)
-        sampling = temperature, top_k, top_p
         search = num_beams, length_penalty, unmask_order, tokens_per_step, seed
-        settings = generation.GenerationSettings(max_length, num_return_sequences, *sampling, *search)
+        settings = generation.GenerationSettings(max_length, num_return_sequences, temperature, top_k, top_p, *search)
         answers = generation.generate_texts(self, prompts, settings)
         return answers[0] if is_single else answers
 
@@ -443,7 +433,7 @@ class LanguageModel:
 
     @functools.cached_property
     def _original_ids(self) -> np.ndarray:
-        return vocabulary.get_original_ids(self.tokenizer)
+        return get_original_ids(self.tokenizer)
 
     def _require_masked_predictions(self, method: str) -> None:
         is_masked = objectives.get_visibility(self.config) == types.Visibility.UNMASKED
@@ -453,7 +443,7 @@ class LanguageModel:
         errors.require(self.has_lm_head, method, self.config.workdir, expected)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return batching.encode_truncated(self.tokenizer, texts, self.length, allow_mask=True)
+        return batching.encode_truncated(self.tokenizer, texts, self.length)
 
     def _fill(self, text: str, number: int, token_id: int) -> str:
         """The text with a token in the place of its [MASK] of that number."""

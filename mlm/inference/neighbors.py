@@ -14,8 +14,8 @@ from mlm.base import errors
 from mlm.base.special import UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching
+from mlm.inference.forward_passes import l2_normalize
 from mlm.inference.language_model import LanguageModel
-from mlm.inference.similarity import l2_normalize
 
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*")
 APOSTROPHES = "'\u2019"  # allowed inside a word
@@ -60,18 +60,11 @@ def find_words(tokenizer: Tokenizer, text: str, max_pieces: int) -> list[WordSpa
         return []
     id_P, (start_P, end_P) = np.array(ids), np.array(spans).T
     end_P = np.maximum(end_P, start_P + 1)  # the piece of a space before a word has no character
-    boundaries = sorted(
-        {
-            place
-            for place in start_P[tokenizer.find_word_starts(id_P)].tolist()
-            if 0 < place < len(text) and not {text[place - 1], text[place]} & set(APOSTROPHES)
-        }
-    )
+    starts = np.unique(start_P[tokenizer.find_word_starts(id_P)])
     words = []
     for match in WORD.finditer(text):
-        inner = boundaries[
-            np.searchsorted(boundaries, match.start(), "right") : np.searchsorted(boundaries, match.end())
-        ]
+        within = starts[(match.start() < starts) & (starts < match.end())].tolist()
+        inner = (place for place in within if not {text[place - 1], text[place]} & set(APOSTROPHES))
         for start, end in itertools.pairwise([match.start(), *inner, match.end()]):
             first_piece, end_piece = int(np.searchsorted(end_P, start, "right")), int(np.searchsorted(start_P, end))
             if first_piece < end_piece <= max_pieces and UNK not in ids[first_piece:end_piece]:

@@ -67,10 +67,16 @@ def predict_labels(model, text) -> Any:
         ),
         len(sequences),
     )
-    predictions: list[Any] = [
-        _make_prediction(model, output, np.flatnonzero(np.array(sequence.labels[column]) >= 0) if column else None)
-        for sequence, output in zip(sequences, outputs, strict=True)
-    ]
+    classes, predictions = model.dataset_info.classes, []
+    for sequence, (predicted, score, prob_C) in zip(sequences, outputs, strict=True):
+        if column:
+            places = np.flatnonzero(np.array(sequence.labels[column]) >= 0)
+            predictions.append([Prediction(classes[int(predicted[i])], float(np.exp(score[i]))) for i in places])
+        elif classes:
+            probabilities = dict(zip(classes, prob_C.tolist(), strict=False))
+            predictions.append(Prediction(classes[int(predicted)], float(np.exp(score)), probabilities))
+        else:
+            predictions.append(Prediction(float(predicted), None))
     if not column:
         return predictions
     windows = iter(predictions)
@@ -144,16 +150,6 @@ def make_batch(model, ids_BxL, sequences) -> types.Batch:
     abstract = types.abstract_batch(len(ids_BxL), model.dataset_info._replace(seq_len=ids_BxL.shape[1]))
     labels = {name: jnp.zeros(array.shape, array.dtype) for name, array in abstract.labels.items()}
     return types.Batch(tokens, labels, jnp.arange(len(ids_BxL), dtype=jnp.int32))
-
-
-def _make_prediction(model, output, positions):
-    classes, (predicted, score, prob_C) = model.dataset_info.classes, output
-    if not classes:
-        return Prediction(float(predicted), None)
-    if positions is None:
-        probabilities = dict(zip(classes, prob_C.tolist(), strict=True))
-        return Prediction(classes[int(predicted)], float(np.exp(score)), probabilities)
-    return [Prediction(classes[int(predicted[i])], float(np.exp(score[i]))) for i in positions]
 
 
 def compute_predictions(

@@ -1,6 +1,7 @@
 """The requests that the page of models side by side sends for one of the models, and their answers."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,8 +10,8 @@ import numpy as np
 from mlm.base import errors, text_files
 from mlm.base.special import NUM_SPECIAL
 from mlm.inference import attention_maps, batching, neighbors, prediction
+from mlm.inference.forward_passes import l2_normalize
 from mlm.inference.language_model import LanguageModel
-from mlm.inference.similarity import l2_normalize
 from mlm.report.pages import attention
 
 MAX_TEXT = 1000  # characters of a text
@@ -49,7 +50,7 @@ def parse_request(value, num_panels: int) -> PanelRequest:
         errors.require_one_of("request", name, PanelRequest._fields)
         kind = int if name in ("run", "which") else str
         errors.require(type(field) is kind, name, field, "a number" if kind is int else "a text")
-    missing = [name for name in PanelRequest._fields if name not in {**value, **PanelRequest._field_defaults}]
+    missing = sorted({*PanelRequest._fields} - {*value, *PanelRequest._field_defaults})
     errors.require(not missing, "request", list(value), f"{', '.join(missing)}, too")
     request = PanelRequest(**value)
     errors.require_number("run", request.run, 0, num_panels - 1)
@@ -124,8 +125,9 @@ def find_similar_words(panel: ModelPanel, request: PanelRequest) -> dict:
 def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
     """The attention page, as HTML."""
     size = len(batching.encode_text(panel.model.tokenizer, request.text, allow_mask=True))
-    expected = f"at most {MAX_TOKENS} tokens, not {size}, to show attention"
-    errors.require(size <= MAX_TOKENS, "text", request.text, expected)
+    errors.require(
+        size <= MAX_TOKENS, "text", request.text, f"at most {MAX_TOKENS} tokens to show attention, not {size}"
+    )
     maps = attention_maps.compute_attention_maps(panel.model, request.text)
     return attention.render_page(panel.name, request.text, *maps)
 
@@ -156,7 +158,7 @@ def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> 
     else:
         panel.unsupported.update(dict.fromkeys(("similar", "word"), "no texts to search: --file=TEXTS names some"))
     word = next(filter(str.isalpha, map(batching.format_piece, model.tokenizer.pieces[NUM_SPECIAL:])), "a")
-    for what, size in ((what, size) for what in PANEL_TASKS for size in (3, 16)):
+    for what, size in itertools.product(PANEL_TASKS, (3, 16)):
         last = batching.MASK_TOKEN if what == "fill_mask" else word
         text = " ".join([word] * size) + (PAIR_SEPARATOR if _takes_pairs(model) else " ") + last
         try:
@@ -195,11 +197,7 @@ def choose_example(all_panels: Sequence[ModelPanel]) -> str:
         if 4 <= len(found) <= 12 and len(line) <= 90 and batching.MASK_TOKEN not in line:
             longest = max(found[1:], key=lambda word: word.end - word.start)
             return line[: longest.start] + batching.MASK_TOKEN + line[longest.end :]
-    return write_example(panel)
-
-
-def write_example(panel: ModelPanel) -> str:
-    """A text that a model writes from masks alone: at each place the likeliest word that the text does not have yet."""
+    # From masks alone: at each place the likeliest word that the text does not have yet.
     text = " ".join([batching.MASK_TOKEN] * EXAMPLE_WORDS)
     for _ in range(EXAMPLE_WORDS):
         best = answer_request(panel, PanelRequest(0, "fill_mask", text))[0]

@@ -10,11 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def _list_members(places: int) -> list[int]:
-    """The places that a set holds."""
-    return [i for i in range(places.bit_length()) if places >> i & 1]
-
-
 def _encode_set(held_BxI):
     """The places that hold a word, as a set."""
     return (held_BxI * 2 ** np.arange(held_BxI.shape[1])).sum(1)
@@ -25,9 +20,9 @@ def _list_subsets(count: int, most: int) -> list[int]:
     return sorted((u for u in range(2**count) if u.bit_count() <= most), key=int.bit_count)
 
 
-def _index_subsets(sets: list[int], count: int) -> np.ndarray:
-    """The row of each set of `count` places in the list `sets`; 0 where it is not in the list."""
-    index = np.zeros(2**count, int)
+def _index_subsets(count: int, most: int) -> np.ndarray:
+    """The row of each set of `count` places in `_list_subsets(count, most)`; 0 where it is not in the list."""
+    index, sets = np.zeros(2**count, int), _list_subsets(count, most)
     index[sets] = np.arange(len(sets))
     return index
 
@@ -38,11 +33,12 @@ def _sum_over_orders(trans_SxS, evidence_IxBxS, first_BxS, most: int):
     Dynamic programming over subsets as in Bellman 1962 and Held & Karp 1962, with sums for minima.
     """
     sets = _list_subsets(len(evidence_IxBxS), most)
-    index = _index_subsets(sets, len(evidence_IxBxS))
+    index = _index_subsets(len(evidence_IxBxS), most)
     message_UxBxS = first_BxS[None]  # of the empty set; the larger ones follow, size by size
     for size in range(1, most + 1):
         grown = [u for u in sets if u.bit_count() == size]
-        last_UxI = np.array([_list_members(u) for u in grown])  # any of a set's places may be the one that came last
+        # Any of a set's places may be the one that came last.
+        last_UxI = np.array([[i for i in range(u.bit_length()) if u >> i & 1] for u in grown])
         rest_UxI = index[np.array(grown)[:, None] - 2**last_UxI]
         seen_UxBxS = sum(
             evidence_IxBxS[last_U] * message_UxBxS[rest_U]
@@ -53,19 +49,14 @@ def _sum_over_orders(trans_SxS, evidence_IxBxS, first_BxS, most: int):
     return message_UxBxS
 
 
-def _select_messages(message_UxBxS, row_UxB):
-    """The messages in rows row_UxB of message_UxBxS, which differ from queried word to queried word."""
-    return jnp.take_along_axis(message_UxBxS, row_UxB[:, :, None], 0)
-
-
 def _propagate_inward(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, places, block: int):
     """The message past all `places`, outermost first: order is summed out within each `block` of them."""
     for begin in range(0, len(places), block):
         place_I = np.array(places[begin : begin + block])
         message_UxBxS = _sum_over_orders(trans_SxS, evidence_LxBxS[place_I], first_BxS, len(place_I))
-        index = _index_subsets(_list_subsets(len(place_I), len(place_I)), len(place_I))
+        index = _index_subsets(len(place_I), len(place_I))
         full_B = jnp.asarray(index)[_encode_set(held_BxL[:, place_I])]
-        past_BxS = _select_messages(message_UxBxS, full_B[None])[0]
+        past_BxS = jnp.take_along_axis(message_UxBxS, full_B[None, :, None], 0)[0]
         first_BxS = past_BxS / past_BxS.sum(-1, keepdims=True)
     return first_BxS
 
@@ -89,7 +80,7 @@ def compute_middle_state(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_Bx
     before_UxBxS = _sum_over_orders(trans_SxS, evidence_LxBxS[place_I], first_BxS, near)
     after_UxBxS = _sum_over_orders(trans_SxS.T, evidence_LxBxS[place_I], last_BxS, near)
     sets = _list_subsets(len(place_I), near)
-    index = _index_subsets(sets, len(place_I))
+    index = _index_subsets(len(place_I), near)
     held_BxI = held_BxL[:, place_I]
 
     # Of the words around, one set stands before the middle, as large as it was, and the rest after it.
@@ -97,5 +88,5 @@ def compute_middle_state(trans_SxS, evidence_LxBxS, held_BxL, first_BxS, last_Bx
     size_U = np.array([u.bit_count() for u in sets])
     before_B = held_BxI[:, :near].sum(1)
     possible_UxB = size_U[:, None] == before_B
-    state_UxBxS = before_UxBxS * _select_messages(after_UxBxS, rest_UxB) * possible_UxB[:, :, None]
+    state_UxBxS = before_UxBxS * jnp.take_along_axis(after_UxBxS, rest_UxB[:, :, None], 0) * possible_UxB[:, :, None]
     return state_UxBxS.sum(0)

@@ -110,12 +110,6 @@ def _infer_windows(hmm, weight_FxS, words_BxI, written_B, first_BxS):
     return compute_class_probs(hmm, state_BxIxS[:, -1] * weight_FxS[written_B]), topic_BxIxT[:, -1], name_BxIxM[:, -1]
 
 
-def _count_previous_words(reader, words_NxP):
-    """Words before each place; no more than a document may hold, as in a longer row one of them has probability 0."""
-    word_NxP = words_NxP >= 0
-    return np.minimum(word_NxP.cumsum(1) - word_NxP, len(reader.weight_FxS) - 1)
-
-
 def _compute_posterior(reader, words_NxL, window) -> Posterior:
     """The exact distribution of each word and of each row's end given the words before it, for `reader.hmm`.
 
@@ -124,7 +118,8 @@ def _compute_posterior(reader, words_NxL, window) -> Posterior:
     """
     queried = np.nonzero(append_end(reader.hmm, words_NxL) >= 0)
     words_NxP = np.pad(words_NxL, ((0, 0), (0, 1)), constant_values=-1)
-    written_NxP = _count_previous_words(reader, words_NxP)
+    # Words before each place; no more than a document may hold, as in a longer row one of them has probability 0.
+    written_NxP = np.minimum((words_NxP >= 0).cumsum(1) - (words_NxP >= 0), len(reader.weight_FxS) - 1)
     hmm, weight_FxS = put_on_device(reader.hmm), jnp.asarray(reader.weight_FxS)
     if window is None:
         infer = functools.partial(_infer_examples, hmm, jnp.asarray(reader.first_S), weight_FxS)
@@ -142,12 +137,6 @@ def _compute_posterior(reader, words_NxL, window) -> Posterior:
     return make_posterior(*queried, *map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS))
 
 
-def make_causal_model(hmm: HMM, length: int) -> ForwardModel:
-    """A forward model that reads documents from left to right, of at most `length` words."""
-    language = add_end_state(hmm)
-    return ForwardModel(language, language.trans_SxS[hmm.end], _compute_fit_weights(hmm, length))
-
-
 def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:
     """Exact distributions from left to right: of each word given those to the left, and of the document's end.
 
@@ -155,7 +144,9 @@ def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, windo
     latter only near the row's start, where words are missing. So no model that sees these words alone can do better,
     whether it knows its place or not.
     """
-    return _compute_posterior(make_causal_model(hmm, length), words_NxL, window)
+    language = add_end_state(hmm)
+    reader = ForwardModel(language, language.trans_SxS[hmm.end], _compute_fit_weights(hmm, length))
+    return _compute_posterior(reader, words_NxL, window)
 
 
 def reverse_words(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
@@ -163,27 +154,17 @@ def reverse_words(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
     return append_end(hmm, words_NxL[:, ::-1])
 
 
-def make_backward_model(hmm: HMM, length: int) -> ForwardModel:
-    """A forward model that reads documents from right to left, of at most `length` words."""
-    trans_SxS = np.pad(hmm.trans_SxS.T, (0, 1))
-    trans_SxS[:-1, -1] = hmm.trans_SxS[hmm.end]  # what comes before the first word acts as `end` does
-    last_S = np.append(np.arange(len(hmm.trans_SxS)) == hmm.end, 0.0)
-    return ForwardModel(add_end_state(hmm)._replace(trans_SxS=trans_SxS), last_S, _compute_start_weights(hmm, length))
-
-
-def _compute_start_weights(hmm, length):
-    """weight_FxS: P(state at the next word to the left, and that the document ends F words further), or for the
-    beginning that it ends there.
-    """
-    before_LxS, _ = compute_state_marginals(hmm, length)
-    _, unfit_F = compute_fit_probs(hmm, length)
-    state_FxS = [unfit_F[read + 1 :] @ before_LxS[: length - read] for read in range(length + 1)]
-    return np.concatenate([state_FxS, unfit_F[:, None]], 1)
-
-
 def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:
     """Exact distributions of each word given those to the right, and of the document's beginning.
 
     Rows and columns of the queried places are those of `reverse_words`. window: as in `compute_causal_posterior`.
     """
-    return _compute_posterior(make_backward_model(hmm, length), words_NxL[:, ::-1], window)
+    trans_SxS = np.pad(hmm.trans_SxS.T, (0, 1))
+    trans_SxS[:-1, -1] = hmm.trans_SxS[hmm.end]  # what comes before the first word acts as `end` does
+    last_S = np.append(np.arange(len(hmm.trans_SxS)) == hmm.end, 0.0)
+    language = add_end_state(hmm)._replace(trans_SxS=trans_SxS)
+    # Weights: P(state at the next word to the left, and that the document ends F words further); P(it begins there).
+    (before_LxS, _), (_, unfit_F) = compute_state_marginals(hmm, length), compute_fit_probs(hmm, length)
+    state_FxS = [unfit_F[read + 1 :] @ before_LxS[: length - read] for read in range(length + 1)]
+    reader = ForwardModel(language, last_S, np.concatenate([state_FxS, unfit_F[:, None]], 1))
+    return _compute_posterior(reader, words_NxL[:, ::-1], window)

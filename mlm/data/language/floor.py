@@ -4,7 +4,16 @@ It depends on which words the model sees. A model's excess loss is its loss minu
 masks. Compute its error from the differences by example (`estimates.compute_ratio`): the two losses rise and fall
 together. Examples are arrays as `posterior` takes them.
 
-Letters in array names: N examples, L places, P places and one more, K masked words, W words.
+A loss has parts, by the chain rule: the kind of a word, its number, and which word of these it is.
+
+-log P(word) = -log P(kind) - log P(number | kind) - log P(word | kind, number)
+
+A kind is that of a state (`grammar.State`), and a kind with a number is a class of the language: a noun in the plural,
+a determiner that shows no number. Where a kind has one number only, the second part is 0. The end of a document is a
+kind of its own, as is each special token of a vocabulary.
+
+Letters in array names: N examples, L places, P places and one more, K masked words of all examples, C classes, W words,
+V vocabulary.
 """
 
 from typing import NamedTuple
@@ -12,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base.estimates import compute_ratio
+from mlm.base.special import NUM_SPECIAL
 from mlm.data.language.causal_posterior import (
     add_end_state,
     append_end,
@@ -19,6 +29,7 @@ from mlm.data.language.causal_posterior import (
     compute_causal_posterior,
     reverse_words,
 )
+from mlm.data.language.grammar import Grammar
 from mlm.data.language.hmm import HMM
 from mlm.data.language.posterior import (
     Posterior,
@@ -28,6 +39,8 @@ from mlm.data.language.posterior import (
     compute_window_posterior,
     predict_words,
 )
+
+PARTS = ("kind", "number", "word")
 
 
 class Floor(NamedTuple):
@@ -114,3 +127,58 @@ def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window:
 def add_floors(one: Floor, other: Floor) -> Floor:
     """The floor of models that predict what both floors are of: their sums over each row, added up."""
     return make_floor(*(a_N + b_N for a_N, b_N in zip(one[-3:], other[-3:], strict=True)))
+
+
+def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """kind_V and class_V: int32, equal for two entries of a vocabulary that share their kind, or kind and number."""
+    word_V = np.array([language.word_index.get(piece, -1) for piece in pieces])
+    special_V = -1 - np.arange(len(pieces))
+    _, kind_W = np.unique(language.kind_W, return_inverse=True)
+    drawn_V = np.arange(len(pieces)) >= NUM_SPECIAL
+    kind_V, class_V = (
+        np.where(drawn_V, of_W[word_V], special_V).astype(np.int32) for of_W in (kind_W, language.hmm.class_W)
+    )
+    return kind_V, class_V
+
+
+def decompose_masked_floor(language: Grammar, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> dict[str, np.ndarray]:
+    """The parts of `compute_masked_floor`: nats_N of each, which add up to its nats_N."""
+    return _decompose(language.hmm, language.kind_W, compute_posterior(language.hmm, words_NxL, masked_NxL), words_NxL)
+
+
+def decompose_infilling_floor(
+    language: Grammar, words_NxL: np.ndarray, hidden_NxL: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The parts of `compute_infilling_floor`."""
+    known = compute_infilling_posterior(language.hmm, words_NxL, hidden_NxL)
+    return _decompose(language.hmm, language.kind_W, known, words_NxL)
+
+
+def _decompose_with_end(language, known, tokens_NxP):
+    return _decompose(add_end_state(language.hmm), np.append(language.kind_W, "end"), known, tokens_NxP)
+
+
+def decompose_causal_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
+    """The parts of `compute_causal_floor`."""
+    known = compute_causal_posterior(language.hmm, words_NxL, length)
+    return _decompose_with_end(language, known, append_end(language.hmm, words_NxL))
+
+
+def decompose_two_stack_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
+    """The parts of what is read from the left and from the right; the beginning is a kind as the end is."""
+    known = compute_backward_posterior(language.hmm, words_NxL, length)
+    right = _decompose_with_end(language, known, reverse_words(language.hmm, words_NxL))
+    return {part: nats_N + right[part] for part, nats_N in decompose_causal_floor(language, words_NxL, length).items()}
+
+
+def _decompose(hmm: HMM, kind_W: np.ndarray, known: Posterior, words_NxL: np.ndarray) -> dict[str, np.ndarray]:
+    class_K = hmm.class_W[words_NxL[known.example_K, known.position_K]]
+    _, first_C = np.unique(hmm.class_W, return_index=True)  # a word of each class
+    same_CxC = kind_W[first_C][:, None] == kind_W[first_C]
+    share_KxC = known.class_KxC.astype(np.float64)
+    log_word_K, _ = predict_words(hmm, known, words_NxL)
+    log_class_K = np.log(share_KxC[np.arange(len(class_K)), class_K])
+    log_kind_K = np.log((share_KxC * same_CxC[class_K]).sum(1))
+    nats_PxK = -log_kind_K, log_kind_K - log_class_K, log_class_K - log_word_K
+    nats_PxN = (np.bincount(known.example_K, nats_K, len(words_NxL)) for nats_K in nats_PxK)
+    return dict(zip(PARTS, nats_PxN, strict=True))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.language.hmm import HMM, sample_documents
@@ -81,6 +82,16 @@ class Grammar(NamedTuple):
     kind_W: np.ndarray  # of a word: as of a state, str
     number_W: np.ndarray  # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
     partner_W: np.ndarray  # the same lemma in the other number, of a noun or verb; -1 elsewhere
+
+    @property
+    def word_index(self) -> dict[str, int]:
+        """The index of each word."""
+        return _index_words(self.words)
+
+
+@functools.lru_cache(maxsize=4)
+def _index_words(words):
+    return {word: i for i, word in enumerate(words)}
 
 
 def build_transitions(language: Language) -> dict[State, dict[State, float]]:
@@ -245,5 +256,20 @@ def iterate_documents(language: Language, start: int = 0) -> Iterator[str]:
 
 def convert_ids_to_words(language: Grammar, pieces: list[str], ids_NxL: np.ndarray) -> np.ndarray:
     """words_NxL, the rows as `posterior` takes them: indices into language.words, -1 where a special token stands."""
-    number = {word: i for i, word in enumerate(language.words)}
-    return np.array([-1 if i < NUM_SPECIAL else number[piece] for i, piece in enumerate(pieces)])[ids_NxL]
+    return np.array([-1 if i < NUM_SPECIAL else language.word_index[piece] for i, piece in enumerate(pieces)])[ids_NxL]
+
+
+def encode_texts(language: Grammar, texts: Sequence[str], length: int = 1) -> np.ndarray:
+    """words_NxL, the texts as `posterior` takes rows, of `length` places or as many as the longest needs.
+
+    Raises ConfigError for a word that is not the language's.
+    """
+    number = language.word_index
+    words_NxL = np.full((len(texts), max([length, *(len(text.split()) for text in texts)])), -1)
+    for n, text in enumerate(texts):
+        for place, word in enumerate(text.split()):
+            hint = "" if word in number else errors.format_hint(word, language.words)
+            where = f"text {n + 1}, word {place + 1}"
+            errors.require(word in number, where, word, f"a word of the built-in language{hint}")
+            words_NxL[n, place] = number[word]
+    return words_NxL

@@ -1,7 +1,7 @@
 """A hidden Markov model that writes documents under two document-level latents; samples of it and its marginals.
 
-Letters in array names: S states, C classes, W words, T topics, M names, D documents, L places of a document, P counts
-of words from 0 to the most that a document may hold.
+Letters in array names: S states, C classes, W words, T topics, M names, N rows of words, D documents, L places of a
+document, P counts of words from 0 to the most that a document may hold.
 """
 
 from typing import NamedTuple
@@ -118,6 +118,22 @@ def compute_state_marginals(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarr
         before_LxS.append(before_LxS[-1] @ hmm.trans_SxS)
         after_LxS.append(hmm.trans_SxS @ after_LxS[-1])
     return np.array(before_LxS), np.array(after_LxS)
+
+
+def compute_topic_log_likelihood(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
+    """log P(words | their states, name, topic) of each topic, NxT, up to a constant of the example.
+
+    Given the words the topic depends on no state, as only the class of a word does (`HMM`).
+    """
+    log_WxT = np.log(hmm.topic_emission_TxW).T
+    return np.where((words_NxL >= 0)[:, :, None], log_WxT[words_NxL], 0).sum(1)
+
+
+def compute_topic_posterior(hmm: HMM, words_NxL: np.ndarray) -> np.ndarray:
+    """P(topic | words), NxT; words_NxL: -1 where there is none."""
+    odds_NxT = np.log(hmm.topic_T) + compute_topic_log_likelihood(hmm, words_NxL)
+    weight_NxT = np.exp(odds_NxT - odds_NxT.max(1, keepdims=True))
+    return weight_NxT / weight_NxT.sum(1, keepdims=True)
 
 
 def compute_fit_probs(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -136,8 +136,17 @@ def make_posterior(row_K, column_K, class_KxC, topic_KxT, name_KxM) -> Posterior
     return Posterior(row_K, column_K, class_KxC, _softmax(topic_KxT), _softmax(name_KxM))
 
 
-def _compute_posterior(hmm, words_NxL, visible_NxL, asked_NxL) -> Posterior:
-    row_K, column_K = np.nonzero(asked_NxL)
+def compute_posterior(
+    hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, asked_NxL: np.ndarray | None = None
+) -> Posterior:
+    """The exact distribution of each masked word given the visible words of its row and the row's length.
+
+    asked_NxL: the words that are queried, all masked ones where None; one that is not masked is itself not given.
+    Forward-backward (Rabiner 1989, section III.A), once for all latent values (`HMM` says why that is exact).
+    Raises ValueError for a row that the language cannot write.
+    """
+    visible_NxL = ~masked_NxL & (words_NxL >= 0)
+    row_K, column_K = np.nonzero(masked_NxL if asked_NxL is None else asked_NxL)
     ends_NxS = np.broadcast_to(
         np.stack([hmm.trans_SxS[hmm.end], np.eye(len(hmm.trans_SxS))[hmm.end]])[:, None],
         (2, len(words_NxL), len(hmm.trans_SxS)),
@@ -156,25 +165,9 @@ def _compute_posterior(hmm, words_NxL, visible_NxL, asked_NxL) -> Posterior:
     )
 
 
-def compute_posterior(
-    hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, asked_NxL: np.ndarray | None = None
-) -> Posterior:
-    """The exact distribution of each masked word given the visible words of its row and the row's length.
-
-    asked_NxL: those the masked words that are queried, all where None.
-    Forward-backward (Rabiner 1989, section III.A), once for all latent values (`HMM` says why that is exact).
-    Raises ValueError for a row that the language cannot write.
-    """
-    asked_NxL = masked_NxL if asked_NxL is None else asked_NxL
-    return _compute_posterior(hmm, words_NxL, ~masked_NxL & (words_NxL >= 0), asked_NxL)
-
-
 def compute_leave_one_out_posterior(hmm: HMM, words_NxL: np.ndarray, asked_NxL: np.ndarray) -> Posterior:
-    """The exact distribution of each queried word given all other words of its row: one word masked at a time.
-
-    Raises ValueError for a row that the language cannot write.
-    """
-    return _compute_posterior(hmm, words_NxL, words_NxL >= 0, asked_NxL)
+    """`compute_posterior` of each queried word given all other words of its row: one word masked at a time."""
+    return compute_posterior(hmm, words_NxL, np.zeros_like(asked_NxL), asked_NxL)
 
 
 def _compute_local_posterior(function, size, hmm, words_NxL, masked_NxL, window) -> Posterior:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlm.base import config, errors
 from mlm.data.language import causal_posterior, diffusion_bound
-from mlm.data.language.grammar import Grammar, build_grammar
+from mlm.data.language.grammar import build_grammar, encode_texts
 from mlm.data.language.posterior import compute_log_probs
 
 
@@ -45,17 +45,3 @@ def predict_next_word(language: config.Language, text: str) -> tuple[tuple[str, 
         raise errors.ConfigError(f"text = {errors.format_value(text)}: expected {no_document}") from None
     last = type(known)(*(x_Kx[-1:] for x_Kx in known))
     return (*grammar.words, ""), compute_log_probs(causal_posterior.add_end_state(grammar.hmm), last)[0]
-
-
-def encode_texts(grammar: Grammar, texts: Sequence[str]) -> np.ndarray:
-    """words_NxL, the texts as `posterior` takes rows."""
-    number, found = {word: i for i, word in enumerate(grammar.words)}, []
-    for n, text in enumerate(texts, 1):
-        for place, word in enumerate(text.split(), 1):
-            hint = "" if word in number else errors.format_hint(word, grammar.words)
-            errors.require(word in number, f"text {n}, word {place}", word, f"a word of the built-in language{hint}")
-        found.append([number[word] for word in text.split()])
-    words_NxL = np.full((len(found), max(map(len, found), default=1) or 1), -1)
-    for words_L, each in zip(words_NxL, found, strict=True):
-        words_L[: len(each)] = each
-    return words_NxL

@@ -17,6 +17,7 @@ from mlm.data.language.posterior import compute_leave_one_out_posterior, compute
 
 DISTANCE_BINS = ((0, 0), (1, 3), (4, 8), (9, 16), (17, None))  # words between subject and verb, from and to
 ATTRACTOR_BINS = ((0, 0), (1, 1), (2, 2), (3, None))  # nouns of the other number between them
+NOUNS, VERBS = ("noun", "name"), ("transitive", "intransitive")
 SENTENCE_BINS = ((0, 0), (1, 1), (2, 3), (4, None))  # sentence ends between two mentions of a name
 
 
@@ -69,25 +70,46 @@ def parse_states(grammar: Grammar, words_NxL: np.ndarray) -> np.ndarray:
     return states_NxL
 
 
+class SubjectRelation(NamedTuple):
+    """Two sets of states: a verb's subject is the last word of subject_S before it in the same sentence."""
+
+    subject_S: np.ndarray
+    verb_S: np.ndarray
+
+
+def build_relations(language: Grammar) -> tuple[SubjectRelation, ...]:
+    """The relations of the sentence's subject with its verbs, and of the subject inside a relative clause."""
+
+    def where(kinds, parts):
+        return np.array([state.kind in kinds and state.part in parts for state in language.states])
+
+    return (
+        SubjectRelation(where(NOUNS, ("subject",)), where(VERBS, ("main", "relative"))),
+        SubjectRelation(where(NOUNS, ("inner",)), where(VERBS, ("inner",))),
+    )
+
+
+def find_subjects(language: Grammar, states_NxL: np.ndarray) -> np.ndarray:
+    """place_NxL of each verb's subject, -1 where there is no verb; states_NxL: as `parse_states` returns them."""
+    place_NxL, places_L = np.full(states_NxL.shape, -1), np.arange(states_NxL.shape[1])
+    for subject_S, verb_S in build_relations(language):
+        subject_NxL, verb_NxL = (np.append(is_S, False)[states_NxL] for is_S in (subject_S, verb_S))
+        last_NxL = np.maximum.accumulate(np.where(subject_NxL, places_L, -1), 1)
+        place_NxL = np.where(verb_NxL, last_NxL, place_NxL)
+    return place_NxL
+
+
 def find_agreement_items(grammar: Grammar, words_NxL: np.ndarray) -> AgreementItems:
-    """Every verb of the rows, in the order of np.nonzero. Raises ValueError where `parse` does."""
+    """Every verb of the rows, in the order of np.nonzero. Raises ValueError where `parse_states` does."""
     states_NxL = parse_states(grammar, words_NxL)
 
     def holds(of_state):  # of the states at every place; -1 picks the last entry, False
         return np.array([of_state(state) for state in grammar.states] + [False])[states_NxL]
 
-    kind_verb, kind_noun = ("transitive", "intransitive"), ("noun", "name")
-    verb_NxL, inner_NxL = holds(lambda s: s.kind in kind_verb), holds(lambda s: s.part == "inner")
-    plural_NxL = holds(lambda s: s.numbers[-1:] == "p")
-    noun_NxL = holds(lambda s: s.kind in kind_noun)
-    places_L = np.arange(words_NxL.shape[1])
-
-    def last(mark_NxL):
-        return np.maximum.accumulate(np.where(mark_NxL, places_L, -1), 1)
-
-    outer_NxL = last(noun_NxL & holds(lambda s: s.part == "subject"))
-    row_I, column_I = np.nonzero(verb_NxL)
-    subject_I = np.where(inner_NxL, last(noun_NxL & inner_NxL), outer_NxL)[row_I, column_I]
+    noun_NxL, plural_NxL = holds(lambda s: s.kind in NOUNS), holds(lambda s: s.numbers[-1:] == "p")
+    subject_NxL = find_subjects(grammar, states_NxL)
+    row_I, column_I = np.nonzero(subject_NxL >= 0)
+    subject_I = subject_NxL[row_I, column_I]
     plural_I, word_I = plural_NxL[row_I, column_I], words_NxL[row_I, column_I]
     among_NxLx2 = np.stack([noun_NxL & plural_NxL, noun_NxL & ~plural_NxL], -1).cumsum(1)
     between_Ix2 = among_NxLx2[row_I, column_I] - among_NxLx2[row_I, subject_I]

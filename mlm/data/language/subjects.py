@@ -9,7 +9,6 @@ Letters in array names: N examples, L places of a passage, S states, C classes, 
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from mlm.base.config import Language
 from mlm.base.errors import require
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar
 from mlm.data.language.hmm import HMM, sample_documents
-from mlm.data.language.probes import parse_states
+from mlm.data.language.probes import NOUNS, VERBS, SubjectRelation, build_relations, find_subjects, parse_states
 from mlm.data.language.synthetic_task import (
     OptimalScore,
     SyntheticExample,
@@ -30,43 +29,12 @@ from mlm.data.language.synthetic_task import (
 MAX_WORDS = 28  # of a passage at most: with the verb it fits into a row of 32 tokens
 HIDE_PROB = 0.5  # probability that a word is hidden, each on its own, where it is no noun or name
 MAX_SKIPPED = 2**14  # documents passed over in a row before a language is refused
-NOUNS, VERBS = ("noun", "name"), ("transitive", "intransitive")
-
-
-class SubjectRelation(NamedTuple):
-    """Two sets of states: a verb's subject is the last word of subject_S before it in the same sentence."""
-
-    subject_S: np.ndarray
-    verb_S: np.ndarray
-
-
-def build_relations(language: Grammar) -> tuple[SubjectRelation, ...]:
-    """The relations of the sentence's subject with its verbs, and of the subject inside a relative clause."""
-
-    def where(kinds, parts):
-        return np.array([state.kind in kinds and state.part in parts for state in language.states])
-
-    return (
-        SubjectRelation(where(NOUNS, ("subject",)), where(VERBS, ("main", "relative"))),
-        SubjectRelation(where(NOUNS, ("inner",)), where(VERBS, ("inner",))),
-    )
 
 
 def compute_hide_probs(language: Grammar) -> np.ndarray:
     """hide_C: the probability that a word of a class is hidden."""
     _, first_C = np.unique(language.hmm.class_W, return_index=True)
     return np.where(np.isin(language.kind_W[first_C], NOUNS), 0, HIDE_PROB)
-
-
-def find_subjects(language: Grammar, words_NxL: np.ndarray) -> np.ndarray:
-    """place_NxL of each verb's subject, -1 where there is no verb. Raises ValueError where `parse` does."""
-    states_NxL = parse_states(language, words_NxL)
-    place_NxL, places_L = np.full(states_NxL.shape, -1), np.arange(states_NxL.shape[1])
-    for subject_S, verb_S in build_relations(language):
-        subject_NxL, verb_NxL = (np.append(is_S, False)[states_NxL] for is_S in (subject_S, verb_S))
-        last_NxL = np.maximum.accumulate(np.where(subject_NxL, places_L, -1), 1)
-        place_NxL = np.where(verb_NxL, last_NxL, place_NxL)
-    return place_NxL
 
 
 def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExample]:
@@ -84,18 +52,19 @@ def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExampl
     nouns, verbs = (set(itertools.compress(grammar.words, np.isin(grammar.kind_W, kinds))) for kinds in (NOUNS, VERBS))
     last = first
     for begin in itertools.count(first, DOCUMENT_BATCH):
-        expected = f"a config.data.language that leaves something to ask; {begin - last} documents in a row have no"
-        expected += " verb after two different nouns or names"
+        expected = f"a language with verbs after two different nouns: {begin - last} documents in a row have none"
         require(begin - last <= MAX_SKIPPED, "config.data.task", "language/subject", expected)
         words_DxL = sample_documents(grammar.hmm, MAX_WORDS, seed, begin, DOCUMENT_BATCH)
         length_D = np.array([_count_words_before_repeat(grammar, noun_W, words_L) for words_L in words_DxL])
         words_DxL[np.arange(MAX_WORDS) >= length_D[:, None]] = -1
-        subject_DxL = find_subjects(grammar, words_DxL)
+        subject_DxL = find_subjects(grammar, parse_states(grammar, words_DxL))
         for number, (words_L, subject_L) in enumerate(zip(words_DxL, subject_DxL, strict=True), begin):
             stream = make_stream(seed, number)
             passage = format_passage(grammar, words_L, stream.random(MAX_WORDS) < hide_W[words_L])
             seen = passage.split()
-            open_L = _count_open_nouns(seen, nouns)
+            # Nouns and names between each word and the last stop that is seen before it.
+            count = lambda number, word: (number + (word in nouns)) * (word != ".")
+            open_L = list(itertools.accumulate(seen, count, initial=0))
             places = [i for i, word in enumerate(seen) if word in verbs and seen.count(word) == 1 and open_L[i] > 1]
             if places:
                 last = number
@@ -116,11 +85,6 @@ def _count_words_before_repeat(grammar, noun_W, words_L) -> int:
         if grammar.words[word] == ".":
             length = place
     return length
-
-
-def _count_open_nouns(seen, nouns) -> list[int]:
-    """Nouns and names between each word and the last stop that is seen before it."""
-    return list(itertools.accumulate(seen, lambda count, word: (count + (word in nouns)) * (word != "."), initial=0))
 
 
 def compute_word_offsets(words: Sequence[str]) -> list[int]:
@@ -181,9 +145,8 @@ def compute_posterior(language: Language, given: Sequence[SyntheticExample]) -> 
     )
 
 
-def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> OptimalScore:
+def _score(_, given: Sequence[SyntheticExample], share_NxL: np.ndarray) -> OptimalScore:
     """The likeliest word of each passage: of exact match; a longer answer may be worth more by its F1."""
-    share_NxL = compute_posterior(language, given)
     right_N = [
         compute_word_offsets(one.texts[1].split())[place] == one.label[0][1]
         for one, place in zip(given, share_NxL.argmax(1), strict=True)
@@ -191,6 +154,4 @@ def score_optimum(language: Language, given: Sequence[SyntheticExample]) -> Opti
     return OptimalScore(np.array(right_N, float), np.ones(len(given)), share_NxL.max(1))
 
 
-SUBJECT = SyntheticTask(
-    "subject", 3, "extractive_qa", lambda language: (), iterate_examples, compute_posterior, score_optimum
-)
+SUBJECT = SyntheticTask("subject", 3, "extractive_qa", lambda _: (), iterate_examples, compute_posterior, _score)

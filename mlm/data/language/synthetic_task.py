@@ -16,7 +16,7 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import MASK, SPECIAL_TOKENS
-from mlm.data.language.grammar import Grammar
+from mlm.data.language.grammar import Grammar, encode_texts
 
 SPLIT_SIZES = {"train": 4000, "dev": 1000, "test": 1000}  # examples of a split, by default
 FIRST_DOCUMENT, SPLIT_STRIDE = 2**40, 2**36  # the tasks' first document, and how many each split of each task may take
@@ -56,7 +56,13 @@ class SyntheticTask(NamedTuple):
     # Exact, float64, from the texts alone. classification: NxC. tagging: a row per tagged word. extractive_qa:
     # NxL, over the words of the passage, 0 past its end.
     compute_posterior: Callable[[Language, Sequence[SyntheticExample]], np.ndarray]
-    score_optimum: Callable[[Language, Sequence[SyntheticExample]], OptimalScore]
+    score: Callable[
+        [Sequence[str], Sequence[SyntheticExample], np.ndarray], OptimalScore
+    ]  # (labels, examples, posterior)
+
+    def score_optimum(self, language: Language, given: Sequence[SyntheticExample]) -> OptimalScore:
+        """How often the likeliest answer to each example is right."""
+        return self.score(self.list_labels(language), given, self.compute_posterior(language, given))
 
     def get_first_document(self, split: str) -> int:
         """The number of the first document of a split. Raises ConfigError for a split that is none."""
@@ -85,20 +91,12 @@ def format_passage(language: Grammar, words_L: np.ndarray, hidden_L: np.ndarray 
 def encode_passages(language: Grammar, passages: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
     """words_NxL of passages, -1 past a passage's end, and hidden_NxL; any word stands where one is hidden.
 
-    Raises ValueError for a passage with a word that the language lacks, or of more words than `length`.
+    length: at least as many as a passage has words. Raises ConfigError for a word that the language lacks.
     """
-    number = {word: i for i, word in enumerate(language.words)} | {HIDDEN_WORD: 0}
-    words_NxL, hidden_NxL = np.full((len(passages), length), -1), np.zeros((len(passages), length), bool)
-    for n, passage in enumerate(passages):
-        words = passage.split()
-        if len(words) > length or not number.keys() >= set(words):
-            raise ValueError(f"passage {n}, {passage!r}: expected at most {length} words of the built-in language")
-        words_NxL[n, : len(words)] = [number[word] for word in words]
-        hidden_NxL[n, : len(words)] = [word == HIDDEN_WORD for word in words]
+    words_NxL = encode_texts(
+        language, [passage.replace(HIDDEN_WORD, language.words[0]) for passage in passages], length
+    )
+    hidden_NxL = np.zeros(words_NxL.shape, bool)
+    for hidden_L, passage in zip(hidden_NxL, passages, strict=True):
+        hidden_L[: len(passage.split())] = [word == HIDDEN_WORD for word in passage.split()]
     return words_NxL, hidden_NxL
-
-
-def score_labels(label_T: Sequence[str], given: Sequence[SyntheticExample], share_NxT: np.ndarray) -> OptimalScore:
-    """The likeliest of the labels of each example."""
-    label_N = np.array([label_T.index(str(one.label)) for one in given])
-    return OptimalScore((share_NxT.argmax(1) == label_N).astype(float), np.ones(len(given)), share_NxT.max(1))

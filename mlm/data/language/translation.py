@@ -23,9 +23,8 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.data.language import grammar as grammars
 from mlm.data.language.floor import Floor, make_floor
 from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar
-from mlm.data.language.hmm import sample_documents, sample_latents
+from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
 from mlm.data.language.synthetic_task import make_stream
-from mlm.data.language.topics import compute_topic_posterior
 
 MAX_WORDS = 20  # of a source at most, where config says nothing
 HELD_OUT = 2**32  # number of the first held-out pair
@@ -64,7 +63,6 @@ class TranslationGrammar(NamedTuple):
     """The language of the targets beside that of the sources."""
 
     grammar: Grammar
-    word_index: dict[str, int]  # of a source's word
     tokens: dict[tuple[int, str], TargetToken]  # of a source's word beside a noun of a number, "s" or "p"
     forms: tuple[str, ...]
     dialect_T: np.ndarray  # dialect of a topic
@@ -73,8 +71,7 @@ class TranslationGrammar(NamedTuple):
 def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
     name, order = "config.data.language", language.word_order_prob
-    expected = "1, since config.data.corpus is parallel: sentences are turned round by their grammar"
-    errors.require(order == 1, f"{name}.word_order_prob", order, expected)
+    errors.require(order == 1, f"{name}.word_order_prob", order, "1, since config.data.corpus is parallel")
     most = (length - 2) * 3 // 4  # three words or more have a "wa" more
     errors.require_number(f"{name}.max_words", language.max_words, 8, most)
 
@@ -89,22 +86,16 @@ def build_translation(language: Language) -> TranslationGrammar:
     for (word, _), token in table.items():
         for form in token.forms:
             assert back.setdefault(form, word) == word, f"two words have the form {form}"
-    word_index = {word: i for i, word in enumerate(grammar.words)}
-    return TranslationGrammar(grammar, word_index, table, (*back,), np.arange(len(grammar.hmm.topic_T)) % DIALECTS)
-
-
-def _list_forms(grammar, word):
-    """The forms of a source's word by the number that they show: its own where it shows one."""
-    kind, shown = grammar.kind_W[word], grammar.number_W[word]
-    stem, endings = grammar.words[word], ENDINGS[kind]
-    if kind in ("noun", *VERBS):
-        lemma = stem if (shown == "s") == (kind == "noun") else grammar.words[grammar.partner_W[word]]
-        return {shown: tuple(lemma + ending for ending in endings[shown])}
-    return {number: tuple(stem + ending for ending in each) for number, each in endings.items()}
+    return TranslationGrammar(grammar, table, (*back,), np.arange(len(grammar.hmm.topic_T)) % DIALECTS)
 
 
 def _make_token(grammar, word, number):
-    kind, by_number = grammar.kind_W[word], _list_forms(grammar, word)
+    kind, shown, stem = grammar.kind_W[word], grammar.number_W[word], grammar.words[word]
+    endings = ENDINGS[kind]  # by the number that a form shows, the word's own where it shows one
+    if kind in ("noun", *VERBS):
+        stem = stem if (shown == "s") == (kind == "noun") else grammar.words[grammar.partner_W[word]]
+        endings = {shown: endings[shown]}
+    by_number = {shows: tuple(stem + ending for ending in each) for shows, each in endings.items()}
     if kind == "determiner":
         forms = by_number[number] + by_number["p" if number == "s" else "s"]
         return TargetToken(forms, np.tile([AGREEMENT_PROB, 1 - AGREEMENT_PROB], (DIALECTS, 1)))
@@ -125,27 +116,19 @@ def list_target_tokens(language: Language, source: str) -> list[TargetToken]:
 
     Raises ValueError for what is no document of the language: a word that it lacks, or a sentence that it cannot build.
     """
-    two = build_translation(language)
-    unknown = [word for word in source.split() if word not in two.word_index]
-    if unknown or not source.split() or source.split()[-1] != ".":
-        hint = f", which has no word {unknown[0]!r}" if unknown else ""
-        raise ValueError(f"{source!r}: expected complete sentences of the built-in language{hint}")
-    found = []
-    words = [two.word_index[word] for word in source.split()]
-    ends = [place for place, word in enumerate(words, 1) if word == two.word_index["."]]
+    two, found = build_translation(language), []
+    (words_L,) = grammars.encode_texts(two.grammar, [source])
+    ends = (np.flatnonzero(words_L == two.grammar.word_index["."]) + 1).tolist()
+    if ends[-1:] != [len(words_L)]:
+        raise ValueError(f"{source!r}: expected complete sentences of the built-in language")
     for start, end in zip([0, *ends], ends, strict=False):
-        sentence = words[start:end]
-        kind_L = [str(two.grammar.kind_W[word]) for word in sentence]
-        if not set(VERBS) & set(kind_L):
+        sentence = words_L[start:end].tolist()
+        verbs = [place for place, word in enumerate(sentence) if two.grammar.kind_W[word] in VERBS]
+        if not verbs:
             raise ValueError(f"{source!r}: expected a verb in each sentence")
-        verb = max(place for place, kind in enumerate(kind_L) if kind in VERBS)
-        found += [
-            *_translate_part(two, sentence[:verb]),
-            SUBJECT_TOKEN,
-            *_translate_part(two, sentence[verb + 1 : -1]),
-            *_translate_part(two, [sentence[verb]]),
-            *_translate_part(two, sentence[-1:]),
-        ]
+        parts = sentence[verbs[-1] + 1 : -1], [sentence[verbs[-1]]], sentence[-1:]
+        found += [*_translate_part(two, sentence[: verbs[-1]]), SUBJECT_TOKEN]
+        found += itertools.chain.from_iterable(_translate_part(two, part) for part in parts)
     return found
 
 
@@ -165,10 +148,7 @@ def _translate_part(two, words):
 def compute_dialect_posterior(language: Language, sources: Sequence[str]) -> np.ndarray:
     """P(dialect | source), NxG."""
     two = build_translation(language)
-    words_NxL = np.full((len(sources), max(len(source.split()) for source in sources)), -1)
-    for n, source in enumerate(sources):
-        words_NxL[n, : len(source.split())] = [two.word_index[word] for word in source.split()]
-    share_NxT = compute_topic_posterior(two.grammar.hmm, words_NxL)
+    share_NxT = compute_topic_posterior(two.grammar.hmm, grammars.encode_texts(two.grammar, sources))
     return share_NxT @ (two.dialect_T[:, None] == np.arange(DIALECTS))
 
 
@@ -214,22 +194,17 @@ def score_translation(
     return TranslationScore(log_prob_L, right_L)
 
 
-def decode_pairs(
-    pieces: Sequence[str],
-    ids_NxL: np.ndarray,
-    segments_NxL: np.ndarray,
-    source_ids_NxS: np.ndarray,
-    source_segments_NxS: np.ndarray,
-) -> list[list[tuple[str, str]]]:
-    """The pairs of each row, from its columns and its source's; pieces: of the tokenizer, a word each."""
+def decode_pairs(pieces: Sequence[str], *columns: np.ndarray) -> list[list[tuple[str, str]]]:
+    """The pairs of each row; columns: ids_NxL, segments_NxL, and the sources' ids_NxS, segments_NxS; pieces: of the
+    tokenizer, a word each.
+    """
 
     def join(ids_L):
         return " ".join(pieces[int(number)] for number in ids_L if number >= NUM_SPECIAL)
 
-    rows = zip(ids_NxL, segments_NxL, source_ids_NxS, source_segments_NxS, strict=True)
     return [
         [(join(source_S[beside_S == i]), join(target_L[segment_L == i])) for i in range(1, segment_L.max() + 1)]
-        for target_L, segment_L, source_S, beside_S in rows
+        for target_L, segment_L, source_S, beside_S in zip(*columns, strict=True)
     ]
 
 

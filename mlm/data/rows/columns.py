@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -79,9 +79,9 @@ class SplitWriter:
     ):
         self.seq_len, self.source_len, self.num_examples, self.num_tokens = seq_len, source_len, 0, 0
         self.unigram_V = np.zeros(vocab_size, np.int64)  # counts of each id in the examples, padding included
-        self._columns, self._block_size = columns, 0
+        self._columns, self._block_size, sizes = columns, 0, (BLOCK_EXAMPLES, seq_len, source_len)
         self._block = {
-            name: np.full(_compute_shape(column, BLOCK_EXAMPLES, seq_len, source_len), column.fill_value, column.dtype)
+            name: np.full(_compute_shape(column, *sizes), column.fill_value, column.dtype)
             for name, column in columns.items()
         }
         self._paths = {name: _make_path(folder, split, name) for name in columns}
@@ -137,7 +137,8 @@ def load_dataset(
     tokenizer: Tokenizer,
     inputs: Mapping[str, Any],
     specs: Mapping[str, ColumnSpec],
-    writers: Mapping[str, Callable[[SplitWriter, Path], dict[str, Any]]],
+    splits: Iterable[str],
+    write: Callable[[str, SplitWriter, Path], dict[str, Any]],
     describe: Callable[[np.ndarray, dict[str, Any]], types.DatasetInfo],
     *,
     seq_len: int,
@@ -146,25 +147,17 @@ def load_dataset(
 ) -> PackedDataset:
     """The examples of all splits, packed first if cfg.data.cache_dir does not have them.
 
-    The manifest has for each split what SplitWriter.compute_statistics returns.
-
-    Args:
-        cfg: the config.
-        tokenizer: the tokenizer.
-        inputs: what the examples follow from besides the tokenizer and config.pack.seq_len.
-        specs: the columns.
-        writers: for each split a function that writes its examples, and returns what else the manifest says of it.
-        describe: (unigram_V of the train split, manifest) -> what a program must know of the dataset.
-        seq_len: the tokens of an example.
-        source_len: the tokens of its source; 0: it has none.
-        summarize: what else the manifest has, once all splits are written.
+    inputs: what the examples follow from besides the tokenizer and config.pack.seq_len. write(split, writer, folder)
+    writes a split's examples, and returns what the manifest says of it beside SplitWriter.compute_statistics.
+    describe(unigram_V of the train split, manifest): what a program must know of the dataset. seq_len, source_len: the
+    tokens of an example and of its source; 0: it has none. summarize: what else the manifest has in the end.
     """
 
     def make(folder):
         manifest = {}
-        for split, write in writers.items():
+        for split in splits:
             with SplitWriter(folder, split, specs, seq_len, tokenizer.vocab_size, source_len) as writer:
-                counts = write(writer, folder)
+                counts = write(split, writer, folder)
             manifest[split] = statistics = writer.compute_statistics() | counts
             facts = split, statistics["rows"], statistics["tokens"], 100 * statistics["padding"]
             logging.info("packed %s: %d examples, %d tokens, %.1f%% padding", *facts)
@@ -177,7 +170,7 @@ def load_dataset(
     inputs = {**inputs, "kind": tokenizer.kind, "tokenizer": digest, "length": cfg.pack.seq_len}
     folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
     arrays = {
-        split: open_columns(folder, split, specs, manifest[split]["rows"], seq_len, source_len) for split in writers
+        split: _open_columns(folder, split, specs, manifest[split]["rows"], seq_len, source_len) for split in splits
     }
     dataset_info = describe(np.fromfile(folder / "unigram.bin", np.int64), manifest)
     train, validation = arrays.pop("train"), arrays.pop("validation")
@@ -193,15 +186,10 @@ def report_unknown(split: str, statistics: Mapping[str, Any], kind: str, remedy:
         warnings_.log_once(message)
 
 
-def open_columns(
-    folder: Path, split: str, columns: Mapping[str, ColumnSpec], num_examples: int, seq_len: int, source_len: int = 0
-) -> dict[str, np.ndarray]:
+def _open_columns(folder, split, columns, *sizes) -> dict[str, np.ndarray]:
     """The columns that a SplitWriter wrote, memory-mapped."""
-    shapes = {
-        name: tuple(_compute_shape(column, num_examples, seq_len, source_len)) for name, column in columns.items()
-    }
     return {
-        name: np.memmap(_make_path(folder, split, name), column.dtype, "r", shape=shapes[name])
+        name: np.memmap(_make_path(folder, split, name), column.dtype, "r", shape=_compute_shape(column, *sizes))
         for name, column in columns.items()
     }
 
@@ -212,4 +200,4 @@ def _make_path(folder, split, name):
 
 def _compute_shape(column, num_examples, seq_len, source_len):
     sizes = {"N": num_examples, "L": seq_len, "S": source_len}
-    return [sizes[dim] for dim in column.dims.split("x")]
+    return tuple(sizes[dim] for dim in column.dims.split("x"))

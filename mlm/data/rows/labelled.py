@@ -17,7 +17,7 @@ from mlm.data.rows.columns import PackedDataset
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
 from mlm.data.tasks.examples import list_choice_columns
-from mlm.data.tokenizers import hub, kinds, words
+from mlm.data.tokenizers import hub_model, kinds, words
 
 QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions
 TOKENIZE_BATCH = 1024  # examples that are tokenized at once
@@ -37,16 +37,24 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     inputs: dict[str, Any] = {"format": PREPROCESSORS[cfg.objective].format, "corpus": source.hash_content()}
     inputs["objective"] = cfg.objective
     if tasks.takes_pairs(cfg.data):  # else, and at their defaults, the inputs stay those of older caches
-        if hub.count_pair_separators(tokenizer) > 1:
-            inputs["between"] = hub.count_pair_separators(tokenizer)
+        if hub_model.count_pair_separators(tokenizer) > 1:
+            inputs["between"] = hub_model.count_pair_separators(tokenizer)
         if cfg.model.type_vocab_size == 1:
             inputs["types"] = 1
     label_counts: Counter = Counter()
     get_classes = functools.cache(source.get_classes)
 
+    def count_labels(examples):
+        for example in examples:
+            if get_classes():
+                label_counts.update([example.label] if isinstance(example.label, str) else example.label)
+            elif isinstance(example.label, tuple):
+                label_counts[QUESTION_KINDS[not example.label]] += 1
+            yield example
+
     def write(split, writer, folder):
-        counter = label_counts if split == "train" else Counter()
-        examples = _count_labels(source.splits[split](), get_classes(), counter)
+        examples = source.splits[split]()
+        examples = count_labels(examples) if split == "train" else examples
         return _write_split(writer, cfg, examples, tokenizer, get_classes(), folder, split)
 
     def summarize():
@@ -63,12 +71,13 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
         tokenizer,
         inputs,
         _list_columns(cfg, tokenizer.vocab_size),
-        {split: functools.partial(write, split) for split in source.splits},
+        source.splits,
+        write,
         describe,
-        seq_len=_compute_seq_len(cfg),
+        seq_len=cfg.pack.seq_len * _count_choices(cfg),
         summarize=summarize,
     )
-    _report_truncation(cfg, packed, list(source.splits))
+    _report_truncation(cfg, packed, source.splits)
     for arrays in map(packed.get_split, source.splits):
         segments_NxExL = arrays["segments"].reshape(len(arrays["ids"]), _count_choices(cfg), -1)
         arrays[loader.NUM_TOKENS] = np.count_nonzero(segments_NxExL, axis=-1)
@@ -89,11 +98,6 @@ def _make_examples_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.examples.jsonl"
 
 
-def _compute_seq_len(cfg):
-    """The number of tokens of all choices of an example."""
-    return cfg.pack.seq_len * _count_choices(cfg)
-
-
 def _count_choices(cfg):
     return max(1, len(list_choice_columns(cfg.data.labelled)))
 
@@ -103,10 +107,8 @@ def describe_classes(
 ) -> types.DatasetInfo:
     """What a program must know of examples with labels of these classes; all classes have the same count."""
     names = (f"{name}_{column.dims.replace('N', 'B')}" for name, column in PREPROCESSORS[cfg.objective].columns.items())
-    ones = np.ones(len(classes), np.int64)
-    return types.DatasetInfo(
-        vocab_size, _compute_seq_len(cfg), tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes()
-    )
+    seq_len, ones = cfg.pack.seq_len * _count_choices(cfg), np.ones(len(classes), np.int64)
+    return types.DatasetInfo(vocab_size, seq_len, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
 
 
 def _list_columns(cfg, vocab_size):
@@ -117,16 +119,6 @@ def _list_columns(cfg, vocab_size):
 
 def _list_counted(cfg, classes):
     return QUESTION_KINDS if has_kind(cfg.objective, LabelKind.ANSWERS) else classes
-
-
-def _count_labels(examples, classes, label_counts):
-    """Yields the examples, and counts their labels if these are classes, or QUESTION_KINDS if they are answers."""
-    for example in examples:
-        if classes:
-            label_counts.update([example.label] if isinstance(example.label, str) else example.label)
-        elif isinstance(example.label, tuple):
-            label_counts[QUESTION_KINDS[not example.label]] += 1
-        yield example
 
 
 def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> dict[str, int]:

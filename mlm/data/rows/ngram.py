@@ -47,7 +47,10 @@ class NgramModel(NamedTuple):
 
 def count_ngrams(rows: Columns, vocab_size: int, order: int) -> list[NgramCounts]:
     """The n-grams of order 1 to `order` in the rows of a split; of fewer orders where no segment is so long."""
-    found = [_count_unigrams(rows, vocab_size)]
+    count_V, every_V = np.zeros(vocab_size, np.int64), np.arange(vocab_size)
+    for _, ids_T, place_T in _iterate_blocks(rows):
+        count_V += np.bincount(ids_T[place_T > 0], minlength=vocab_size)
+    found = [NgramCounts(every_V, count_V, every_V == CLS, count_V)]
     suffix_C = np.arange(0)  # of each gram of the last order, the number of all but its first token
     for n in range(2, order + 1):
         key_G, count_G = _count_distinct(_make_block_keys(found, *block) for _, *block in _iterate_blocks(rows))
@@ -117,14 +120,6 @@ def compute_probabilities(model: NgramModel, ids_T: np.ndarray, place_T: np.ndar
         prob_T = np.where(key_T >= 0, share_T + level.backoff_C[context_T] * prob_T, prob_T)
         context_T = np.append(-1, number_T[:-1])
     return prob_T
-
-
-def _count_unigrams(rows, vocab_size):
-    count_V = np.zeros(vocab_size, np.int64)
-    for _, ids_T, place_T in _iterate_blocks(rows):
-        count_V += np.bincount(ids_T[place_T > 0], minlength=vocab_size)
-    every_V = np.arange(vocab_size)
-    return NgramCounts(every_V, count_V, every_V == CLS, count_V)
 
 
 def _iterate_blocks(rows) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

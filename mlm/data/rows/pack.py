@@ -1,6 +1,5 @@
 """Packs documents once into examples of a fixed length, which are memory-mapped from then on."""
 
-import functools
 import operator
 import time
 from importlib import metadata
@@ -16,7 +15,7 @@ from mlm.data.rows import columns, labelled, parallel_text, store, tokenization
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.rows.packing import PACKERS, build_columns
 from mlm.data.tasks import splits, tasks
-from mlm.data.text import corpus, stream
+from mlm.data.text import corpus
 from mlm.data.text import parallel_text as pairs
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -80,8 +79,9 @@ def check(cfg: config.Config) -> None:
             is_whole = num_beams == int(num_beams)
             errors.require(is_whole, "config.eval.beams", num_beams, f"an integer from 1 to {config.MAX_BEAMS}")
     elif name != "text":
-        expected = f"another mode, since config.data.corpus is {name}, which is no running text"
-        errors.require(cfg.pack.mode != "stream", "config.pack.mode", cfg.pack.mode, expected)
+        errors.require(
+            cfg.pack.mode != "stream", "config.pack.mode", "stream", f"another, since {name} is no running text"
+        )
     if not _is_generated(cfg.data):
         return
     reason = f"since config.data.corpus = {name} is text of the built-in language; leave the field out"
@@ -117,7 +117,11 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
         inputs["short_share"] = options["short_seq_prob"] = cfg.pack.short_seq_prob
 
     def write(split, writer, folder):
-        for packed in PACKERS[cfg.pack.mode](_tokenize(cfg, split, tokenizer), cfg.pack.seq_len, **options):
+        is_stream, description = cfg.pack.mode == "stream", f"packing {split}"
+        texts = corpus.read_running_text(cfg.data, split) if is_stream else corpus.read_documents(cfg.data, split)
+        tokenize = tokenization.tokenize_stream if is_stream else tokenization.tokenize_documents
+        batches = tokenize(_log_progress(texts, description), tokenizer)
+        for packed in PACKERS[cfg.pack.mode](batches, cfg.pack.seq_len, **options):
             writer.write_examples(build_columns(packed, cfg.pack.seq_len, isolate_documents))
         expected = f"a corpus with an example for the {split} split"
         errors.require(writer.num_examples > 0, "config.pack.mode", cfg.pack.mode, expected)
@@ -126,12 +130,15 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     def describe(unigram_V, manifest):
         return build_dataset_info(cfg, tokenizer.vocab_size, unigram_V)._replace(word_starts=word_starts)
 
+    is_pairs = cfg.pack.mode == "segment_pair"
+    pair_columns = columns.TYPE_COLUMNS | {"next": ColumnSpec(np.uint8, "N")} if is_pairs else {}
     packed = columns.load_dataset(
         cfg,
         tokenizer,
         inputs,
-        _list_columns(cfg.pack.mode, tokenizer.vocab_size),
-        {split: functools.partial(write, split) for split in corpus.SPLITS},
+        columns.make_text_columns(tokenizer.vocab_size) | pair_columns,
+        corpus.SPLITS,
+        write,
         describe,
         seq_len=cfg.pack.seq_len,
     )
@@ -150,12 +157,9 @@ def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list
 
 
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray | None = None) -> types.DatasetInfo:
-    """What a program must know of a config's dataset.
+    """What a program must know of a config's dataset; unigram_V: counts of the tokens, all equal where None.
 
-    Args:
-        cfg: the config. If it does not list the classes of its task, they are read from the task's files.
-        vocab_size: entries of the vocabulary.
-        unigram_V: counts of the tokens; None: all equal.
+    Classes of a task that the config does not list are read from the task's files.
     """
     unigram_V = np.ones(vocab_size, np.int64) if unigram_V is None else unigram_V
     if cfg.data.corpus == "task":
@@ -169,12 +173,8 @@ def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarra
 def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
     """The tokenizer of config.tokenizer.path, or else the one for the corpus, trained if the cache does not have it.
 
-    Args:
-        cfg: the config.
-        content: the corpus's content (`corpus.compute_fingerprint`).
-
-    Raises:
-        ConfigError: if the tokenizer must be trained and the corpus has changed since.
+    content: the corpus's (`corpus.compute_fingerprint`). Raises ConfigError if the tokenizer must be trained and the
+    corpus has changed since.
     """
     if cfg.tokenizer.path:
         return kinds.load_tokenizer_folder("config.tokenizer.path", cfg.tokenizer.path)
@@ -187,7 +187,7 @@ def get_or_train_tokenizer(cfg: config.Config, content: str) -> Tokenizer:
                 f"config.data.cache_dir = {cfg.data.cache_dir!r}: expected the folder with the tokenizer, since the "
                 "corpus from which it was learned has changed"
             )
-        texts = stream.read_running_text(cfg.data, "train") if is_stream else corpus.read_vocabulary_texts(cfg.data)
+        texts = corpus.read_running_text(cfg.data, "train") if is_stream else corpus.read_vocabulary_texts(cfg.data)
         tokenizer = kinds.train_tokenizer(cfg.tokenizer, _log_progress(texts, "reading for the vocabulary"))
         return {"file": tokenizer.save(folder).name}
 
@@ -212,14 +212,6 @@ def _log_progress(texts, description):
             logging.info("%s: %.1f million characters, %.2f a second", description, millions, millions / (now - start))
 
 
-def _tokenize(cfg, split, tokenizer):
-    if cfg.pack.mode == "stream":
-        lines = stream.read_running_text(cfg.data, split)
-        return tokenization.tokenize_stream(_log_progress(lines, f"packing {split}"), tokenizer)
-    documents = corpus.read_documents(cfg.data, split)
-    return tokenization.tokenize_documents(_log_progress(documents, f"packing {split}"), tokenizer)
-
-
 def _report_statistics(cfg, packed):
     """Logs the fraction of held-out tokens, and of words that are unknown to the vocabulary."""
     if cfg.data.corpus != "language":
@@ -233,9 +225,3 @@ def _report_statistics(cfg, packed):
     for split in corpus.SPLITS:
         remedy = "; a larger config.tokenizer.vocab_size, or another kind, knows more"
         columns.report_unknown(split, packed.manifest[split], packed.tokenizer.kind, remedy)
-
-
-def _list_columns(mode, vocab_size) -> dict[str, ColumnSpec]:
-    """The columns of a split; only segment pairs have types and labels."""
-    pair_columns = columns.TYPE_COLUMNS | {"next": ColumnSpec(np.uint8, "N")} if mode == "segment_pair" else {}
-    return columns.make_text_columns(vocab_size) | pair_columns

@@ -5,7 +5,6 @@ token sees the tokens of its own target and its own source, which have the same 
 """
 
 import contextlib
-import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 from mlm.base import config, types, warnings_
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import columns
-from mlm.data.rows.columns import ColumnSpec, PackedDataset
+from mlm.data.rows.columns import PackedDataset
 from mlm.data.text import parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
@@ -48,17 +47,19 @@ def load_dataset(cfg: config.Config, tokenizer: Tokenizer) -> PackedDataset:
         pairs_path = _make_pairs_path(folder, split) if split != "train" else None
         return _write_split(writer, pair_source.splits[split](), tokenizer, pairs_path)
 
+    target_columns = columns.make_text_columns(tokenizer.vocab_size)
     packed = columns.load_dataset(
         cfg,
         tokenizer,
         {"format": FORMAT, "corpus": corpus, "source_length": source_len},
-        _list_columns(tokenizer.vocab_size),
-        {split: functools.partial(write, split) for split in pair_source.splits},
+        target_columns | {f"source_{name}": spec._replace(dims="NxS") for name, spec in target_columns.items()},
+        pair_source.splits,
+        write,
         lambda unigram_V, manifest: build_dataset_info(cfg, tokenizer.vocab_size, unigram_V),
         seq_len=cfg.pack.seq_len,
         source_len=source_len,
     )
-    _report_statistics(cfg, packed, list(pair_source.splits))
+    _report_statistics(cfg, packed, pair_source.splits)
     return packed
 
 
@@ -136,11 +137,6 @@ def _get_source_len(cfg):
 
 def _make_pairs_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.pairs.jsonl"
-
-
-def _list_columns(vocab_size) -> dict[str, ColumnSpec]:
-    target = columns.make_text_columns(vocab_size)
-    return target | {f"source_{name}": column._replace(dims="NxS") for name, column in target.items()}
 
 
 def _write_split(writer, pairs, tokenizer, pairs_path) -> dict[str, int]:

@@ -14,7 +14,7 @@ from mlm.base.special import CLS, SEP, UNK
 from mlm.data.rows.columns import ColumnSpec
 from mlm.data.tasks.examples import Example
 from mlm.data.tasks.tasks import MAX_QUESTION_TOKENS
-from mlm.data.tokenizers import hub
+from mlm.data.tokenizers.hub_model import count_pair_separators
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 EDGE_COLUMNS = {"edge": ColumnSpec(np.int32, "NxL", -1)} | {
@@ -43,17 +43,19 @@ class Preprocessor(NamedTuple):
 
 
 def encode_texts(
-    examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, get_labels: Callable
+    examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, classes: Sequence[str]
 ) -> Iterator[list[EncodedExample]]:
-    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP]: a sequence per example; of a pair the longer text is truncated first.
+    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], with the number of the class, or the number to predict.
 
-    The texts of a pair are separated by as many [SEP] as in the tokenizer's own pairs (RoBERTa's: two).
+    Of a pair the longer text is truncated first; its texts are separated by as many [SEP] as in the tokenizer's own
+    pairs (RoBERTa's: two).
     """
+    class_index = {name: index for index, name in enumerate(classes)}
     ids_of_texts = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
     for example in examples:
         texts = [next(ids_of_texts) for _ in example.texts]
-        encoded = _join_texts(texts, cfg.pack.seq_len, hub.count_pair_separators(tokenizer))
-        yield [encoded._replace(labels=get_labels(example))]
+        encoded = _join_texts(texts, cfg.pack.seq_len, count_pair_separators(tokenizer))
+        yield [encoded._replace(labels={"label": class_index[example.label]} if classes else {"value": example.label})]
 
 
 def _join_texts(texts, seq_len, num_separators):
@@ -67,17 +69,6 @@ def _join_texts(texts, seq_len, num_separators):
     return EncodedExample(ids, 1 + len_a + max(1, len(separators)), {}, len(a) + len(b) - len_a - len_b)
 
 
-def encode_classification(examples, tokenizer, cfg, classes):
-    """[CLS] text [SEP], or a pair of texts, with the number of the class."""
-    class_index = {name: index for index, name in enumerate(classes)}
-    return encode_texts(examples, tokenizer, cfg, lambda example: {"label": class_index[example.label]})
-
-
-def encode_regression(examples, tokenizer, cfg, classes):
-    """[CLS] text [SEP], or a pair of texts, with the number to predict."""
-    return encode_texts(examples, tokenizer, cfg, lambda example: {"value": example.label})
-
-
 def encode_multiple_choice(examples, tokenizer, cfg, classes):
     """[CLS] context [SEP] ending [SEP] for each ending in order: sequences of config.pack.seq_len tokens each."""
     class_index = {name: index for index, name in enumerate(classes)}
@@ -85,7 +76,7 @@ def encode_multiple_choice(examples, tokenizer, cfg, classes):
     for example in examples:
         context = next(texts)
         first, *others = (
-            _join_texts((context, next(texts)), cfg.pack.seq_len, hub.count_pair_separators(tokenizer))
+            _join_texts((context, next(texts)), cfg.pack.seq_len, count_pair_separators(tokenizer))
             for _ in example.texts[1:]
         )
         num_truncated = sum(choice.num_truncated for choice in (first, *others))
@@ -200,11 +191,15 @@ def encode_questions(examples, tokenizer, cfg, classes):
     for example in examples:
         question, passage = example.texts
         question_ids = tokenizer.encode(question)
-        separators = [SEP] * hub.count_pair_separators(tokenizer)
+        separators = [SEP] * count_pair_separators(tokenizer)
         max_question = MAX_QUESTION_TOKENS + 1 - len(separators)  # so that what precedes a window is never longer
         num_truncated, question_ids = len(question_ids[max_question:]), question_ids[:max_question]
         passage_ids, spans = encode_passage(passage)
-        first, last = _find_answer_tokens(spans, *example.label[0]) if example.label else (0, -1)
+        first, last = 0, -1  # the tokens of the first answer; none where the last precedes the first
+        if example.label:
+            text, start = example.label[0]
+            first = bisect.bisect_right(spans, start, key=lambda span: span[1])
+            last = bisect.bisect_left(spans, start + len(text), key=lambda span: span[0]) - 1
         passage_start = 1 + len(question_ids) + len(separators)
         window_size, has_answer, sequences = cfg.pack.seq_len - passage_start - 1, False, []
         stride = cfg.data.labelled.doc_stride
@@ -222,15 +217,9 @@ def encode_questions(examples, tokenizer, cfg, classes):
         yield sequences
 
 
-def _find_answer_tokens(spans, text, start):
-    """The first and the last token of an answer; the last precedes the first if the answer has no token."""
-    first = bisect.bisect_right(spans, start, key=lambda span: span[1])
-    return first, bisect.bisect_left(spans, start + len(text), key=lambda span: span[0]) - 1
-
-
 PREPROCESSORS = {
-    "classification": Preprocessor({"label": ColumnSpec(np.int32, "N")}, encode_classification),
-    "regression": Preprocessor({"value": ColumnSpec(np.float32, "N")}, encode_regression),
+    "classification": Preprocessor({"label": ColumnSpec(np.int32, "N")}, encode_texts),
+    "regression": Preprocessor({"value": ColumnSpec(np.float32, "N")}, encode_texts),
     "multiple_choice": Preprocessor(
         {"label": ColumnSpec(np.int32, "N")},
         encode_multiple_choice,

@@ -34,11 +34,8 @@ def get_or_make_folder(
     under its name only when it is complete. Processes that need it at the same time make it once. A file that differs
     from its SHA-256 in the manifest is named in a warning, and the folder made again.
 
-    Args:
-        cache: the folder, or bucket, of all such folders.
-        prefix: begins the folder's name.
-        inputs: what the content follows from.
-        make: writes files into the empty folder, and returns what else the manifest should say.
+    inputs: what the content follows from. make: writes files into the empty folder, and returns what else the manifest
+    should say.
     """
     inputs = json.loads(json.dumps(inputs))
     name = f"{prefix}-{files.json_sha256(inputs)[:16]}"

@@ -13,29 +13,20 @@ from mlm.base import config, errors, text_files
 from mlm.base.fields import RNG_VERSIONS
 from mlm.base.labelled_objectives import LabelKind, has_classes, has_kind
 from mlm.data.language import tasks as language
-from mlm.data.tasks import conll, conllu, examples, squad, tables, tasks
+from mlm.data.tasks import examples, tasks
+from mlm.data.tasks.readers import READERS
 from mlm.data.text import files
 
-READERS = {
-    "tsv": tables.read_examples,
-    "csv": tables.read_examples,
-    "jsonl": tables.read_json_lines,
-    "conll": conll.read_examples,
-    "conllu": conllu.read_examples,
-    "squad": squad.read_examples,
-}
-FILE_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
 MAX_LABELS = 10_000  # labels of a task
 UNUSED_FIELDS = ("train_documents", "validation_documents", "words")  # of the built-in language, which no task reads
-LOCATION_FIELDS = (*FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
+LOCATION_FIELDS = (*examples.FILE_FIELDS.values(), "scores")  # fields that change no example by themselves
 
 
 class TaskSource(NamedTuple):
     """Where labelled rows come from: functions, so that each pass starts anew."""
 
-    splits: Mapping[
-        str, Callable[[], Iterator[Any]]
-    ]  # Examples or SyntheticExamples: train, validation, and test where there is one; never empty
+    # Examples or SyntheticExamples: train, validation, and test where there is one; never empty
+    splits: Mapping[str, Callable[[], Iterator[Any]]]
     get_classes: Callable[[], tuple[str, ...]]  # names of the labels in their order; () for numbers and spans
     hash_content: Callable[[], str]  # digest of all that the examples follow from
 
@@ -46,13 +37,10 @@ def open_task(cfg: config.Config) -> TaskSource:
         task = language.TASKS[cfg.data.task]
         readers = {
             split: functools.partial(task.generate_examples, cfg.data.language, name)
-            for split, name in FILE_FIELDS.items()
+            for split, name in examples.FILE_FIELDS.items()
         }
     else:
-
-        def read(path, reader):
-            return _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)))
-
+        read = lambda path, reader: _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)))
         readers = {split: functools.partial(read, *found) for split, found in _list_readers(cfg.data).items()}
     return TaskSource(readers, lambda: list_classes(cfg), lambda: hash_content(cfg.data))
 
@@ -70,9 +58,9 @@ def hash_content(data: config.Data) -> str:
     if not options["choice_columns"]:
         del options["choice_columns"]  # a later field: tasks without it keep their digest
     if data.labelled.format == "tfds":
-        from mlm.data.tasks import tfds  # an extra
+        from mlm.data.text import tfds  # an extra
 
-        digests = [tfds.hash_content(data, FILE_FIELDS)]
+        digests = [tfds.hash_content(data)]
     else:
         digests = [files.file_digest(str(path)) for path in find_files(data).values()]
     parts = [json.dumps(options, sort_keys=True).encode(), *digests]
@@ -89,13 +77,10 @@ def find_files(data: config.Data) -> dict[str, Path]:
     folder = Path(os.path.expanduser(data.task_path))
     errors.require(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
     paths = {}
-    for split, field in FILE_FIELDS.items():
-        name = getattr(data.labelled, field)
-        if name:
-            path = folder / name
-            hint = errors.format_hint(name, sorted(other.name for other in folder.iterdir()))
-            errors.require(path.is_file(), f"config.data.labelled.{field}", name, f"a file in {folder}{hint}")
-            paths[split] = path
+    for split, field in examples.FILE_FIELDS.items():
+        if name := getattr(data.labelled, field):
+            files.require_file(folder, name, f"config.data.labelled.{field}", name)
+            paths[split] = folder / name
     return paths
 
 
@@ -112,7 +97,7 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
     if explicit := tasks.list_labels(labelled):
         return explicit
     if labelled.format == "tfds":
-        from mlm.data.tasks import tfds  # an extra
+        from mlm.data.text import tfds  # an extra
 
         if names := tfds.list_classes(cfg.data):
             return tuple(map(examples.normalize_label, names))
@@ -120,9 +105,8 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
     labels: set[str] = set()
     for example in _require_nonempty(path, read, _make_label_parser(cfg, ())):
         labels.update([example.label] if isinstance(example.label, str) else example.label)
-        expected = f"a column of at most {MAX_LABELS} different labels; in {path} it has more"
-        few = len(labels) <= MAX_LABELS
-        errors.require(few, "config.data.labelled.label_column", labelled.label_column, expected)
+        where = f"config.data.labelled.label_column = {labelled.label_column!r}: labels of {path}"
+        errors.require(len(labels) <= MAX_LABELS, where, len(labels), f"at most {MAX_LABELS}")
     labels.discard("")  # a word without a label
     if labelled.scheme:
         labels = {"O", *(f"{first}-{label[2:]}" for label in labels - {"O"} for first in "BI")}
@@ -131,14 +115,11 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
 
 
 def _make_label_parser(cfg, classes):
-    """Makes the function that parses a label."""
     if has_kind(cfg.objective, LabelKind.NUMBER):
         return examples.parse_number
-    origin = "the train split"
-    if cfg.data.labelled.labels:
-        origin = "config.data.labelled.labels"
-    elif has_kind(cfg.objective, LabelKind.CHOICE):
-        origin = "config.data.labelled.choice_columns, by number"
+    is_choice = has_kind(cfg.objective, LabelKind.CHOICE)
+    origin = "config.data.labelled.choice_columns, by number" if is_choice else "the train split"
+    origin = "config.data.labelled.labels" if cfg.data.labelled.labels else origin
 
     def parse_label(value, where):
         text_files.require_encodable(value, where)
@@ -156,9 +137,9 @@ def _list_readers(data):
     """For each split, its name in messages and its reader, a function of a label parser."""
     labelled = data.labelled
     if labelled.format == "tfds":
-        from mlm.data.tasks import tfds  # an extra
+        from mlm.data.text import tfds  # an extra
 
-        return tfds.list_readers(data, FILE_FIELDS)
+        return tfds.list_readers(data)
     return {
         split: (path, functools.partial(READERS[labelled.format], path, labelled))
         for split, path in find_files(data).items()

@@ -42,13 +42,8 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     one that follows from the format); "path", the folder of the task's files as seen from the task file (else its own
     folder) or, for tfds, the data set's name; and a table "prompt" with "pattern" and a table "verbalizers".
 
-    Args:
-        flag: the setting that names the file, for errors.
-        path: the task file.
-        required: the splits that the task must have.
-
-    Raises:
-        ConfigError: names the file, the key and the nearest right key.
+    flag: the setting that names the file, for errors. required: the splits that the task must have. Raises ConfigError,
+    which names the file, the key and the nearest right key.
     """
     content = _read_toml(flag, path)
     for key in content:
@@ -57,9 +52,8 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     for key in prompt:
         examples.require_column(key, PROMPT_KEYS, f"{path}: prompt", "key")
     name = _parse_text(content.get("name", Path(path).stem), "name", path)
-    errors.require(
-        bool(re.fullmatch(r"\w[\w.-]*", name)), f"{path}: name", name, "letters, digits, '.', '_' and '-', no other"
-    )
+    is_name = re.fullmatch(r"\w[\w.-]*", name) is not None
+    errors.require(is_name, f"{path}: name", name, "letters, digits, '.', '_' and '-', no other")
     settings: dict[str, Any] = {
         f"data.labelled.{key}": _parse_field(content[key], key, path) for key in LABELLED if key in content
     }
@@ -70,15 +64,12 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     if settings.get("data.labelled.format") != "tfds":
         folder = os.path.normpath(Path(os.path.expanduser(path)).parent / os.path.expanduser(folder))
     verbalizers = _read_table(prompt, "verbalizers", f"{path}: prompt")
-    task_file = TaskFile(
-        name,
-        {"data.task": tasks.CUSTOM_TASK, "data.task_path": folder, **settings},
-        _parse_text(prompt.get("pattern", ""), "pattern", path),
-        {
-            examples.normalize_label(label): _parse_text(word, f"verbalizers.{label}", path)
-            for label, word in verbalizers.items()
-        },
-    )
+    words = {
+        examples.normalize_label(label): _parse_text(word, f"verbalizers.{label}", path)
+        for label, word in verbalizers.items()
+    }
+    settings = {"data.task": tasks.CUSTOM_TASK, "data.task_path": folder, **settings}
+    task_file = TaskFile(name, settings, _parse_text(prompt.get("pattern", ""), "pattern", path), words)
     try:
         _check(task_file, required)
     except errors.ConfigError as error:

@@ -17,16 +17,17 @@ class TaskSpec(NamedTuple):
 GLUE = "GLUE (Wang et al. 2018, arXiv:1804.07461)"
 EWT = "Silveira et al. 2014; Universal Dependencies"
 TSV_FILES = {"format": "tsv", "train": "train.tsv", "dev": "dev.tsv"}
+CONLL_FILES = {"format": "conll", "text_column": "0", "scores": "f1"}
 EWT_FILES = {"format": "conllu", "text_column": "form"} | {
     split: f"en_ewt-ud-{split}.conllu" for split in ("train", "dev", "test")
 }
 SENTENCE_PAIR = {"text_column": "sentence1", "text_pair_column": "sentence2"}
+ACCURACY = {"label_column": "label", "scores": "accuracy"}
+ENTAILMENT = ACCURACY | {"id_column": "index", "labels": "entailment,not_entailment"}
+SQUAD = {"format": "squad", "scores": "f1,exact"}
 TASKS = {
     "sst2": TaskSpec(
-        "SST-2",
-        "classification",
-        TSV_FILES | {"text_column": "sentence", "label_column": "label", "scores": "accuracy"},
-        f"Socher et al. 2013; {GLUE}",
+        "SST-2", "classification", TSV_FILES | ACCURACY | {"text_column": "sentence"}, f"Socher et al. 2013; {GLUE}"
     ),
     "cola": TaskSpec(
         "CoLA",
@@ -35,12 +36,7 @@ TASKS = {
         f"Warstadt et al. 2019; {GLUE}",
     ),
     "rte": TaskSpec(
-        "RTE",
-        "classification",
-        TSV_FILES
-        | SENTENCE_PAIR
-        | {"label_column": "label", "id_column": "index", "labels": "entailment,not_entailment", "scores": "accuracy"},
-        f"Dagan et al. 2005 and later; {GLUE}",
+        "RTE", "classification", TSV_FILES | SENTENCE_PAIR | ENTAILMENT, f"Dagan et al. 2005 and later; {GLUE}"
     ),
     "mnli": TaskSpec(
         "MNLI",
@@ -55,9 +51,7 @@ TASKS = {
     "qnli": TaskSpec(
         "QNLI",
         "classification",
-        TSV_FILES
-        | {"text_column": "question", "text_pair_column": "sentence", "id_column": "index"}
-        | {"label_column": "label", "labels": "entailment,not_entailment", "scores": "accuracy"},
+        TSV_FILES | ENTAILMENT | {"text_column": "question", "text_pair_column": "sentence"},
         f"Rajpurkar et al. 2016; {GLUE}",
     ),
     "qqp": TaskSpec(
@@ -87,23 +81,24 @@ TASKS = {
     "swag": TaskSpec(
         "SWAG",
         "multiple_choice",
-        {"format": "csv", "train": "train.csv", "dev": "val.csv", "text_column": "sent1", "text_pair_column": "sent2"}
-        | {"choice_columns": "ending0,ending1,ending2,ending3", "label_column": "label", "scores": "accuracy"},
+        ACCURACY
+        | {"format": "csv", "train": "train.csv", "dev": "val.csv", "text_column": "sent1", "text_pair_column": "sent2"}
+        | {"choice_columns": "ending0,ending1,ending2,ending3"},
         "Zellers et al. 2018, arXiv:1808.05326",
         "dev is the published validation split",
     ),
     "conll2003": TaskSpec(
         "CoNLL-2003",
         "tagging",
-        {"format": "conll", "train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
-        | {"text_column": "0", "label_column": "3", "scheme": "iob1", "scores": "f1"},
+        CONLL_FILES
+        | {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb", "label_column": "3", "scheme": "iob1"},
         "Tjong Kim Sang and De Meulder 2003",
     ),
     "wnut17": TaskSpec(
         "WNUT-17",
         "tagging",
-        {"format": "conll", "train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
-        | {"text_column": "0", "label_column": "1", "scheme": "bio", "scores": "f1"},
+        CONLL_FILES
+        | {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv", "label_column": "1", "scheme": "bio"},
         "Derczynski et al. 2017",
     ),
     "ud_ewt": TaskSpec(
@@ -130,13 +125,13 @@ TASKS = {
     "squad": TaskSpec(
         "SQuAD 1.1",
         "extractive_qa",
-        {"format": "squad", "train": "train-v1.1.json", "dev": "dev-v1.1.json", "scores": "f1,exact"},
+        SQUAD | {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
         "Rajpurkar et al. 2016, arXiv:1606.05250",
     ),
     "squad2": TaskSpec(
         "SQuAD 2.0",
         "extractive_qa",
-        {"format": "squad", "train": "train-v2.0.json", "dev": "dev-v2.0.json", "scores": "f1,exact"},
+        SQUAD | {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
         "Rajpurkar et al. 2018, arXiv:1806.03822",
         "questions may have no answer",
     ),

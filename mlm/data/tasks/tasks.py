@@ -10,7 +10,8 @@ from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField, fill_derived_fields
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_classes, has_kind
 from mlm.data.language import tasks as language
-from mlm.data.tasks import conllu, examples
+from mlm.data.tasks import examples
+from mlm.data.tasks.readers import CONLLU_COLUMNS
 from mlm.data.tasks.task_specs import TASKS
 
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
@@ -34,13 +35,11 @@ def _derive_objective(cfg):
 
 
 def _derive_scores(cfg):
-    row = LABELLED_OBJECTIVES.get(cfg.objective)
-    if row is None:
+    if (row := LABELLED_OBJECTIVES.get(cfg.objective)) is None:
         return ""
-    special = (cfg.data.task in LANGUAGE_TASKS and row.language_scores) or (
-        cfg.data.labelled.scheme and row.scheme_scores
-    )
-    return special or row.scores
+    by_language = row.language_scores if cfg.data.task in LANGUAGE_TASKS else ""
+    by_scheme = row.scheme_scores if cfg.data.labelled.scheme else ""
+    return by_language or by_scheme or row.scores
 
 
 def _derive_doc_stride(cfg):
@@ -52,16 +51,12 @@ def _is_task(cfg):
     return cfg.data.corpus == "task"
 
 
-def _derive_labelled(name, cfg):
-    return TASKS[cfg.data.task].labelled.get(name, "")
-
-
 DERIVED_FIELDS = (
     *(
         DerivedField(
             f"data.labelled.{name}",
             ("data.task", "data.corpus"),
-            functools.partial(_derive_labelled, name),
+            lambda cfg, name=name: TASKS[cfg.data.task].labelled.get(name, ""),
             lambda cfg: _is_task(cfg) and cfg.data.task in TASKS,
         )
         for name in dict.fromkeys(name for row in TASKS.values() for name in row.labelled)
@@ -117,12 +112,10 @@ def check(cfg: config.Config) -> None:
         require(name, 1 <= labelled.doc_stride <= seq_len - 2, expected)
     if labelled.format == "squad":
         most, window = MAX_QUESTION_TOKENS, seq_len - 3 - MAX_QUESTION_TOKENS
-        expected = f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
-        require("pack.seq_len", window > 0, expected)
-        expected = (
-            f"1 <= value <= {window}, so that no token of a passage is between two windows: config.pack.seq_len = "
-            f"{seq_len} leaves a window {window} tokens beside a question of {most}"
+        require(
+            "pack.seq_len", window > 0, f"at least {4 + most}: {most} tokens of a question, 3 separators, a passage"
         )
+        expected = f"1 <= value <= {window}, the tokens of a window beside a question of {most}"
         require(name, 1 <= labelled.doc_stride <= window, expected)
 
 
@@ -144,7 +137,7 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
         _check_table_columns(labelled, choices)
     if labelled.format == "conllu":
         for field in ("text_column", "label_column", *["head_column"] * bool(labelled.head_column)):
-            errors.require_one_of(f"config.{name}.{field}", getattr(labelled, field), conllu.COLUMNS)
+            errors.require_one_of(f"config.{name}.{field}", getattr(labelled, field), CONLLU_COLUMNS)
     if is_choice:
         are_columns = len(set(choices)) == len(choices) > 1 and all(choices)
         require(f"{name}.choice_columns", are_columns, "two or more different columns, separated by commas")
@@ -161,12 +154,12 @@ def _check_table_columns(labelled, choices):
     """All columns are named by number, or all by name."""
     is_conll, name = labelled.format == "conll", "config.data.labelled"
     by_number = is_conll or labelled.text_column.isdecimal()
-    expected = f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is"
-    expected = "a column's number, from 0" if by_number else expected
+    by_name = f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is"
     others = () if is_conll else ("text_pair_column", "id_column")
     columns = [(field, getattr(labelled, field)) for field in ("text_column", *others, "label_column")]
     for field, value in (*columns, *(("choice_columns", one) for one in choices)):
         is_number = value.isdecimal() and value.isascii() and len(value) < 5
+        expected = "a column's number, from 0" if by_number else by_name
         errors.require(not value or is_number == by_number, f"{name}.{field}", value, expected)
 
 

@@ -26,12 +26,13 @@ from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 SPLITS = ("train", "validation")
 CORPUS_BY_FIELD = {"task": "task", "parallel_path": "parallel", "path": "text"}  # where data.corpus is auto
 
-
-def _derive_corpus(cfg):
-    return next((corpus for name, corpus in CORPUS_BY_FIELD.items() if getattr(cfg.data, name)), "language")
-
-
-DERIVED_FIELDS = (DerivedField("data.corpus", ("data.task", "data.parallel_path", "data.path"), _derive_corpus),)
+DERIVED_FIELDS = (
+    DerivedField(
+        "data.corpus",
+        ("data.task", "data.parallel_path", "data.path"),
+        lambda cfg: next((corpus for name, corpus in CORPUS_BY_FIELD.items() if getattr(cfg.data, name)), "language"),
+    ),
+)
 MAX_SENTENCE_LENGTH = 10_000  # characters: what is tokenized at once stays bounded
 FIRST_VALIDATION_NUMBER = 2**32  # number of the language's first held-out document
 # A full stop ends a sentence where white space follows; its East Asian forms need none.
@@ -71,6 +72,38 @@ def read_documents(data: config.Data, split: str) -> Iterator[str]:
     """
     errors.require_one_of("split", split, SPLITS)
     return _require_documents(_select_split(CORPORA[data.corpus](data), data, split), data, split)
+
+
+def read_running_text(data: config.Data, split: str) -> Iterator[str]:
+    """The text of one split in parts of at most a line, of which no character is lost.
+
+    Held out are the files of config.data.validation_path, or the last config.data.validation_fraction of the
+    characters; with config.data.search_fraction that share of the rest, at its end. Raises ConfigError for a file that
+    is missing or unreadable, and for a split without text.
+    """
+    errors.require_one_of("split", split, SPLITS)
+    field = "validation_path" if split == "validation" and data.validation_path and not data.search_fraction else "path"
+    paths, found = files.find_files(f"config.data.{field}", getattr(data, field)), False
+    is_whole = data.validation_path and not data.search_fraction
+    for part in files.read_lines(paths) if is_whole else _read_part(paths, data, split):
+        found = True
+        yield part.replace(data.word_separator, " ") if data.word_separator else part
+    errors.require(found, f"config.data.{field}", getattr(data, field), f"files with text for the {split} split")
+
+
+def _read_part(paths, data, split):
+    end = size = sum(map(len, files.read_lines(paths)))
+    if data.search_fraction:
+        end = size if data.validation_path else int(size * (1 - data.validation_fraction))
+        bound = int(end * (1 - data.search_fraction))
+    else:
+        bound = int(size * (1 - data.validation_fraction))
+    first, end = (bound, end) if split == "validation" else (0, bound)
+    at = 0
+    for line in files.read_lines(paths):
+        if part := line[max(0, first - at) : max(0, end - at)]:
+            yield part
+        at += len(line)
 
 
 def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterable[str]:
@@ -186,31 +219,22 @@ def _select_real_split(corpus, fraction, split):
 
 
 def _require_documents(texts, data, split):
-    count = 0
+    is_empty = True
     for text in texts:
-        count += 1
+        is_empty = False
         yield text
-    if not count:
+    if is_empty:
         name = {"text": "path", "tfds": "tfds_name"}.get(data.corpus, "corpus")
         name = "validation_path" if split == "validation" and data.validation_path else name
+        remedy = ""
+        if data.corpus in ("text", "docstrings") and not data.validation_path:
+            remedy = f", of which config.data.validation_fraction = {data.validation_fraction:g} are held out by chance"
+        if remedy and data.corpus == "text":
+            remedy += "; config.data.document_boundary=line makes more of a file, or name a config.data.validation_path"
         raise errors.ConfigError(
             f"config.data.{name} = {getattr(data, name)!r}: no document in the {split} split; "
-            f"expected enough documents for both splits{_suggest_remedy(data)}"
+            f"expected enough documents for both splits{remedy}"
         )
-
-
-def _suggest_remedy(data):
-    """How to give both splits documents: the hint where one has none."""
-    if data.corpus not in ("text", "docstrings") or data.validation_path:
-        return ""
-    share = f" of which config.data.validation_fraction = {data.validation_fraction:g} are held out by chance"
-    if data.corpus != "text":
-        return f",{share}: raise it"
-    more = {
-        "file": "; config.data.document_boundary=blank_line or line makes more of a file",
-        "blank_line": "; config.data.document_boundary=line makes more of a file",
-    }.get(data.document_boundary, "")
-    return f",{share}{more}; or name a config.data.validation_path"
 
 
 def open_text(data: config.Data) -> Corpus:

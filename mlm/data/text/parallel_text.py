@@ -102,9 +102,7 @@ def find_paths(data: config.Data) -> dict[str, list[Path]]:
         if name := getattr(fields, field):
             names = [f"{name}.{ending}" for ending in (fields.source, fields.target)] if fields.source else [name]
             for one in names:
-                hint = errors.format_hint(one, sorted(path.name for path in folder.iterdir()))
-                expected = f"a name of which {one} is a file in {folder}{hint}"
-                errors.require((folder / one).is_file(), f"config.data.parallel.{field}", name, expected)
+                files.require_file(folder, one, f"config.data.parallel.{field}", name)
             found[split] = [folder / one for one in names]
     return found
 
@@ -131,10 +129,7 @@ def _read_two_files(source, target):
 
 
 def _read_table(path):
-    expected = (
-        "2, a source and its translation with a tab between them (two files: set config.data.parallel.source and "
-    )
-    expected += "target)"
+    expected = "2, a source and its translation (for two files set config.data.parallel.source and target)"
     for number, line in text_files.read_lines(path):
         parts, where = line.split("\t"), f"{path}, line {number}"
         errors.require(len(parts) == 2, f"{where}: columns", len(parts), expected)

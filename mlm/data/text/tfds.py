@@ -1,21 +1,27 @@
-"""TensorFlow Datasets as documents, and one's own text prepared as such a data set, both without TensorFlow.
+"""TensorFlow Datasets as documents or labelled examples, and one's own text prepared as one, without TensorFlow.
 
     python -m mlm.data.text.tfds --name=my_text --path='texts/*.txt' --dir=prepared
 
 prepares text files as array_record; config.data.tfds_name=my_text and config.data.tfds_dir=prepared then read them.
 """
 
+import functools
 import hashlib
+import json
+import operator
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from absl import app, flags
 
-from mlm.base import config, errors, extras
+from mlm.base import config, errors, extras, text_files
 from mlm.base.warnings_ import WarningCounter
+from mlm.data.tasks import examples
+from mlm.data.tasks.examples import Example, LabelParser
 from mlm.data.text import files
 
 extras.import_extra("tensorflow_datasets", "tfds", "config.data.corpus, or config.data.labelled.format, = 'tfds'")
@@ -92,6 +98,80 @@ def read_documents(builder, split: str, feature: str) -> Iterator[str]:
 def compute_split_digest(builder, split: str) -> bytes:
     """Digest of the split's files."""
     return hashlib.sha256(b"".join(files.file_digest(path) for path in builder.info.splits[split].filepaths)).digest()
+
+
+def list_readers(data: config.Data) -> dict[str, tuple[str, Callable[[LabelParser], Iterator[Example]]]]:
+    """By split its name in messages and its reader, for labelled examples: columns are features, a class is its name.
+
+    Raises ConfigError for an unknown data set, feature or split, with the nearest right name, and as `open_builder`.
+    """
+    builder = _open_labelled_builder(data)
+    name = builder.info.full_name
+    return {
+        split: (f"{name}, split {subsplit}", functools.partial(_read_examples, builder, subsplit, data.labelled))
+        for split, subsplit in _resolve_splits(builder, data).items()
+    }
+
+
+def list_classes(data: config.Data) -> tuple[str, ...]:
+    """The names of the label's classes in their order; () where the feature is no class."""
+    feature = _open_labelled_builder(data).info.features[data.labelled.label_column]
+    return tuple(getattr(feature, "names", None) or ())
+
+
+def hash_content(data: config.Data) -> bytes:
+    """Digest of the data set's name with its version, the names of its classes, its splits and their files."""
+    builder = _open_labelled_builder(data)
+    splits = _resolve_splits(builder, data)
+    description = json.dumps([builder.info.full_name, list_classes(data), splits]).encode()
+    digests = (compute_split_digest(builder, subsplit) for subsplit in splits.values())
+    return hashlib.sha256(description + b"".join(digests)).digest()
+
+
+def _resolve_splits(builder, data):
+    known, splits = list(builder.info.splits), {}
+    for split, name in examples.FILE_FIELDS.items():
+        if not (subsplit := getattr(data.labelled, name)):
+            continue
+        field, splits[split] = f"config.data.labelled.{name}", subsplit
+        errors.require_one_of(field, subsplit.partition("[")[0], known)
+        try:
+            builder.info.splits[subsplit]
+        except Exception as error:  # whatever TFDS raises for a slice that is none
+            raise errors.ConfigError(
+                f"{field} = {subsplit!r}: expected one of {', '.join(known)}, or a slice of it such "
+                f"as {known[0]}[:90%] ({errors.first_line(error)})"
+            ) from None
+    return splits
+
+
+def _open_labelled_builder(data):
+    builder, labelled = open_builder("config.data.task_path", data.task_path, data.tfds_dir), data.labelled
+    columns = [(f, getattr(labelled, f)) for f in ("text_column", "text_pair_column", "label_column", "id_column")]
+    columns += [("choice_columns", name) for name in examples.list_choice_columns(labelled)]
+    for field, name in filter(operator.itemgetter(1), columns):
+        errors.require_one_of(f"config.data.labelled.{field}", name, list(builder.info.features))
+    return builder
+
+
+def _read_examples(builder, split: str, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
+    features, columns = builder.info.features, examples.list_columns(labelled)
+    for index, record in enumerate(builder.as_data_source(split=split)):
+        where = f"{builder.info.full_name}, split {split}, record {index}"
+        values = {name: _format_value(features[name], record[name], f"{where}: {name}") for name in columns}
+        values |= {name: str(values[name]) for name in (labelled.label_column, labelled.id_column) if name}
+        yield examples.make_example(labelled, values, parse_label, where, index)
+
+
+def _format_value(feature, value: Any, where: str) -> Any:
+    """A record's value as a table would have it."""
+    is_plain = isinstance(value, bytes | str | int | float | np.generic)
+    errors.require(is_plain, where, type(value).__name__, "a text, a class or a number")
+    if names := getattr(feature, "names", None):
+        expected = "a label; where it is hidden, another split, or none, in config.data.labelled"
+        errors.require(value >= 0, where, int(value), expected)
+        return names[value]
+    return text_files.decode_utf8(value, where) if isinstance(value, bytes) else value
 
 
 class TextDataset(tfds.core.GeneratorBasedBuilder, skip_registration=True):

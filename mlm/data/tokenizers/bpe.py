@@ -35,10 +35,8 @@ def build_backend(entries=(), merges=(), *, space_before: bool = True):
 
     split = tokenizers.pre_tokenizers
     tool = tokenizers.Tokenizer(tokenizers.models.BPE({entry: i for i, entry in enumerate(entries)}, list(merges)))
-    scheme = "first" if space_before else "never"
-    tool.pre_tokenizer = split.Sequence(
-        [split.Metaspace(replacement=" ", prepend_scheme=scheme, split=False), split.ByteLevel(add_prefix_space=False)]
-    )
+    space = split.Metaspace(replacement=" ", prepend_scheme="first" if space_before else "never", split=False)
+    tool.pre_tokenizer = split.Sequence([space, split.ByteLevel(add_prefix_space=False)])
     return tool
 
 
@@ -99,15 +97,9 @@ def build_tokenizer(model):
 
     blank = {i for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
     starts_V = np.array([starts_word(piece) or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
-    return Tokenizer(
-        "bpe",
-        model,
-        pieces,
-        starts_V,
-        encode_batch,
-        decode,
-        locate,
-        make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True),
+    hide = make_mask_encoder(lambda: build_backend(entries, merges), range(len(pieces)), lstrip=True)
+    tokenizer = Tokenizer("bpe", model, pieces, starts_V, encode_batch, decode, locate, hide)
+    return tokenizer._replace(
         split_parts=split_parts,
         encode_parts=functools.partial(encode_batch, tool=build_backend(entries, merges, space_before=False)),
         document_pattern=CUT_PART,

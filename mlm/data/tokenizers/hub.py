@@ -1,35 +1,43 @@
-"""The tokenizer of a Hugging Face folder, with our numbers: the five special tokens first, then the rest in its order.
+"""The tokenizer of a Hugging Face folder, as transformers reads it: its files, and what its class makes of them.
 
-The one place that renumbers: `_order_entries` says which entry there each of ours is.
+What tokenizer_config.json names, transformers' tokenizer classes take from it, whatever tokenizer.json says. As
+transformers 5 has it: its classes for BERT, RoBERTa and XLM-R read a vocabulary from tokenizer.json and make the steps
+before it anew. Where both files are of one mind, as where it saved them, nothing changes.
 """
 
 import contextlib
-import functools
 import json
-import math
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from mlm.base import errors, files
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers import bpe, hub_classes, word_layout
-from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END, Tokenizer, encode_with_offsets, make_mask_encoder
+from mlm.data.tokenizers.hub_model import TOKENIZER_FILE, build_backend, build_tokenizer, get_entry_ids
+from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
 SPECIAL_TOKEN_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 DEFAULT_SPECIAL_TOKENS = (SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
-TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
+VOCAB_FILE, TOKENIZER_CONFIG_FILE = "vocab.txt", "tokenizer_config.json"
 SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_CONFIG_FILE = "config.json"
 GPT2_FILES = ("vocab.json", "merges.txt")  # GPT-2's and RoBERTa's
 FOLDER_FILES = (TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE, *GPT2_FILES)
 END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between texts
-MAX_ENTRY_LENGTH = 1000  # letters of an entry; the library overflows the stack at some 100,000
-MAX_EXPANSION = 256  # letters that the steps before the model may make of one
 MAX_PADDING = 4096  # rows of a model's table beyond the vocabulary, which make its size a round number
-PLACEHOLDER = "\ufdd0"  # a code point that no text may hold
+CLASS_BY_MODEL_TYPE = {
+    "bert": "BertTokenizer",
+    "electra": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "roberta-prelayernorm": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "gpt2": "GPT2Tokenizer",
+}  # where none is named, by the model_type of config.json
+MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
+# Classes of BERT's and RoBERTa's models that split text with other programs and read no tokenizer.json.
+OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer", "RoCBertTokenizer")
+SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
 
 
 def read_tokenizer(folder: Path | str) -> Tokenizer:
@@ -46,7 +54,7 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     if source is None:
         hint = "transformers writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise errors.ConfigError(f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; {hint}")
-    hub_classes.check_settings(paths, knobs, config, source[0])
+    _check_settings(paths, knobs, config, source[0])
     if source == (TOKENIZER_FILE,):
         made = _read_json(folder / TOKENIZER_FILE)
     elif source == GPT2_FILES:
@@ -57,12 +65,12 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
         lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
         knobs = {"do_lower_case": lower} | knobs | {"tokenizer_class": "BertTokenizer"}
     where = str(folder / source[0])
-    _build_backend(where, made)
-    made = _merge_added_tokens(folder, hub_classes.apply_class_steps(made, knobs, config), knobs)
-    number, size = _get_entry_ids(made), config["vocab_size"] if type(config.get("vocab_size")) is int else 0
+    build_backend(where, made)
+    made = _merge_added_tokens(folder, _apply_class_steps(made, knobs, config), knobs)
+    number, size = get_entry_ids(made), config["vocab_size"] if type(config.get("vocab_size")) is int else 0
     if END_OF_TEXT in number and not any(knobs.get(key) for key in SPECIAL_TOKEN_KEYS[CLS:]):
         made, knobs = _add_special_tokens(made, number)
-        number, size = _get_entry_ids(made), 0
+        number, size = get_entry_ids(made), 0
     usual = (names for names in DEFAULT_SPECIAL_TOKENS if number.keys() >= set(names))
     special = _get_special_tokens(knobs, next(usual, SPECIAL_TOKENS))
     for key, name in zip(SPECIAL_TOKEN_KEYS, special, strict=True):
@@ -112,93 +120,6 @@ def has_vocabulary(folder: Path | str) -> bool:
     return any(Path(folder, name).exists() for name in (TOKENIZER_FILE, VOCAB_FILE, *GPT2_FILES[1:]))
 
 
-def count_pair_separators(tokenizer: Tokenizer) -> int:
-    """How many [SEP] stand between the texts of a pair: one, or as many as the tokenizer's own pairs have."""
-    return _count_pair_separators(tokenizer.model) if tokenizer.kind == "hub" else 1
-
-
-@functools.lru_cache(maxsize=1)
-def _count_pair_separators(model) -> int:
-    tool = _build_backend(TOKENIZER_FILE, json.loads(model)["tokenizer"])
-    return max(1, tool.num_special_tokens_to_add(is_pair=True) - 2)
-
-
-def get_original_ids(tokenizer: Tokenizer) -> np.ndarray:
-    """order_V: the number, where it came from, of each entry of a tokenizer of ours."""
-    if tokenizer.kind != "hub":
-        return np.arange(tokenizer.vocab_size)
-    saved = json.loads(tokenizer.model)
-    return _order_entries(saved["special"], _get_entry_ids(saved["tokenizer"]), saved.get("vocab_size", 0))
-
-
-def build_tokenizer(model: bytes) -> Tokenizer:
-    """The tokenizer of a saved model: {"special": five names in our order, "tokenizer": tokenizer.json}.
-
-    "vocab_size", where it is there, is that of a model whose tables have more rows than the vocabulary has entries; an
-    entry of no text stands for each of them.
-    """
-    saved = json.loads(model)
-    try:
-        made, special = saved["tokenizer"], saved["special"]
-        tool, number = _build_text_backend(made, special), _get_entry_ids(made)
-        order_V = _order_entries(special, number, saved.get("vocab_size", 0))
-    except (KeyError, TypeError) as error:
-        raise errors.ConfigError(f"tokenizer: expected a saved Hugging Face tokenizer ({error!r})") from None
-    ours_V = np.argsort(order_V)
-    ours_V[order_V[:NUM_SPECIAL]] = UNK  # what no text is to say
-    ours = ours_V.tolist()
-    padding = [f"[padding {i}]" for i in range(len(number), len(order_V))]
-    name_V = np.array([*sorted(number, key=number.__getitem__), *padding], object)
-    bytewise = word_layout.has_pre_tokenizer(made, "ByteLevel")
-    names = [*SPECIAL_TOKENS, *name_V[order_V[NUM_SPECIAL:]]]
-    pieces = [*SPECIAL_TOKENS, *map(bpe.format_entry, names[NUM_SPECIAL:])] if bytewise else names
-    decoder: Any = tool.decoder or word_layout.build_decoder(made)
-    starts_V, ends_V = word_layout.find_word_bounds(made, pieces, decoder)
-
-    def encode_batch(texts, tool=tool):
-        return [[ours[i] for i in one.ids] for one in tool.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-    def decode(ids):
-        tokens = [names[i] for i in ids]
-        return decoder.decode(tokens).removeprefix(" ") if decoder else " ".join(tokens)
-
-    def locate(text):
-        ids, spans = encode_with_offsets(tool, text, blank)
-        return [ours[i] for i in ids], spans
-
-    blank = {int(order_V[i]) for i, piece in enumerate(pieces) if not piece.strip(SPACE)}
-    mask = next((one for one in made.get("added_tokens", ()) if one["content"] == special[MASK]), {})
-    hide = make_mask_encoder(
-        lambda: _build_text_backend(made, special), ours, mask.get("lstrip", False), mask.get("rstrip", False)
-    )
-    tokenizer = Tokenizer("hub", model, pieces, starts_V, encode_batch, decode, locate, hide, ends_word_V=ends_V)
-    step = made.get("pre_tokenizer") or {}
-    if any(not one["special"] for one in made.get("added_tokens", ())):
-        pass  # which may stand anywhere in a text
-    elif step.get("type") == "BertPreTokenizer" and (made.get("normalizer") or {}).get("type") == "BertNormalizer":
-        tokenizer = tokenizer._replace(splits_at_spaces=True, document_pattern=UNUSUAL_SENTENCE_END)
-    elif step.get("type") == "ByteLevel" and step.get("use_regex", True) and not made.get("normalizer"):
-        plain = _build_text_backend(made | {"pre_tokenizer": step | {"add_prefix_space": False}}, special)
-        tokenizer = tokenizer._replace(
-            split_parts=functools.partial(bpe.split_parts, space_before=step.get("add_prefix_space", True)),
-            encode_parts=functools.partial(encode_batch, tool=plain),
-            document_pattern=bpe.CUT_PART,
-        )
-    return tokenizer._replace(shows_words=word_layout.shows_words(tokenizer, tool))
-
-
-def _get_entry_ids(made) -> dict[str, int]:
-    """The number there of each entry of the vocabulary."""
-    vocab = made["model"]["vocab"]
-    number = dict(vocab) if isinstance(vocab, dict) else {name: i for i, (name, _) in enumerate(vocab)}
-    return number | {one["content"]: one["id"] for one in made.get("added_tokens", ())}
-
-
-def _order_entries(special, number, size) -> np.ndarray:
-    first = [number[name] for name in special]
-    return np.array([*first, *sorted({*number.values(), *range(size)} - set(first))])
-
-
 def _read_json(path) -> dict[str, Any]:
     try:
         found = json.loads(files.read_regular_file(path))
@@ -208,72 +129,6 @@ def _read_json(path) -> dict[str, Any]:
         raise errors.ConfigError(f"{path}: expected JSON ({errors.first_line(error)})") from None
     errors.require(isinstance(found, dict), str(path), found, "a JSON object")
     return found
-
-
-class _Backend(NamedTuple):
-    """A tool of the tokenizers library, whose panics, which are no Exceptions, are ConfigErrors."""
-
-    tool: Any
-
-    def __getattr__(self, name):
-        value = getattr(self.tool, name)
-        return functools.partial(_report_panic, value) if name.startswith("encode") else value
-
-
-def _report_panic(encode, *args, **kwargs):
-    try:
-        return encode(*args, **kwargs)
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        reason = errors.first_line(error)
-        raise errors.ConfigError(f"{TOKENIZER_FILE}: expected steps that end for each text ({reason})") from None
-
-
-def _build_backend(where, made):
-    import tokenizers
-
-    try:
-        longest = max(map(len, _get_entry_ids(made)), default=0)
-        errors.require(longest <= MAX_ENTRY_LENGTH, "letters of an entry", longest, f"at most {MAX_ENTRY_LENGTH}")
-        for step in ("normalizer", "decoder"):
-            bound = _bound_expansion(made.get(step) or {})
-            errors.require(bound <= MAX_EXPANSION, f"letters of {step} for one", bound, f"at most {MAX_EXPANSION}")
-        return _Backend(tokenizers.Tokenizer.from_str(json.dumps(made)))
-    except Exception as error:  # the library raises nothing more exact
-        reason = errors.first_line(error)
-        raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({reason})") from None
-
-
-def _bound_expansion(step) -> float:
-    """How many letters the replacements of a normalizer or a decoder make of one, at most."""
-    if step.get("type") != "Replace":
-        return math.prod(map(_bound_expansion, (*step.get("normalizers", ()), *step.get("decoders", ()))))
-    text = step["pattern"].get("String")  # a regular expression may match between letters
-    return max(1, len(step["content"]) / len(text)) if text else 1 + len(step["content"])
-
-
-def _build_text_backend(made, special):
-    """The tool without padding and truncation, which finds no special token in a text, whatever that says."""
-    added = made.get("added_tokens", ())
-    hidden = dict.fromkeys([*special, *(one["content"] for one in added if one["special"])])
-    untyped = {name: f"{PLACEHOLDER}{i}" for i, name in enumerate(hidden)}
-    unknown = str(made["model"].get("unk_token"))  # which some models look up by its name
-    model = dict(made["model"])
-    if isinstance(model["vocab"], dict):
-        untyped.pop(unknown, None)
-        model["vocab"] = {untyped.get(name, name): i for name, i in model["vocab"].items()}
-    else:
-        model["vocab"] = [[untyped.get(name, name), score] for name, score in model["vocab"]]
-    kept = (one for one in added if one["content"] in untyped or one["content"] not in hidden)
-    added = [one | {"content": untyped.get(one["content"], one["content"])} for one in kept]
-    plain = {"padding": None, "truncation": None, "post_processor": None}
-    tool = _build_backend(TOKENIZER_FILE, made | plain | {"model": model, "added_tokens": added})
-    for one in added:
-        number = tool.token_to_id(one["content"])
-        expected = f"the next number, {number}"
-        errors.require(number == one["id"], f"{TOKENIZER_FILE}: added_tokens", one["id"], expected)
-    return tool
 
 
 def _get_special_tokens(knobs, usual=SPECIAL_TOKENS) -> list[str]:
@@ -327,3 +182,74 @@ def _add_special_tokens(made, number):
     new = [name for name in special.values() if name not in number]
     added = [_make_added_token(len(number) + i, {"content": name, "special": True}) for i, name in enumerate(new)]
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
+
+
+def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
+    """Raises ConfigError for a class whose steps are not known, or for a setting of it that is none.
+
+    paths: of tokenizer_config.json, whose content is `knobs`, and of config.json; source: the vocabulary's file.
+    """
+    where = paths[not knobs.get("tokenizer_class")]
+    name = str(knobs.get("tokenizer_class") or config.get("tokenizer_class") or "").removesuffix("Fast")
+    known = [one for one, (model, _) in STEPS.items() if model == MODEL_BY_FILE.get(source, model)]
+    is_known = not name or name in known or (source not in MODEL_BY_FILE and name not in OTHER_CLASSES)
+    errors.require(is_known, f"{where}: tokenizer_class", name, f"one of {', '.join(known)}, to read {source}")
+    for key in SWITCHES if name in STEPS or source in MODEL_BY_FILE else ():
+        is_switch = isinstance(knobs.get(key, True), bool)
+        errors.require(is_switch, f"{paths[0]}: {key}", knobs.get(key), "true or false")
+
+
+def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """tokenizer.json with the steps that the class makes which tokenizer_config.json names, or else config.json.
+
+    As it is for any other class.
+    """
+    named = knobs.get("tokenizer_class") or config.get("tokenizer_class")
+    name = named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))
+    model, steps = STEPS.get(str(name).removesuffix("Fast"), (None, None))
+    return made | steps(made, knobs) if steps and made["model"].get("type", model) == model else made
+
+
+def _make_bert_steps(made, knobs):
+    return {
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "strip_accents": knobs.get("strip_accents"),
+            "handle_chinese_chars": bool(knobs.get("tokenize_chinese_chars", True)),
+            "lowercase": bool(knobs.get("do_lower_case", True)),
+        },
+    }
+
+
+def _make_roberta_steps(made, knobs):
+    space = bool(knobs.get("add_prefix_space", False))
+    step = {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": True}
+    return {"normalizer": None, "pre_tokenizer": step}
+
+
+def _make_gpt2_steps(made, knobs):
+    steps, before = _make_roberta_steps(made, knobs), made.get("pre_tokenizer") or {"type": ""}
+    return {} if before.items() <= steps["pre_tokenizer"].items() else steps  # what is left out there stays out
+
+
+def _make_xlm_roberta_steps(made, knobs):
+    normal = made.get("normalizer") or {}
+    steps = (normal, *normal.get("normalizers", ()))
+    table = next((one for one in steps if one.get("type") == "Precompiled"), None)
+    scheme = "always" if knobs.get("add_prefix_space", True) else "never"
+    words = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
+    step = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, words]}
+    return {"normalizer": table, "pre_tokenizer": step}
+
+
+STEPS = {
+    "BertTokenizer": ("WordPiece", _make_bert_steps),
+    "DistilBertTokenizer": ("WordPiece", _make_bert_steps),
+    "ElectraTokenizer": ("WordPiece", _make_bert_steps),
+    "RobertaTokenizer": ("BPE", _make_roberta_steps),
+    "BartTokenizer": ("BPE", _make_roberta_steps),
+    "GPT2Tokenizer": ("BPE", _make_gpt2_steps),
+    "XLMRobertaTokenizer": ("Unigram", _make_xlm_roberta_steps),
+}

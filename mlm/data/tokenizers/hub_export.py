@@ -9,10 +9,11 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
 
-def export_files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str]:
+def export_files(tokenizer: Tokenizer, length: int, types: int, reads_words: bool = False) -> dict[str, str]:
     """Texts by file name. length: of the longest example; types: segment types of the model.
 
-    Raises ConfigError for a vocabulary that the tokenizers library cannot have.
+    reads_words: a space stands before each given word, which is how a tagger was trained. Raises ConfigError for a
+    vocabulary that the tokenizers library cannot have.
     """
     special = SPECIAL_TOKENS
     if tokenizer.kind == "hub":
@@ -21,6 +22,10 @@ def export_files(tokenizer: Tokenizer, length: int, types: int) -> dict[str, str
     else:
         tool = BACKEND_BUILDERS[tokenizer.kind](tokenizer)
         made = json.loads(_add_special_tokens(tool, types, tokenizer.kind != "characters").to_str())
+    steps = made.get("pre_tokenizer") or {}
+    for step in (steps, *steps.get("pretokenizers", ())) if reads_words else ():
+        if step.get("type") == "ByteLevel":
+            step["add_prefix_space"] = True
     knobs = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
@@ -65,31 +70,22 @@ def _build_wordpiece(tokenizer):
 def _build_bpe(tokenizer):
     import tokenizers
 
-    entries, merges, _ = bpe.parse_model(tokenizer.model)
-    tool = bpe.build_backend(entries, merges)
+    tool = bpe.build_backend(*bpe.parse_model(tokenizer.model)[:2])
     tool.decoder = tokenizers.decoders.ByteLevel()
     return tool
 
 
-def _build_whole(tokenizer, pattern, behavior):
-    """Whole pieces between what `pattern` matches, or what it matches themselves."""
+def _build_whole(tokenizer):
+    """Words between white space, as Python's split has it, or each character, line ends among them."""
     import tokenizers
 
     number = {piece: i for i, piece in enumerate(tokenizer.pieces)}
     tool = tokenizers.Tokenizer(tokenizers.models.WordLevel(number, unk_token=SPECIAL_TOKENS[UNK]))
+    is_words = tokenizer.kind == "words"
+    pattern, behavior = (r"[\s\x1c-\x1f]", "removed") if is_words else (r"(?m).", "isolated")
     tool.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), behavior)
-    return tool
-
-
-def _build_words(tokenizer):
-    return _build_whole(tokenizer, r"[\s\x1c-\x1f]", "removed")  # white space, as Python's split has it
-
-
-def _build_characters(tokenizer):
-    import tokenizers
-
-    tool = _build_whole(tokenizer, r"(?m).", "isolated")  # m: line ends too
-    tool.decoder = tokenizers.decoders.Fuse()
+    if not is_words:
+        tool.decoder = tokenizers.decoders.Fuse()
     return tool
 
 
@@ -126,6 +122,6 @@ BACKEND_BUILDERS = {
     "wordpiece": _build_wordpiece,
     "unigram": _build_unigram,
     "bpe": _build_bpe,
-    "words": _build_words,
-    "characters": _build_characters,
+    "words": _build_whole,
+    "characters": _build_whole,
 }

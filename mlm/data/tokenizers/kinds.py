@@ -1,30 +1,38 @@
 """Kinds of vocabulary by name: how each is learnt from text, and made again from its file."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from mlm.base import config, errors, files
 from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS
-from mlm.data.tokenizers import bpe, characters, hub, unigram, wordpiece, words
+from mlm.data.tokenizers import bpe, hub, hub_model, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import MAX_TRAINING_PIECE, Tokenizer
 
 MAX_SAMPLE_CHARACTERS = 2**26  # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
 
 
+class Kind(NamedTuple):
+    """How a kind of vocabulary is learnt, and made again from its file's bytes."""
+
+    train_model: Callable[[int, list[str]], bytes]  # (vocab_size, sentences) -> the bytes
+    build_tokenizer: Callable[[bytes], Tokenizer]
+
+
 def load_tokenizer(path: Path | str) -> Tokenizer:
     """The tokenizer of a file; the file's stem names its kind."""
     kind = Path(path).stem
-    errors.require_one_of("kind of tokenizer", kind, list(READERS))
-    return READERS[kind].build_tokenizer(files.read_bytes(path))
+    errors.require_one_of("kind of tokenizer", kind, list(BUILDERS))
+    return BUILDERS[kind](files.read_bytes(path))
 
 
 def load_tokenizer_folder(field: str, folder: str) -> Tokenizer:
     """The tokenizer whose file lies in a folder, as in a run's own. Raises ConfigError, by `field`, for any other."""
     at = files.make_path(folder)
     errors.require(at.is_dir(), field, folder, "a folder that holds a tokenizer's file, such as RUN/tokenizer")
-    there = sorted(path for path in at.iterdir() if path.stem in READERS and path.suffix in (".model", ".txt", ".json"))
+    files_there = (path for path in at.iterdir() if path.suffix in (".model", ".txt", ".json"))
+    there = sorted(path for path in files_there if path.stem in BUILDERS)
     if not there and hub.has_vocabulary(folder):
         return hub.read_tokenizer(folder)
     inside = f"; did you mean {str(at / 'tokenizer')!r}?" if (at / "tokenizer").is_dir() else ""
@@ -68,12 +76,12 @@ def _sample_sentences(sentences) -> list[str]:
     return sample
 
 
-# Modules with train_model(vocab_size, sentences) -> model and build_tokenizer(model).
-KINDS: dict[str, Any] = {
-    "unigram": unigram,
-    "wordpiece": wordpiece,
-    "bpe": bpe,
-    "words": words,
-    "characters": characters,
+KINDS = {
+    "unigram": Kind(unigram.train_model, unigram.build_tokenizer),
+    "wordpiece": Kind(wordpiece.train_model, wordpiece.build_tokenizer),
+    "bpe": Kind(bpe.train_model, bpe.build_tokenizer),
+    "words": Kind(words.train_words, words.build_words),
+    "characters": Kind(words.train_characters, words.build_characters),
 }
-READERS = KINDS | {"hub": hub}  # a hub's is read, and never learnt
+BUILDERS = {name: kind.build_tokenizer for name, kind in KINDS.items()}
+BUILDERS["hub"] = hub_model.build_tokenizer  # which is never learnt

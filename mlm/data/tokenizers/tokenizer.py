@@ -48,7 +48,7 @@ class Tokenizer(NamedTuple):
 
     @property
     def vocab_size(self) -> int:
-        """Returns the number of pieces, the special ones among them."""
+        """The number of pieces, the special ones among them."""
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:

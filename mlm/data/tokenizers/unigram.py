@@ -89,14 +89,12 @@ def build_tokenizer(model):
         for piece, (start, end) in zip(found["pieces"], found["offsets"], strict=True):
             if start == end and (piece != SPACE or (spans and end < spans[-1][1])):
                 end += 1
-            words = list(
-                re.finditer(r"\S+", text[start:end])
-            )  # white space, alone or before a word, is no letter of it
-            spans.append((start + words[-1].start(), start + words[-1].end()) if words else (end, end))
+            words = [found.span() for found in re.finditer(r"\S+", text[start:end])]
+            # White space, alone or before a word, is no letter of it.
+            spans.append((start + words[-1][0], start + words[-1][1]) if words else (end, end))
         return found["ids"], spans
 
     # An unknown stretch may lie within a word; the other special tokens never do.
     starts_V = np.array([p.startswith(SPACE) or (i < NUM_SPECIAL and i != UNK) for i, p in enumerate(pieces)])
-    return Tokenizer(
-        "unigram", model, pieces, starts_V, processor.encode, decode, locate, document_pattern=UNUSUAL_SENTENCE_END
-    )
+    tokenizer = Tokenizer("unigram", model, pieces, starts_V, processor.encode, decode, locate)
+    return tokenizer._replace(document_pattern=UNUSUAL_SENTENCE_END)

@@ -1,5 +1,6 @@
 """BERT's WordPiece vocabulary."""
 
+import functools
 import re
 
 import numpy as np
@@ -24,10 +25,8 @@ def build_backend(entries=()):
     import tokenizers
 
     # Without added tokens: those are looked for in the text, and "[MASK]" would be found there.
-    wordpiece = tokenizers.models.WordPiece(
-        {entry: i for i, entry in enumerate(entries)}, unk_token=SPECIAL_TOKENS[UNK]
-    )
-    tool = tokenizers.Tokenizer(wordpiece)
+    number = {entry: i for i, entry in enumerate(entries)}
+    tool = tokenizers.Tokenizer(tokenizers.models.WordPiece(number, unk_token=SPECIAL_TOKENS[UNK]))
     tool.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     tool.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     return tool
@@ -89,15 +88,6 @@ def build_tokenizer(model):
         return " ".join(pieces[i] for i in ids).replace(" ##", "")
 
     starts_V = np.array([not (p.startswith("##") and len(p) > 2) for p in pieces])
-    return Tokenizer(
-        "wordpiece",
-        model,
-        pieces,
-        starts_V,
-        encode_batch,
-        decode,
-        lambda text: encode_with_offsets(tool, text),
-        splits_at_spaces=True,
-        split_parts=PART.findall,
-        document_pattern=UNUSUAL_SENTENCE_END,
-    )
+    locate = functools.partial(encode_with_offsets, tool)
+    tokenizer = Tokenizer("wordpiece", model, pieces, starts_V, encode_batch, decode, locate)
+    return tokenizer._replace(splits_at_spaces=True, split_parts=PART.findall, document_pattern=UNUSUAL_SENTENCE_END)

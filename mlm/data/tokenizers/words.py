@@ -1,5 +1,6 @@
-"""Words between white space as a vocabulary."""
+"""Words between white space, or characters, as a vocabulary: the most frequent ones of a text."""
 
+import json
 import re
 from collections import Counter
 
@@ -9,23 +10,28 @@ from mlm.base import errors
 from mlm.base.special import MASK, NUM_SPECIAL, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END, Tokenizer, VocabularyTooLarge, sort_by_count
 
+MASK_OR_CHARACTER = re.compile(re.escape(SPECIAL_TOKENS[MASK]) + "|.", re.DOTALL)
 
-def train_model(vocab_size, sentences):
-    """The most frequent words between white space, most frequent first; all of them for a size of 0."""
+
+def _select_entries(counts, vocab_size):
+    """The most frequent entries, most frequent first, for a vocabulary of this size; all of them for a size of 0."""
+    entries = sort_by_count(counts)
+    if len(entries) < vocab_size - NUM_SPECIAL:
+        raise VocabularyTooLarge(vocab_size, len(entries) + NUM_SPECIAL)
+    return entries[: vocab_size - NUM_SPECIAL] if vocab_size else entries
+
+
+def train_words(vocab_size, sentences):
+    """The most frequent words between white space; all of them for a size of 0."""
     counts = Counter()
     for sentence in sentences:
         counts.update(sentence.split())
     for special in SPECIAL_TOKENS:
         counts.pop(special, None)
-    words = sort_by_count(counts)
-    if vocab_size:
-        words = words[: vocab_size - NUM_SPECIAL]
-    if len(words) < vocab_size - NUM_SPECIAL:
-        raise VocabularyTooLarge(vocab_size, len(words) + NUM_SPECIAL)
-    return "\n".join([*SPECIAL_TOKENS, *words]).encode()
+    return "\n".join([*SPECIAL_TOKENS, *_select_entries(counts, vocab_size)]).encode()
 
 
-def build_tokenizer(model):
+def build_words(model):
     """The tokenizer of a serialized model: its words, one a line."""
     pieces = model.decode().split("\n")
     number = {word: i for i, word in enumerate(pieces) if i >= NUM_SPECIAL}
@@ -39,17 +45,8 @@ def build_tokenizer(model):
     def locate(text):
         return encode_batch([text])[0], [found.span() for found in re.finditer(r"\S+", text)]
 
-    return Tokenizer(
-        "words",
-        model,
-        pieces,
-        np.ones(len(pieces), bool),
-        encode_batch,
-        decode,
-        locate,
-        splits_at_spaces=True,
-        document_pattern=UNUSUAL_SENTENCE_END,
-    )
+    tokenizer = Tokenizer("words", model, pieces, np.ones(len(pieces), bool), encode_batch, decode, locate)
+    return tokenizer._replace(splits_at_spaces=True, document_pattern=UNUSUAL_SENTENCE_END)
 
 
 def recognize_mask_token(tokenizer: Tokenizer) -> Tokenizer:
@@ -70,3 +67,44 @@ def recognize_mask_token(tokenizer: Tokenizer) -> Tokenizer:
         encode_batch=encode_batch,
         encode_with_offsets=lambda text: (encode_batch([text])[0], tokenizer.encode_with_offsets(text)[1]),
     )
+
+
+def train_characters(vocab_size, texts):
+    """The most frequent characters, white space and line ends among them; all of them for a size of 0."""
+    counts = Counter()
+    for text in texts:
+        counts.update(text)
+    return json.dumps("".join(_select_entries(counts, vocab_size)), ensure_ascii=False).encode()
+
+
+def build_characters(model):
+    """The tokenizer of a serialized model: its alphabet, as JSON. A text comes back as it was."""
+    try:
+        alphabet = json.loads(model)
+        is_alphabet = isinstance(alphabet, str) and len({*alphabet}) == len(alphabet)
+        errors.require(is_alphabet, "tokenizer", alphabet, "characters, each once")
+    except ValueError as error:
+        raise errors.ConfigError(f"tokenizer: expected the characters as JSON ({errors.first_line(error)})") from None
+    pieces = [*SPECIAL_TOKENS, *alphabet]
+    number = {character: i for i, character in enumerate(alphabet, NUM_SPECIAL)}
+
+    def encode(text):
+        return [number.get(character, UNK) for character in text]
+
+    def encode_batch(texts):
+        return [encode(text) for text in texts]
+
+    def decode(ids):
+        return "".join(pieces[i] for i in ids)
+
+    def locate(text):
+        return encode(text), [(i, i + (not character.isspace())) for i, character in enumerate(text)]
+
+    def hide(text):
+        parts = [(found[0], found.span()) for found in MASK_OR_CHARACTER.finditer(text)]
+        return [MASK if part == SPECIAL_TOKENS[MASK] else number.get(part, UNK) for part, _ in parts], [
+            (start, end - part.isspace()) for part, (start, end) in parts
+        ]
+
+    starts_V = np.array([piece.isspace() or (i < NUM_SPECIAL and i != UNK) for i, piece in enumerate(pieces)])
+    return Tokenizer("characters", model, pieces, starts_V, encode_batch, decode, locate, hide)

@@ -14,6 +14,7 @@ from mlm.base import config, errors, extras, fields, files, types
 from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import labelled
 from mlm.data.tokenizers import hub as vocabulary
+from mlm.data.tokenizers.hub_model import get_original_ids
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.models import SIZES
 from mlm.models.hub import heads, hub, settings, tensors
@@ -82,7 +83,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
         init = lambda key: {"model": model.init(key), "objective": objective.init(key, model)}
         abstract = jax.eval_shape(init, jax.random.key(0))
         return PretrainedFolder(cfg, tokenizer, dataset_info, hub.read_own_params(folder, abstract))
-    pretrained = hub.read_folder(folder, vocabulary.get_original_ids(tokenizer))
+    pretrained = hub.read_folder(folder, get_original_ids(tokenizer))
     model, head = pretrained.model, pretrained.label_head
     values = {"pack.seq_len": model.max_positions, "objective": objectives.find_token_objective(model.directionality)}
     if head is not None:

@@ -15,7 +15,7 @@ from mlm import objectives
 from mlm.base import config, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.recipe_constants import WINDOW_NEIGHBORS
-from mlm.data.language import diffusion_bound, floor, posterior, tasks, word_classes
+from mlm.data.language import diffusion_bound, floor, posterior, tasks
 from mlm.data.language.grammar import Grammar
 from mlm.data.language.synthetic_task import SyntheticExample
 from mlm.data.rows import loader, pack, store
@@ -73,7 +73,7 @@ def _compute_document_and_bound(inputs: FloorInputs):
 
 
 def _decompose_masked(inputs: FloorInputs):
-    return word_classes.decompose_masked_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
+    return floor.decompose_masked_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
 
 
 def _decompose_bound(inputs: FloorInputs):
@@ -90,7 +90,7 @@ FLOORS = {
     types.Visibility.CAUSAL: FloorSpec(
         _compute_causal,
         {"window_floor": _compute_causal_window},
-        lambda inputs: word_classes.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words),
+        lambda inputs: floor.decompose_causal_floor(inputs.language, inputs.words_NxL, inputs.max_words),
         _compute_document_nats,
     ),
     types.Visibility.TWO_STACK: FloorSpec(
@@ -100,14 +100,14 @@ FLOORS = {
                 _compute_causal_window(inputs), _compute_backward_window(inputs)
             )
         },
-        lambda inputs: word_classes.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words),
+        lambda inputs: floor.decompose_two_stack_floor(inputs.language, inputs.words_NxL, inputs.max_words),
         _compute_document_nats,
         document_passes=2,
     ),
     types.Visibility.UNMASKED_OR_LEFT: FloorSpec(
         _of_masked(floor.compute_infilling_floor),
         {},
-        lambda inputs: word_classes.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL),
+        lambda inputs: floor.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL),
     ),
     types.Visibility.BOUND: FloorSpec(
         _reweight(_compute_masked),

@@ -114,7 +114,7 @@ def merge_references(parts: Sequence[ReferenceLosses]) -> ReferenceLosses:
 
 
 def decompose_floor(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> dict[str, np.ndarray]:
-    """The parts of the first loss's floor: nats_N by the names of `word_classes.PARTS`. Built-in language only."""
+    """The parts of the first loss's floor: nats_N by the names of `floor.PARTS`. Built-in language only."""
     spec = next(iter(floors.select_floors(cfg, program_.objective).values()))
 
     def save(folder: Path, compute: Callable[..., Any]):
