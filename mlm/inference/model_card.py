@@ -11,6 +11,7 @@ from mlm.training.run.directory import RunDirectory
 # By the end of a transformers class name.
 PIPELINES = {
     "MaskedLM": "fill-mask",
+    "CausalLM": "text-generation",
     "SequenceClassification": "text-classification",
     "TokenClassification": "token-classification",
     "QuestionAnswering": "question-answering",
@@ -22,7 +23,8 @@ PIPELINES = {
 def format_model_card(model, hf_config: dict) -> str:
     """The README.md of a LanguageModel. hf_config: the exported config.json."""
     cfg = model.config
-    is_transformers = hf_config["model_type"] != "mlm"
+    is_own = hf_config["model_type"] == "mlm"
+    is_transformers = not is_own or "auto_map" in hf_config
     class_name = heads.get_model_class(hf_config)
     suffix = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), None)
     is_run = model.source is None
@@ -38,12 +40,20 @@ def format_model_card(model, hf_config: dict) -> str:
         if is_run
         else "Read from a Hugging Face folder and written again by `mlm`. The original model card says what it was "
         "trained on.",
-        f"transformers' `AutoModel{f'For{suffix}' if suffix else ''}.from_pretrained` and "
-        "`AutoTokenizer.from_pretrained` read this folder, as does `mlm.load`."
-        if is_transformers
-        else "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder.",
+        _describe_readers(
+            f"AutoModel{f'For{suffix}' if suffix else ''}", is_transformers=is_transformers, is_own=is_own
+        ),
     ]
     return "\n\n".join([*blocks, *(_describe_run(cfg) if is_run else [])]) + "\n"
+
+
+def _describe_readers(auto_class: str, *, is_transformers: bool, is_own: bool) -> str:
+    """The sentence on what reads the folder."""
+    if not is_transformers:
+        return "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder."
+    argument, code = ("(FOLDER, trust_remote_code=True)", ", by its modeling_mlm.py") if is_own else ("", "")
+    classes = " and ".join(f"`{name}.from_pretrained{argument}`" for name in (auto_class, "AutoTokenizer"))
+    return f"transformers' {classes} read this folder{code}, as does `mlm.load`."
 
 
 def _describe_run(cfg) -> list[str]:
