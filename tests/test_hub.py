@@ -312,7 +312,7 @@ def test_what_no_class_of_theirs_is_keeps_our_config(changes, why, tmp_path):
     assert again.config.model == model.config.model and again.config.objective == model.config.objective
     np.testing.assert_array_equal(again.encode(SAID[0]), model.encode(SAID[0]))
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
-    assert "`mlm.load(FOLDER)` reads this folder" in (folder / "README.md").read_text()
+    assert "by its modeling_mlm.py, as does `mlm.load`" in (folder / "README.md").read_text()
 
 
 def test_the_card_has_scores_and_where_they_come_from(tmp_path, monkeypatch):

@@ -5,12 +5,13 @@ import json
 
 import jax
 
-from mlm import objectives
+from mlm import models, objectives
 from mlm.base import errors, fields, files, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tokenizers import hub_export
 from mlm.data.tokenizers.hub_model import get_original_ids
-from mlm.models.hub import heads, hub
+from mlm.models.hub import heads as label_heads
+from mlm.models.hub import hub, settings
 from mlm.objectives import replaced_token_detection
 from mlm.training.run.directory import RunDirectory
 
@@ -24,6 +25,7 @@ EXPORTED_LABEL_FIELDS = (
 # By the end of a transformers class name.
 PIPELINES = {
     "MaskedLM": "fill-mask",
+    "CausalLM": "text-generation",
     "SequenceClassification": "text-classification",
     "TokenClassification": "token-classification",
     "QuestionAnswering": "question-answering",
@@ -35,8 +37,9 @@ PIPELINES = {
 def save_pretrained(model, folder: str) -> dict:
     """Exports a LanguageModel as a Hugging Face folder and returns {"written", "model_type", "note"}.
 
-    A model that no transformers class supports is written with a config of our own, which `load_model` reads; the note
-    says why. Raises ConfigError for a folder that is not empty.
+    A model that no class of transformers computes is written with a config of our own, which `load_model` reads, and,
+    unless it reads a source, with classes in torch, which transformers reads with trust_remote_code=True; the note says
+    why. Raises ConfigError for a folder that is not empty.
     """
     cfg = model.config
     files.check_empty_folder("export", folder)
@@ -52,7 +55,10 @@ def save_pretrained(model, folder: str) -> dict:
                 hf_config, tensors = _export_transformers(model, params)
         except errors.ConfigError as error:
             hf_config, tensors = _export_native(model, params)
-            note = f"{error}; docs/guides/hugging_face.md has the fields of a model that transformers reads"
+            remedy = "docs/guides/hugging_face.md has the fields of a model that transformers reads"
+            if "auto_map" in hf_config:
+                remedy = "transformers reads the folder by classes of its own, with trust_remote_code=True"
+            note = f"{error}; {remedy}"
     labelled = LABELLED_OBJECTIVES.get(cfg.objective)
     reads_words = labelled is not None and labelled.tags_words and model.source is None
     tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size, reads_words)
@@ -86,10 +92,10 @@ def _export_transformers(model, params):
     is_electra = has_labels and cfg.finetune.pooler == "electra"
     hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, is_electra=is_electra)
     if has_labels:
-        hf_config |= heads.build_config_json(cfg, model.dataset_info.classes, hf_config)
+        hf_config |= label_heads.build_config_json(cfg, model.dataset_info.classes, hf_config)
     tensors = hub.export_tensors(params["model"], hf_config, order_V, has_lm_head=not has_labels)
     if has_labels:
-        tensors |= heads.export_tensors(cfg.objective, params["objective"], hf_config)
+        tensors |= label_heads.export_tensors(cfg.objective, params["objective"], hf_config)
     return hf_config, tensors
 
 
@@ -101,39 +107,63 @@ def _export_electra(model, params):
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
         cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
-    discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | heads.DISCRIMINATOR_FIELDS
+    discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | label_heads.DISCRIMINATOR_FIELDS
     activation, expected = cfg.model.activation, "gelu, which is also the activation of the discriminator's head"
     errors.require(activation == "gelu", "config.model.activation", activation, expected)
     generator_model = replaced_token_detection.build_generator_config(cfg)
     generator_config = hub.build_config_json(generator_model, order_V, is_electra=True)
     tensors = hub.export_tensors(params["model"], discriminator_config, order_V, has_lm_head=False)
-    tensors |= heads.export_tensors(cfg.objective, params["objective"], discriminator_config)
+    tensors |= label_heads.export_tensors(cfg.objective, params["objective"], discriminator_config)
     generator_tensors = hub.export_tensors(params["objective"]["generator"], generator_config, order_V)
     return (discriminator_config, tensors), (generator_config, generator_tensors)
 
 
 def _export_native(model, params):
     """config.json with a config of our own, and tensors under our own names."""
-    flat, visibility = fields.flatten(model.config), objectives.get_visibility(model.config)
-    has_labels = visibility == types.Visibility.FULL
+    cfg, order_V = model.config, get_original_ids(model.tokenizer)
+    flat, visibilities = fields.flatten(cfg), set(objectives.get_loss_visibilities(cfg).values())
+    has_labels = types.Visibility.FULL in visibilities
     kept = {
         name: flat[name]
         for name in flat
         if name.startswith("model.") or name in EXPORTED_FIELDS or (has_labels and name in EXPORTED_LABEL_FIELDS)
     }
-    if visibility == types.Visibility.UNMASKED:
+    if visibilities <= {types.Visibility.UNMASKED, types.Visibility.BOUND}:
         kept["objective"] = "mlm"
-    hf_config = hub.settings.build_own_config_json(
-        kept, model.tokenizer.vocab_size, model.dataset_info.classes if has_labels else ()
+    heads, labelled = _list_torch_heads(cfg), LABELLED_OBJECTIVES.get(cfg.objective)
+    config_json = settings.build_own_config_json(
+        kept,
+        order_V,
+        model.dataset_info.classes if has_labels else (),
+        heads,
+        labelled.problem_type if labelled else "",
     )
-    return hf_config, hub.export_own_tensors(params)
+    return config_json, hub.export_own_tensors(params, order_V if heads else None)
+
+
+def _list_torch_heads(cfg) -> list[str]:
+    """The ends of the names of the classes of modeling_mlm.py that compute a model: "", its states, and its heads."""
+    if models.reads_source(cfg):
+        return []
+    visibilities, finetune = set(objectives.get_loss_visibilities(cfg).values()), cfg.finetune
+    heads = [""]
+    if visibilities & {types.Visibility.CAUSAL, types.Visibility.TWO_STACK}:
+        heads.append("ForCausalLM")
+    if visibilities & {types.Visibility.UNMASKED, types.Visibility.BOUND}:
+        heads.append("ForMaskedLM")
+    if types.Visibility.FULL in visibilities:
+        label_head = LABELLED_OBJECTIVES[cfg.objective].hub_class
+        is_plain = (finetune.layer_features, finetune.head, finetune.pooler) == ("last", "linear", "bert")
+        heads += [label_head] if is_plain and label_head in settings.LABEL_HEADS else []
+    return heads
 
 
 def format_model_card(model, hf_config: dict) -> str:
     """The README.md of a LanguageModel. hf_config: the exported config.json."""
     cfg = model.config
-    is_transformers = hf_config["model_type"] != "mlm"
-    class_name = heads.get_model_class(hf_config)
+    is_own = hf_config["model_type"] == "mlm"
+    is_transformers = not is_own or "auto_map" in hf_config
+    class_name = label_heads.get_model_class(hf_config)
     suffix = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), None)
     is_run = model.source is None
     pipeline = PIPELINES.get(suffix or "", "")
@@ -146,12 +176,20 @@ def format_model_card(model, hf_config: dict) -> str:
         if is_run
         else "Read from a Hugging Face folder and written again by `mlm`. The original model card says what it was "
         "trained on.",
-        f"transformers' `AutoModel{f'For{suffix}' if suffix else ''}.from_pretrained` and "
-        "`AutoTokenizer.from_pretrained` read this folder, as does `mlm.load`."
-        if is_transformers
-        else "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder.",
+        _describe_readers(
+            f"AutoModel{f'For{suffix}' if suffix else ''}", is_transformers=is_transformers, is_own=is_own
+        ),
     ]
     return "\n\n".join([*blocks, *(_describe_run(cfg) if is_run else [])]) + "\n"
+
+
+def _describe_readers(auto_class: str, *, is_transformers: bool, is_own: bool) -> str:
+    """The sentence on what reads the folder."""
+    if not is_transformers:
+        return "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder."
+    argument, code = ("(FOLDER, trust_remote_code=True)", ", by its modeling_mlm.py") if is_own else ("", "")
+    classes = " and ".join(f"`{name}.from_pretrained{argument}`" for name in (auto_class, "AutoTokenizer"))
+    return f"transformers' {classes} read this folder{code}, as does `mlm.load`."
 
 
 def _describe_run(cfg) -> list[str]:

@@ -20,6 +20,7 @@ from mlm.models.hub.architecture import QKV, canonical_name, map_tensors
 MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert) for name in module.ARCHITECTURES}
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
+VOCABULARY_NAMES = [".".join(path) for path in VOCABULARY_PARAMS]
 
 
 class HubModel(NamedTuple):
@@ -191,21 +192,33 @@ def read_own_config(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]
     return {name: tuple(value) if isinstance(value, list) else value for name, value in flat.items()}, tuple(labels)
 
 
-def export_own_tensors(params: types.Params) -> dict[str, np.ndarray]:
-    """Our parameters, "model" and "objective", by dotted name; the prefix "model." is left out."""
-    return {_dotted_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+def export_own_tensors(params: types.Params, order_V: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """Our parameters, "model" and "objective", by dotted name; the prefix "model." is left out.
+
+    order_V: as in `read_folder`, to number entries of the vocabulary as the folder's tokenizer does; None: as we do.
+    """
+    exported = {_dotted_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    if order_V is None:
+        return exported
+    ours_V = np.argsort(order_V)
+    return {name: leaf[ours_V] if name in VOCABULARY_NAMES else leaf for name, leaf in exported.items()}
 
 
-def read_own_params(folder: Path | str, abstract: types.Params) -> types.Params:
-    """The parameters, "model" and "objective", of a folder with our own config; abstract: their shapes."""
+def read_own_params(folder: Path | str, abstract: types.Params, order_V: np.ndarray) -> types.Params:
+    """The parameters, "model" and "objective", of a folder with our own config; abstract: their shapes.
+
+    order_V: as in `read_folder`. A folder that torch does not read has our own numbers.
+    """
     tensors_path = str(Path(folder, tensors.TENSOR_FILE))
+    is_ordered = "auto_map" in settings.read_json(Path(folder, settings.CONFIG_FILE))
     with tensors.open_tensors(Path(folder)) as file_by_name:
 
         def read_leaf(path, leaf):
             name, count = _dotted_name(path), len(file_by_name)
             errors.require(name in file_by_name, f"{tensors_path}: tensors", count, f"{name} among them")
             tensors.check_tensor(tensors_path, file_by_name, name, leaf.shape)
-            return tensors.read_tensor(tensors_path, file_by_name, name)
+            x = tensors.read_tensor(tensors_path, file_by_name, name)
+            return x[order_V] if is_ordered and name in VOCABULARY_NAMES else x
 
         return jax.tree_util.tree_map_with_path(read_leaf, abstract)
 
@@ -215,7 +228,10 @@ def _dotted_name(path) -> str:
 
 
 def write_folder(folder: Path | str, config_json: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes config.json and the tensors into an existing folder."""
+    """Writes config.json and the tensors, and the classes that config.json names, into an existing folder."""
+    if "auto_map" in config_json:
+        for name in settings.TORCH_FILES:
+            files.write_text(Path(folder, name), Path(__file__).with_name(name).read_text())
     files.write_json(Path(folder, settings.CONFIG_FILE), dict(config_json))
     tensors.write_tensors(Path(folder), arrays)
 

@@ -1,15 +1,19 @@
 """What all config.json have in common: reads entries, and checks what a class of transformers needs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from mlm.base import config, errors, files
 from mlm.base.special import CLS, PAD, SEP
 
 CONFIG_FILE = "config.json"
-OWN_MODEL_TYPE = "mlm"  # the model_type of a model that no class of transformers can read
+OWN_MODEL_TYPE = "mlm"  # the model_type of a model that no class of transformers computes
+LABEL_HEADS = ("ForSequenceClassification", "ForTokenClassification")  # of those classes, the ends of their names
+TORCH_FILES = ("modeling_mlm.py", "encoders_mlm.py")  # its classes in torch, which nothing of ours imports
 MAX_INT = 2**31 - 1
 # config.model.activation by the name in a config.json; of two names for one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -138,7 +142,38 @@ def require_default_blocks(model: config.Model, model_type: str) -> None:
     require_fields(model, {field: getattr(default, field) for field in names}, f"transformers' {model_type} needs")
 
 
-def build_own_config_json(fields: Mapping[str, Any], vocab_size: int, classes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The config.json of a model that transformers cannot read: config fields by dotted name, and class names."""
+def build_own_config_json(
+    config_fields: Mapping[str, Any],
+    order_V: np.ndarray,
+    classes: tuple[str, ...] = (),
+    heads: Sequence[str] = (),
+    problem_type: str = "",
+) -> dict[str, Any]:
+    """The config.json of a model that no class of transformers computes: config fields by dotted name, class names.
+
+    order_V: the id that the folder's tokenizer gives to each entry of our vocabulary; heads: the ends of the names of
+    the classes of modeling_mlm.py that compute the model, "" for its states alone; problem_type: what labels are.
+    """
     labels = {"labels": list(classes)} if classes else {}
-    return {"model_type": OWN_MODEL_TYPE, "vocab_size": vocab_size, "config": dict(fields), **labels}
+    own = {"model_type": OWN_MODEL_TYPE, "vocab_size": len(order_V), "config": dict(config_fields), **labels}
+    if not heads:
+        return own
+    names = {f"AutoModel{head}": f"MLM{head or 'Model'}" for head in heads}
+    if heads[-1] in LABEL_HEADS:
+        own["id2label"] = {str(number): label for number, label in enumerate(classes or ("value",))}
+        own["label2id"] = {label: int(number) for number, label in own["id2label"].items()}
+        own |= {"problem_type": problem_type} if problem_type else {}
+    return own | {
+        "architectures": [names[f"AutoModel{heads[-1]}"]],
+        "auto_map": {
+            name: f"modeling_mlm.{own_class}" for name, own_class in {"AutoConfig": "MLMConfig", **names}.items()
+        },
+        "hidden_size": config_fields["model.width"],
+        "num_hidden_layers": config_fields["model.num_layers"],
+        "num_attention_heads": config_fields["model.num_heads"],
+        "max_position_embeddings": config_fields["pack.seq_len"],
+        "dtype": "float32",
+        "pad_token_id": int(order_V[PAD]),
+        **dict.fromkeys(("bos_token_id", "cls_token_id"), int(order_V[CLS])),
+        **dict.fromkeys(("eos_token_id", "sep_token_id"), int(order_V[SEP])),
+    }

@@ -82,7 +82,8 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
         model, objective = program.build_model_and_objective(cfg, dataset_info)
         init = lambda key: {"model": model.init(key), "objective": objective.init(key, model)}
         abstract = jax.eval_shape(init, jax.random.key(0))
-        return PretrainedFolder(cfg, tokenizer, dataset_info, hub.read_own_params(folder, abstract))
+        params = hub.read_own_params(folder, abstract, get_original_ids(tokenizer))
+        return PretrainedFolder(cfg, tokenizer, dataset_info, params)
     pretrained = hub.read_folder(folder, get_original_ids(tokenizer))
     model, head = pretrained.model, pretrained.label_head
     values = {"pack.seq_len": model.max_positions, "objective": objectives.find_token_objective(model.directionality)}

@@ -1,0 +1,225 @@
+"""A model that no class of transformers computes goes out with classes of its own, whose logits are ours."""
+
+import ast
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+from small import CLASSES, FAMILY_CELLS, VOCAB, params_of, small_config
+
+import mlm
+from mlm import objectives
+from mlm.base import types
+from mlm.base.special import SPECIAL_TOKENS
+from mlm.data.tokenizers import hub, kinds
+from mlm.inference import pretrained_io
+from mlm.objectives import heads
+from mlm.training.run import pretrained_folder, resolution
+
+LENGTH, LENGTHS = 24, (24, 17, 5)  # tokens of a row, and of those that are no padding
+OBJECTIVES = {"mlm": ("bidirectional", "causal", "mixed"), "causal": ("causal", "two_stack"), "hybrid": ("mixed",)}
+BLOCKS = {
+    "embedding_dim": (0, 0, 8),
+    "norm": ("layernorm", "rmsnorm"),
+    "norm_placement": ("pre", "post", "sandwich"),
+    "norm_eps": (1e-6, 1e-5),
+    "first_norm": (True, False),
+    "embed_norm": (True, True, False),
+    "bias": ("all", "norms", "output", "none"),
+    "activation": ("gelu", "gelu_tanh", "relu", "relu2", "geglu", "swiglu"),
+    "layer_scale": (0.0, 0.5),
+    "qk_norm": (False, True),
+    "attention_gate": (False, True),
+    "lm_head": ("bert", "bert", "linear"),
+    "lm_head_activation": ("gelu", "gelu_tanh", "relu"),
+    "tie_embeddings": (True, False),
+    "positions": ("learned", "sinusoidal", "rotary", "alibi", "relative"),
+    "local_window": (0, 4, 8),
+    "global_every": (0, 1, 2),
+    "global_layers": ((), (2,)),
+    "local_rope_theta": (0.0, 50.0),
+    "num_heads": (1, 2, 4),
+    "window": (1, 3),
+    "type_vocab_size": (0, 2),
+}  # fields of config.model and the values that are drawn
+ENDS = {
+    "mlm": ["ForMaskedLM"],
+    "causal": ["ForCausalLM"],
+    "hybrid": ["ForCausalLM", "ForMaskedLM"],
+}  # of the names of classes
+
+
+def draw_config(number):
+    """A config with blocks by chance, of the family that is next: half of all are Transformers."""
+    rng = random.Random(number)
+    others = [member for member in FAMILY_CELLS if member != ("transformer", "")]
+    family, cell = others[number // 2 % len(others)] if number % 2 else ("transformer", "")
+    objective = rng.choice([*OBJECTIVES])
+    changes = {f"model__{name}": rng.choice(values) for name, values in BLOCKS.items()}
+    changes["model__directionality"] = rng.choice(OBJECTIVES[objective])
+    if changes["model__lm_head"] == "linear" and changes["model__bias"] == "output":
+        changes["model__bias"] = "none"
+    if changes["model__global_every"] == 1 and not changes["model__global_layers"]:  # no layer would be local
+        changes["model__local_window"] = 0
+    cfg = small_config(family, cell, objective=objective, pack__seq_len=LENGTH, model__scan_unroll=1, **changes)
+    resolution.check(cfg)
+    return cfg
+
+
+def build_model(cfg, tokenizer=None, classes=()):
+    """A model of a config with parameters of no special values, over a vocabulary of words where none is given."""
+    words = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(VOCAB - len(SPECIAL_TOKENS)))]
+    tokenizer = tokenizer or kinds.KINDS["words"].build_tokenizer("\n".join(words).encode())
+    info = pretrained_folder.make_dataset_info(cfg, tokenizer, classes)
+    blank = pretrained_io.build_language_model(cfg, tokenizer, {}, {}, info)
+    init = lambda key: (blank.model.init(key), blank.objective.init(key, blank.model))
+    return pretrained_io.build_language_model(cfg, tokenizer, *params_of(jax.eval_shape(init, jax.random.key(0))), info)
+
+
+def draw_rows(cfg):
+    """Rows of several lengths, padded; of two types where the model has them."""
+    rng = np.random.default_rng(0)
+    real_BxL = (np.arange(LENGTH) < np.array(LENGTHS)[:, None]).astype(np.int32)
+    draw = lambda low, high: rng.integers(low, high, real_BxL.shape).astype(np.int32) * real_BxL
+    num_types = max(cfg.model.type_vocab_size, 1)
+    return types.Tokens(draw(5, VOCAB), real_BxL, np.arange(LENGTH, dtype=np.int32) * real_BxL, draw(0, num_types))
+
+
+@pytest.fixture
+def load_torch(tmp_path, monkeypatch):
+    """A function of a folder and the end of a class's name: the model in torch."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+    def load(folder, end):
+        return getattr(transformers, f"AutoModel{end}").from_pretrained(folder, trust_remote_code=True).eval()
+
+    return load
+
+
+def run_torch(model, rows):
+    """What a model in torch computes of rows."""
+    import torch
+
+    names = {"input_ids": rows.ids_BxL, "attention_mask": rows.segments_BxL, "token_type_ids": rows.types_BxL}
+    with torch.no_grad():
+        return model(**{name: torch.from_numpy(x).long() for name, x in names.items()})
+
+
+def compute_logits(model, end, rows):
+    """The same by ours: the states, or the logits of the head that a class has by the end of its name."""
+    cfg, params, left = model.config, model.params, {}
+    of = objectives.shift_states(cfg, model.model) if end == "ForMaskedLM" else model.model
+    if end == "ForCausalLM" and cfg.model.directionality == "mixed":
+        left = {"left_B": np.ones(len(rows.ids_BxL), bool)}
+    states = of.encode(params["model"], rows, **left)
+    if end in ("ForMaskedLM", "ForCausalLM"):
+        return of.logits(params["model"], states[0])
+    h_BxLxD = np.concatenate(states, -1)
+    if end == "ForTokenClassification":
+        return heads.apply_word_head(cfg, params["objective"], h_BxLxD, None)
+    is_text = end == "ForSequenceClassification"
+    return heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, rows, None) if is_text else h_BxLxD
+
+
+def assert_torch_computes_ours(model, folder, load_torch, ends):
+    model.save_pretrained(str(folder))
+    rows = draw_rows(model.config)
+    for end in ends:
+        output = run_torch(load_torch(folder, end), rows)
+        found = (output.logits if end else output.last_hidden_state).numpy()
+        real = rows.segments_BxL > 0 if found.ndim == 3 else slice(None)
+        expected = np.asarray(compute_logits(model, end, rows))
+        np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=1e-5, err_msg=end)
+
+
+@pytest.mark.parametrize("number", [pytest.param(n, marks=pytest.mark.exhaustive if n >= 8 else ()) for n in range(64)])
+def test_torch_computes_our_states_and_logits(number, tmp_path, load_torch):
+    cfg = draw_config(number)
+    assert_torch_computes_ours(build_model(cfg), tmp_path / "out", load_torch, ["", *ENDS[cfg.objective]])
+
+
+LABELLED = {
+    "first": ("classification", "transformer", "", {}),
+    "two stacks": ("regression", "rnn", "lstm", {"model__directionality": "two_stack", "finetune__pooling": "last"}),
+    "mean": ("classification", "feedforward", "window", {}),
+    "words": ("tagging", "transformer", "", {}),
+}
+
+
+def build_labelled(case):
+    objective, family, cell, changes = LABELLED[case]
+    score = "pearson" if objective == "regression" else "accuracy"
+    changes = {"model__positions": "rotary", "data__labelled__scores": score, **changes}
+    cfg = small_config(family, cell, objective=objective, pack__seq_len=LENGTH, **changes)
+    return build_model(cfg, classes=() if objective == "regression" else CLASSES)
+
+
+@pytest.mark.parametrize("case", LABELLED)
+def test_torch_computes_our_labels(case, tmp_path, load_torch):
+    end = "ForTokenClassification" if case == "words" else "ForSequenceClassification"
+    assert_torch_computes_ours(build_labelled(case), tmp_path / "out", load_torch, ["", end])
+
+
+@pytest.mark.parametrize("case", [*ENDS, "words"])
+def test_a_folder_names_its_classes_and_is_read_again(case, tmp_path):
+    changes = {"objective": case, "pack__seq_len": LENGTH, "model__positions": "rotary"}
+    model = build_model(small_config(**changes)) if case in ENDS else build_labelled(case)
+    done, folder = model.save_pretrained(str(tmp_path / "out")), tmp_path / "out"
+    assert "trust_remote_code=True" in done["note"] and "trust_remote_code=True" in (folder / "README.md").read_text()
+    config_json = json.loads((folder / "config.json").read_text())
+    ends = {"": "MLMModel"} | {end: f"MLM{end}" for end in ENDS.get(case, ["ForTokenClassification"])}
+    assert config_json["auto_map"] == {"AutoConfig": "modeling_mlm.MLMConfig"} | {
+        f"AutoModel{end}": f"modeling_mlm.{name}" for end, name in ends.items()
+    }
+    tree = ast.parse((folder / "modeling_mlm.py").read_text())
+    assert {*ends.values()} < {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    for name in ("modeling_mlm.py", "encoders_mlm.py"):
+        nodes = [node for node in ast.walk(ast.parse((folder / name).read_text())) if isinstance(node, ast.ImportFrom)]
+        assert {node.module.split(".")[0] for node in nodes} <= {"torch", "transformers", "types", "encoders_mlm"}
+    again = mlm.load(folder)
+    assert again.config.objective == model.config.objective
+    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
+
+
+def test_a_model_that_reads_a_source_has_no_classes(tmp_path):
+    model = build_model(small_config("encoder_decoder", "gru", objective="denoising", pack__seq_len=LENGTH))
+    assert "auto_map" not in model.save_pretrained(str(tmp_path / "out"))["note"]
+    assert not (tmp_path / "out/modeling_mlm.py").exists()
+    assert "auto_map" not in json.loads((tmp_path / "out/config.json").read_text())
+
+
+def test_tokens_have_the_numbers_of_the_vocabulary_s_own_folder(plain, tmp_path, request):
+    model = build_model(small_config("rnn", "gru", pack__seq_len=LENGTH), hub.read_tokenizer(plain["roberta"]))
+    folder, text = tmp_path / "out", "the apple is red ."
+    model.save_pretrained(str(folder))
+    np.testing.assert_array_equal(mlm.load(folder).logits(text), model.logits(text))
+    load_torch = request.getfixturevalue("load_torch")
+    from transformers import AutoTokenizer
+
+    inputs = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)(text, return_tensors="pt")
+    found = load_torch(folder, "ForMaskedLM")(**inputs).logits[0].detach().numpy()
+    np.testing.assert_allclose(found, model.logits(text), rtol=0, atol=1e-5)
+
+
+def test_torch_generates_and_trains_and_what_it_saves_is_read(tmp_path, load_torch):
+    import torch
+
+    cfg = draw_config(7)
+    model, folder = build_model(cfg), tmp_path / "out"
+    model.save_pretrained(str(folder))
+    there, rows = load_torch(folder, "ForCausalLM"), draw_rows(cfg)
+    ids_BxL = there.generate(torch.from_numpy(rows.ids_BxL[:, :5]).long(), max_new_tokens=4, do_sample=False).numpy()
+    blank = np.zeros_like(ids_BxL)
+    logits_BxLxV = compute_logits(model, "ForCausalLM", types.Tokens(ids_BxL, blank + 1, blank.cumsum(1), blank))
+    np.testing.assert_array_equal(np.asarray(logits_BxLxV).argmax(-1)[:, 4:-1], ids_BxL[:, 5:])
+    ids = torch.from_numpy(ids_BxL)
+    there(ids, labels=ids).loss.backward()
+    assert all(parameter.grad is not None for parameter in there.parameters())
+    with torch.no_grad():
+        there.bias += 1
+    there.save_pretrained(folder)
+    np.testing.assert_allclose(mlm.load(folder).params["model"]["bias"], model.params["model"]["bias"] + 1, rtol=1e-6)
