@@ -8,7 +8,7 @@ Run        mlm sweep run experiments/embeddings.py --scale=laptop --workers=2
 Cost       quick: seconds per point, of which the evaluation takes one or two. laptop: 15 points, about half an hour on
            2 CPU cores with --workers=2, estimated from the time per example. paper: 3 points at base size, BERT's batch
            size.
-Columns    All columns are about the last layer's states of unmasked held-out text (mlm/evaluation/embeddings.py).
+Columns    All columns are about the last layer's states of unmasked held-out text (mlm/evaluation/anisotropy.py).
            "cosine of two words' states" is anisotropy. "more of one word in two rows" is his self-similarity minus
            anisotropy. "share of one static vector, above random" is his maximum explainable variance minus that of as
            many random states. With STS-B the table has Spearman's correlation of people's similarity scores with the

@@ -22,7 +22,7 @@ def draw_rows(count=80, pair=False, label=lambda draw, text: draw.choice("ab")) 
     draw = random.Random(0)
     rows = []
     for _ in range(count):
-        texts = [" ".join(draw.choices(WORDS, k=3)) for _ in range(1 + pair)]
+        texts = [" ".join(draw.choices(WORDS, k=draw.randint(2, 5))) for _ in range(1 + pair)]
         rows.append(dict(zip(("one", "two"), texts, strict=False)) | {"label": label(draw, texts[0])})
     return rows
 
@@ -51,7 +51,7 @@ def read_task(path):
     [
         (lambda draw, text: draw.choice(["good", "bad"]), "classification", "2 classes: bad, good"),
         (lambda draw, text: draw.choice("12345"), "classification", "5 classes: 1, 2, 3, 4, 5"),
-        (lambda draw, text: draw.randrange(100), "regression", "numbers from 0 to 9"),
+        (lambda draw, text: draw.randrange(100), "regression", "numbers from 1 to 97"),
         (lambda draw, text: draw.choice([0.5, 1.5]), "regression", "numbers from 0.5 to 1.5"),
         (
             lambda draw, text: " ".join("ON"[word in "river"] for word in text.split()),
@@ -72,6 +72,27 @@ def test_all_rows_are_examples_of_what_the_labels_are(tmp_path, label, objective
     given = [((split(row["one"]) if objective == "tagging" else (row["one"],)), convert(row["label"])) for row in rows]
     assert sorted(examples["train"] + examples["validation"]) == sorted(given)
     assert f"{len(examples['validation'])} held out" in task.description
+
+
+def test_what_is_held_out_has_labels_that_the_others_have(tmp_path):
+    """Each of many labels once or twice: a long tail."""
+    rows = draw_rows(60, label=lambda draw, text: f"class {draw.randrange(30)}")
+    task = table_task.write_task(write_csv(tmp_path / "t.csv", rows), tmp_path, COLUMNS, 0.5, 0)
+    examples = read_task(task.path)[1]
+    assert {label for _, label in examples["validation"]} <= {label for _, label in examples["train"]}
+    assert len(examples["train"]) + len(examples["validation"]) == 60
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme"),
+    [(["B-X I-X O", "O O"], "bio"), (["I-X O O", "O O"], ""), (["B-X E-X O", "S-X O"], ""), ([", NN NN", "DT NN"], "")],
+)
+def test_tags_of_words_have_the_scheme_that_they_keep(tmp_path, tags, scheme):
+    rows = [{"text": " ".join(f"w{i}" for _ in row.split()), "label": row} for i in range(20) for row in tags]
+    task = table_task.write_task(write_csv(tmp_path / "t.csv", rows), tmp_path, COLUMNS, 0.3, 0)
+    cfg, examples = read_task(task.path)
+    assert cfg.objective == "tagging" and cfg.data.labelled.scheme == scheme
+    assert sum(map(len, examples.values())) == 40
 
 
 def test_what_is_held_out_follows_from_texts_and_seed_alone(tmp_path):
@@ -99,9 +120,9 @@ def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(t
         for path in (write_csv(tmp_path / "t.csv", rows), str(tmp_path / "t.jsonl"))
     ]
     assert made[0] == made[1]
-    more = [*rows, {"one": "", "label": "1"}, {"one": "the horse", "label": ""}]
+    more = [*rows, {"one": "", "label": "1"}, {"one": "the horse", "label": ""}, {"one": "a cow", "label": "nan"}]
     task = table_task.write_task(write_csv(tmp_path / "t.csv", more), tmp_path, COLUMNS, 0.2, 0)
-    assert task.path == made[0] and task.description.endswith("2 rows without text or label left out")
+    assert task.path == made[0] and task.description.endswith("3 rows without text or label left out")
 
 
 @pytest.mark.parametrize(
@@ -155,3 +176,30 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
             tmp_path / "wrong.csv", [{change.get(name, name): x for name, x in row.items()} for row in rows]
         )
         assert said in get_refusal(use.main, ["predict", str(folder), wrong])
+
+
+@pytest.mark.parametrize(
+    "content", ["text,label\n", '{"text": "a \\ud800 b", "label": "x"}\n', "text,label,text\na,b,c\n"]
+)
+def test_a_table_that_cannot_be_read_or_has_no_rows_is_refused_in_a_line(plain, tmp_path, content):
+    folder, path = (
+        make_head_folder(plain, tmp_path, "bert-classify"),
+        tmp_path / ("t.csv" if content[0] == "t" else "t.jsonl"),
+    )
+    path.write_text(content)
+    get_refusal(use.main, ["predict", str(folder), str(path)])
+    get_refusal(table_task.write_task, str(path), tmp_path, COLUMNS, 0.2, 0)
+
+
+def test_rows_with_other_values_than_texts_come_back(plain, tmp_path, capsys):
+    """Also a key that the first row lacks, null and NaN; and one long text is no file."""
+    folder, path = str(make_head_folder(plain, tmp_path, "bert-classify")), tmp_path / "t.jsonl"
+    path.write_text('{"text": null, "a": NaN}\n{"text": "the old horse", "a": [1], "later": 2}\n')
+    for out in ("out.csv", "out.jsonl"):
+        use.main(["predict", folder, str(path), f"--out={tmp_path / out}"])
+    assert (tmp_path / "out.csv").read_text().splitlines()[0].startswith("text,a,predicted,p(")
+    first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert first["a"] is None and first["predicted"] is None and second["later"] == 2 and second["predicted"]
+    use.main(["predict", folder, str(path)])
+    use.main(["predict", folder, "the old horse sleeps near the river . " * 12])
+    assert "the old horse" in capsys.readouterr().out

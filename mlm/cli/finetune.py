@@ -71,10 +71,19 @@ def main(words: list[str]) -> None:
     command.raise_on_interrupt()
     *base, command_line = config_flags.load_layers()
     name, overrides = "", [command_line]
+    for flag in TABLE_FLAGS:
+        value = getattr(args, flag.name)
+        errors.require(
+            bool(args.table) or value == flag.default, f"--{flag.name}", value, "a table beside it: RUN TABLE"
+        )
     if args.table:
         errors.require(not args.task, "--task", args.task, f"none beside {args.table}")
+        errors.require("data.task" not in command_line.values, "finetune", args.table, "no data.task beside it")
         columns = {name: getattr(args, name) for name in ("text", "text_pair", "label")}
-        cache = command_line.values.get("data.cache_dir", fields.DEFAULT["data.cache_dir"])
+        layers = (*base, command_line)
+        cache = [fields.DEFAULT, *(layer.values for layer in layers if "data.cache_dir" in layer.values)][-1][
+            "data.cache_dir"
+        ]
         task = table_task.write_task(
             args.table, files.expand_home("config.data.cache_dir", cache), columns, args.held_out, args.split_seed
         )

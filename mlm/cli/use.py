@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,27 +92,38 @@ def write_records(path: Path, rows: list[dict]) -> None:
     """Writes a table with a line of names (.csv) or lines of JSON."""
     if path.suffix == ".csv":
         lines = io.StringIO()
-        writer = csv.DictWriter(lines, [*rows[0]], lineterminator="\n")
+        writer = csv.DictWriter(lines, list_names(rows), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         files.write_text(path, lines.getvalue())
     else:
-        files.write_text(path, "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in rows))
+        files.write_text(path, "".join(f"{format_json(record)}\n" for record in rows))
+
+
+def list_names(rows: Sequence[dict]) -> list[str]:
+    """The names of all records, in the order in which they come."""
+    return list(dict.fromkeys(name for record in rows for name in record))
+
+
+def format_json(record: dict) -> str:
+    """A record as a line of JSON; what JSON has no form for is text, NaN is null."""
+    valid = {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in record.items()}
+    return json.dumps(valid, ensure_ascii=False, default=str)
 
 
 def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
-    """Prints records of the same names; omitted: names that a table does not show."""
+    """Prints records; omitted: names that a table does not show."""
     from mlm.report.table import Column, to_markdown
 
     shown = [
         {
-            key: value[: WIDEST - 1] + "…" if key in TEXT_COLUMNS and len(value) > WIDEST else value
+            key: value[: WIDEST - 1] + "…" if isinstance(value, str) and len(value) > WIDEST else value
             for key, value in record.items()
             if key not in omitted
         }
         for record in rows
     ]
-    print(to_markdown(shown, [Column(key, key, FORMATS.get(key, "")) for key in shown[0]]))
+    print(to_markdown(shown, [Column(key, key, FORMATS.get(key, "")) for key in list_names(shown)]))
 
 
 def read_texts(args: argparse.Namespace) -> list[str]:
@@ -196,7 +208,7 @@ def score(model, texts: list[str], args) -> Iterator[dict]:
 def read_table(args: argparse.Namespace) -> list[str]:
     """The texts, as `read_texts` reads them; none where --file, or the only argument, is a table: `args.table`."""
     path = args.file if not args.texts else args.texts[0] if len(args.texts) == 1 and not args.file else ""
-    is_table = bool(path) and Path(path).is_file() and records.detect_kind(path) != records.TEXT
+    is_table = os.path.isfile(path) and records.detect_kind(path) != records.TEXT
     args.table = path if is_table else ""
     return [] if is_table else read_texts(args)
 
@@ -405,12 +417,13 @@ def main(words: list[str]) -> None:
 
     command.raise_on_interrupt()
     found = list(chosen.answer(pretrained_io.load_model(args.model), texts, args))
+    errors.require(bool(found), words[0], args.file if chosen.out else "", "a text that the model reads tokens of")
     if out:
         write_records(out, found)
         found = [{"written": args.out, "records": len(found)}]
     if args.json:
         for row in found:
-            print(json.dumps(row, ensure_ascii=False))
+            print(format_json(row))
     elif chosen.is_text and not out:
         print("\n\n".join(row["text"] for row in found))
     else:

@@ -159,10 +159,11 @@ def iterate_batches(
     """
     lengths = choose_lengths([len(sequence) for sequence in sequences], max_len, program_tokens)
     order, has_program = sorted(range(len(sequences)), key=lambda index: -len(sequences[index])), set()
-    while order:
-        length = next(length for length in lengths if len(sequences[order[0]]) <= length)
+    first = 0
+    while first < len(order):
+        length = next(length for length in lengths if len(sequences[order[first]]) <= length)
         limit = batch_size * (max_len // length) if full_batches else batch_size * max_len // length
-        indices, order = order[:limit], order[limit:]
+        indices, first = order[first : first + limit], first + limit
         count = limit if full_batches else min(limit, 1 << (len(indices) - 1).bit_length())
         if length in has_program and (limit - count) * length <= program_tokens:
             count = limit

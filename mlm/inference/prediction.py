@@ -86,10 +86,10 @@ def predict_labels(model, text) -> Any:
 def predict_table(model, path: str) -> Iterator[dict[str, Any]]:
     """The rows of a file of records, all columns kept, with "predicted" and the probability of each class, "p(CLASS)".
 
-    The texts are in the columns of these names that the model was trained on, else in `text` or the only column of
-    texts. A row without a text has no prediction, a tagger's is the tags with spaces between them.
+    The texts are in the columns that the model was trained on; of a model that names none in `text`, or in the only
+    column of texts. A row without a text has no prediction, a tagger's is the tags with spaces between them.
 
-    Raises ConfigError for a file without these columns, and for one that is damaged.
+    Raises ConfigError for a file without these columns, with a column of a name that is written, or damaged.
     """
     objective, labelled = model.config.objective, model.config.data.labelled
     errors.require(objective in PREDICTABLE_OBJECTIVES, "predict", objective, EXPECTED_OBJECTIVES)
@@ -100,15 +100,21 @@ def predict_table(model, path: str) -> Iterator[dict[str, Any]]:
 
     def select(has_text):
         for name in columns:
-            wanted = name if name and not name.isdecimal() else records.DEFAULT_COLUMN
+            is_name = name in has_text or (name and not name.isdecimal())
+            wanted = name if is_name else records.DEFAULT_COLUMN
             chosen.append(records.choose_column("--file", path, wanted, has_text))
-        errors.require("predicted" not in has_text, path, "predicted", "no column of this name, which is written")
+        errors.require(len({*chosen}) == len(chosen), path, chosen, "two columns of texts, named as in training")
         return list(has_text)
 
-    rows = list(records.read_records(path, records.detect_kind(path), select))
-    texts = [tuple(str(row.get(name) or "") for name in chosen) for row in rows]
-    found = iter(predict_labels(model, [text[0] if tags_words else text for text in texts if all(text)]))
     classes = model.dataset_info.classes if LABELLED_OBJECTIVES[objective].classifies_texts else ()
+    written = {"predicted", *(f"p({name})" for name in classes)}
+    rows, texts = [], []
+    for number, row in enumerate(records.read_records(path, records.detect_kind(path), select), 1):
+        for name in written & row.keys():
+            errors.require(False, f"{path}: column", name, "no column of this name, which is written")
+        rows.append(row)
+        texts.append(tuple(records.parse_text(row.get(name), f"{path}, row {number}") for name in chosen))
+    found = iter(predict_labels(model, [text[0] if tags_words else text for text in texts if all(text)]))
     for row, text in zip(rows, texts, strict=True):
         one: Any = next(found) if all(text) else None
         label = " ".join(word.label for word in one) if tags_words and one else one and one.label

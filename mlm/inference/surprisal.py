@@ -70,8 +70,9 @@ def _join(by: str, text: str, spans: Sequence[tuple[int, int]], nats: Sequence[f
     words = [match.span() for match in re.finditer(r"\S+", text)]
     of_word: list[list[float]] = [[] for _ in words]
     ends = [end for _, end in words[:-1]]
-    for (start, _), value in zip(spans, nats, strict=True):
-        of_word[np.searchsorted(ends, start, side="right")].append(value)
+    numbers = np.searchsorted(ends, [start for start, _ in spans], side="right")
+    for number, value in zip(numbers, nats, strict=True):
+        of_word[number].append(value)
     return [
         Surprisal(text[start:end], start, end, sum(values) if values else math.nan)
         for (start, end), values in zip(words, of_word, strict=True)
@@ -112,5 +113,6 @@ def _compute_next_nats(model: types.Model, params, ids_BxL):
     """nats_BxK of each token but the first, given those before it."""
     states = model.encode(params["model"], masked_queries.make_tokens(ids_BxL))
     h_BxLxD = states[model.directions.index(types.Direction.LEFT)]
-    log_prob_BxKxV = jax.nn.log_softmax(model.logits(params["model"], h_BxLxD[:, :-1]))
-    return -jnp.take_along_axis(log_prob_BxKxV, ids_BxL[:, 1:, None], axis=-1)[..., 0]
+    logits_BxKxV = model.logits(params["model"], h_BxLxD[:, :-1])
+    chosen_BxK = jnp.take_along_axis(logits_BxKxV, ids_BxL[:, 1:, None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits_BxKxV, -1) - chosen_BxK

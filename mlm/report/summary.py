@@ -191,7 +191,7 @@ MARKS: dict[Column, Callable[[dict], list[str]]] = {
         "on the unigram's plateau",
         note="On the unigram's plateau: at this step, a tenth of the run's or the end of a longer warm-up, the "
         "training loss was not 0.1 nats below that of token frequencies. Another learning rate, warm-up or larger "
-        "initial weights may leave it sooner. Before a run's step 50 nothing is checked.",  # by training/run/plateau.py
+        "initial weights may leave it sooner. Before a run's step 50 nothing is checked.",  # by training/run/hooks.py
     ): describe_plateau,
     Column(
         "above_unigram",

@@ -2,6 +2,7 @@
 
 import collections
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -47,17 +48,14 @@ def write_task(path: str, folder: Path | str, columns: Mapping[str, str], share:
     errors.require(Path(path).is_file(), "finetune", path, "a table of texts and labels, such as reviews.csv")
     rows, names, without = _read_rows(path, columns)
     objective, tags, found = infer_objective(path, rows)
-    held_out = [_is_held_out(row.texts, share, seed) for row in rows]
-    sides = {
-        side: [row for row, is_held in zip(rows, held_out, strict=True) if is_held == side] for side in (False, True)
-    }
+    sides = _split_rows(rows, share, seed, by_label=objective == "classification")
     expected = f"rows to train on and to hold out; of {len(rows)} texts --held_out={share:g} leaves one side empty"
     errors.require(all(sides.values()), "finetune", path, expected)
     settings: dict[str, Any] = {"objective": objective}
     if objective == "tagging":
-        settings |= {"format": "conll", "text_column": 0, "label_column": 1, "labels": tags}
-        if any(map(MARK.match, tags)):
-            settings["scheme"] = "bio"
+        settings |= {"format": "conll", "text_column": 0, "label_column": 1}
+        settings |= {} if any("," in tag for tag in tags) else {"labels": tags}
+        settings |= {"scheme": "bio"} if _marks_stretches(rows) else {}
         content = {side: "\n".join(map(_format_sentence, part)) for side, part in sides.items()}
     else:
         settings |= {"format": "jsonl"} | dict(zip(("text_column", "text_pair_column"), names, strict=False))
@@ -66,7 +64,8 @@ def write_task(path: str, folder: Path | str, columns: Mapping[str, str], share:
         content = {side: "".join(_format_row(keys, row) for row in part) for side, part in sides.items()}
     settings |= {"train": f"train.{settings['format']}", "dev": f"dev.{settings['format']}"}
     digest = hashlib.sha256("\0".join([*content.values(), json.dumps(settings)]).encode()).hexdigest()
-    name = re.sub(r"[^\w.-]", "_", Path(path).name.partition(".")[0])
+    stem = records.COMPRESSED_ENDING.sub("", Path(path).name).rpartition(".")[0]
+    name = re.sub(r"[^\w.-]", "_", stem).strip(".-") or "table"
     task = files.make_path(folder, f"task-{digest[:16]}", f"{name}.toml")
     task.parent.mkdir(parents=True, exist_ok=True)
     for side, key in ((False, "train"), (True, "dev")):
@@ -88,7 +87,7 @@ def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[s
     errors.require(len(counts) > 1, f"{path}: labels", sorted(counts), "two different labels or more")
     cells = [(row.texts[0].split(), row.label.split()) for row in rows if len(row.texts) == 1]
     fits = len(cells) == len(rows) and all(len(words) == len(labels) for words, labels in cells)
-    if fits and any(len(words) > 1 for words, _ in cells):
+    if fits and len({len(words) for words, _ in cells}) > 1:
         tags = sorted({label for _, labels in cells for label in labels})
         return "tagging", tags, f"a tag for each word: {examples.format_names(tags)}"
     numbers = [_parse_number(label) for label in counts]
@@ -116,7 +115,9 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
     rows, without = [], 0
     for record in records.read_records(path, kind, select):
         *texts, label = (record.get(name) for name in (*names, columns["label"]))
-        row = LabelledRow(tuple(str(text or "").strip() for text in texts), _format_label(label))
+        where = f"{path}, row {len(rows) + without + 1}"
+        texts = tuple(records.parse_text(text, where) for text in texts)
+        row = LabelledRow(texts, _format_label(label, f"{where}: {columns['label']}"))
         if all(row.texts) and row.label:
             rows.append(row)
         else:
@@ -124,10 +125,32 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
     return rows, names, without
 
 
-def _format_label(label: Any) -> str:
+def _format_label(label: Any, where: str) -> str:
+    """A label as text, "" where it is none; tags of words have spaces in between."""
+    if isinstance(label, list):
+        label = " ".join(map(str, label))
+    errors.require(not isinstance(label, dict), where, label, "a text, a number or a list of tags")
     if isinstance(label, float) and label.is_integer():
-        return str(int(label))
-    return "" if label is None else examples.normalize_label(str(label))
+        label = int(label)
+    text = examples.normalize_label(records.parse_text(label, where))
+    return "" if text.lower() == "nan" else text
+
+
+def _split_rows(rows: Sequence[LabelledRow], share: float, seed: int, by_label: bool) -> dict[bool, list[LabelledRow]]:
+    """The rows to train on (False) and to hold out (True); by_label: what is held out has labels of the others."""
+    held_out = {row.texts for row in rows if _is_held_out(row.texts, share, seed)}
+    if by_label:
+        known = {row.label for row in rows if row.texts not in held_out}
+        held_out -= {row.texts for row in rows if row.label not in known}
+    return {side: [row for row in rows if (row.texts in held_out) == side] for side in (False, True)}
+
+
+def _marks_stretches(rows: Sequence[LabelledRow]) -> bool:
+    """Whether tags are BIO: B-X begins a stretch of X, I-X continues one."""
+    pairs = [pair for row in rows for pair in itertools.pairwise(["O", *row.label.split()])]
+    are_marks = all(tag == "O" or MARK.match(tag) for _, tag in pairs)
+    follow = all(before[2:] == tag[2:] for before, tag in pairs if tag.startswith("I-"))
+    return are_marks and follow and any(tag != "O" for _, tag in pairs)
 
 
 def _parse_number(label: str) -> float:

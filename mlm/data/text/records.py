@@ -156,12 +156,19 @@ def read_records(path: str, kind: str, select: ColumnSelector = list) -> Iterato
         ) from None
 
 
+def parse_text(value: Any, where: str) -> str:
+    """A cell as text without white space around it; "" where it is empty. Raises ConfigError for half a character."""
+    text = "" if value is None else str(value).strip()
+    text_files.require_encodable(text, where)
+    return text
+
+
 def choose_column(field: str, path: str, wanted: str, has_text: Mapping[str, bool]) -> str:
     """The column of the texts: the one wanted; where that is the default and not there, the only one of texts.
 
     has_text: whether a column holds texts, by its name. Raises ConfigError, which names the field.
     """
-    texts = [name for name, is_text in has_text.items() if is_text]
+    texts = [name for name, is_text in has_text.items() if is_text and name]  # an index has no name
     if wanted not in has_text and wanted == DEFAULT_COLUMN and len(texts) == 1:
         return texts[0]
     near = difflib.get_close_matches(wanted, texts, n=1)
@@ -176,7 +183,7 @@ def _read_json(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
     for number, value in enumerate(_read_json_values(path), 1):
         errors.require(isinstance(value, dict), f"{path}, row {number}", value, "a JSON object")
         if number == 1:
-            select({name: isinstance(x, str) for name, x in value.items()})
+            select({name: x is None or isinstance(x, str) for name, x in value.items()})
         yield value
 
 
@@ -200,6 +207,8 @@ def _read_delimited(path: str, select: ColumnSelector, delimiter: str) -> Iterat
     with io.TextIOWrapper(open_file(path), "utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         names = next(reader, [])
+        expected = "a name for each column that no other has"
+        errors.require(len({*names}) == len(names), f"{path}: columns", ", ".join(names), expected)
         select(dict.fromkeys(names, True))
         for number, cells in enumerate(filter(None, reader), 1):
             expected = f"{len(names)} fields, as the first line has"
@@ -232,7 +241,11 @@ def _read_arrow(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
 
 def _find_text_columns(path: str, schema: Any) -> dict[str, bool]:
     types = import_pyarrow(path, "pyarrow.types")
-    return {field.name: types.is_string(field.type) or types.is_large_string(field.type) for field in schema}
+    has_text = lambda kind: types.is_string(kind) or types.is_large_string(kind)
+    return {
+        field.name: has_text(field.type.value_type if types.is_dictionary(field.type) else field.type)
+        for field in schema
+    }
 
 
 READERS: Mapping[str, Callable[[str, ColumnSelector], Iterator[dict[str, Any]]]] = {

@@ -17,7 +17,7 @@ import numpy as np
 from mlm import objectives
 from mlm.base import config, recipe_constants, types
 from mlm.base.estimates import Score, make_reference
-from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP
+from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.data.language import floor, grammar, tasks, translation
 from mlm.data.rows import loader, pack, store
 from mlm.data.text import parallel_text
@@ -235,9 +235,9 @@ def make_document_references(
 def count_bytes(packed: pack.PackedDataset, max_examples: int, predicts_ends: bool) -> np.ndarray:
     """bytes_N of UTF-8 for each token of an example that may be predicted, so that vocabularies compare.
 
-    predicts_ends: whether [SEP] is one of them. What the vocabulary does not know has no bytes.
+    predicts_ends: whether [SEP] is one of them. What the vocabulary does not know has no bytes, and is not masked.
     """
-    left_out = {PAD, CLS, *(() if predicts_ends else (SEP,))}
+    left_out = {PAD, CLS, *(() if predicts_ends else (SEP, UNK))}
     bytes_N = []
     for ids_L in np.asarray(packed.validation["ids"][: max_examples or None]):
         text = packed.tokenizer.decode(ids_L[ids_L >= NUM_SPECIAL].tolist())
