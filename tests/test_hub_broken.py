@@ -106,7 +106,7 @@ BROKEN = {  # a change of the folder or of its config.json, and what is said
     "an untied table": (untie, "decoder.weight = .*: expected the embeddings of the vocabulary, or tie_word_em"),
     "a header of 1 TB": (header(struct.pack("<Q", 10**12) + b"{}"), "model.safetensors: cannot be read"),
     "cut off": (cut, "model.safetensors: cannot be read"),
-    "a pickle": (rename_to_pickle, "pytorch_model.bin: expected model.safetensors, since .*mlm convert"),
+    "a pickle": (rename_to_pickle, "pytorch_model.bin: expected model.safetensors; .*mlm convert"),
     "a shard that is elsewhere": (
         lambda folder: write("model.safetensors.index.json", '{"weight_map": {"a": "../x.safetensors"}}')(
             drop_files("model.safetensors")(folder)

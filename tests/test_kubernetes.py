@@ -16,7 +16,7 @@ from test_submit import go, sweep
 
 from mlm.base.errors import ConfigError
 from mlm.launch.cluster import accelerators, kubernetes
-from mlm.launch.cluster import job as jobs
+from mlm.launch.cluster import job as cluster_job
 from mlm.launch.cluster.job import Job, parse_options
 from mlm.launch.sweep import code_snapshot, jobs
 
@@ -203,7 +203,7 @@ def test_a_pod_has_the_resources_and_the_environment_that_are_asked_for():
     assert shared == {"medium": "Memory", "sizeLimit": "64Gi"}
     assert pod_of(each)["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h200-141gb"}
     assert pod_of(each)["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    table = jobs.choose_table_options(kubernetes, job(**JOBS["gpu"]).options)
+    table = cluster_job.choose_table_options(kubernetes, job(**JOBS["gpu"]).options)
     assert not table["cpu"] and not table["memory"] and table["env"]
 
 
@@ -272,7 +272,7 @@ def test_a_pod_does_its_commands_and_ends_as_they_do(tmp_path, monkeypatch):
         f"--process=3 {number} a 'b"
         for number in (0, 2, 4)
     ]
-    assert jobs.log_path(gpu.folder / kubernetes.FILE, 2).read_text() == "here I am 2\n"
+    assert cluster_job.log_path(gpu.folder / kubernetes.FILE, 2).read_text() == "here I am 2\n"
 
 
 def test_a_pod_that_is_told_to_end_tells_its_command_and_leaves_the_rest(tmp_path, monkeypatch):

@@ -189,7 +189,7 @@ def test_a_causal_run_has_the_models_loss_beside_its_own_on_the_same_tokens(cfg)
     ]
     floor, two, three = (columns[f"{name}_nats"].sum() for name in ("floor", "ngram2", "ngram3"))
     assert floor < min(two, three) < max(two, three) < asked_N.sum() * np.log(packed.dataset_info.vocab_size)
-    with pytest.raises(ValueError, match="other tokens"):
+    with pytest.raises(ValueError, match="other masks"):
         found.add_columns({loss.columns[0]: np.zeros(50), loss.columns[1]: asked_N - 1})
 
 

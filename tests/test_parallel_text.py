@@ -46,7 +46,7 @@ def config_of(folder, cache, length=LENGTH, **said):
         tokenizer=config.Tokenizer(kind="words", vocab_size=words),
         pack=config.Pack(seq_len=length, source_len=SOURCE),
     )
-    return resolution.resolve(cfg)
+    return resolution.derive_fields(cfg)
 
 
 @pytest.fixture(scope="module")

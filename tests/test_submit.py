@@ -12,7 +12,7 @@ from small import environment
 
 from mlm.base import config, errors, fields, files, warnings_
 from mlm.cli import sweep as command
-from mlm.launch.cluster import job as jobs
+from mlm.launch.cluster import job as cluster_job
 from mlm.launch.cluster import slurm
 from mlm.launch.sweep import code_snapshot, jobs, submit, sweep_points, sweep_state
 from mlm.training.run import provenance, resolution
@@ -228,7 +228,7 @@ def test_the_status_of_each_point(sweep, go, tools, monkeypatch, capsys):
     files.write_text(RunDirectory(sweep.configs[1].workdir).error, "Diverged, before it was submitted\n")
     go(max_running=1, points_per_command=2)
     first = Path(jobs.read_jobs(sweep.root)[0].file)
-    jobs.cluster_job.log_path(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
+    cluster_job.log_path(first, 1).write_text("began\nslurmstepd: error: *** NODE FAILURE ***\n\n")
     fill_queue(tools, sweep, "0|RUNNING")
     a, b, c, d = sweep.configs
     files.write_text(RunDirectory(d.workdir).error, "Diverged: step 3\n")
