@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "experiments" / "figures"
 ARCHIVE = ".tar.xz"  # of a sweep's runs; a file of figures has the same name
 FILES = {"results.md": "experiments/RESULTS.md", "changes.md": "CHANGELOG.md"}  # pages that are a file of the project
-SEARCH_BOOSTS = {"guides": 4, "index.md": 2, "concepts.md": 2, "results.md": 0.002, "changes.md": 0.002, "scaling.md": 0.5}
+SEARCH_BOOSTS = {"guides": 4, "scaling.md": 0.5, "results.md": 0.002, "changes.md": 0.002}
 HELP_COLUMNS = "76"  # width of a command's help
 
 
