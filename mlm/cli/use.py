@@ -25,7 +25,7 @@ FORMATS = {
     "texts": ",d",
 }
 RECORDS = "the records, .csv or .jsonl"
-WIDEST = 80  # letters of a text that a table shows
+WIDEST, WHOLE = 80, ("written", "note")  # letters of a text that a table shows; columns that it shows whole
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
 or GPT-2).
 Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
@@ -118,7 +118,7 @@ def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
     shown = [
         {
             key: value[: WIDEST - 1] + "…"
-            if key != "written" and isinstance(value, str) and len(value) > WIDEST
+            if key not in WHOLE and isinstance(value, str) and len(value) > WIDEST
             else value
             for key, value in record.items()
             if key not in omitted
