@@ -10,7 +10,7 @@ from hub_folders import make_head_folder
 from small import get_refusal
 
 import mlm
-from mlm.cli import use
+from mlm.cli import finetune, use
 from mlm.data.tasks import splits, table_task, task_file, tasks
 from mlm.inference import prediction
 
@@ -203,3 +203,15 @@ def test_rows_with_other_values_than_texts_come_back(plain, tmp_path, capsys):
     use.main(["predict", folder, str(path)])
     use.main(["predict", folder, "the old horse sleeps near the river . " * 12])
     assert "the old horse" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--text=a"], "--text = 'a': expected a table beside it"),
+        (["t.csv", "--task=t.toml"], "--task = 't.toml': expected none beside t.csv"),
+        (["t.csv", "data.task=topic"], "finetune = 't.csv': expected no data.task beside it"),
+    ],
+)
+def test_flags_of_a_table_go_with_a_table_alone(words, said):
+    assert said in get_refusal(finetune.main, ["finetune", "runs/a", *words])

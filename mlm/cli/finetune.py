@@ -62,7 +62,7 @@ def main(words: list[str]) -> None:
     args = make_parser().parse_words(others)
     command.check_layers(config_flags.load_layers())
     from mlm.base.estimates import read_first_score, read_scores
-    from mlm.data.tasks import table_task, task_file
+    from mlm.data.tasks import task_file
     from mlm.evaluation import engine, text_baseline
     from mlm.training.run import finetuning_recipe, hooks, log
     from mlm.training.run.directory import RunDirectory
@@ -71,24 +71,8 @@ def main(words: list[str]) -> None:
     command.raise_on_interrupt()
     *base, command_line = config_flags.load_layers()
     name, overrides = "", [command_line]
-    for flag in TABLE_FLAGS:
-        value = getattr(args, flag.name)
-        errors.require(
-            bool(args.table) or value == flag.default, f"--{flag.name}", value, "a table beside it: RUN TABLE"
-        )
-    if args.table:
-        errors.require(not args.task, "--task", args.task, f"none beside {args.table}")
-        errors.require("data.task" not in command_line.values, "finetune", args.table, "no data.task beside it")
-        columns = {name: getattr(args, name) for name in ("text", "text_pair", "label")}
-        layers = (*base, command_line)
-        cache = [fields.DEFAULT, *(layer.values for layer in layers if "data.cache_dir" in layer.values)][-1][
-            "data.cache_dir"
-        ]
-        task = table_task.write_task(
-            args.table, files.expand_home("config.data.cache_dir", cache), columns, args.held_out, args.split_seed
-        )
-        print(f"{args.table}: {task.description}. To change this: --task={task.path}")
-        args.task = str(task.path)
+    if task := write_table_task(args, [*base, command_line]):
+        args.task = task
     if args.task:
         errors.require("data.task" not in command_line.values, "--task", args.task, "no data.task beside it")
         name, task_fields, *_ = task_file.read_task_file("--task", args.task)
@@ -123,6 +107,26 @@ def main(words: list[str]) -> None:
     if "test" in predictions:
         scores = [score for score in read_scores(result) if score.name in predictions["test"]]
         print(f"test: {log.format_evaluation(predictions['test'], scores)}")
+
+
+def write_table_task(args, layers: Sequence[fields.Layer]) -> str:
+    """The path of the task file that is written for TABLE, of which a line is printed; "": there is no TABLE."""
+    from mlm.data.tasks import table_task
+
+    settings = {name: value for layer in layers for name, value in layer.values.items()}
+    if not args.table:
+        for flag in TABLE_FLAGS:
+            value = getattr(args, flag.name)
+            errors.require(value == flag.default, f"--{flag.name}", value, "a table beside it: RUN TABLE")
+        return ""
+    errors.require(not args.task, "--task", args.task, f"none beside {args.table}")
+    errors.require("data.task" not in settings, "finetune", args.table, "no data.task beside it")
+    cache = settings.get("data.cache_dir", fields.DEFAULT["data.cache_dir"])
+    columns = {name: getattr(args, name) for name in ("text", "text_pair", "label")}
+    folder = files.expand_home("config.data.cache_dir", cache)
+    task = table_task.write_task(args.table, folder, columns, args.held_out, args.split_seed)
+    print(f"{args.table}: {task.description}. To change this: --task={task.path}")
+    return str(task.path)
 
 
 def describe_weak_score(scores, evaluation) -> str:
