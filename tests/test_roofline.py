@@ -86,7 +86,7 @@ def test_a_step_takes_the_longest_of_its_bounds_and_then_what_nothing_overlaps()
     assert bound is not None
     assert bound[:3] == pytest.approx((2, 3, 4 * 512 / 2 / 1e3)) and bound.exposed == pytest.approx(512 / 2 / 1e6)
     assert bound.total == pytest.approx(3 + bound.exposed)
-    all_reduce = collectives.Collective("all-reduce", 1000, 1, False, False, ())
+    all_reduce = collectives.Collective("all-reduce", 1000, 1, False, ())
     assert roofline.bound_collective(all_reduce, chips, 4, 4) == pytest.approx(2 * 3 / 4 * 1000 / 1e6)
     assert roofline.bound_step(step._replace(traffic=None), 8e12, chips, 4) is None
 

@@ -9,7 +9,6 @@ from test_collectives import count_bytes
 from mlm.base import errors
 from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
 from mlm.launch.sweep import plan, target_compiler
-from mlm.training.compilation import cost
 from mlm.training.step import program
 
 pytestmark = pytest.mark.slow
@@ -51,13 +50,6 @@ def test_a_loop_of_a_tpu_program_counts_as_often_as_its_condition_says():
     assert count_bytes(TPU_LOOP)["all-reduce"] == 12 * 8 * 4
     with pytest.raises(ValueError, match="number of iterations is unknown"):
         count_bytes(TPU_LOOP.replace("direction=LT", "direction=NE"))
-
-
-def test_cycles_of_a_loop_count_as_often_as_it_runs():
-    text = TPU_LOOP.replace("to_apply=%add", 'to_apply=%add, backend_config={"estimated_cycles":"7"}')
-    assert cost.count_cycles(text) == 12 * 7
-    assert cost.count_cycles(text.replace("direction=LT", "direction=NE")) is None
-    assert cost.count_cycles(TPU_LOOP) is None
 
 
 def test_topologies_have_one_device_a_chip_and_the_hosts_that_one_orders():

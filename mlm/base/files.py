@@ -18,8 +18,8 @@ from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from mlm.base import buckets, errors, warnings_
-from mlm.base.storage import BUCKET, DISK, get_storage
+from mlm.base import buckets, errors, machine, warnings_
+from mlm.base.storage import DISK, get_storage
 
 MAX_REGULAR_BYTES = 2**28  # of a JSON file that somebody else made; tokenizers of many languages have some 2**24
 DIGEST_KEY = "sha256_of_the_rest"  # in a JSON object: the digest of all other keys
@@ -35,12 +35,19 @@ class MissingDigest(DamagedFile):
 
 def make_path(*parts: PurePath | str) -> Path:
     """A path with pathlib's methods, on a disk or on a bucket."""
-    return get_storage(parts[0]).make_path(*parts)
+    return buckets.make_path(*parts) if buckets.is_bucket_path(parts[0]) else Path(*parts)
 
 
 def local_folder(path: Path) -> Path:
     """The folder on this machine's disk for local files of `path`: itself, or of a bucket one in the user's cache."""
-    return get_storage(path).local_folder(path)
+    if not get_storage(path).is_remote:
+        return path
+    return Path(machine.cache_folder("") or Path(tempfile.gettempdir(), "mlm"), *path.parts[1:])
+
+
+def make_absolute(path: Path) -> Path:
+    """The path from the root, as a bucket's always is."""
+    return path if get_storage(path).is_remote else path.absolute()
 
 
 def expand_home(field: str, path: str) -> str:
@@ -53,17 +60,22 @@ def expand_home(field: str, path: str) -> str:
 
 
 def check_folder(field: str, path: str, *, writable: bool = True, schemes: Sequence[str] = ()) -> None:
-    """Raises ConfigError unless this path is a writable folder, or one could be made there; makes nothing.
+    """Raises ConfigError, naming the field, unless the path is a folder, or one could be made there; makes nothing.
 
-    Args:
-        field: the config field or flag that the error names.
-        writable: False if a folder that can only be read is enough.
-        schemes: schemes of the buckets that the folder may be on.
+    writable: False if a folder that can only be read is enough; schemes: those of the buckets that it may be on.
     """
     errors.require(path.strip() != "", field, path, "the path of a folder")
-    is_meant_as_bucket = path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES))
-    storage = BUCKET if is_meant_as_bucket else get_storage(path)
-    storage.check_folder(field, path, schemes, writable=writable)
+    if buckets.is_bucket_path(path) or path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)):
+        buckets.check_access(field, path, schemes, writable=writable)
+        return
+    parent = Path(os.path.abspath(path))
+    is_short = len(os.fsencode(parent)) < 4000 and all(len(os.fsencode(part)) <= 255 for part in parent.parts)
+    errors.require(is_short, field, path, "a path of less than 4000 bytes whose parts have at most 255 bytes each")
+    while not os.path.lexists(parent):
+        parent = parent.parent
+    errors.require(parent.is_dir(), field, path, f"the path of a folder; {parent} is not a folder")
+    can_write = not writable or os.access(parent, os.W_OK | os.X_OK)
+    errors.require(can_write, field, path, f"a folder to write in; {parent} is not writable")
 
 
 def check_empty_folder(field: str, path: str) -> None:

@@ -14,11 +14,11 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path, PurePath
 from typing import Any
 
-from mlm.base import buckets, errors, lease, machine
+from mlm.base import buckets, lease
 
 UPLOAD_SECONDS = 10.0  # least time between two uploads of growing files to a bucket,
 UPLOAD_SHARE = 0.02  # and largest share of the run's time that uploads take
@@ -33,30 +33,6 @@ class Storage:
     """The disks of this machine. A storage holds no path: each method is given one of its own."""
 
     is_remote = False
-
-    def make_path(self, *parts: PurePath | str) -> Path:
-        """The path; on a bucket an etils.epath.Path, which has pathlib's methods."""
-        return Path(*parts)
-
-    def make_absolute(self, path: Path) -> Path:
-        """The path from the root."""
-        return path.absolute()
-
-    def local_folder(self, path: Path) -> Path:
-        """The folder for a folder's files on this machine's disk: itself; of a bucket's one in the user's cache."""
-        return path
-
-    def check_folder(self, field: str, path: str, schemes: Sequence[str], *, writable: bool) -> None:
-        """Raises ConfigError unless the path is a folder, or one could be made there; makes nothing."""
-        parent = Path(os.path.abspath(path))
-        is_short = len(os.fsencode(parent)) < 4000 and all(len(os.fsencode(part)) <= 255 for part in parent.parts)
-        expected = "a path of less than 4000 bytes whose parts have at most 255 bytes each"
-        errors.require(is_short, field, path, expected)
-        while not os.path.lexists(parent):
-            parent = parent.parent
-        errors.require(parent.is_dir(), field, path, f"the path of a folder; {parent} is not a folder")
-        can_write = not writable or os.access(parent, os.W_OK | os.X_OK)
-        errors.require(can_write, field, path, f"a folder to write in; {parent} is not writable")
 
     def remove_folder(self, path: Path) -> None:
         """Removes the folder and its contents, as far as it can."""
@@ -122,18 +98,6 @@ class Storage:
 
 class _Bucket(Storage):
     is_remote = True
-
-    def make_path(self, *parts: PurePath | str) -> Path:
-        return buckets.make_path(*parts)
-
-    def make_absolute(self, path: Path) -> Path:
-        return path
-
-    def local_folder(self, path: Path) -> Path:
-        return Path(machine.cache_folder("") or Path(tempfile.gettempdir(), "mlm"), *path.parts[1:])
-
-    def check_folder(self, field: str, path: str, schemes: Sequence[str], *, writable: bool) -> None:
-        buckets.check_access(field, path, schemes, writable=writable)
 
     def remove_folder(self, path: Path) -> None:
         lease.check_held(path)

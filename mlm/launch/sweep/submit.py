@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mlm.base import buckets, config, errors, fields, files, text_files
-from mlm.base.storage import get_storage
 from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import Job, choose_table_options, parse_options
@@ -281,7 +280,6 @@ def submit_job(root: Path, job, points: tuple[tuple[str, ...], ...], cluster_nam
 
 def make_job_name(root: Path, num_submitted: int, points) -> str:
     """A job's name: unique among the jobs of this sweep, and of others."""
-    path = get_storage(root).make_absolute(root)
-    digest = hashlib.sha256(repr((str(path), num_submitted, points)).encode()).hexdigest()[:6]
+    digest = hashlib.sha256(repr((str(files.make_absolute(root)), num_submitted, points)).encode()).hexdigest()[:6]
     words = re.sub(r"[^a-z0-9]+", "-", f"mlm-{root.name}".lower()).strip("-")[:26].strip("-")
     return f"{words}-{digest}"

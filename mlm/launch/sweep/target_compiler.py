@@ -44,7 +44,7 @@ GPUS = {
 }
 COMPILER_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "nvidia-cuda-nvcc")  # their versions, and
 COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # these flags of the environment, change programs
-READER_VERSION = 4  # of what is read from a compiled program; a saved cost of another is not taken
+READER_VERSION = 5  # of what is read from a compiled program; a saved cost of another is not taken
 SHARED_MEMORY = {8: 167_936, 9: 233_472, 10: 233_472}  # bytes of a multiprocessor, by major compute capability
 
 

@@ -30,7 +30,6 @@ class Collective(NamedTuple):
     kind: str  # one of COLLECTIVES
     size: int  # bytes of the full array: the output of an all-gather, the input of any other
     times: int  # how often it runs in one call of the program
-    is_async: bool  # it starts and ends apart
     is_overlapped: bool  # something else is computed between the two
     group: tuple[int, ...]  # numbers of the devices that take part, in the first of its groups; (): all
 
@@ -64,7 +63,7 @@ def read_collectives(text: str) -> list[Collective]:
             size = sizes[one.name] - is_start * input_bytes if kind == "all-gather" else input_bytes
             is_overlapped = is_fused or (is_start and has_compute_before_done(body, number))
             group = read_group(one.rest)
-            found.append(Collective(kind, size, call.times, is_fused or is_start, is_overlapped, group))
+            found.append(Collective(kind, size, call.times, is_overlapped, group))
     return found
 
 

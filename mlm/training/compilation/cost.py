@@ -3,7 +3,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
-import re
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,7 @@ import jax
 from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.compilation import collectives, hlo, memory_traffic
+from mlm.training.compilation import collectives, memory_traffic
 from mlm.training.step import parallel, program, trainable, update
 from mlm.training.step.optimizers import OPTIMIZERS
 from mlm.training.step.sharding import is_stacked
@@ -134,7 +133,6 @@ class StepCost(NamedTuple):
     code: float = 0.0  # bytes of machine code, on a TPU in its memory
     transfers: tuple[collectives.Collective, ...] = ()
     traffic: float | None = None  # bytes read from and written to the device's main memory (memory_traffic.py)
-    cycles: int | None = None  # by the estimate of a TPU's compiler
 
 
 def read_cost(compiled: jax.stages.Compiled) -> StepCost:
@@ -151,7 +149,6 @@ def read_cost(compiled: jax.stages.Compiled) -> StepCost:
         memory.generated_code_size_in_bytes,
         tuple(found),
         memory_traffic.count_bytes(text),
-        count_cycles(text),
     )
 
 
@@ -257,23 +254,3 @@ def compute_activation_memory(cfg: config.Config) -> int:
     tokens = cfg.train.batch_size // (cfg.train.grad_accum_steps * num_devices) * cfg.pack.seq_len
     step = tokens * (model.width * model.num_layers + cfg.pack.seq_len * model.num_heads) * size
     return max(step, cfg.eval.batch_size // num_devices * cfg.pack.seq_len * model.width * size)
-
-
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-
-
-def count_cycles(text: str) -> int | None:
-    """Cycles of a core in one call of a program, one operation after the other; text: compiled.as_text().
-
-    None where the compiler estimates none, as those of CPUs and GPUs, or a loop does not say how often it runs. What a
-    kernel of Pallas takes does not count, nor does waiting for other devices.
-    """
-    program, total = hlo.parse_program(text), 0
-    for call in hlo.iterate_calls(program):
-        found = [int(cycles[1]) for one in program.computations[call.name] if (cycles := _CYCLES.search(one.rest))]
-        if call.is_fused or not found:
-            continue
-        if call.times is None:
-            return None
-        total += call.times * sum(found)
-    return total or None

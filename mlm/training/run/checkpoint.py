@@ -15,7 +15,6 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from mlm.base import buckets, config, errors, fields, files, types
-from mlm.base.storage import get_storage
 from mlm.training.run import extension
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hooks import Hook
@@ -55,7 +54,7 @@ def list_milestones(workdir: Path | str) -> list[int]:
 
 
 def _find_folder(workdir, name="checkpoints"):
-    return get_storage(workdir).make_absolute(getattr(RunDirectory(workdir), name))
+    return files.make_absolute(getattr(RunDirectory(workdir), name))
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:

@@ -10,10 +10,11 @@ MLflow.
 import contextlib
 import enum
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol, cast
 
 from absl import logging
 
@@ -51,13 +52,16 @@ class Tracker(Protocol):
         ...
 
 
-class TrackedRun(NamedTuple):
-    """What a tracker is opened with."""
-
-    cfg: config.Config
-    start_step: int  # the step that the run continues from
-    events_folder: Path  # of TensorBoard's events, on a disk
-    run_id: str | None  # the tracker's own name of the run, if it was opened before
+@contextlib.contextmanager
+def hide_torch():
+    """A context in which torch cannot be imported: tensorboardX would, which takes seconds and serves nothing here."""
+    hidden = {"torch": None} if "torch" not in sys.modules else {}
+    sys.modules.update(cast(Any, hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 class TensorboardTracker:
@@ -69,18 +73,19 @@ class TensorboardTracker:
 
     run_id = None
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, cfg: config.Config, start_step: int, events_folder: Path, run_id: str | None):
         self.file = None
         if not extras.is_installed("tensorboardX"):
             if extras.is_installed("tensorboard"):  # else nobody looks at them
                 warnings_.warn_once(f"no TensorBoard: it needs {extras.format_hint('tensorboardX', 'tensorboard')}")
             return
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        with hide_torch():
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
-        run.events_folder.mkdir(parents=True, exist_ok=True)
-        self.file = EventsWriter(str(run.events_folder / "events"))
-        self.add_event(run.start_step + 1, session_log=SessionLog(status=SessionLog.START))
+        events_folder.mkdir(parents=True, exist_ok=True)
+        self.file = EventsWriter(str(events_folder / "events"))
+        self.add_event(start_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def add_event(self, step: int, **content) -> None:
         """Queues an event with the present time; content: fields of TensorBoard's Event. The file must be open."""
@@ -111,19 +116,19 @@ class WandbTracker:
     Its files are in the folder wandb of the run's directory, or in the user's cache if that is on a bucket.
     """
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, cfg: config.Config, start_step: int, events_folder: Path, run_id: str | None):
         wandb = _import("wandb")
-        folder = files.local_folder(files.make_path(run.cfg.workdir))
+        folder = files.local_folder(files.make_path(cfg.workdir))
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self.run = wandb.init(
                 dir=str(folder),
                 project=os.environ.get("WANDB_PROJECT", DEFAULT_PROJECT),
-                name=PurePath(run.cfg.workdir).name,
-                id=run.run_id,
+                name=PurePath(cfg.workdir).name,
+                id=run_id,
                 resume="allow",
                 reinit="create_new",  # vmapped runs are open at the same time
-                config=fields.flatten(run.cfg),
+                config=fields.flatten(cfg),
                 settings=wandb.Settings(console="off", quiet=True),
             )
         except wandb.Error as error:
@@ -143,7 +148,7 @@ class WandbTracker:
 class MlflowTracker:
     """Logs to the store of MLFLOW_TRACKING_URI, else to mlruns in the run's directory; one that fails is left."""
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, cfg: config.Config, start_step: int, events_folder: Path, run_id: str | None):
         mlflow = _import("mlflow")
         from mlflow.exceptions import MlflowException
 
@@ -152,10 +157,10 @@ class MlflowTracker:
             os.environ.setdefault(name, value)
         if not mlflow.is_tracking_uri_set():
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow-skinny has no other store on a disk
-            uri = Path(run.cfg.workdir, "mlruns").absolute().as_uri()
+            uri = Path(cfg.workdir, "mlruns").absolute().as_uri()
         try:
             self.client = mlflow.MlflowClient(uri)
-            self.run_id = self._resume(run.run_id) or self._create(run.cfg)
+            self.run_id = self._resume(run_id) or self._create(cfg)
         except MlflowException as error:
             raise errors.ConfigError(f"config.train.trackers = 'mlflow': {errors.first_line(error)}") from None
 
@@ -214,10 +219,7 @@ TRACKERS = {"tensorboard": TensorboardTracker, "wandb": WandbTracker, "mlflow": 
 
 
 def _import(name):
-    field = f"config.train.trackers = {name!r}"
-    if name == "wandb":
-        return extras.import_extra("wandb", "wandb", field)
-    return extras.import_extra("mlflow", "mlflow", field)
+    return extras.import_extra(name, name, f"config.train.trackers = {name!r}")
 
 
 def parse_names(cfg: config.Config) -> tuple[str, ...]:
@@ -250,8 +252,7 @@ def open_trackers(
     """
     recorded_steps, states = {}, {}  # the last step of each metric in metrics.jsonl; what trackers.json has
     for record in records:
-        for name in record:
-            recorded_steps[name] = max(recorded_steps.get(name, 0), record["step"])
+        recorded_steps |= {name: max(recorded_steps.get(name, 0), record["step"]) for name in record}
     with files.recover_damaged():
         states = RunDirectory(cfg.workdir).read_trackers()
     trackers: list[Tracker] = []
@@ -259,20 +260,18 @@ def open_trackers(
     with contextlib.ExitStack() as stack:  # if one cannot be opened
         for name in parse_names(cfg):
             state = states.get(name, {"run_id": None, "last_steps": {}})
-            tracker = TRACKERS[name](TrackedRun(cfg, start_step, events_folder, state["run_id"]))
+            tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
             stack.callback(tracker.close, RunStatus.FAILED)
-            if tracker.run_id is None:
-                trackers.append(tracker)
-                continue
-            last_steps = {}
-            if tracker.run_id == state["run_id"]:
-                old = state["last_steps"]
-                last_steps = {
-                    metric: max(recorded_steps.get(metric, 0), old.get(metric, 0))
-                    for metric in {**recorded_steps, **old}
-                }
-            new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
-            trackers.append(NewStepsTracker(tracker, last_steps))
+            if tracker.run_id is not None:
+                last_steps = {}
+                if tracker.run_id == state["run_id"]:
+                    last_steps = dict(state["last_steps"])
+                    last_steps |= {
+                        metric: max(step, last_steps.get(metric, 0)) for metric, step in recorded_steps.items()
+                    }
+                new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
+                tracker = NewStepsTracker(tracker, last_steps)
+            trackers.append(tracker)
         stack.pop_all()
     if new_states != states:
         RunDirectory(cfg.workdir).write_trackers(new_states)
