@@ -229,13 +229,13 @@ def test_every_field_refuses_digits_homes_and_bytes_that_are_none(name):
     default = cases.DEFAULT[name]
     if type(default) in (int, float, tuple):
         for text in ("\u0661", "1,,2", ",1", "1,"[: 1 + (type(default) is not tuple)] + "x"):
-            assert_refused([f"config.{name} = "], cli.parse_value, name, text)
+            assert_refused([f"config.{name} = "], fields.parse_value, name, text)
     if type(default) is str:
         changed = fields.replace_values(config.Config(), {name: "a\udcff"})
         assert_refused([f"config.{name} = "], fields.check_values, changed)
     if name in fields.PATH_FIELDS:
         for door in (
-            cli.parse_value,
+            fields.parse_value,
             lambda name, path: fields.flatten(fields.override(config.Config(), {name: path}))[name],
         ):
             assert_refused([f"config.{name} = ", "home folder"], door, name, "~nouser/x")

@@ -174,9 +174,8 @@ def test_a_scale_reads_what_a_search_chose_and_its_report_states_the_trials(tmp_
     before = command.load_experiment(str(path)).sweep("quick")
     file = tmp_path / "searches" / "families-quick.json"
     file.parent.mkdir()
-    searches.write_search(
-        file, found := search.make_search("quick", PLAN, chosen, "loss", -1, command="mlm", commit="a")
-    )
+    origin = {"num_trials": PLAN.num_trials, "seed": PLAN.seed, "command": "mlm", "commit": "a"}
+    searches.write_search(file, found := searches.Search("quick", chosen, [*PLAN.rungs], "loss", -1, origin))
     assert searches.read_search(file) == found
     experiment = command.load_experiment(str(path))
     points = experiment.sweep("quick")

@@ -22,10 +22,7 @@ def check(train: config.Train) -> None:
 
 
 def count_microbatches(train: config.Train, step: Any) -> Any:
-    """How many of the microbatches a step uses: at least one, and all from the end of the warm-up on.
-
-    NumPy counts those of steps that are not traced: it starts no device in a process that watches others.
-    """
+    """How many of its microbatches a step uses, from one to all. Steps that are not traced start no device (NumPy)."""
     xp = np if isinstance(step, int | np.ndarray) else jnp
     num_warmup = max(round(train.batch_warmup_fraction * train.steps), 1)
     fraction = train.initial_batch_fraction + (1 - train.initial_batch_fraction) * step / num_warmup

@@ -45,10 +45,9 @@ def make_path(*parts: PurePath | str) -> Any:
 
 
 def check_access(field: str, path: str, schemes: Sequence[str], *, writable: bool) -> None:
-    """Checks that this machine can read the bucket of a path or, if `writable`, write to it; leaves no object there.
+    """Raises ConfigError unless this machine can read, or write to, the bucket of a path; leaves no object there.
 
-    Raises ConfigError if the path's scheme is not among `schemes`, BucketAccessError if the scheme's library is missing
-    or the bucket cannot be accessed.
+    It is BucketAccessError if the library of one of `schemes` is missing or the bucket cannot be accessed.
     """
     scheme, _, rest = path.partition(":")
     rest = rest.lstrip("/")

@@ -2,7 +2,6 @@
 
 # The values of a condition are of no declared type.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-import functools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,29 +9,17 @@ from mlm.base import fields
 
 
 class FieldCondition(NamedTuple):
-    """A run reads `fields` only if the field `depends_on` has one of `values`, or has none of `excluded_values`.
-
-    Each of `fields` is a field or a prefix, which stands for all fields below it.
-    """
+    """A run reads `fields` only if the field `depends_on` has one of `values`, or has none of `excluded_values`."""
 
     fields: tuple[str, ...]
     depends_on: str
     values: tuple[Any, ...] = ()
     excluded_values: tuple[Any, ...] = ()
 
-    def is_met(self, flat: Mapping[str, Any]) -> bool:
-        """Returns whether a run with the resolved config `flat`, by dotted name, reads the fields."""
-        value = flat[self.depends_on]
-        return value in self.values if self.values else value not in self.excluded_values
 
-    def select_fields(self, names: Iterable[str]) -> list[str]:
-        """Those of the full `names` that the condition is about."""
-        return _match_fields(self.fields, tuple(names))
-
-
-@functools.cache  # the names are those of the config: a sweep asks thousands of times
-def _match_fields(fields: tuple[str, ...], names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if any(name == field or name.startswith(f"{field}.") for field in fields)]
+def list_below(field: str) -> tuple[str, ...]:
+    """The fields below a prefix, such as "mask"; of a field, itself."""
+    return tuple(name for name in fields.DECLARATIONS if name == field or name.startswith(f"{field}."))
 
 
 def list_conditions(declarations: Mapping[str, fields.Declaration]) -> tuple[FieldCondition, ...]:
@@ -52,9 +39,11 @@ def list_conditions(declarations: Mapping[str, fields.Declaration]) -> tuple[Fie
 def list_registry_conditions(
     depends_on: str, fields_by_value: Mapping[str, Collection[str]], prefix: str = ""
 ) -> list[FieldCondition]:
-    """The conditions of the fields that some entries of a registry read, each named `prefix` and itself."""
+    """The conditions of the fields, or sections, that some entries of a registry read, each below a prefix."""
     return [
-        FieldCondition((prefix + field,), depends_on, tuple(v for v, read in fields_by_value.items() if field in read))
+        FieldCondition(
+            list_below(prefix + field), depends_on, tuple(v for v, read in fields_by_value.items() if field in read)
+        )
         for field in sorted({field for read in fields_by_value.values() for field in read})
     ]
 
@@ -66,9 +55,10 @@ def find_unread_fields(conditions: Iterable[FieldCondition], flat: Mapping[str, 
     """The fields that a run does not read, each with the reason. flat: a resolved config by dotted name."""
     reasons: dict[str, str] = {}
     for condition in conditions:
-        if not condition.is_met(flat):
+        value, excluded = flat[condition.depends_on], condition.excluded_values
+        if value in excluded if excluded else value not in condition.values:
             named = [str(value) for value in condition.values if value]
             expected = f", not {' or '.join(named)}" if named else ""
-            reason = f"config.{condition.depends_on} is {flat[condition.depends_on]!r}{expected}"
-            reasons |= {name: reason for name in condition.select_fields(flat) if name not in reasons}
+            reason = f"config.{condition.depends_on} is {value!r}{expected}"
+            reasons |= {name: reason for name in condition.fields if name in flat and name not in reasons}
     return reasons

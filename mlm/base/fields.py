@@ -10,7 +10,7 @@ import math
 import operator
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
@@ -71,6 +71,7 @@ PATH_FIELDS = frozenset(name for name, declaration in DECLARATIONS.items() if de
 FIRST_DEFAULT = {"optim.warmup_fraction": 0.06}  # of fields whose default has changed since: fingerprints keep it
 # Of no model: a saved run may still name them.
 REMOVED_FIELDS = {"train.spike_threshold", "train.spike_rewind_steps", "train.spike_max_rewinds"}
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 ALIASES = {  # what other libraries call fields: for the hint of an error alone
     "lr": "optim.learning_rate",
     "bs": "train.batch_size",
@@ -140,6 +141,35 @@ def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
     return replace_values(config, replaced)
 
 
+def parse_number(kind: Callable[[str], Any], text: str) -> Any:
+    """The number in a text. Raises ValueError for any other text, and for digits that are not 0 to 9."""
+    if not text.isascii():
+        raise ValueError("expected the digits 0 to 9")
+    return kind(text)
+
+
+def parse_value(name: str, text: str) -> Any:
+    """Parses a text as the type of the field with this dotted name. Raises ConfigError if it cannot."""
+    default = DEFAULT[name]
+    kind = type(default)
+    try:
+        if kind is bool:
+            return BOOLEANS[text.lower()]
+        if kind is tuple:
+            part_kind = DECLARATIONS[name].number_type
+            parts = text.strip("()[] ").removesuffix(",")  # (32,) is how Python writes one
+            return tuple(parse_number(part_kind, part) for part in parts.split(",")) if parts else ()
+        if name in PATH_FIELDS:
+            return files.expand_home(f"config.{name}", text)
+        return text if kind is str else parse_number(kind, text)
+    except ConfigError:
+        raise
+    except (ValueError, KeyError):
+        words: dict[type, str] = {bool: "true or false", tuple: "numbers separated by commas"}
+        expected = words.get(kind, f"a value of type {kind.__name__}")
+        raise ConfigError(f"config.{name} = {text!r}: expected {expected}") from None
+
+
 def replace_values(section: Any, values: Mapping[str, Any]) -> Any:
     """A copy of a section with values by dotted name, whatever their types; copies each section below it once."""
     leaves: dict[str, Any] = {}
@@ -161,8 +191,7 @@ def _int_to_float(value: Any) -> Any:
 def check_values(config: Config) -> None:
     """Raises ConfigError for a value that its field cannot have, whatever the other fields are.
 
-    Numbers are within the bounds of their field, and fit float32 and int32, or uint32 where the bounds say so. Text is
-    one of the field's choices, and one line.
+    Numbers must also fit float32 and int32, or uint32 where the bounds say so.
     """
     try:
         flat = flatten(config)

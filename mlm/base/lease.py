@@ -56,10 +56,7 @@ class Lease:
                 self.renew()
 
     def renew(self, *, release: bool = False) -> None:
-        """Rewrites the lease, or marks it as lost if it no longer counts. Raises BucketError if the bucket fails.
-
-        release: lets it expire, so that another process may take the folder at once.
-        """
+        """Rewrites the lease, to expire at once if `release`, or marks it as lost. Raises BucketError."""
         with self.mutex:
             self.lost = self.lost or read_newest(self.bucket, self.folder)[0] != self.number
             if not self.lost and (release or not self.ended.is_set()):

@@ -72,7 +72,7 @@ class Storage:
         path.rename(target)
 
     def lock(self, folder: Path, message: str = "") -> Any:
-        """Makes a folder and holds it, by `.lock` or `.lease` in it, until the returned object is closed.
+        """Makes a folder and holds it until the returned object is closed.
 
         message: raises FolderInUse with it if another process holds the folder; if empty, waits for that.
         """
@@ -165,10 +165,7 @@ class GrowingFolder:
         self.last_upload, self.upload_seconds, self.pending = time.monotonic(), 0.0, False
 
     def upload(self, *, now: bool = True) -> None:
-        """Uploads every file of `local`. now: if False, only if the last upload was long enough ago.
-
-        Raises FolderInUse if the lease on a folder around it is lost.
-        """
+        """Uploads every file; now: even soon after the last upload. Raises FolderInUse if the lease is lost."""
         if not self.is_remote:
             return
         start, self.pending = time.monotonic(), True

@@ -14,10 +14,9 @@ from mlm.base import errors
 
 
 def load_module(flag: str, path: str, required_names: tuple[str, ...]) -> ModuleType:
-    """The file as a module. flag: where the user named the file; required_names: what the file must define.
+    """The file as a module that defines the required names; flag: where the user named it.
 
-    Raises:
-        ConfigError: the file cannot be read, is not Python, raises, exits, or lacks a required name.
+    Raises ConfigError if it cannot be read, is not Python, raises, exits, or lacks a name.
     """
     if not os.path.isfile(path):  # refuses a pipe too: opening one would wait for a writer
         reason = "this path is not a file" if os.path.exists(path) else "no such file"
@@ -77,10 +76,7 @@ def wrap_function(
 
 @contextlib.contextmanager
 def report_errors(flag: str, path: str, *, loading: bool = False) -> Generator[None, None, None]:
-    """Turns an error that the file's code raises in the block into a ConfigError with file, line and message.
-
-    loading: the block only loads the file, so every error in it is the file's.
-    """
+    """Turns an error of the file's code into a ConfigError with file and line; loading: every error in the block is."""
     try:
         yield
     except errors.ConfigError:

@@ -41,14 +41,10 @@ PRINT_CONFIG = Flag(
 NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
     "no-tune_malloc", False, "do not tune malloc (tuned, it is faster and never returns memory to the system)"
 )
-BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line that names the flag, its value and what was expected.
-
-    has_fields: whether the command line may set config fields beside the flags.
-    """
+    """An argument parser whose errors are one line; has_fields: whether words may set config fields, too."""
 
     def __init__(self, *, has_fields: bool = False, **options):
         self.has_fields = has_fields
@@ -120,20 +116,13 @@ class Number:
     def __call__(self, text: str):
         """Returns the number in a word; raises ArgumentTypeError, which names the bounds, for any other word."""
         try:
-            value = parse_number(self.kind, text)
+            value = fields.parse_number(self.kind, text)
         except ValueError:
             value = float("nan")
         if not self.low <= value <= self.high:
             expected = f"expected {self.low} <= value <= {self.high}"
             raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: {expected}")
         return value
-
-
-def parse_number(kind: Callable[[str], Any], text: str):
-    """The number in a text. Raises ValueError for any other text, and for digits that are not 0 to 9."""
-    if not text.isascii():
-        raise ValueError("expected the digits 0 to 9")
-    return kind(text)
 
 
 def add_flags(group, *flags: Flag) -> None:
@@ -155,7 +144,7 @@ def split_values(kind: Callable[[str], Any], text: str) -> tuple:
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     try:
         if all(words):
-            return tuple(words if kind is str else (parse_number(kind, word) for word in words))
+            return tuple(words if kind is str else (fields.parse_number(kind, word) for word in words))
     except ValueError:
         pass
     what = "words" if kind is str else "numbers"
@@ -177,14 +166,9 @@ def check_encoding(words: Sequence[str]) -> None:
 
 
 def extract_config_flags(words: Sequence[str], *, allow_bare: bool) -> tuple[ConfigFlags, list[str]]:
-    """Separates --config=FILE and --config.NAME=VALUE from the other words of a command line.
+    """Separates --config=FILE and --config.NAME=VALUE from the other words of a command line. Raises ConfigError.
 
-    Args:
-        words: The command line without the command itself.
-        allow_bare: Whether NAME=VALUE without --config. sets a field, too, unless a file of that name exists.
-
-    Raises:
-        ConfigError: A field does not exist, or a value has the wrong type.
+    allow_bare: whether NAME=VALUE without --config. sets a field, too, unless a file of that name exists.
     """
     path, overrides, others = "", {}, []
     remaining = list(words)
@@ -203,35 +187,13 @@ def extract_config_flags(words: Sequence[str], *, allow_bare: bool) -> tuple[Con
                 boolean = isinstance(fields.DEFAULT[field], bool)
                 errors.require(boolean or bool(remaining), f"config.{field}", "", "a value: --config.NAME=VALUE")
                 text = str(not match[1]) if boolean else remaining.pop(0)
-            overrides[field] = parse_value(field, text)
+            overrides[field] = fields.parse_value(field, text)
         elif allow_bare and equals and re.fullmatch(r"[a-z_0-9]+(\.[a-z_0-9]+)*", name) and not os.path.exists(word):
             fields.check_name(name)
-            overrides[name] = parse_value(name, text)
+            overrides[name] = fields.parse_value(name, text)
         else:
             others.append(word)
     return ConfigFlags(path, overrides), others
-
-
-def parse_value(name: str, text: str) -> Any:
-    """Parses a text as the type of the field with this dotted name. Raises ConfigError if it cannot."""
-    default = fields.DEFAULT[name]
-    kind = type(default)
-    try:
-        if kind is bool:
-            return BOOLEANS[text.lower()]
-        if kind is tuple:
-            part_kind = fields.DECLARATIONS[name].number_type
-            parts = text.strip("()[] ").removesuffix(",")  # (32,) is how Python writes one
-            return tuple(parse_number(part_kind, part) for part in parts.split(",")) if parts else ()
-        if name in fields.PATH_FIELDS:
-            return files.expand_home(f"config.{name}", text)
-        return text if kind is str else parse_number(kind, text)
-    except errors.ConfigError:
-        raise
-    except (ValueError, KeyError):
-        words = {bool: "true or false", tuple: "numbers separated by commas"}
-        expected = words.get(kind, f"a value of type {kind.__name__}")
-        raise errors.ConfigError(f"config.{name} = {text!r}: expected {expected}") from None
 
 
 def check_layers(layers: Sequence[fields.Layer]) -> None:

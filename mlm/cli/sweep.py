@@ -125,10 +125,7 @@ class Sweep(NamedTuple):
         return flags + [format_config_flag(*change) for change in self.config_flags.overrides.items()]
 
     def load_results(self) -> list[dict]:
-        """The results of the finished points, each with the fields that it does not read as "unread".
-
-        Prints damaged runs, and runs of another sweep, to stderr.
-        """
+        """The results of the finished points, each with what it does not read as "unread"; faults go to stderr."""
         from mlm.launch.sweep import sweep_state
         from mlm.training.run import resolution
 
@@ -182,10 +179,7 @@ def resolve_sweep(experiment: ModuleType, config_flags: command.ConfigFlags, arg
 
 
 def print_table(sweep: Sweep, *, has_report: bool = False) -> None:
-    """Prints the headline of the finished points, or --columns, and writes tables and figures.
-
-    has_report: writes the page, too, if it can be made.
-    """
+    """Prints the headline, or --columns, and writes tables and figures; has_report: the page, too, if that can be."""
     from mlm.report import table
     from mlm.report.pages import sweep as page
 

@@ -52,10 +52,7 @@ def check_evaluation(flags: str) -> None:
 
 
 def compare_points(sweep) -> None:
-    """Writes the figures of a finished sweep, or prints what differs from the committed ones and exits with 1.
-
-    sweep: as mlm/cli/sweep.py resolves it; all of its points must be done.
-    """
+    """Writes the figures of a finished sweep, or prints what differs from the committed ones and exits with 1."""
     from mlm.report import reproduction
     from mlm.report.pages import sweep as page
 

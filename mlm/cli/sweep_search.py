@@ -26,10 +26,7 @@ FLAGS = (
 
 
 def search_points(sweep) -> None:
-    """Searches, writes the file of chosen values, and prints them. Exits with 1 if a trial failed.
-
-    sweep: as mlm/cli/sweep.py resolves it; trials lie in its folder, in search.
-    """
+    """Searches, writes the file of chosen values, and prints them. Exits with 1 if a trial failed."""
     from mlm.experiment import search_space, searches
     from mlm.launch.sweep import search
     from mlm.report import expected_best, table
@@ -50,12 +47,14 @@ def search_points(sweep) -> None:
     scores, name, better = search.run_search([*rows], plan, make_point, train)
     chosen = search.choose(rows, values, scores, better)
     origin = {
+        "num_trials": plan.num_trials,
+        "seed": plan.seed,
         "command": f"mlm {shlex.join(sweep.words)}",
         "commit": provenance.describe_source()["commit"],
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "held_out": search.find_search_split(sweep.configs[0]),
     }
-    searches.write_search(out, search.make_search(args.scale, plan, chosen, name, better, **origin))
+    searches.write_search(out, searches.Search(args.scale, chosen, [*plan.rungs], name, better, origin))
     searched = {
         row: expected_best.SearchedRow(
             own.chosen, own.ranges, expected_best.fill_scores([trial.scores for trial in own.trials], better), better

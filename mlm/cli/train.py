@@ -122,7 +122,6 @@ def launch_locally(args, layers) -> None:
     workdir = next((one.values["workdir"] for one in reversed(layers) if "workdir" in one.values), "")
     workdir = workdir or fields.DEFAULT["workdir"]
     launch = local_processes.LocalLaunch(args.local_processes, args.restarts, args.hang_after, workdir)
-    local_processes.check_gpus(launch)
     # Without JAX: devices belong to the first process that touches them.
     sys.exit(local_processes.run_processes(launch, sys.orig_argv[1:]))
 

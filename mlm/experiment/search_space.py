@@ -108,11 +108,6 @@ def draw_trials(spaces: Mapping[str, Space], num_trials: int, seed: int) -> dict
     trials with the same seed begin with the fewer ones, if the spaces are the same: a search can be made longer.
     The price is that few trials do not separate the fields: of six, four pairs lie in the same or opposite halves in
     all of eight trials, one pair in all of 16, none in 32.
-
-    Args:
-        spaces: of each row.
-        num_trials: of each row.
-        seed: of the scrambling.
     """
     from scipy.stats import qmc  # takes half a second to import
 

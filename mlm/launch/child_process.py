@@ -48,13 +48,7 @@ class ChildProcess:
     def __init__(
         self, arguments: Sequence[str], process_id: int = 0, environment: Mapping[str, str] = MappingProxyType({})
     ):
-        """Starts the process. Its log takes what native code prints, and all output of any but the first process.
-
-        Args:
-            arguments: those of `python`, without the program's name.
-            process_id: its number among the processes of this host.
-            environment: variables to set.
-        """
+        """Starts it. Its log takes what native code prints, and all output of any but process 0."""
         self.process_id, self.state, self.step = process_id, "", 0
         self.has_trained = self.is_final = self.keeps_log = False
         self.last_heartbeat, self.unread = time.monotonic(), b""

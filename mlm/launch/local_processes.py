@@ -32,13 +32,6 @@ class LocalLaunch(NamedTuple):
     workdir: str
 
 
-def check_gpus(launch: LocalLaunch) -> None:
-    """Raises ConfigError if the GPUs of this host do not divide among the processes."""
-    count, num_processes = len(list_gpus()), launch.num_processes
-    expected = f"a divisor of {count}, the number of GPUs here"
-    errors.require(count % num_processes == 0, "--local_processes", num_processes, expected)
-
-
 def run_on_host(arguments: Sequence[str]) -> int:
     """Runs Python with these arguments, one process of a run on several hosts, to the end; returns its exit code."""
     with StopSignal() as stop, ChildProcess(arguments) as child:
@@ -53,8 +46,13 @@ def run_on_host(arguments: Sequence[str]) -> int:
 
 
 def run_processes(launch: LocalLaunch, arguments: Sequence[str]) -> int:
-    """Runs Python with these arguments, those of the run, in all processes to the end; returns the exit code."""
-    attempts = last_step = 0
+    """Runs Python with these arguments, those of the run, in all processes to the end; returns the exit code.
+
+    Raises ConfigError if the GPUs of this host do not divide among the processes.
+    """
+    num_gpus, attempts, last_step = len(list_gpus()), 0, 0
+    expected = f"a divisor of {num_gpus}, the number of GPUs here"
+    errors.require(num_gpus % launch.num_processes == 0, "--local_processes", launch.num_processes, expected)
     with StopSignal() as stop:
         while True:
             with contextlib.ExitStack() as stack:
@@ -93,10 +91,9 @@ def start_process(launch: LocalLaunch, process_id: int, arguments: Sequence[str]
 
 
 def watch(children: Sequence[ChildProcess], hang_after: float, stop: "StopSignal") -> ChildProcess | None:
-    """Waits until all processes have ended, one has failed or hangs, or a signal has stopped them.
+    """Waits until all have ended, one has failed or hangs, or a signal has stopped them; returns the one that hangs.
 
-    A signal is passed on to the processes if one has something to save, and then they end by themselves. Returns the
-    process that hangs, if one does.
+    A signal is passed on to the processes if one has something to save, and then they end by themselves.
     """
     signal_sent, last_poll = False, time.monotonic()
     while any(child.exit_code is None for child in children):

@@ -68,11 +68,7 @@ def check_config(config: RendezvousConfig) -> None:
 
 
 def join_processes(config: RendezvousConfig) -> None:
-    """Joins the other processes, if the run has any. Raises ConfigError if JAX cannot, OSError if the port is taken.
-
-    Where JAX aborts this process, because the others do not come in time or because one of them ends later, its parent
-    says so in a line.
-    """
+    """Joins the other processes, if there are any. Raises ConfigError if JAX cannot, OSError if the port is taken."""
     if not config.is_multiprocess:
         return
     arguments = {}
@@ -138,13 +134,10 @@ def shared_fields(flat_config: Mapping) -> dict:
 
 @contextlib.contextmanager
 def agreement(config: RendezvousConfig) -> Iterator[dict[str, Any]]:
-    """Each process puts into the dict, in the block, what must be equal on all of them. They join at the first block.
+    """Each process puts into the dict, in the block, what must be equal on all; they join at the first block.
 
-    If the block fails on one process, all end, each with a line.
-
-    Raises:
-        ConfigError: the processes differ; names what, and the processes. Or a process of a bad config ended.
-        ConnectionAbortedError: another process ended for another reason.
+    If the block fails on one process, all end, each with a line. Raises ConfigError if the processes differ or one
+    ended for a bad config, ConnectionAbortedError if one ended for another reason.
     """
     facts: dict[str, Any] = {}
     failure = None

@@ -29,7 +29,7 @@ def attend(
     # The kernels give no weights and take no bias.
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
         if fused_attention.can_use_cudnn(model, q, k, visible_Bx1xLxS, rate):
-            return fused_attention.attend_by_cudnn(q, k, v, visible_Bx1xLxS)
+            return jax.nn.dot_product_attention(q, k, v, mask=visible_Bx1xLxS, implementation="cudnn")
         if segments is not None and fused_attention.can_use_splash(model, q, rate):
             return fused_attention.attend_by_splash(q, k, v, segments)
         if platform_kernels.uses_kernel(model, "attention"):

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import attention, layers, positions
+from mlm.models import attention, incremental, layers, positions
 
 
 class DecoderLayer(layers.ResidualLayer):
@@ -18,11 +18,7 @@ class DecoderLayer(layers.ResidualLayer):
 
     @nn.compact
     def __call__(self, x_BxLxD, number, shared, key_B, attend=attention.attend, source=None):
-        """Returns x_BxLxD of layer `number`, from 1.
-
-        shared: (context of the target, source_BxSxD, visible_Bx1xLxS of the source); source: its keys and values, if
-        they are computed already.
-        """
+        """Returns x_BxLxD; shared: (context, source_BxSxD, visible_Bx1xLxS); source: its keys and values, if known."""
         context, source_BxSxD, visible_Bx1xLxS = shared
         self_attention = attention.Attention(self.model, name="attention")
         cross = attention.CrossAttention(self.model, name="cross")
@@ -58,7 +54,8 @@ class TransformerDecoder(nn.Module):
 def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:
     """The cache of empty sequences of at most max_len tokens (types.InitCacheFn); params: a TransformerDecoder's."""
     empty = jnp.zeros((1, len(source_BxSxD), max_len, model.num_heads, model.width // model.num_heads), model.dtype)
-    bound = [attention.CrossAttention(model).bind({"params": one["cross"]}) for one in _split_layers(model, params)]
+    layer_params = incremental.split_layers(model, params)
+    bound = [attention.CrossAttention(model).bind({"params": one["cross"]}) for one in layer_params]
     source = [cross.project_source(source_BxSxD) for cross in bound]
     return {
         "self": [(empty, empty)] * model.num_layers,
@@ -81,14 +78,9 @@ def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> 
         return attention.attend(module, q_Bx1xHxd, *(x[0] for x in new_cache[-1]), *masks)
 
     h_Bx1xD: Any = x_BxD[:, None]
-    for number, (layer_params, source) in enumerate(zip(_split_layers(model, params), cache["source"], strict=True), 1):
+    pairs = zip(incremental.split_layers(model, params), cache["source"], strict=True)
+    for number, (layer_params, source) in enumerate(pairs, 1):
         source = tuple(x[0] for x in source)
         h_Bx1xD = DecoderLayer(model).apply({"params": layer_params}, h_Bx1xD, number, shared, None, attend, source)
     h_Bx1xD = layers.apply_final_norm(model, params, h_Bx1xD)
     return h_Bx1xD[:, 0], cache | {"self": new_cache}
-
-
-def _split_layers(model, params):
-    """The parameters of each layer."""
-    stacked = params["stack"]["layers"]["layer"]
-    return [jax.tree.map(lambda leaf, k=k: leaf[k], stacked) for k in range(model.num_layers)]

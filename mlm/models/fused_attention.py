@@ -40,11 +40,6 @@ def can_use_cudnn(model: config.Model, q_BxLxHxd, k_BxSxHxd, visible_Bx1xLxS, ra
     )
 
 
-def attend_by_cudnn(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, visible_Bx1xLxS):
-    """out_BxLxHxd: attention over the visible keys; q, k, v and the result are bfloat16."""
-    return jax.nn.dot_product_attention(q_BxLxHxd, k_BxSxHxd, v_BxSxHxd, mask=visible_Bx1xLxS, implementation="cudnn")
-
-
 def can_use_splash(model: config.Model, q_BxLxHxd, rate: float) -> bool:
     """Whether splash attention computes attention of this shape and dropout rate on the devices that are traced for."""
     return (

@@ -23,7 +23,7 @@ class IncrementalDecoder(NamedTuple):
     step: Callable  # (model, body, x_BxD, position_B, cache) -> (h_BxD of the token at position_B, cache)
 
 
-def _split_layers(model: config.Model, body):
+def split_layers(model: config.Model, body) -> list[Any]:
     """The parameters of each layer of a stack; the barrier lets XLA hoist the slices out of a loop."""
     stacked, barrier = body["stack"]["layers"]["layer"], jax.lax.optimization_barrier
     return [jax.tree.map(lambda leaf, k=k: barrier(leaf[k]), stacked) for k in range(model.num_layers)]
@@ -42,7 +42,7 @@ def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
     """The decoder of layers (x_BxLxD, number, context, key_B, attend) -> x_BxLxD; it caches keys and values."""
 
     def run_layers(model, body, x_BxLxD, context, attend):
-        for number, params in enumerate(_split_layers(model, body), 1):
+        for number, params in enumerate(split_layers(model, body), 1):
             x_BxLxD = layer_class(model).apply({"params": params}, x_BxLxD, number, context, None, attend)
         return x_BxLxD
 
@@ -93,10 +93,7 @@ def _attend(q_BxHxLxd, k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS):
 
 
 def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int) -> IncrementalDecoder:
-    """The decoder of an RNN, of layers (x_BxLxD, number, shared, key_B, recur) -> x_BxLxD.
-
-    step: of the cell, (input_BxG, recurrent_BxG, carry) -> carry, a tuple of `carries` arrays BxH.
-    """
+    """The decoder of layers (x_BxLxD, number, shared, key_B, recur) and a cell's step, with so many carries."""
 
     def recur(model, params, x_BxLxD, carry, is_token_BxL):
         """(output of the recurrence, carry after the last token)."""
@@ -115,7 +112,7 @@ def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int)
 
     def run_layers(model, body, x_BxLxD, cache, is_token_BxL):
         new_cache = []
-        for number, (params, carry) in enumerate(zip(_split_layers(model, body), cache, strict=True), 1):
+        for number, (params, carry) in enumerate(zip(split_layers(model, body), cache, strict=True), 1):
 
             def recur_further(x_BxLxD, params=params, carry=carry):
                 out_BxLxD, new_carry = recur(model, params, x_BxLxD, tuple(x[0] for x in carry), is_token_BxL)
@@ -153,7 +150,7 @@ def build_window_decoder(layer_class: Callable) -> IncrementalDecoder:
         else:
             context_BxE = last_WxBxD.sum(0) / jnp.minimum(position_B + 1, model.window)[:, None].astype(x_BxD.dtype)
         h_BxD = _apply_dense(model, body["context"], _pad_inputs(context_BxE, body["context"]))
-        for number, params in enumerate(_split_layers(model, body), 1):
+        for number, params in enumerate(split_layers(model, body), 1):
             h_BxD = layer_class(model).apply({"params": params}, h_BxD, number, None, None)
         return layers.apply_final_norm(model, body, h_BxD), last_WxBxD[1:]
 

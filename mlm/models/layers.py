@@ -80,11 +80,7 @@ def dense(
     scale: float = 1.0,
     bias_in: tuple[str, ...] = ("all",),
 ) -> nn.Dense:
-    """A dense layer whose product has the kernel `matmul` if the model uses that.
-
-    scale: a factor of the standard deviation of the initial weights; bias_in: the values of model.bias with which it
-    has a bias.
-    """
+    """A dense layer; scale: of its initial weights; bias_in: the values of model.bias with which it has a bias."""
     dot_general = functools.partial(platform_kernels.dot_general, jnp.dtype(model.dtype))
     return nn.Dense(
         features,
@@ -173,8 +169,7 @@ class ResidualLayer(nn.Module):
     def add(self, name: str, sublayer: Callable, x_BxLxD, key_B, *, skip_norm=False):
         """x_BxLxD plus the output of a sublayer, after dropout; model.norm_placement says where the norms are.
 
-        name: begins the names of the norms; "" in a layer with one sublayer. skip_norm: whether the sublayer reads
-        x_BxLxD itself; may be traced.
+        name: begins the norms' names; skip_norm: whether the sublayer reads x_BxLxD itself; may be traced.
         """
         model, prefix = self.model, f"{name}_" if name else ""
         sublayer_norm = norm(model, f"{prefix}norm")
@@ -230,7 +225,8 @@ class Stack(nn.Module):
         unroll = self.model.scan_unroll or num_layers
         shards = list(filter(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard)))
         if shards:
-            layer = nn.map_variables(layer, "params", gather_shards)
+            gather = lambda leaf: leaf.gather() if is_shard(leaf) else leaf
+            layer = nn.map_variables(layer, "params", lambda params: jax.tree.map(gather, params, is_leaf=is_shard))
         # A recurrence would run its loop again.
         recomputes = platform_kernels.uses_kernel(self.model, "recomputation") and not self.model.cell
         if self.model.remat or recomputes or shards:
@@ -259,8 +255,3 @@ class Stack(nn.Module):
 def is_shard(leaf) -> bool:
     """Whether a parameter is a device's shard."""
     return hasattr(leaf, "gather")
-
-
-def gather_shards(variables):
-    """A layer's variables with full arrays in place of shards."""
-    return jax.tree.map(lambda leaf: leaf.gather() if is_shard(leaf) else leaf, variables, is_leaf=is_shard)

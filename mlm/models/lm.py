@@ -138,11 +138,9 @@ def build(
     *,
     has_attention: bool = False,
 ) -> types.Model:
-    """The encoder, a module class as in EncoderLM, with embeddings and output layer, as the pure functions of
-    types.Model.
+    """The encoder, a module class as in EncoderLM, with embeddings and output layer, as pure functions.
 
-    decoder: None if it cannot decode one token at a time; has_attention: whether each layer has a submodule "attention"
-    that sows its weights.
+    decoder: None if it cannot decode one token at a time; has_attention: whether its layers sow attention weights.
     """
     module = EncoderLM(model, vocab_size, encoder, positions)
 

@@ -22,11 +22,6 @@ class RecurrentCell(NamedTuple):
     step: Callable  # (input_BxG, recurrent_BxG, carry) -> carry, G = gates * H
 
 
-def elman_step(input_BxG, recurrent_BxG, carry):
-    """A step of an Elman network."""
-    return (jnp.tanh(input_BxG + recurrent_BxG),)
-
-
 def gru_step(input_BxG, recurrent_BxG, carry):
     """The variant of cuDNN, which applies the reset gate after the recurrent product."""
     (h_BxH,) = carry
@@ -46,7 +41,7 @@ def lstm_step(input_BxG, recurrent_BxG, carry):
 
 
 CELLS = {
-    "elman": RecurrentCell(1, 1, elman_step),
+    "elman": RecurrentCell(1, 1, lambda input_BxG, recurrent_BxG, _: (jnp.tanh(input_BxG + recurrent_BxG),)),
     "gru": RecurrentCell(3, 1, gru_step),
     "lstm": RecurrentCell(4, 2, lstm_step),
 }
@@ -83,11 +78,7 @@ class RecurrentLayer(layers.ResidualLayer):
 
     @nn.compact
     def __call__(self, x_BxLxD, number, shared, key_B, recur=None):
-        """Returns x_BxLxD of layer `number`, from 1.
-
-        shared: (segments_BxL, left_B: the examples whose backward states are zero, or None); recur: computes the
-        recurrence in place of the method `recur`.
-        """
+        """Returns x_BxLxD; shared: (segments_BxL, left_B) of RecurrentEncoder; recur: in place of the method."""
         sublayer = recur or (lambda y_BxLxD: self.recur(y_BxLxD, *shared))
         return self.add("", sublayer, x_BxLxD, key_B, skip_norm=self.skips_norm(number))
 

@@ -57,12 +57,6 @@ class RecurrentDecoder(nn.Module):
         (s_BxH,) = rnn.gru_step(gates_BxG, matmul_float32(s_BxH, self.kernel.astype(dtype)) + self.bias, (s_BxH,))
         return s_BxH, context_BxD
 
-    def decode_token(self, s_BxH, x_BxD, visible_BxS, keys_BxSxH, source_BxSxD):
-        """(h_BxD of the next token, the state after it)."""
-        input_BxG = self.input(x_BxD).astype(jnp.float32)
-        s_BxH, context_BxD = self.step(s_BxH, input_BxG, visible_BxS, keys_BxSxH, source_BxSxD)
-        return self.compute_readout(s_BxH, context_BxD, x_BxD), s_BxH
-
     def compute_readout(self, s, context, x):
         """h_...xD from states, contexts and embeddings (equation 4 of the paper)."""
         inputs = [part.astype(x.dtype) for part in (s, context, x)]
@@ -106,5 +100,6 @@ def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> 
     """(h_BxD of the next token of each sequence, the updated cache), as decoder.decode_step."""
     state_BxH, *source = (cache[name][0] for name in ("state_1xBxH", "visible_1xBxS", "keys_1xBxSxH", "source_1xBxSxD"))
     bound = RecurrentDecoder(model).bind({"params": params})
-    h_BxD, state_BxH = bound.decode_token(state_BxH, x_BxD, *source)
+    state_BxH, context_BxD = bound.step(state_BxH, bound.input(x_BxD).astype(jnp.float32), *source)
+    h_BxD = bound.compute_readout(state_BxH, context_BxD, x_BxD)
     return h_BxD, cache | {"state_1xBxH": jnp.expand_dims(state_BxH, 0)}  # pyright: ignore[reportArgumentType]

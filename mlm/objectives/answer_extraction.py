@@ -135,11 +135,9 @@ def compute_answer_metrics(
     match and F1 of no answer. Where some question has no answer, one is given only above a threshold:
     columns["threshold"] if there is one, else that of the highest F1.
 
-    Args:
-        rows: "example", the question's number; "passage", the position where the passage begins in the window; "first",
-            the number of the passage's token there.
-        examples: "texts", question and passage; "label", (text, start) of each answer; "spans", where each token begins
-            and ends in the passage, in characters.
+    rows: "example", the question's number; "passage", where the passage begins in the window; "first", the number of
+    its token there. examples: "texts", question and passage; "label", (text, start) of each answer; "spans", each
+    token's.
     """
     count = len(columns["start_logit"])
     number_E, first_window_E = np.unique(rows["example"][:count], return_index=True)

@@ -19,13 +19,10 @@ def build_objective(
     train_score: Score | None = None,
     **parts: Any,
 ) -> types.Objective:
-    """An objective whose loss has one term.
+    """An objective whose loss has one term; train_score: None: the accuracy; parts: more fields of types.Objective.
 
-    Args:
-        init_head: (key, width of the features) -> parameters of the head.
-        compute_loss: (params, model, batch, key_B or None, train) -> (nats_B, weight_B, other sums by name).
-        train_score: None: the accuracy.
-        parts: other fields of types.Objective.
+    init_head: (key, width of the features) -> parameters of the head. compute_loss: (params, model, batch, key_B or
+    None, train) -> (nats_B, weight_B, other sums by name).
     """
 
     def init(key, model):

@@ -219,8 +219,7 @@ def sample_uniforms(key, seq_len: int, num_slots: int, mask_index, num_masks: in
 
 
 def compute_mask_edges(rate, offset, num_eligible, num_masks: int):
-    """(reached_E, edge_E): where in the random order of the eligible tokens each disjoint mask starts and the last one
-    ends.
+    """(reached_E, edge_E): where in the random order of the eligible tokens each mask starts, and the last ends.
 
     reached_E is offset, a draw from U(0,1), plus multiples of rate * num_eligible; edge_E their integer parts. So each
     mask has exactly floor(rate * num_eligible + U) tokens, with U(0,1) the fraction of its own start.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.base.conditional_fields import FieldCondition
+from mlm.base.conditional_fields import FieldCondition, list_below
 from mlm.base.derived_fields import DerivedField, fill_derived_fields
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_classes, has_kind
 from mlm.data.language import tasks as language
@@ -22,7 +22,7 @@ LABELLED_FIELDS = tuple(
 )
 FIELD_CONDITIONS = (
     FieldCondition(("data.task_path", "data.tfds_dir", *LABELLED_FIELDS), "data.task", excluded_values=LANGUAGE_TASKS),
-    FieldCondition(("data.language",), "data.task", ("", *LANGUAGE_TASKS)),
+    FieldCondition(list_below("data.language"), "data.task", ("", *LANGUAGE_TASKS)),
 )
 
 

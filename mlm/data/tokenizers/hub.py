@@ -200,10 +200,7 @@ def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dic
 
 
 def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """tokenizer.json with the steps that the class makes which tokenizer_config.json names, or else config.json.
-
-    As it is for any other class.
-    """
+    """tokenizer.json with the steps of its class, by tokenizer_config.json or config.json, if that is known."""
     named = knobs.get("tokenizer_class") or config.get("tokenizer_class")
     name = named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))
     model, steps = STEPS.get(str(name).removesuffix("Fast"), (None, None))

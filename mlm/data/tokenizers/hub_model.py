@@ -203,10 +203,7 @@ def _find_word_bounds(made, pieces, decoder) -> tuple[np.ndarray, np.ndarray | N
 
 
 def _shows_words(tokenizer: Tokenizer, tool) -> bool:
-    """Whether entries show the words of a text, which spaces or the steps before the model part.
-
-    The text is made of entries, two a word; a few of them may be ambiguous.
-    """
+    """Whether entries show the words of a text, two entries a word, which spaces or earlier steps part."""
     entries = range(NUM_SPECIAL, tokenizer.vocab_size, max(1, tokenizer.vocab_size // NUM_SAMPLE_ENTRIES))
     parts = [part for i in entries if (part := tokenizer.decode([i]).strip()).isalnum()]
     words = list(map("".join, zip(parts[::2], parts[1::2], strict=False)))

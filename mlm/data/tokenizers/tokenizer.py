@@ -61,10 +61,7 @@ class Tokenizer(NamedTuple):
         return self.encode_parts is not None or not self.document_pattern
 
     def find_word_starts(self, ids_xL: np.ndarray) -> np.ndarray:
-        """bool: whether each token of a sequence, or of several, begins a word.
-
-        Raises ConfigError where pieces do not show it.
-        """
+        """bool: whether each token of sequences begins a word. Raises ConfigError as `require_words`."""
         self.require_words()
         starts_xL = self.starts_word_V[ids_xL]
         if self.ends_word_V is not None:
@@ -92,8 +89,7 @@ class Tokenizer(NamedTuple):
 
 
 def encode_with_offsets(tool, text: str, blank: Set[int] = frozenset()) -> tuple[list[int], list[tuple[int, int]]]:
-    """`encode_with_offsets` of a tool of the tokenizers library, in its numbers; white space before a piece is no
-    letter of it.
+    """`encode_with_offsets` of a tool of the library, in its numbers; white space before a piece is no letter of it.
 
     blank: pieces that are white space alone, which may stand for a space that the text does not have.
     """

@@ -50,10 +50,7 @@ def build_words(model):
 
 
 def recognize_mask_token(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with the id MASK for the word [MASK], as texts of which words are hidden have it.
-
-    Raises ConfigError for one of another kind.
-    """
+    """The tokenizer with the id MASK for the word [MASK] of a text. Raises ConfigError for one of another kind."""
     expected = "a tokenizer of words, as runs on the built-in language have it"
     errors.require(tokenizer.kind == "words", "config.tokenizer.path", tokenizer.kind, expected)
 

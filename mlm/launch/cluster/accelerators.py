@@ -105,15 +105,9 @@ ACCELERATORS = {
 
 
 def find_accelerator(field: str, text: str, others: Sequence[str] = ()) -> str:
-    """The name in ACCELERATORS of a text: that name in any case, or the generation with a topology or a count.
+    """The name in ACCELERATORS of a text such as v5e-16, v5p:4x4x4, v5e:16 (chips) or h100:8, else a ConfigError.
 
-    Args:
-        field: the setting, for the error.
-        text: such as v5e-16, v5p:4x4x4, v5e:16 or h100:8; the number after a TPU's colon counts its chips.
-        others: further names, for the error.
-
-    Raises:
-        ConfigError: no accelerator has such a name; it names the nearest.
+    field: the setting, for the error; others: further names, for the error.
     """
     generation, _, size = text.lower().partition(":")
     for name, accelerator in ACCELERATORS.items():

@@ -26,15 +26,10 @@ UNKNOWN_STEPS = 0  # train.steps of a point whose step was not measured yet
 def apply_budget(
     points: Sequence[config.Config], budget: str, folder: Path, measure: bool = True
 ) -> list[config.Config]:
-    """The points with train.steps set by a budget.
+    """The points with train.steps set by a budget, a key of BUDGETS, and all that follows the share of the steps made.
 
-    Everything that follows the share of the steps made, such as the learning rate, follows the new steps.
-
-    Args:
-        budget: a key of BUDGETS.
-        folder: of the sweep, where step times are saved.
-        measure: whether to measure step times that are not saved. If not, such a point has UNKNOWN_STEPS; so have all
-            points if it is the first.
+    measure: whether to measure step times that `folder` has not. If not, such a point has UNKNOWN_STEPS; so have all
+    points if it is the first.
     """
     step_costs = BUDGETS[budget](points, folder, measure)
     if step_costs[0] is None:

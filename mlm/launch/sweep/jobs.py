@@ -108,9 +108,7 @@ def read_status(root: Path, configs: Sequence[config.Config]) -> list[PointStatu
 
 
 def find_active_points(states: dict, places: dict) -> set[str]:
-    """The point that each running command trains: one that is locked, else the first that has not ended, since on some
-    disks one host does not see another's locks.
-    """
+    """The point that each running command trains: one that is locked, where that shows, else the first not ended."""
     by_command: dict[tuple, list[str]] = {}
     for name, place in places.items():
         if place.state == "running" and name in states:

@@ -1,7 +1,4 @@
-"""Short measurements of this machine: its peak speed, its memory, and steps of each program.
-
-Subprocesses do what touches the devices (subprocess_worker.py).
-"""
+"""Short measurements of this machine, in subprocesses: its peak speed, its memory, and steps of each program."""
 
 import itertools
 import statistics

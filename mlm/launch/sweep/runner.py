@@ -74,12 +74,7 @@ class SweepRunner:
     def run(self) -> None:
         """Returns when every point is done, here or by another runner, or has failed, or after a signal.
 
-        It waits for points that another runner trains. It passes SIGTERM and SIGINT to the workers, which save;
-        `signal` then holds the signal.
-
-        Raises:
-            ConfigError: no worker could train a point.
-            CannotStart: workers do not start.
+        Raises ConfigError if no worker could train a point, CannotStart if workers do not start.
         """
         handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
         with self.display:
@@ -128,10 +123,7 @@ class SweepRunner:
             self.num_started += 1
 
     def assign_points(self) -> None:
-        """Gives each ready and idle worker points of one program, several where they are vmapped together.
-
-        Leaves out points whose directory a process holds, and removes the recorded errors of those that it assigns.
-        """
+        """Gives each ready and idle worker points of one program that no process holds, several if they are vmapped."""
         for member in self.workers:
             if member.platform is None or member.assigned:
                 continue

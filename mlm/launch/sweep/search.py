@@ -21,7 +21,7 @@ from mlm.base import conditional_fields, config, errors, fields
 from mlm.data.text import parallel_text
 from mlm.experiment import search_space
 from mlm.experiment.grid import drop_fields
-from mlm.experiment.searches import RowSearch, Search, Trial
+from mlm.experiment.searches import RowSearch, Trial
 from mlm.launch.sweep import sweep_points, sweep_state
 from mlm.report import series
 from mlm.training.run import resolution
@@ -62,11 +62,6 @@ def check_plan(plan: SearchPlan) -> None:
     errors.require(is_ascending and plan.rungs[-1:] == (1.0,), "--rungs", shown, expected)
 
 
-def count_survivors(plan: SearchPlan) -> list[int]:
-    """How many trials of a row reach each rung: as many as spend what all spend in the first."""
-    return [max(1, int(plan.num_trials * plan.rungs[0] / rung + 1e-9)) for rung in plan.rungs]
-
-
 def build_rows(
     find_space: Callable[[dict], Any],
     sweep: Mapping[str, Mapping[str, Any]],
@@ -75,14 +70,8 @@ def build_rows(
 ) -> dict[str, SearchRow]:
     """The rows of a sweep by name. A row's space has those of its fields that the row reads; one without is left out.
 
-    Args:
-        find_space: the experiment's search_space(point).
-        sweep: the points of the experiment, in the order of `configs`.
-        configs: their resolved configs, on which a budget may have been laid.
-        overrides: of the command line.
-
-    Raises:
-        ConfigError: a space is wrong, no row reads one of its fields, or the command line sets one.
+    find_space: the experiment's search_space(point); configs: of the points, in their order. Raises ConfigError for a
+    wrong space, a field of it that no row reads, and one that the command line sets.
     """
     rows: dict[str, SearchRow] = {}
     seen, unread = set[str](), dict[str, str]()
@@ -163,23 +152,20 @@ def run_search(
     make_point: Callable[[str, int, int], config.Config],
     train: Callable[[list[config.Config]], None],
 ) -> tuple[dict[str, list[list[float | None]]], str, int]:
-    """Trains the trials of all rows, rung by rung.
+    """Trains the trials of all rows, rung by rung; make_point: (row, trial, rung) -> config.
 
     Returns the scores of each row's trials by rung, the score's name (those of all rows, if they differ), and whether
     higher is better (+1, -1). Raises ConfigError if it is better for one row and worse for another.
-
-    Args:
-        rows: their names.
-        plan: the number of trials and the rungs.
-        make_point: (row, trial, rung) -> config.
-        train: trains the points that are not done; returns once each is done or has diverged.
     """
     scores: dict[str, list[list[float | None]]] = {row: [[] for _ in range(plan.num_trials)] for row in rows}
     alive = {row: list(range(plan.num_trials)) for row in rows}
     names: dict[str, int] = {}  # whether higher is better, by name
     better = -1
-    for rung, count in enumerate(count_survivors(plan)):
+    for rung, length in enumerate(plan.rungs):
         if rung:
+            count = max(
+                1, int(plan.num_trials * plan.rungs[0] / length + 1e-9)
+            )  # who spend what all spend in the first
             alive = {row: select_best(scores[row], trials, better, count) for row, trials in alive.items()}
         points = {(row, number): make_point(row, number, rung) for row in rows for number in alive[row]}
         diverged = [sweep_state.read_failure(cfg)[0].startswith(DIVERGED) for cfg in points.values()]
@@ -218,10 +204,3 @@ def choose(
             dict(values[name][best[0]]), trials, {field: str(values) for field, values in row.space.items()}
         )
     return searches
-
-
-def make_search(scale: str, plan: SearchPlan, rows: dict[str, RowSearch], score: str, better: int, **origin) -> Search:
-    """The search as its file holds it; origin: further entries of its provenance."""
-    return Search(
-        scale, rows, [*plan.rungs], score, better, {"num_trials": plan.num_trials, "seed": plan.seed, **origin}
-    )

@@ -101,12 +101,18 @@ def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points:
 
 
 def make_train_command(cfg, base_config, config_paths: Sequence[str], options: SubmitOptions) -> tuple[str, ...]:
-    """`mlm train` for a point: the fields that differ from the base. Raises ConfigError if that is another run."""
+    """`mlm train` for a point: the fields that differ from the base, and what it must find of hosts and devices.
+
+    Raises ConfigError if that is another run.
+    """
     base_fields = fields.flatten(base_config)
     changes = {name: value for name, value in fields.flatten(cfg).items() if value != base_fields[name]}
     expected = f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express"
     errors.require(resolution.resolve(base_config, changes) == cfg, "--hosts", count_hosts(options), expected)
-    flags = [*(f"--config={path}" for path in config_paths), "--distributed", *make_expectation_flags(options)]
+    num_hosts, accelerator = count_hosts(options), ACCELERATORS.get(options.accelerator)
+    flags = [*(f"--config={path}" for path in config_paths), "--distributed", f"--expect_processes={num_hosts}"]
+    if accelerator:
+        flags.append(f"--expect_devices={accelerator.num_devices * num_hosts // accelerator.num_hosts}")
     flags += [format_config_flag(name, value) for name, value in changes.items()]
     return (sys.executable, "-m", "mlm", "train", *flags)
 
@@ -117,20 +123,8 @@ def count_hosts(options: SubmitOptions) -> int:
     return options.hosts or (accelerator.num_hosts if accelerator else 1)
 
 
-def make_expectation_flags(options: SubmitOptions) -> list[str]:
-    """Flags by which `mlm train` checks what it finds: hosts that do not see each other would train separately."""
-    num_hosts, accelerator = count_hosts(options), ACCELERATORS.get(options.accelerator)
-    flags = [f"--expect_processes={num_hosts}"]
-    if accelerator:
-        flags.append(f"--expect_devices={accelerator.num_devices * num_hosts // accelerator.num_hosts}")
-    return flags
-
-
 def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
-    """Submits the points that are neither done nor in progress, and prints what it did.
-
-    Raises ConfigError, before anything is written, for options that the cluster does not accept.
-    """
+    """Submits the points that are neither done nor in progress. Raises ConfigError before anything is written."""
     cluster = CLUSTERS[options.cluster]
     expected = (
         "measured step times, which decide the steps of the points; to measure them, run one point (--points) on a "

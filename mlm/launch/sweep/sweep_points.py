@@ -47,11 +47,8 @@ def find_origins(
 def check_groups(configs: Mapping[str, config.Config], group: Callable[[dict], str]) -> str:
     """Raises ConfigError unless the points of a group, a row of the table, differ in their seed alone.
 
-    Returns a line about points of different groups that differ in their seed alone, "" if there are none.
-
-    Args:
-        configs: resolved configs by the names of their points.
-        group: the name of a result's group, as `series.group_name` gives it from the name of the point.
+    Returns a line about points of different groups that differ in their seed alone, "" if there are none. configs: by
+    the names of their points; group: the name of a result's group, as `series.group_name` gives it.
     """
     flat_configs = {name: {**fields.flatten(cfg), "workdir": ""} for name, cfg in configs.items()}
     first_points: dict[str, str] = {}  # of each group

@@ -159,7 +159,7 @@ def describe_unmatched_runs(points: Sequence[config.Config]) -> str:
 def describe_failures(failures: Mapping[str, str]) -> list[str]:
     """A title, and a line for each error: the first point that it ended, and how many others; [] if there is none.
 
-    failures: errors by workdir, each with its worker's log in parentheses at the end.
+    failures: errors by workdir.
     """
     workdirs_by_error: dict[str, list[str]] = {}
     for workdir, error in failures.items():

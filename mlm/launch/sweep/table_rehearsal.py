@@ -19,7 +19,7 @@ from mlm.training.run.log import TIMING_TOTALS
 from mlm.training.step import program
 from mlm.training.validation import floors, ngrams, references
 
-BUGS = (AttributeError, ImportError, KeyError, NameError, TypeError)
+BUGS = (AttributeError, ImportError, KeyError, NameError, TypeError)  # that no other results would avoid
 REFERENCE_LOSSES = {"unigram": 5.0, references.FLOOR_TITLES["floor"]: 2.0}  # nats; of all other references 4
 NUM_EXAMPLES, VOCAB_SIZE = 8, 1000  # VOCAB_SIZE: where the corpus decides it
 
@@ -58,16 +58,12 @@ def check_table(experiment, points: Sequence[config.Config]) -> None:
             for rows, columns in shown:
                 table.to_markdown(rows, columns)
     except errors.ConfigError as error:
-        if error.__context__ is None or is_bug(error.__context__):  # a refusal of ours, such as a column's name
+        bug = error.__context__  # none: a refusal of ours, such as of a column's name
+        is_format = isinstance(bug, ValueError) and "format" in str(bug)
+        if bug is None or is_format or (isinstance(bug, BUGS) and not isinstance(bug, UnknownValue)):
             raise errors.ConfigError(f"{error} (in the table of made-up results, before anything is trained)") from None
     except Exception:  # none of the file's
         return
-
-
-def is_bug(error: BaseException) -> bool:
-    """Whether no other results would avoid the error."""
-    is_format = isinstance(error, ValueError) and "format" in str(error)
-    return is_format or (isinstance(error, BUGS) and not isinstance(error, UnknownValue))
 
 
 def make_result(cfg: config.Config, number: int) -> dict:

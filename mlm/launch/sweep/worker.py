@@ -20,10 +20,7 @@ from mlm.base import config, errors, lease
 def run_worker(pipe: connection.Connection, points: Sequence[config.Config], cpus: Sequence[int], log: Path) -> None:
     """Serves the runner until it closes the pipe. If the runner dies, saves the current point and ends too.
 
-    Args:
-        points: all points of the sweep, which are checked before the first is trained.
-        cpus: the cores to use.
-        log: the file for this process's output.
+    points: of the sweep, all checked before the first is trained; cpus: cores to use; log: of this process's output.
     """
     os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the runner alone, which passes it on
     threading.Thread(target=_exit_with_runner, daemon=True).start()

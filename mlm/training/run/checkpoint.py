@@ -58,7 +58,7 @@ def _find_folder(workdir, name="checkpoints"):
 
 
 def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> Snapshot:
-    """The newest intact checkpoint, or the initial state if there are no checkpoints. Deletes damaged checkpoints.
+    """The newest intact checkpoint, or the initial state if there is none. Deletes damaged ones.
 
     Raises ConfigError as `restore` does, and DamagedFile if there are checkpoints but none is intact.
     """
@@ -199,8 +199,7 @@ class Checkpoint(Hook):
 class MilestoneCheckpoint(Checkpoint):
     """The hook that keeps the parameters at milestones, without the optimizer's state.
 
-    It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has every milestone
-    before it. One that comes again after a restart is written again.
+    It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has all before it.
     """
 
     def __init__(self, steps: Collection[int], *settings):
@@ -225,12 +224,8 @@ def restore(
 ) -> Snapshot:
     """Restores the checkpoint of a step into the target: numpy arrays, or shapes and types with the shardings.
 
-    Each process then reads only the shards of its devices, however the state was sharded when it was saved.
-
-    Raises:
-        DamagedFile: the checkpoint is not what was saved.
-        ConfigError: the run differs in what can change results up to there, was trained on other data, or an array has
-            another type.
+    Each process reads only the shards of its devices. Raises DamagedFile if it is not what was saved, ConfigError if it
+    is of another run or other data, or an array has another type.
     """
     name = _describe(checkpoints, step)
     origin = _read_origin(checkpoints, step)

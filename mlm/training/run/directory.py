@@ -70,10 +70,7 @@ class RunDirectory:
         files.write_json_with_digest(self.path / name, value)
 
     def read_identity(self) -> dict | None:
-        """The identity of the run (base/fields.py), with "original" values if it was extended; None: there is no run.
-
-        Raises ConfigError for a run of an earlier version.
-        """
+        """The identity of the run, with "original" values if it was extended; None: no run. Raises ConfigError."""
         try:
             return self._read("config.json", check=True)
         except files.DamagedFile:
@@ -187,8 +184,7 @@ class RunDirectory:
     def recover_finished(self, cfg: config.Config, data: dict, tokenizer: Tokenizer) -> dict | None:
         """The result of a run that is done and undamaged, or None. Raises ConfigError if there is another run.
 
-        A warning names each damaged file. The identity and the tokenizer are written again here, all other files when
-        the run continues from its newest checkpoint.
+        A warning names each damaged file, which is written again, here or when the run continues from its checkpoint.
         """
         saved = None
         with files.recover_damaged():

@@ -13,7 +13,6 @@ RESERVED_FIELDS = (
     *("init.run", "init.run_sha256", "init.hub", "init.hub_sha256"),
 )
 FROM_SCRATCH = "from_scratch"  # stands in a variant like NAME=VALUE: without the run's parameters
-PARSERS = {str: str, int: int, float: float, bool: {"True": True, "False": False}.__getitem__}
 
 
 def parse_tasks(cfg: config.Config) -> tuple[str, ...]:
@@ -36,17 +35,13 @@ def parse_variant(variant: str) -> dict[str, Any]:
         name, equals, text = word.partition("=")
         errors.require(bool(equals), field, word, f"NAME=VALUE, such as finetune.trainable_layers=0, or {FROM_SCRATCH}")
         fields.check_name(name)
-        kind = type(fields.DEFAULT[name])
-        is_settable = name not in (*RESERVED_FIELDS, *settings) and kind in PARSERS
+        is_settable = name not in (*RESERVED_FIELDS, *settings) and not isinstance(fields.DEFAULT[name], tuple)
         errors.require(is_settable, field, word, "a field that may be set here, once")
         is_architecture = name.startswith("model.") and not name.endswith("dropout")
         is_free = FROM_SCRATCH in words or not is_architecture
         errors.require(is_free, field, word, f"{FROM_SCRATCH} beside it: the model of a trained run cannot be changed")
         errors.require("/" not in text, field, word, "a value without /")
-        try:
-            settings[name] = PARSERS[kind](text)
-        except (ValueError, KeyError):
-            errors.require(False, field, word, f"a value of type {kind.__name__}")
+        settings[name] = fields.parse_value(name, text)
     return settings
 
 

@@ -120,14 +120,8 @@ def prepare_finetuning(
 ) -> tuple[resolution.ResolvedConfig, pack.PackedDataset]:
     """The resolved and checked config of a fine-tuning of a run, or of a Hugging Face folder, and its data.
 
-    Args:
-        overrides: layers that set data.task, and more. They override the recipe, which overrides the run.
-        base: layers that the run's fields override.
-        epochs: replaces train.steps; None: `choose_epochs` does.
-        name: names the run's directory; empty: data.task does.
-
-    Raises:
-        ConfigError: the run cannot be fine-tuned so.
+    overrides: layers that set data.task, and more; they override the recipe, that the run, the run `base`. epochs: in
+    place of train.steps; None: `choose_epochs` does. name: of the directory; empty: data.task. Raises ConfigError.
     """
     changes = {field: value for layer in overrides for field, value in layer.values.items()}
     task = changes.get("data.task", "")

@@ -41,12 +41,7 @@ class Hook:
         """Takes a step's metrics, those of `update.train_step` as numpy; pause: the run pauses after this step."""
 
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
-        """Takes the state after a step, on the devices; the next step donates its memory.
-
-        Args:
-            due: whether this hook is; the run pauses for all hooks at once, so it may be due for another one.
-            stop: whether the run stops there.
-        """
+        """Takes the state after a step, on the devices; due: whether this hook is; stop: whether the run ends there."""
 
     def get_totals(self) -> Mapping[str, Any]:
         """What each checkpoint saves of this hook, as JSON can hold it; its names are those of no other hook's."""
@@ -105,15 +100,11 @@ def list_advice(cfg: config.Config) -> str:
 
 
 class PlateauWarning(Hook):
-    """Says first what loss the unigram has; after a tenth of the steps, if the training loss has not left it.
-
-    Where the warm-up is longer, the check comes at its end: before, the learning rate is not yet what was chosen. Runs
-    whose check would come before MIN_STEPS steps have none, nor have those with label smoothing, which the training
-    loss contains. The run's result keeps what it says, and so do the totals of its checkpoints, with the sums so far: a
-    run that is killed and continued says the same.
+    """Says what loss the unigram has; after a tenth of the steps, or the warm-up, if training has not left it.
 
     A model of text begins there: it learns how frequent each token is, then how tokens depend on each other. A recipe
-    that does not suit the model leaves it there for most of the run.
+    that does not suit the model leaves it there for most of the run. Runs whose check would come before MIN_STEPS steps
+    have none, nor have those with label smoothing, which the training loss contains.
     """
 
     def __init__(
@@ -171,9 +162,8 @@ def parse_profile(text: str) -> tuple[int, int]:
 def check_profile(cfg: config.Config) -> None:
     """Raises ConfigError unless the steps to trace are steps of the run."""
     if cfg.train.profile:
-        first, count = parse_profile(cfg.train.profile)
-        last = f"steps up to config.train.steps = {cfg.train.steps}"
-        errors.require(first + count - 1 <= cfg.train.steps, "config.train.profile", cfg.train.profile, last)
+        is_within = sum(parse_profile(cfg.train.profile)) - 1 <= cfg.train.steps
+        errors.require_field(cfg, "train.profile", is_within, f"steps up to config.train.steps = {cfg.train.steps}")
 
 
 class Profile(Hook):

@@ -106,19 +106,15 @@ def select_inherited_fields(flat_config: Mapping[str, Any], workdir: str) -> dic
     return inherited_fields | data_fields | {"tokenizer.path": str(RunDirectory(workdir).tokenizer)}
 
 
-def _may_change(inherited_fields: Mapping[str, Any], name: str, value: Any) -> bool:
-    """Whether a field of a model can have another value than its source's, with the same parameters."""
-    if name == "model.directionality":
-        return {inherited_fields[name], value} <= {*SHARED_DIRECTIONALITIES.get(inherited_fields["model.family"], ())}
-    return name in FREE_FIELDS or (name == "model.max_positions" and inherited_fields["model.positions"] != "learned")
-
-
 def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, Any]) -> None:
     """Raises ConfigError if the model or the vocabulary of a config is not that of its source."""
     flat, source = fields.flatten(cfg), cfg.init.run or cfg.init.hub
+    shared = SHARED_DIRECTIONALITIES.get(inherited_fields.get("model.family", ""), ())
+    free = {*FREE_FIELDS, *(["model.max_positions"] if inherited_fields.get("model.positions") != "learned" else [])}
     for name, value in inherited_fields.items():
         if name.startswith("model."):
-            is_allowed = flat[name] == value or _may_change(inherited_fields, name, flat[name])
+            shares_params = name == "model.directionality" and {value, flat[name]} <= {*shared}
+            is_allowed = flat[name] == value or shares_params or name in free
             expected = f"{value!r}, as {source} has it; leave it out: its parameters depend on it"
             errors.require(is_allowed, f"config.{name}", flat[name], expected)
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")

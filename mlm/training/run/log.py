@@ -75,10 +75,8 @@ class ModelFlops:
 class Log(Hook):
     """Collects the metrics of steps, writes a record every log_every steps, and shows progress.
 
-    Records have running totals: tokens, predictions (the weight of the objective's first score) and the other totals
-    of the objective.
-
-    totals: those of the checkpoint from which the run continues, {} for a new run.
+    Records have running totals: tokens, predictions (the weight of the objective's first score) and the objective's
+    own.
     """
 
     def __init__(

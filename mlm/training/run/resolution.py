@@ -37,11 +37,8 @@ DERIVED_FIELDS = (
 class ResolvedConfig:
     """A config with the final value of every field.
 
-    Attributes:
-        config: the config.
-        origins: where the value of each field comes from, by dotted name: "default", the origin of a layer, or the
-            fields that it follows from, with their values.
-        dropped: why nothing reads what the last layer sets, by field, where such fields are left out.
+    origins: where each value comes from: "default", a layer's origin, or the fields that it follows from, with theirs.
+    dropped: why nothing reads what the last layer sets, by field, where such fields are left out.
     """
 
     config: Config
@@ -66,10 +63,7 @@ def resolve_layers(layers: Sequence[fields.Layer], num_base: int = 1, *, drop_un
     """The way from what a user sets to the checked config of a run: `merge_layers`, with what its source hands down.
 
     Inherited fields lie above the first num_base layers. drop_unread: leave out what the last layer sets and nothing
-    reads, in place of an error.
-
-    Raises:
-        ConfigError: what the run starts from cannot be read, or as `merge_layers` does.
+    reads, in place of an error. Raises ConfigError as `merge_layers` does, and if the source cannot be read.
     """
     inherited_fields = inheritance.inherit_fields(Config(), *(layer.values for layer in layers))
     names = (name for name in inheritance.SOURCES if inherited_fields.get(name))
@@ -85,11 +79,8 @@ def merge_layers(
 
     A field that a layer sets and the run reads keeps its value, unless that value is one that stands for what follows
     from other fields, such as model.width = 0. A field that was set below another layer may lose its reader by it:
-    `--config.data.path` over a recipe for the built-in language. It then returns to its default.
-
-    Raises:
-        ConfigError: a field is set that nothing reads at the layer that set it, a value is one that no run could use,
-            or the model is not that of inherited_fields.
+    `--config.data.path` over a recipe for the built-in language. It then returns to its default. Raises ConfigError
+    where nothing reads a field at the layer that set it, no run could use a value, or the model is not that inherited.
     """
     levels, names, origins = [Config()], [frozenset[str]()], dict.fromkeys(fields.DEFAULT, "default")
     for layer in layers:
@@ -123,10 +114,7 @@ def merge_layers(
 
 
 def find_unread_settings(cfg: Config, names: Collection[str] = ()) -> dict[str, str]:
-    """The fields that cfg sets itself though nothing reads them, each with the reason.
-
-    names: of the fields that are set, those at their default among them.
-    """
+    """The fields that cfg sets itself, those in `names` among them, though nothing reads them; with the reason."""
     fields.check_values(cfg)
     unread = {}
     settings, filled = fields.flatten(cfg), derive_fields(cfg, names)

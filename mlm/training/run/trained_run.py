@@ -55,14 +55,9 @@ class TrainedRun(NamedTuple):
     ) -> Any:
         """The outputs for the first examples of a split, on all devices of all processes.
 
-        Args:
-            function: (model, *static_args, params, batch, hparams) -> a tree of arrays, whose first axis is the batch.
-            *static_args: of the function.
-            split: columns of examples; None: the run's validation split.
-            max_examples: the first so many; 0: all.
-            model: in place of the run's.
-            state: in place of the run's.
-            gather_params: as for `Partitioner.jit_per_example`.
+        function: (model, *static_args, params, batch, hparams) -> a tree of arrays, whose first axis is the batch.
+        split: None: the run's validation split. max_examples: 0: all. model, state: None: the run's. gather_params: as
+        for `Partitioner.jit_per_example`.
         """
         split, partitioner = self.load_data().validation if split is None else split, self.program.partitioner
         batches = loader.iterate_eval_batches(
@@ -84,7 +79,7 @@ def load(
     exclusive: bool = True,
     step: int | None = None,
 ) -> TrainedRun:
-    """Loads the run in a directory, or the model of a Hugging Face folder as a run of no steps.
+    """Loads the run in a directory, or the model of a Hugging Face folder as a run of no steps. Raises ConfigError.
 
     Args:
         settings: fields, by dotted name, that override the run's. Only fields that cannot change a result.
@@ -92,9 +87,6 @@ def load(
             objective has no scores of the majority class, whose counts are in the data; the run's result has them.
         exclusive: False if other processes may read or train the run meanwhile.
         step: of a milestone, or of a checkpoint that is still there; None: the newest checkpoint.
-
-    Raises:
-        ConfigError: there is no run, or no checkpoint or milestone of the step, or a process is training there.
     """
     result_fields = fields.flatten(config.Config(), results_only=True)
     for name, value in settings.items():

@@ -93,10 +93,7 @@ class BuildOptimizerFn(Protocol):
     """The optimizer of a config."""
 
     def __call__(self, optim: config.Optim, decay: Transformation, model: config.Model, /) -> Transformations:
-        """Transformations from clipped gradients to the direction of the update, before the learning rate.
-
-        decay: adds the weight decay of the groups that have it; model: its projections may share a matrix.
-        """
+        """From clipped gradients to the direction of the update; decay: adds the groups' weight decay."""
         ...
 
 
