@@ -7,7 +7,9 @@ import pytest
 
 from mlm.base.config import Language
 from mlm.base.errors import ConfigError
-from mlm.data.language import probability
+from mlm.data.language import causal_posterior, diffusion_bound
+from mlm.data.language.causal_posterior import predict_next_word
+from mlm.data.language.diffusion_bound import compute_document_log_probs
 from mlm.data.language.grammar import build_grammar, iterate_documents
 
 FEW = Language(
@@ -18,7 +20,7 @@ FEW = Language(
 def test_a_document_is_as_likely_as_it_is_often_drawn():
     drawn = list(itertools.islice(iterate_documents(FEW), 6000))
     texts, counts = np.unique(drawn, return_counts=True)
-    share_N = np.exp(probability.compute_document_log_probs(FEW, list(texts)))
+    share_N = np.exp(compute_document_log_probs(FEW, list(texts)))
     assert share_N.sum() < 1 and len(texts) > 100
     often = share_N * len(drawn) > 10
     error_N = np.sqrt(share_N * (1 - share_N) / len(drawn))
@@ -28,17 +30,18 @@ def test_a_document_is_as_likely_as_it_is_often_drawn():
 def test_the_next_word_is_the_ratio_of_what_documents_begin_with(monkeypatch):
     """P(w | prefix) = P(documents that begin with prefix w) / P(documents that begin with prefix), all summed up."""
     grammar = tiny_grammar()
-    monkeypatch.setattr(probability, "build_grammar", lambda language: grammar)
+    for module in (causal_posterior, diffusion_bound):
+        monkeypatch.setattr(module, "build_grammar", lambda language: grammar)
     language = Language(max_words=5)
     every = [" ".join(words) for count in range(1, 6) for words in itertools.product(grammar.words, repeat=count)]
-    share = dict(zip(every, np.exp(probability.compute_document_log_probs(language, every)), strict=True))
+    share = dict(zip(every, np.exp(compute_document_log_probs(language, every)), strict=True))
     assert sum(share.values()) == pytest.approx(1, abs=1e-9)
 
     def beginning(prefix):
         return sum(p for text, p in share.items() if f"{text} ".startswith(f"{prefix} ") or not prefix)
 
     for prefix in ("", "a", "b c", "d e b", "a b a d", "b b b b b"):
-        words, log_W = probability.predict_next_word(language, prefix)
+        words, log_W = predict_next_word(language, prefix)
         assert words == (*grammar.words, "")
         expected_W = [beginning(f"{prefix} {word}".strip()) for word in grammar.words] + [share.get(prefix, 0.0)]
         np.testing.assert_allclose(np.exp(log_W), np.array(expected_W) / beginning(prefix), rtol=1e-4, atol=1e-6)
@@ -65,12 +68,12 @@ def tiny_grammar():
 )
 def test_what_no_document_begins_with_is_named(text, said):
     with pytest.raises(ConfigError) as raised:
-        probability.predict_next_word(FEW, text)
+        predict_next_word(FEW, text)
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_what_is_no_document_has_no_probability():
-    log_N = probability.compute_document_log_probs(
+    log_N = compute_document_log_probs(
         FEW, ["", "the horse", " ".join(["Anna sleeps ."] * 5), "Anna sleeps .", "Anna Anna"]
     )
     assert (log_N > -np.inf).tolist() == [False, False, False, True, False]

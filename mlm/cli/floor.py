@@ -66,25 +66,18 @@ def measure_bound(language, args):
         "masks minus the exact bound": over_masks_N - exact_N,
     }
     for label, nats_N in losses.items():
-        document, document_error = compute_ratio(nats_N, np.ones(len(count_N)))
-        word, word_error = compute_ratio(nats_N, count_N)
-        yield {
-            "what": label,
-            "document": document,
-            "document_error": document_error,
-            "word": word,
-            "word_error": word_error,
-        }
+        values = *compute_ratio(nats_N, np.ones(len(count_N))), *compute_ratio(nats_N, count_N)
+        yield {"what": label} | dict(zip(("document", "document_error", "word", "word_error"), values, strict=True))
 
 
 def score_texts(language, args):
     """-log P of each text as a complete document, in nats and in nats per word."""
-    from mlm.data.language import probability
+    from mlm.data.language.diffusion_bound import compute_document_log_probs
 
     expected = "texts in a file or on the command line, not both"
     errors.require(bool(args.texts) != bool(args.file), "--file", args.file, expected)
     texts = args.texts or list(text_files.read_numbered_lines("--file", args.file).values())
-    for text, log_prob in zip(texts, probability.compute_document_log_probs(language, texts), strict=True):
+    for text, log_prob in zip(texts, compute_document_log_probs(language, texts), strict=True):
         yield {"what": text, "document": -float(log_prob), "word": -float(log_prob) / max(len(text.split()), 1)}
 
 
@@ -92,10 +85,10 @@ def rank_next_words(language, args):
     """The most probable next words."""
     import numpy as np
 
-    from mlm.data.language import probability
+    from mlm.data.language.causal_posterior import predict_next_word
 
     errors.require(len(args.texts) == 1, "next", args.texts, "one text")
-    words, log_prob_W = probability.predict_next_word(language, args.texts[0])
+    words, log_prob_W = predict_next_word(language, args.texts[0])
     for word_id in np.argsort(-log_prob_W, kind="stable")[: args.top_k]:
         yield {"what": words[word_id] or "(the end)", "probability": float(np.exp(log_prob_W[word_id]))}
 

@@ -19,6 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlm.base import errors
+from mlm.base.config import Language
+from mlm.data.language.grammar import build_grammar, encode_texts
 from mlm.data.language.hmm import HMM, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import (
     EXAMPLE_BATCH,
@@ -26,6 +29,7 @@ from mlm.data.language.posterior import (
     Posterior,
     compute_class_evidence,
     compute_class_probs,
+    compute_log_probs,
     make_posterior,
     map_batches,
     map_latents,
@@ -168,3 +172,20 @@ def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, win
     state_FxS = [unfit_F[read + 1 :] @ before_LxS[: length - read] for read in range(length + 1)]
     reader = ForwardModel(language, last_S, np.concatenate([state_FxS, unfit_F[:, None]], 1))
     return _compute_posterior(reader, words_NxL[:, ::-1], window)
+
+
+def predict_next_word(language: Language, text: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The words of the language and, last, "" for the document's end; and log_W, the log-probability that each follows.
+
+    Raises ConfigError for a word that is not the language's, and for a text that no document begins with.
+    """
+    grammar = build_grammar(language)
+    words_1xL = encode_texts(grammar, [text])
+    no_document = f"how a document of at most {language.max_words} words begins, after which more may come"
+    errors.require(words_1xL.shape[1] <= language.max_words, "text", text, no_document)
+    try:
+        known = compute_causal_posterior(grammar.hmm, words_1xL, language.max_words)
+    except ValueError:
+        raise errors.ConfigError(f"text = {errors.format_value(text)}: expected {no_document}") from None
+    last = type(known)(*(x_Kx[-1:] for x_Kx in known))
+    return (*grammar.words, ""), compute_log_probs(add_end_state(grammar.hmm), last)[0]

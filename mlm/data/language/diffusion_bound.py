@@ -11,9 +11,13 @@ Letters in array names: N rows, L places, P counts of words, S states, Z latent 
 rows, r those of a batch.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from mlm.base.config import Language
 from mlm.data.language.floor import Floor, compute_masked_floor, make_floor
+from mlm.data.language.grammar import build_grammar, encode_texts
 from mlm.data.language.hmm import HMM, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import compute_posterior, map_latents, predict_words
 
@@ -55,6 +59,20 @@ def compute_log_probs(hmm: HMM, words_NxL: np.ndarray, seen_NxL: np.ndarray) -> 
 
         topic_N, name_N = map_latents(hmm, of_latent)
         return of_states_N + topic_N + name_N
+
+
+def compute_document_log_probs(language: Language, texts: Sequence[str]) -> np.ndarray:
+    """log_N: the exact log-probability of each text as a document of a resolved language; -inf of what is none.
+
+    Summed over all of them it is 1. Raises ConfigError for a word that is not the language's.
+    """
+    grammar = build_grammar(language)
+    words_NxL = encode_texts(grammar, texts)
+    log_P = compute_length_log_probs(grammar.hmm, language.max_words)
+    log_P = np.append(log_P, -np.inf)  # of any more words
+    length_N = log_P[np.minimum((words_NxL >= 0).sum(1), language.max_words + 1)]
+    words_N = compute_log_probs(grammar.hmm, words_NxL, words_NxL >= 0)
+    return np.where(length_N > -np.inf, words_N + length_N, -np.inf)
 
 
 def reweight_floor(found: Floor, words_NxL: np.ndarray) -> Floor:
