@@ -35,7 +35,7 @@ class MissingDigest(DamagedFile):
 
 def make_path(*parts: PurePath | str) -> Path:
     """A path with pathlib's methods, on a disk or on a bucket."""
-    return buckets.make_path(*parts) if buckets.is_bucket_path(parts[0]) else Path(*parts)
+    return buckets.make_path(*parts) if get_storage(parts[0]).is_remote else Path(*parts)
 
 
 def local_folder(path: Path) -> Path:
@@ -65,7 +65,7 @@ def check_folder(field: str, path: str, *, writable: bool = True, schemes: Seque
     writable: False if a folder that can only be read is enough; schemes: those of the buckets that it may be on.
     """
     errors.require(path.strip() != "", field, path, "the path of a folder")
-    if buckets.is_bucket_path(path) or path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)):
+    if get_storage(path).is_remote or path.startswith(tuple(f"{scheme}:" for scheme in buckets.LIBRARIES)):
         buckets.check_access(field, path, schemes, writable=writable)
         return
     parent = Path(os.path.abspath(path))

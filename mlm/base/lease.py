@@ -29,7 +29,7 @@ class FolderInUse(errors.ConfigError):
     """Another process holds the folder."""
 
 
-class Lease:
+class Lease(contextlib.AbstractContextManager["Lease"]):
     """A lease on a folder, renewed by a thread until it is closed. bucket: the folder's storage (storage.py)."""
 
     def __init__(self, bucket: Any, folder: PurePath | str, message: str):
@@ -76,9 +76,6 @@ class Lease:
             HELD_LEASES.pop(self.folder, None)
             with contextlib.suppress(buckets.BucketError):  # the lease then expires
                 self.renew(release=True)
-
-    def __enter__(self) -> "Lease":
-        return self
 
     def __exit__(self, *failure: object) -> None:
         self.close()

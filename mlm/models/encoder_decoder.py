@@ -6,23 +6,20 @@ model.num_layers is the number of layers of the encoder and of the decoder; the 
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import decoder, layers, platform_kernels, rnn, rnn_decoder, transformer
-from mlm.models.lm import sinusoids
+from mlm.models import decoder, layers, lm, platform_kernels, rnn, rnn_decoder, transformer
 
 ENCODERS = {"transformer": transformer.TransformerEncoder, "gru": rnn.RecurrentEncoder}
 DECODERS = {"transformer": decoder.TransformerDecoder, "gru": rnn_decoder.RecurrentDecoder}
 DECODER_MODULES = {"transformer": decoder, "gru": rnn_decoder}
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(lm.LinearHead):
     """Embeddings, an encoder of the source, a decoder of the target, and the output layer."""
 
     model: config.Model
@@ -56,7 +53,7 @@ class EncoderDecoder(nn.Module):
         else:
             x *= x.shape[-1] ** 0.5
         if self.positions == "sinusoidal":
-            x += sinusoids(self.model.max_positions, x.shape[-1]).astype(x.dtype)[positions]
+            x += lm.sinusoids(self.model.max_positions, x.shape[-1]).astype(x.dtype)[positions]
         x = x.astype(platform_kernels.activation_dtype(self.model))
         x = layers.dropout(x, key_B, self.model.dropout)
         return x if x.shape[-1] == self.model.width else self.embed_projection(x)
@@ -83,11 +80,6 @@ class EncoderDecoder(nn.Module):
         bias_V = self.bias if self.model.bias != "none" else jnp.zeros(self.vocab_size)
         return h, self.token.embedding.astype(h.dtype), bias_V
 
-    def logits(self, h):
-        """Returns logits_...xV in float32 for states h_...xD."""
-        h, table_VxD, bias_V = self.lm_head(h)
-        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
-
     def __call__(self, text: types.Tokens, source: types.Tokens):
         """Returns logits_BxLxV without dropout; flax creates all parameters by this call."""
         return self.logits(self.encode(text, source, None))
@@ -101,10 +93,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
         text = types.Tokens(*[jnp.zeros((1, 2), jnp.int32)] * 4)
         return module.init(key, text, text)["params"]
 
-    def method(name) -> Callable[..., Any]:
-        return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
-
-    apply_encode = method("encode")
+    apply_encode, logits = map(lm.make_method(module), ("encode", "logits"))
 
     def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is not None, "an encoder-decoder reads a source"
@@ -135,19 +124,10 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
         decoder_cache = {name: x for name, x in cache.items() if name != "length_1xB"}
         x_BxD = module.apply({"params": params}, ids_B, position_B, None, method="embed")
         h_BxD, decoder_cache = decoder_module.decode_step(model, params["decoder"], decoder_cache, position_B, x_BxD)
-        return method("logits")(params, h_BxD), decoder_cache | {"length_1xB": position_B[None] + 1}
+        return logits(params, h_BxD), decoder_cache | {"length_1xB": position_B[None] + 1}
 
-    return types.Model(
-        directions=(types.Direction.LEFT,),
-        width=model.width,
-        init=init,
-        encode=encode,
-        logits=method("logits"),
-        lm_head=method("lm_head") if platform_kernels.splits_lm_head(model) else None,
-        vocab_block=platform_kernels.select_vocab_block(model),
-        init_cache=init_cache,
-        decode_step=decode_step,
-    )
+    functions = {"init": init, "encode": encode, "init_cache": init_cache, "decode_step": decode_step}
+    return lm.make_model(module, model, (types.Direction.LEFT,), **functions)
 
 
 def check(cfg: config.Config) -> None:

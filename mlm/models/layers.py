@@ -100,14 +100,10 @@ def residual_dense(model: config.Model, name: str | None = None) -> nn.Dense:
 
 def norm(model: config.Model, name: str | None = None) -> nn.LayerNorm | nn.RMSNorm:
     """The norm that model.norm names, with the model's epsilon."""
-    settings: dict[str, Any] = {
-        "epsilon": model.norm_eps,
-        "dtype": platform_kernels.activation_dtype(model),
-        "name": name,
-    }
+    dtype = platform_kernels.activation_dtype(model)
     if model.norm == "rmsnorm":
-        return nn.RMSNorm(**settings)
-    return nn.LayerNorm(use_bias=model.bias in OUTSIDE_BIAS, **settings)
+        return nn.RMSNorm(epsilon=model.norm_eps, dtype=dtype, name=name)
+    return nn.LayerNorm(use_bias=model.bias in OUTSIDE_BIAS, epsilon=model.norm_eps, dtype=dtype, name=name)
 
 
 def final_norm(model: config.Model, h_BxLxD):

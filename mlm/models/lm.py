@@ -27,7 +27,16 @@ def sinusoids(length: int, width: int):
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(length, -1)[:, :width]
 
 
-class EncoderLM(nn.Module):
+class LinearHead(nn.Module):
+    """What gives logits of the factors that the method `lm_head` gives."""
+
+    def logits(self, h):
+        """Returns logits_...xV in float32 for states h_...xD."""
+        h, table_VxD, bias_V = self.lm_head(h)  # pyright: ignore[reportAttributeAccessIssue]
+        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
+
+
+class EncoderLM(LinearHead):
     """Embeddings, an encoder and an output layer (BERT's, or linear; see model.lm_head).
 
     With model.embedding_dim, embeddings of that width are projected to the encoder's, and states back (ALBERT, Lan et
@@ -114,11 +123,6 @@ class EncoderLM(nn.Module):
         h, table = h.astype(self.model.dtype), self.token if self.model.tie_embeddings else self.output
         return h, table.embedding.astype(h.dtype), bias_V
 
-    def logits(self, h):
-        """Returns logits_...xV in float32 for states h_...xD."""
-        h, table_VxD, bias_V = self.lm_head(h)
-        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
-
     def __call__(self, text: types.Tokens):
         """Returns logits_BxLxV of the first direction, without dropout; flax creates all parameters by this call."""
         return self.logits(self.encode(text, None)[0])
@@ -148,10 +152,7 @@ def build(
         ids_1x2 = jnp.zeros((1, 2), jnp.int32)
         return module.init(key, types.Tokens(ids_1x2, ids_1x2, ids_1x2, ids_1x2))["params"]
 
-    def method(name) -> Callable[..., Any]:
-        return lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
-
-    apply_encode, logits, embed = method("encode"), method("logits"), method("embed")
+    apply_encode, logits, embed = map(make_method(module), ("encode", "logits", "embed"))
 
     def encode(params, text, source=None, *, key_B=None, shift_BxLxD=None, left_B=None):
         assert source is None, "an encoder reads no source"
@@ -200,19 +201,35 @@ def build(
         return logits(params, h_BxD), {"length_1xB": cache["length_1xB"] + 1, "states": states}
 
     can_decode = decoder is not None and model.directionality != Directionality.BIDIRECTIONAL
-    return types.Model(
-        directions=DIRECTIONS[model.directionality],
-        width=model.width,
+    return make_model(
+        module,
+        model,
+        DIRECTIONS[model.directionality],
         init=init,
         encode=encode,
-        logits=logits,
-        lm_head=method("lm_head") if platform_kernels.splits_lm_head(model) else None,
-        vocab_block=platform_kernels.select_vocab_block(model),
         encode_layers=encode_layers,
         attention=attention if has_attention else None,
         init_cache=init_cache if can_decode else None,
         decode_step=decode_step if can_decode else None,
     )
+
+
+def make_model(module, model: config.Model, directions: tuple[Direction, ...], **functions: Any) -> types.Model:
+    """The pure functions of a module with `logits` and `lm_head`; functions: those that differ, by name."""
+    method = make_method(module)
+    return types.Model(
+        directions=directions,
+        width=model.width,
+        logits=method("logits"),
+        lm_head=method("lm_head") if platform_kernels.splits_lm_head(model) else None,
+        vocab_block=platform_kernels.select_vocab_block(model),
+        **functions,
+    )
+
+
+def make_method(module) -> Callable[[str], Callable[..., Any]]:
+    """(name of a method) -> its pure function of parameters and arguments."""
+    return lambda name: lambda params, *arguments: module.apply({"params": params}, *arguments, method=name)
 
 
 def count_parameters(params) -> dict[str, int]:

@@ -47,14 +47,7 @@ GPUS = {
         ("A100", 80e9, 2039e9, 300e9, 25e9, "A100 datasheet: 80 GB SXM, without sparsity"),
         ("H100", 80e9, 3352e9, 450e9, 50e9, "H100 datasheet: SXM, half of its speed with sparsity"),
         ("H200", 141e9, 4800e9, 450e9, 50e9, "H200 datasheet: SXM, half of its speed with sparsity"),
-        (
-            "B200",
-            180e9,
-            8000e9,
-            900e9,
-            50e9,
-            "HGX B200 datasheet: an eighth of its BF16, half of its speed with sparsity",
-        ),
+        ("B200", 180e9, 8000e9, 900e9, 50e9, "HGX B200 datasheet: an eighth of its BF16, half of that with sparsity"),
     )
 }
 # Of a TPU chip, by cloud.google.com/tpu/docs/NAME; where that page names a link's two ways together, half of it. Links

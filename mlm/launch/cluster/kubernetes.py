@@ -291,24 +291,10 @@ def submit_job(job: Job, path: Path) -> str:
     """Queues the JobSets. A job that comes after others is queued suspended; a process on this machine resumes it."""
     call_kubectl(*make_apply_words(path)[1:])
     if names := [path.parent.name for path in job.after]:
+        arguments = [job.options["namespace"], f"{LABEL} in ({','.join(names)})", TERMINAL_STATES, str(path)]
+        words = ["bash", "-c", RESUME_SCRIPT.read_text(), "resume", *arguments]
         with path.with_name("resume.log").open("ab") as log:
-            selector = f"{LABEL} in ({','.join(names)})"
-            subprocess.Popen(
-                [
-                    "bash",
-                    "-c",
-                    RESUME_SCRIPT.read_text(),
-                    "resume",
-                    job.options["namespace"],
-                    selector,
-                    TERMINAL_STATES,
-                    str(path),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return f"JobSets of {LABEL}={job.name} in {job.options['namespace']}"
 
 

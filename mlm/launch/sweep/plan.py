@@ -75,6 +75,11 @@ class PlanOptions(NamedTuple):
     measure_step: Callable[[config.Config, int, float | None], tuple[float, str]] | None = None
     # (config, vocabulary size, FLOPs of a step) -> seconds per step, and a description of how they were found
 
+    @property
+    def num_devices(self) -> int:
+        """Of all accelerators."""
+        return self.count * self.accelerator.num_devices
+
 
 def find_vocab_size(cfg: config.Config) -> int:
     """The size of a run's vocabulary; if the corpus decides it, the vocabulary is trained to count its entries."""
@@ -90,12 +95,11 @@ def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
 def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Iterator[dict]:
     """A row for each point, as soon as it is known, and last their sum; that of one that cannot be planned says why."""
     totals: dict[str, float] = dict.fromkeys(("tokens", "flops", "hours"), 0.0)
-    num_devices = options.count * options.accelerator.num_devices
     with contextlib.ExitStack() as stack:
         if options.exact and options.target:
             options = options._replace(compile_mesh=stack.enter_context(target_compiler.open_compiler(options.target)))
-        elif options.exact and 1 < num_devices <= MAX_SIMULATED_DEVICES:
-            options = options._replace(compile_mesh=stack.enter_context(simulate_devices(num_devices)))
+        elif options.exact and 1 < options.num_devices <= MAX_SIMULATED_DEVICES:
+            options = options._replace(compile_mesh=stack.enter_context(simulate_devices(options.num_devices)))
         row: dict[str, Any]
         for name, cfg in points.items():
             try:
@@ -122,8 +126,7 @@ def set_device_count(num_devices: int) -> None:
 
 def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Iterator[str]:
     """The plan as lines of a Markdown table, each as soon as it is known."""
-    several = options.count * options.accelerator.num_devices > 1
-    every_variant = not options.as_configured
+    several, every_variant = options.num_devices > 1, not options.as_configured
     shown = {
         "memory": options.as_configured,
         "memory_plain": every_variant,
@@ -163,7 +166,7 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
 
 def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     """A row of the plan. Tokens include padding; train.steps = 0 means an unknown number of steps."""
-    vocab_size, num_devices = find_vocab_size(cfg), options.count * options.accelerator.num_devices
+    vocab_size, num_devices = find_vocab_size(cfg), options.num_devices
     flops, steps = cost.count_step_flops(cfg, vocab_size), cfg.train.steps or None
     batch_size, accum_steps = cfg.train.batch_size, cfg.train.grad_accum_steps
     work = (flops or 0) * (REMAT_WORK if cfg.model.remat else 1)
@@ -189,7 +192,7 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     planner = StepPlanner(cfg, options, vocab_size)
     chosen, limit = planner.chosen, planner.limit
     costs = {variant: planner.compute_cost(variant, accum_steps, batch_size) for variant in planner.list_variants()}
-    max_memory = {variant: planner.bound_memory(variant, step_cost) for variant, step_cost in costs.items()}
+    max_memory = {variant: planner.compute_memory(variant, accum_steps, batch_size) for variant in costs}
     memory = costs[chosen].memory
     row |= {variant: step_cost.memory / 1e9 for variant, step_cost in costs.items()} | {
         "memory": memory / 1e9,
@@ -219,11 +222,6 @@ class StepPlanner(NamedTuple):
     vocab_size: int
 
     @property
-    def num_devices(self) -> int:
-        """Of all accelerators."""
-        return self.options.count * self.options.accelerator.num_devices
-
-    @property
     def limit(self) -> float:
         """Bytes that a step may need on each device."""
         target = self.options.target
@@ -232,7 +230,7 @@ class StepPlanner(NamedTuple):
     @property
     def chosen(self) -> str:
         """The variant that the config itself has."""
-        is_fsdp = self.cfg.parallel.mode == "fsdp" and self.num_devices > 1
+        is_fsdp = self.cfg.parallel.mode == "fsdp" and self.options.num_devices > 1
         mode = "fsdp" if is_fsdp else "data_parallel"
         settings = {"parallel.mode": mode, "model.remat": self.cfg.model.remat}
         return next(variant for variant, changes in STEP_VARIANTS.items() if changes == settings)
@@ -244,12 +242,12 @@ class StepPlanner(NamedTuple):
         return [
             variant
             for variant, changes in STEP_VARIANTS.items()
-            if self.num_devices > 1 or changes["parallel.mode"] != "fsdp"
+            if self.options.num_devices > 1 or changes["parallel.mode"] != "fsdp"
         ]
 
     def is_exact(self, variant: str) -> bool:
         """Whether a variant's memory is the compiler's; without a mesh, one device is compiled for."""
-        is_local = self.num_devices == 1 or STEP_VARIANTS[variant]["parallel.mode"] == "data_parallel"
+        is_local = self.options.num_devices == 1 or STEP_VARIANTS[variant]["parallel.mode"] == "data_parallel"
         return self.options.exact and bool(self.options.compile_mesh or is_local)
 
     def compute_cost(self, variant: str, accum_steps: int, batch_size: int) -> cost.StepCost:
@@ -260,19 +258,16 @@ class StepPlanner(NamedTuple):
             changes |= {"train.batch_size": batch_size, "parallel.num_slices": num_slices}
             static_cfg = program.make_static_config(fields.override(self.cfg, changes))
             return self.options.compile_mesh(static_cfg, self.vocab_size)
-        changes |= {"train.batch_size": batch_size // self.num_devices}
+        changes |= {"train.batch_size": batch_size // self.options.num_devices}
         local = program.make_static_config(fields.override(self.cfg, changes))
         if self.is_exact(variant):
             return cost.StepCost(cost.measure_step_memory(local, self.vocab_size), {})
-        return cost.StepCost(estimate_memory(local, self.vocab_size, self.num_devices // num_slices), {})
-
-    def bound_memory(self, variant: str, step_cost: cost.StepCost) -> float:
-        """Bytes on each device, at most."""
-        return step_cost.memory * (1.0 if self.is_exact(variant) else ESTIMATE_ERROR)
+        return cost.StepCost(estimate_memory(local, self.vocab_size, self.options.num_devices // num_slices), {})
 
     def compute_memory(self, variant: str, accum_steps: int, batch_size: int) -> float:
         """Bytes of a step on each device, at most."""
-        return self.bound_memory(variant, self.compute_cost(variant, accum_steps, batch_size))
+        memory = self.compute_cost(variant, accum_steps, batch_size).memory
+        return memory * (1.0 if self.is_exact(variant) else ESTIMATE_ERROR)
 
 
 def describe_collectives(step_cost: cost.StepCost) -> str:
@@ -415,7 +410,7 @@ def suggest_remedy(planner: StepPlanner, max_memory: dict[str, float]) -> str:
 def find_accum_steps(planner: StepPlanner, variant: str, memory: float) -> tuple[int, float]:
     """The smallest number of accumulation steps with which a step fits, 0 for none, and the memory then."""
     fewest, batch_size = planner.cfg.train.grad_accum_steps, planner.cfg.train.batch_size
-    num_examples, needed = batch_size // planner.num_devices, memory
+    num_examples, needed = batch_size // planner.options.num_devices, memory
     for accum_steps in range(fewest + 1, num_examples + 1):
         min_share = fewest / accum_steps  # of the memory, which cannot fall below it
         if num_examples % accum_steps or (memory * min_share > planner.limit and accum_steps < num_examples):

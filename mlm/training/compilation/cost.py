@@ -184,9 +184,8 @@ def lower_step(
     dataset_info = pack.build_dataset_info(cfg, vocab_size)
     train_step = functools.partial(update.train_step, cfg, *program.build_model_and_objective(cfg, dataset_info))
     mode = parallel.MODES["data_parallel" if single_device else cfg.parallel.mode]
-    partitioner = (
-        parallel.build_single_device(train_step) if single_device else mode.build(train_step, devices, cfg.parallel)
-    )
+    build = mode.build if not single_device else lambda step, *_: parallel.build_single_device(step)
+    partitioner = build(train_step, devices, cfg.parallel)
     state, batch = make_abstract_state(cfg, vocab_size), types.abstract_batch(cfg.train.batch_size, dataset_info)
     return partitioner.train_step.lower(
         partitioner.make_restore_target(state) if mode.shards_params else state,

@@ -86,10 +86,8 @@ def read_hub_fields(source: str, cfg: config.Config, *, from_scratch: bool = Fal
     """`read_source_fields` of a Hugging Face folder; examples are as long as cfg's, at most as the model allows."""
     folder = pretrained_folder.find_folder(source)
     inherited_fields = pretrained_folder.read_model_fields(folder)
-    inherited_fields |= {
-        "tokenizer.path": folder,
-        "pack.seq_len": min(cfg.pack.seq_len, inherited_fields["model.max_positions"]),
-    }
+    seq_len = min(cfg.pack.seq_len, inherited_fields["model.max_positions"])
+    inherited_fields |= {"tokenizer.path": folder, "pack.seq_len": seq_len}
     if from_scratch:
         return inherited_fields
     return inherited_fields | {"init.hub": source, "init.hub_sha256": pretrained_folder.compute_digest(folder)}

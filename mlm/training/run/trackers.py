@@ -219,7 +219,10 @@ TRACKERS = {"tensorboard": TensorboardTracker, "wandb": WandbTracker, "mlflow": 
 
 
 def _import(name):
-    return extras.import_extra(name, name, f"config.train.trackers = {name!r}")
+    field = f"config.train.trackers = {name!r}"
+    if name == "wandb":
+        return extras.import_extra("wandb", "wandb", field)
+    return extras.import_extra("mlflow", "mlflow", field)
 
 
 def parse_names(cfg: config.Config) -> tuple[str, ...]:
