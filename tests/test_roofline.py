@@ -65,8 +65,8 @@ ENTRY %main (x: f32[8,8]) -> f32[16,8] {
 
 def test_a_collective_that_libtpu_splits_counts_once_and_is_overlapped():
     exposed, hidden = collectives.read_collectives(PROGRAM)
-    assert hidden == ("all-gather", 16 * 8 * 4, 4, True, True, (0, 2))
-    assert exposed == ("all-gather", 16 * 8 * 4, 1, False, False, (0, 1))
+    assert hidden == ("all-gather", 16 * 8 * 4, 4, True, (0, 2))
+    assert exposed == ("all-gather", 16 * 8 * 4, 1, False, (0, 1))
 
 
 def test_memory_counts_slices_of_stacks_and_nothing_that_stays_in_fast_memory():

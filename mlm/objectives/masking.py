@@ -81,16 +81,10 @@ def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
     for half a cosine from rate to final_rate, 0 for a line; predict_rate: 0 predicts what is corrupted; static_masks: 0
     means dynamic masks.
     """
-    mask = cfg.mask
-    return {
-        "rate": np.float32(mask.rate),
-        "final_rate": np.float32(mask.final_rate),
-        "cosine": np.float32(mask.schedule == MaskSchedule.COSINE),
-        "predict_rate": np.float32(mask.predict_rate),
-        "static_masks": np.int32(mask.static_masks),
-        "mask_token_prob": np.float32(mask.mask_token_prob),
-        "random_token_prob": np.float32(mask.random_token_prob),
-    }
+    names = ("rate", "final_rate", "predict_rate", "mask_token_prob", "random_token_prob")
+    cosine, static_masks = np.float32(cfg.mask.schedule == MaskSchedule.COSINE), np.int32(cfg.mask.static_masks)
+    scalars: dict[str, np.generic] = {name: np.float32(getattr(cfg.mask, name)) for name in names}
+    return scalars | {"cosine": cosine, "static_masks": static_masks}
 
 
 def make_eval_hparams(cfg: config.Config) -> dict[str, np.generic]:

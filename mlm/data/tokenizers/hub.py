@@ -26,11 +26,8 @@ FOLDER_FILES = (TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKEN
 END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between texts
 MAX_PADDING = 4096  # rows of a model's table beyond the vocabulary, which make its size a round number
 CLASS_BY_MODEL_TYPE = {
-    "bert": "BertTokenizer",
-    "electra": "BertTokenizer",
-    "distilbert": "BertTokenizer",
-    "roberta": "RobertaTokenizer",
-    "roberta-prelayernorm": "RobertaTokenizer",
+    **dict.fromkeys(("bert", "electra", "distilbert"), "BertTokenizer"),
+    **dict.fromkeys(("roberta", "roberta-prelayernorm"), "RobertaTokenizer"),
     "xlm-roberta": "XLMRobertaTokenizer",
     "gpt2": "GPT2Tokenizer",
 }  # where none is named, by the model_type of config.json
@@ -242,11 +239,8 @@ def _make_xlm_roberta_steps(made, knobs):
 
 
 STEPS = {
-    "BertTokenizer": ("WordPiece", _make_bert_steps),
-    "DistilBertTokenizer": ("WordPiece", _make_bert_steps),
-    "ElectraTokenizer": ("WordPiece", _make_bert_steps),
-    "RobertaTokenizer": ("BPE", _make_roberta_steps),
-    "BartTokenizer": ("BPE", _make_roberta_steps),
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), ("WordPiece", _make_bert_steps)),
+    **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), ("BPE", _make_roberta_steps)),
     "GPT2Tokenizer": ("BPE", _make_gpt2_steps),
     "XLMRobertaTokenizer": ("Unigram", _make_xlm_roberta_steps),
 }
