@@ -107,7 +107,7 @@ def test_a_sum_over_slices_of_a_tpu_counts_and_an_unknown_form_is_refused():
     sum_ = '_xla_megascale_target="{1,2,3}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"'
     send = f"(f32[16]{{0}}, u32[], token[]) send(%a), channel_id=3, frontend_attributes={{{sum_}}}"
     program = STARTED.replace("(f32[16]{0}, pred[8,2]{1,0}) all-gather-done(%start)", send)
-    assert ("all-reduce", 8 * 4, 1, True, False, (0, 4, 8)) in collectives.read_collectives(program)
+    assert ("all-reduce", 8 * 4, 1, False, (0, 4, 8)) in collectives.read_collectives(program)
     unknown = "ALL_REDUCE>ALL_GATHER all-reduce-start>collective-reduce-start ={{0,1}}>=groups(2) %body>body"
     for change in f"{unknown} %reduced>reduced (%x)>(bf16[64]{{0:T(256)}}%x) f32[8]>f32[<=8]".split():
         with pytest.raises(ValueError, match=r"unknown|<="):

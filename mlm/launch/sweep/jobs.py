@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import batch_warmup, config, files
+from mlm.base import config, files
 from mlm.base.storage import DISK
 from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster import job as cluster_job
 from mlm.launch.sweep import sweep_points, sweep_state
-from mlm.training.run.directory import RunDirectory
 
 FINAL_STATES = ("done", "damaged", "failed")
 
@@ -135,20 +134,7 @@ def describe_point(
     elif place and not place.state and not ended:
         state, note = "lost", read_last_line(cluster_job.log_path(place.file, place.index))
     step = f"{point.step:,}/{point.num_steps:,}" if point.num_steps else ""
-    return PointStatus(
-        sweep_points.point_name(cfg), state, step, estimate_time_left(cfg, point) if is_active else "", job_label, note
-    )
-
-
-def estimate_time_left(cfg: config.Config, point: sweep_state.PointState) -> str:
-    """The time of the remaining steps at the speed of the recorded ones."""
-    records, _ = files.read_complete_lines(RunDirectory(cfg.workdir).metrics)
-    timed = [record for record in records if record.get("timed_seconds")]
-    if not timed:
-        return ""
-    seconds, steps = timed[-1]["timed_seconds"], range(timed[-1]["step"])
-    left = range(point.step, point.num_steps)
-    return sweep_state.format_duration(batch_warmup.estimate_seconds_left(cfg.train, seconds, steps, left))
+    return PointStatus(sweep_points.point_name(cfg), state, step, point.time_left if is_active else "", job_label, note)
 
 
 def read_last_line(path: Path) -> str:

@@ -1,7 +1,6 @@
 """Trains the points of a sweep that are not done, in worker processes; it survives whatever happens to those."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from mlm.base import config, errors, files
 from mlm.launch.sweep import worker
-from mlm.launch.sweep.subprocess_worker import CannotStart, block_interrupt, describe_exit
+from mlm.launch.sweep.subprocess_worker import CannotStart, describe_exit, start_process
 from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, is_done, read_state
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel, program
@@ -39,16 +38,11 @@ class WorkerProcess:
     """A worker process as its runner sees it."""
 
     def __init__(self, points: Sequence[config.Config], cpus: Sequence[int], log: Path):
-        context = multiprocessing.get_context("spawn")
         self.cpus, self.log = cpus, log
         self.platform: str | None = None  # of its devices; None until it is ready
         self.assigned: list[config.Config] = []  # the points that it trains
         self.last_program: config.Config | None = None  # the program that it compiled last
-        self.pipe, worker_end = context.Pipe()
-        self.process = context.Process(target=worker.run_worker, args=(worker_end, points, cpus, log))
-        with block_interrupt():
-            self.process.start()
-        worker_end.close()
+        self.process, self.pipe = start_process(worker.run_worker, points, cpus, log)
 
 
 class SweepRunner:

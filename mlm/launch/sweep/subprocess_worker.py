@@ -10,15 +10,22 @@ from typing import Any
 from mlm.base.errors import ConfigError
 
 
-@contextlib.contextmanager
-def block_interrupt():
-    """A process started in this block never sees SIGINT from the terminal's Ctrl-C; its parent decides its end."""
+def start_process(target: Callable, *arguments, daemon: bool = False):
+    """Starts target(its end of a pipe, *arguments) in a new process; returns the process and our end.
+
+    It never sees SIGINT from the terminal's Ctrl-C: its parent decides its end.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipe, other_end = context.Pipe()
+    process = context.Process(target=target, args=(other_end, *arguments), daemon=daemon)
     resource_tracker.ensure_running()  # its start, else a part of the first process's, would undo the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    other_end.close()
+    return process, pipe
 
 
 class CannotStart(Exception):
@@ -38,12 +45,7 @@ class SubprocessWorker:
     """Another process, which calls functions. platform: the only one for JAX there, such as "cpu"; "": any."""
 
     def __init__(self, platform: str = ""):
-        context = multiprocessing.get_context("spawn")
-        self.pipe, worker_end = context.Pipe()
-        self.process = context.Process(target=_serve_calls, args=(worker_end, platform), daemon=True)
-        with block_interrupt():
-            self.process.start()
-        worker_end.close()
+        self.process, self.pipe = start_process(_serve_calls, platform, daemon=True)
 
     def call(self, function: Callable, *arguments, timeout: float | None = None):
         """function(*arguments). Raises ConfigError as it does; WorkerEnded for any other end, or after `timeout` s."""

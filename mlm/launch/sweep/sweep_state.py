@@ -31,7 +31,8 @@ class PointState(NamedTuple):
     num_steps: int
     loss: float | None  # of training
     held_out_loss: float | None
-    error: str  # how it failed, or what is damaged
+    error: str = ""  # how it failed, or what is damaged
+    time_left: str = ""  # at the speed of the recorded steps; "": none is
 
     def __str__(self):
         step = f"step {self.step:,} of {self.num_steps:,}"
@@ -77,7 +78,7 @@ def read_failure(cfg: config.Config) -> tuple[str, str]:
 def read_state(cfg: config.Config) -> PointState:
     """The state of a point, from its directory alone."""
     if not cfg.train.steps:
-        return PointState("not measured", 0, 0, None, None, "")
+        return PointState("not measured", 0, 0, None, None)
     records, _ = files.read_complete_lines(RunDirectory(cfg.workdir).metrics)
     (run, run_damage), (error, error_damage) = read_point(cfg), read_failure(cfg)
     if run is not None and is_evaluated(cfg):
@@ -92,7 +93,11 @@ def read_state(cfg: config.Config) -> PointState:
     def last(key):
         return next((record[key] for record in reversed(records) if key in record), None)
 
-    return PointState(name, last("step") or 0, cfg.train.steps, last("loss"), last("eval_loss"), error)
+    step, left = last("step") or 0, ""
+    if seconds := last("timed_seconds"):
+        steps = range(step, cfg.train.steps)
+        left = format_duration(batch_warmup.estimate_seconds_left(cfg.train, seconds, range(step), steps))
+    return PointState(name, step, cfg.train.steps, last("loss"), last("eval_loss"), error, left)
 
 
 def is_done(cfg: config.Config) -> bool:
@@ -178,8 +183,6 @@ class SweepDisplay:
         self.points, self.states = points, {cfg.workdir: read_state(cfg) for cfg in points}
         self.last_refresh = self.last_update = time.monotonic()
         self.training: set[str] = set()
-        self.first_records: dict[str, tuple[float, int]] = {}  # time and step of the first record during this call
-        self.start_steps: dict[str, int] = {}  # the step of a point when a worker got it
         self.last_lines: dict[str, LastLine] = {}
         self.shown_errors: dict[str, str] = {}  # the first point that has it
         console = Console()
@@ -212,12 +215,9 @@ class SweepDisplay:
         for cfg in self.points:
             if cfg.workdir in self.training | set(training) or (refresh and self.states[cfg.workdir].name != "done"):
                 self.states[cfg.workdir] = read_state(cfg)
-        for workdir in self.training - set(training):
-            self.first_records.pop(workdir, None)
-            self.start_steps.pop(workdir, None)
         self.last_refresh, self.training = now if refresh else self.last_refresh, set(training)
         if self.live:
-            self.live.update(self.make_table(training, now), refresh=True)
+            self.live.update(self.make_table(training), refresh=True)
         else:
             self.print_changes(training, now)
 
@@ -225,18 +225,7 @@ class SweepDisplay:
         """Returns "training" for a point of this runner's workers, else the name of its last read state."""
         return "training" if workdir in training else self.states[workdir].name
 
-    def time_left(self, cfg: config.Config, now: float) -> str:
-        """The time left of a point in training, from the steps since its first record, which come after compiling."""
-        state = self.states[cfg.workdir]
-        if state.step == self.start_steps.setdefault(cfg.workdir, state.step):
-            return ""
-        first_time, first_step = self.first_records.setdefault(cfg.workdir, (now, state.step))
-        if state.step <= first_step:
-            return ""
-        timed, left = range(first_step, state.step), range(state.step, state.num_steps)
-        return format_duration(batch_warmup.estimate_seconds_left(cfg.train, now - first_time, timed, left))
-
-    def make_table(self, training: Collection[str], now: float) -> Table:
+    def make_table(self, training: Collection[str]) -> Table:
         """All points. Those in training and those that failed come first, since a terminal may show only a part."""
         names = [self.state_name(cfg.workdir, training) for cfg in self.points]
         table = Table(
@@ -252,7 +241,7 @@ class SweepDisplay:
         for cfg, name in sorted(zip(self.points, names, strict=True), key=lambda pair: order.index(pair[1])):
             state = self.states[cfg.workdir]
             losses = ("" if value is None else f"{value:.3f}" for value in (state.loss, state.held_out_loss))
-            steps, left = f"{state.step:,}/{state.num_steps:,}", self.time_left(cfg, now) if name == "training" else ""
+            steps, left = f"{state.step:,}/{state.num_steps:,}", state.time_left if name == "training" else ""
             table.add_row(Path(cfg.workdir).name, name, steps, *losses, left, style=styles.get(name, ""))
         return table
 
@@ -261,7 +250,7 @@ class SweepDisplay:
         for cfg in self.points:
             name, state = self.state_name(cfg.workdir, training), self.states[cfg.workdir]
             last = self.last_lines.setdefault(cfg.workdir, LastLine(now, state.name, state.step, 0))
-            time_left, count = self.time_left(cfg, now) if name == "training" else "", 0
+            time_left, count = state.time_left if name == "training" else "", 0
             if name == last.name:
                 interval, count = LINE_INTERVALS[min(last.count, len(LINE_INTERVALS) - 1)], last.count + 1
                 if name != "training" or state.step == last.step or now - last.time < interval:
