@@ -163,9 +163,8 @@ def run_search(
     better = -1
     for rung, length in enumerate(plan.rungs):
         if rung:
-            count = max(
-                1, int(plan.num_trials * plan.rungs[0] / length + 1e-9)
-            )  # who spend what all spend in the first
+            share = plan.rungs[0] / length  # of the trials, who spend as much as all did in the first rung
+            count = max(1, int(plan.num_trials * share + 1e-9))
             alive = {row: select_best(scores[row], trials, better, count) for row, trials in alive.items()}
         points = {(row, number): make_point(row, number, rung) for row in rows for number in alive[row]}
         diverged = [sweep_state.read_failure(cfg)[0].startswith(DIVERGED) for cfg in points.values()]
