@@ -74,7 +74,7 @@ def test_words_filled_in_from_the_left_are_the_enumerated_ones(tables, every):
         mine = at[: column - 1].count(slice(None))
         share_W = share_W.sum(tuple(axis for axis in range(share_W.ndim) if axis != mine))
         np.testing.assert_allclose(np.exp(log_prob_W), share_W / share_W.sum(), rtol=1e-5, atol=1e-6)
-    nats_N = floor.compute_infilling_floor(TINY, few_NxL, hidden_NxL).nats_N
+    nats_N = floor.compute_floor(TINY, few_NxL, posterior.compute_infilling_posterior(TINY, few_NxL, hidden_NxL)).nats_N
     apart_N = diffusion_bound.compute_log_probs(TINY, few_NxL, ~hidden_NxL) - diffusion_bound.compute_log_probs(
         TINY, few_NxL, few_NxL >= 0
     )

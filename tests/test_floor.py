@@ -191,14 +191,16 @@ def test_the_less_a_model_sees_the_higher_its_floor(default):
     few_NxL, few_masked_NxL = words_NxL[:32], masked_NxL[:32]
     rising = [
         floor.compute_masked_floor(hmm, few_NxL, few_masked_NxL),
-        floor.compute_window_floor(hmm, few_NxL, few_masked_NxL, 10),
-        floor.compute_window_floor(hmm, few_NxL, few_masked_NxL, 3),
-        floor.compute_bag_floor(hmm, few_NxL, few_masked_NxL, 3),
+        floor.compute_floor(hmm, few_NxL, posterior.compute_window_posterior(hmm, few_NxL, few_masked_NxL, 10)),
+        floor.compute_floor(hmm, few_NxL, posterior.compute_window_posterior(hmm, few_NxL, few_masked_NxL, 3)),
+        floor.compute_floor(hmm, few_NxL, posterior.compute_bag_posterior(hmm, few_NxL, few_masked_NxL, 3)),
     ]
     for less, more in itertools.pairwise(rising):
         gap, error = compute_ratio(more.nats_N - less.nats_N, less.count_N)
         assert gap > max(0.05, 3 * error)
-    wide = floor.compute_window_floor(hmm, few_NxL[:4], few_masked_NxL[:4], 126)
+    wide = floor.compute_floor(
+        hmm, few_NxL[:4], posterior.compute_window_posterior(hmm, few_NxL[:4], few_masked_NxL[:4], 126)
+    )
     np.testing.assert_allclose(wide.nats_N, rising[0].nats_N[:4], rtol=1e-5)
 
 

@@ -31,14 +31,7 @@ from mlm.data.language.causal_posterior import (
 )
 from mlm.data.language.grammar import Grammar
 from mlm.data.language.hmm import HMM
-from mlm.data.language.posterior import (
-    Posterior,
-    compute_bag_posterior,
-    compute_infilling_posterior,
-    compute_posterior,
-    compute_window_posterior,
-    predict_words,
-)
+from mlm.data.language.posterior import Posterior, compute_posterior, predict_words
 
 PARTS = ("kind", "number", "word")
 
@@ -55,17 +48,17 @@ class Floor(NamedTuple):
     count_N: np.ndarray
 
 
-def _score(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, known: Posterior) -> Floor:
-    """The loss and accuracy of a posterior of the masked words. Raises ValueError where a true word is impossible."""
+def compute_floor(hmm: HMM, words_NxL: np.ndarray, known: Posterior) -> Floor:
+    """The floor of all models that see what a posterior is given. Raises ValueError where a true word is impossible."""
     log_prob_K, best_K = predict_words(hmm, known, words_NxL)
-    row_K = np.nonzero(masked_NxL)[0]
+    row_K = known.example_K
     if not np.isfinite(log_prob_K).all():
         raise ValueError(f"row {row_K[~np.isfinite(log_prob_K)][0]}: its words have probability 0 in this language")
     nats_N, right_N = (
         np.bincount(row_K, np.asarray(value_K, np.float64), len(words_NxL))
-        for value_K in (-log_prob_K, best_K == words_NxL[masked_NxL])
+        for value_K in (-log_prob_K, best_K == words_NxL[row_K, known.position_K])
     )
-    return make_floor(nats_N, right_N, masked_NxL.sum(1))
+    return make_floor(nats_N, right_N, np.bincount(row_K, minlength=len(words_NxL)))
 
 
 def make_floor(nats_N: np.ndarray, right_N: np.ndarray, count_N: np.ndarray) -> Floor:
@@ -78,31 +71,7 @@ def compute_masked_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray
 
     Exact however many are masked, and however places are chosen, as long as the choice does not look at the words.
     """
-    return _score(hmm, words_NxL, masked_NxL, compute_posterior(hmm, words_NxL, masked_NxL))
-
-
-def compute_window_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
-    """The floor of models that see `window` neighbours on each side: see `compute_window_posterior`."""
-    return _score(hmm, words_NxL, masked_NxL, compute_window_posterior(hmm, words_NxL, masked_NxL, window))
-
-
-def compute_bag_floor(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Floor:
-    """The floor of models that see these neighbours without order; past a window of 5 a bound: see
-    `compute_bag_posterior`.
-    """
-    return _score(hmm, words_NxL, masked_NxL, compute_bag_posterior(hmm, words_NxL, masked_NxL, window))
-
-
-def compute_infilling_floor(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.ndarray) -> Floor:
-    """The floor of models that fill in the hidden words from left to right: nats_N is -log P(hidden | visible words).
-
-    What is copied, and where the document ends, is certain, since the visible row says how many words it has.
-    """
-    return _score(hmm, words_NxL, hidden_NxL, compute_infilling_posterior(hmm, words_NxL, hidden_NxL))
-
-
-def _score_with_end(hmm, tokens_NxP, known) -> Floor:
-    return _score(add_end_state(hmm), tokens_NxP, tokens_NxP >= 0, known)
+    return compute_floor(hmm, words_NxL, compute_posterior(hmm, words_NxL, masked_NxL))
 
 
 def compute_causal_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Floor:
@@ -112,7 +81,8 @@ def compute_causal_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: i
     window: they see so many words alone. count_N is a row's words and 1; nats_N is minus the log-probability of the
     document where there is no window.
     """
-    return _score_with_end(hmm, append_end(hmm, words_NxL), compute_causal_posterior(hmm, words_NxL, length, window))
+    known = compute_causal_posterior(hmm, words_NxL, length, window)
+    return compute_floor(add_end_state(hmm), append_end(hmm, words_NxL), known)
 
 
 def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Floor:
@@ -121,7 +91,7 @@ def compute_backward_floor(hmm: HMM, words_NxL: np.ndarray, length: int, window:
     By the chain rule nats_N is that of `compute_causal_floor`: it is the same document's log-probability.
     """
     known = compute_backward_posterior(hmm, words_NxL, length, window)
-    return _score_with_end(hmm, reverse_words(hmm, words_NxL), known)
+    return compute_floor(add_end_state(hmm), reverse_words(hmm, words_NxL), known)
 
 
 def add_floors(one: Floor, other: Floor) -> Floor:
@@ -141,37 +111,26 @@ def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarr
     return kind_V, class_V
 
 
-def decompose_masked_floor(language: Grammar, words_NxL: np.ndarray, masked_NxL: np.ndarray) -> dict[str, np.ndarray]:
-    """The parts of `compute_masked_floor`: nats_N of each, which add up to its nats_N."""
-    return _decompose(language.hmm, language.kind_W, compute_posterior(language.hmm, words_NxL, masked_NxL), words_NxL)
-
-
-def decompose_infilling_floor(
-    language: Grammar, words_NxL: np.ndarray, hidden_NxL: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The parts of `compute_infilling_floor`."""
-    known = compute_infilling_posterior(language.hmm, words_NxL, hidden_NxL)
-    return _decompose(language.hmm, language.kind_W, known, words_NxL)
-
-
-def _decompose_with_end(language, known, tokens_NxP):
-    return _decompose(add_end_state(language.hmm), np.append(language.kind_W, "end"), known, tokens_NxP)
-
-
 def decompose_causal_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """The parts of `compute_causal_floor`."""
     known = compute_causal_posterior(language.hmm, words_NxL, length)
-    return _decompose_with_end(language, known, append_end(language.hmm, words_NxL))
+    return decompose_floor(_add_end_kind(language), append_end(language.hmm, words_NxL), known)
 
 
 def decompose_two_stack_floor(language: Grammar, words_NxL: np.ndarray, length: int) -> dict[str, np.ndarray]:
     """The parts of what is read from the left and from the right; the beginning is a kind as the end is."""
     known = compute_backward_posterior(language.hmm, words_NxL, length)
-    right = _decompose_with_end(language, known, reverse_words(language.hmm, words_NxL))
+    right = decompose_floor(_add_end_kind(language), reverse_words(language.hmm, words_NxL), known)
     return {part: nats_N + right[part] for part, nats_N in decompose_causal_floor(language, words_NxL, length).items()}
 
 
-def _decompose(hmm: HMM, kind_W: np.ndarray, known: Posterior, words_NxL: np.ndarray) -> dict[str, np.ndarray]:
+def _add_end_kind(language: Grammar) -> Grammar:
+    return language._replace(hmm=add_end_state(language.hmm), kind_W=np.append(language.kind_W, "end"))
+
+
+def decompose_floor(language: Grammar, words_NxL: np.ndarray, known: Posterior) -> dict[str, np.ndarray]:
+    """The parts of `compute_floor`: nats_N of each, which add up to its nats_N."""
+    hmm, kind_W = language.hmm, language.kind_W
     class_K = hmm.class_W[words_NxL[known.example_K, known.position_K]]
     _, first_C = np.unique(hmm.class_W, return_index=True)  # a word of each class
     same_CxC = kind_W[first_C][:, None] == kind_W[first_C]

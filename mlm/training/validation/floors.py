@@ -45,8 +45,13 @@ class FloorSpec(NamedTuple):
 
 
 def _of_masked(function: Callable[..., Any], *more: Any) -> Callable[[FloorInputs], Any]:
-    """The function of a floor of masked words, as one of FloorInputs."""
-    return lambda inputs: function(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, *more)
+    """The floor by a posterior of masked words, as a function of FloorInputs."""
+
+    def compute(inputs: FloorInputs):
+        known = function(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL, *more)
+        return floor.compute_floor(inputs.language.hmm, inputs.words_NxL, known)
+
+    return compute
 
 
 def _of_documents(function: Callable[..., Any], *more: Any) -> Callable[[FloorInputs], Any]:
@@ -54,8 +59,8 @@ def _of_documents(function: Callable[..., Any], *more: Any) -> Callable[[FloorIn
     return lambda inputs: function(inputs.language.hmm, inputs.words_NxL, inputs.max_words, *more)
 
 
-_compute_masked = _of_masked(floor.compute_masked_floor)
-_compute_masked_window = _of_masked(floor.compute_window_floor, WINDOW_NEIGHBORS)
+_compute_masked = _of_masked(posterior.compute_posterior)
+_compute_masked_window = _of_masked(posterior.compute_window_posterior, WINDOW_NEIGHBORS)
 _compute_causal = _of_documents(floor.compute_causal_floor)
 _compute_causal_window = _of_documents(floor.compute_causal_floor, WINDOW_NEIGHBORS)
 _compute_backward = _of_documents(floor.compute_backward_floor)
@@ -72,8 +77,9 @@ def _compute_document_and_bound(inputs: FloorInputs):
     return {"document": document_N, "bound": document_N + log_P[(inputs.words_NxL >= 0).sum(1)]}
 
 
-def _decompose_masked(inputs: FloorInputs):
-    return floor.decompose_masked_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL)
+def _decompose_masked(inputs: FloorInputs, function: Callable[..., Any] = posterior.compute_posterior):
+    known = function(inputs.language.hmm, inputs.words_NxL, inputs.mask_NxL)
+    return floor.decompose_floor(inputs.language, inputs.words_NxL, known)
 
 
 def _decompose_bound(inputs: FloorInputs):
@@ -105,9 +111,9 @@ FLOORS = {
         document_passes=2,
     ),
     types.Visibility.UNMASKED_OR_LEFT: FloorSpec(
-        _of_masked(floor.compute_infilling_floor),
+        _of_masked(posterior.compute_infilling_posterior),
         {},
-        lambda inputs: floor.decompose_infilling_floor(inputs.language, inputs.words_NxL, inputs.mask_NxL),
+        lambda inputs: _decompose_masked(inputs, posterior.compute_infilling_posterior),
     ),
     types.Visibility.BOUND: FloorSpec(
         _reweight(_compute_masked),
@@ -130,7 +136,7 @@ def select_floors(cfg: config.Config, objective: types.Objective) -> dict[Score,
     }
     if (window := get_bag_window(cfg)) == 0:
         return found
-    masked, bag = FLOORS[types.Visibility.UNMASKED], {"bag_floor": _of_masked(floor.compute_bag_floor, window)}
+    masked, bag = FLOORS[types.Visibility.UNMASKED], {"bag_floor": _of_masked(posterior.compute_bag_posterior, window)}
     return {
         loss: spec._replace(weaker_floors={**spec.weaker_floors, **bag}) if spec is masked else spec
         for loss, spec in found.items()
