@@ -5,6 +5,8 @@ each token predicted from those before it and from the source. Evaluation scores
 compares with that of masked language models on the same examples: here each is predicted with those before it known.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 
 from mlm.base import types
@@ -51,28 +53,20 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         return types.LossSums({"denoising": (nats_BxK * weight_BxK).sum(-1)}, {"denoising": weight_BxK.sum(-1)}, sums)
 
     def compute_eval_mask(text, key_B, hparams):
-        return compute_mlm_mask(text, key_B, hparams) & causal.compute_eval_mask(text, key_B, hparams)
+        return masked_lm.eval_mask(text, key_B, hparams) & causal.compute_eval_mask(text, key_B, hparams)
 
-    compute_mlm_mask = mlm.build(cfg, dataset).eval_mask
-    return types.Objective(
-        loss=loss,
-        eval_mask=compute_eval_mask,
-        scores=SCORES,
-        train_scores=TRAIN_SCORES,
-        totals=("tokens", "eligible", "corrupted"),
-        schedule_hparams=masking.schedule_rate,
-    )
+    masked_lm = mlm.build(cfg, dataset)
+    parts = {"loss": loss, "eval_mask": compute_eval_mask, "scores": SCORES, "train_scores": TRAIN_SCORES}
+    return dataclasses.replace(masked_lm, **parts)
 
 
-SPEC = types.ObjectiveSpec(
-    build,
+SPEC = dataclasses.replace(
+    mlm.SPEC,
+    build=build,
     predictions_per_token=lambda cfg: 1.0,
     directionalities=(types.Directionality.CAUSAL,),
     visibility=types.Visibility.UNMASKED_OR_LEFT,
-    check=masking.check,
     required_fields={"mask.predict_rate": 0.0, "mask.masks_per_example": 1},  # it predicts all tokens
-    train_hparams=masking.make_train_hparams,
-    eval_hparams=masking.make_eval_hparams,
     conditional_fields=("mask", "eval.mask_rate", "optim.label_smoothing", "optim.z_loss"),
     makes_source=True,
 )

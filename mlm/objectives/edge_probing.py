@@ -4,6 +4,8 @@ al. 2019, arXiv 1905.06316 and 1905.05950).
 Letters in array names: S spans of an example, at most L; P width of a span's vector; C classes; K layers.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -11,6 +13,8 @@ from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.objectives import heads, labelled, scores
 
+UNIFORM = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")  # within 1/sqrt(inputs)
+init_dense = functools.partial(heads.init_dense, init=UNIFORM)
 SCORE_NAMES = ("f1", "accuracy")  # allowed in config.data.labelled.scores
 WEIGHT = "edge_probing_weight"
 PROJECTION_DIM, DROPOUT = 256, 0.3  # of the projection and the hidden layer; of the hidden layer
@@ -84,12 +88,6 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
         (*model_scores, *majority_scores, CENTER_OF_GRAVITY),
         host_metrics=lambda columns, rows, examples: scores.merge_windows(columns, WEIGHT, examples),
     )
-
-
-def init_dense(key, inputs: int, outputs: int) -> types.Params:
-    """A dense layer whose weights are uniform within 1/sqrt(inputs)."""
-    uniform = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-    return {"kernel": uniform(key, (inputs, outputs)), "bias": jnp.zeros(outputs)}
 
 
 def init_span_pooler(key, width: int) -> types.Params:

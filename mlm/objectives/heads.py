@@ -24,6 +24,7 @@ ACTIVATIONS: dict[str, Callable] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
 }  # by config.model.lm_head_activation
+BERT_INIT = jax.nn.initializers.truncated_normal(0.02)
 DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 
 NUM_COMBINED_LAYERS = 4
@@ -104,9 +105,9 @@ def mix_layers(params: types.Params, h_KxBxLxD):
     return params["scale"] * jnp.einsum("k,kbld->bld", jax.nn.softmax(params["logits"]), h_KxBxLxD)
 
 
-def init_dense(key, inputs: int, outputs: int) -> types.Params:
-    """A dense layer as BERT initialises it: truncated normal of 0.02, biases of zero."""
-    return {"kernel": jax.nn.initializers.truncated_normal(0.02)(key, (inputs, outputs)), "bias": jnp.zeros(outputs)}
+def init_dense(key, inputs: int, outputs: int, init=BERT_INIT) -> types.Params:
+    """A dense layer, biases of zero; init: of its weights, as BERT's unless given."""
+    return {"kernel": init(key, (inputs, outputs)), "bias": jnp.zeros(outputs)}
 
 
 def apply_dense(params: types.Params, x_BxD):
