@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -225,6 +226,17 @@ def test_a_missing_package_is_one_line_before_anything_is_made(folder, name, mon
         f'config.train.trackers = {name!r}: expected the package {name}: pip install "mlm[{name}]"'
     )
     assert not Path(cfg.workdir).exists()
+
+
+def test_the_tensorboard_tracker_does_not_import_torch(tmp_path):
+    code = f"""import pathlib, sys
+from mlm.training.run import trackers
+tracker = trackers.TensorboardTracker(None, 0, pathlib.Path({str(tmp_path)!r}), None)
+tracker.log(1, {{"loss": 0.5}})
+tracker.close(None)
+assert "torch" not in sys.modules"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert any(tmp_path.iterdir())
 
 
 def test_trackers_are_no_part_of_a_run_s_identity(folder):
