@@ -71,9 +71,14 @@ def starts(cfg):
     }
 
 
-def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pretrained):
-    _, copy = pretrained
-    cfg = copy(seeds=2)
+@pytest.fixture(scope="module")
+def whole(pretrained):
+    """A run all of whose fine-tunings are made, and nothing interrupted any."""
+    return pretrained[1](seeds=2)
+
+
+def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(whole):
+    cfg = whole
     assert sweep_state.read_state(cfg).name == "stopped"
     found = evaluation_tasks.finish_evaluations(cfg)
     assert sweep_state.read_state(cfg).name == "done" and evaluation_tasks.list_missing_cases(cfg) == []
@@ -103,9 +108,8 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pr
     assert fewer["trials"] == 1 and RunDirectory(cfg.workdir).read_evaluations() == kept and starts(cfg) == begun
 
 
-def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(pretrained, monkeypatch):
-    _, copy = pretrained
-    whole, stopped = (copy(learning_rates=(1e-2,), seeds=2) for _ in range(2))
+def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(pretrained, whole, monkeypatch):
+    stopped = pretrained[1](learning_rates=(1e-2,), seeds=2)
     on_metrics, held = log.Log.on_metrics, []
 
     def stop_at_the_first(self, number, *rest, **more):
@@ -121,10 +125,10 @@ def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwh
     assert all(held) and not RunDirectory(stopped.workdir).is_locked() and len(starts(stopped)) == 1
     with RunDirectory(stopped.workdir).lock(), pytest.raises(lease.FolderInUse):
         evaluation_tasks.finish_evaluations(stopped)
-    for cfg in (stopped, whole):
-        evaluation_tasks.finish_evaluations(cfg)
-    summaries = [RunDirectory(one.workdir).read_evaluations()["summary"] for one in (stopped, whole)]
-    assert summaries[0] == summaries[1]
+    found, expected = (
+        evaluation_tasks.finish_evaluations(cfg)["evaluations"]["finetuned_tasks"] for cfg in (stopped, whole)
+    )
+    assert len(found) == 2 and all(one["evaluation"] == expected[name]["evaluation"] for name, one in found.items())
     assert sorted([start["step"] > 0 for start in records] for records in starts(stopped).values()) == [
         [False],
         [False, True],

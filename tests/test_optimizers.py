@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small import ONE_EACH, build, drawn_config, small_config
+from small import ONE_EACH, build, drawn_config, mark_further, small_config
 
 from mlm.base import batch_warmup, config, types
 from mlm.data.rows import pack
@@ -40,6 +40,12 @@ SHAPES = {
 
 class Hparams:
     learning_rate, weight_decay = RATE, DECAY
+
+
+# An optimizer by entries, one by factored moments and one by matrices stand for the others in the suite.
+KINDS = pytest.mark.parametrize(
+    ("name",), mark_further([(name,) for name in OPTIMIZERS], [("adamw",), ("adafactor",), ("muon",)])
+)
 
 
 def draw(number, shapes=SHAPES):
@@ -159,7 +165,7 @@ def test_muon_orthogonalizes_the_halves_of_a_gated_mlp_apart():
         assert np.abs(found - train_up("gelu", up=whole)[0]).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@KINDS
 def test_the_last_layers_alone_are_trained_as_among_all(name):
     """A fine-tuning of some layers hands the optimizer a slice of each leaf."""
     cut = lambda tree: jax.tree_util.tree_map_with_path(
@@ -173,7 +179,7 @@ def test_the_last_layers_alone_are_trained_as_among_all(name):
     )
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@KINDS
 def test_runs_of_several_rates_and_decays_share_one_program(name):
     def step(hparams, params):
         optimizer = transformation(name, hparams, ema_decay=0.9)
@@ -188,7 +194,7 @@ def test_runs_of_several_rates_and_decays_share_one_program(name):
         jax.tree.map(close, select(found, number), wanted)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@KINDS
 def test_a_checkpoint_holds_the_whole_state(name, tmp_path):
     """What follows from a state is a function of it, so a killed run goes on with the same bits."""
     params, opt_state = train(transformation(name, ema_decay=0.9), draw(0))

@@ -80,6 +80,7 @@ class Pair:
         return [(code, [line for line in text.splitlines() if not PROGRESS.match(line)]) for text, code in told]
 
 
+@pytest.mark.exhaustive  # in process: tests/test_processes.py
 def test_another_learning_rate(tmp_path):
     said = (
         "error: the processes of this run differ: config.optim.learning_rate is 0.004 on process 0 and 0.1 on process 1"
