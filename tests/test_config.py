@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest

@@ -1,15 +1,13 @@
 """A platform decides which kernels a run begins with; the run records them and never changes them."""
 
 import itertools
-from pathlib import Path
 
 import jax
 import pytest
 from small import drawn_config, stop_at
 
-from mlm.base import config, errors, fields, files
+from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.evaluation import engine
 from mlm.models import platform_kernels
 from mlm.training.run import loop, resolution, vmapped_runs
 from mlm.training.run.directory import RunDirectory

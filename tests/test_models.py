@@ -276,16 +276,6 @@ def test_post_norm_and_sinusoidal_positions_are_other_functions_of_order():
     assert len({value.tobytes() for value in values.values()}) == 4
 
 
-def test_rotary_positions_tell_how_far_apart_tokens_stand_and_nothing_else():
-    cfg, rows = small_config(model__positions="rotary"), batch()
-    value = logits(cfg, rows)
-    late = jax.tree.map(lambda x: np.roll(x, 3, axis=1) if x.ndim == 2 else x, rows)  # the padding comes first
-    np.testing.assert_allclose(logits(cfg, late)[:, 3:], value[:, :-3], atol=1e-4)
-    swapped = replace_text(rows, ids_BxL=rows.text.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
-    assert np.abs(logits(cfg, swapped)[:, 3:7] - value[:, 3:7]).max() > 1e-3
-    assert "position" not in build(cfg)[1]
-
-
 @functools.cache
 def counts(vocab_size, **changes):
     changes = {name.replace("__", "."): value for name, value in changes.items()}

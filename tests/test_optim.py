@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small import build, small_config
+from small import small_config
 
 from mlm.base import config
 from mlm.training.step import optim, program
@@ -44,19 +44,6 @@ def test_one_minus_the_root_is_the_paper_s():
     assert (share[10:80] == 1).all()
     rest = shares(schedule="wsd", decay_fraction=0.2, decay_shape="one_minus_sqrt", final_lr_fraction=0.05)
     np.testing.assert_allclose(rest[80:], 0.05 + 0.95 * (1 - np.sqrt(np.arange(21) / 20)), atol=1e-6)
-
-
-@pytest.mark.parametrize("family", ["transformer", "rnn", "feedforward"])
-def test_weights_decay_and_biases_and_norms_do_not(family):
-    cell = {"rnn": "gru"}.get(family, "")
-    _, params, _ = build(small_config(family, cell))
-    decayed = {
-        jax.tree_util.keystr(path): value
-        for path, value in jax.tree_util.tree_leaves_with_path(
-            optim.make_decay_mask(optim.split_decay_groups(config.Optim()), params)
-        )
-    }
-    assert all(value == ("kernel" in name or "embedding" in name) for name, value in decayed.items()), decayed
 
 
 def test_update_equals_adamw_with_clipping_and_takes_its_rate_from_the_knobs():

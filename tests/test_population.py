@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small import small_config
 
-from mlm.base import errors, fields, files
+from mlm.base import fields, files
 from mlm.launch.sweep import worker
 from mlm.training.run import hooks, loop, preemption, vmapped_runs
 from mlm.training.run.directory import RunDirectory
