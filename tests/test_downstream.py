@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small import small_config
+from small import make_letters_config
 
 from mlm.base import errors, fields, lease
 from mlm.evaluation import evaluation_tasks
@@ -24,7 +24,6 @@ GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
 def pretrained(tmp_path_factory):
     """A run of a few steps, the folder of its tasks, and how to have a copy of it with fields of config.downstream."""
     folder, draw = tmp_path_factory.mktemp("pretrained"), random.Random(0)
-    (folder / "texts.txt").write_text("\n".join(" ".join(draw.choices("abcdefgh", k=9)) for _ in range(150)))
     for task in ("sst2", "rte"):
         (folder / "tasks" / task).mkdir(parents=True)
     for name, count in (("train", 120), ("dev", 24)):
@@ -32,20 +31,7 @@ def pretrained(tmp_path_factory):
         (folder / "tasks" / "sst2" / f"{name}.tsv").write_text(
             "sentence\tlabel\n" + "".join(f"{text}\t{int(text < 'd')}\n" for text in texts)
         )
-    cfg = small_config(
-        "feedforward",
-        "bag",
-        model__num_layers=1,
-        data__path=str(folder / "texts.txt"),
-        data__document_boundary="line",
-        data__cache_dir=str(folder / "cache"),
-        tokenizer__kind="words",
-        tokenizer__vocab_size=13,
-        workdir=str(folder / "run"),
-        train__steps=2,
-        train__batch_size=8,
-        eval__batch_size=16,
-    )
+    cfg = make_letters_config(folder, "run", train__steps=2, train__batch_size=8, eval__batch_size=16)
     loop.train(cfg)
     copies = iter(range(100))
 
