@@ -9,6 +9,7 @@ from small import get_refusal
 
 from mlm.base import config, fields
 from mlm.data.rows import pack
+from mlm.data.tasks import examples
 from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution
 
@@ -108,6 +109,11 @@ def test_a_bad_file_ends_in_one_line(case, tmp_path, tokenizer):
     line = get_refusal(load, tmp_path, tokenizer, form)
     assert re.match(re.escape(str(tmp_path / "dev.txt")) + words, line), line
     assert not list((tmp_path / "cache").glob("rows-*"))  # nothing half-made
+
+
+@pytest.mark.parametrize("text", ["nan", "-inf", "1e999", "one", ""])
+def test_a_score_is_a_finite_number(text):
+    assert get_refusal(examples.parse_number, text, "line 2").startswith(f"line 2 = {text!r}: expected a")
 
 
 @pytest.mark.parametrize(
