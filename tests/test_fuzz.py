@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from small import environment, get_refusal
+from small import environment, get_refusal, run_mlm
 
 from mlm.base import config, errors, fields, user_code
 from mlm.cli import command as cli
@@ -322,16 +322,7 @@ def test_no_command_line_ends_in_a_traceback(folder, tmp_path, words):
         }
         set_names = {word.partition("=")[0].removeprefix("--config.") for word in words}
         words += [f"--config.{name}={value}" for name, value in small.items() if name not in set_names]
-    done = subprocess.run(
-        [sys.executable, "-m", "mlm", *words],
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        timeout=120,
-        stdin=subprocess.DEVNULL,
-        check=False,
-        env=environment(),
-    )
+    done = run_mlm(*words)
     assert done.returncode in (0, 1, 2) and "Traceback" not in done.stderr, done.stderr
     assert not done.returncode or done.stderr.strip().splitlines()[-1].startswith("error: "), done.stderr
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import environment, make_run_config
+from small import environment, make_run_config, run_mlm
 
 from mlm.base import fields
 from mlm.cli import entry
@@ -60,14 +60,8 @@ def test_a_command_has_its_environment_before_it_imports_what_is_slow(tmp_path, 
 def test_a_second_start_compiles_nothing(tmp_path):
     def start(workdir):
         changes = fields.find_changes(make_run_config(tmp_path / "cache", workdir, train__steps=2))
-        done = subprocess.run(
-            [sys.executable, "-m", "mlm", "train", *(f"--config.{name}={value}" for name, value in changes.items())],
-            cwd=ROOT,
-            env=environment(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled")),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        words = (f"--config.{name}={value}" for name, value in changes.items())
+        done = run_mlm("train", *words, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled"))
         assert "done:" in done.stdout
         return {path.name for path in (tmp_path / "compiled").iterdir()}
 
@@ -113,8 +107,6 @@ for words, line in {cases!r}.items():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("platform", ["cuda", "nowhere"])
 def test_a_device_that_is_not_there_is_one_line(tmp_path, platform):
-    command = [sys.executable, "-m", "mlm", "train", "workdir=run"]
-    variables = environment(JAX_PLATFORMS=platform, CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    done = run_mlm("train", f"workdir={tmp_path}/run", JAX_PLATFORMS=platform, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"error: JAX_PLATFORMS = '{platform}': expected a device that is there and free (")

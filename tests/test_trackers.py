@@ -11,7 +11,7 @@ import pytest
 from small import make_letters_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import hooks, log, loop, preemption, vmapped_runs
+from mlm.training.run import hooks, log, loop, preemption
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 
@@ -123,15 +123,6 @@ def read_metrics(workdir):
     return values
 
 
-def assert_tracked(workdir):
-    expected = read_metrics(workdir)
-    assert {step for step, name in expected if name == "loss"} == set(range(1, STEPS + 1))
-    assert {step for step, name in expected if name == "eval_loss"} == {6, STEPS}
-    for values, ids, _ in (read_wandb(workdir), read_mlflow(workdir)):
-        assert values == expected
-        assert len(ids) == 1
-
-
 def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config_though_the_run_was_interrupted_twice(
     folder, monkeypatch
 ):
@@ -184,16 +175,6 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
     assert read_wandb_exits(cfg.workdir) == [1, 143] and read_mlflow_status(cfg.workdir) == "KILLED"
     loop.train(cfg)
     assert read_wandb_exits(cfg.workdir) == [1, 143, 0] and read_mlflow_status(cfg.workdir) == "FINISHED"
-
-
-@pytest.mark.exhaustive
-def test_vmapped_runs_have_trackers_of_their_own(folder):
-    configs = [make_config(folder, f"group{seed}", seed=seed) for seed in (0, 1)]
-    vmapped_runs.train(configs)
-    for cfg in configs:
-        assert_tracked(cfg.workdir)
-    assert read_metrics(configs[0].workdir)[STEPS, "loss"] != read_metrics(configs[1].workdir)[STEPS, "loss"]
-    assert not read_wandb(configs[0].workdir)[1] & read_wandb(configs[1].workdir)[1]
 
 
 def test_an_mlflow_store_that_fails_does_not_end_the_run(folder, monkeypatch, caplog):
