@@ -64,8 +64,9 @@ def test_update_equals_adamw_with_clipping_and_takes_its_rate_from_the_knobs():
     )
 
     @jax.jit
-    def ours(knobs, params, state):
-        updates, state = optim.build_transformation(cfg.optim, 1000, knobs).update(gradient, state, params)
+    def ours(knobs, params, state, scale):
+        scaled = jax.tree.map(lambda x: scale * x, gradient)
+        updates, state = optim.build_transformation(cfg.optim, 1000, knobs).update(scaled, state, params)
         return optax.apply_updates(params, updates), state
 
     state, state_reference, mine, theirs = (
@@ -74,11 +75,12 @@ def test_update_equals_adamw_with_clipping_and_takes_its_rate_from_the_knobs():
         params,
         params,
     )
-    for _ in range(3):
-        mine, state = ours(knobs, mine, state)
-        updates, state_reference = reference.update(gradient, state_reference, theirs)
+    for scale in (1.0, 0.05, 0.3):  # the second is not clipped: Adam itself takes no notice of a common factor
+        mine, state = ours(knobs, mine, state, scale)
+        scaled = jax.tree.map(lambda x, scale=scale: scale * x, gradient)
+        updates, state_reference = reference.update(scaled, state_reference, theirs)
         theirs = optax.apply_updates(theirs, updates)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), mine, theirs)
-    still, _ = ours(knobs._replace(learning_rate=np.float32(0)), mine, state)
+    still, _ = ours(knobs._replace(learning_rate=np.float32(0)), mine, state, 1.0)
     jax.tree.map(np.testing.assert_array_equal, still, mine)
     assert ours._cache_size() == 1
