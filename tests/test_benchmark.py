@@ -100,7 +100,7 @@ def test_the_exponent_of_a_power_law_is_found():
     assert growth.fit_exponent(sizes, 3.0 * sizes**1.7) == pytest.approx(1.7)
 
 
-@pytest.mark.exhaustive(but=("gru",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cell", CELLS)
 def test_torch_nets_have_our_parameters_and_the_same_ones_give_our_loss(cell):
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install -e .[bench]")

@@ -177,12 +177,12 @@ def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base
     cfg = resolve(base, tmp_path / "a", train__steps=10)
     loop.train(cfg)
     before = (tmp_path / "a" / "result.json").read_bytes()
-    other = resolve(base, tmp_path / "a", train__steps=10, mask__rate=0.4, seed=3)
-    with pytest.raises(errors.ConfigError, match=r"config.seed = 3, there 0; config.mask.rate = 0.4, there 0.15"):
+    other = resolve(base, tmp_path / "a", train__steps=10, mask__rate=0.25, seed=3)
+    with pytest.raises(errors.ConfigError, match=r"config.seed = 3, there 0; config.mask.rate = 0.25, there 0.15"):
         loop.train(other)
     (tmp_path / "a" / "config.json").unlink()
     (tmp_path / "a" / "result.json").unlink()
-    with pytest.raises(errors.ConfigError, match=r"checkpoint 10 .*config.mask.rate = 0.4, there 0.15"):
+    with pytest.raises(errors.ConfigError, match=r"checkpoint 10 .*config.mask.rate = 0.25, there 0.15"):
         loop.train(other)
     again = loop.train(resolve(base, tmp_path / "a", train__steps=10))
     assert again["evaluation"] == json.loads(before)["evaluation"]
