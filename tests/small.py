@@ -282,8 +282,11 @@ def environment(devices=1, **more) -> dict[str, str]:
     return os.environ | {"XLA_FLAGS": flags} | more
 
 
-def run_mlm(*words, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs the mlm command in a process of its own, in the checkout's folder; given: its standard input."""
+def run_mlm(*words, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs the mlm command in a process of its own, in the checkout's folder.
+
+    given: its standard input; variables: of its environment.
+    """
     return subprocess.run(
         [sys.executable, "-m", "mlm", *map(str, words)],
         input=given,
@@ -291,7 +294,8 @@ def run_mlm(*words, given: str = "") -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        env=environment(),
+        env=environment(**variables),
+        timeout=300,
     )
 
 

@@ -12,15 +12,10 @@ import mlm
 from mlm.base import errors, fields
 
 
-def changed_fields(folder) -> dict:
-    """The fields of a tiny run, by dotted name."""
-    flat = fields.flatten(make_run_config(folder / "cache", folder / "run", eval__max_examples=8))
-    return {name: value for name, value in flat.items() if value != fields.DEFAULT[name]}
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    changes = changed_fields(tmp_path_factory.mktemp("api"))
+    folder = tmp_path_factory.mktemp("api")
+    changes = fields.find_changes(make_run_config(folder / "cache", folder / "run", eval__max_examples=8))
     return changes, mlm.train(changes)
 
 

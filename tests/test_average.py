@@ -1,6 +1,5 @@
 """A run that ends with the mean of its parameters at several moments: averaged checkpoints."""
 
-import contextlib
 import functools
 
 import jax
@@ -8,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small import small_config
 
-from mlm.base import config, types
-from mlm.training.run import checkpoint
+from mlm.base import config
 from mlm.training.step import optim
 
 PARAMS = {"kernel": jnp.arange(1.0, 5.0), "bias": jnp.ones(3)}
@@ -57,16 +54,3 @@ def test_what_a_longer_run_shares_ends_before_the_first_of_them():
     long = run(20, schedule="constant", warmup_fraction=0.0, average_checkpoints=3, average_every=4)
     jax.tree.map(np.testing.assert_array_equal, short[same - 1], long[same - 1])
     assert not np.array_equal(short[same][1].mean["kernel"], long[same][1].mean["kernel"])
-
-
-def test_a_checkpoint_between_them_holds_the_mean_so_far(tmp_path):
-    """What a run goes on from is all of its state, which the next steps follow from."""
-    params, opt_state = run(9, average_checkpoints=3, average_every=4)[-1]
-    state = jax.tree.map(np.asarray, types.TrainState(jnp.int32(9), params, opt_state))
-    cfg = small_config(workdir=str(tmp_path))
-    with contextlib.closing(checkpoint.open_manager(tmp_path)) as checkpoints:
-        checkpoint.save(checkpoints, cfg, {}, checkpoint.Snapshot(state, {}))
-        checkpoints.wait_until_finished()
-        found = checkpoint.restore(checkpoints, 9, cfg, {}, state).state
-    assert state.opt_state.mean["kernel"].any() and int(state.opt_state.count) == 9
-    jax.tree.map(np.testing.assert_array_equal, found, state)

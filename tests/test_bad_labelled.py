@@ -9,12 +9,22 @@ from small import get_refusal
 
 from mlm.base import config, fields
 from mlm.data.rows import pack
+from mlm.data.tasks import examples
 from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution
 
 BY_NAME = {"text_column": "sentence", "label_column": "label"}
 BY_NUMBER = {"text_column": "0", "label_column": "1"}
 HEADED = "sentence\tlabel\n"
+QUESTION = {"id": "a", "question": "w3", "answers": [{"text": "w2", "answer_start": 3}]}
+
+
+def questions(*changes):
+    """A file of one passage with a question for each change."""
+    asked = [QUESTION | change for change in (changes or [{}])]
+    return json.dumps({"data": [{"paragraphs": [{"context": "w1 w2", "qas": asked}]}]})
+
+
 GOOD = {  # format: its fields and a file that is whole
     "tsv": (BY_NAME, HEADED + "w1\ta\nw2\tb\n"),
     "csv": (BY_NUMBER, '"w1, w2",a\nw3,b\n'),
@@ -24,116 +34,42 @@ GOOD = {  # format: its fields and a file that is whole
         {"text_column": "form", "label_column": "upos"},
         "1\tw1\t_\tA" + "\t_" * 6 + "\n2\tw2\t_\tB" + "\t_" * 6 + "\n\n",
     ),
-    "squad": (
-        {},
-        json.dumps(
-            {
-                "data": [
-                    {
-                        "paragraphs": [
-                            {
-                                "context": "w1 w2",
-                                "qas": [{"id": "a", "question": "w3", "answers": [{"text": "w2", "answer_start": 3}]}],
-                            }
-                        ]
-                    }
-                ]
-            }
-        ),
-    ),
+    "squad": ({}, questions()),
 }
-QUESTION = {"id": "a", "question": "w3", "answers": [{"text": "w2", "answer_start": 3}]}
 TAG = "1\tw1\t_\tA" + "\t_" * 6 + "\n"
 
 
-def questions(*changes, **more):
-    asked = [QUESTION | change for change in (changes or [{}])]
-    return json.dumps({"data": [{"paragraphs": [{"context": "w1 w2", "qas": asked} | more]}]})
-
-
-def answer(**changes):
-    return questions({"answers": [QUESTION["answers"][0] | changes]})
-
-
-# Format, fields beside those of GOOD, objective ("" as it follows), the dev file, what the line says after its name.
+# Format, the dev file, and what the line says after its name.
 BAD = {
     "a label only dev has": (
         "tsv",
-        {},
-        "",
         HEADED + "w1\ta\nw2\tc\n",
         r", line 3: label = 'c': expected a label of the train split: a, b",
     ),
-    "other columns than the header": (
-        "tsv",
-        {},
-        "",
-        HEADED + "w1\tw2\ta\n",
-        ", line 2: columns = 3: expected 2, as the",
-    ),
     "an unknown column": (
         "tsv",
-        {},
-        "",
         "sentense\tlabel\nw1\ta\n",
         ", line 1: no column 'sentence', expected one of .*; did you mean 'sentense'",
     ),
-    "a blank text": ("tsv", {}, "", HEADED + " \ta\n", ", line 2: sentence = ' ': expected a text that is not blank"),
-    "a score that is nan": (
-        "tsv",
-        {},
-        "regression",
-        HEADED + "w1\tnan\n",
-        ", line 2: label = 'nan': expected a finite",
-    ),
-    "an empty file": ("tsv", {}, "", "", ", line 1 = '': expected an example; the file is empty"),
-    "an open quote": ("csv", {}, "", 'w1,a\n"w2,a\nw3,b\n', ", line 2: unexpected end of data; expected fields quoted"),
-    "bad JSON": ("jsonl", {}, "", '\n{"sentence": "w1", label: "a"}\n', ", line 2, column 20: Expecting property name"),
-    "a key that is missing": (
-        "jsonl",
-        {},
-        "",
-        '{"sentence": "w1", "lable": "a"}',
-        ", line 1: no key 'label', expected one of .*; did you mean 'lable'",
-    ),
-    "JSON that is deep": ("jsonl", {}, "", "[" * 100_000 + "\n", ", line 1: .*; expected JSON that is not so deep"),
-    "a tag not of the scheme": ("conll", {}, "", "w1 O\nw2 X\n", ", line 2: tag = 'X': expected O, B-KIND or I-KIND"),
+    "a blank text": ("tsv", HEADED + " \ta\n", ", line 2: sentence = ' ': expected a text that is not blank"),
+    "an empty file": ("tsv", "", ", line 1 = '': expected an example; the file is empty"),
+    "an open quote": ("csv", 'w1,a\n"w2,a\nw3,b\n', ", line 2: unexpected end of data; expected fields quoted"),
+    "bad JSON": ("jsonl", '\n{"sentence": "w1", label: "a"}\n', ", line 2, column 20: Expecting property name"),
+    "JSON that is deep": ("jsonl", "[" * 100_000 + "\n", ", line 1: .*; expected JSON that is not so deep"),
+    "a tag not of the scheme": ("conll", "w1 O\nw2 X\n", ", line 2: tag = 'X': expected O, B-KIND or I-KIND"),
     "an I- that continues none": (
         "conll",
-        {},
-        "",
         "w1 O\nw2 I-X\n",
         r", line 2: tag = 'I-X': expected B-X, since it continues no X \(config",
     ),
-    "a word left out": (
-        "conllu",
-        {},
-        "",
-        TAG + TAG.replace("1", "3", 1),
-        ", line 2: id = '3': expected 2, the next word",
-    ),
+    "a word left out": ("conllu", TAG + TAG.replace("1", "3", 1), ", line 2: id = '3': expected 2, the next word"),
     "an answer not at its offset": (
         "squad",
-        {},
-        "",
-        answer(answer_start=2),
+        questions({"answers": [QUESTION["answers"][0] | {"answer_start": 2}]}),
         r", data\[0\].paragraphs\[0\].qas\[0\].answers\[0\].answer_start = 2: expected "
         "where the passage has 'w2', such as 3",
     ),
-    "no answer": (
-        "squad",
-        {},
-        "",
-        questions({"answers": []}),
-        r".*qas\[0\].answers = \[\]: expected one or more, or is_",
-    ),
-    "an id twice": (
-        "squad",
-        {},
-        "",
-        questions({}, {}),
-        r".*qas\[1\].id = 'a': expected an id that no other question has",
-    ),
+    "an id twice": ("squad", questions({}, {}), r".*qas\[1\].id = 'a': expected an id that no other question has"),
 }
 
 
@@ -144,7 +80,7 @@ def tokenizer(tmp_path_factory):
     return str(folder)
 
 
-def load(folder, tokenizer, form, objective="", **said):
+def load(folder, tokenizer, form, **said):
     changes = {
         "data.task": "own",
         "data.task_path": str(folder),
@@ -153,7 +89,6 @@ def load(folder, tokenizer, form, objective="", **said):
         "pack.seq_len": 256,
         "data.labelled.format": form,
     }
-    changes |= {"objective": objective} if objective else {}
     said = {"train": "train.txt", "dev": "dev.txt"} | GOOD[form][0] | said
     changes |= {f"data.labelled.{name}": value for name, value in said.items()}
     cfg = resolution.derive_fields(fields.override(config.Config(), changes))
@@ -163,26 +98,22 @@ def load(folder, tokenizer, form, objective="", **said):
 
 
 def write(folder, name, text):
-    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (folder / name).write_bytes(text.encode())
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_ends_in_one_line(case, tmp_path, tokenizer):
-    form, said, objective, text, words = BAD[case]
-    train = GOOD[form][1]
-    if objective:
-        train = train.replace('"a"', "1").replace('"b"', "2").replace("\ta", "\t1").replace("\tb", "\t2")
-    if said == BY_NUMBER:
-        train = train.removeprefix(HEADED)
-    if "text_pair_column" in said:
-        train = "sentence\tother\tlabel\nw1\tw2\ta\nw2\tw1\tb\n"
-    if "labels" in said:
-        train = HEADED + "w1\tyes\nw2\tno\n"
-    write(tmp_path, "train.txt", train)
+    form, text, words = BAD[case]
+    write(tmp_path, "train.txt", GOOD[form][1])
     write(tmp_path, "dev.txt", text)
-    line = get_refusal(load, tmp_path, tokenizer, form, objective, **said)
+    line = get_refusal(load, tmp_path, tokenizer, form)
     assert re.match(re.escape(str(tmp_path / "dev.txt")) + words, line), line
     assert not list((tmp_path / "cache").glob("rows-*"))  # nothing half-made
+
+
+@pytest.mark.parametrize("text", ["nan", "-inf", "1e999", "one", ""])
+def test_a_score_is_a_finite_number(text):
+    assert get_refusal(examples.parse_number, text, "line 2").startswith(f"line 2 = {text!r}: expected a")
 
 
 @pytest.mark.parametrize(

@@ -43,24 +43,20 @@ def steps(points):
     return [cfg.train.steps for cfg in points]
 
 
+RATES = ({}, {"mask__rate": 0.4}, {"train__batch_size": 16})
+
+
+def test_equal_predictions_follow_from_rates_and_batches(base, tmp_path):
+    """Rows alike need no counting."""
+    points = budget.apply_budget([small_config(**base | changes) for changes in RATES], "predictions", tmp_path)
+    assert steps(points) == [40, 15, 20]
+
+
 @pytest.mark.exhaustive
 def test_equal_predictions_are_made(base, tmp_path):
     """By what is counted in training: whatever the rate, the batch, and how full the rows are."""
-    points = [
-        small_config(**base | changes)
-        for changes in (
-            {},
-            {"mask__rate": 0.4},
-            {"train__batch_size": 16},
-            {"pack__mode": "doc_sentences", "mask__rate": 0.3},
-        )
-    ]
-    assert steps(budget.apply_budget(points[:3], "predictions", tmp_path)) == [
-        40,
-        15,
-        20,
-    ]  # rows alike need no counting
-    points = budget.apply_budget(points, "predictions", tmp_path)
+    changes = (*RATES, {"pack__mode": "doc_sentences", "mask__rate": 0.3})
+    points = budget.apply_budget([small_config(**base | more) for more in changes], "predictions", tmp_path)
     assert steps(points)[:3] == [40, 15, 20] and steps(points)[3] > 20
     made = [
         loop.train(fields.override(points[number], {"workdir": str(tmp_path / str(number))}))["predictions"]

@@ -61,15 +61,6 @@ def test_rows_weigh_by_their_predictions_and_the_sides_are_not_mixed():
     assert p_back == 1 and back.mean == pytest.approx(-found.mean)
 
 
-def test_where_higher_is_better_the_claim_is_of_the_higher():
-    a, b = draw_nats(np.random.default_rng(2), -0.05, seeds=4)
-    higher = LOSS._replace(better=1)
-    (as_loss, p_loss), (as_score, p_score) = (
-        compare.multi_bootstrap(a, b, score, paired=True) for score in (LOSS, higher)
-    )
-    assert as_score == as_loss and p_score == pytest.approx(1 - p_loss) and p_loss != p_score
-
-
 def test_a_resample_is_worth_what_the_scores_function_says_of_its_sums():
     a, b = draw_nats(np.random.default_rng(6), -0.2, seeds=1, rows=40)
     found, _ = compare.multi_bootstrap(a, b, LOSS._replace(function="exp_mean"), paired=True)

@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,13 +24,8 @@ def check(changes):
     ("changes", "words"),
     [
         ({"mask.raet": 0.4}, ["config.mask.raet", "config.mask.rate"]),
-        ({"mask.rate": 0.0}, ["config.mask.rate = 0.0", "0 < value < 1"]),
-        ({"mask.rate": 1.2}, ["config.mask", "1.2", "0 < value < 1"]),
         ({"mask.rate": 0.4, "mask.max_rate": 0.2}, ["config.mask.rate = 0.4", "max_rate = 0.2"]),
-        ({"mask.schedule": "lineer", "mask.final_rate": 0.3}, ["'lineer'", "did you mean 'linear'"]),
         ({"mask.schedule": "linear"}, ["config.mask.final_rate = 0.0", "schedule is linear"]),
-        ({"mask.final_rate": 0.3}, ["config.mask.final_rate = 0.3", "schedule is 'constant'"]),
-        ({"mask.schedule": "linear", "mask.final_rate": 1.2}, ["config.mask", "1.2", "< 1"]),
         (
             {"mask.schedule": "linear", "mask.final_rate": 0.3, "mask.max_rate": 0.2},
             ["final_rate = 0.3", "max_rate = 0.2"],
@@ -40,8 +33,6 @@ def check(changes):
         ({"model.family": "feedforward", "model.window": 129}, ["config.model.window = 129", "<= 128"]),
         ({"pack.seq_len": 2**16, "model.max_positions": 2**17}, ["config.pack.seq_len = 65536", "<= 65535"]),
         ({"model.scan_unroll": 3}, ["config.model.scan_unroll = 3", "<= 2"]),
-        ({"mask.static_masks": -1}, ["config.mask.static_masks = -1", "at least 0"]),
-        ({"mask.predict_rate": 1.5}, ["config.mask", "1.5", "<= 1"]),
         ({"mask.rate": 0.4, "mask.predict_rate": 0.9}, ["config.mask.masks_per_example = 3", "at most 1 / 0.4"]),
         (
             {"mask.rate": 0.2, "mask.predict_rate": 0.4, "mask.masks_per_example": 1},
@@ -60,15 +51,10 @@ def check(changes):
         ({"pack.seq_len": 1024}, ["config.pack.seq_len = 1024", "max_positions = 512"]),
         ({"objective": "nps"}, ["'nps'", "did you mean 'nsp'"]),
         ({"objective": "nsp"}, ["config.pack.mode", "segment_pair"]),
-        ({"data.corpus": "txt"}, ["'txt'", "did you mean 'text'"]),
         ({"data.corpus": "text"}, ["config.data.path"]),
         ({"train.steps": 2.5}, ["config.train.steps = 2.5", "int"]),
         ({"train.batch_size": 30}, ["config.train.batch_size = 30", "4 devices"]),
         ({"train.grad_accum_steps": 5}, ["config.train.grad_accum_steps = 5", "batch_size = 32"]),
-        (
-            {"data.language.topic_strenth": 1.0},
-            ["config.data.language.topic_strenth", "did you mean config.data.language.topic_strength"],
-        ),
         ({"data.language": 1.0}, ["config.data.language: no such field"]),
         ({"data.language.topic_strength": "no"}, ["config.data.language.topic_strength = 'no'", "float"]),
         ({"data.corpus": "language", "tokenizer.kind": "unigram"}, ["config.tokenizer.kind = 'unigram'", "words"]),
@@ -98,25 +84,9 @@ def test_a_bad_value_is_named_with_what_was_expected(changes, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "--config.mask.raet=0.4"], ["config.mask.raet", "did you mean config.mask.rate"]),
         (["sweep", "rnu", "experiments/architectures.py"], ["did you mean 'run'"]),
         (["generate", "run", "a", f"--seed={2**64}"], ["--seed: '18446744073709551616'", "4294967295"]),
-    ],
-)
-def test_commands_end_in_one_line_and_exit_code_2(arguments, words):
-    done = run_mlm(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1 and not done.stdout, done.stderr
-    assert all(word in done.stderr for word in words), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["train", "--config.mask.rate=1.2"], ["config.mask", "1.2", "0 < value < 1"]),
-        (["train", "--config.model.num_heads=3"], ["config.model.num_heads = 3"]),
         (["train", "--config.train.steps=many"], ["config.train.steps", "many"]),
-        (["train", "--config.data.language.topic_strenth=1"], ["did you mean config.data.language.topic_strength"]),
         (["train", "--config=configs/bse.py"], ["configs/bse.py"]),
         (["sweep", "run", "experiments/architecture.py"], ["did you mean experiments/architectures.py"]),
         (["sweep", "list", "experiments/architectures.py", "--scale=labtop"], ["did you mean 'laptop'"]),
@@ -128,6 +98,12 @@ def test_commands_refuse_what_they_cannot_use(arguments, words, monkeypatch):
     monkeypatch.chdir(ROOT)
     message = get_refusal(entry.run_command, arguments)
     assert all(word in message for word in words), message
+
+
+def test_a_command_ends_in_one_line_and_exit_code_2():
+    done = run_mlm("train", "--config.mask.raet=0.4")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert "config.mask.raet" in done.stderr and "did you mean config.mask.rate" in done.stderr
 
 
 def test_fingerprint_names_what_can_change_a_result_and_nothing_else():

@@ -112,22 +112,19 @@ def test_where_no_checkpoint_is_whole_nothing_is_lost_and_the_way_out_is_told(ru
     assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
 
 
-@pytest.mark.exhaustive(
-    but=(
-        "None-held_out.npz",
-        "None-metrics.jsonl",
-        "None-config.json",
-        "b''-result.json",
-        "b''-provenance.json",
-        "'changed'-result.json",
-        "'changed'-held_out.npz",
-        "'changed'-metrics.jsonl",
-        "'changed'-config.json",
-    )
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (None, "held_out.npz"),
+        (None, "config.json"),
+        (b"", "result.json"),
+        (b"{}", "provenance.json"),
+        ("changed", "result.json"),
+        ("changed", "metrics.jsonl"),
+        ("changed", "config.json"),
+    ],
 )
-@pytest.mark.parametrize("name", ["result.json", "config.json", "held_out.npz", "provenance.json", "metrics.jsonl"])
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"{\n", "changed"], ids=lambda content: repr(content))
-def test_a_finished_run_notices_and_mends_its_files(runs, name, content, tmp_path, caplog):
+def test_a_finished_run_notices_and_mends_its_files(runs, content, name, tmp_path, caplog):
     cfg = copy(runs, "done", f"done-{name}-{time.time_ns()}")
     path = Path(cfg.workdir, name)
     if content is None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, batch, build, make_dataset_info, small_config
+from small import MEMBERS, batch, build, make_dataset_info, mark_further, small_config
 
 from mlm.objectives import OBJECTIVES
 
@@ -62,7 +62,7 @@ def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family
             np.testing.assert_array_equal(reach_QxBxL[:, row], may_see(said, family, segments_L, 3), err_msg=way)
 
 
-@pytest.mark.parametrize(("family", "cell"), FAMILIES)
+@pytest.mark.parametrize(("family", "cell"), mark_further(FAMILIES, FAMILIES[1:]))
 def test_what_sees_by_row_gives_each_row_the_states_that_it_has_among_its_like(family, cell):
     cfg, rows = small_config(family, cell, model__directionality="mixed"), batch()
     model, params, _ = build(cfg)
@@ -74,7 +74,7 @@ def test_what_sees_by_row_gives_each_row_the_states_that_it_has_among_its_like(f
     assert np.abs(left - whole)[:, 2].max() > 1e-3
 
 
-@pytest.mark.parametrize(("family", "cell"), FAMILIES)
+@pytest.mark.parametrize(("family", "cell"), mark_further(FAMILIES, FAMILIES[1:]))
 def test_what_sees_both_sides_apart_is_two_that_see_the_left_of_one_row_and_of_the_turned_one(family, cell):
     """They share embeddings and output layer; layers and attention have the ways side by side."""
     model, params, _ = build(small_config(family, cell, model__directionality="two_stack"))

@@ -221,7 +221,7 @@ def test_readme_s_table_is_of_the_runs_of_its_figure():
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
 
 
-@pytest.mark.exhaustive(but=("README.md", "docs/index.md", "docs/guides/evaluate.md", "docs/guides/sweep.md"))
+@pytest.mark.exhaustive(but=("README.md", "docs/index.md", "docs/guides/evaluate.md"))
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if find_python(page)])
 def test_python_runs(page, folder, monkeypatch):

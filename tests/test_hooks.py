@@ -1,7 +1,6 @@
 """Hooks of a run: what reaches them, and when."""
 
 import json
-import types
 
 import jax
 import numpy as np

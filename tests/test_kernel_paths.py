@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, ONE_EACH, batch, small_config
+from small import FAMILY_CELLS, ONE_EACH, batch, mark_further, small_config
 
 from mlm.models import MODELS, platform_kernels
 from mlm.objectives import token_prediction
@@ -66,7 +66,9 @@ def near(fast_tree, plain_tree, tolerance):
         np.testing.assert_allclose(one / scale, other / scale, atol=tolerance, err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
+@pytest.mark.parametrize(
+    ("family", "cell"), mark_further(FAMILY_CELLS, [member for member in FAMILY_CELLS if member[1] != "bag"])
+)
 def test_a_member_is_the_same_by_either_path(family, cell):
     """Two layers, by a loop whose body is compiled once; the gated cell's tokens three an iteration, and one over.
 

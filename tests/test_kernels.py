@@ -1,16 +1,13 @@
 """A platform decides which kernels a run begins with; the run records them and never changes them."""
 
-import dataclasses
 import itertools
-from pathlib import Path
 
 import jax
 import pytest
 from small import drawn_config, stop_at
 
-from mlm.base import config, errors, fields, files
+from mlm.base import config, errors, fields
 from mlm.data.rows import pack
-from mlm.evaluation import engine
 from mlm.models import platform_kernels
 from mlm.training.run import loop, resolution, vmapped_runs
 from mlm.training.run.directory import RunDirectory
@@ -33,10 +30,6 @@ def set_kernels(cfg: config.Config, kernels: str, **changes) -> config.Config:
 
 def read_kernels(cfg: config.Config) -> str:
     return RunDirectory(cfg.workdir).read_identity()["config"]["model.kernels"]
-
-
-def losses(cfg) -> list[float]:
-    return [record["loss"] for record in files.read_records(Path(cfg.workdir, "metrics.jsonl")) if "loss" in record]
 
 
 @pytest.mark.parametrize(
@@ -85,17 +78,12 @@ def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
-    # In bfloat16, whose rounding no two choices of kernels share.
-    member = {"family": "feedforward", "cell": "bag", "model__num_layers": 1, "model__dtype": "bfloat16"}
+    member = {"family": "feedforward", "cell": "bag", "model__num_layers": 1}
     cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), **member, **SMALL)
-    whole = dataclasses.replace(cfg, workdir=str(tmp_path / "other"))
-    loop.train(whole)
-    assert read_kernels(whole) == ALL
     monkeypatch.setattr(platform_kernels, "FASTER_KERNELS", {})
     stop_at(set_kernels(cfg, "gelu"), 2)
     loop.train(cfg)
-    assert read_kernels(cfg) == "gelu" and losses(cfg) != losses(whole)
-    assert losses(cfg) == pytest.approx(losses(whole), rel=1e-2)  # kernels change the rounding alone
+    assert read_kernels(cfg) == "gelu"
     with pytest.raises(errors.ConfigError, match=r"config.model.kernels = 'reference', there 'gelu'"):
         loop.train(set_kernels(cfg, "reference"))
     monkeypatch.undo()

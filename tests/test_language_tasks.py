@@ -122,19 +122,6 @@ def test_topic_posterior_is_the_enumerated_one(topic_tables):
     np.testing.assert_allclose(compute_topic_posterior(TINY, words_NxL), joint_NxT / joint_NxT.sum(1, keepdims=True))
 
 
-def test_no_rule_beats_the_likeliest_topic(topic_tables):
-    """Over all documents, weighed by their probability: this rule is right as often as any can be."""
-    best, taken = 0.0, 0.0
-    for count in topic_tables[0]:
-        joint_TxN = np.array(
-            [share * tables[count].ravel() for share, tables in zip(TINY.topic_T, topic_tables, strict=True)]
-        )
-        words_NxL = np.array(list(itertools.product(range(len(TINY.class_W)), repeat=count)))
-        chosen_N = compute_topic_posterior(TINY, words_NxL).argmax(1)
-        best, taken = best + joint_TxN.max(0).sum(), taken + joint_TxN[chosen_N, np.arange(len(chosen_N))].sum()
-    assert taken == pytest.approx(best, rel=1e-12) and best > 0.6
-
-
 def enumerated_pairs(one_NxT, two_NxT):
     """P(label | words) from P(words | topic) of each passage: topics of a pair added up, one by one."""
     weight_2xN = np.zeros((2, len(one_NxT)))

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import pytest
 from small import MEMBERS, VOCAB, batch, build, replace_text, small_config
 
 

@@ -15,7 +15,7 @@ from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
 from mlm.data.rows import pack
 from mlm.evaluation import engine, evaluation_tasks
-from mlm.report import charts, figures, milestone_curves, specs
+from mlm.report import figures, milestone_curves, specs
 from mlm.training.run import checkpoint, loop, milestones, trained_run
 from mlm.training.run.directory import RunDirectory
 

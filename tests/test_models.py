@@ -10,6 +10,7 @@ import pytest
 from small import (
     ALL_MEMBERS,
     FAMILY_CELLS,
+    MEMBERS,
     VARIANTS,
     VOCAB,
     batch,
@@ -26,10 +27,13 @@ from mlm.models import MODELS, SIZES, layers, lm, rnn, transformer
 from mlm.training.run import resolution
 from mlm.training.step import program, update
 
-# The members, and those with other blocks than the default's.
+# The members, and those with other blocks than the default's, which stand for the members of their cell in the suite.
+PLAIN_MEMBERS = [(*member, {}) for member in FAMILY_CELLS]
 variants = pytest.mark.parametrize(
     ("family", "cell", "changes"),
-    [(*member, {}) for member in FAMILY_CELLS] + list(VARIANTS.values()),
+    mark_further(
+        [*PLAIN_MEMBERS, *VARIANTS.values()], [("transformer", "", {}), ("feedforward", "bag", {}), *VARIANTS.values()]
+    ),
     ids=["-".join(filter(None, m)) for m in FAMILY_CELLS] + [f"{name} variant" for name in VARIANTS],
 )
 
@@ -60,7 +64,7 @@ def replace_tokens(rows, where_BxL, seed=9):
     return replace_text(rows, ids_BxL=np.where(where_BxL, other_BxL, rows.text.ids_BxL))
 
 
-@ALL_MEMBERS
+@MEMBERS
 def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     cfg = small_config(family, cell, eval__mask_rate=0.3)
     model, params, _ = build(cfg)
@@ -124,7 +128,7 @@ def test_a_row_does_not_depend_on_the_rest_of_the_batch(family, cell, changes):
         np.testing.assert_allclose(logits(cfg, copies), [together_LxV] * 3, rtol=1e-5, atol=1e-5)
 
 
-@ALL_MEMBERS
+@MEMBERS
 def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     cfg, rows = small_config(family, cell, model__dropout=0.5), batch()
     model, params, _ = build(cfg)
@@ -143,7 +147,7 @@ def test_rolled_and_unrolled_layers_agree(family, cell, changes):
     np.testing.assert_allclose(values[0], values[1], rtol=1e-5, atol=1e-5)
 
 
-@ALL_MEMBERS
+@MEMBERS
 def test_bfloat16_computes_close_to_float32_with_float32_parameters(family, cell):
     cfg, rows = small_config(family, cell), batch()
     half = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype="bfloat16"))
@@ -270,16 +274,6 @@ def test_post_norm_and_sinusoidal_positions_are_other_functions_of_order():
             turned = replace_text(rows, positions_BxL=rows.text.positions_BxL[:, ::-1])
             assert np.abs(logits(cfg, turned) - values[norm, positions]).max() > 1e-3
     assert len({value.tobytes() for value in values.values()}) == 4
-
-
-def test_rotary_positions_tell_how_far_apart_tokens_stand_and_nothing_else():
-    cfg, rows = small_config(model__positions="rotary"), batch()
-    value = logits(cfg, rows)
-    late = jax.tree.map(lambda x: np.roll(x, 3, axis=1) if x.ndim == 2 else x, rows)  # the padding comes first
-    np.testing.assert_allclose(logits(cfg, late)[:, 3:], value[:, :-3], atol=1e-4)
-    swapped = replace_text(rows, ids_BxL=rows.text.ids_BxL[:, [0, 2, 1, *range(3, 16)]])
-    assert np.abs(logits(cfg, swapped)[:, 3:7] - value[:, 3:7]).max() > 1e-3
-    assert "position" not in build(cfg)[1]
 
 
 @functools.cache

@@ -104,28 +104,6 @@ def test_every_probability_is_that_of_the_paper_s_equations(order):
     assert len(used) > 6  # not all of them those of too small a text
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_probabilities_sum_to_one_behind_every_context(order):
-    model = ngram.smooth_counts(ngram.count_ngrams(text(), V, order), order)
-    for length in range(1, order + 1):
-        contexts_CxK = np.array(
-            [(first, *rest) for first in [*WORDS, CLS] for rest in itertools.product(WORDS, repeat=length - 1)]
-        )
-        ids_CxWxK = np.concatenate(
-            [
-                np.repeat(contexts_CxK[:, None], len(WORDS), 1),
-                np.broadcast_to(np.array(WORDS)[:, None], (len(contexts_CxK), len(WORDS), 1)),
-            ],
-            -1,
-        )
-        place_T = np.tile(np.arange(length + 1), len(contexts_CxK) * len(WORDS))
-        prob_CxW = ngram.compute_probabilities(model, ids_CxWxK.ravel(), place_T)[length :: length + 1].reshape(
-            -1, len(WORDS)
-        )
-        np.testing.assert_allclose(prob_CxW.sum(1), 1, atol=1e-12)
-        assert prob_CxW.min() > 0
-
-
 def test_counts_do_not_depend_on_how_many_rows_are_read_at_a_time(monkeypatch):
     whole = ngram.count_ngrams(text(), V, 4)
     monkeypatch.setattr(ngram, "BLOCK_TOKENS", 40)

@@ -1,19 +1,17 @@
 """Each optimizer on stacked layers and fused projections is what it is on each matrix alone; its state is kept."""
 
-import contextlib
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small import ONE_EACH, build, drawn_config, small_config
+from small import ONE_EACH, build, drawn_config, mark_further, small_config
 
 from mlm.base import batch_warmup, config, types
 from mlm.data.rows import pack
 from mlm.models import layers
-from mlm.training.run import checkpoint, loop, preemption, trained_run
+from mlm.training.run import loop, preemption, trained_run
 from mlm.training.step import optim, optimizers, trainable
 from mlm.training.step.optimizers import OPTIMIZERS, OptimizerSpec, ParameterGroup
 from mlm.training.validation import split_scores
@@ -40,6 +38,12 @@ SHAPES = {
 
 class Hparams:
     learning_rate, weight_decay = RATE, DECAY
+
+
+# An optimizer by entries, one by factored moments and one by matrices stand for the others in the suite.
+KINDS = pytest.mark.parametrize(
+    ("name",), mark_further([(name,) for name in OPTIMIZERS], [("adamw",), ("adafactor",), ("muon",)])
+)
 
 
 def draw(number, shapes=SHAPES):
@@ -159,7 +163,7 @@ def test_muon_orthogonalizes_the_halves_of_a_gated_mlp_apart():
         assert np.abs(found - train_up("gelu", up=whole)[0]).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@KINDS
 def test_the_last_layers_alone_are_trained_as_among_all(name):
     """A fine-tuning of some layers hands the optimizer a slice of each leaf."""
     cut = lambda tree: jax.tree_util.tree_map_with_path(
@@ -173,7 +177,7 @@ def test_the_last_layers_alone_are_trained_as_among_all(name):
     )
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@KINDS
 def test_runs_of_several_rates_and_decays_share_one_program(name):
     def step(hparams, params):
         optimizer = transformation(name, hparams, ema_decay=0.9)
@@ -186,21 +190,6 @@ def test_runs_of_several_rates_and_decays_share_one_program(name):
         wanted = jax.jit(functools.partial(step, select(both, number)))(draw(0))
         close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
         jax.tree.map(close, select(found, number), wanted)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_checkpoint_holds_the_whole_state(name, tmp_path):
-    """What follows from a state is a function of it, so a killed run goes on with the same bits."""
-    params, opt_state = train(transformation(name, ema_decay=0.9), draw(0))
-    state = jax.tree.map(np.asarray, types.TrainState(jnp.int32(STEPS), params, opt_state))
-    cfg = small_config(workdir=str(tmp_path))
-    with contextlib.closing(checkpoint.open_manager(tmp_path)) as checkpoints:
-        checkpoint.save(checkpoints, cfg, {}, checkpoint.Snapshot(state, {}))
-        checkpoints.wait_until_finished()
-        target = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), state)
-        found = checkpoint.restore(checkpoints, STEPS, cfg, {}, target).state
-    assert sum(x.size for x in jax.tree.leaves(opt_state.inner)) > OPTIMIZERS[name].num_moments * 100
-    jax.tree.map(np.testing.assert_array_equal, found, state)
 
 
 @pytest.mark.slow

@@ -59,25 +59,8 @@ def change_pack(knobs, **changes):
     return dataclasses.replace(knobs, pack=dataclasses.replace(knobs.pack, **changes))
 
 
-def documents_of(knobs, words):
-    """Sentences of ids of each training document."""
-    return [
-        [words.encode(s) for s in corpus.split_sentences(text)] for text in corpus.read_documents(knobs.data, "train")
-    ]
-
-
 def real(row):
     return [int(i) for i in row if i >= special.NUM_SPECIAL]
-
-
-@pytest.mark.parametrize("mode", ["full_sentences", "doc_sentences"])
-def test_no_token_of_the_corpus_is_lost(knobs, mode):
-    rows = pack.load_dataset(change_pack(knobs, mode=mode))
-    whole = [i for document in documents_of(knobs, rows.tokenizer) for sentence in document for i in sentence]
-    assert real(rows.train["ids"].ravel()) == whole and len(whole) > 2000
-    assert rows.tokenizer.decode(real(rows.train["ids"].ravel())).split() == [
-        word for text in corpus.read_documents(knobs.data, "train") for word in text.split()
-    ]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -97,40 +80,6 @@ def test_padding_segments_and_positions_agree(knobs, mode, isolate):
                 assert list(np.flatnonzero(ids[place] == SEP)) == [len(place) - 1]
         else:
             assert (segments[:used] == 1).all() and np.array_equal(positions[:used], np.arange(used))
-
-
-def test_a_segment_holds_one_document_and_rows_go_across_documents(knobs):
-    rows = pack.load_dataset(knobs)
-    owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
-    for ids, segments in zip(rows.train["ids"], rows.train["segments"], strict=True):
-        owners = [{owner[i] for i in real(ids[segments == s])} for s in range(1, segments.max() + 1)]
-        assert all(len(o) == 1 for o in owners) and len(set().union(*owners)) == len(owners)
-    assert rows.train["segments"].max() > 1
-
-
-def test_doc_sentences_keeps_documents_apart(knobs):
-    rows = pack.load_dataset(change_pack(knobs, mode="doc_sentences"))
-    owner = [piece.partition("w")[0] for piece in rows.tokenizer.pieces]
-    assert all(len({owner[i] for i in real(ids)}) == 1 for ids in rows.train["ids"])
-    assert len(rows.train["ids"]) > len(pack.load_dataset(knobs).train["ids"])
-
-
-def test_sentences_are_cut_only_where_no_row_could_hold_them(knobs):
-    rows = pack.load_dataset(knobs)
-    row_of = {i: n for n, ids in enumerate(rows.train["ids"]) for i in real(ids)}
-    for document in documents_of(knobs, rows.tokenizer):
-        for sentence in document:
-            count = len({row_of[i] for i in sentence})
-            assert count == 1 if len(sentence) <= LENGTH - 2 else count <= -(-len(sentence) // (LENGTH - 2)) + 1
-
-
-def test_rows_are_filled_while_sentences_fit(knobs):
-    rows = pack.load_dataset(knobs)
-    first = {s[0]: len(s) for d in documents_of(knobs, rows.tokenizer) for s in d}
-    used_N = (rows.train["ids"] != PAD).sum(1)
-    for used, following in zip(used_N[:-1], rows.train["ids"][1:], strict=True):
-        # [SEP] closes the row already; a sentence of the same document takes its place.
-        assert used - 1 + min(first.get(real(following)[0], 99), LENGTH) + 1 > LENGTH or used >= LENGTH - 1
 
 
 @pytest.mark.parametrize("longest", [9, 2])  # 2: most documents have nothing to follow A

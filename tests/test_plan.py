@@ -23,6 +23,9 @@ from mlm.training.step import program
 pytestmark = pytest.mark.slow
 
 
+BAG = {"family": "feedforward", "cell": "bag"}  # whose step is traced soonest
+
+
 def member(**changes):
     return small_config(**{"tokenizer__vocab_size": 500, "data__path": "text.txt", "train__batch_size": 64} | changes)
 
@@ -67,7 +70,7 @@ def test_flops_of_base_are_six_n_d_and_attention(rate):
 
 @pytest.mark.usefixtures("uncounted")
 def test_more_devices_take_less_time_and_memory_each():
-    cfg, before = member(), allocated()
+    cfg, before = member(**BAG), allocated()
     rows = [point(cfg, "H200", number) for number in (1, 2)]
     assert rows[1]["hours"] == pytest.approx(rows[0]["hours"] / 2)
     state = 3 * 4 * rows[0]["parameters"]  # parameters and both moments, float32
@@ -111,7 +114,7 @@ def test_the_estimate_of_memory_is_near_what_the_compiler_plans(member_of):
 
 def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_other(monkeypatch):
     monkeypatch.setattr(cost, "measure_step_memory", None)
-    points = {"a": member(seed=1), "bad": member(), "b": member(train__steps=7)}
+    points = {"a": member(**BAG, seed=1), "bad": member(**BAG), "b": member(**BAG, train__steps=7)}
     monkeypatch.setattr(
         plan, "find_vocab_size", lambda cfg: plan.errors.require(cfg != points["bad"], "x", 1, "2") or 500
     )
@@ -127,33 +130,37 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
 @pytest.mark.parametrize("exact", [False, True], ids=["estimated", "compiled"])
 def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):
     point = functools.partial(globals()["point"], exact=exact)
-    whole = 1e9 * point(member(), "H200", 1)["memory"]
+    whole = 1e9 * point(member(**BAG), "H200", 1)["memory"]
     monkeypatch.setitem(
         accelerators.ACCELERATORS, "small", accelerators.Accelerator(1e12, 0.4 * whole / plan.USABLE_MEMORY, 1, "")
     )
-    said = point(member(), "small", 1)["verdict"]
+    said = point(member(**BAG), "small", 1)["verdict"]
     told = re.match(r"fits with train.grad_accum_steps = (\d+) .*, or --count=(\d+)$", said)
     accumulate, devices = map(int, told.groups())
-    assert point(member(train__grad_accum_steps=accumulate), "small", 1)["verdict"].startswith("fits (")
-    assert point(member(train__grad_accum_steps=accumulate // 2), "small", 1)["verdict"].startswith("fits (") is False
-    assert point(member(), "small", devices)["verdict"].startswith("fits (")
+    assert point(member(**BAG, train__grad_accum_steps=accumulate), "small", 1)["verdict"].startswith("fits (")
+    assert (
+        point(member(**BAG, train__grad_accum_steps=accumulate // 2), "small", 1)["verdict"].startswith("fits (")
+        is False
+    )
+    assert point(member(**BAG), "small", devices)["verdict"].startswith("fits (")
     if exact:
         return  # the rest is told by the same lines, a minute of compiling later
     monkeypatch.setitem(accelerators.ACCELERATORS, "tiny", accelerators.Accelerator(1e12, 1e4, 1, ""))
     for devices in (1, 64):  # 64: a row each from the first
-        assert "nor with one example at a time" in point(member(), "tiny", devices)["verdict"]
+        assert "nor with one example at a time" in point(member(**BAG), "tiny", devices)["verdict"]
     monkeypatch.setitem(
         accelerators.ACCELERATORS, "four", accelerators.Accelerator(1e12, 0.15 * whole / plan.USABLE_MEMORY, 4, "")
     )
-    devices = int(re.search(r"--count=(\d+)$", point(member(), "four", 1)["verdict"])[1])
-    assert point(member(), "four", devices)["verdict"].startswith("fits (")
+    devices = int(re.search(r"--count=(\d+)$", point(member(**BAG), "four", 1)["verdict"])[1])
+    assert point(member(**BAG), "four", devices)["verdict"].startswith("fits (")
 
 
 def test_runs_that_differ_in_traced_values_or_steps_share_what_is_compiled(monkeypatch):
     compiled = []
     monkeypatch.setattr(cost, "measure_step_memory", lambda cfg, entries: compiled.append(cfg) or 1)
     points = {
-        str(seed): member(seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed) for seed in range(3)
+        str(seed): member(**BAG, seed=seed, optim__learning_rate=0.1 * (seed + 1), train__steps=10 + seed)
+        for seed in range(3)
     }
     rows = list(plan.plan_points(points, plan.PlanOptions(accelerators.ACCELERATORS["H200"], exact=True)))
     assert (

@@ -2,14 +2,13 @@
 
 import json
 import os
-import random
 import signal
 from pathlib import Path
 
 import pytest
-from small import small_config
+from small import make_letters_config
 
-from mlm.base import errors, fields, files
+from mlm.base import fields, files
 from mlm.launch.sweep import worker
 from mlm.training.run import hooks, loop, preemption, vmapped_runs
 from mlm.training.run.directory import RunDirectory
@@ -22,32 +21,15 @@ MEMBERS = {"a": {}, "b": {"seed": 1, "optim.learning_rate": 3e-3}, "c": {"seed":
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("population")
-    rng = random.Random(0)
-    (folder / "text.txt").write_text("\n\n".join(" ".join(rng.choices("abcdefgh", k=30)) + "." for _ in range(300)))
-    return folder
+    return tmp_path_factory.mktemp("population")
 
 
 def member(folder, way, name, **changes):
-    changes = {field.replace("__", "."): value for field, value in changes.items()}
-    cfg = small_config(
-        data__corpus="text",
-        data__path=str(folder / "text.txt"),
-        data__document_boundary="blank_line",
-        data__cache_dir=str(folder / "cache"),
-        tokenizer__kind="words",
-        tokenizer__vocab_size=12,
-        model__num_layers=1,
-        mask__max_rate=0.4,
-        train__steps=STEPS,
-        train__batch_size=8,
-        train__log_every=1,
-        train__checkpoint_every=10,
-        train__eval_every=20,
-        eval__batch_size=20,
-        eval__max_examples=20,
+    every = {"train__checkpoint_every": 10, "train__eval_every": 20, "eval__batch_size": 20, "eval__max_examples": 20}
+    cfg = make_letters_config(
+        folder, f"{way}/{name}", mask__max_rate=0.4, train__steps=STEPS, train__batch_size=8, **every
     )
-    return fields.override(cfg, MEMBERS[name] | {"workdir": str(folder / way / name)} | changes)
+    return fields.override(cfg, MEMBERS[name] | {field.replace("__", "."): value for field, value in changes.items()})
 
 
 @pytest.fixture(scope="module")

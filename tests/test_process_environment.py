@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import environment
+from small import environment, make_run_config, run_mlm
 
+from mlm.base import fields
 from mlm.cli import entry
 
 pytestmark = pytest.mark.slow
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PRINT = """
 import json, os, resource
+from mlm.base import fields
 from mlm.cli import entry
 entry.tune_malloc()
 faults = []
@@ -56,33 +58,10 @@ def test_a_command_has_its_environment_before_it_imports_what_is_slow(tmp_path, 
 
 @pytest.mark.exhaustive
 def test_a_second_start_compiles_nothing(tmp_path):
-    (tmp_path / "text").write_text("\n\n".join(f"the {n} cats sat on the {n} mats ." for n in range(200)))
-
     def start(workdir):
-        fields = {
-            "data.path": tmp_path / "text",
-            "data.document_boundary": "blank_line",
-            "data.cache_dir": tmp_path / "cache",
-            "tokenizer.kind": "words",
-            "tokenizer.vocab_size": 100,
-            "pack.seq_len": 16,
-            "model.num_layers": 1,
-            "model.width": 16,
-            "model.mlp_dim": 16,
-            "model.num_heads": 1,
-            "train.steps": 2,
-            "train.batch_size": 8,
-            "eval.batch_size": 8,
-            "workdir": workdir,
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "mlm", "train", *(f"--config.{name}={value}" for name, value in fields.items())],
-            cwd=ROOT,
-            env=environment(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled")),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        changes = fields.find_changes(make_run_config(tmp_path / "cache", workdir, train__steps=2))
+        words = (f"--config.{name}={value}" for name, value in changes.items())
+        done = run_mlm("train", *words, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "compiled"))
         assert "done:" in done.stdout
         return {path.name for path in (tmp_path / "compiled").iterdir()}
 
@@ -113,6 +92,7 @@ def test_what_needs_no_jax_to_be_found_wrong_is_said_before_its_import(tmp_path)
 import sys
 sys.modules["jax"] = None  # an import of it fails
 from mlm.base import errors
+from mlm.base import fields
 from mlm.cli import entry
 for words, line in {cases!r}.items():
     try:
@@ -124,11 +104,9 @@ for words, line in {cases!r}.items():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.exhaustive(but=("cuda",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("platform", ["cuda", "nowhere"])
 def test_a_device_that_is_not_there_is_one_line(tmp_path, platform):
-    command = [sys.executable, "-m", "mlm", "train", "workdir=run"]
-    variables = environment(JAX_PLATFORMS=platform, CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    done = run_mlm("train", f"workdir={tmp_path}/run", JAX_PLATFORMS=platform, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith(f"error: JAX_PLATFORMS = '{platform}': expected a device that is there and free (")

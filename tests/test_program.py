@@ -86,6 +86,7 @@ def test_what_is_asked_of_held_out_rows_is_one_program(cfg):
     assert len(asked_NxL) == 7 and len(compiled) == 1
 
 
+@pytest.mark.exhaustive
 def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):
     configs = [member(cfg, f"room-{rate}", mask__max_rate=rate) for rate in (0.15, 0.5)]
     tight, roomy = map(loop.train, configs)

@@ -14,7 +14,7 @@ from small import small_config
 
 from mlm.base import errors
 from mlm.data.rows import pack
-from mlm.data.text import files, records
+from mlm.data.text import files
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra data is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")

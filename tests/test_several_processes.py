@@ -9,61 +9,37 @@ import time
 from pathlib import Path
 
 import pytest
+from small import environment, make_run_config
 
+from mlm.base import fields
 from mlm.launch import local_processes
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-SMALL = {
-    "data.path": "PLACE/text/*.txt",
-    "data.validation_fraction": 0.3,
-    "data.cache_dir": "PLACE/cache",
-    "tokenizer.kind": "words",
-    "tokenizer.vocab_size": 13,
-    "pack.seq_len": 16,
-    "model.num_layers": 1,
-    "model.width": 8,
-    "model.mlp_dim": 8,
-    "model.family": "feedforward",
-    "model.cell": "bag",
-    "train.trackers": "",
-    "train.batch_size": 8,
-    "train.steps": 1_000_000,
-    "train.log_every": 1,
-    "eval.batch_size": 8,
-    "workdir": "PLACE/run",
-}
-FASTER = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 PROGRESS = re.compile(r"(waiting for|learning a|packing|packed|held out:|train:|validation:) ?")
 SECONDS = 30  # after which the other has ended
 
 
 class Pair:
-    """The two processes of a run, of which the second may be told otherwise."""
+    """The two processes of a run, of which the second is told something else."""
 
-    def __init__(self, place: Path, other=(), environment=None, root=ROOT):
-        for name in ("text", "other"):
-            (place / name).mkdir(exist_ok=True)
-            for number in range(20):
-                (place / name / f"{number}.txt").write_text(f"{name[:1]} {'b c ' * number}d e f g a.\n" * 9)
-        port = local_processes.find_free_port()
+    def __init__(self, place: Path, *other: str):
+        cfg = make_run_config(place / "cache", place / "run", train__steps=1_000_000, train__trackers="")
+        words = [f"--config.{name}={value}" for name, value in fields.find_changes(cfg).items()]
+        words += [f"--coordinator=localhost:{local_processes.find_free_port()}", "--processes=2"]
         self.place = place
-        fields = [f"--config.{name}={str(value).replace('PLACE', str(place))}" for name, value in SMALL.items()]
-        both = [sys.executable, "-m", "mlm", "train", *fields, f"--coordinator=localhost:{port}", "--processes=2"]
-        self.processes = []
-        for number, more, variables, folder in ((0, (), {}, ROOT), (1, other, environment or {}, root)):
-            words = [*both, f"--process={number}", *(word.replace("PLACE", str(place)) for word in more)]
-            self.processes.append(
-                subprocess.Popen(
-                    words,
-                    cwd=folder,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env=os.environ | FASTER | {"TMPDIR": str(place)} | variables,
-                )
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "mlm", "train", *words, f"--process={number}", *more],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment(TMPDIR=str(place)),
             )
+            for number, more in enumerate(((), other))
+        ]
 
     def trains(self):
         """Waits until steps are made."""
@@ -80,11 +56,12 @@ class Pair:
         return [(code, [line for line in text.splitlines() if not PROGRESS.match(line)]) for text, code in told]
 
 
+@pytest.mark.exhaustive  # in process: tests/test_processes.py
 def test_another_learning_rate(tmp_path):
     said = (
-        "error: the processes of this run differ: config.optim.learning_rate is 0.004 on process 0 and 0.1 on process 1"
+        "error: the processes of this run differ: config.optim.learning_rate is 0.001 on process 0 and 0.1 on process 1"
     )
-    assert Pair(tmp_path, ["--config.optim.learning_rate=0.1"]).ends() == [(2, [said])] * 2
+    assert Pair(tmp_path, "--config.optim.learning_rate=0.1").ends() == [(2, [said])] * 2
 
 
 @pytest.mark.exhaustive

@@ -160,7 +160,7 @@ def test_each_device_has_its_part_and_no_more(four):
         assert part == leaf.size / 4 if matrix else part == leaf.size, path
 
 
-@pytest.mark.exhaustive(but=("muon, averaged",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("changes", "devices"),
     [

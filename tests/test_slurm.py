@@ -196,20 +196,6 @@ def name_last_job(root: Path) -> str:
     return Path(files.read_json_with_digest(root / "submitted.json")["jobs"][-1]["file"]).parent.name
 
 
-def test_cancel_ends_all_and_another_submit_goes_on(slurm, folder):
-    root = folder / f"cancelled-{slurm.track}"
-    points = "--points=window1-lr0.001-*"
-    sweep(slurm, folder, "submit", root.name, "--cluster=slurm", "--max_running=1", points)
-    slurm.wait(lambda: any(step(run) > 100 for run in root.glob("window1-*")), 600)
-    assert "1 running ones, which save and end" in sweep(slurm, folder, "cancel", root.name)
-    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 300)
-    assert "1 stopped, 2 not started" in sweep(slurm, folder, "status", root.name, points)
-    assert len([1 for path in root.glob("*/checkpoints/*") if path.name.isdigit() and int(path.name) % 200]) == 1
-    assert "3 to submit" in sweep(slurm, folder, "submit", root.name, "--cluster=slurm", "--max_running=1", points)
-    slurm.wait(lambda: not slurm.say("squeue", "--noheader"), 900)
-    assert "3 done" in sweep(slurm, folder, "status", root.name, points)
-
-
 SAVES = """import signal, sys, time
 
 def told(number, frame):

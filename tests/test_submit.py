@@ -165,6 +165,7 @@ def test_paths_that_one_host_alone_sees_are_named(sweep, go, tmp_path, monkeypat
         assert caplog.text.count(f"{name} = '") == 1 and f"each host has its own {private}" in caplog.text
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_dry_run_waits_seconds_for_a_bucket_that_does_not_answer(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -358,34 +359,23 @@ def test_points_are_chosen_by_name_and_by_pattern(sweep):
         names("width8-seed")
 
 
-def test_the_command_line_s_own_settings_reach_the_commands(tmp_path):
-    """By the command itself, in a process of its own."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mlm",
-            "sweep",
-            "submit",
-            "experiments/masking_rate.py",
-            "--cluster=slurm",
-            "--dry_run",
-            "--config.eval.mask_rates=(0.15,0.4)",
-            "--config.train.steps=7",
-            "--points=*-0.15-*,*-0.8-*",
-            "--workers=2",
-            f"--config.workdir={tmp_path / 'sweep'}",
-        ],
-        cwd=code_snapshot.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_command_line_s_own_settings_reach_the_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(code_snapshot.ROOT)
+    words = [
+        "experiments/masking_rate.py",
+        "--cluster=slurm",
+        "--dry_run",
+        "--config.eval.mask_rates=(0.15,0.4)",
+        "--config.train.steps=7",
+        "--points=*-0.15-*,*-0.8-*",
+        "--workers=2",
+        f"--config.workdir={tmp_path / 'sweep'}",
+    ]
+    command.main(["sweep", "submit", *words])
     assert re.search(
         r"sweep/code/\w{12}/experiments/masking_rate.py --scale=quick .*"
         r"'--config.eval.mask_rates=\(0.15, 0.4\)'.* --config.train.steps=7 .*--workers=2 "
         r"--points=transformer-micro-mask-0.8-seed0 ;;",
-        done.stdout,
+        capsys.readouterr().out,
     )
     assert not (tmp_path / "sweep").exists() and set(command.VERBS) >= {"submit", "status", "cancel"}

@@ -4,7 +4,6 @@ import csv
 import json
 import random
 
-import numpy as np
 import pytest
 from hub_folders import make_head_folder
 from small import get_refusal

@@ -12,7 +12,7 @@ import pytest
 from small import make_letters_config
 
 from mlm.base import errors, fields, files
-from mlm.training.run import hooks, log, loop, preemption, vmapped_runs
+from mlm.training.run import hooks, log, loop, preemption
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program
 
@@ -124,29 +124,12 @@ def read_metrics(workdir):
     return values
 
 
-def assert_tracked(workdir):
-    expected = read_metrics(workdir)
-    assert {step for step, name in expected if name == "loss"} == set(range(1, STEPS + 1))
-    assert {step for step, name in expected if name == "eval_loss"} == {6, STEPS}
-    for values, ids, _ in (read_wandb(workdir), read_mlflow(workdir)):
-        assert values == expected
-        assert len(ids) == 1
-
-
-def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config(folder):
-    cfg = make_config(folder, "all of it", train__trackers="tensorboard, wandb,mlflow,wandb")
-    loop.train(cfg)
-    assert_tracked(cfg.workdir)
-    assert any(Path(cfg.workdir, "tensorboard").iterdir())
-    assert read_wandb_exits(cfg.workdir) == [0] and read_mlflow_status(cfg.workdir) == "FINISHED"
-    flat = fields.flatten(RunDirectory(cfg.workdir).pin_kernels(cfg))
-    assert read_wandb(cfg.workdir)[2].items() >= json.loads(json.dumps(flat)).items()
-    assert read_mlflow(cfg.workdir)[2] == {name: str(value) for name, value in flat.items()}
-
-
-def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
-    """It is interrupted twice: after the checkpoint of step 5 at step 9, then at step 7, before it is as far again."""
-    cfg, on_metrics = make_config(folder, "continued"), log.Log.on_metrics
+def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config_though_the_run_was_interrupted_twice(
+    folder, monkeypatch
+):
+    """After the checkpoint of step 5 at step 9, then at step 7, before it is as far again."""
+    trackers = "tensorboard, wandb,mlflow,wandb"
+    cfg, on_metrics = make_config(folder, "continued", train__trackers=trackers), log.Log.on_metrics
     for last in (9, 7):
 
         def interrupt(self, step, metrics, pause, last=last):
@@ -160,13 +143,20 @@ def test_a_run_that_continues_logs_no_step_twice(folder, monkeypatch):
         assert max(step for step, _ in read_metrics(cfg.workdir)) == last
     loop.train(cfg)
     expected = read_metrics(cfg.workdir)
+    assert {step for step, name in expected if name == "loss"} == set(range(1, STEPS + 1))
+    assert {step for step, name in expected if name == "eval_loss"} == {6, STEPS}
+    timing = ("tokens_per_second", "timed_seconds", "timed_tokens")  # those of the first time, or none
     for values, ids, _ in (read_wandb(cfg.workdir), read_mlflow(cfg.workdir)):
         assert len(ids) == 1
         assert {len(of_step) for of_step in values.values()} == {1}
-        timing = ("tokens_per_second", "timed_seconds", "timed_tokens")  # those of the first time, or none
         assert {key: value for key, value in values.items() if key[1] not in timing} == {
             key: value for key, value in expected.items() if key[1] not in timing
         }
+    assert any(Path(cfg.workdir, "tensorboard").iterdir())
+    assert read_wandb_exits(cfg.workdir)[-1] == 0 and read_mlflow_status(cfg.workdir) == "FINISHED"
+    flat = fields.flatten(RunDirectory(cfg.workdir).pin_kernels(cfg))
+    assert read_wandb(cfg.workdir)[2].items() >= json.loads(json.dumps(flat)).items()
+    assert read_mlflow(cfg.workdir)[2] == {name: str(value) for name, value in flat.items()}
 
 
 @pytest.mark.exhaustive
@@ -186,16 +176,6 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
     assert read_wandb_exits(cfg.workdir) == [1, 143] and read_mlflow_status(cfg.workdir) == "KILLED"
     loop.train(cfg)
     assert read_wandb_exits(cfg.workdir) == [1, 143, 0] and read_mlflow_status(cfg.workdir) == "FINISHED"
-
-
-@pytest.mark.exhaustive
-def test_vmapped_runs_have_trackers_of_their_own(folder):
-    configs = [make_config(folder, f"group{seed}", seed=seed) for seed in (0, 1)]
-    vmapped_runs.train(configs)
-    for cfg in configs:
-        assert_tracked(cfg.workdir)
-    assert read_metrics(configs[0].workdir)[STEPS, "loss"] != read_metrics(configs[1].workdir)[STEPS, "loss"]
-    assert not read_wandb(configs[0].workdir)[1] & read_wandb(configs[1].workdir)[1]
 
 
 def test_an_mlflow_store_that_fails_does_not_end_the_run(folder, monkeypatch, caplog):

@@ -130,17 +130,6 @@ def test_entries_that_each_begin_a_word_are_chosen_as_tokens_are():
     np.testing.assert_array_equal(jax.jit(corrupt)(KEYS, rows()).ids_BxL, masked("token").ids_BxL)
 
 
-def test_no_word_is_chosen_for_its_length():
-    chosen_BxL, words_BxL = mark_chosen(masked("word")), word_BxL()
-    often: dict[int, list] = {}
-    for ids_L, word_L, chosen_L in zip(rows(), words_BxL, chosen_BxL, strict=True):
-        size_W, inside_W = sizes(ids_L, word_L), np.bincount(word_L[chosen_L], minlength=LENGTH)
-        for size in (1, 2, 3):
-            often.setdefault(size, []).extend(inside_W[size_W == size] > 0)
-    share = [np.mean(often[size]) for size in (1, 2, 3)]
-    assert max(share) - min(share) < 0.04
-
-
 @pytest.mark.exhaustive(but=("sizes1-0.15", "sizes2-0.4"))
 @pytest.mark.parametrize("rate", [0.15, 0.4])
 @pytest.mark.parametrize("sizes", [(3,), (1, 2, 3, 8), (1, 4, 9)])

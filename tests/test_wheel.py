@@ -92,8 +92,6 @@ def test_nothing_but_the_package_is_installed_and_all_of_its_files(call):
     assert {path.name for path in call.site.iterdir()} == {"mlm", f"mlm-{mlm.__version__}.dist-info", "bin"}
     assert [path.name for path in (call.site / "bin").iterdir()] == ["mlm"]
     assert list_files(call.site / "mlm") == list_files(ROOT / "mlm")
-    where = call(sys.executable, "-c", "import mlm; print(mlm.__file__)").stdout.strip()
-    assert where == str(call.site / "mlm" / "__init__.py")
 
 
 def list_files(folder):
@@ -117,7 +115,6 @@ def test_its_metadata_are_those_of_the_project(wheel):
 
 
 def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
-    assert "mlm COMMAND" in call("mlm", "--help").stdout
     (call.work / "seeds.py").write_text(EXPERIMENT)
     done = call("mlm", "sweep", "run", "seeds.py")
     assert "1 of 1 points are done" in done.stdout and "no figures; they need the package vl_convert: " in done.stdout
@@ -129,16 +126,9 @@ def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
     assert len(call("mlm", "fill", result.parent, "the [MASK] milks the old cow .").stdout.splitlines()) > 2
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["sweep", "report", "seeds.py"], 'mlm sweep report: expected the package jinja2: pip install "mlm[report]"'),
-        (["serve", "runs/a"], 'mlm serve: expected the package jinja2: pip install "mlm[serve]"'),
-    ],
-    ids=["report", "serve"],
-)
-def test_what_needs_an_extra_ends_at_its_start_in_one_line_that_names_the_extra(call, words, line):
-    assert call("mlm", *words, code=2).stderr.splitlines() == [f"error: {line}"]
+def test_what_needs_an_extra_ends_at_its_start_in_one_line_that_names_the_extra(call):
+    line = 'error: mlm serve: expected the package jinja2: pip install "mlm[serve]"'
+    assert call("mlm", "serve", "runs/a", code=2).stderr.splitlines() == [line]
 
 
 @pytest.mark.exhaustive(but=("clone",))
