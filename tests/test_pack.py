@@ -105,7 +105,7 @@ def test_a_segment_holds_one_document_and_rows_go_across_documents(knobs):
     for ids, segments in zip(rows.train["ids"], rows.train["segments"], strict=True):
         owners = [{owner[i] for i in real(ids[segments == s])} for s in range(1, segments.max() + 1)]
         assert all(len(o) == 1 for o in owners) and len(set().union(*owners)) == len(owners)
-    assert rows.train["segments"].max() > 1
+    assert np.max(rows.train["segments"]) > 1
 
 
 def test_doc_sentences_keeps_documents_apart(knobs):
@@ -252,7 +252,7 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
         path.write_bytes(whole[:half] + (bytes([whole[half] ^ 1]) + whole[half + 1 :] if change == "flip" else b""))
     after = pack.load_dataset(knobs)
     assert np.array_equal(after.train["ids"], copy) and after.dataset_info == before.dataset_info
-    assert path.read_bytes() == whole
+    assert name == "manifest.json" or path.read_bytes() == whole  # which has the times of the others
     assert "making it again" in caplog.text
 
 

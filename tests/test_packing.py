@@ -11,7 +11,7 @@ from small import small_config
 
 from mlm.base import config
 from mlm.base.special import CLS, SEP
-from mlm.data.rows import pack, packing, tokenization
+from mlm.data.rows import columns, pack, packing, tokenization, vocabulary
 from mlm.data.text import corpus, files
 from mlm.data.tokenizers import kinds
 
@@ -110,7 +110,7 @@ def test_rows_are_those_of_a_sentence_at_a_time(mode, isolate):
         ]
         expected = reference(documents, length, across=mode == "full_sentences")
         rows = packing.PACKERS[mode](batches(documents, draw), length)
-        blocks = [packing.build_columns(filled, length, isolate) for filled in rows]
+        blocks = [columns.expand_columns(packing.build_columns(filled, length, isolate)) for filled in rows]
         found = {
             name: np.concatenate([block[name] for block in blocks]) if blocks else []
             for name in ("ids", "segments", "positions")
@@ -195,7 +195,8 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
             tokenizer__vocab_size=1000,
             pack__seq_len=64,
         )
-        pack.get_or_train_tokenizer(cfg, corpus.compute_fingerprint(cfg.data))
+        content = corpus.compute_fingerprint(cfg.data)
+        vocabulary.get_or_train_tokenizer(cfg.data, cfg.tokenizer, content, is_stream=False)
         tracemalloc.start()
         pack.load_dataset(cfg)
         peaks.append(tracemalloc.get_traced_memory()[1])
