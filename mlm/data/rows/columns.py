@@ -55,6 +55,11 @@ class PackedDataset(NamedTuple):
     other_splits: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # by name: a task's "test"
     folder: Path = Path()  # the folder of the files
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of all splits."""
+        return ("train", "validation", *self.other_splits)
+
     def get_split(self, name: str) -> dict[str, np.ndarray]:
         """The columns of "train", "validation" or one of `other_splits`. Raises KeyError for any other name."""
         return {"train": self.train, "validation": self.validation, **self.other_splits}[name]

@@ -137,6 +137,14 @@ def load_tokenizer(cfg: config.Config) -> Tokenizer:
     return text_rows.make_packer(cfg)[1]
 
 
+def make_packer(cfg: config.Config) -> text_rows.Packer:
+    """What packs the shards of a corpus. Raises ConfigError for one that is packed as a whole."""
+    mb = text_rows.find_shard_mb(cfg.data, cfg.pack)
+    expected = "MB of a shard of text files, less than they all have; this corpus is packed as a whole"
+    errors.require(mb > 0, "config.pack.shard_mb", cfg.pack.shard_mb, expected)
+    return text_rows.make_packer(cfg)[0]
+
+
 def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list[dict[str, Any]]:
     """The records of a split's examples, with fields by name.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mlm.data.rows.packing import SentenceBatch
 from mlm.data.text import corpus
-from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END, Tokenizer
 
 BATCH_CHARACTERS = 2**18  # after so many characters a batch is tokenized
 BATCH_LINES = 2**12  # lines of a running text that are tokenized at once where each is tokenized alone
@@ -20,6 +20,7 @@ CONTEXT_LINES = 4  # lines before a part of a running text that are tokenized wi
 LONG_WORD = corpus.MAX_SENTENCE_LENGTH // 2  # characters of a word within which a sentence may be cut
 MAX_CACHED_WORDS = 2**18  # words in the cache, with MAX_MEAN_LETTERS characters each on average; then it starts empty
 MAX_MEAN_LETTERS = 16
+SENTENCE_MARK, DOCUMENT_MARK = "\n", "\0"  # what stands alone after each sentence and document of a batch
 FlatIds = tuple[np.ndarray, np.ndarray]  # (ids_T, size_S): the ids of all texts in turn, how many each one's are
 
 
@@ -33,7 +34,9 @@ def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterat
         return is_context(text) is not None or max(map(len, text.split(" "))) >= LONG_WORD
 
     def encode(batch):
-        ids, sizes = [], []
+        if tokenizer.document_pattern == UNUSUAL_SENTENCE_END and (encoded := encode_apart.encode_documents(batch)):
+            return encoded
+        ids, sizes, counts = [], [], []
         for whole, group in itertools.groupby(batch, is_whole):
             if whole:
                 for text in group:
@@ -41,13 +44,15 @@ def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterat
                     ids_T, size_S = encode_sentences(tokenizer, text, spans)
                     ids.append(ids_T)
                     sizes.append(size_S)
+                    counts.append(len(spans))
             else:
                 sentences = [list(split(text, long_sentences)) for text in group]
                 ids_T, size_S = encode_apart(list(itertools.chain.from_iterable(sentences)))
                 ids.append(ids_T)
-                sizes += np.split(size_S, np.cumsum(list(map(len, sentences)))[:-1])
-        ends_document_S = np.zeros(sum(map(len, sizes)), bool)
-        ends_document_S[np.cumsum(list(map(len, sizes))) - 1] = True
+                sizes.append(size_S)
+                counts += map(len, sentences)
+        ends_document_S = np.zeros(sum(counts), bool)
+        ends_document_S[np.cumsum(counts) - 1] = True
         return SentenceBatch(np.concatenate(ids), np.concatenate(sizes), ends_document_S)
 
     yield from map(encode, _prefetch(_batch_documents(documents)))
@@ -120,14 +125,46 @@ class CachedEncoder:
         """Encodes texts; reuses the ids of words or parts that came before."""
         if self._tokenizer.splits_at_spaces:
             words = " ".join(texts).split(" ") if texts else []
-            return self._words(words, np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts)))
+            ids_T, size_W = self._words(words)
+            return ids_T, _add_sizes(size_W, [text.count(" ") + 1 for text in texts])
         return self._encode(texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> SentenceBatch | None:
+        """The ids of documents; None where one has an unusual sentence end, or a sentence that might have to be cut.
+
+        A document's last sentence is an empty one. White space is no part of the tokenizer's pieces.
+        """
+        text = f"{SENTENCE_MARK}{DOCUMENT_MARK}{SENTENCE_MARK}".join([*texts, ""]).removesuffix(SENTENCE_MARK)
+        if text.count(DOCUMENT_MARK) != len(texts) or corpus.UNUSUAL_END.search(text):
+            return None
+        sentences = corpus.mark_sentence_ends(text).split(SENTENCE_MARK)
+        if max(map(len, sentences)) >= LONG_WORD:
+            return None
+        ends_document_S = np.fromiter(map(DOCUMENT_MARK.__eq__, sentences), bool, len(sentences))
+        if self._tokenizer.splits_at_spaces:
+            words = f" {SENTENCE_MARK} ".join(sentences).split(" ")
+            ids_T, size_W = self._words(words)
+            is_end_W = self._words.last_numbers == self._words[SENTENCE_MARK]
+            ends_W = np.cumsum(size_W)
+            size_S = np.diff(ends_W[np.append(np.flatnonzero(is_end_W), len(words) - 1)], prepend=0)
+            return SentenceBatch(ids_T, size_S, ends_document_S)
+        ids_T, size_S = self._encode([sentence.strip() for sentence in sentences if sentence != DOCUMENT_MARK])
+        sizes_S = np.zeros(len(sentences), np.int64)
+        sizes_S[~ends_document_S] = size_S
+        return SentenceBatch(ids_T, sizes_S, ends_document_S)
 
     def _encode(self, texts):
         if not self._tokenizer.split_parts:
             return flatten_ids(self._tokenizer.encode_batch(list(texts)))
         parts = list(map(self._tokenizer.split_parts, texts))
-        return self._parts(list(itertools.chain.from_iterable(parts)), np.fromiter(map(len, parts), np.int64))
+        ids_T, size_P = self._parts(list(itertools.chain.from_iterable(parts)))
+        return ids_T, _add_sizes(size_P, list(map(len, parts)))
+
+
+def _add_sizes(size_W, count_S):
+    """The sums of as many sizes in turn as each count says."""
+    end_W = np.append(0, np.cumsum(size_W))
+    return np.diff(end_W[np.cumsum(count_S, dtype=np.int64)], prepend=0)
 
 
 def encode_sentences(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int, int]]) -> FlatIds:
@@ -142,23 +179,24 @@ def encode_sentences(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int,
 
 
 class _WordCache(dict):
-    """Words by the order in which they first came, and their ids, which `encode` gives once."""
+    """Words by the order in which they first came, and their ids, which `encode` gives once; marks have none."""
 
     def __init__(self, encode: Callable[[list[str]], FlatIds]):
+        super().__init__({SENTENCE_MARK: 0, DOCUMENT_MARK: 1})
         self._encode, self._new, self._letters = encode, [], 0
-        self._ids_T, self._end_K = np.empty(0, np.int32), np.zeros(1, np.int64)  # ids begin where those before end
+        self._ids_T, self._end_K = np.empty(0, np.int32), np.zeros(3, np.int64)  # ids begin where those before end
 
     def __missing__(self, word):
         number = self[word] = len(self)
         self._new.append(word)
         return number
 
-    def __call__(self, words: list[str], count_S: np.ndarray) -> FlatIds:
-        """The ids of texts; words: those of all texts, one after another; count_S: how many words each text has."""
+    def __call__(self, words: list[str]) -> FlatIds:
+        """The ids of words, one after another, and how many each word has."""
         if len(self) > MAX_CACHED_WORDS or self._letters > MAX_CACHED_WORDS * MAX_MEAN_LETTERS:
             self.clear()
             self.__init__(self._encode)
-        number_W = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
+        self.last_numbers = number_W = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
         if self._new:
             ids_T, size_K = self._encode(self._new)
             self._ids_T = np.concatenate([self._ids_T, ids_T])
@@ -167,9 +205,10 @@ class _WordCache(dict):
             self._new = []
         first_W = self._end_K[number_W]
         size_W = self._end_K[number_W + 1] - first_W
-        end_W = np.concatenate([[0], np.cumsum(size_W)])
-        ids_T = self._ids_T[np.repeat(first_W - end_W[:-1], size_W) + np.arange(end_W[-1])]
-        return ids_T, np.diff(end_W[np.cumsum(count_S)], prepend=0)
+        end_W = np.cumsum(size_W)
+        place_T = np.repeat(first_W - end_W + size_W, size_W)
+        place_T += np.arange(len(place_T))
+        return self._ids_T[place_T], size_W
 
 
 def flatten_ids(ids: Sequence[Sequence[int]]) -> FlatIds:

@@ -148,10 +148,15 @@ def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> 
     it, a warning names each.
     """
     if not UNUSUAL_END.search(text):
-        parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
+        parts = mark_sentence_ends(text).split("\n")
         if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
             return filter(None, map(str.strip, parts))
     return (text[start:end] for start, end in locate_sentences(text, long))
+
+
+def mark_sentence_ends(text: str) -> str:
+    """A text without UNUSUAL_END with a line end after each of its sentences."""
+    return text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n")
 
 
 def locate_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterator[tuple[int, int]]:
