@@ -213,7 +213,7 @@ class Data:
     path: str = field(
         "",
         "text: files, folders and globs, separated by commas: text, or rows of .jsonl, .json, .csv, .tsv, .parquet and "
-        ".arrow; each also as .gz, .zst, .bz2, .xz",
+        ".arrow; each also as .gz, .zst, .bz2, .xz; also on a bucket (gs://, s3://), and hf:datasets/ORG/NAME",
         when=TEXT,
     )
     validation_path: str = field(

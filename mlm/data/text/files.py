@@ -17,7 +17,7 @@ import regex
 
 from mlm.base import errors, text_files
 from mlm.base.warnings_ import WarningCounter
-from mlm.data.text import records
+from mlm.data.text import records, remote_files
 
 MAX_DOCUMENT_LENGTH = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
 LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
@@ -119,10 +119,13 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
     glob that matches no file, with the nearest name there is, for files that are all empty, and for one that is no
     plain text.
 
+    Files on a bucket and on huggingface.co are copied to this machine first (remote_files.py).
+
     text_column: of files of records (mlm/data/text/records.py), which are then taken too, and all files of a folder.
     """
     paths = set()
-    for pattern in text_files.split_paths(patterns):
+    local = (remote_files.fetch_files(field, pattern) for pattern in text_files.split_paths(patterns))
+    for pattern in itertools.chain.from_iterable(local):
         literal, rest = os.path.expanduser(pattern), ""
         while literal and not os.path.exists(literal):
             literal, slash, last = literal.rpartition("/")
@@ -191,6 +194,8 @@ def read_documents(
     paths: Sequence[str | FilePart], boundary: Boundary, word_separator: str = "", text_column: str = ""
 ) -> Generator[str, None, bool]:
     """The documents of the files, stripped, never empty; memory holds one of at most MAX_DOCUMENT_LENGTH characters.
+
+    Files on a bucket and on huggingface.co are copied to this machine first (remote_files.py).
 
     text_column: of files of records, of which each row is a document; "": all files are text.
 
