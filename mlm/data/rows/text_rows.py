@@ -4,6 +4,7 @@ A finished shard stays in the cache until all are there: whoever packs the corpu
 """
 
 import concurrent.futures
+import contextlib
 import functools
 import itertools
 import multiprocessing
@@ -120,7 +121,10 @@ def make_packer(cfg: config.Config, *, is_generated: bool = False) -> tuple[Pack
     is_generated: whether the text is the built-in language's. Raises ConfigError as corpus.read_documents and
     kinds.train_tokenizer do.
     """
-    data, pack, content = cfg.data, cfg.pack, corpus.compute_fingerprint(cfg.data)
+    data, pack = cfg.data, cfg.pack
+    with contextlib.suppress(OSError):  # a cache that is only read
+        files.local_folder(files.make_path(data.cache_dir)).mkdir(parents=True, exist_ok=True)  # for digests
+    content = corpus.compute_fingerprint(data)
     shard_mb, is_stream = find_shard_mb(data, pack), pack.mode == "stream"
     tokenizer = vocabulary.get_or_train_tokenizer(data, cfg.tokenizer, content, is_stream=is_stream, shard_mb=shard_mb)
     data_format = FORMAT if is_generated else TEXT_FORMAT

@@ -4,7 +4,7 @@ import functools
 from pathlib import Path
 
 from mlm.base import buckets, errors, extras, files
-from mlm.base.storage import BUCKET
+from mlm.base.storage import BUCKET, get_storage
 from mlm.data.text import records
 
 HUB_PREFIX = "hf:datasets/"
@@ -19,7 +19,7 @@ def fetch_files(field: str, pattern: str) -> list[str]:
     """
     if pattern.startswith(HUB_PREFIX):
         return [_fetch_from_hub(field, pattern)]
-    return _fetch_from_bucket(field, pattern) if buckets.is_bucket_path(pattern) else [pattern]
+    return _fetch_from_bucket(field, pattern) if get_storage(pattern).is_remote else [pattern]
 
 
 def _fetch_from_hub(field, pattern):
