@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from mlm.base.warnings_ import WarningCounter
 from mlm.data.rows.packing import SentenceBatch
 from mlm.data.text import corpus
-from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END, Tokenizer
+from mlm.data.tokenizers.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 2**18  # after so many characters a batch is tokenized
 BATCH_LINES = 2**12  # lines of a running text that are tokenized at once where each is tokenized alone
@@ -26,34 +27,23 @@ FlatIds = tuple[np.ndarray, np.ndarray]  # (ids_T, size_S): the ids of all texts
 
 def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[SentenceBatch]:
     """The ids of whole documents. Sentences are encoded apart, which is faster, where that gives the same ids."""
-    encode_apart, is_context = CachedEncoder(tokenizer), re.compile(tokenizer.document_pattern).search
+    encoder, is_context = CachedEncoder(tokenizer), re.compile(tokenizer.document_pattern).search
     long_sentences = corpus.make_long_sentence_counter()
-    split = corpus.split_text if tokenizer.keeps_space else corpus.split_sentences
 
     def is_whole(text):
-        return is_context(text) is not None or max(map(len, text.split(" "))) >= LONG_WORD
+        has_long_word = len(text) >= LONG_WORD and max(map(len, text.split(" "))) >= LONG_WORD
+        return has_long_word or DOCUMENT_MARK in text or is_context(text) is not None
+
+    def encode_whole(text):
+        ids_T, size_S = encode_sentences(tokenizer, text, list(corpus.locate_sentences(text, long_sentences)))
+        return SentenceBatch(ids_T, size_S, np.arange(len(size_S)) == len(size_S) - 1)
 
     def encode(batch):
-        if tokenizer.document_pattern == UNUSUAL_SENTENCE_END and (encoded := encode_apart.encode_documents(batch)):
-            return encoded
-        ids, sizes, counts = [], [], []
+        encoded = []
         for whole, group in itertools.groupby(batch, is_whole):
-            if whole:
-                for text in group:
-                    spans = list(corpus.locate_sentences(text, long_sentences))
-                    ids_T, size_S = encode_sentences(tokenizer, text, spans)
-                    ids.append(ids_T)
-                    sizes.append(size_S)
-                    counts.append(len(spans))
-            else:
-                sentences = [list(split(text, long_sentences)) for text in group]
-                ids_T, size_S = encode_apart(list(itertools.chain.from_iterable(sentences)))
-                ids.append(ids_T)
-                sizes.append(size_S)
-                counts += map(len, sentences)
-        ends_document_S = np.zeros(sum(counts), bool)
-        ends_document_S[np.cumsum(counts) - 1] = True
-        return SentenceBatch(np.concatenate(ids), np.concatenate(sizes), ends_document_S)
+            texts = list(group)
+            encoded += map(encode_whole, texts) if whole else [encoder.encode_documents(texts, long_sentences)]
+        return SentenceBatch(*map(np.concatenate, zip(*encoded, strict=True)))
 
     yield from map(encode, _prefetch(_batch_documents(documents)))
     long_sentences.report()
@@ -111,60 +101,44 @@ def _batch_running_text(lines):
 
 
 class CachedEncoder:
-    """encode_batch of a tokenizer, with the same ids; memory stays bounded, whatever the texts hold.
-
-    Texts are stripped, or begin with the white space behind the text before them.
-    """
+    """Encodes the sentences of documents apart, each word or part once; memory stays bounded."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, encode = tokenizer, tokenizer.encode_parts or tokenizer.encode_batch
         self._parts = _WordCache(lambda texts: flatten_ids(encode(texts)))
         self._words = _WordCache(self._encode) if tokenizer.split_parts else self._parts
 
-    def __call__(self, texts: Sequence[str]) -> FlatIds:
-        """Encodes texts; reuses the ids of words or parts that came before."""
+    def encode_documents(self, texts: Sequence[str], long_sentences: WarningCounter) -> SentenceBatch:
+        """The ids of documents without `document_pattern` and DOCUMENT_MARK; some sentences of them may be empty."""
+        if self._tokenizer.keeps_space:
+            sentences = [list(corpus.split_text(text, long_sentences)) for text in texts]
+            ends_S = np.zeros(sum(map(len, sentences)), bool)
+            ends_S[np.cumsum(list(map(len, sentences))) - 1] = True
+            return SentenceBatch(*self._encode(list(itertools.chain.from_iterable(sentences))), ends_S)
+        text = "".join(f"{text}{SENTENCE_MARK}{DOCUMENT_MARK}{SENTENCE_MARK}" for text in texts)
+        sentences = corpus.split_usual_sentences(text, long_sentences)
         if self._tokenizer.splits_at_spaces:
-            words = " ".join(texts).split(" ") if texts else []
-            ids_T, size_W = self._words(words)
-            return ids_T, _add_sizes(size_W, [text.count(" ") + 1 for text in texts])
-        return self._encode(texts)
-
-    def encode_documents(self, texts: Sequence[str]) -> SentenceBatch | None:
-        """The ids of documents; None where one has an unusual sentence end, or a sentence that might have to be cut.
-
-        A document's last sentence is an empty one. White space is no part of the tokenizer's pieces.
-        """
-        text = f"{SENTENCE_MARK}{DOCUMENT_MARK}{SENTENCE_MARK}".join([*texts, ""]).removesuffix(SENTENCE_MARK)
-        if text.count(DOCUMENT_MARK) != len(texts) or corpus.UNUSUAL_END.search(text):
-            return None
-        sentences = corpus.mark_sentence_ends(text).split(SENTENCE_MARK)
-        if max(map(len, sentences)) >= LONG_WORD:
-            return None
-        ends_document_S = np.fromiter(map(DOCUMENT_MARK.__eq__, sentences), bool, len(sentences))
-        if self._tokenizer.splits_at_spaces:
-            words = f" {SENTENCE_MARK} ".join(sentences).split(" ")
-            ids_T, size_W = self._words(words)
-            is_end_W = self._words.last_numbers == self._words[SENTENCE_MARK]
-            ends_W = np.cumsum(size_W)
-            size_S = np.diff(ends_W[np.append(np.flatnonzero(is_end_W), len(words) - 1)], prepend=0)
-            return SentenceBatch(ids_T, size_S, ends_document_S)
-        ids_T, size_S = self._encode([sentence.strip() for sentence in sentences if sentence != DOCUMENT_MARK])
-        sizes_S = np.zeros(len(sentences), np.int64)
-        sizes_S[~ends_document_S] = size_S
-        return SentenceBatch(ids_T, sizes_S, ends_document_S)
+            words = f" {SENTENCE_MARK} ".join([*sentences, ""]).split(" ")
+            ids_T, size_W, number_W = self._words(words)
+            ends_W = np.cumsum(size_W)[number_W == self._words[SENTENCE_MARK]]
+            return SentenceBatch(ids_T, np.diff(ends_W, prepend=0), _equals(sentences, DOCUMENT_MARK))
+        sentences = list(filter(None, map(str.strip, sentences)))
+        ends_S = _equals(sentences, DOCUMENT_MARK)
+        size_S = np.zeros(len(sentences), np.int64)
+        ids_T, size_S[~ends_S] = self._encode([sentence for sentence in sentences if sentence != DOCUMENT_MARK])
+        return SentenceBatch(ids_T, size_S, ends_S)
 
     def _encode(self, texts):
         if not self._tokenizer.split_parts:
             return flatten_ids(self._tokenizer.encode_batch(list(texts)))
         parts = list(map(self._tokenizer.split_parts, texts))
-        ids_T, size_P = self._parts(list(itertools.chain.from_iterable(parts)))
-        return ids_T, _add_sizes(size_P, list(map(len, parts)))
+        ids_T, size_P, _ = self._parts(list(itertools.chain.from_iterable(parts)))
+        end_P = np.append(0, np.cumsum(size_P))
+        return ids_T, np.diff(end_P[np.cumsum(list(map(len, parts)), dtype=np.int64)], prepend=0)
 
 
-def _add_sizes(size_W, count_S):
-    """The sums of as many sizes in turn as each count says."""
-    end_W = np.append(0, np.cumsum(size_W))
-    return np.diff(end_W[np.cumsum(count_S, dtype=np.int64)], prepend=0)
+def _equals(texts, text):
+    return np.fromiter(map(text.__eq__, texts), bool, len(texts))
 
 
 def encode_sentences(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int, int]]) -> FlatIds:
@@ -179,7 +153,7 @@ def encode_sentences(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int,
 
 
 class _WordCache(dict):
-    """Words by the order in which they first came, and their ids, which `encode` gives once; marks have none."""
+    """Words by the order in which they first came, and their ids, which `encode` gives once; marks have no ids."""
 
     def __init__(self, encode: Callable[[list[str]], FlatIds]):
         super().__init__({SENTENCE_MARK: 0, DOCUMENT_MARK: 1})
@@ -191,12 +165,12 @@ class _WordCache(dict):
         self._new.append(word)
         return number
 
-    def __call__(self, words: list[str]) -> FlatIds:
-        """The ids of words, one after another, and how many each word has."""
+    def __call__(self, words: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The ids of words, one after another, how many each word has, and the words' numbers."""
         if len(self) > MAX_CACHED_WORDS or self._letters > MAX_CACHED_WORDS * MAX_MEAN_LETTERS:
             self.clear()
             self.__init__(self._encode)
-        self.last_numbers = number_W = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
+        number_W = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
         if self._new:
             ids_T, size_K = self._encode(self._new)
             self._ids_T = np.concatenate([self._ids_T, ids_T])
@@ -208,7 +182,7 @@ class _WordCache(dict):
         end_W = np.cumsum(size_W)
         place_T = np.repeat(first_W - end_W + size_W, size_W)
         place_T += np.arange(len(place_T))
-        return self._ids_T[place_T], size_W
+        return self._ids_T[place_T], size_W, number_W
 
 
 def flatten_ids(ids: Sequence[Sequence[int]]) -> FlatIds:

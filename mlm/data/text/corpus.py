@@ -148,15 +148,18 @@ def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> 
     it, a warning names each.
     """
     if not UNUSUAL_END.search(text):
-        parts = mark_sentence_ends(text).split("\n")
-        if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
-            return filter(None, map(str.strip, parts))
+        return filter(None, map(str.strip, split_usual_sentences(text, long)))
     return (text[start:end] for start, end in locate_sentences(text, long))
 
 
-def mark_sentence_ends(text: str) -> str:
-    """A text without UNUSUAL_END with a line end after each of its sentences."""
-    return text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n")
+def split_usual_sentences(text: str, long: warnings_.WarningCounter | None = None) -> list[str]:
+    """The sentences of a text without UNUSUAL_END, not stripped, with empty ones between line ends."""
+    parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
+    if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
+        return parts
+    cut = lambda part: (part[start:end] for start, end in locate_sentences(part, long))
+    pieces = (cut(part) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
+    return list(itertools.chain.from_iterable(pieces))
 
 
 def locate_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterator[tuple[int, int]]:
