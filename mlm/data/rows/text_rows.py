@@ -95,7 +95,7 @@ class Packer(NamedTuple):
 
     def write_splits(self, folder: Path, shard: corpus.Shard | None = None) -> dict[str, Any]:
         """Packs a shard, or the whole corpus; returns the counts of each split."""
-        tokenizer = kinds.BUILDERS[self.tokenizer_kind](self.tokenizer_model)
+        tokenizer = _build_tokenizer(self.tokenizer_kind, self.tokenizer_model)
         num_bytes = 0 if shard else corpus.count_bytes(self.data)
         is_stream = self.pack.mode == "stream"
         options = {"short_seq_prob": self.pack.short_seq_prob} if self.pack.short_seq_prob else {}
@@ -189,6 +189,11 @@ def find_shard_mb(data: config.Data, pack: config.Pack) -> float:
 @functools.lru_cache(4)
 def _plan_shards(data, shard_mb, content):
     return corpus.plan_shards(data, int(shard_mb * MEGABYTE))
+
+
+@functools.lru_cache(2)
+def _build_tokenizer(kind, model):
+    return kinds.BUILDERS[kind](model)
 
 
 def _isolates(pack):
