@@ -12,6 +12,8 @@ from fsspec.registry import _registry
 
 from mlm.base import buckets, config, errors, files, lease, storage
 from mlm.data.rows import store
+from mlm.data.text import files as text_files
+from mlm.data.text import remote_files
 from mlm.training.run import log
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
@@ -219,3 +221,23 @@ def test_rows_are_made_once_and_fetched_by_other_machines(root, tmp_path, monkey
     assert len(calls) == 2 and "rows.bin is damaged: it is not what was written; making it again" in caplog.text
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "four"))
     assert make_folder("gs://lab/cache", calls)[1] == manifests[0] and len(calls) == 2
+
+
+def test_source_files_on_a_bucket_are_read_and_fetched_again_when_they_change(root, tmp_path, monkeypatch):
+    monkeypatch.setitem(buckets.LIBRARIES, "gs", "json")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "c.txt").write_text("three")
+    for name, text in (("a.jsonl", '{"text": "one"}\n{"text": "two"}\n'), ("b/d.txt", "four"), ("b/notes.md", "# no")):
+        storage.BUCKET.write(f"gs://lab/texts/{name}", text.encode())
+
+    def read(pattern):
+        remote_files.fetch_files.cache_clear()
+        found = text_files.find_files("config.data.path", f"{pattern},{tmp_path}/c.txt", "text")
+        return sorted(text_files.read_documents(found, text_files.make_boundary("", "file"), "", "text"))
+
+    assert read("gs://lab/texts/*.jsonl") == ["one", "three", "two"]
+    assert read("gs://lab/texts") == ["four", "one", "three", "two"]
+    storage.BUCKET.write("gs://lab/texts/b/d.txt", b"five")
+    assert read("gs://lab/texts/b/*.txt") == ["five", "three"]
+    with pytest.raises(errors.ConfigError, match=r"config\.data\.path = 'gs://lab/texts/\*\.csv': expected files"):
+        read("gs://lab/texts/*.csv")

@@ -201,7 +201,7 @@ def test_a_changed_file_is_noticed_and_made_again(knobs, caplog, noun, name, cha
         path.write_bytes(whole[:half] + (bytes([whole[half] ^ 1]) + whole[half + 1 :] if change == "flip" else b""))
     after = pack.load_dataset(knobs)
     assert np.array_equal(after.train["ids"], copy) and after.dataset_info == before.dataset_info
-    assert path.read_bytes() == whole
+    assert name == "manifest.json" or path.read_bytes() == whole  # which has the times of the others
     assert "making it again" in caplog.text
 
 

@@ -179,3 +179,31 @@ def test_a_damaged_file_ends_in_one_line_that_names_it_and_a_row(tmp_path, name)
             assert len(read(tmp_path / f"a.{name}")) <= 100
         except errors.ConfigError as error:
             assert str(tmp_path / f"a.{name}") in str(error) and "\n" not in str(error)
+
+
+def test_a_data_set_of_the_hub_is_read_from_its_cache(tmp_path, monkeypatch):
+    """As huggingface_hub lays its cache out: a revision's names are links to files by their digests."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    store, documents = tmp_path / "datasets--org--name", draw(30)
+    for folder in ("blobs", "refs", "snapshots/abc/data"):
+        (store / folder).mkdir(parents=True)
+    (store / "refs" / "main").write_text("abc")
+    contents = {
+        "0.parquet": write_parquet(documents[:20]),
+        "1.jsonl": write_json(documents[20:]),
+        "README.md": b"# name",
+    }
+    for number, (name, raw) in enumerate(contents.items()):
+        (store / "blobs" / str(number)).write_bytes(raw)
+        (store / "snapshots" / "abc" / "data" / name).symlink_to(f"../../../blobs/{number}")
+    assert read("hf:datasets/org/name") == documents == read("hf:datasets/org/name@main/data")
+    assert read("hf:datasets/org/name/data/*.jsonl") == documents[20:]
+    for path, message in (
+        ("hf:datasets/org/none", "cannot be downloaded"),
+        ("hf:datasets/org", "expected hf:datasets/ORG"),
+    ):
+        with pytest.raises(errors.ConfigError, match=message):
+            read(path)

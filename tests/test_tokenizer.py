@@ -116,12 +116,11 @@ def test_words_come_most_frequent_first():
     assert every.pieces[5:] == ["d", "a", "Anna", "b", "anna", "c"]  # upper and lower case stay apart
 
 
-def test_a_large_corpus_is_sampled_evenly(monkeypatch):
-    assert max(map(len, kinds._sample_sentences(["a" * 5500]))) == tokenizer.MAX_TRAINING_PIECE
-    monkeypatch.setattr(kinds, "MAX_SAMPLE_CHARACTERS", 800)
-    sample = kinds._sample_sentences(str(i) for i in range(10_000))
+def test_a_large_corpus_is_sampled_evenly():
+    assert max(map(len, kinds._sample_sentences(["a" * 5500], 10**6))) == tokenizer.MAX_TRAINING_PIECE
+    sample = kinds._sample_sentences((str(i) for i in range(10_000)), 800)
     assert 300 < len("".join(sample)) <= 800 and 3500 < np.mean([int(s) for s in sample]) < 6500
-    assert sample == kinds._sample_sentences(str(i) for i in range(10_000))
+    assert sample == kinds._sample_sentences((str(i) for i in range(10_000)), 800)
 
 
 @pytest.mark.exhaustive

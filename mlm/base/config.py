@@ -213,7 +213,7 @@ class Data:
     path: str = field(
         "",
         "text: files, folders and globs, separated by commas: text, or rows of .jsonl, .json, .csv, .tsv, .parquet and "
-        ".arrow; each also as .gz, .zst, .bz2, .xz",
+        ".arrow; each also as .gz, .zst, .bz2, .xz; also on a bucket (gs://, s3://), and hf:datasets/ORG/NAME",
         when=TEXT,
     )
     validation_path: str = field(
@@ -280,6 +280,9 @@ class Tokenizer:
     vocab_size: Annotated[int, Bounds(6)] = field(
         0, "size, with 5 special tokens; 0: all words of the language or characters, else 8192", when=OWN_TOKENIZER
     )
+    sample_characters: Annotated[int, Bounds(1000)] = field(
+        2**26, "characters that it is learnt from, at most: a uniform sample of the text", when=OWN_TOKENIZER, role=HOST
+    )
     path: str = setting("", "folder of a trained tokenizer, such as a run's directory; empty: train one", is_path=True)
 
 
@@ -295,6 +298,14 @@ class Pack:
         unless=ROWS_OF_THEIR_OWN,
     )
     seq_len: Length = field(128, "sequence length in tokens; multiple_choice: of each choice")
+    shard_mb: NonNegative = field(
+        0.0,
+        "text: MB of files in a shard, which is packed on its own; 0: a corpus of up to 1024 MB is one, a larger one "
+        "has shards of 256 MB",
+        when=TEXT,
+        unless={"pack.mode": "stream"},
+        role=HOST,
+    )
     source_len: Length = field(0, "parallel: tokens of a source; 0: as seq_len", when=PARALLEL)
     isolate_documents: bool = field(
         True,

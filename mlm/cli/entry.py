@@ -24,6 +24,7 @@ ALLOCATOR = {
 }
 MALLOPT_NUMBERS = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_MAX_": -4, "MALLOC_ARENA_MAX": -8}
 COMMANDS = {  # name -> (module of mlm.cli, help)
+    "pack": ("pack", "pack a corpus into examples, by several processes"),
     "train": ("train", "train a model, or continue its run"),
     "finetune": ("finetune", "fine-tune a trained model on a task"),
     "evaluate": ("evaluate", "evaluate trained models: pseudo-perplexity, minimal pairs, prompts, translation, ..."),
@@ -109,7 +110,7 @@ def run_command(words: list[str]) -> None:
     from mlm.cli import command
 
     command.check_encoding(words)
-    command.configure_logs(has_progress=words[0] in ("train", "finetune"))
+    command.configure_logs(has_progress=words[0] in ("pack", "train", "finetune"))
     command.hide_orbax_threads()
     importlib.import_module(f"mlm.cli.{COMMANDS[words[0]][0]}").main(words)
 

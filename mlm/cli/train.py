@@ -39,9 +39,15 @@ CHECKS = (
         "hang_after", 300, "with --local_processes: seconds without a step of a hung process (300)", low=1, high=86_400
     ),
 )
-RECIPE = f"a paper's recipe on your text, which --config and fields override: {' | '.join(RECIPES)} (see mlm recipes)"
+RECIPE = Flag(
+    "recipe",
+    "",
+    f"a paper's recipe on your text, which --config and fields override: {' | '.join(RECIPES)} (see mlm recipes)",
+    "NAME",
+    choices=(*RECIPES,),
+)
 FLAGS = (
-    Flag("recipe", "", RECIPE, "NAME", choices=(*RECIPES,)),
+    RECIPE,
     Flag("extend_to", 0, "extend a finished run to so many steps: bit for bit the longer run", "STEPS", low=1),
     command.NO_TUNE_MALLOC,
 )
@@ -95,18 +101,24 @@ def parse_words(words: list[str]):
     """The flags of a command line, and its layers of fields, the lowest first."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
-    layers = config_flags.load_layers()
-    if args.recipe:
-        recipe = RECIPES[args.recipe]
-        has_size = any("model.size" in layer.values for layer in layers)
-        layers.insert(0, fields.Layer(f"--recipe={args.recipe}", recipe.drop_size() if has_size else recipe.fields))
-        corpora = ("data.path", "data.corpus", "data.tfds_name", "data.parallel_path", "data.task")
-        has_corpus = any(name in layer.values for layer in layers for name in corpora)
-        expected = "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none"
-        errors.require(has_corpus, "--recipe", args.recipe, expected)
+    layers = make_layers(config_flags, args.recipe)
     if args.extend_to:
         layers.append(fields.Layer(f"--extend_to={args.extend_to}", {"train.steps": args.extend_to}))
     return args, layers
+
+
+def make_layers(config_flags: command.ConfigFlags, recipe_name: str) -> list[fields.Layer]:
+    """The layers of fields, the lowest first: of a recipe, if there is one, the --config file and the command line."""
+    layers = config_flags.load_layers()
+    if recipe_name:
+        recipe = RECIPES[recipe_name]
+        has_size = any("model.size" in layer.values for layer in layers)
+        layers.insert(0, fields.Layer(f"--recipe={recipe_name}", recipe.drop_size() if has_size else recipe.fields))
+        corpora = ("data.path", "data.corpus", "data.tfds_name", "data.parallel_path", "data.task")
+        has_corpus = any(name in layer.values for layer in layers for name in corpora)
+        expected = "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none"
+        errors.require(has_corpus, "--recipe", recipe_name, expected)
+    return layers
 
 
 def print_config(args, layers) -> None:

@@ -1,8 +1,14 @@
-"""The examples of a split as files, one per column: written block by block, then memory-mapped."""
+"""The examples of a split as files, one per column: written block by block, then memory-mapped.
+
+Where an example is full of tokens up to its padding, its segments and positions are no files: they follow from how many
+tokens it has and where segments begin, and are made when they are read.
+"""
 
 import contextlib
+import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -10,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from mlm.base import config, types, warnings_
+from mlm.base import types, warnings_
 from mlm.base.special import NUM_SPECIAL, PAD, UNK
 from mlm.data.rows import store
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -18,13 +24,15 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 WARN_FRACTION = 0.01  # fraction of unknown words, or of truncated examples, that causes a warning
 
 BLOCK_EXAMPLES = 4096  # examples that are written at once
+COPY_BYTES = 2**24  # that are copied at once
+LAYOUT = 2  # of the files; raise it when they hold the same examples in another way
 
 
 class ColumnSpec(NamedTuple):
     """The type and shape of a column."""
 
     dtype: type
-    dims: str  # the shape, with the letters of types.py: "NxL" or "N"; S is the length of a source
+    dims: str  # the shape, with the letters of types.py: "NxL" or "N"; S: the length of a source; P: any number
     fill_value: int = 0  # the value of an entry that is not written
 
 
@@ -47,6 +55,11 @@ class PackedDataset(NamedTuple):
     other_splits: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # by name: a task's "test"
     folder: Path = Path()  # the folder of the files
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of all splits."""
+        return ("train", "validation", *self.other_splits)
+
     def get_split(self, name: str) -> dict[str, np.ndarray]:
         """The columns of "train", "validation" or one of `other_splits`. Raises KeyError for any other name."""
         return {"train": self.train, "validation": self.validation, **self.other_splits}[name]
@@ -65,26 +78,106 @@ def make_text_columns(vocab_size: int) -> dict[str, ColumnSpec]:
 TYPE_COLUMNS = {"types": ColumnSpec(np.uint8, "NxL")}
 
 
+DENSE_COLUMNS = {
+    "lengths": ColumnSpec(np.uint16, "N"),  # tokens of each example
+    "breaks": ColumnSpec(np.uint16, "P"),  # where in their examples segments begin, without the first ones
+    "break_ends": ColumnSpec(np.int64, "N"),  # how many breaks there are up to the end of each example
+}
+SECOND_STARTS = {"second_starts": ColumnSpec(np.uint16, "N")}  # where the second part of a pair begins
+
+
+def make_dense_columns(vocab_size: int) -> dict[str, ColumnSpec]:
+    """The files of examples without padding between tokens; segment pairs have SECOND_STARTS, too."""
+    return {"ids": make_text_columns(vocab_size)["ids"], **DENSE_COLUMNS}
+
+
+class LazyColumn(np.lib.mixins.NDArrayOperatorsMixin):
+    """A column whose rows are made when they are read: an array by its shape, its dtype and indexing."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: type, make_rows: Callable[[np.ndarray], np.ndarray]):
+        self.shape, self.ndim, self.dtype, self._make_rows = shape, len(shape), np.dtype(dtype), make_rows
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, key):
+        rows, *rest = key if isinstance(key, tuple) else (key,)
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        rows = np.asarray(rows)
+        if rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        made = self._make_rows(np.where(rows < 0, rows + len(self), rows).ravel()).astype(self.dtype)
+        return made.reshape(*rows.shape, *self.shape[1:])[(*(slice(None),) * rows.ndim, *rest)]
+
+    def __iter__(self):
+        return iter(self[:])
+
+    def __array__(self, dtype=None, copy=None):
+        return self[:].astype(dtype or self.dtype, copy=False)
+
+    def __array_ufunc__(self, function, method, *inputs, **options):
+        inputs = (np.asarray(value) if isinstance(value, LazyColumn) else value for value in inputs)
+        return getattr(function, method)(*inputs, **options)
+
+
+def expand_columns(dense: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The columns of a PackedDataset from those of `make_dense_columns`."""
+    ids, lengths = dense["ids"], dense["lengths"]
+    index_L = np.arange(ids.shape[1])
+
+    def mark_breaks(rows_R):
+        end_R, begin_R = dense["break_ends"][rows_R], dense["break_ends"][rows_R - 1] * (rows_R > 0)
+        count_R = end_R - begin_R
+        row_P = np.repeat(np.arange(len(rows_R)), count_R)
+        place_P = np.arange(len(row_P)) - np.repeat(np.cumsum(count_R) - count_R - begin_R, count_R)
+        marks_RxL = np.zeros((len(rows_R), len(index_L)), bool)
+        marks_RxL[row_P, dense["breaks"][place_P]] = True
+        return marks_RxL
+
+    def is_token(rows_R):
+        return index_L < lengths[rows_R][:, None]
+
+    def make_segments(rows_R):
+        return (1 + mark_breaks(rows_R).cumsum(1)) * is_token(rows_R)
+
+    def make_positions(rows_R):
+        start_RxL = np.maximum.accumulate(mark_breaks(rows_R) * index_L, axis=1)
+        return (index_L - start_RxL) * is_token(rows_R)
+
+    def make_types(rows_R):
+        return is_token(rows_R) & (index_L >= dense["second_starts"][rows_R][:, None])
+
+    lazy = functools.partial(LazyColumn, ids.shape)
+    expanded = {"ids": ids, "segments": lazy(np.uint16, make_segments), "positions": lazy(np.uint16, make_positions)}
+    if "second_starts" in dense:
+        expanded["types"] = lazy(np.uint8, make_types)
+    stored = {*DENSE_COLUMNS, *SECOND_STARTS}
+    return expanded | {name: column for name, column in dense.items() if name not in stored}
+
+
+class Layout(NamedTuple):
+    """What files hold the examples of a dataset."""
+
+    columns: Mapping[str, ColumnSpec]
+    splits: tuple[str, ...]
+    vocab_size: int
+    seq_len: int  # tokens of an example
+    source_len: int = 0  # tokens of its source; 0: it has none
+
+
 class SplitWriter:
     """A context manager that writes the examples of a split to its files; the files are complete when it exits."""
 
-    def __init__(
-        self,
-        folder: Path,
-        split: str,
-        columns: Mapping[str, ColumnSpec],
-        seq_len: int,
-        vocab_size: int,
-        source_len: int = 0,
-    ):
-        self.seq_len, self.source_len, self.num_examples, self.num_tokens = seq_len, source_len, 0, 0
-        self.unigram_V = np.zeros(vocab_size, np.int64)  # counts of each id in the examples, padding included
-        self._columns, self._block_size, sizes = columns, 0, (BLOCK_EXAMPLES, seq_len, source_len)
+    def __init__(self, folder: Path, split: str, layout: Layout):
+        self.seq_len, self.source_len, self.num_examples, self.num_tokens = layout.seq_len, layout.source_len, 0, 0
+        self.unigram_V = np.zeros(layout.vocab_size, np.int64)  # counts of each id in the examples, padding included
+        self._columns, self._block_size = layout.columns, 0
         self._block = {
-            name: np.full(_compute_shape(column, *sizes), column.fill_value, column.dtype)
-            for name, column in columns.items()
+            name: np.full(_compute_shape(column, layout, BLOCK_EXAMPLES), column.fill_value, column.dtype)
+            for name, column in layout.columns.items()
         }
-        self._paths = {name: _make_path(folder, split, name) for name in columns}
+        self._paths = {name: _make_path(folder, split, name) for name in layout.columns}
 
     def __enter__(self) -> "SplitWriter":
         with contextlib.ExitStack() as stack:
@@ -108,15 +201,11 @@ class SplitWriter:
         """Writes examples: arrays of all columns."""
         self._write({name: examples[name].astype(column.dtype, copy=False) for name, column in self._columns.items()})
 
-    def compute_statistics(self) -> dict[str, Any]:
-        """The numbers of examples and of tokens, and the fractions of padding and of unknown words."""
-        num_words = self.unigram_V[UNK] + self.unigram_V[NUM_SPECIAL:].sum()
-        return {
-            "rows": self.num_examples,
-            "tokens": self.num_tokens,
-            "unknown": float(self.unigram_V[UNK] / max(1, num_words)),
-            "padding": 1 - self.num_tokens / max(1, self.num_examples * self.seq_len),
-        }
+    def count(self) -> dict[str, int]:
+        """The numbers of examples, tokens, words and unknown words."""
+        unknown = int(self.unigram_V[UNK])
+        words = unknown + int(self.unigram_V[NUM_SPECIAL:].sum())
+        return {"rows": self.num_examples, "tokens": self.num_tokens, "words": words, "unknown_words": unknown}
 
     def _flush(self):
         self._write({name: block[: self._block_size] for name, block in self._block.items()})
@@ -126,55 +215,89 @@ class SplitWriter:
 
     def _write(self, arrays):
         self.num_examples += len(arrays["ids"])
-        self.num_tokens += int(np.count_nonzero(arrays["segments"]))
+        dense = arrays.get("lengths")
+        self.num_tokens += int(np.count_nonzero(arrays["segments"]) if dense is None else dense.sum())
         self.unigram_V += np.bincount(arrays["ids"].ravel(), minlength=len(self.unigram_V))
         for name, file in self._files.items():
             file.write(np.ascontiguousarray(arrays[name]).data)
 
 
+def write_splits(
+    folder: Path, layout: Layout, write: Callable[[str, SplitWriter, Path], dict[str, Any]]
+) -> dict[str, Any]:
+    """Writes the files of all splits; returns for each the counts of `SplitWriter.count` and what `write` returns."""
+    manifest = {}
+    for split in layout.splits:
+        with SplitWriter(folder, split, layout) as writer:
+            counts = write(split, writer, folder)
+        manifest[split] = writer.count() | counts
+        if split == "train":
+            writer.unigram_V[PAD] = 0
+            (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
+    return manifest
+
+
+def join_shards(folder: Path, layout: Layout, shards: Sequence[tuple[Path, dict[str, Any]]]) -> dict[str, Any]:
+    """Writes the files of all splits one after the other from those of shards; returns the sums of their counts."""
+    unigram_V = sum(np.fromfile(shard / "unigram.bin", np.int64) for shard, _ in shards)
+    (folder / "unigram.bin").write_bytes(np.asarray(unigram_V).tobytes())
+    for split in layout.splits:
+        for name in layout.columns:
+            num_breaks = 0
+            with open(_make_path(folder, split, name), "wb") as file:
+                for shard, _ in shards:
+                    with open(_make_path(shard, split, name), "rb") as part:
+                        if name == "break_ends":
+                            file.write((np.fromfile(part, np.int64) + num_breaks).data)
+                            num_breaks += _make_path(shard, split, "breaks").stat().st_size // 2
+                        else:
+                            shutil.copyfileobj(part, file, COPY_BYTES)
+    return {
+        split: {name: sum(manifest[split][name] for _, manifest in shards) for name in shards[0][1][split]}
+        for split in layout.splits
+    }
+
+
 def load_dataset(
-    cfg: config.Config,
+    cache_dir: str,
     tokenizer: Tokenizer,
     inputs: Mapping[str, Any],
-    specs: Mapping[str, ColumnSpec],
-    splits: Iterable[str],
-    write: Callable[[str, SplitWriter, Path], dict[str, Any]],
+    layout: Layout,
+    make: Callable[[Path], dict[str, Any]],
     describe: Callable[[np.ndarray, dict[str, Any]], types.DatasetInfo],
     *,
-    seq_len: int,
-    source_len: int = 0,
-    summarize: Callable[[], dict[str, Any]] = dict,
+    verify: bool = False,
 ) -> PackedDataset:
-    """The examples of all splits, packed first if cfg.data.cache_dir does not have them.
+    """The examples of all splits, packed first if the cache does not have them.
 
-    inputs: what the examples follow from besides the tokenizer and config.pack.seq_len. write(split, writer, folder)
-    writes a split's examples, and returns what the manifest says of it beside SplitWriter.compute_statistics.
-    describe(unigram_V of the train split, manifest): what a program must know of the dataset. seq_len, source_len: the
-    tokens of an example and of its source; 0: it has none. summarize: what else the manifest has in the end.
+    inputs: what the examples follow from, as `make_inputs` has it. make: writes the files into a folder, and returns
+    what the manifest says, as `write_splits` does. describe(unigram_V of the train split, manifest): what a program
+    must know of the dataset. verify: whether files are hashed whose size and time are as they were.
     """
 
-    def make(folder):
-        manifest = {}
-        for split in splits:
-            with SplitWriter(folder, split, specs, seq_len, tokenizer.vocab_size, source_len) as writer:
-                counts = write(split, writer, folder)
-            manifest[split] = statistics = writer.compute_statistics() | counts
-            facts = split, statistics["rows"], statistics["tokens"], 100 * statistics["padding"]
+    def make_and_log(folder):
+        manifest = make(folder)
+        for split in layout.splits:
+            counts = manifest[split]
+            counts["unknown"] = counts["unknown_words"] / max(1, counts["words"])
+            counts["padding"] = 1 - counts["tokens"] / max(1, counts["rows"] * layout.seq_len)
+            facts = split, counts["rows"], counts["tokens"], 100 * counts["padding"]
             logging.info("packed %s: %d examples, %d tokens, %.1f%% padding", *facts)
-            if split == "train":
-                writer.unigram_V[PAD] = 0
-                (folder / "unigram.bin").write_bytes(writer.unigram_V.tobytes())  # tofile hides why it failed
-        return manifest | summarize()
+        return manifest
 
-    digest = hashlib.sha256(tokenizer.model).hexdigest()
-    inputs = {**inputs, "kind": tokenizer.kind, "tokenizer": digest, "length": cfg.pack.seq_len}
-    folder, manifest = store.get_or_make_folder(cfg.data.cache_dir, "rows", inputs, make)
-    arrays = {
-        split: _open_columns(folder, split, specs, manifest[split]["rows"], seq_len, source_len) for split in splits
-    }
+    folder, manifest = store.get_or_make_folder(
+        cache_dir, "rows", dict(inputs), make_and_log, layout=LAYOUT, verify=verify
+    )
+    arrays = {split: _open_columns(folder, split, layout, manifest[split]["rows"]) for split in layout.splits}
     dataset_info = describe(np.fromfile(folder / "unigram.bin", np.int64), manifest)
     train, validation = arrays.pop("train"), arrays.pop("validation")
     return PackedDataset(train, validation, tokenizer, dataset_info, manifest, arrays, folder)
+
+
+def make_inputs(inputs: Mapping[str, Any], tokenizer: Tokenizer, seq_len: int) -> dict[str, Any]:
+    """What examples follow from: `inputs`, the tokenizer and the length."""
+    digest = hashlib.sha256(tokenizer.model).hexdigest()
+    return {**inputs, "kind": tokenizer.kind, "tokenizer": digest, "length": seq_len}
 
 
 def report_unknown(split: str, statistics: Mapping[str, Any], kind: str, remedy: str = "") -> None:
@@ -186,18 +309,22 @@ def report_unknown(split: str, statistics: Mapping[str, Any], kind: str, remedy:
         warnings_.log_once(message)
 
 
-def _open_columns(folder, split, columns, *sizes) -> dict[str, np.ndarray]:
+def _open_columns(folder, split, layout, num_examples) -> dict[str, Any]:
     """The columns that a SplitWriter wrote, memory-mapped."""
-    return {
-        name: np.memmap(_make_path(folder, split, name), column.dtype, "r", shape=_compute_shape(column, *sizes))
-        for name, column in columns.items()
-    }
+    arrays = {}
+    for name, column in layout.columns.items():
+        path, shape = _make_path(folder, split, name), _compute_shape(column, layout, num_examples)
+        if column.dims == "P":
+            shape = (path.stat().st_size // np.dtype(column.dtype).itemsize,)
+        is_empty = 0 in shape  # which cannot be mapped
+        arrays[name] = np.zeros(shape, column.dtype) if is_empty else np.memmap(path, column.dtype, "r", shape=shape)
+    return expand_columns(arrays) if "lengths" in arrays else arrays
 
 
 def _make_path(folder, split, name):
     return folder / f"{split}.{name}.bin"
 
 
-def _compute_shape(column, num_examples, seq_len, source_len):
-    sizes = {"N": num_examples, "L": seq_len, "S": source_len}
+def _compute_shape(column, layout, num_examples):
+    sizes = {"N": num_examples, "L": layout.seq_len, "S": layout.source_len, "P": 0}
     return tuple(sizes[dim] for dim in column.dims.split("x"))

@@ -23,7 +23,7 @@ QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions
 TOKENIZE_BATCH = 1024  # examples that are tokenized at once
 
 
-def load_dataset(cfg: config.Config) -> PackedDataset:
+def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False) -> PackedDataset:
     """The examples of all splits of config.data.task; the validation split is the task's dev split.
 
     The cache depends on the content of the task's files, on how they are read, on the tokenizer and on the length. The
@@ -66,17 +66,11 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
         dataset_info = describe_classes(cfg, tokenizer.vocab_size, unigram_V, manifest["classes"])
         return dataset_info._replace(class_counts=np.array(counts_C, np.int64).tobytes())
 
-    packed = columns.load_dataset(
-        cfg,
-        tokenizer,
-        inputs,
-        _list_columns(cfg, tokenizer.vocab_size),
-        source.splits,
-        write,
-        describe,
-        seq_len=cfg.pack.seq_len * _count_choices(cfg),
-        summarize=summarize,
-    )
+    inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
+    seq_len, vocab_size = cfg.pack.seq_len * _count_choices(cfg), tokenizer.vocab_size
+    layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source.splits), vocab_size, seq_len)
+    make = lambda folder: columns.write_splits(folder, layout, write) | summarize()
+    packed = columns.load_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
     _report_truncation(cfg, packed, source.splits)
     for arrays in map(packed.get_split, source.splits):
         segments_NxExL = arrays["segments"].reshape(len(arrays["ids"]), _count_choices(cfg), -1)
@@ -100,6 +94,11 @@ def _make_examples_path(folder: Path, split: str) -> Path:
 
 def _count_choices(cfg):
     return max(1, len(list_choice_columns(cfg.data.labelled)))
+
+
+def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
+    """What a program must know of a task, whose classes are those of its config or its files."""
+    return describe_classes(cfg, vocab_size, unigram_V, splits.open_task(cfg).get_classes())
 
 
 def describe_classes(

@@ -7,7 +7,7 @@ import functools
 import itertools
 import random
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -245,7 +245,7 @@ def _truncate_pair(a, b, max_size, rng):
 
 
 def build_columns(packed: PackedSequences, seq_len: int, isolate_documents: bool) -> dict[str, np.ndarray]:
-    """The sequences by column, as in columns.PackedDataset.
+    """The sequences by column, as in columns.make_dense_columns.
 
     Args:
         packed: the sequences.
@@ -253,19 +253,16 @@ def build_columns(packed: PackedSequences, seq_len: int, isolate_documents: bool
         isolate_documents: whether pieces become segments, which do not see each other.
     """
     size_P, pieces_R = packed.size_P, packed.pieces_R
-    size_R = np.add.reduceat(size_P, np.cumsum(pieces_R) - pieces_R)
-    if not isolate_documents:
-        size_P, pieces_R = size_R, np.ones_like(pieces_R)
-    piece_index_P = np.arange(len(size_P)) - np.repeat(np.cumsum(pieces_R) - pieces_R, pieces_R)
-    start_P = np.cumsum(size_P) - size_P
-    index_L = np.arange(seq_len)
-    is_token_RxL = index_L < size_R[:, None]
-    arrays: dict[str, Any] = {name: np.zeros(is_token_RxL.shape, np.int32) for name in ("ids", "segments", "positions")}
-    arrays["ids"][is_token_RxL] = packed.ids_T
-    arrays["segments"][is_token_RxL] = np.repeat(piece_index_P + 1, size_P)
-    arrays["positions"][is_token_RxL] = np.arange(len(packed.ids_T)) - np.repeat(start_P, size_P)
+    first_R = np.cumsum(pieces_R) - pieces_R
+    size_R = np.add.reduceat(size_P, first_R)
+    ids_RxL = np.zeros((len(size_R), seq_len), packed.ids_T.dtype)
+    ids_RxL[np.arange(seq_len) < size_R[:, None]] = packed.ids_T
+    start_P = np.cumsum(size_P) - size_P - np.repeat(np.cumsum(size_R) - size_R, pieces_R)
+    breaks_P = np.delete(start_P, first_R) if isolate_documents else start_P[:0]
+    break_ends_R = np.cumsum(pieces_R - 1) if isolate_documents else np.zeros_like(pieces_R)
+    arrays = {"ids": ids_RxL, "lengths": size_R, "breaks": breaks_P, "break_ends": break_ends_R}
     if packed.second_start_R is not None:
-        arrays |= {"types": is_token_RxL & (index_L >= packed.second_start_R[:, None]), "next": packed.label_R}
+        arrays |= {"second_starts": packed.second_start_R, "next": packed.label_R}
     return arrays
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from mlm.base import config, types, warnings_
 from mlm.base.special import CLS, SEP
-from mlm.data.rows import columns
+from mlm.data.rows import columns, vocabulary
 from mlm.data.rows.columns import PackedDataset
-from mlm.data.text import parallel_text
+from mlm.data.text import corpus, parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 1  # of the cached files; a change of their content must raise it
@@ -33,13 +33,14 @@ class EncodedPair(NamedTuple):
     is_truncated: bool  # whether it was too long
 
 
-def load_dataset(cfg: config.Config, tokenizer: Tokenizer) -> PackedDataset:
+def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False) -> PackedDataset:
     """The examples of all splits; the manifest has for each the numbers of pairs, truncated ones and source tokens.
 
     Raises ConfigError as parallel_text.open_pairs does.
     """
     pair_source, source_len = parallel_text.open_pairs(cfg.data), _get_source_len(cfg)
-    corpus = pair_source.compute_digest().hex()
+    tokenizer = vocabulary.get_or_train_tokenizer(cfg.data, cfg.tokenizer, corpus.compute_fingerprint(cfg.data))
+    inputs = {"format": FORMAT, "corpus": pair_source.compute_digest().hex(), "source_length": source_len}
 
     def write(split, writer, folder):
         if split == "train":
@@ -47,17 +48,17 @@ def load_dataset(cfg: config.Config, tokenizer: Tokenizer) -> PackedDataset:
         pairs_path = _make_pairs_path(folder, split) if split != "train" else None
         return _write_split(writer, pair_source.splits[split](), tokenizer, pairs_path)
 
-    target_columns = columns.make_text_columns(tokenizer.vocab_size)
+    specs, vocab_size = columns.make_text_columns(tokenizer.vocab_size), tokenizer.vocab_size
+    specs |= {f"source_{name}": spec._replace(dims="NxS") for name, spec in specs.items()}
+    layout = columns.Layout(specs, tuple(pair_source.splits), vocab_size, cfg.pack.seq_len, source_len)
     packed = columns.load_dataset(
-        cfg,
+        cfg.data.cache_dir,
         tokenizer,
-        {"format": FORMAT, "corpus": corpus, "source_length": source_len},
-        target_columns | {f"source_{name}": spec._replace(dims="NxS") for name, spec in target_columns.items()},
-        pair_source.splits,
-        write,
-        lambda unigram_V, manifest: build_dataset_info(cfg, tokenizer.vocab_size, unigram_V),
-        seq_len=cfg.pack.seq_len,
-        source_len=source_len,
+        columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len),
+        layout,
+        lambda folder: columns.write_splits(folder, layout, write),
+        lambda unigram_V, manifest: build_dataset_info(cfg, vocab_size, unigram_V),
+        verify=verify,
     )
     _report_statistics(cfg, packed, pair_source.splits)
     return packed
@@ -69,7 +70,9 @@ def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarra
 
 
 def read_examples(packed: PackedDataset, split: str) -> list[dict[str, str]]:
-    """The pairs of a held-out split in order, with the texts "source" and "target"."""
+    """The pairs of a held-out split in order, with the texts "source" and "target"; none of the train split."""
+    if split == "train":
+        return []
     with open(_make_pairs_path(packed.folder, split), encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 

@@ -1,5 +1,8 @@
 """Folders of derived files that are made once, completely or not at all, and checked on every use.
 
+The manifest has the SHA-256, the size and the time of change of each file. A file is hashed where size or time differ,
+and always where the caller asks for it.
+
 What is made on one host for a cache on a bucket is put there once, and fetched by the others into a folder of theirs.
 There under its name lie the files, each called by its digest too, and at last the manifest, which says which they are:
 two that put at once never mix. While one makes, others wait (base/lease.py), and fetch.
@@ -26,7 +29,13 @@ READ_ONLY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def get_or_make_folder(
-    cache: Path | str, prefix: str, inputs: dict[str, Any], make: Callable[[Path], dict[str, Any]]
+    cache: Path | str,
+    prefix: str,
+    inputs: dict[str, Any],
+    make: Callable[[Path], dict[str, Any]],
+    *,
+    layout: int = 0,
+    verify: bool = True,
 ) -> tuple[Path, dict[str, Any]]:
     """The folder under cache that follows from inputs, and its manifest; filled by make(folder) where there is none.
 
@@ -35,10 +44,11 @@ def get_or_make_folder(
     from its SHA-256 in the manifest is named in a warning, and the folder made again.
 
     inputs: what the content follows from. make: writes files into the empty folder, and returns what else the manifest
-    should say.
+    should say. layout: version of how the files hold the content; raise it with a change. verify: whether all files are
+    hashed; else those alone that changed, by their size and time.
     """
     inputs = json.loads(json.dumps(inputs))
-    name = f"{prefix}-{files.json_sha256(inputs)[:16]}"
+    name = make_name(prefix, inputs, layout)
     files.check_folder("config.data.cache_dir", str(cache), writable=False, schemes=tuple(buckets.LIBRARIES))
     folder = files.local_folder(files.make_path(cache)) / name
     if get_storage(cache).is_remote:
@@ -51,7 +61,7 @@ def get_or_make_folder(
             if error.errno not in READ_ONLY_ERRORS:
                 raise
             try:
-                return folder, _read_manifest(folder, inputs)  # a cache that others fill serves what it has
+                return folder, _read_manifest(folder, inputs, verify)  # a cache that others fill serves what it has
             except files.DamagedFile as damaged:
                 raise errors.ConfigError(
                     f"config.data.cache_dir = {str(cache)!r}: expected a folder to write in "
@@ -59,7 +69,7 @@ def get_or_make_folder(
                 ) from None
         if folder.exists():
             try:
-                return folder, _read_manifest(folder, inputs)
+                return folder, _read_manifest(folder, inputs, verify)
             except files.DamagedFile as damaged:
                 logging.warning("%s; making it again", damaged)
             _remove_folder(folder)
@@ -70,7 +80,7 @@ def get_or_make_folder(
         try:
             manifest = {"inputs": inputs, **make(temporary)}
             manifest["sha256"] = _compute_digests(temporary)
-            files.write_json_with_digest(temporary / MANIFEST, manifest)
+            _write_manifest(temporary, manifest)
             temporary.chmod(0o755)  # mkdtemp's folders are private, a cache may be shared
             _sync_to_disk(temporary)
             try:
@@ -78,10 +88,23 @@ def get_or_make_folder(
             except OSError:
                 if not folder.exists():
                     raise
-                manifest = _read_manifest(folder, inputs)  # another process came first, where locks do not work
+                manifest = _read_manifest(folder, inputs, verify)  # another process came first, where locks do not work
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return folder, manifest
+
+
+def remove_folder(cache: Path | str, name: str) -> None:
+    """Removes a folder of the cache, where it is there."""
+    path = files.make_path(cache, name)
+    for folder in {path, files.local_folder(files.make_path(cache)) / name}:
+        get_storage(folder).remove_folder(folder)
+    (files.local_folder(files.make_path(cache)) / f".{name}.lock").unlink(missing_ok=True)
+
+
+def make_name(prefix: str, inputs: dict[str, Any], layout: int = 0) -> str:
+    """The name of the folder that follows from inputs."""
+    return f"{prefix}-{files.json_sha256(inputs | ({'layout': layout} if layout else {}))[:16]}"
 
 
 @contextlib.contextmanager
@@ -99,14 +122,31 @@ def _hold_lock(path) -> Iterator[bool]:
         yield True
 
 
-def _read_manifest(folder, inputs) -> dict[str, Any]:
+def _read_manifest(folder, inputs, verify) -> dict[str, Any]:
     """The manifest of a folder. Raises DamagedFile unless the folder is complete and intact."""
     manifest = files.read_json_with_digest(folder / MANIFEST)
     if manifest is None or manifest["inputs"] != inputs:
         raise files.DamagedFile(f"{folder} is damaged: it lacks the {MANIFEST} of its inputs")
-    for name, sha256 in manifest["sha256"].items():
-        files.check_sha256(folder / name, sha256)
+    states = manifest.pop("states", {})
+    changed = [name for name in manifest["sha256"] if states.get(name) != _get_state(folder / name)]
+    for name in manifest["sha256"] if verify else changed:
+        files.check_sha256(folder / name, manifest["sha256"][name])
+    if changed:  # a copy, for example: hashed once
+        with contextlib.suppress(OSError):
+            _write_manifest(folder, manifest)
     return manifest
+
+
+def _write_manifest(folder, manifest):
+    states = {name: _get_state(folder / name) for name in manifest["sha256"]}
+    files.write_json_with_digest(folder / MANIFEST, {**manifest, "states": states})
+
+
+def _get_state(path) -> list[int] | None:
+    """The size of a file and its time of change; None: it is not there."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return [status.st_size, status.st_mtime_ns]
 
 
 def _compute_digests(folder):

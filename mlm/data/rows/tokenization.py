@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from mlm.base.warnings_ import WarningCounter
 from mlm.data.rows.packing import SentenceBatch
 from mlm.data.text import corpus
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -20,35 +21,29 @@ CONTEXT_LINES = 4  # lines before a part of a running text that are tokenized wi
 LONG_WORD = corpus.MAX_SENTENCE_LENGTH // 2  # characters of a word within which a sentence may be cut
 MAX_CACHED_WORDS = 2**18  # words in the cache, with MAX_MEAN_LETTERS characters each on average; then it starts empty
 MAX_MEAN_LETTERS = 16
+SENTENCE_MARK, DOCUMENT_MARK = "\n", "\0"  # what stands alone after each sentence and document of a batch
 FlatIds = tuple[np.ndarray, np.ndarray]  # (ids_T, size_S): the ids of all texts in turn, how many each one's are
 
 
 def tokenize_documents(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[SentenceBatch]:
     """The ids of whole documents. Sentences are encoded apart, which is faster, where that gives the same ids."""
-    encode_apart, is_context = CachedEncoder(tokenizer), re.compile(tokenizer.document_pattern).search
+    encoder, is_context = CachedEncoder(tokenizer), re.compile(tokenizer.document_pattern).search
     long_sentences = corpus.make_long_sentence_counter()
-    split = corpus.split_text if tokenizer.keeps_space else corpus.split_sentences
 
     def is_whole(text):
-        return is_context(text) is not None or max(map(len, text.split(" "))) >= LONG_WORD
+        has_long_word = len(text) >= LONG_WORD and max(map(len, text.split(" "))) >= LONG_WORD
+        return has_long_word or DOCUMENT_MARK in text or is_context(text) is not None
+
+    def encode_whole(text):
+        ids_T, size_S = encode_sentences(tokenizer, text, list(corpus.locate_sentences(text, long_sentences)))
+        return SentenceBatch(ids_T, size_S, np.arange(len(size_S)) == len(size_S) - 1)
 
     def encode(batch):
-        ids, sizes = [], []
+        encoded = []
         for whole, group in itertools.groupby(batch, is_whole):
-            if whole:
-                for text in group:
-                    spans = list(corpus.locate_sentences(text, long_sentences))
-                    ids_T, size_S = encode_sentences(tokenizer, text, spans)
-                    ids.append(ids_T)
-                    sizes.append(size_S)
-            else:
-                sentences = [list(split(text, long_sentences)) for text in group]
-                ids_T, size_S = encode_apart(list(itertools.chain.from_iterable(sentences)))
-                ids.append(ids_T)
-                sizes += np.split(size_S, np.cumsum(list(map(len, sentences)))[:-1])
-        ends_document_S = np.zeros(sum(map(len, sizes)), bool)
-        ends_document_S[np.cumsum(list(map(len, sizes))) - 1] = True
-        return SentenceBatch(np.concatenate(ids), np.concatenate(sizes), ends_document_S)
+            texts = list(group)
+            encoded += map(encode_whole, texts) if whole else [encoder.encode_documents(texts, long_sentences)]
+        return SentenceBatch(*map(np.concatenate, zip(*encoded, strict=True)))
 
     yield from map(encode, _prefetch(_batch_documents(documents)))
     long_sentences.report()
@@ -106,28 +101,44 @@ def _batch_running_text(lines):
 
 
 class CachedEncoder:
-    """encode_batch of a tokenizer, with the same ids; memory stays bounded, whatever the texts hold.
-
-    Texts are stripped, or begin with the white space behind the text before them.
-    """
+    """Encodes the sentences of documents apart, each word or part once; memory stays bounded."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer, encode = tokenizer, tokenizer.encode_parts or tokenizer.encode_batch
         self._parts = _WordCache(lambda texts: flatten_ids(encode(texts)))
         self._words = _WordCache(self._encode) if tokenizer.split_parts else self._parts
 
-    def __call__(self, texts: Sequence[str]) -> FlatIds:
-        """Encodes texts; reuses the ids of words or parts that came before."""
+    def encode_documents(self, texts: Sequence[str], long_sentences: WarningCounter) -> SentenceBatch:
+        """The ids of documents without `document_pattern` and DOCUMENT_MARK; some sentences of them may be empty."""
+        if self._tokenizer.keeps_space:
+            sentences = [list(corpus.split_text(text, long_sentences)) for text in texts]
+            ends_S = np.zeros(sum(map(len, sentences)), bool)
+            ends_S[np.cumsum(list(map(len, sentences))) - 1] = True
+            return SentenceBatch(*self._encode(list(itertools.chain.from_iterable(sentences))), ends_S)
+        text = "".join(f"{text}{SENTENCE_MARK}{DOCUMENT_MARK}{SENTENCE_MARK}" for text in texts)
+        sentences = corpus.split_usual_sentences(text, long_sentences)
         if self._tokenizer.splits_at_spaces:
-            words = " ".join(texts).split(" ") if texts else []
-            return self._words(words, np.fromiter((text.count(" ") + 1 for text in texts), np.int64, len(texts)))
-        return self._encode(texts)
+            words = f" {SENTENCE_MARK} ".join([*sentences, ""]).split(" ")
+            ids_T, size_W, number_W = self._words(words)
+            ends_W = np.cumsum(size_W)[number_W == self._words[SENTENCE_MARK]]
+            return SentenceBatch(ids_T, np.diff(ends_W, prepend=0), _equals(sentences, DOCUMENT_MARK))
+        sentences = list(filter(None, map(str.strip, sentences)))
+        ends_S = _equals(sentences, DOCUMENT_MARK)
+        size_S = np.zeros(len(sentences), np.int64)
+        ids_T, size_S[~ends_S] = self._encode([sentence for sentence in sentences if sentence != DOCUMENT_MARK])
+        return SentenceBatch(ids_T, size_S, ends_S)
 
     def _encode(self, texts):
         if not self._tokenizer.split_parts:
             return flatten_ids(self._tokenizer.encode_batch(list(texts)))
         parts = list(map(self._tokenizer.split_parts, texts))
-        return self._parts(list(itertools.chain.from_iterable(parts)), np.fromiter(map(len, parts), np.int64))
+        ids_T, size_P, _ = self._parts(list(itertools.chain.from_iterable(parts)))
+        end_P = np.append(0, np.cumsum(size_P))
+        return ids_T, np.diff(end_P[np.cumsum(list(map(len, parts)), dtype=np.int64)], prepend=0)
+
+
+def _equals(texts, text):
+    return np.fromiter(map(text.__eq__, texts), bool, len(texts))
 
 
 def encode_sentences(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int, int]]) -> FlatIds:
@@ -142,19 +153,20 @@ def encode_sentences(tokenizer: Tokenizer, text: str, spans: Sequence[tuple[int,
 
 
 class _WordCache(dict):
-    """Words by the order in which they first came, and their ids, which `encode` gives once."""
+    """Words by the order in which they first came, and their ids, which `encode` gives once; marks have no ids."""
 
     def __init__(self, encode: Callable[[list[str]], FlatIds]):
+        super().__init__({SENTENCE_MARK: 0, DOCUMENT_MARK: 1})
         self._encode, self._new, self._letters = encode, [], 0
-        self._ids_T, self._end_K = np.empty(0, np.int32), np.zeros(1, np.int64)  # ids begin where those before end
+        self._ids_T, self._end_K = np.empty(0, np.int32), np.zeros(3, np.int64)  # ids begin where those before end
 
     def __missing__(self, word):
         number = self[word] = len(self)
         self._new.append(word)
         return number
 
-    def __call__(self, words: list[str], count_S: np.ndarray) -> FlatIds:
-        """The ids of texts; words: those of all texts, one after another; count_S: how many words each text has."""
+    def __call__(self, words: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The ids of words, one after another, how many each word has, and the words' numbers."""
         if len(self) > MAX_CACHED_WORDS or self._letters > MAX_CACHED_WORDS * MAX_MEAN_LETTERS:
             self.clear()
             self.__init__(self._encode)
@@ -167,9 +179,10 @@ class _WordCache(dict):
             self._new = []
         first_W = self._end_K[number_W]
         size_W = self._end_K[number_W + 1] - first_W
-        end_W = np.concatenate([[0], np.cumsum(size_W)])
-        ids_T = self._ids_T[np.repeat(first_W - end_W[:-1], size_W) + np.arange(end_W[-1])]
-        return ids_T, np.diff(end_W[np.cumsum(count_S)], prepend=0)
+        end_W = np.cumsum(size_W)
+        place_T = np.repeat(first_W - end_W + size_W, size_W)
+        place_T += np.arange(len(place_T))
+        return self._ids_T[place_T], size_W, number_W
 
 
 def flatten_ids(ids: Sequence[Sequence[int]]) -> FlatIds:

@@ -8,10 +8,11 @@ import ast
 import functools
 import hashlib
 import itertools
+import os
 import re
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from mlm.base import config, errors, warnings_
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits
-from mlm.data.text import files, records
+from mlm.data.text import files, records, source_digests
 from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
@@ -40,6 +41,13 @@ SENTENCE_END = re.compile(r"\n|(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 UNUSUAL_END = re.compile(UNUSUAL_SENTENCE_END)  # where there is none, the same is had faster
 # Not documentation, or not part of the library itself.
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "_bundled"}
+
+
+class Shard(NamedTuple):
+    """A part of the files of data.path, whose documents are packed on their own."""
+
+    parts: tuple[files.FilePart, ...]
+    is_first: bool  # with which the documents of data.validation_path are packed
 
 
 class Corpus(NamedTuple):
@@ -64,14 +72,41 @@ def check(data: config.Data) -> None:
         errors.require(bool(data.tfds_name), "config.data.tfds_name", "", "a name, since config.data.corpus is tfds")
 
 
-def read_documents(data: config.Data, split: str) -> Iterator[str]:
+def read_documents(data: config.Data, split: str, shard: Shard | None = None) -> Iterator[str]:
     """The documents of one split ("train" or "validation"), stripped, never empty, streamed in a fixed order.
+
+    shard: those of a shard alone, of which there may be none.
 
     Raises errors.ConfigError for a corpus that is missing, unreadable, or has no document in the split. Bytes that are
     not UTF-8, empty documents, and training documents left out because they are held out are counted in a warning.
     """
     errors.require_one_of("split", split, SPLITS)
-    return _require_documents(_select_split(CORPORA[data.corpus](data), data, split), data, split)
+    if shard is None:
+        return _require_documents(_select_split(CORPORA[data.corpus](data), data, split), data, split)
+    is_elsewhere = split == "validation" and data.validation_path and not data.search_fraction and not shard.is_first
+    return iter(()) if is_elsewhere else _select_split(open_text(data, shard.parts), data, split)
+
+
+def count_bytes(data: config.Data) -> int:
+    """Bytes of the files of data.path, compressed or not; 0 where the corpus is not of files."""
+    if data.corpus != "text":
+        return 0
+    return sum(map(os.path.getsize, files.find_files("config.data.path", data.path, data.text_column)))
+
+
+def plan_shards(data: config.Data, num_bytes: int) -> list[Shard]:
+    """Shards of about so many bytes, in the order of the text: runs of files, or parts of those that can be divided."""
+    boundary = files.make_boundary("config.data.document_boundary", data.document_boundary)
+    runs, size = [[]], 0
+    for path in files.find_files("config.data.path", data.path, data.text_column):
+        is_whole = data.document_boundary == "file"
+        for part in [files.FilePart(path)] if is_whole else files.divide_file(path, boundary, num_bytes):
+            if size >= num_bytes:
+                runs.append([])
+                size = 0
+            runs[-1].append(part)
+            size += part.num_bytes
+    return [Shard(tuple(run), number == 0) for number, run in enumerate(runs)]
 
 
 def read_running_text(data: config.Data, split: str) -> Iterator[str]:
@@ -113,10 +148,18 @@ def split_sentences(text: str, long: warnings_.WarningCounter | None = None) -> 
     it, a warning names each.
     """
     if not UNUSUAL_END.search(text):
-        parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
-        if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
-            return filter(None, map(str.strip, parts))
+        return filter(None, map(str.strip, split_usual_sentences(text, long)))
     return (text[start:end] for start, end in locate_sentences(text, long))
+
+
+def split_usual_sentences(text: str, long: warnings_.WarningCounter | None = None) -> list[str]:
+    """The sentences of a text without UNUSUAL_END, not stripped, with empty ones between line ends."""
+    parts = text.replace(". ", ".\n").replace("! ", "!\n").replace("? ", "?\n").split("\n")
+    if max(map(len, parts)) <= MAX_SENTENCE_LENGTH:
+        return parts
+    cut = lambda part: (part[start:end] for start, end in locate_sentences(part, long))
+    pieces = (cut(part) if len(part) > MAX_SENTENCE_LENGTH else [part] for part in parts)
+    return list(itertools.chain.from_iterable(pieces))
 
 
 def locate_sentences(text: str, long: warnings_.WarningCounter | None = None) -> Iterator[tuple[int, int]]:
@@ -149,8 +192,10 @@ def split_text(text: str, long: warnings_.WarningCounter | None = None) -> Itera
         last = end
 
 
-def read_vocabulary_texts(data: config.Data) -> Iterator[str]:
+def read_vocabulary_texts(data: config.Data, shards: Sequence[Shard | None] = (None,)) -> Iterator[str]:
     """What a vocabulary is learnt from: the training split's sentences, or every word once where the corpus knows them.
+
+    shards: those that are read; None: the whole corpus.
 
     Raises errors.ConfigError as `read_documents` does, for either split, before the first sentence.
     """
@@ -158,9 +203,10 @@ def read_vocabulary_texts(data: config.Data) -> Iterator[str]:
     if corpus.read_lexicon is not None:
         yield from corpus.read_lexicon()
         return
-    next(read_documents(data, "validation"))  # an empty split is an error before the long work
+    if None in shards:
+        next(read_documents(data, "validation"))  # an empty split is an error before the long work
     long = make_long_sentence_counter()
-    for text in read_documents(data, "train"):
+    for text in itertools.chain.from_iterable(read_documents(data, "train", shard) for shard in shards):
         yield from split_sentences(text, long)
     long.report()
 
@@ -237,22 +283,26 @@ def _require_documents(texts, data, split):
         )
 
 
-def open_text(data: config.Data) -> Corpus:
-    """Documents in text files, where data.document_boundary says where one ends, and rows of files of records."""
+def open_text(data: config.Data, parts: Sequence[files.FilePart] = ()) -> Corpus:
+    """Documents in text files, where data.document_boundary says where one ends, and rows of files of records.
+
+    parts: those of data.path to read; none: all of its files.
+    """
     boundary = files.make_boundary("config.data.document_boundary", data.document_boundary)
     find = functools.partial(files.find_files, text_column=data.text_column)
-    train = find("config.data.path", data.path)
+    train = parts or find("config.data.path", data.path)
     validation = find("config.data.validation_path", data.validation_path) if data.validation_path else []
-    has_records = any(records.detect_kind(path) != records.TEXT for path in (*train, *validation))
 
     def content():
-        parts = [hashlib.sha256(data.document_boundary.encode()).digest(), len(train).to_bytes(8, "big")]
+        paths = [*train, *validation]
+        head = [hashlib.sha256(data.document_boundary.encode()).digest(), len(train).to_bytes(8, "big")]
+        has_records = any(records.detect_kind(path) != records.TEXT for path in paths)
         column = [data.text_column.encode()] if has_records else []
-        return b"".join([*parts, *column, *map(files.file_digest, [*train, *validation])])
+        return b"".join([*head, *column, *source_digests.hash_files(paths, data.cache_dir)])
 
     def read(paths):
         has_match = yield from files.read_documents(paths, boundary, data.word_separator, data.text_column)
-        if not has_match and data.document_boundary != "file":
+        if not has_match and not parts and data.document_boundary != "file":
             reason = f"no line of {len(paths)} files matches; each file is one document"
             warnings_.warn_once(f"config.data.document_boundary = {data.document_boundary!r}: {reason}")
 

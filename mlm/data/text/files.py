@@ -5,18 +5,19 @@ import difflib
 import glob
 import hashlib
 import io
+import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import regex
 
 from mlm.base import errors, text_files
 from mlm.base.warnings_ import WarningCounter
-from mlm.data.text import records
+from mlm.data.text import records, remote_files
 
 MAX_DOCUMENT_LENGTH = 2**22  # characters; a longer document is cut, so that memory stays bounded whatever the file
 LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
@@ -36,6 +37,39 @@ class Boundary(NamedTuple):
     # complete lines -> their text up to the first that starts a document, then a part for each document; white space
     # around the parts may be gone
     split_lines: Callable[[str], list[str]]
+
+
+class FilePart(NamedTuple):
+    """A file, or whole documents of one: its bytes from `start` to `end`; None: to its end."""
+
+    path: str
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size in the file, compressed or not."""
+        return (os.path.getsize(self.path) if self.end is None else self.end) - self.start
+
+
+class _Window(io.RawIOBase):
+    """The bytes of a part."""
+
+    def __init__(self, file, start, end):
+        self._file, self._rest = file, end - start
+        file.seek(start)
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        block = self._file.read(min(len(buffer), self._rest))
+        buffer[: len(block)], self._rest = block, self._rest - len(block)
+        return len(block)
+
+    def close(self):
+        self._file.close()
+        super().close()
 
 
 def make_boundary(field: str, name: str) -> Boundary:
@@ -85,10 +119,13 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
     glob that matches no file, with the nearest name there is, for files that are all empty, and for one that is no
     plain text.
 
+    Files on a bucket and on huggingface.co are copied to this machine first (remote_files.py).
+
     text_column: of files of records (mlm/data/text/records.py), which are then taken too, and all files of a folder.
     """
     paths = set()
-    for pattern in text_files.split_paths(patterns):
+    local = (remote_files.fetch_files(field, pattern) for pattern in text_files.split_paths(patterns))
+    for pattern in itertools.chain.from_iterable(local):
         literal, rest = os.path.expanduser(pattern), ""
         while literal and not os.path.exists(literal):
             literal, slash, last = literal.rpartition("/")
@@ -130,10 +167,35 @@ def file_digest(path: str) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
+def divide_file(path: str, boundary: Boundary, num_bytes: int) -> list[FilePart]:
+    """Parts of about so many bytes of a file, each from the first line of a document on.
+
+    A compressed file, one of records, and one in which no line starts a document stay whole.
+    """
+    size, starts = os.path.getsize(path), [0]
+    if size > num_bytes and not records.find_compression(path) and records.detect_kind(path) == records.TEXT:
+        with open(path, "rb") as file:
+            for target in range(num_bytes, size, num_bytes):
+                file.seek(max(target, starts[-1] + 1) - 1)
+                line = b""
+                while file.tell() < min(target + num_bytes, size):
+                    begins, first = line.endswith(b"\n"), file.tell()
+                    line = file.readline(LINE_PIECE_BYTES)
+                    text = line.decode("utf-8", "replace").replace("\0", "").replace("\r\n", "\n")
+                    if begins and boundary.starts_document(text):
+                        starts.append(first)
+                        break
+    if len(starts) == 1:
+        return [FilePart(path)]
+    return [FilePart(path, start, end) for start, end in itertools.pairwise([*starts, size])]
+
+
 def read_documents(
-    paths: list[str], boundary: Boundary, word_separator: str = "", text_column: str = ""
+    paths: Sequence[str | FilePart], boundary: Boundary, word_separator: str = "", text_column: str = ""
 ) -> Generator[str, None, bool]:
     """The documents of the files, stripped, never empty; memory holds one of at most MAX_DOCUMENT_LENGTH characters.
+
+    Files on a bucket and on huggingface.co are copied to this machine first (remote_files.py).
 
     text_column: of files of records, of which each row is a document; "": all files are text.
 
@@ -146,10 +208,11 @@ def read_documents(
     without = WarningCounter("rows without text")
     long = WarningCounter(f"documents longer than {MAX_DOCUMENT_LENGTH} characters, cut")
     for path in paths:
-        found = False
+        part = FilePart(path) if isinstance(path, str) else path
+        found, path = False, part.path
         kind = records.detect_kind(path) if text_column else records.TEXT
         if kind == records.TEXT:
-            documents = _split_documents(_read_blocks(path, *faults), boundary, path, long, started)
+            documents = _split_documents(_read_blocks(part, *faults), boundary, path, long, started)
         else:
             documents, started[0] = _read_rows(path, kind, text_column, without, long), True
         for document in documents:
@@ -179,7 +242,7 @@ def read_lines(paths: list[str]) -> Iterator[str]:
     """All lines of the files as they stand, a long one in pieces. Warns and raises as `read_documents` does."""
     faults = _make_counters()
     for path in paths:
-        for _, text in _read_blocks(path, *faults):
+        for _, text in _read_blocks(FilePart(path), *faults):
             yield from _iterate_lines(text)
     for kind in faults:
         kind.report()
@@ -223,15 +286,15 @@ def _split_documents(blocks, boundary, path, long, started):
     yield "".join(parts)
 
 
-def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
+def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
     """Pairs (byte offset, text) of complete lines; where bytes are not all that they should be, of one line or a piece
     of LINE_PIECE_BYTES.
     """
-    offset, rest, limit = 0, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
+    path, offset, rest, limit = part.path, part.start, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
         packed = bool(records.find_compression(path))
         most = max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * os.path.getsize(path)) if packed else math.inf
-        with records.open_file(path) as file:
+        with _open_part(part) as file:
             while block := file.read(min(BLOCK_BYTES, limit)):
                 end = b"" if block.endswith(b"\n") else file.readline(limit)
                 block += end
@@ -265,6 +328,11 @@ def _read_blocks(path, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
     except records.DAMAGE as error:
         place = f"{path} on from byte {offset} of its text ({error})"
         raise errors.ConfigError(f"config.data: cannot read {place}; expected a complete, readable file") from None
+
+
+def _open_part(part) -> BinaryIO:
+    file = records.open_file(part.path)
+    return file if part.end is None else io.BufferedReader(_Window(file, part.start, part.end))
 
 
 def _decode_clean(block) -> str | None:

@@ -97,7 +97,12 @@ def list_folder(field: str, folder: Path) -> list[Path]:
     if (folder / "dataset_dict.json").is_file():
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
         raise errors.ConfigError(f"{field} = {str(folder)!r}: expected one split of it: {', '.join(splits)}")
-    return [path for path in folder.rglob("*") if path.is_file() and _strip_ending(path.name)[1] in ENDINGS]
+    return [path for path in folder.rglob("*") if path.is_file() and has_known_ending(path.name)]
+
+
+def has_known_ending(path: str) -> bool:
+    """Whether the name of a file is that of text or records."""
+    return _strip_ending(path)[1] in ENDINGS
 
 
 def _strip_ending(path: str) -> tuple[str, str]:

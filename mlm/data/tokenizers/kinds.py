@@ -10,8 +10,6 @@ from mlm.base.special import NUM_SPECIAL, SPECIAL_TOKENS
 from mlm.data.tokenizers import bpe, hub, hub_model, unigram, wordpiece, words
 from mlm.data.tokenizers.tokenizer import MAX_TRAINING_PIECE, Tokenizer
 
-MAX_SAMPLE_CHARACTERS = 2**26  # characters a vocabulary is learnt from, at most: SentencePiece takes 25 bytes for each
-
 
 class Kind(NamedTuple):
     """How a kind of vocabulary is learnt, and made again from its file's bytes."""
@@ -55,13 +53,13 @@ def train_tokenizer(knobs: config.Tokenizer, sentences: Iterable[str]) -> Tokeni
     0 entries, for words and characters alone: those of all of them. Raises ConfigError for a size that the text cannot
     give, and says which it can.
     """
-    sample = _sample_sentences(sentences)
+    sample = _sample_sentences(sentences, knobs.sample_characters)
     if not sample:
         raise errors.ConfigError("config.data: no text to learn a vocabulary from")
     return KINDS[knobs.kind].build_tokenizer(KINDS[knobs.kind].train_model(knobs.vocab_size, sample))
 
 
-def _sample_sentences(sentences) -> list[str]:
+def _sample_sentences(sentences, max_characters) -> list[str]:
     """All the sentences, or a uniform sample of them (with a fixed seed) that stays under the limit."""
     draw, sample, size, share = random.Random(0), [], 0, 1.0
     for sentence in sentences:
@@ -69,7 +67,7 @@ def _sample_sentences(sentences) -> list[str]:
             if share == 1.0 or draw.random() < share:
                 sample.append(sentence[first : first + MAX_TRAINING_PIECE])
                 size += len(sample[-1])
-            if size > MAX_SAMPLE_CHARACTERS:
+            if size > max_characters:
                 share /= 2
                 sample = [sentence for sentence in sample if draw.random() < 0.5]
                 size = sum(map(len, sample))

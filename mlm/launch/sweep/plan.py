@@ -17,7 +17,6 @@ import jax
 from mlm.base import batch_warmup, config, errors, fields, types
 from mlm.base.types import StaticConfig
 from mlm.data.rows import pack
-from mlm.data.text import corpus
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import roofline, subprocess_worker, target_compiler
 from mlm.models import lm
@@ -83,7 +82,7 @@ class PlanOptions(NamedTuple):
 
 def find_vocab_size(cfg: config.Config) -> int:
     """The size of a run's vocabulary; if the corpus decides it, the vocabulary is trained to count its entries."""
-    return cfg.tokenizer.vocab_size or pack.get_or_train_tokenizer(cfg, corpus.compute_fingerprint(cfg.data)).vocab_size
+    return cfg.tokenizer.vocab_size or pack.load_tokenizer(cfg).vocab_size
 
 
 def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:

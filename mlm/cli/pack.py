@@ -1,0 +1,102 @@
+"""mlm pack: packs a corpus into examples, ahead of the runs that train on it."""
+
+import os
+import time
+from pathlib import Path
+
+from absl import logging
+
+from mlm.base import errors
+from mlm.base.flag import Flag
+from mlm.cli import command, train
+
+DESCRIPTION = """Pack the corpus of a config into examples, in data.cache_dir, from where all runs read them.
+
+    mlm pack data.path='texts/*.jsonl' tokenizer.kind=wordpiece pack.seq_len=512
+    mlm pack --recipe=bert data.path='texts/*.jsonl' --processes=16
+    sbatch --array=0-15 --wrap "mlm pack data.path='texts/*.jsonl' --tasks=16"
+
+It takes the words of `mlm train`. A corpus of more than 1024 MB, or than pack.shard_mb, is packed in shards, several at
+once; the same command continues after a stop. As tasks of a cluster, each packs its share, and the last joins them.
+"""
+TASK_VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")  # of SLURM and Kubernetes: the number of a task
+FLAGS = (
+    Flag("processes", 0, "number of processes; 0: one for each core", low=0, high=2**10),
+    Flag("shards", "", "pack these shards alone, counted from 0, both included", "A-B"),
+    Flag(
+        "tasks", 0, f"number of tasks that share the shards; this one's is in {' or '.join(TASK_VARIABLES)}", high=2**16
+    ),
+    Flag("verify", False, "hash all files of the corpus and of the cache, also those of the same size and time"),
+)
+
+
+def make_parser() -> command.CommandParser:
+    """The command's flags."""
+    parser = command.CommandParser(prog="mlm pack", description=DESCRIPTION, has_fields=True)
+    command.add_flags(parser, command.CONFIG, train.RECIPE, *FLAGS)
+    return parser
+
+
+def main(words: list[str]) -> None:
+    """Runs the command; words: its name, then its arguments."""
+    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    args = make_parser().parse_words(others)
+    layers = train.make_layers(config_flags, args.recipe)
+    command.check_layers(layers)
+    from mlm.data.rows import pack
+    from mlm.training.run import resolution
+
+    cfg, processes = (
+        resolution.resolve_layers(layers, 1 + bool(args.recipe)).config,
+        args.processes or os.cpu_count() or 1,
+    )
+    errors.require(not (args.shards and args.tasks), "--tasks", args.tasks, "none with --shards")
+    start = time.monotonic()
+    if args.shards or args.tasks:
+        packer = pack.make_packer(cfg)
+        count = len(packer.shards)
+        numbers = _parse_range(args.shards, count) if args.shards else _share_shards(args.tasks, count)
+        logging.info("shards %s of %d", f"{numbers[0]}-{numbers[-1]}" if numbers else "none", count)
+        packer.make_shards(numbers, processes)
+        if missing := packer.list_missing_shards():
+            print(f"{len(missing)} of {count} shards are missing; whoever packs the last joins them")
+            return
+    packed = pack.load_dataset(cfg, processes=processes, verify=args.verify)
+    print_summary(packed, cfg, time.monotonic() - start)
+
+
+def _parse_range(text: str, count: int) -> range:
+    first, dash, last = text.partition("-")
+    is_range = first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))
+    numbers = range(int(first), int(last or first) + 1) if is_range else range(0)
+    expected = f"A-B with 0 <= A <= B < {count}, the number of shards"
+    errors.require(bool(numbers) and numbers[-1] < count, "--shards", text, expected)
+    return numbers
+
+
+def _share_shards(tasks: int, count: int) -> range:
+    """The shards of this task."""
+    numbers = {name: os.environ[name] for name in TASK_VARIABLES if name in os.environ}
+    expected = f"a task of a cluster, whose number is in {' or '.join(TASK_VARIABLES)}"
+    errors.require(bool(numbers), "--tasks", tasks, expected)
+    name, number = next(iter(numbers.items()))
+    errors.require(number.isdigit() and int(number) < tasks, name, number, f"a number below --tasks={tasks}")
+    return range(int(number) * count // tasks, (int(number) + 1) * count // tasks)
+
+
+def print_summary(packed, cfg, seconds: float) -> None:
+    """Prints what was packed, and where it lies."""
+    from mlm.data.text import corpus
+
+    for split in packed.splits:
+        counts = packed.manifest[split]
+        documents = counts.get("documents", counts.get("examples", counts.get("pairs", 0)))
+        print(
+            f"{split}: {documents:,} documents, {counts['rows']:,} examples, {counts['tokens']:,} tokens, "
+            f"{counts['padding']:.1%} padding, {counts['unknown']:.2%} unknown"
+        )
+    num_tokens = sum(packed.manifest[split]["tokens"] for split in packed.splits)
+    size = sum(path.stat().st_size for path in Path(packed.folder).glob("*.bin"))
+    num_bytes = corpus.count_bytes(cfg.data)
+    rate = f", {num_bytes / 1e6 / seconds:.1f} MB/s" if num_bytes else ""
+    print(f"{packed.folder}: {size / 1e6:.1f} MB, {size / num_tokens:.2f} bytes a token; {seconds:.1f} s{rate}")

@@ -1,0 +1,233 @@
+"""Packs a corpus of text: as a whole, or in shards by several processes, which are then joined.
+
+A finished shard stays in the cache until all are there: whoever packs the corpus next, on any machine, goes on from it.
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import multiprocessing
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from mlm.base import config, errors, files, types, warnings_
+from mlm.data.rows import columns, store, tokenization, vocabulary
+from mlm.data.rows.columns import ColumnSpec, PackedDataset
+from mlm.data.rows.packing import PACKERS, build_columns
+from mlm.data.text import corpus, source_digests
+from mlm.data.tokenizers import kinds
+from mlm.data.tokenizers.tokenizer import Tokenizer
+
+FORMAT = 3  # of the built-in language's examples; a change of their content must raise it
+TEXT_FORMAT = 4  # of the examples of all other text
+MAX_WHOLE_MB, SHARD_MB = 1024, 256  # where config.pack.shard_mb is 0: the largest corpus of one shard, else its shards
+MEGABYTE = 10**6
+
+
+class Packer(NamedTuple):
+    """What the examples of a corpus follow from. It can be sent to another process."""
+
+    data: config.Data
+    pack: config.Pack
+    tokenizer_kind: str
+    tokenizer_model: bytes
+    inputs: dict[str, Any]  # of the cached files
+    layout: columns.Layout
+    content: str  # the corpus's (`corpus.compute_fingerprint`)
+    shard_mb: float  # MB of a shard; 0: the corpus is packed as a whole
+
+    @property
+    def shards(self) -> list[corpus.Shard]:
+        """The shards; none where the corpus is packed as a whole."""
+        return _plan_shards(self.data, self.shard_mb, self.content) if self.shard_mb else []
+
+    def make_dataset(self, folder: Path, processes: int = 1) -> dict[str, Any]:
+        """Writes the files of all splits; returns their counts. Raises ConfigError for a split without examples."""
+        if self.shard_mb:
+            counts = columns.join_shards(folder, self.layout, self.make_shards(range(len(self.shards)), processes))
+        else:
+            counts = self.write_splits(folder)
+        for split in corpus.SPLITS:
+            expected = f"a corpus with an example for the {split} split"
+            errors.require(counts[split]["rows"] > 0, "config.pack.mode", self.pack.mode, expected)
+        return counts
+
+    def make_shards(self, numbers: Sequence[int], processes: int) -> list[tuple[Path, dict[str, Any]]]:
+        """The folder of each of these shards with its counts; packs those that the cache lacks, several at once."""
+        calls = [(number, self.shards[number]) for number in numbers]
+        sizes = [sum(part.num_bytes for part in shard.parts) for _, shard in calls]
+        if processes == 1:
+            return list(_log_shards(itertools.starmap(self.get_or_make_shard, calls), sizes))
+        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of JAX's threads
+        with concurrent.futures.ProcessPoolExecutor(min(processes, len(calls)), context) as pool:
+            futures = [pool.submit(self.get_or_make_shard, *call) for call in calls]
+            try:
+                return list(_log_shards((future.result() for future in futures), sizes))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def get_or_make_shard(self, number: int, shard: corpus.Shard) -> tuple[Path, dict[str, Any]]:
+        """The folder of a shard and its counts."""
+        make = functools.partial(self.write_splits, shard=shard)
+        inputs = self.inputs | {"shard": number}
+        return store.get_or_make_folder(self.data.cache_dir, "shard", inputs, make, layout=columns.LAYOUT, verify=False)
+
+    def list_missing_shards(self) -> list[int]:
+        """The numbers of the shards that the cache lacks."""
+        paths = [files.make_path(self.data.cache_dir, name, store.MANIFEST) for name in self._name_shards()]
+        return [number for number, path in enumerate(paths) if not path.exists()]
+
+    def remove_shards(self) -> None:
+        """Removes the shards from the cache."""
+        for name in self._name_shards():
+            store.remove_folder(self.data.cache_dir, name)
+
+    def _name_shards(self):
+        inputs = (self.inputs | {"shard": number} for number in range(len(self.shards)))
+        return [store.make_name("shard", one, columns.LAYOUT) for one in inputs]
+
+    def write_splits(self, folder: Path, shard: corpus.Shard | None = None) -> dict[str, Any]:
+        """Packs a shard, or the whole corpus; returns the counts of each split."""
+        tokenizer = _build_tokenizer(self.tokenizer_kind, self.tokenizer_model)
+        num_bytes = 0 if shard else corpus.count_bytes(self.data)
+        is_stream = self.pack.mode == "stream"
+        options = {"short_seq_prob": self.pack.short_seq_prob} if self.pack.short_seq_prob else {}
+
+        def write(split, writer, _):
+            count, num_breaks, data = [0], 0, self.data
+            texts = corpus.read_running_text(data, split) if is_stream else corpus.read_documents(data, split, shard)
+            texts = texts if shard else vocabulary.log_progress(texts, f"packing {split}", num_bytes)
+            tokenize = tokenization.tokenize_stream if is_stream else tokenization.tokenize_documents
+            for packed in PACKERS[self.pack.mode](tokenize(_count(texts, count), tokenizer), writer.seq_len, **options):
+                arrays = build_columns(packed, writer.seq_len, _isolates(self.pack))
+                arrays["break_ends"] += num_breaks
+                num_breaks += len(arrays["breaks"])
+                writer.write_examples(arrays)
+            return {"documents": count[0]}
+
+        return columns.write_splits(folder, self.layout, write)
+
+
+def make_packer(cfg: config.Config, *, is_generated: bool = False) -> tuple[Packer, Tokenizer]:
+    """The packer of a corpus and its tokenizer, which is trained if the cache does not have it.
+
+    is_generated: whether the text is the built-in language's. Raises ConfigError as corpus.read_documents and
+    kinds.train_tokenizer do.
+    """
+    data, pack = cfg.data, cfg.pack
+    with contextlib.suppress(OSError):  # a cache that is only read
+        files.local_folder(files.make_path(data.cache_dir)).mkdir(parents=True, exist_ok=True)  # for digests
+    content = corpus.compute_fingerprint(data)
+    shard_mb, is_stream = find_shard_mb(data, pack), pack.mode == "stream"
+    tokenizer = vocabulary.get_or_train_tokenizer(data, cfg.tokenizer, content, is_stream=is_stream, shard_mb=shard_mb)
+    data_format = FORMAT if is_generated else TEXT_FORMAT
+    inputs = {"format": data_format, "corpus": content, "mode": pack.mode, "isolate": _isolates(pack)}
+    inputs |= {"short_share": pack.short_seq_prob} if pack.short_seq_prob else {}
+    inputs |= {"shard_mb": shard_mb} if shard_mb else {}
+    inputs = columns.make_inputs(inputs, tokenizer, pack.seq_len)
+    specs = columns.make_dense_columns(tokenizer.vocab_size)
+    if pack.mode == "segment_pair":
+        specs |= columns.SECOND_STARTS | {"next": ColumnSpec(np.uint8, "N")}
+    layout = columns.Layout(specs, corpus.SPLITS, tokenizer.vocab_size, pack.seq_len)
+    return Packer(data, pack, tokenizer.kind, tokenizer.model, inputs, layout, content, shard_mb), tokenizer
+
+
+def load_dataset(
+    cfg: config.Config, *, is_generated: bool = False, processes: int = 1, verify: bool = False
+) -> PackedDataset:
+    """The examples of both splits; raises ConfigError as `make_packer` does.
+
+    processes: how many pack shards at once. verify: whether all files are hashed, of the corpus and of the cache.
+    """
+    if verify:
+        source_digests.forget(cfg.data.cache_dir)
+    packer, tokenizer = make_packer(cfg, is_generated=is_generated)
+    is_made = False
+
+    def make(folder):
+        nonlocal is_made
+        is_made = True
+        return packer.make_dataset(folder, processes)
+
+    word_starts = tokenizer.pack_word_bounds() if cfg.mask.unit != "token" else b""
+    packed = columns.load_dataset(
+        cfg.data.cache_dir,
+        tokenizer,
+        packer.inputs,
+        packer.layout,
+        make,
+        lambda unigram_V, _: build_dataset_info(cfg, len(unigram_V), unigram_V)._replace(word_starts=word_starts),
+        verify=verify,
+    )
+    if is_made:  # and they are joined
+        packer.remove_shards()
+    _report_statistics(packed, cfg.data, is_stream=cfg.pack.mode == "stream", is_generated=is_generated)
+    return packed
+
+
+def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
+    """What a program must know of the dataset; unigram_V: counts of the tokens."""
+    labels = ("next_B",) if cfg.pack.mode == "segment_pair" else ()
+    return types.DatasetInfo(vocab_size, cfg.pack.seq_len, labels, unigram_V.tobytes())
+
+
+def find_shard_mb(data: config.Data, pack: config.Pack) -> float:
+    """MB of a shard of a corpus; 0: the corpus is packed as a whole."""
+    num_bytes = corpus.count_bytes(data) if pack.mode != "stream" else 0
+    if pack.shard_mb:
+        return pack.shard_mb if num_bytes > pack.shard_mb * MEGABYTE else 0
+    return SHARD_MB if num_bytes > MAX_WHOLE_MB * MEGABYTE else 0
+
+
+@functools.lru_cache(4)
+def _plan_shards(data, shard_mb, content):
+    return corpus.plan_shards(data, int(shard_mb * MEGABYTE))
+
+
+@functools.lru_cache(2)
+def _build_tokenizer(kind, model):
+    return kinds.BUILDERS[kind](model)
+
+
+def _isolates(pack):
+    return pack.isolate_documents and pack.mode == "full_sentences"
+
+
+def _count(texts, count):
+    for text in texts:
+        count[0] += 1
+        yield text
+
+
+def _log_shards(made: Iterable, sizes: Sequence[int]) -> Iterator:
+    """What is made of shards of these sizes; logs how many there are, how fast, and how long the rest takes."""
+    start = last_report = time.monotonic()
+    for number, one in enumerate(made, 1):
+        yield one
+        if (now := time.monotonic()) - last_report > vocabulary.SECONDS:
+            last_report, size = now, sum(sizes[:number])
+            seconds = (sum(sizes) - size) * (now - start) / size
+            rate = size / MEGABYTE / (now - start)
+            logging.info(f"packed {number} of {len(sizes)} shards, {rate:.1f} MB/s, {seconds:.0f} s left")
+
+
+def _report_statistics(packed, data, *, is_stream, is_generated):
+    """Logs the fraction of held-out tokens, and of words that are unknown to the vocabulary."""
+    if not is_generated:
+        held_out, rest = (packed.manifest[split]["tokens"] for split in ("validation", "train"))
+        selection = "the end of the text" if is_stream else "a random sample of documents"
+        name = "search_fraction" if data.search_fraction else "validation_fraction"
+        has_own_files = data.validation_path and not data.search_fraction
+        setting = "" if has_own_files else f", {selection} (config.data.{name} = {getattr(data, name):g})"
+        total = held_out + rest
+        warnings_.log_once(f"held out: {held_out:,} of {total:,} tokens, {held_out / total:.1%}{setting}")
+    for split in corpus.SPLITS:
+        remedy = "; a larger config.tokenizer.vocab_size, or another kind, knows more"
+        columns.report_unknown(split, packed.manifest[split], packed.tokenizer.kind, remedy)

@@ -1,0 +1,80 @@
+"""The tokenizer of a corpus, learnt once and kept in the cache."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+
+from absl import logging
+
+from mlm.base import config, errors
+from mlm.data.rows import store
+from mlm.data.text import corpus
+from mlm.data.tokenizers import kinds
+from mlm.data.tokenizers.tokenizer import Tokenizer
+
+FORMAT = 3  # of the tokenizers; a change of their content must raise it
+SAMPLED_BYTES = 4  # of a divided corpus that are read for a character that is learnt from
+SECONDS = 5  # between two lines of progress
+
+
+def get_or_train_tokenizer(
+    data: config.Data, tokenizer: config.Tokenizer, content: str, *, is_stream: bool = False, shard_mb: float = 0
+) -> Tokenizer:
+    """The tokenizer of config.tokenizer.path, or else the one for the corpus, trained if the cache does not have it.
+
+    Args:
+        data: the corpus.
+        tokenizer: the fields of config.tokenizer.
+        content: the corpus's (`corpus.compute_fingerprint`).
+        is_stream: whether it learns from the running text, of which no white space is lost.
+        shard_mb: MB of a shard of a divided corpus, where it learns from a few shards alone; 0: from all text.
+
+    Raises:
+        ConfigError: the tokenizer must be trained and the corpus has changed since.
+    """
+    if tokenizer.path:
+        return kinds.load_tokenizer_folder("config.tokenizer.path", tokenizer.path)
+
+    def make(folder):
+        if data.corpus != "language":
+            logging.info("learning a vocabulary (%s)", tokenizer.kind)
+        if corpus.compute_fingerprint(data) != content:
+            raise errors.ConfigError(
+                f"config.data.cache_dir = {data.cache_dir!r}: expected the folder with the tokenizer, since the "
+                "corpus from which it was learned has changed"
+            )
+        shards: Sequence[corpus.Shard | None] = [None]
+        if shard_mb:
+            shards = corpus.plan_shards(data, int(shard_mb * 1e6))
+            enough = math.ceil(tokenizer.sample_characters * SAMPLED_BYTES / (shard_mb * 1e6))
+            shards = shards[:: max(1, len(shards) // enough)]
+        texts = corpus.read_running_text(data, "train") if is_stream else corpus.read_vocabulary_texts(data, shards)
+        trained = kinds.train_tokenizer(tokenizer, log_progress(texts, "reading for the vocabulary"))
+        return {"file": trained.save(folder).name}
+
+    inputs = {"format": FORMAT, "corpus": content, "kind": tokenizer.kind, "size": tokenizer.vocab_size}
+    inputs |= {"mode": "stream"} if is_stream else {}
+    if tokenizer.sample_characters != config.Tokenizer().sample_characters:
+        inputs["sample"] = tokenizer.sample_characters
+    if shard_mb:
+        inputs["shard_mb"] = shard_mb
+    if tokenizer.kind == "unigram":  # each version may learn another vocabulary
+        inputs["sentencepiece"] = metadata.version("sentencepiece")
+    folder, manifest = store.get_or_make_folder(data.cache_dir, "tokenizer", inputs, make)
+    return kinds.load_tokenizer(folder / manifest["file"])
+
+
+def log_progress(texts: Iterable[str], description: str, num_bytes: int = 0) -> Iterator[str]:
+    """The texts; logs now and then how much has been read, how fast, and of num_bytes how long the rest takes."""
+    start = last_report = time.monotonic()
+    num_characters = 0
+    for text in texts:
+        yield text
+        num_characters += len(text)
+        if (now := time.monotonic()) - last_report > SECONDS:
+            last_report, rate = now, num_characters / (now - start)
+            left = f", {max(0, num_bytes - num_characters) / rate:.0f} s left" if num_bytes else ""
+            logging.info(
+                f"{description}: {num_characters / 1e6:.1f} million characters, {rate / 1e6:.2f} a second{left}"
+            )

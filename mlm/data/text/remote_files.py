@@ -1,0 +1,64 @@
+"""Copies on this machine of files on a bucket or on huggingface.co; they are fetched again when they change there."""
+
+import functools
+from pathlib import Path
+
+from mlm.base import buckets, errors, extras, files
+from mlm.base.storage import BUCKET, get_storage
+from mlm.data.text import records
+
+HUB_PREFIX = "hf:datasets/"
+
+
+@functools.cache  # a start asks several times
+def fetch_files(field: str, pattern: str) -> list[str]:
+    """The paths on this machine of what a path or glob names; a path that is not remote is itself.
+
+    pattern: gs://BUCKET/PATH, s3://BUCKET/PATH or hf:datasets/ORG/NAME[@REVISION][/PATH]. Raises ConfigError where
+    nothing is found, a library is missing or the download fails.
+    """
+    if pattern.startswith(HUB_PREFIX):
+        return [_fetch_from_hub(field, pattern)]
+    return _fetch_from_bucket(field, pattern) if get_storage(pattern).is_remote else [pattern]
+
+
+def _fetch_from_hub(field, pattern):
+    owner, _, rest = pattern.removeprefix(HUB_PREFIX).partition("/")
+    name, _, path = rest.partition("/")
+    name, _, revision = name.partition("@")
+    errors.require(bool(owner and name), field, pattern, f"{HUB_PREFIX}ORG/NAME, of a data set on huggingface.co")
+    hub = extras.import_extra("huggingface_hub", "hub", f"{field} = {pattern!r}")
+    wanted = [path, f"{path}/**"] if path else [f"*.{ending}*" for ending in records.ENDINGS]
+    try:
+        folder = hub.snapshot_download(
+            f"{owner}/{name}", repo_type="dataset", revision=revision or None, allow_patterns=wanted
+        )
+    except Exception as error:  # of the network, the name, the server, the disk
+        expected = "the name of a data set on huggingface.co, and a network"
+        reason = f"cannot be downloaded ({errors.first_line(error)})"
+        raise errors.ConfigError(f"{field} = {pattern!r}: {reason}; expected {expected}") from None
+    return str(Path(folder, path))
+
+
+def _fetch_from_bucket(field, pattern):
+    buckets.check_access(field, pattern.split("*")[0], tuple(buckets.LIBRARIES), writable=False)
+    scheme, fetched = pattern.partition("://")[0], []
+    with buckets.connect(pattern) as bucket:
+        for found in bucket.glob(pattern):
+            for name in bucket.find(found):
+                if name == found or records.has_known_ending(name):
+                    path = files.make_path(f"{scheme}://{name.lstrip('/')}")
+                    fetched.append(str(_fetch_file(path, bucket.ukey(name))))
+    errors.require(bool(fetched), field, pattern, "files on the bucket")
+    return fetched
+
+
+def _fetch_file(path, version) -> Path:
+    """The copy of a file of this version."""
+    copy = files.local_folder(path.parent) / path.name
+    note = copy.with_name(f".{copy.name}.version")
+    if not (copy.exists() and note.exists() and note.read_text() == version):
+        with files.atomic_write(copy) as temporary:
+            BUCKET.download(path, temporary)
+        files.write_text(note, version)
+    return copy

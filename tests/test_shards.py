@@ -1,0 +1,174 @@
+"""Packing in shards: what is packed depends on no number of processes, no order and no kill; what a start checks."""
+
+import itertools
+import os
+import random
+import re
+
+import numpy as np
+import pytest
+
+from mlm.base import config, errors
+from mlm.cli import entry
+from mlm.data.rows import columns, pack
+from mlm.data.text import corpus, files
+from tests.small import small_config
+
+WORDS = ["ab", "cd.", "ef", "gh!", "é。", "i\tj", "kl?\r"]
+
+
+def write_texts(folder, draw, *, count=8):
+    """Files of documents of several lines, with blank lines between; some have line ends and bytes of other kinds."""
+    folder.mkdir(exist_ok=True)
+    for number in range(count):
+        documents = [
+            "\n".join(" ".join(draw.choices(WORDS, k=9)) for _ in range(draw.randint(1, 4))) for _ in range(40)
+        ]
+        text = draw.choice(["\n\n", "\r\n\r\n", "\n \n\n"]).join(documents)
+        (folder / f"{number}.txt").write_bytes(text.encode() + draw.choice([b"", b"\n\n", b"\xff\n", b"\0"]))
+    return str(folder)
+
+
+def make_config(folder, cache, **changes):
+    base = {"data__path": folder, "data__cache_dir": str(cache), "data__document_boundary": "blank_line"}
+    base |= {"tokenizer__kind": "words", "tokenizer__vocab_size": 12, "pack__seq_len": 16, "pack__shard_mb": 0.003}
+    return small_config(**base | changes)
+
+
+def digest(packed):
+    return {
+        f"{split}.{name}": np.asarray(column).tobytes()
+        for split in packed.splits
+        for name, column in packed.get_split(split).items()
+    }
+
+
+@pytest.mark.parametrize("boundary", ["blank_line", "line", "file", "ab .*"])
+@pytest.mark.parametrize("held_out", ["", "1.txt"])
+def test_shards_hold_each_document_once_and_in_order(tmp_path, boundary, held_out):
+    draw = random.Random(7)
+    for size in (100, 1000, 3000, 10**6):
+        folder = write_texts(tmp_path / str(size), draw)
+        data = config.Data(corpus="text", path=folder, document_boundary=boundary, validation_fraction=0.3)
+        data = data.__class__(**{**vars(data), "validation_path": f"{folder}/{held_out}" if held_out else ""})
+        shards = corpus.plan_shards(data, size)
+        assert len(shards) >= {100: 30 if boundary != "file" else 4, 10**6: 1}.get(size, 4)
+        for split in corpus.SPLITS:
+            parts = [corpus.read_documents(data, split, shard) for shard in shards]
+            assert list(itertools.chain.from_iterable(parts)) == list(corpus.read_documents(data, split))
+
+
+def test_what_is_packed_depends_on_no_order_and_no_kill(tmp_path):
+    folder, draw = write_texts(tmp_path / "texts", random.Random(1)), random.Random(2)
+    whole = pack.load_dataset(make_config(folder, tmp_path / "whole", pack__mode="full_sentences"))
+    for mode in ("full_sentences", "doc_sentences", "segment_pair"):
+        first = digest(pack.load_dataset(make_config(folder, tmp_path / mode, pack__mode=mode)))
+        cfg = make_config(folder, tmp_path / f"{mode}-again", pack__mode=mode)
+        packer = pack.make_packer(cfg)
+        numbers = list(range(len(packer.shards)))
+        draw.shuffle(numbers)
+        for number in numbers[: len(numbers) // 2]:
+            packer.make_shards([number], 1)
+        half = numbers[len(numbers) // 2]  # of which a kill left a part
+        name = packer._name_shards()[half]
+        (tmp_path / f"{mode}-again" / f".{name}.part-x").mkdir()
+        (tmp_path / f"{mode}-again" / f".{name}.part-x" / "train.ids.bin").write_bytes(b"half")
+        assert packer.list_missing_shards() == sorted(numbers[len(numbers) // 2 :])
+        again = pack.load_dataset(cfg)
+        assert digest(again) == first and again.manifest["train"]["documents"] == whole.manifest["train"]["documents"]
+        assert not [name for name in os.listdir(cfg.data.cache_dir) if "shard-" in name]
+
+
+@pytest.mark.slow
+def test_what_is_packed_depends_on_no_number_of_processes(tmp_path):
+    folder = write_texts(tmp_path / "texts", random.Random(3))
+    one, two = (
+        digest(pack.load_dataset(make_config(folder, tmp_path / str(count)), processes=count)) for count in (1, 2)
+    )
+    assert one == two
+
+
+def change_unseen(path):
+    """Changes a byte of a file, which keeps its size and time."""
+    status = path.stat()
+    raw = bytearray(path.read_bytes())
+    raw[0] ^= 1
+    path.write_bytes(raw)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_start_hashes_what_has_another_size_or_time_and_verify_all(tmp_path, caplog):
+    folder = write_texts(tmp_path / "texts", random.Random(4))
+    source, cfg = tmp_path / "texts" / "0.txt", make_config(folder, tmp_path / "cache")
+    for path in (tmp_path / "texts").iterdir():
+        os.utime(path, ns=(10**18, 10**18))  # long ago
+    first = pack.load_dataset(cfg)
+    file = first.folder / "train.ids.bin"
+    before = file.read_bytes()
+    change_unseen(file)
+    assert pack.load_dataset(cfg).folder == first.folder and file.read_bytes() != before
+    os.utime(file)
+    pack.load_dataset(cfg)
+    assert file.read_bytes() == before and "train.ids.bin is damaged" in caplog.text
+    change_unseen(file)
+    pack.load_dataset(cfg, verify=True)
+    assert file.read_bytes() == before
+    change_unseen(source)
+    assert pack.load_dataset(cfg).folder == first.folder
+    os.utime(source)
+    assert pack.load_dataset(cfg).folder != first.folder
+    change_unseen(source)  # its old content, too young to be known by its time
+    assert pack.load_dataset(cfg).folder == first.folder
+
+
+def test_a_lazy_column_is_read_as_an_array():
+    draw = np.random.default_rng(5)
+    plain = draw.integers(0, 9, (7, 4)).astype(np.uint16)
+    lazy = columns.LazyColumn(plain.shape, np.uint16, lambda rows: plain[rows].astype(np.int64))
+    keys = [2, -1, slice(1, 5), slice(None, None, -2), [3, 3, -7], np.arange(6).reshape(2, 3), plain[:, 0] > 4]
+    for key in [*keys, *((key, slice(1, 3)) for key in keys), (slice(None), 2), ([1, 2], 0)]:
+        np.testing.assert_array_equal(lazy[key], plain[key])
+        assert lazy[key].dtype == np.uint16
+    np.testing.assert_array_equal(np.asarray(lazy), plain)
+    np.testing.assert_array_equal((lazy > 3) * lazy, (plain > 3) * plain)
+    assert np.max(lazy) == plain.max() and len(lazy) == 7
+    with pytest.raises(IndexError):
+        lazy[7]
+
+
+def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
+    folder = write_texts(tmp_path / "texts", random.Random(6))
+    base = [
+        f"data.path={folder}",
+        "data.document_boundary=blank_line",
+        "tokenizer.kind=words",
+        "tokenizer.vocab_size=12",
+    ]
+    words = ["pack", *base, "pack.seq_len=16", "pack.shard_mb=0.003", "--processes=1"]
+    entry.run_command([*words, f"data.cache_dir={tmp_path}/a"])
+    alone = capsys.readouterr().out
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2"])
+    assert re.search(r"^\d+ of \d+ shards are missing", capsys.readouterr().out)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    entry.run_command([*words, f"data.cache_dir={tmp_path}/b", "--tasks=2"])
+    shared = capsys.readouterr().out
+    facts = r"\d+ documents, [\d,]+ examples, [\d,]+ tokens, [\d.]+% padding, [\d.]+% unknown"
+    assert re.findall(facts, alone) == re.findall(facts, shared) and len(re.findall(facts, alone)) == 2
+    for flag, where in (
+        ("--shards=3-1", "--shards = '3-1'"),
+        ("--shards=0-99", "0 <= A <= B"),
+        ("--tasks=0", "missing"),
+    ):
+        with pytest.raises(errors.ConfigError) if where != "missing" else pytest.MonkeyPatch.context() as caught:
+            entry.run_command([*words, f"data.cache_dir={tmp_path}/c", flag])
+        assert where == "missing" or where in str(caught.value)
+    whole = [word for word in words if "shard" not in word]
+    with pytest.raises(errors.ConfigError, match=r"config\.pack\.shard_mb"):
+        entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--shards=0"])
+
+
+def test_a_file_of_which_no_line_starts_a_document_stays_whole(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("a line\n" * 1000)
+    assert files.divide_file(str(path), files.make_boundary("", "Title .*"), 500) == [files.FilePart(str(path))]
