@@ -247,7 +247,11 @@ def check_layers(layers: Sequence[fields.Layer]) -> None:
                 "" if values.get("pack.mode") == "stream" else values.get("data.text_column", records.DEFAULT_COLUMN)
             )
             corpus_files.find_files(f"config.{name}", value, column)
-        elif value and name in ("tokenizer.path", "downstream.path", "eval.sts") and not buckets.is_bucket_path(value):
+        elif (
+            value
+            and name in ("data.sources", "tokenizer.path", "downstream.path", "eval.sts")
+            and not buckets.is_bucket_path(value)
+        ):
             errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, "a path that is there")
 
 

@@ -11,7 +11,7 @@ from absl import logging
 from mlm.base import buckets, config, errors, files, types, warnings_
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import translation
-from mlm.data.rows import columns, labelled, parallel_text, store, tokenization
+from mlm.data.rows import columns, labelled, mixture, parallel_text, store, tokenization
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.rows.packing import PACKERS, build_columns
 from mlm.data.tasks import splits, tasks
@@ -96,16 +96,20 @@ def check(cfg: config.Config) -> None:
     errors.require_number("config.data.language.max_words", cfg.data.language.max_words, 8, cfg.pack.seq_len - 2)
 
 
-def load_dataset(cfg: config.Config) -> PackedDataset:
+def load_dataset(cfg: config.Config, tokenizer: Tokenizer | None = None) -> PackedDataset:
     """The examples of both splits, packed first if cfg.data.cache_dir does not have them.
 
     The cache depends on the content of the corpus, on the tokenizer and on config.pack. A changed file is noticed, and
     the examples are packed again. Raises ConfigError as corpus.read_documents and kinds.train_tokenizer do.
+
+    tokenizer: the sources' of a mixture, in place of the config's.
     """
     if cfg.data.corpus == "task":
         return labelled.load_dataset(cfg)
     content = corpus.compute_fingerprint(cfg.data)
-    tokenizer = get_or_train_tokenizer(cfg, content)
+    tokenizer = tokenizer or get_or_train_tokenizer(cfg, content)
+    if cfg.data.sources:
+        return mixture.load_dataset(cfg, tokenizer, load_dataset)
     if cfg.data.corpus == "parallel":
         return parallel_text.load_dataset(cfg, tokenizer)
     word_starts = tokenizer.pack_word_bounds() if cfg.mask.unit != "token" else b""
