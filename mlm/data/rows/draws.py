@@ -28,6 +28,7 @@ class Source(NamedTuple):
     parts: tuple[
         int, ...
     ]  # in each phase: so many of the rows of a period, of all sources' parts together, are its own
+    num_words: int = 0  # of its training examples, where it is one of several
     max_epochs: float = math.inf
 
 

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from mlm.base import config, errors, phases
+from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.data.rows import draws
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.text import sources
@@ -65,6 +67,7 @@ def load_dataset(
         sources.check_phases(cfg)
     file, packs = sources.read_corpus_file(cfg.data.sources), dict[str, PackedDataset]()
     for name, data in sources.list_sources(cfg.data):
+        logging.info("source %s", name)
         with sources.name_source(file.path, name):
             packs[name] = load_source(dataclasses.replace(cfg, data=data), tokenizer)
     parts = list(packs.values())
@@ -110,6 +113,15 @@ def _merge_statistics(parts, split) -> dict[str, Any]:
     return {"rows": rows, "tokens": tokens, "unknown": mean("unknown", "tokens"), "padding": mean("padding", "rows")}
 
 
+def count_words(packed: PackedDataset) -> int:
+    """The words of the train split, as its tokenizer begins them: a mark of punctuation may be one of its own."""
+    tokenizer = packed.tokenizer
+    is_word_V = (tokenizer.starts_word_V if tokenizer.ends_word_V is None else tokenizer.ends_word_V).copy()
+    is_word_V[:NUM_SPECIAL] = False
+    is_word_V[UNK] = True
+    return int(np.frombuffer(packed.dataset_info.unigram_counts, np.int64)[is_word_V].sum())
+
+
 def _chain(splits) -> dict[str, Any]:
     if len(splits) == 1:
         return splits[0]
@@ -128,6 +140,18 @@ class Segment(NamedTuple):
         """The rows that the first steps of the phase draw from each source: count_S."""
         parts = tuple(source.parts[self.phase.number] for source in self.sources)
         return draws.count_rows(parts, num_steps * self.phase.cfg.train.batch_size)
+
+    def count_batch_words(self) -> float:
+        """The words of a batch of the phase, on average."""
+        parts, batch_size = (
+            [source.parts[self.phase.number] for source in self.sources],
+            self.phase.cfg.train.batch_size,
+        )
+        words = (
+            batch_size * part * (source.num_words if source.name else count_words(self.packed)) / source.num_train
+            for part, source in zip(parts, self.sources, strict=True)
+        )
+        return sum(words) / sum(parts)
 
     def make_draw(self, seed: int) -> draws.Draw:
         """The draw of the phase's rows."""

@@ -213,7 +213,7 @@ class TrainingRun:
         cfg, program = self.cfg, self.program
         if not cfg.train.milestones:
             return []
-        steps = milestones.list_steps(cfg, self.packed)
+        steps = milestones.list_steps(cfg, self.segments)
         params = jax.tree.leaves(self.get_abstract_params())
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
