@@ -140,11 +140,9 @@ def test_batches_follow_from_the_step_and_each_source_from_its_own_permutations(
 def test_a_chain_of_columns_is_their_concatenation():
     parts = [np.arange(n * 3).reshape(n, 3) + n for n in (4, 1, 6)]
     chain, whole = mixture.ChainedColumn(parts), np.concatenate(parts)
-    for index in (2, -1, slice(3, 9), slice(None, None, -2), np.array([9, 0, 4, 4]), np.arange(11) % 2 == 0):
-        assert np.array_equal(chain[index], whole[index])
-    assert np.array_equal(chain[3:8, 1:], whole[3:8, 1:]) and np.array_equal(chain, whole) and len(chain) == 11
-    with pytest.raises(IndexError):
-        chain[11]
+    for rows in (slice(3, 9), slice(None, None, -2), slice(0, 0), np.array([9, 0, 4, 4])):
+        assert np.array_equal(chain[rows], whole[rows])
+    assert np.array_equal(chain, whole) and len(chain) == 11
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,7 @@ def test_a_chain_of_columns_is_their_concatenation():
             "share = 0.6\nseq_len = 16",
             r"share = \[0.5, 0.6\]: expected shares that add up",
         ),
-        ("seq_len = 16", "", "phase 2: seq_len = None: expected a value, as in the other phases"),
+        ("seq_len = 16", "", "phase 2: seq_len = None: expected a value"),
         ("seq_len = 16", "seq_len = 4", "phase 2: seq_len = 4: expected 8 <= value"),
         ("[[phases]]", "[[phase]]", "phase: no such key; .*did you mean 'phases'"),
         ("\n[[sources]]", "temperature = 2\n[[sources]]", "did you mean 'alpha'"),
@@ -217,11 +215,12 @@ def test_a_run_that_is_stopped_in_each_phase_is_the_unbroken_one(tmp_path):
         stop_at(broken, step)
     assert read_values(loop.train(broken)) == read_values(result)
     assert result["sources"]["letters"]["share"] == pytest.approx((24 + 8) / 48)
-    held_out = RunDirectory(cfg.workdir).read_held_out(result)
+    directory = RunDirectory(cfg.workdir)
+    held_out = directory.read_held_out(directory.read_result())
     both = [held_out[f"mlm_nats_{name}"] for name in ("letters", "digits")]
     np.testing.assert_allclose(sum(both), held_out["mlm_nats"])
     assert {"loss_letters", "loss_digits"} <= result["evaluation"].keys()
-    records = [json.loads(line) for line in RunDirectory(cfg.workdir).metrics.read_text().splitlines()]
+    records = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     epochs = [record["digits_epochs"] for record in records if "digits_epochs" in record]
     assert epochs == sorted(epochs) and epochs[-1] == result["sources"]["digits"]["epochs"]
 

@@ -1,5 +1,6 @@
 """The packed examples of several sources as one dataset, without a copy of any, and how a run draws from them."""
 
+import bisect
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,24 +27,14 @@ class ChainedColumn:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __getitem__(self, index: Any) -> np.ndarray:
-        """Rows: a number, a slice or an array of numbers, alone or first in a tuple."""
-        rows, *rest = index if isinstance(index, tuple) else (index,)
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        rows_x = np.asarray(rows)
-        rows_x = np.flatnonzero(rows_x) if rows_x.dtype == bool else rows_x
-        rows_B = np.where(rows_x < 0, rows_x + len(self), rows_x).reshape(-1)
-        chosen, part_B = np.empty((len(rows_B), *self.shape[1:]), self.dtype), self._find_parts(rows_B)
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """The rows of a slice, or of an array of numbers."""
+        rows_B = np.arange(len(self))[rows]
+        part_B = np.searchsorted(self.bounds, rows_B, side="right") - 1
+        chosen = np.empty((len(rows_B), *self.shape[1:]), self.dtype)
         for part in np.unique(part_B):
-            is_own_B = part_B == part
-            chosen[is_own_B] = self.parts[part][rows_B[is_own_B] - self.bounds[part]]
-        return chosen.reshape(*rows_x.shape, *self.shape[1:])[(*[slice(None)] * rows_x.ndim, *rest)]
-
-    def _find_parts(self, rows_B):
-        if len(rows_B) and not (rows_B.min() >= 0 and rows_B.max() < len(self)):
-            raise IndexError(f"rows {rows_B.min()} to {rows_B.max()} of {len(self)}")
-        return np.searchsorted(self.bounds, rows_B, side="right") - 1
+            chosen[part_B == part] = self.parts[part][rows_B[part_B == part] - self.bounds[part]]
+        return chosen
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self[:], dtype)
@@ -73,37 +64,25 @@ def load_dataset(
     parts = list(packs.values())
     most = -(-cfg.eval.max_examples // len(parts)) or None
     held_out = [{name: column[:most] for name, column in part.validation.items()} for part in parts]
-    tokens = [part.manifest["train"]["tokens"] for part in parts]
-    shares = [_compute_parts(weights, tokens) for weights in file.weights]
+    tokens = np.array([part.manifest["train"]["tokens"] for part in parts], float)
+    # Conneau et al. 2020, section 3.1, where sizes are sentences.
+    weights = [own if isinstance(own, tuple) else (tokens / tokens.sum()) ** own for own in file.weights]
+    shares = [draws.divide(own) for own in weights]
     mixed = tuple(
-        draws.Source(
-            source.name, len(part.train["ids"]), len(rows["ids"]), tuple(own[i] for own in shares), source.max_epochs
-        )
-        for i, (source, part, rows) in enumerate(zip(file.sources, parts, held_out, strict=True))
+        draws.Source(source.name, len(part.train["ids"]), len(rows["ids"]), own, count_words(part), source.max_epochs)
+        for source, part, rows, own in zip(file.sources, parts, held_out, zip(*shares, strict=True), strict=True)
     )
-    unigram_V = sum(np.frombuffer(part.dataset_info.unigram_counts, np.int64) for part in parts)
-    identity = {f"source {name}": part.manifest["inputs"] for name, part in packs.items()}
-    shared = {name: parts[0].manifest["inputs"][name] for name in ("kind", "tokenizer", "length")}
-    manifest = {"inputs": {**identity, **shared, "weights": [list(own) for own in shares]}}
-    manifest |= {split: _merge_statistics(parts, split) for split in ("train", "validation")}
-    return PackedDataset(
-        _chain([part.train for part in parts]),
-        _chain(held_out),
-        tokenizer,
-        parts[0].dataset_info._replace(unigram_counts=np.asarray(unigram_V).tobytes()),
-        manifest,
+    counts_SxV = np.stack([np.frombuffer(part.dataset_info.unigram_counts, np.int64) for part in parts])
+    first, identity = parts[0], {f"source {name}": part.manifest["inputs"] for name, part in packs.items()}
+    shared = {name: first.manifest["inputs"][name] for name in ("kind", "tokenizer", "length")}
+    manifest = {split: _merge_statistics(parts, split) for split in ("train", "validation")}
+    return first._replace(
+        train=_chain([part.train for part in parts]),
+        validation=_chain(held_out),
+        dataset_info=first.dataset_info._replace(unigram_counts=counts_SxV.sum(0).tobytes()),
+        manifest={"inputs": {**identity, **shared, "weights": [list(own) for own in shares]}, **manifest},
         sources=mixed,
     )
-
-
-def _compute_parts(weights: sources.Weights, tokens: Sequence[int]) -> tuple[int, ...]:
-    """The parts of a phase: of weights, or of sizes in tokens to the power of alpha (Conneau et al. 2020, section 3.1,
-    where they are sentences).
-    """
-    if weights.by_source:
-        return draws.divide(weights.by_source)
-    scaled = [count / sum(tokens) for count in tokens]
-    return draws.divide([share**weights.alpha for share in scaled])
 
 
 def _merge_statistics(parts, split) -> dict[str, Any]:
@@ -136,8 +115,9 @@ class Segment(NamedTuple):
     sources: tuple[draws.Source, ...]  # one without a name where the data has no sources
     offset_S: np.ndarray  # rows that earlier phases have drawn of the same examples
 
-    def count_rows(self, num_steps: int) -> np.ndarray:
-        """The rows that the first steps of the phase draw from each source: count_S."""
+    def count_rows(self, step: int) -> np.ndarray:
+        """The rows that the phase draws from each source until a step of the run: count_S."""
+        num_steps = max(0, min(step, self.phase.end_step) - self.phase.first_step)
         parts = tuple(source.parts[self.phase.number] for source in self.sources)
         return draws.count_rows(parts, num_steps * self.phase.cfg.train.batch_size)
 
@@ -170,62 +150,40 @@ def list_segments(
     Raises:
         ConfigError: the run repeats a source more often than its corpus file allows.
     """
-    segments, by_length = [], {cfg.pack.seq_len: packed}
-    drawn = dict[int, Any]()  # by length
+    segments, by_length, drawn = list[Segment](), {cfg.pack.seq_len: packed}, dict[int, Any]()
     for phase in phases.list_phases(cfg):
         length = phase.cfg.pack.seq_len
-        if length not in by_length:
-            by_length[length] = load_dataset(phase.cfg)
-        own = by_length[length]
+        own = by_length[length] if length in by_length else by_length.setdefault(length, load_dataset(phase.cfg))
         found = own.sources or (draws.Source("", len(own.train["ids"]), 0, (1,)),)
-        # Weights are the same in all phases of a file that has none.
-        found = tuple(
-            source._replace(parts=source.parts * (phase.number + 1)) if len(source.parts) == 1 else source
-            for source in found
-        )
+        if len(found[0].parts) == 1:  # the same in all phases
+            found = tuple(source._replace(parts=source.parts * (phase.number + 1)) for source in found)
         segment = Segment(phase, own, found, drawn.get(length, np.zeros(len(found), np.int64)))
         segments.append(segment)
-        drawn[length] = segment.offset_S + segment.count_rows(phase.end_step - phase.first_step)
-    _check_epochs(cfg, segments)
+        drawn[length] = segment.offset_S + segment.count_rows(phase.end_step)
+    for i, source in enumerate(segments[-1].sources):
+        count = lambda step, i=i: count_drawn(segments, step)[1][i]
+        last = bisect.bisect_right(range(cfg.train.steps + 1), source.max_epochs, key=count) - 1
+        if last < cfg.train.steps:
+            raise errors.ConfigError(
+                f"{cfg.data.sources}: source {source.name!r}: max_epochs = {source.max_epochs:g}: reached after step "
+                f"{last:,} of config.train.steps = {cfg.train.steps:,}; expected fewer steps, a lower weight, or a "
+                "higher max_epochs"
+            )
     return segments
 
 
-def count_epochs(segments: Sequence[Segment], step: int) -> np.ndarray:
-    """How often each source has been repeated after a step: epochs_S, over the packings of all lengths."""
-    total_S = np.zeros(len(segments[0].sources))
-    for segment in segments:
-        num_steps = max(0, min(step, segment.phase.end_step) - segment.phase.first_step)
-        total_S += segment.count_rows(num_steps) / [source.num_train for source in segment.sources]
-    return total_S
+def count_drawn(segments: Sequence[Segment], step: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows drawn from each source until a step, and its epochs over all packings: rows_S, epochs_S."""
+    counts = [segment.count_rows(step) for segment in segments]
+    sizes = [[source.num_train for source in segment.sources] for segment in segments]
+    return np.sum(counts, 0), np.sum(np.divide(counts, sizes), 0)
 
 
 def describe_sources(segments: Sequence[Segment], step: int) -> dict[str, dict[str, float]]:
-    """By source: its share of the rows drawn until a step, its epochs and its examples of the last phase; {}: none."""
-    sources_, rows_S = segments[-1].sources, np.zeros(len(segments[0].sources), np.int64)
-    for segment in segments:
-        rows_S += segment.count_rows(max(0, min(step, segment.phase.end_step) - segment.phase.first_step))
-    epochs_S = count_epochs(segments, step)
+    """By source its share of the rows drawn until a step, and its epochs; {} where there is one corpus."""
+    rows_S, epochs_S = count_drawn(segments, step)
     return {
-        source.name: {
-            "share": float(rows_S[i] / max(1, rows_S.sum())),
-            "epochs": float(epochs_S[i]),
-            "examples": source.num_train,
-        }
-        for i, source in enumerate(sources_)
+        source.name: {"share": float(rows / max(1, rows_S.sum())), "epochs": float(epochs)}
+        for source, rows, epochs in zip(segments[-1].sources, rows_S, epochs_S, strict=True)
         if source.name
     }
-
-
-def _check_epochs(cfg, segments):
-    for i, source in enumerate(segments[-1].sources):
-        if count_epochs(segments, cfg.train.steps)[i] <= source.max_epochs:
-            continue
-        low, high = 0, cfg.train.steps  # the last step within the cap lies in [low, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if count_epochs(segments, middle)[i] <= source.max_epochs else (low, middle)
-        raise errors.ConfigError(
-            f"{cfg.data.sources}: source {source.name!r}: max_epochs = {source.max_epochs:g}: reached after step "
-            f"{low:,} of config.train.steps = {cfg.train.steps:,}; expected fewer steps, a lower weight, or a higher "
-            "max_epochs"
-        )

@@ -25,12 +25,8 @@ from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
 SPLITS = ("train", "validation")
-CORPUS_BY_FIELD = {
-    "task": "task",
-    "parallel_path": "parallel",
-    "sources": "text",
-    "path": "text",
-}  # where data.corpus is auto
+# Where data.corpus is auto.
+CORPUS_BY_FIELD = {"task": "task", "parallel_path": "parallel", "sources": "text", "path": "text"}
 
 DERIVED_FIELDS = (
     DerivedField(
@@ -60,12 +56,8 @@ class Corpus(NamedTuple):
 def check(data: config.Data) -> None:
     """Raises ConfigError for a corpus whose other fields are missing."""
     if data.corpus == "text":
-        errors.require(
-            bool(data.path or data.sources),
-            "config.data.path",
-            "",
-            "globs of text files, since config.data.corpus is text",
-        )
+        expected = "globs of text files, since config.data.corpus is text"
+        errors.require(bool(data.path or data.sources), "config.data.path", "", expected)
         files.make_boundary("config.data.document_boundary", data.document_boundary)
         is_character = len(data.word_separator) <= 1
         errors.require(is_character, "config.data.word_separator", data.word_separator, "one character, or none")

@@ -22,6 +22,7 @@ SOURCE_KEYS = ("name", "weight", "max_epochs", *DATA_KEYS)
 PHASE_KEYS = ("share", "weights", "alpha", *phases.PHASE_FIELDS)
 FILE_KEYS = ("sources", "alpha", "phases")
 CORPORA = ("text", "tfds", "docstrings")
+WEIGHT = config.Bounds(0)
 
 
 class Source(NamedTuple):
@@ -33,11 +34,7 @@ class Source(NamedTuple):
     max_epochs: float
 
 
-class Weights(NamedTuple):
-    """How often a phase draws from each source: by a weight for each, or by the sizes to the power of alpha."""
-
-    by_source: tuple[float, ...] = ()
-    alpha: float = 0.0
+Weights = tuple[float, ...] | float  # of the sources in a phase, or the power alpha of their sizes
 
 
 class CorpusFile(NamedTuple):
@@ -54,13 +51,10 @@ def read_corpus_file(path: str) -> CorpusFile:
 
     Raises ConfigError, which names the file, the key and the nearest right key, for one that no run could use.
     """
-    folder = files.make_path(path).parent
-    hint = ""
-    if folder.is_dir():
-        hint = errors.format_hint(os.path.basename(path), [file.name for file in folder.glob("*.toml")])
-    is_file = files.make_path(path).is_file()
-    errors.require(is_file, "config.data.sources", path, f"a corpus file (TOML){hint}")
-    return _parse(path, files.read_bytes(files.make_path(path)))
+    file = files.make_path(path)
+    hint = errors.format_hint(file.name, [other.name for other in file.parent.glob("*.toml")])
+    errors.require(file.is_file(), "config.data.sources", path, f"a corpus file (TOML){hint}")
+    return _parse(path, files.read_bytes(file))
 
 
 @functools.lru_cache(maxsize=8)
@@ -77,21 +71,18 @@ def _parse(path, content) -> CorpusFile:
     for name in names:
         errors.require(names.count(name) == 1, f"{path}: name", name, "a name of one source alone")
     rows = _read_rows(table, "phases", path, 0)
-    values: dict[str, tuple[Any, ...]] = {}
+    values = {}
     for number, row in enumerate(rows, 1):
         where = f"{path}: phase {number}"
         _check_keys(row, PHASE_KEYS, where)
-        for key in ("share", *phases.PHASE_FIELDS):
+        for key, field in {"share": "shares", **{key: key for key in phases.PHASE_FIELDS}}.items():
             if key == "share" or any(key in other for other in rows):
-                expected = "a value, as in the other phases" if key != "share" else "its share of the steps"
-                errors.require(key in row, f"{where}: {key}", None, expected)
-                name = "shares" if key == "share" else key
-                values[name] = (*values.get(name, ()), _parse_field(row[key], f"phases.{name}", f"{where}: {key}"))
+                errors.require(key in row, f"{where}: {key}", None, "a value, as each phase needs")
+                values.setdefault(field, []).append(_parse_field(row[key], f"phases.{field}", f"{where}: {key}"))
+    total = math.fsum(values.get("shares", [1]))
+    errors.require(abs(total - 1) < 1e-6, f"{path}: share", values.get("shares"), "shares that add up to 1")
     weights = tuple(_parse_weights(table, row, sources, path, number) for number, row in enumerate(rows or [{}], 1))
-    if rows:
-        total = math.fsum(values["shares"])
-        errors.require(abs(total - 1) < 1e-6, f"{path}: share", list(values["shares"]), "shares that add up to 1")
-    return CorpusFile(path, sources, weights, values)
+    return CorpusFile(path, sources, weights, {field: tuple(of_phases) for field, of_phases in values.items()})
 
 
 def _check_keys(table: Mapping[str, Any], keys: Collection[str], where: str):
@@ -150,7 +141,7 @@ def _parse_source(row, number, path) -> Source:
         errors.require(data["corpus"] != corpus or bool(data.get(key)), f"{where}: {key}", data.get(key), "a value")
     weight, most = row.get("weight"), row.get("max_epochs", math.inf)
     if weight is not None:
-        weight = _parse_number(weight, f"{where}: weight", config.Bounds(0))
+        weight = _parse_number(weight, f"{where}: weight", WEIGHT)
     if most != math.inf:
         most = _parse_number(most, f"{where}: max_epochs", config.Bounds(0, low_open=True))
     return Source(name, data, weight, most)
@@ -158,30 +149,24 @@ def _parse_source(row, number, path) -> Source:
 
 def _parse_weights(table, row, sources, path, number) -> Weights:
     """The weights of a phase: its own table or alpha, else those of the file."""
-    where, owner = (f"{path}: phase {number}", row) if "weights" in row or "alpha" in row else (path, table)
-    errors.require(not {"weights", "alpha"} <= row.keys(), f"{where}: alpha", row.get("alpha"), "weights or alpha")
-    names = [source.name for source in sources]
+    where, owner = (f"{path}: phase {number}", row) if {"weights", "alpha"} & row.keys() else (path, table)
+    if "alpha" in owner:
+        is_alone = "weights" not in owner and (owner is row or all(source.weight is None for source in sources))
+        errors.require(is_alone, f"{where}: alpha", owner["alpha"], "no weights beside it, which it gives by the sizes")
+        return _parse_number(owner["alpha"], f"{where}: alpha", config.Bounds(0, 1))
+    weights = {source.name: source.weight for source in sources}
     if "weights" in owner:
         own = owner["weights"]
         errors.require(isinstance(own, dict), f"{where}: weights", own, "a table with the name of each source it has")
         for name in own:
-            errors.require_one_of(f"{where}: weights", name, names)
-        by_source = [_parse_number(own.get(name, 0), f"{where}: weights.{name}", config.Bounds(0)) for name in names]
-    elif "alpha" in owner:
-        if owner is table:
-            for source in sources:
-                expected = "none beside alpha, by which the weights follow from the sizes"
-                errors.require(
-                    source.weight is None, f"{path}: source {source.name!r}: weight", source.weight, expected
-                )
-        return Weights(alpha=_parse_number(owner["alpha"], f"{where}: alpha", config.Bounds(0, 1)))
-    else:
-        for source in sources:
-            expected = "a number, or alpha = 0.3 at the top of the file: the weights are then sizes to its power"
-            errors.require(source.weight is not None, f"{path}: source {source.name!r}: weight", None, expected)
-        by_source = [source.weight for source in sources]
-    errors.require(any(by_source), f"{where}: weights", by_source, "one above 0")
-    return Weights(tuple(by_source))
+            errors.require_one_of(f"{where}: weights", name, list(weights))
+        weights = {name: _parse_number(own.get(name, 0), f"{where}: weights.{name}", WEIGHT) for name in weights}
+    for name, weight in weights.items():
+        expected = "a number, or alpha = 0.3 at the top of the file: weights are then the sizes to its power"
+        errors.require(weight is not None, f"{path}: source {name!r}: weight", weight, expected)
+    by_source = tuple(weight or 0.0 for weight in weights.values())
+    errors.require(any(by_source), f"{where}: weights", list(by_source), "one above 0")
+    return by_source
 
 
 def list_sources(data: config.Data) -> list[tuple[str, config.Data]]:
