@@ -79,6 +79,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
 @contextlib.contextmanager
 def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
+    segments = mixture.list_segments(cfg, packed, pack.load_dataset)
     program = programs.build_program(cfg, packed.dataset_info)
     with (
         contextlib.closing(checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg))) as checkpoints,
@@ -91,7 +92,7 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
         if saved.state.step == 0:
             saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
-        with contextlib.closing(TrainingRun(cfg, packed, program, managers, saved, cut)) as run:
+        with contextlib.closing(TrainingRun(cfg, segments, program, managers, saved, cut)) as run:
             yield run, saved.state
 
 
@@ -143,10 +144,10 @@ class TrainingRun:
     """A run without its steps: its batches, and its hooks in the order in which they run."""
 
     def __init__(
-        self, cfg, packed: pack.PackedDataset, program: programs.Program, managers: Sequence, saved, cut: bool
+        self, cfg, segments: Sequence[mixture.Segment], program: programs.Program, managers: Sequence, saved, cut: bool
     ):
-        self.segments = mixture.list_segments(cfg, packed, pack.load_dataset)
-        self.segment = self.segments[0]  # of the newest batch
+        packed = segments[-1].packed
+        self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
         self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, managers[0]
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
@@ -172,7 +173,7 @@ class TrainingRun:
 
     def iterate_batches(self, cut: bool) -> Iterator[types.Batch]:
         """The batches from start_step to the run's end, phase after phase; sets `segment` to that of the batch."""
-        cut = cut and self.cfg.model.directionality != "two_stack"  # its right stack reads padding first: masks depend
+        cut = cut and self.cfg.model.directionality != "two_stack"  # its right stack reads padding first
         for segment in self.segments:
             self.segment, phase = segment, segment.phase
             start = max(self.start_step, phase.first_step)
@@ -238,15 +239,12 @@ class TrainingRun:
             "vocab_size": vocab_size,
             **lm.count_parameters(params),
             "flops": flops and flops * cfg.train.steps,
-            **(
-                {"sources": described}
-                if (described := mixture.describe_sources(self.segments, cfg.train.steps))
-                else {}
-            ),
             "evaluation": scores,
             "scores": [score._asdict() for score in self.evaluate.scores],
             **{name: value for hook in self.hooks for name, value in hook.summarize().items()},
         }
+        if sources := mixture.describe_sources(self.segments, cfg.train.steps):
+            result["sources"] = sources
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
             RunDirectory(cfg.workdir).write_result(result, columns)
