@@ -187,6 +187,7 @@ def test_phases_give_the_run_the_fields_of_the_last(tmp_path):
     first, last = phases.list_phases(cfg)
     assert (first.cfg.pack.seq_len, first.cfg.mask.max_rate, first.end_step, last.end_step) == (8, 0.3, 4, 8)
     assert phases.list_phases(last.cfg)[0].cfg is last.cfg
+    assert plan.list_repetitions([cfg]) == ["run: letters 66.7%, 0.263 epochs, digits 33.3%, 0.375 epochs"]
     with pytest.raises(errors.ConfigError, match=r"pack.seq_len = 64: expected 16, the last of config.phases.seq_len"):
         make_config(tmp_path, pack__seq_len=64)
     with pytest.raises(errors.ConfigError, match=r"phases, phase 1: config.pack.seq_len = 1024: expected at most"):
@@ -195,6 +196,15 @@ def test_phases_give_the_run_the_fields_of_the_last(tmp_path):
     assert runner.choose_vmap_runs("tpu", cfg)[0] == 1 and extension.count_stable_steps(cfg) == 4
     each = [budget.compute_step_flops(phase.cfg) for phase in (first, last)]
     assert budget.compute_step_flops(cfg) == pytest.approx(sum(each) / 2)
+
+
+def test_a_phase_of_the_same_length_goes_on_where_the_one_before_ended(tmp_path):
+    cfg = make_config(tmp_path, content=FILE, phases__shares=(0.5, 0.5), phases__batch_size=(8, 4), pack__seq_len=16)
+    first, second = mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
+    assert second.packed is first.packed and first.count_rows(8).tolist() == second.offset_S.tolist() == [24, 8]
+    assert mixture.count_drawn([first, second], 6)[0].tolist() == [30, 10]
+    rates = make_config(tmp_path, content=FILE, phases__shares=(0.5, 0.5), phases__mask_rate=(0.4, 0.2))
+    assert phases.count_work(rates, range(2, 7)) == 5 and phases.count_work(cfg, range(3, 5)) == 3
 
 
 def test_sizes_to_a_power_are_weights(tmp_path):

@@ -29,7 +29,7 @@ class ChainedColumn:
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         """The rows of a slice, or of an array of numbers."""
-        rows_B = np.arange(len(self))[rows]
+        rows_B = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
         part_B = np.searchsorted(self.bounds, rows_B, side="right") - 1
         chosen = np.empty((len(rows_B), *self.shape[1:]), self.dtype)
         for part in np.unique(part_B):
