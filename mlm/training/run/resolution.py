@@ -159,7 +159,8 @@ def check(cfg: Config) -> None:
 def _name_cause(cfg, message):
     """The message, which begins with the field that somebody set where that of the message follows from it."""
     flat, name = fields.flatten(cfg), message.partition(" = ")[0].removeprefix("config.")
-    derived = {row.field: row.depends_on for row in DERIVED_FIELDS}
+    rows = (row for row in DERIVED_FIELDS if row not in phases.DERIVED_FIELDS or row.applies(cfg))
+    derived = {row.field: row.depends_on for row in rows}
     for field in derived.get(name, ()):
         if field not in derived and flat[field] != fields.DEFAULT[field]:
             again = derive_fields(fields.override(cfg, {name: fields.DEFAULT[name]}))
