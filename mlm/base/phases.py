@@ -1,8 +1,7 @@
 """Phases of a run: parts, one after the other, that differ in length, batch, masking rate or the weights of sources."""
 
-import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlm.base import batch_warmup, errors, fields
 from mlm.base.config import Config
@@ -14,20 +13,21 @@ ONE_PHASE = {f"phases.{name}": () for name in ("shares", *PHASE_FIELDS)}
 CORPORA = ("text", "tfds", "docstrings", "language")  # whose examples phases can pack
 
 
-def _get_last(cfg, name):
-    return getattr(cfg.phases, name)[-1]
+def _get_values(cfg: Config, name: str) -> tuple[Any, ...]:
+    return getattr(cfg.phases, name)
 
 
-DERIVED_FIELDS = tuple(
-    DerivedField(
+def _derive_field(name: str, field: str) -> DerivedField:
+    return DerivedField(
         field,
         (f"phases.{name}",),
-        functools.partial(_get_last, name=name),
-        lambda cfg, name=name: bool(getattr(cfg.phases, name)),
+        lambda cfg: _get_values(cfg, name)[-1],
+        lambda cfg: bool(_get_values(cfg, name)),
         default_is_choice=True,
     )
-    for name, field in PHASE_FIELDS.items()
-)
+
+
+DERIVED_FIELDS = tuple(_derive_field(*names) for names in PHASE_FIELDS.items())
 
 
 class Phase(NamedTuple):
@@ -53,9 +53,10 @@ def list_phases(cfg: Config) -> list[Phase]:
     return [Phase(i, bounds[i], bounds[i + 1], _make_phase_config(cfg, i)) for i in range(len(shares))]
 
 
-def _make_phase_config(cfg, number):
-    values = {name: getattr(cfg.phases, name) for name in PHASE_FIELDS}
-    changes = {PHASE_FIELDS[name]: of_phases[number] for name, of_phases in values.items() if of_phases}
+def _make_phase_config(cfg: Config, number: int) -> Config:
+    changes: dict[str, Any] = {
+        field: values[number] for name, field in PHASE_FIELDS.items() if (values := _get_values(cfg, name))
+    }
     if "mask.rate" in changes and cfg.mask.max_rate == cfg.mask.rate:
         changes["mask.max_rate"] = changes["mask.rate"]
     return fields.override(cfg, changes | ONE_PHASE)
@@ -84,8 +85,7 @@ def check(cfg: Config) -> None:
         cfg, "phases.shares", abs(total - 1) < 1e-6, f"shares of the steps that add up to 1, not {total:g}"
     )
     for name, field in PHASE_FIELDS.items():
-        values = getattr(phases, name)
-        if values:
+        if values := _get_values(cfg, name):
             expected = f"a value for each of the {len(phases.shares)} shares of config.phases.shares"
             errors.require_field(cfg, f"phases.{name}", len(values) == len(phases.shares), expected)
             expected = f"{values[-1]!r}, the last of config.phases.{name} = {values!r}; set that, or leave it out"

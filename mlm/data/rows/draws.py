@@ -78,16 +78,16 @@ def draw_examples(num_examples: int, seed: int) -> Draw:
     return draw_from_sources([Source("", num_examples, 0, (1,))], 0, seed)
 
 
-def draw_from_sources(sources: Sequence[Source], phase: int, seed: int, offset_S: Sequence[int] = ()) -> Draw:
+def draw_from_sources(sources: Sequence[Source], phase: int, seed: int, offset_S: np.ndarray | None = None) -> Draw:
     """Draws for a phase, whose rows are counted from 0.
 
-    offset_S: how many rows earlier phases have drawn from each source; empty: none.
+    offset_S: how many rows earlier phases have drawn from each source; None: none.
     """
     parts = tuple(source.parts[phase] for source in sources)
     source_M, rank_M = interleave(parts)
     size_S = np.array([source.num_train for source in sources])
     first_S, part_S = np.cumsum(size_S) - size_S, np.array(parts)
-    start_S = np.array(offset_S) if len(offset_S) else np.zeros(len(parts), np.int64)
+    start_S = np.zeros(len(parts), np.int64) if offset_S is None else offset_S
     shuffled = [shuffle(source.num_train, seed) for source in sources]
 
     def draw(row_B):
