@@ -239,6 +239,7 @@ def read_values(result):
     return {name: result[name] for name in ("evaluation", "sources", "tokens", "predictions", "flops")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_extended_run_with_phases_is_the_longer_one(tmp_path):
     cfg = make_config(tmp_path)
