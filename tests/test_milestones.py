@@ -13,7 +13,7 @@ import mlm
 from mlm.base import batch_warmup, errors, fields, files
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.cli import evaluate
-from mlm.data.rows import pack
+from mlm.data.rows import mixture, pack
 from mlm.evaluation import engine, evaluation_tasks
 from mlm.report import figures, milestone_curves, specs
 from mlm.training.run import checkpoint, loop, milestones, trained_run
@@ -99,21 +99,25 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
         assert checkpoint.list_milestones(cfg.workdir) == [1, 4]
 
 
+def list_steps(cfg, packed):
+    return milestones.list_steps(cfg, mixture.list_segments(cfg, packed, pack.load_dataset))
+
+
 def test_words_are_those_that_the_run_has_read(run):
     cfg, _ = run
     packed = pack.load_dataset(cfg)
     ids, starts_V = packed.train["ids"], packed.tokenizer.starts_word_V
     words = sum(int(id_ == UNK or (id_ >= NUM_SPECIAL and starts_V[id_])) for id_ in ids.ravel())
-    assert milestones.count_words(packed) == words
+    assert mixture.count_words(packed) == words
     cfg = fields.override(cfg, {"train.milestones": "1kw,2kw,90Mw", "train.steps": 100})
     per_step = words / len(ids) * 8
-    first, second = milestones.list_steps(cfg, packed)
+    first, second = list_steps(cfg, packed)
     for step, count in ((first, 1000), (second, 2000)):
         assert (step - 1) * per_step < count <= step * per_step
     grown = {"train.batch_warmup_fraction": 1.0, "train.grad_accum_steps": 8, "train.initial_batch_fraction": 0.125}
     cfg = fields.override(cfg, grown)
     shares = [int(batch_warmup.count_microbatches(cfg.train, step)) / 8 for step in range(100)]
-    later = milestones.list_steps(cfg, packed)
+    later = list_steps(cfg, packed)
     assert later[0] > first and later[1] > second
     for step, count in zip(later, (1000, 2000), strict=True):
         assert sum(shares[: step - 1]) * per_step < count <= sum(shares[:step]) * per_step
@@ -122,11 +126,11 @@ def test_words_are_those_that_the_run_has_read(run):
 def test_log_milestones_are_even_in_the_logarithm_and_end_with_the_run(run):
     cfg, packed = run[0], pack.load_dataset(run[0])
     cfg = fields.override(cfg, {"train.milestones": "log:24", "train.steps": 10**6})
-    steps = milestones.list_steps(cfg, packed)
+    steps = list_steps(cfg, packed)
     assert len(steps) == 24 and steps[-1] == 10**6
     np.testing.assert_allclose(np.diff(np.log(steps)), np.log(10**6) / 24, atol=0.35)
     short = fields.override(cfg, {"train.steps": 5})
-    assert milestones.list_steps(short, packed) == [1, 2, 3, 4, 5]
+    assert list_steps(short, packed) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

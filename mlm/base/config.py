@@ -44,6 +44,8 @@ Seed = Annotated[int, Bounds(0, 2**32 - 1)]
 
 # What the fields of one kind of run or model are conditional on.
 TEXT, TFDS, TASK, PARALLEL = ({"data.corpus": corpus} for corpus in ("text", "tfds", "task", "parallel"))
+ONE_SOURCE = TEXT | {"data.sources": ""}
+ONE_PHASE = {"phases.shares": ((),)}
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
 TABLE = {"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
@@ -208,16 +210,22 @@ class Data:
         "auto",
         "text (files) | tfds (TensorFlow Datasets) | docstrings (of Python's standard library) | language (built-in, "
         "whose floor is known) | task (labelled examples) | parallel (texts and translations) | auto: what data.task, "
-        "data.parallel_path or data.path asks for, else language",
+        "data.parallel_path, data.sources or data.path asks for, else language",
+    )
+    sources: str = field(
+        "",
+        "text: corpus file (TOML) of several sources with weights, and of phases, in place of data.path",
+        when=TEXT,
+        is_path=True,
     )
     path: str = field(
         "",
         "text: files, folders and globs, separated by commas: text, or rows of .jsonl, .json, .csv, .tsv, .parquet and "
         ".arrow; each also as .gz, .zst, .bz2, .xz; also on a bucket (gs://, s3://), and hf:datasets/ORG/NAME",
-        when=TEXT,
+        when=ONE_SOURCE,
     )
     validation_path: str = field(
-        "", "text: held-out files, as globs; empty: data.validation_fraction of path", when=TEXT
+        "", "text: held-out files, as globs; empty: data.validation_fraction of path", when=ONE_SOURCE
     )
     text_column: str = field(
         "text",
@@ -682,6 +690,24 @@ class Train:
 
 
 @section
+class Phases:
+    """Parts of a run, one after the other. A value for each; the last is also that of the field which it changes."""
+
+    shares: tuple[FractionAbove0, ...] = field(
+        (), "share of train.steps of each phase, in order; empty: those of data.sources, else one phase"
+    )
+    seq_len: tuple[Length, ...] = field(
+        (), "pack.seq_len in each phase; evaluation has the last; empty: the same in all", unless=ONE_PHASE
+    )
+    batch_size: tuple[PositiveInt, ...] = field(
+        (), "train.batch_size in each phase; empty: the same number of examples in all", unless=ONE_PHASE
+    )
+    mask_rate: tuple[OpenFraction, ...] = field(
+        (), "mask.rate in each phase; empty: the same in all", unless=ONE_PHASE, when={"mask.schedule": "constant"}
+    )
+
+
+@section
 class Eval:
     """What is measured on the held-out split."""
 
@@ -775,5 +801,6 @@ class Config:
         Downstream, unless={"downstream.tasks": "", "model.family": "encoder_decoder"}, role=HOST
     )
     train: Train = subsection(Train)
+    phases: Phases = subsection(Phases, role=HOST)
     eval: Eval = subsection(Eval)
     parallel: Parallel = subsection(Parallel)

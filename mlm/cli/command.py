@@ -34,6 +34,7 @@ DEVICE_ERRORS = re.compile(
 OUR_FOLDER = os.path.join(os.path.dirname(mlm.__file__), "")
 MAX_COUNT = 2**31 - 1  # the largest int32
 PATH_METAVARS = ("FILE", "FOLDER", "OUT", "RUN", "MODEL", "EXPERIMENT")  # of arguments that are paths
+PATH_FIELDS = ("data.sources", "tokenizer.path", "downstream.path", "eval.sts")  # that must be there
 CONFIG = Flag("config", "", "Python file whose get_config() returns the base config", "FILE")
 PRINT_CONFIG = Flag(
     "print_config", False, "print the value of each config field and where it comes from; train nothing"
@@ -209,7 +210,7 @@ def check_layers(layers: Sequence[fields.Layer]) -> None:
                 "" if values.get("pack.mode") == "stream" else values.get("data.text_column", records.DEFAULT_COLUMN)
             )
             corpus_files.find_files(f"config.{name}", value, column)
-        elif value and name in ("tokenizer.path", "downstream.path", "eval.sts") and not buckets.is_bucket_path(value):
+        elif value and name in PATH_FIELDS and not buckets.is_bucket_path(value):
             errors.require(os.path.exists(os.path.expanduser(value)), f"config.{name}", value, "a path that is there")
 
 

@@ -1,5 +1,6 @@
 """mlm pack: packs a corpus into examples, ahead of the runs that train on it."""
 
+import functools
 import os
 import time
 from pathlib import Path
@@ -43,13 +44,11 @@ def main(words: list[str]) -> None:
     args = make_parser().parse_words(others)
     layers = train.make_layers(config_flags, args.recipe)
     command.check_layers(layers)
-    from mlm.data.rows import pack
+    from mlm.data.rows import mixture, pack
     from mlm.training.run import resolution
 
-    cfg, processes = (
-        resolution.resolve_layers(layers, 1 + bool(args.recipe)).config,
-        args.processes or os.cpu_count() or 1,
-    )
+    cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
+    processes = args.processes or os.cpu_count() or 1
     errors.require(not (args.shards and args.tasks), "--tasks", args.tasks, "none with --shards")
     start = time.monotonic()
     if args.shards or args.tasks:
@@ -61,7 +60,9 @@ def main(words: list[str]) -> None:
         if missing := packer.list_missing_shards():
             print(f"{len(missing)} of {count} shards are missing; whoever packs the last joins them")
             return
-    packed = pack.load_dataset(cfg, processes=processes, verify=args.verify)
+    load_dataset = functools.partial(pack.load_dataset, processes=processes, verify=args.verify)
+    packed = load_dataset(cfg)
+    mixture.list_segments(cfg, packed, load_dataset)  # of other lengths, if the run has phases
     print_summary(packed, cfg, time.monotonic() - start)
 
 

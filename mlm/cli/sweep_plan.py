@@ -53,7 +53,7 @@ def print_plan(sweep) -> None:
     print(f"\n{note}; a step fits if it needs at most {limit}, {memory_note}.")
     if options.target:
         print(ASSUMPTIONS)
-    for line in plan.list_shortfalls(configs):
+    for line in (*plan.list_shortfalls(configs), *plan.list_repetitions(configs)):
         print(line)
     if any(cfg.downstream.tasks for cfg in configs):
         print("Fine-tunings (config.downstream) are not counted.")

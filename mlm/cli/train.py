@@ -114,7 +114,7 @@ def make_layers(config_flags: command.ConfigFlags, recipe_name: str) -> list[fie
         recipe = RECIPES[recipe_name]
         has_size = any("model.size" in layer.values for layer in layers)
         layers.insert(0, fields.Layer(f"--recipe={recipe_name}", recipe.drop_size() if has_size else recipe.fields))
-        corpora = ("data.path", "data.corpus", "data.tfds_name", "data.parallel_path", "data.task")
+        corpora = ("data.path", "data.sources", "data.corpus", "data.tfds_name", "data.parallel_path", "data.task")
         has_corpus = any(name in layer.values for layer in layers for name in corpora)
         expected = "your text beside it: data.path='FILES', or another data.corpus; a recipe brings none"
         errors.require(has_corpus, "--recipe", recipe_name, expected)

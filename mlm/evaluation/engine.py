@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.data.rows import pack
+from mlm.data.rows import mixture, pack
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import checkpoint, extension, loop, trained_run
 from mlm.training.run.directory import RunDirectory
@@ -49,6 +49,7 @@ def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
         saved = directory.require_identity()
         extended = extension.extend_config(cfg, data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
+            mixture.list_segments(extended, packed, pack.load_dataset)  # raises where it repeats a source too often
             built = program.build_program(extended, packed.dataset_info)
             with contextlib.closing(checkpoint.open_manager(cfg.workdir)) as checkpoints:
                 checkpoint.check_extendable(checkpoints, extended, data_identity, built)

@@ -10,7 +10,7 @@ from mlm.base import recipe_constants
 
 BERT_VOCABULARY = {"tokenizer.kind": "wordpiece", "tokenizer.vocab_size": 30_522}
 
-# Devlin et al. 2019: 256 rows of 512 tokens, a million steps; theirs were rows of 128 for nine tenths of the way. As in
+# Devlin et al. 2019: 256 rows of 512 tokens, a million steps; nine tenths of them have those of BERT_PHASES. As in
 # their code (google-research/bert) random tokens are drawn uniformly, [UNK] is masked too, and a tenth of the documents
 # give shorter pairs. What differs from it: masks are new at every step, theirs were ten of each row
 # (mask.static_masks); of a row they masked 15% of its length, rounded, [CLS] and [SEP] counted in, and no more than a
@@ -33,6 +33,8 @@ BERT = {
     "optim.warmup_fraction": 0.01,
     "optim.b2": 0.999,
 }
+
+BERT_PHASES = {"phases.shares": (0.9, 0.1), "phases.seq_len": (128, 512)}
 
 # Liu et al. 2019, table 3 of the base model: 2,048 rows of 512 tokens, 125,000 steps at 7e-4, full sentences. The layer
 # norm's epsilon is that of the released files, and one token type is all zeros, so that there is none here. Their
@@ -102,19 +104,28 @@ NANOGPT = {
 }
 
 # ModernBERT's block at its base size, by the configs of Ettin's 150M encoder (JHU-CLSP/ettin-encoder-vs-decoder), which
-# has it too: 1.7T tokens, 3B of them warm-up and 50B with a batch that grows. What differs: the kind of tokenizer is
-# our default, of their vocabulary's size. The deviation of the initial weights, the shares of 80/10/10, the first
-# batch, and the length and shape of the last decay are not at hand: these are our defaults. The batch grows by eight
-# microbatches. The longer rows at the end of their training are left out. Rows are full: there is nothing to unpad.
+# has it too, and ModernBERT's own: 1.72T tokens in rows of 1,024, then 300B in rows of 8,192, the last 50B of them the
+# decay. The batch grows from 768 rows to 4,608 over the first 50B tokens, the rate over the first 3B: so many steps
+# MODERN_BERT_STEPS are. What differs: the kind of tokenizer is our default, of their vocabulary's size. Rows of 8,192
+# are as many tokens a step as the others, which no source at hand says; their learning rate (theirs: 3e-4) and rotary
+# base (theirs, of global layers: 160,000) stay those of the first phase. Rows are full: there is nothing to unpad.
+MODERN_BERT_STEPS = {"warmup": 2_765, "batch_warmup": 18_165, "short": 372_083, "long": 52_982, "decay": 10_596}
+MODERN_BERT_LENGTH = sum(MODERN_BERT_STEPS[name] for name in ("short", "long", "decay"))
+MODERN_BERT_SHORT = MODERN_BERT_STEPS["short"] / MODERN_BERT_LENGTH
 MODERN_BERT = {
     "tokenizer.vocab_size": 50_368,
-    "pack.seq_len": 1024,
+    "pack.seq_len": 8192,
+    "phases.shares": (MODERN_BERT_SHORT, 1 - MODERN_BERT_SHORT),
+    "phases.seq_len": (1024, 8192),
+    "phases.batch_size": (4608, 576),
     "mask.rate": 0.3,
+    "mask.mask_token_prob": 0.8,
+    "mask.random_token_prob": 0.1,
     "model.num_layers": 22,
     "model.width": 768,
     "model.mlp_dim": 1152,
     "model.num_heads": 12,
-    "model.max_positions": 1024,
+    "model.max_positions": 8192,
     "model.type_vocab_size": 0,
     "model.positions": "rotary",
     "model.rope_theta": 10_000.0,
@@ -129,52 +140,66 @@ MODERN_BERT = {
     "model.attention_dropout": 0.0,
     "model.init_std": recipe_constants.BERT_INIT_STD,
     "model.depth_scaled_init": True,
-    "train.batch_size": 4608,
-    "train.steps": 360_000,
-    "train.grad_accum_steps": 8,
-    "train.batch_warmup_fraction": 0.03,
+    "train.batch_size": 576,
+    "train.steps": MODERN_BERT_LENGTH,
+    "train.grad_accum_steps": 6,
+    "train.batch_warmup_fraction": MODERN_BERT_STEPS["batch_warmup"] / MODERN_BERT_LENGTH,
+    "train.initial_batch_fraction": 1 / 6,
     "optim.optimizer": "stable_adamw",
     "optim.learning_rate": 8e-4,
     "optim.schedule": "wsd",
-    "optim.warmup_fraction": 0.0018,
+    "optim.warmup_fraction": MODERN_BERT_STEPS["warmup"] / MODERN_BERT_LENGTH,
+    "optim.decay_fraction": MODERN_BERT_STEPS["decay"] / MODERN_BERT_LENGTH,
+    "optim.decay_shape": "one_minus_sqrt",
     "optim.final_lr_fraction": 0.02,
     "optim.b2": 0.98,
     "optim.eps": 1e-6,
     "optim.weight_decay": 1e-5,
 }
 
-# NeoBERT's block, optimizer and masking rate (Breton et al. 2025; the ablations in chandar-lab/NeoBERT). What differs:
-# the peak rate, warm-up, rows and length of the whole recipe are not at hand: these are those of the first ablation,
-# BERT's. Biases, the norm behind the embeddings, token types, the table of the output and the tokenizer are our
-# defaults. Their MLP's width is not at hand either: it is two thirds of BERT's, as of every gated one here.
+# NeoBERT (Breton et al. 2025, the ablations in chandar-lab/NeoBERT): a million steps of 2,048 rows of 1,024 tokens,
+# then 50,000 of 512 rows of 4,096, 2M tokens each; only [MASK]. What differs: their cosine reaches a tenth after 90% of
+# the steps, ours at the end. The norm behind the embeddings, token types, the table of the output and the tokenizer are
+# our defaults.
+NEO_BERT_SHORT = 1_000_000 / 1_050_000
 NEO_BERT = {
-    "pack.seq_len": 512,
+    "pack.seq_len": 4096,
+    "phases.shares": (NEO_BERT_SHORT, 1 - NEO_BERT_SHORT),
+    "phases.seq_len": (1024, 4096),
+    "phases.batch_size": (2048, 512),
     "mask.rate": 0.2,
+    "mask.mask_token_prob": 1.0,
+    "mask.random_token_prob": 0.0,
     "model.num_layers": 28,
     "model.width": 768,
     "model.mlp_dim": 2048,
     "model.num_heads": 12,
+    "model.max_positions": 4096,
     "model.positions": "rotary",
     "model.norm": "rmsnorm",
     "model.norm_placement": "pre",
     "model.norm_eps": 1e-5,
     "model.activation": "swiglu",
+    "model.bias": "none",
     "model.dropout": 0.0,
     "model.attention_dropout": 0.0,
     "model.init_std": recipe_constants.BERT_INIT_STD,
-    "train.batch_size": 128,
-    "train.steps": 900_000,
-    "optim.learning_rate": 1e-4,
+    "train.batch_size": 512,
+    "train.steps": 1_050_000,
+    "optim.learning_rate": 6e-4,
     "optim.schedule": "cosine",
-    "optim.warmup_fraction": 2000 / 900_000,
+    "optim.final_lr_fraction": 0.1,
+    "optim.warmup_fraction": 2000 / 1_050_000,
+    "optim.b1": 0.9,
     "optim.b2": 0.95,
-    "optim.weight_decay": 0.01,
+    "optim.weight_decay": 0.1,
+    "optim.clip_norm": 1.0,
 }
 
 # GPT-BERT for 10M words (ltgoslo/gpt-bert, pretraining/train_10m.py, configs/small.json): a sixteenth of the rows
 # causal. What differs: norms, gates and biases of their block are our defaults, and so are the initial weights and the
 # kind of the tokenizer; between warm-up and cool-down the rate is constant; the batch grows over all steps, by 64
-# microbatches.
+# microbatches. No source at hand has other phases than these of masks and batches.
 GPT_BERT = {
     "objective": "hybrid",
     "hybrid.causal_fraction": 1 / 16,
@@ -233,8 +258,8 @@ class PaperRecipe(NamedTuple):
 
 RECIPES = {
     "bert": PaperRecipe(
-        BERT_VOCABULARY | BERT | ENCODER | {"model.size": "base"},
-        "BERT-base (Devlin et al. 2019, arXiv 1810.04805; google-research/bert), all rows of 512 tokens",
+        BERT_VOCABULARY | BERT | BERT_PHASES | ENCODER | {"model.size": "base"},
+        "BERT-base (Devlin et al. 2019, arXiv 1810.04805; google-research/bert), rows of 128 tokens, then of 512",
     ),
     "roberta": PaperRecipe(
         ROBERTA | ENCODER | {"model.size": "base"},
@@ -246,10 +271,10 @@ RECIPES = {
     ),
     "modernbert": PaperRecipe(
         MODERN_BERT,
-        "ModernBERT-base's block (Warner et al. 2024, arXiv 2412.13663) by Ettin's configs (arXiv 2507.11412), 150M",
+        "ModernBERT-base (Warner et al. 2024, arXiv 2412.13663), also by Ettin's configs (arXiv 2507.11412), 150M",
     ),
     "neobert": PaperRecipe(
-        NEO_BERT, "NeoBERT's block (Breton et al. 2025, arXiv 2502.19587), rows and rate of its BERT ablation"
+        NEO_BERT, "NeoBERT (Breton et al. 2025, arXiv 2502.19587; chandar-lab/NeoBERT), rows of 1,024, then 4,096"
     ),
     "gpt-bert": PaperRecipe(
         GPT_BERT | ENCODER,

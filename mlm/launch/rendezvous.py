@@ -21,7 +21,10 @@ LOOPBACK_HOSTS = ("127.0.0.1", "[::1]")
 NO_SERVER = "Failed to start RPC server"  # JAX's words where process 0 cannot listen at its address
 PEER_END = "another process of this run ended"
 FAILURE_TIMEOUT = 60  # seconds that a process which failed before it joined waits for the others, to tell them
-HOST_FIELDS = ("data.cache_dir", "data.path", "data.validation_path", "data.parallel_path", "data.tfds_dir")
+HOST_FIELDS = (
+    *("data.cache_dir", "data.sources", "data.path", "data.validation_path"),
+    *("data.parallel_path", "data.tfds_dir"),
+)
 
 
 class RendezvousConfig(NamedTuple):

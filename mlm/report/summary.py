@@ -5,6 +5,7 @@ A run is a dict as in report/series.py, which also says its scores and their tit
 
 import difflib
 import math
+import operator
 from collections.abc import Callable, Sequence
 
 from mlm.base import warnings_
@@ -19,6 +20,7 @@ COST_COLUMNS = (
     Column("parameters", "parameters", ",d"),
     Column("flops", "training FLOPs", ".2e"),
     Column("predictions", "predictions", ".3g"),
+    Column("sources", "sources"),
 )
 EVALUATION_SET = "evaluation_set"
 RATE_COLUMNS = (
@@ -124,9 +126,16 @@ def add_masking_rates(rows: Sequence[dict], groups: Sequence[Sequence[dict]]) ->
     return [row | cells for row, cells in zip(rows, rates, strict=True)]
 
 
+PHASE_SIZES = ("shares", "batch_size", "seq_len")  # whose product is as a phase's tokens
+
+
 def compute_target_rate(config: dict) -> float:
     """The masking rate of a config: the mean over training, which is halfway for every schedule."""
     rate = config["mask.rate"]
+    if rates := config.get("phases.mask_rate"):
+        shares, rows, lengths = (config[f"phases.{name}"] or [1] * len(rates) for name in PHASE_SIZES)
+        tokens = [share * num * length for share, num, length in zip(shares, rows, lengths, strict=True)]
+        return sum(map(operator.mul, rates, tokens)) / sum(tokens)
     return rate if config["mask.schedule"] == "constant" else (rate + config["mask.final_rate"]) / 2
 
 
@@ -247,6 +256,9 @@ def build_group_cells(seeds: Sequence[dict], primary: Score) -> dict:
         "flops": seeds[0]["flops"],
         "predictions": sum(result["predictions"] for result in seeds) / len(seeds),
     }
+    if sources := seeds[0].get("sources"):
+        parts = (f"{name} {own['share']:.0%} ({own['epochs']:.3g} epochs)" for name, own in sources.items())
+        row["sources"] = ", ".join(parts)
     for score in select_model_scores(seeds):
         if series.is_common(seeds, score):
             row |= score_cells(score.name, score, evaluations)

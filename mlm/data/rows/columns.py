@@ -18,7 +18,7 @@ from absl import logging
 
 from mlm.base import types, warnings_
 from mlm.base.special import NUM_SPECIAL, PAD, UNK
-from mlm.data.rows import store
+from mlm.data.rows import draws, store
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 WARN_FRACTION = 0.01  # fraction of unknown words, or of truncated examples, that causes a warning
@@ -54,6 +54,7 @@ class PackedDataset(NamedTuple):
     manifest: dict[str, Any]  # "inputs", "sha256" of each file, and the statistics of each split
     other_splits: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # by name: a task's "test"
     folder: Path = Path()  # the folder of the files
+    sources: tuple[draws.Source, ...] = ()  # of data.sources, in the order of their examples
 
     @property
     def splits(self) -> tuple[str, ...]:

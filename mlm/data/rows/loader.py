@@ -12,6 +12,7 @@ import grain
 import numpy as np
 
 from mlm.base import errors, types
+from mlm.data.rows import draws
 
 Columns = Mapping[str, np.ndarray]  # a split of columns.PackedDataset, by column
 TOKEN_COLUMNS = ("ids", "segments", "positions", "types")
@@ -31,46 +32,47 @@ def iterate_train_batches(
     processes: int = 1,
     grouped: bool = False,
     cut: bool = True,
+    draw: draws.Draw | None = None,
+    first_step: int = 0,
 ) -> Iterator[types.Batch]:
     """This process's share of the batches of step start_step, start_step + 1, ... without end.
 
-    Every epoch is a new permutation of all rows. A global batch is the same however many processes there are: process i
+    Every epoch is a new permutation of all rows; draw: another choice of them, by the number of a row that the batches
+    have since first_step. A global batch is the same however many processes there are: process i
     takes its i-th block of batch_size // processes rows, and index_B is a row's slot in the global batch. split_index_B
     is its number in the split, epoch_B the number of its permutation. grouped: rows with the column NUM_TOKENS are
     sorted by length within GROUP_BATCHES batches of one epoch and dealt out again, and these batches are shuffled. cut:
     whether a batch is as long as its longest example, not as all. Raises ConfigError where processes does not divide
     batch_size.
     """
-    share, count = _compute_process_batch_size(batch_size, processes, "config.train.batch_size"), len(rows["ids"])
-    # Only row numbers pass through the shuffled chain; rows are read a batch at a time.
-    numbers = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
-    own, slots_B = numbers.batch(share), np.arange(process * share, (process + 1) * share, dtype=np.int32)
+    share = _compute_process_batch_size(batch_size, processes, "config.train.batch_size")
+    draw = draw or draws.draw_examples(len(rows["ids"]), seed)
+    slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
     group = GROUP_BATCHES if grouped else 1
-    windows = numbers.batch(group * batch_size)
 
     @functools.lru_cache(maxsize=4)  # of the threads below
     def window(number):
-        rows_W = windows[number]
-        place_W = number * len(rows_W) + np.arange(len(rows_W))
+        size = group * batch_size
+        rows_W, epoch_W = draw(number * size + np.arange(size))
         if not grouped:
-            return rows_W, place_W
-        length_W, epoch_W = rows[NUM_TOKENS][rows_W].max(1), place_W // count
+            return rows_W, epoch_W
+        length_W = rows[NUM_TOKENS][rows_W].max(1)
         order_W = np.lexsort((length_W, epoch_W))  # in each epoch: no row meets its copies
         order_W = np.random.default_rng([seed, number]).permutation(order_W.reshape(group, -1)).reshape(-1)
-        return rows_W[order_W], place_W[order_W]
+        return rows_W[order_W], epoch_W[order_W]
 
     def batch(step):
         if NUM_TOKENS not in rows:
-            return made(own[step * processes + process], step * batch_size + slots_B.astype(np.int64), None)
+            return made(*draw(step * batch_size + slots_B.astype(np.int64)), None)
         place = step % group * batch_size
-        rows_B, place_B = (of_W[place : place + batch_size] for of_W in window(step // group))
-        return made(rows_B[slots_B], place_B[slots_B], find_bucket_length(rows, rows_B) if cut else None)
+        rows_B, epoch_B = (of_W[place : place + batch_size] for of_W in window(step // group))
+        return made(rows_B[slots_B], epoch_B[slots_B], find_bucket_length(rows, rows_B) if cut else None)
 
-    def made(rows_B, place_B, length):
-        split_index_B, epoch_B = rows_B.astype(np.int32), (place_B // count).astype(np.int32)
+    def made(rows_B, epoch_B, length):
+        split_index_B, epoch_B = rows_B.astype(np.int32), epoch_B.astype(np.int32)
         return read_batch(rows, rows_B, slots_B, length)._replace(split_index_B=split_index_B, epoch_B=epoch_B)
 
-    steps = grain.MapDataset.range(start_step, sys.maxsize).map(batch)
+    steps = grain.MapDataset.range(start_step - first_step, sys.maxsize).map(batch)
     return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=8)))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from mlm.base import buckets, config, errors, files, types
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import translation
-from mlm.data.rows import labelled, parallel_text, text_rows
+from mlm.data.rows import labelled, mixture, parallel_text, text_rows
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.tasks import tasks
 from mlm.data.text import parallel_text as pairs
@@ -103,10 +103,17 @@ class CorpusKind(NamedTuple):
     read_examples: Callable[[PackedDataset, str], list[dict[str, Any]]] = lambda packed, split: []
 
 
+def _load_text(cfg, *, processes=1, verify=False):
+    if not cfg.data.sources:
+        return text_rows.load_dataset(cfg, processes=processes, verify=verify)
+    load_source = functools.partial(text_rows.load_dataset, processes=processes, verify=verify)
+    return mixture.load_dataset(cfg, load_tokenizer(cfg), load_source)
+
+
 _load_language = functools.partial(text_rows.load_dataset, is_generated=True)
 _DOCUMENTS = CorpusKind(_check_documents, text_rows.load_dataset, text_rows.build_dataset_info)
 CORPUS_KINDS = {  # config.data.corpus -> its kind
-    "text": _DOCUMENTS._replace(check=lambda cfg: None),
+    "text": CorpusKind(lambda cfg: None, _load_text, text_rows.build_dataset_info),
     "tfds": _DOCUMENTS,
     "docstrings": _DOCUMENTS,
     "language": _DOCUMENTS._replace(check=_check_language, load_dataset=_load_language),

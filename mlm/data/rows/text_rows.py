@@ -115,18 +115,22 @@ class Packer(NamedTuple):
         return columns.write_splits(folder, self.layout, write)
 
 
-def make_packer(cfg: config.Config, *, is_generated: bool = False) -> tuple[Packer, Tokenizer]:
+def make_packer(
+    cfg: config.Config, tokenizer: Tokenizer | None = None, *, is_generated: bool = False
+) -> tuple[Packer, Tokenizer]:
     """The packer of a corpus and its tokenizer, which is trained if the cache does not have it.
 
-    is_generated: whether the text is the built-in language's. Raises ConfigError as corpus.read_documents and
-    kinds.train_tokenizer do.
+    tokenizer: in place of the corpus's own. is_generated: whether the text is the built-in language's. Raises
+    ConfigError as corpus.read_documents and kinds.train_tokenizer do.
     """
     data, pack = cfg.data, cfg.pack
     with contextlib.suppress(OSError):  # a cache that is only read
         files.local_folder(files.make_path(data.cache_dir)).mkdir(parents=True, exist_ok=True)  # for digests
     content = corpus.compute_fingerprint(data)
     shard_mb, is_stream = find_shard_mb(data, pack), pack.mode == "stream"
-    tokenizer = vocabulary.get_or_train_tokenizer(data, cfg.tokenizer, content, is_stream=is_stream, shard_mb=shard_mb)
+    tokenizer = tokenizer or vocabulary.get_or_train_tokenizer(
+        data, cfg.tokenizer, content, is_stream=is_stream, shard_mb=shard_mb
+    )
     data_format = FORMAT if is_generated else TEXT_FORMAT
     inputs = {"format": data_format, "corpus": content, "mode": pack.mode, "isolate": _isolates(pack)}
     inputs |= {"short_share": pack.short_seq_prob} if pack.short_seq_prob else {}
@@ -140,7 +144,12 @@ def make_packer(cfg: config.Config, *, is_generated: bool = False) -> tuple[Pack
 
 
 def load_dataset(
-    cfg: config.Config, *, is_generated: bool = False, processes: int = 1, verify: bool = False
+    cfg: config.Config,
+    tokenizer: Tokenizer | None = None,
+    *,
+    is_generated: bool = False,
+    processes: int = 1,
+    verify: bool = False,
 ) -> PackedDataset:
     """The examples of both splits; raises ConfigError as `make_packer` does.
 
@@ -148,7 +157,7 @@ def load_dataset(
     """
     if verify:
         source_digests.forget(cfg.data.cache_dir)
-    packer, tokenizer = make_packer(cfg, is_generated=is_generated)
+    packer, tokenizer = make_packer(cfg, tokenizer, is_generated=is_generated)
     is_made = False
 
     def make(folder):

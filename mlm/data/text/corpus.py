@@ -5,6 +5,7 @@ together.
 """
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -20,17 +21,18 @@ from mlm.base import config, errors, warnings_
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits
-from mlm.data.text import files, records, source_digests
+from mlm.data.text import files, records, source_digests, sources
 from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
 SPLITS = ("train", "validation")
-CORPUS_BY_FIELD = {"task": "task", "parallel_path": "parallel", "path": "text"}  # where data.corpus is auto
+# Where data.corpus is auto.
+CORPUS_BY_FIELD = {"task": "task", "parallel_path": "parallel", "sources": "text", "path": "text"}
 
 DERIVED_FIELDS = (
     DerivedField(
         "data.corpus",
-        ("data.task", "data.parallel_path", "data.path"),
+        ("data.task", "data.parallel_path", "data.sources", "data.path"),
         lambda cfg: next((corpus for name, corpus in CORPUS_BY_FIELD.items() if getattr(cfg.data, name)), "language"),
     ),
 )
@@ -62,7 +64,8 @@ class Corpus(NamedTuple):
 def check(data: config.Data) -> None:
     """Raises ConfigError for a corpus whose other fields are missing."""
     if data.corpus == "text":
-        errors.require(bool(data.path), "config.data.path", "", "globs of text files, since config.data.corpus is text")
+        expected = "globs of text files, since config.data.corpus is text"
+        errors.require(bool(data.path or data.sources), "config.data.path", "", expected)
         files.make_boundary("config.data.document_boundary", data.document_boundary)
         is_character = len(data.word_separator) <= 1
         errors.require(is_character, "config.data.word_separator", data.word_separator, "one character, or none")
@@ -89,7 +92,7 @@ def read_documents(data: config.Data, split: str, shard: Shard | None = None) ->
 
 def count_bytes(data: config.Data) -> int:
     """Bytes of the files of data.path, compressed or not; 0 where the corpus is not of files."""
-    if data.corpus != "text":
+    if data.corpus != "text" or data.sources:
         return 0
     return sum(map(os.path.getsize, files.find_files("config.data.path", data.path, data.text_column)))
 
@@ -117,6 +120,10 @@ def read_running_text(data: config.Data, split: str) -> Iterator[str]:
     is missing or unreadable, and for a split without text.
     """
     errors.require_one_of("split", split, SPLITS)
+    if data.sources:
+        for _, source in sources.list_sources(data):
+            yield from read_running_text(source, split)
+        return
     field = "validation_path" if split == "validation" and data.validation_path and not data.search_fraction else "path"
     paths, found = files.find_files(f"config.data.{field}", getattr(data, field)), False
     is_whole = data.validation_path and not data.search_fraction
@@ -288,6 +295,8 @@ def open_text(data: config.Data, parts: Sequence[files.FilePart] = ()) -> Corpus
 
     parts: those of data.path to read; none: all of its files.
     """
+    if data.sources:
+        return open_sources(data)
     boundary = files.make_boundary("config.data.document_boundary", data.document_boundary)
     find = functools.partial(files.find_files, text_column=data.text_column)
     train = parts or find("config.data.path", data.path)
@@ -307,6 +316,24 @@ def open_text(data: config.Data, parts: Sequence[files.FilePart] = ()) -> Corpus
             warnings_.warn_once(f"config.data.document_boundary = {data.document_boundary!r}: {reason}")
 
     return Corpus(lambda: read(train), (lambda: read(validation)) if validation else None, content)
+
+
+def open_sources(data: config.Data) -> Corpus:
+    """The documents of all sources of a corpus file, one source after the other, each with its own held-out split."""
+    opened = dict[str, config.Data]()
+    for name, source in sources.list_sources(dataclasses.replace(data, search_fraction=0.0)):
+        with sources.name_source(data.sources, name):
+            check(source)
+            CORPORA[source.corpus](source)  # raises for a file that is missing
+        opened[name] = source
+
+    def read(split):
+        for name, source in opened.items():
+            with sources.name_source(data.sources, name):
+                yield from read_documents(source, split)
+
+    content = lambda: "".join(map(compute_fingerprint, opened.values())).encode()
+    return Corpus(functools.partial(read, "train"), functools.partial(read, "validation"), content)
 
 
 def open_tfds(data: config.Data) -> Corpus:

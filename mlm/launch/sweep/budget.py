@@ -4,13 +4,14 @@ The budget is what the first point spends in its train.steps; every other point 
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from mlm import objectives
-from mlm.base import batch_warmup, config, fields, files
+from mlm.base import batch_warmup, config, fields, files, phases
 from mlm.base.special import NUM_SPECIAL
 from mlm.base.storage import get_storage
 from mlm.data.rows import loader, pack
@@ -31,7 +32,13 @@ def apply_budget(
     measure: whether to measure step times that `folder` has not. If not, such a point has UNKNOWN_STEPS; so have all
     points if it is the first.
     """
-    step_costs = BUDGETS[budget](points, folder, measure)
+    by_point = [phases.list_phases(cfg) for cfg in points]
+    phase_costs = iter(BUDGETS[budget]([phase.cfg for own in by_point for phase in own], folder, measure))
+    step_costs = []  # each the mean of its phases'
+    for cfg, own in zip(points, by_point, strict=True):
+        costs = [next(phase_costs) for _ in own]
+        shares = cfg.phases.shares or (1.0,)
+        step_costs.append(None if None in costs else sum(map(operator.mul, costs, shares)))
     if step_costs[0] is None:
         return [fields.override(cfg, {"train.steps": UNKNOWN_STEPS}) for cfg in points]
     total = step_costs[0] * points[0].train.steps

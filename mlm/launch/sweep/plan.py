@@ -10,13 +10,14 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from mlm.base import batch_warmup, config, errors, fields, types
+from mlm.base import batch_warmup, config, errors, fields, phases, types
 from mlm.base.types import StaticConfig
-from mlm.data.rows import pack
+from mlm.data.rows import mixture, pack
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import roofline, subprocess_worker, target_compiler
 from mlm.models import lm
@@ -91,6 +92,18 @@ def list_shortfalls(configs: Iterable[config.Config]) -> list[str]:
     return sorted({loop.describe_shortfall(cfg, pack.load_dataset(cfg)) for cfg in word_configs} - {""})
 
 
+def list_repetitions(configs: Iterable[config.Config]) -> list[str]:
+    """How often each source of each point's corpus file is repeated; packs their text."""
+    lines = []
+    for cfg in configs:
+        if cfg.data.sources and cfg.train.steps:
+            segments = mixture.list_segments(cfg, pack.load_dataset(cfg), pack.load_dataset)
+            found = mixture.describe_sources(segments, cfg.train.steps).items()
+            shares = ", ".join(f"{name} {one['share']:.1%}, {one['epochs']:.3g} epochs" for name, one in found)
+            lines.append(f"{Path(cfg.workdir).name}: {shares}")
+    return lines
+
+
 def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Iterator[dict]:
     """A row for each point, as soon as it is known, and last their sum; that of one that cannot be planned says why."""
     totals: dict[str, float] = dict.fromkeys(("tokens", "flops", "hours"), 0.0)
@@ -100,7 +113,7 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
         elif options.exact and 1 < options.num_devices <= MAX_SIMULATED_DEVICES:
             options = options._replace(compile_mesh=stack.enter_context(simulate_devices(options.num_devices)))
         row: dict[str, Any]
-        for name, cfg in points.items():
+        for name, cfg in list_phase_points(points):
             try:
                 row = plan_point(name, cfg, options)
             except (errors.ConfigError, subprocess_worker.WorkerEnded) as error:
@@ -108,6 +121,17 @@ def plan_points(points: dict[str, config.Config], options: PlanOptions) -> Itera
             totals = {key: totals[key] + (row.get(key) or 0) for key in totals}
             yield row
     yield {"point": f"{len(points)} points", **totals}
+
+
+def list_phase_points(points: dict[str, config.Config]) -> Iterator[tuple[str, config.Config]]:
+    """The points, each phase of one with phases as a point of its own: a step of each has to fit."""
+    for name, cfg in points.items():
+        for phase in phases.list_phases(cfg):
+            num_steps = phase.end_step - phase.first_step
+            if not cfg.phases.shares:
+                yield name, cfg
+            elif num_steps or not cfg.train.steps:
+                yield f"{name}, phase {phase.number + 1}", fields.override(phase.cfg, {"train.steps": num_steps})
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing import connection
 from pathlib import Path
+from typing import Any
 
 from mlm.base import config, errors, files
 from mlm.launch.sweep import worker
@@ -29,6 +30,8 @@ def choose_vmap_runs(platform: str, cfg: config.Config) -> tuple[int, str]:
         return 1, "one keeps a CPU busy (16 took 43 s one after the other, 57 s vmapped)"
     if not parallel.MODES[cfg.parallel.mode].vmaps_runs:
         return 1, f"config.parallel.mode is {cfg.parallel.mode}"
+    if cfg.phases.shares:
+        return 1, "their phases have programs of their own"
     flops = 6 * 12 * cfg.model.num_layers * cfg.model.width**2 * cfg.train.batch_size * cfg.pack.seq_len
     count = max(1, min(MAX_VMAP_RUNS, int(SATURATING_FLOPS / flops)))
     return count, f"a step takes about {flops:.0e} FLOPs of {SATURATING_FLOPS:.0e} at a time"
@@ -41,7 +44,7 @@ class WorkerProcess:
         self.cpus, self.log = cpus, log
         self.platform: str | None = None  # of its devices; None until it is ready
         self.assigned: list[config.Config] = []  # the points that it trains
-        self.last_program: config.Config | None = None  # the program that it compiled last
+        self.last_program: Any = None  # the program that it compiled last
         self.process, self.pipe = start_process(worker.run_worker, points, cpus, log)
 
 
@@ -50,13 +53,13 @@ class SweepRunner:
 
     def __init__(self, root: Path, points: Sequence[config.Config], *, num_workers: int, vmap_runs: int):
         self.root, self.points, self.vmap_runs = root, points, vmap_runs
-        self.programs = {cfg.workdir: program.make_static_config(cfg) for cfg in points}
+        self.programs = {cfg.workdir: (program.make_static_config(cfg), cfg.phases) for cfg in points}
         self.display = SweepDisplay(points)
         self.waiting = [cfg for cfg in points if self.display.states[cfg.workdir].name != "done"]
         # They have a result, but lack evaluations, or a file is damaged.
         self.incomplete = {cfg.workdir for cfg in self.waiting if is_done(cfg)}
         self.failures: dict[str, str] = {}  # errors by workdir
-        self.announced_programs: set[config.Config] = set()
+        self.announced_programs: set[Any] = set()
         self.signal = None
         self.workers: list[WorkerProcess] = []
         self.num_started = 0
@@ -129,7 +132,7 @@ class SweepRunner:
             group = self.choose_points(available, member.last_program, others)
             group_program = self.programs[group[0].workdir]
             count, reason = choose_vmap_runs(member.platform, group[0])
-            if self.vmap_runs and parallel.MODES[group[0].parallel.mode].vmaps_runs:
+            if self.vmap_runs and parallel.MODES[group[0].parallel.mode].vmaps_runs and not group[0].phases.shares:
                 count, reason = self.vmap_runs, "--vmap_runs"
             if group_program not in self.announced_programs and len(group) > 1:
                 self.announced_programs.add(group_program)

@@ -27,7 +27,7 @@ from mlm.training.step import program
 
 GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
 PATH_FIELDS = (
-    *(*GLOB_FIELDS, "data.task_path", "data.parallel_path", "data.tfds_dir", "tokenizer.path"),
+    *(*GLOB_FIELDS, "data.sources", "data.task_path", "data.parallel_path", "data.tfds_dir", "tokenizer.path"),
     *("init.run", "init.hub", "downstream.path", "eval.sts"),
 )
 BUCKET_SECONDS = 8  # that a dry run waits for a bucket

@@ -3,11 +3,12 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
 
-from mlm.base import batch_warmup, config, errors, fields, types
+from mlm.base import batch_warmup, config, errors, fields, phases, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
 from mlm.training.compilation import collectives, memory_traffic
@@ -37,8 +38,14 @@ def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
     XLA counts a loop's body once, however often it runs. Layers are therefore unrolled, and the loop over tokens is
     counted with one and with two tokens per iteration: the difference is the cost of one token. The loop over a source
     is counted as long as the example's. Examples of a task count at full length, though their batches are cut. Frozen
-    parameters have no gradient, and the backward pass ends where only they are below.
+    parameters have no gradient, and the backward pass ends where only they are below. With phases it is their mean.
     """
+    if cfg.phases.shares:
+        total = 0.0
+        for share, phase in zip(cfg.phases.shares, phases.list_phases(cfg), strict=True):
+            flops = count_step_flops(phase.cfg, vocab_size)
+            total += share * (math.nan if flops is None else flops)
+        return None if math.isnan(total) else total
     flops_1, flops_2 = (count_lowered_flops(cfg, vocab_size, rnn_unroll=unroll) for unroll in (1, 2))
     if flops_1 is None or flops_2 is None:
         return None

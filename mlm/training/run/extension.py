@@ -7,7 +7,7 @@ the shorter one, and decays over its configured share of the new length.
 from collections.abc import Mapping
 from typing import Any
 
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, phases
 from mlm.training.step import optim
 
 EXTENDABLE_FIELDS = STEPS, WARMUP = "train.steps", "optim.warmup_fraction"  # that an extension changes
@@ -24,7 +24,7 @@ def count_stable_steps(cfg: config.Config) -> int:
     values = fields.flatten(cfg)
     if any(values[name] not in allowed for name, allowed in STEP_INDEPENDENT_VALUES.items()):
         return 0
-    return optim.count_stable_steps(cfg.optim, cfg.train.steps)
+    return min(phases.list_phases(cfg)[0].end_step, optim.count_stable_steps(cfg.optim, cfg.train.steps))
 
 
 def match_saved_length(cfg: config.Config, saved: Mapping[str, Any], step: int) -> config.Config:

@@ -11,8 +11,9 @@ from typing import Any
 
 from absl import logging
 
-from mlm.base import batch_warmup, config, files, machine, storage, types
+from mlm.base import config, files, machine, phases, storage, types
 from mlm.base.estimates import SCORE_FUNCTIONS, Score
+from mlm.data.rows import mixture
 from mlm.training.compilation import cost
 from mlm.training.run import trackers
 from mlm.training.run.directory import RunDirectory
@@ -68,8 +69,9 @@ class ModelFlops:
         """The MFU, as "mfu", by the mean tokens of these steps (None: of all); {} where a part of it is not known."""
         if not self.peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
             return {}
-        fraction, mean = (batch_warmup.compute_mean_fraction(self.cfg.train, part) for part in (steps, None))
-        return {"mfu": self.step_flops * fraction / mean * tokens_per_second / tokens_per_step / self.peak}
+        steps = range(self.cfg.train.steps) if steps is None else steps
+        mean, own = (phases.count_work(self.cfg, part) / len(part) for part in (range(self.cfg.train.steps), steps))
+        return {"mfu": self.step_flops * own / mean * tokens_per_second / tokens_per_step / self.peak}
 
 
 class Log(Hook):
@@ -77,18 +79,27 @@ class Log(Hook):
 
     Records have running totals: tokens, predictions (the weight of the objective's first score) and the objective's
     own.
+
+    totals: those of the checkpoint from which the run continues, {} for a new run. segments: the phases of the run.
     """
 
     def __init__(
-        self, cfg: config.Config, objective: types.Objective, start_step: int, totals, model_flops: ModelFlops
+        self,
+        cfg: config.Config,
+        objective: types.Objective,
+        start_step: int,
+        totals,
+        model_flops: ModelFlops,
+        segments: Sequence[mixture.Segment],
     ):
+        self.segments = segments
         self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
         self.model_flops = model_flops
         self.weight = objective.scores[0].columns[-1]
         self.status = trackers.RunStatus.FAILED  # until the run has come further
         is_primary = parallel.is_primary()
         self.writer = MetricsWriter(cfg, start_step) if is_primary else None
-        name, count_work = self.workdir.name, functools.partial(batch_warmup.count_batches, cfg.train)
+        name, count_work = self.workdir.name, functools.partial(phases.count_work, cfg)
         self.progress = Progress(start_step, cfg.train.steps, name, count_work=count_work) if is_primary else None
         names = ("predictions", *objective.totals, *TIMING_TOTALS)
         self.totals = {name: totals.get(name, 0.0) for name in names}
@@ -137,6 +148,8 @@ class Log(Hook):
             **self.model_flops.compute_utilisation(throughput, sums_since["tokens"] / len(steps), steps),
             **self.totals,
         }
+        for source, values in mixture.describe_sources(self.segments, number).items():
+            record |= {f"{source}_{name}": values[name] for name in ("share", "epochs")}
         terms = last_metrics["sums"].loss
         for term in terms if len(terms) > 1 else ():
             record[f"{term}_loss"] = sums_since[f"{term}_nats"] / max(sums_since[f"{term}_weight"], 1)

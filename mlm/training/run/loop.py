@@ -2,16 +2,17 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from mlm import models
-from mlm.base import config, fields, files, types
+from mlm.base import config, fields, files, phases, types
 from mlm.base.recipe_constants import MIN_REALISED_RATE
-from mlm.data.rows import loader, pack
+from mlm.data.rows import loader, mixture, pack
 from mlm.data.text import corpus
 from mlm.models import lm
 from mlm.objectives import masking, masking_units
@@ -32,13 +33,15 @@ RATE_EXAMPLES = 512  # of the train split, over which the masking rate is known 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a resolved config that cannot be run here or in its workdir; compiles nothing."""
     finetuning_recipe.check(cfg)
-    parallel.check(cfg)
+    for phase in phases.list_phases(cfg):
+        parallel.check(phase.cfg)
     trackers.check_installed(cfg)
     if cfg.data.corpus in ("text", "parallel"):
         corpus.CORPORA[cfg.data.corpus](cfg.data)  # raises for a file that is missing
     files.check_folder("config.workdir", cfg.workdir, schemes=CHECKPOINT_SCHEMES)
     RunDirectory(cfg.workdir).check(cfg)
-    cost.check_memory(cfg)
+    for phase in phases.list_phases(cfg):
+        cost.check_memory(phase.cfg)
 
 
 def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
@@ -76,6 +79,7 @@ def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
 @contextlib.contextmanager
 def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
+    segments = mixture.list_segments(cfg, packed, pack.load_dataset)
     program = programs.build_program(cfg, packed.dataset_info)
     with (
         contextlib.closing(checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg))) as checkpoints,
@@ -88,7 +92,7 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
         if saved.state.step == 0:
             saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
-        with contextlib.closing(TrainingRun(cfg, packed, program, managers, saved, cut)) as run:
+        with contextlib.closing(TrainingRun(cfg, segments, program, managers, saved, cut)) as run:
             yield run, saved.state
 
 
@@ -140,15 +144,17 @@ class TrainingRun:
     """A run without its steps: its batches, and its hooks in the order in which they run."""
 
     def __init__(
-        self, cfg, packed: pack.PackedDataset, program: programs.Program, managers: Sequence, saved, cut: bool
+        self, cfg, segments: Sequence[mixture.Segment], program: programs.Program, managers: Sequence, saved, cut: bool
     ):
+        packed = segments[-1].packed
+        self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
         self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, managers[0]
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
         if parallel.is_primary():
             RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
         self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
-        self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops)
+        self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops, self.segments)
         self.write_notes()
         self.evaluate = Evaluate(cfg, program, packed, self.log)
         write = self.log.write_message
@@ -162,17 +168,31 @@ class TrainingRun:
             *self.make_milestone_hooks(managers),
             checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, self.get_totals),
         ]
-        self.batches = loader.iterate_train_batches(
-            packed.train,
-            seed=cfg.seed,
-            batch_size=cfg.train.batch_size,
-            start_step=self.start_step,
-            cut=cut
-            and cfg.model.directionality != "two_stack",  # its right stack reads padding first: masks depend on it
-            grouped=cfg.train.group_by_length,
-            **parallel.get_process_position(),
-        )
+        self.batches = self.iterate_batches(cut)
         self.get_pending: Callable | None = None  # waits for the metrics of the step before
+
+    def iterate_batches(self, cut: bool) -> Iterator[types.Batch]:
+        """The batches from start_step to the run's end, phase after phase; sets `segment` to that of the batch."""
+        cut = cut and self.cfg.model.directionality != "two_stack"  # its right stack reads padding first
+        for segment in self.segments:
+            self.segment, phase = segment, segment.phase
+            start = max(self.start_step, phase.first_step)
+            if start >= phase.end_step:
+                continue
+            if len(self.segments) > 1:
+                self.log.write_message(describe_phase(segment, len(self.segments)))
+            batches = loader.iterate_train_batches(
+                segment.packed.train,
+                seed=self.cfg.seed,
+                batch_size=phase.cfg.train.batch_size,
+                start_step=start,
+                first_step=phase.first_step,
+                draw=segment.make_draw(self.cfg.seed),
+                cut=cut,
+                grouped=self.cfg.train.group_by_length,
+                **parallel.get_process_position(),
+            )
+            yield from itertools.islice(batches, phase.end_step - start)
 
     def get_abstract_params(self):
         """The shapes of the run's parameters."""
@@ -194,7 +214,7 @@ class TrainingRun:
         cfg, program = self.cfg, self.program
         if not cfg.train.milestones:
             return []
-        steps = milestones.list_steps(cfg, self.packed)
+        steps = milestones.list_steps(cfg, self.segments)
         params = jax.tree.leaves(self.get_abstract_params())
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
@@ -223,6 +243,8 @@ class TrainingRun:
             "scores": [score._asdict() for score in self.evaluate.scores],
             **{name: value for hook in self.hooks for name, value in hook.summarize().items()},
         }
+        if sources := mixture.describe_sources(self.segments, cfg.train.steps):
+            result["sources"] = sources
         self.checkpoints.wait_until_finished()
         if parallel.is_primary():
             RunDirectory(cfg.workdir).write_result(result, columns)
@@ -233,6 +255,16 @@ class TrainingRun:
         """Closes the hooks."""
         for hook in self.hooks:
             hook.close()
+
+
+def describe_phase(segment: mixture.Segment, num_phases: int) -> str:
+    """What a phase is, as it begins."""
+    phase, cfg = segment.phase, segment.phase.cfg
+    shares = [f"{source.name} {source.parts[phase.number]}" for source in segment.sources if source.name]
+    return (
+        f"phase {phase.number + 1} of {num_phases}, to step {phase.end_step:,}: {cfg.train.batch_size} examples of "
+        f"{cfg.pack.seq_len} tokens a step, masking rate {cfg.mask.rate:g}{', ' * bool(shares)}{' : '.join(shares)}"
+    )
 
 
 def describe_shortfall(cfg: config.Config, packed: pack.PackedDataset) -> str:
@@ -260,11 +292,16 @@ class SingleRun:
     """The steps of one run, number 0. `vmapped_runs.VmappedRuns` has several; the loop below serves both."""
 
     def __init__(self, run: TrainingRun, state: types.TrainState):
-        self.partitioner, self.hparams = run.program.partitioner, programs.make_train_hparams(run.cfg)
+        self.run, self.segment, self.partitioner = run, None, run.program.partitioner
         self.state = self.partitioner.put_state(state)
 
     def make_step(self, batches: Mapping[int, types.Batch]) -> Callable:
         """Makes a step of the runs that have a batch; returns (number of a run) -> its metrics, which waits for it."""
+        if self.segment is not self.run.segment:
+            self.segment = self.run.segment
+            cfg, dataset_info = self.segment.phase.cfg, self.segment.packed.dataset_info
+            self.hparams = programs.make_train_hparams(cfg)
+            self.partitioner = programs.build_program(cfg, dataset_info).partitioner
         batch = self.partitioner.put_batch(batches[0])
         self.state, metrics = self.partitioner.train_step(self.state, batch, self.hparams)
         return lambda m: self.partitioner.get_metrics(metrics)
@@ -289,7 +326,7 @@ def train_runs(runs: Sequence[TrainingRun], stepper: Any) -> dict[str, dict | Di
             if not active:  # the runs behind have diverged, and those ahead wait
                 continue
             batches = {m: next(runs[m].batches) for m in active}
-            new_shapes = {batch.text.ids_BxL.shape for batch in batches.values()} - shapes
+            new_shapes = {(runs[m].segment.phase.number, batches[m].text.ids_BxL.shape) for m in batches} - shapes
             if new_shapes:  # the step compiles
                 heartbeat.send_heartbeat(heartbeat.PAUSE, step - 1)
             get_metrics = stepper.make_step(batches)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base import batch_warmup, config, errors
-from mlm.base.special import NUM_SPECIAL, UNK
-from mlm.data.rows.columns import PackedDataset
+from mlm.data.rows import mixture
 
 UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so many words each
 # The moments that the BabyLM challenge of 2025 asks for, in millions of words.
@@ -57,22 +56,18 @@ def check(cfg: config.Config) -> None:
     errors.require_field(cfg, "train.milestones", has_words, expected)
 
 
-def list_steps(cfg: config.Config, packed: PackedDataset) -> list[int]:
-    """The steps after which the run keeps its parameters, in order; those after its end are left out."""
+def list_steps(cfg: config.Config, segments: Sequence[mixture.Segment]) -> list[int]:
+    """The steps after which the run keeps its parameters, in order; those after its end are left out.
+
+    segments: the phases of the run.
+    """
     milestones, last = parse(cfg.train.milestones), cfg.train.steps
     steps = {*milestones.steps}
     steps |= {round(last ** (number / milestones.log_count)) for number in range(1, milestones.log_count + 1)}
     if milestones.words:
-        words_per_batch = cfg.train.batch_size * count_words(packed) / len(packed.train["ids"])
-        batches_N = batch_warmup.count_batches_read(cfg.train)
-        steps |= {int(np.searchsorted(batches_N, words / words_per_batch)) + 1 for words in milestones.words}
+        batches_N, sizes = batch_warmup.count_batches_read(cfg.train), [one.count_batch_words() for one in segments]
+        if len(segments) > 1:  # in batches of the last phase
+            lengths = [segment.phase.end_step - segment.phase.first_step for segment in segments]
+            batches_N = np.cumsum(np.diff(batches_N, prepend=0) * np.repeat(np.divide(sizes, sizes[-1]), lengths))
+        steps |= {int(np.searchsorted(batches_N, words / sizes[-1])) + 1 for words in milestones.words}
     return sorted(step for step in steps if step <= last)
-
-
-def count_words(packed: PackedDataset) -> int:
-    """The words of the train split, as its tokenizer begins them: a mark of punctuation may be one of its own."""
-    tokenizer = packed.tokenizer
-    is_word_V = (tokenizer.starts_word_V if tokenizer.ends_word_V is None else tokenizer.ends_word_V).copy()
-    is_word_V[:NUM_SPECIAL] = False
-    is_word_V[UNK] = True
-    return int(np.frombuffer(packed.dataset_info.unigram_counts, np.int64)[is_word_V].sum())

@@ -5,12 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mlm import models, objectives
-from mlm.base import batch_warmup, conditional_fields, errors, fields
+from mlm.base import batch_warmup, conditional_fields, errors, fields, phases
 from mlm.base.config import Config
 from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
-from mlm.data.text import corpus
+from mlm.data.text import corpus, sources
 from mlm.training.run import default_recipe, downstream, hooks, inheritance, milestones, trackers
 from mlm.training.step import optim, parallel, trainable
 from mlm.training.validation import ngrams
@@ -25,6 +25,8 @@ FIELD_CONDITIONS = (
 # In this order: a field is derived after those that it depends on.
 DERIVED_FIELDS = (
     *corpus.DERIVED_FIELDS,  # data.corpus
+    *sources.DERIVED_FIELDS,  # phases
+    *phases.DERIVED_FIELDS,  # pack.seq_len, train.batch_size, mask.rate
     *tasks.DERIVED_FIELDS,  # data.labelled, objective
     *pack.DERIVED_FIELDS,  # data.language.max_words, tokenizer, pack
     *models.DERIVED_FIELDS,  # model.cell, sizes
@@ -135,7 +137,9 @@ def check(cfg: Config) -> None:
     """Raises ConfigError for the first value of a resolved config that no run could use; compiles nothing."""
     try:
         fields.check_values(cfg)
+        phases.check(cfg)
         _check_resolved(cfg)
+        _check_phases(cfg)
     except errors.ConfigError as error:
         raise errors.ConfigError(_name_cause(cfg, str(error))) from None
 
@@ -143,7 +147,8 @@ def check(cfg: Config) -> None:
 def _name_cause(cfg, message):
     """The message, which begins with the field that somebody set where that of the message follows from it."""
     flat, name = fields.flatten(cfg), message.partition(" = ")[0].removeprefix("config.")
-    derived = {row.field: row.depends_on for row in DERIVED_FIELDS}
+    rows = (row for row in DERIVED_FIELDS if row not in phases.DERIVED_FIELDS or row.applies(cfg))
+    derived = {row.field: row.depends_on for row in rows}
     for field in derived.get(name, ()):
         if field not in derived and flat[field] != fields.DEFAULT[field]:
             again = derive_fields(fields.override(cfg, {name: fields.DEFAULT[name]}))
@@ -170,6 +175,16 @@ def _check_resolved(cfg):
     expected = f"a divisor of config.train.batch_size = {cfg.train.batch_size}"
     errors.require_field(cfg, "train.grad_accum_steps", is_divisor, expected)
     ngrams.check(cfg)
+
+
+def _check_phases(cfg):
+    unread = conditional_fields.find_unread_fields(FIELD_CONDITIONS, fields.flatten(cfg)).get("mask.rate")
+    errors.require_field(cfg, "phases.mask_rate", not (unread and cfg.phases.mask_rate), f"none, since {unread}")
+    for phase in phases.list_phases(cfg)[:-1]:
+        try:
+            _check_resolved(phase.cfg)
+        except errors.ConfigError as error:
+            raise errors.ConfigError(f"config.phases, phase {phase.number + 1}: {error}") from None
 
 
 def _check_source(cfg):

@@ -28,6 +28,7 @@ FORMAT = 4  # of the cached files: raise it when floors or their parts are compu
 TEXT_CORPORA = ("text", "tfds", "docstrings")
 BYTE_VISIBILITIES = (types.Visibility.UNMASKED, types.Visibility.CAUSAL, types.Visibility.TWO_STACK)
 BITS_PER_BYTE = Score("bits_per_byte", "held-out bits per byte", (), unit="bits per byte", better=-1)
+MAX_SOURCE_CURVES = 8  # sources up to which each has a curve of its own
 FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor", "bag_floor": "bag floor"}
 
 
@@ -49,6 +50,8 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     if ngram_columns := ngrams.compute_columns(cfg, packed):
         add_ngrams = lambda columns: ngrams.add_columns(columns, ngram_columns, loss)
         parts.append(ReferenceLosses(ngrams.make_scores(cfg, loss), add_ngrams))
+    if packed.sources:
+        parts.append(make_source_references(cfg, packed, loss))
     visibility = objectives.get_visibility(cfg)
     if visibility == types.Visibility.CAUSAL and not packed.tokenizer.starts_word_V.all():
         word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
@@ -59,6 +62,32 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
         add_bits = lambda columns: columns | {"byte_bits": columns[loss.columns[-1]] * bits_N}
         parts.append(ReferenceLosses((BITS_PER_BYTE._replace(columns=(loss.columns[0], "byte_bits")),), add_bits))
     return merge_references(parts)
+
+
+def make_source_references(cfg: config.Config, packed: pack.PackedDataset, loss: Score) -> ReferenceLosses:
+    """The model's loss on the held-out examples of each source."""
+    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+    names = [source.name for source in packed.sources]
+    source_N = np.repeat(np.arange(len(names)), [source.num_validation for source in packed.sources])[:count]
+
+    def add_columns(columns: dict[str, np.ndarray]):
+        own = {
+            f"{column}_{name}": columns[column] * (source_N == number)
+            for number, name in enumerate(names)
+            for column in loss.columns
+        }
+        return columns | own
+
+    scores = [
+        loss._replace(
+            name=f"{loss.name}_{name}",
+            title=f"{loss.title}, {name}",
+            columns=tuple(f"{column}_{name}" for column in loss.columns),
+            chart=len(names) <= MAX_SOURCE_CURVES,
+        )
+        for name in names
+    ]
+    return ReferenceLosses(tuple(scores), add_columns)
 
 
 def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.PackedDataset) -> ReferenceLosses:

@@ -1,0 +1,100 @@
+"""Phases of a run: parts, one after the other, that differ in length, batch, masking rate or the weights of sources."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+from mlm.base import batch_warmup, errors, fields
+from mlm.base.config import Config
+from mlm.base.derived_fields import DerivedField
+
+# Of config.phases -> the field of which it has each phase's value.
+PHASE_FIELDS = {"seq_len": "pack.seq_len", "batch_size": "train.batch_size", "mask_rate": "mask.rate"}
+ONE_PHASE = {f"phases.{name}": () for name in ("shares", *PHASE_FIELDS)}
+CORPORA = ("text", "tfds", "docstrings", "language")  # whose examples phases can pack
+
+
+def _get_values(name: str, cfg: Config) -> tuple[Any, ...]:
+    return getattr(cfg.phases, name)
+
+
+def _get_last(name: str, cfg: Config) -> Any:
+    return _get_values(name, cfg)[-1]
+
+
+def _has_values(name: str, cfg: Config) -> bool:
+    return bool(_get_values(name, cfg))
+
+
+DERIVED_FIELDS = tuple(
+    DerivedField(
+        field,
+        (f"phases.{name}",),
+        functools.partial(_get_last, name),
+        functools.partial(_has_values, name),
+        default_is_choice=True,
+    )
+    for name, field in PHASE_FIELDS.items()
+)
+
+
+class Phase(NamedTuple):
+    """A phase of a run: the steps from first_step, counted from 0, up to before end_step."""
+
+    number: int  # from 0
+    first_step: int
+    end_step: int
+    cfg: Config  # of a run that is this phase alone; a run without phases has its own
+
+    @property
+    def num_examples(self) -> int:
+        """The examples in the batches of all its steps."""
+        return (self.end_step - self.first_step) * self.cfg.train.batch_size
+
+
+def list_phases(cfg: Config) -> list[Phase]:
+    """The phases of a run in order, at least one; the last has the run's own length, batch and masking rate."""
+    shares, steps = cfg.phases.shares, cfg.train.steps
+    if not shares:
+        return [Phase(0, 0, steps, cfg)]
+    bounds = [0, *(round(steps * math.fsum(shares[:number])) for number in range(1, len(shares))), steps]
+    return [Phase(i, bounds[i], bounds[i + 1], _make_phase_config(cfg, i)) for i in range(len(shares))]
+
+
+def _make_phase_config(cfg: Config, number: int) -> Config:
+    changes: dict[str, Any] = {
+        field: values[number] for name, field in PHASE_FIELDS.items() if (values := _get_values(name, cfg))
+    }
+    if "mask.rate" in changes and cfg.mask.max_rate == cfg.mask.rate:
+        changes["mask.max_rate"] = changes["mask.rate"]
+    return fields.override(cfg, changes | ONE_PHASE)
+
+
+def count_work(cfg: Config, steps: range) -> float:
+    """How many batches of the last phase's tokens these steps, counted from 0, use: their time is about as much."""
+    if not cfg.phases.shares:
+        return batch_warmup.count_batches(cfg.train, steps)
+    last, work = cfg.train.batch_size * cfg.pack.seq_len, 0.0
+    for phase in list_phases(cfg):
+        overlap = range(max(steps.start, phase.first_step), max(min(steps.stop, phase.end_step), phase.first_step))
+        tokens = phase.cfg.train.batch_size * phase.cfg.pack.seq_len
+        work += batch_warmup.count_batches(cfg.train, overlap) * tokens / last
+    return work
+
+
+def check(cfg: Config) -> None:
+    """Raises ConfigError for phases that no run could have, whatever the fields are that they change."""
+    phases = cfg.phases
+    if not phases.shares:
+        return
+    errors.require_field(cfg, "phases.shares", cfg.data.corpus in CORPORA, "none for labelled tasks and parallel texts")
+    total = math.fsum(phases.shares)
+    errors.require_field(
+        cfg, "phases.shares", abs(total - 1) < 1e-6, f"shares of the steps that add up to 1, not {total:g}"
+    )
+    for name, field in PHASE_FIELDS.items():
+        if values := _get_values(name, cfg):
+            expected = f"a value for each of the {len(phases.shares)} shares of config.phases.shares"
+            errors.require_field(cfg, f"phases.{name}", len(values) == len(phases.shares), expected)
+            expected = f"{values[-1]!r}, the last of config.phases.{name} = {values!r}; set that, or leave it out"
+            errors.require_field(cfg, field, fields.flatten(cfg)[field] == values[-1], expected)
