@@ -339,7 +339,7 @@ class Mask:
     )
     unit: Annotated[str, "token", "word", "span"] = field(
         "token",
-        "what training masks: token | word | span (1 to 10 words, mean 3.8, as SpanBERT); evaluation masks tokens",
+        "what training masks: token | word | span (1 to 10 words, mean 3.8, as SpanBERT); evaluation: eval.mask_unit",
     )
     mask_token_prob: Fraction = field(0.8, "probability that a masked token is replaced by [MASK]", role=TRACED)
     random_token_prob: Fraction = field(0.1, "probability that a random token replaces it; the rest stay", role=TRACED)
@@ -675,6 +675,11 @@ class Eval:
     """What is measured on the held-out split."""
 
     mask_rate: OpenFraction = field(0.15, "masking rate of the evaluation, all by [MASK]; the same for every model")
+    mask_unit: Annotated[str, "token", "word", "span"] = field(
+        "token",
+        "what evaluation masks: token | word | span, as mask.unit; with words and spans the loss per masked word is "
+        "given too. The floors of the built-in language, whose tokens are words, are exact for each; text has none",
+    )
     mask_rates: tuple[OpenFraction, ...] = field((), "more masking rates to evaluate at when the run ends", role=HOST)
     mask_seed: Seed = field(1234, "random seed of the evaluation's masks", role=HOST)
     batch_size: PositiveInt = setting(64, "examples of an evaluation batch")

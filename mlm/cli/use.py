@@ -49,7 +49,18 @@ SCORE = (
         "of each text the log-likelihood; of each word or token the surprisal",
         choices=("text", "word", "token"),
     ),
-    Flag("metric", "pll", "mask each token alone, or with the rest of its word", choices=("pll", "pll_word_l2r")),
+    Flag(
+        "metric",
+        "pll",
+        "mask each token alone, or with the rest of its word, or read a hybrid model from left to right",
+        choices=("pll", "pll_word_l2r", "causal"),
+    ),
+    Flag(
+        "overlap",
+        -1,
+        "left to right: the tokens that each window of a long text repeats of the one before; -1: half a window",
+        low=-1,
+    ),
 )
 BEAMS = (
     Flag("num_beams", 1, "beams; 1: no beam search", low=1),
@@ -190,7 +201,8 @@ def similar(model, texts: list[str], args) -> Iterator[dict]:
 
 def score(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the texts' log-likelihoods, or of the surprisal of each word or token, in nats and bits."""
-    for line, parts in enumerate(model.surprisal(texts, args.by, args.metric), 1):
+    overlap = None if args.overlap < 0 else args.overlap
+    for line, parts in enumerate(model.surprisal(texts, args.by, args.metric, overlap=overlap), 1):
         if args.by == "text":
             yield {"nats": -parts[0].nats, "text": parts[0].text}
             continue

@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlm.base import config
@@ -58,6 +58,15 @@ def read_flags(args: argparse.Namespace) -> Callable[[TrainedRun], list[Evaluati
     asked = [EVALUATIONS[name] for name in flags.find_evaluations(args) or [DEFAULT]]
     list_cases = [evaluation.read_flags(args) for evaluation in asked if evaluation.read_flags]
     return lambda run: [case for function in list_cases for case in function(run)]
+
+
+def select_results(contents: Mapping[str, Any], cases: Sequence[EvaluationCase]) -> dict[str, Any]:
+    """The contents of evaluations.json with the results of some cases alone."""
+    selected: dict[str, dict[str, dict]] = {}
+    for case in cases:
+        selected.setdefault(case.task, {})[case.name] = contents["evaluations"][case.task][case.name]
+    summary = {task: EVALUATIONS[task].summarize(results) for task, results in selected.items()}
+    return {"evaluations": selected, "summary": summary}
 
 
 def list_missing_cases(cfg: config.Config) -> list[EvaluationCase]:

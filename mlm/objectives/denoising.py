@@ -73,6 +73,6 @@ SPEC = types.ObjectiveSpec(
     required_fields={"mask.predict_rate": 0.0, "mask.masks_per_example": 1},  # it predicts all tokens
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
-    conditional_fields=("mask", "eval.mask_rate", "optim.label_smoothing", "optim.z_loss"),
+    conditional_fields=("mask", "eval.mask_rate", "eval.mask_unit", "optim.label_smoothing", "optim.z_loss"),
     makes_source=True,
 )

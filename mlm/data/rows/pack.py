@@ -108,7 +108,8 @@ def load_dataset(cfg: config.Config) -> PackedDataset:
     tokenizer = get_or_train_tokenizer(cfg, content)
     if cfg.data.corpus == "parallel":
         return parallel_text.load_dataset(cfg, tokenizer)
-    word_starts = tokenizer.pack_word_bounds() if cfg.mask.unit != "token" else b""
+    masks_words = {cfg.mask.unit, cfg.eval.mask_unit} != {"token"}
+    word_starts = tokenizer.pack_word_bounds() if masks_words else b""
     isolate_documents = cfg.pack.isolate_documents and cfg.pack.mode == "full_sentences"
     data_format = FORMAT if _is_generated(cfg.data) else TEXT_FORMAT
     inputs = {"format": data_format, "corpus": content, "mode": cfg.pack.mode, "isolate": isolate_documents}

@@ -45,13 +45,26 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     flag: the setting that names the file, for errors. required: the splits that the task must have. Raises ConfigError,
     which names the file, the key and the nearest right key.
     """
-    content = _read_toml(flag, path)
+    folder = Path(os.path.expanduser(path)).parent
+    return parse_task(read_toml(flag, path), path, folder, Path(path).stem, required)
+
+
+def parse_task(
+    content: Mapping[str, Any], path: str, folder: Path, name: str, required: Collection[str] = ("train", "dev")
+) -> TaskFile:
+    """As `read_task_file`, of the content of a task file.
+
+    Args:
+        path: of the file, for errors.
+        folder: which "path" is seen from.
+        name: of the task where the content has none.
+    """
     for key in content:
         examples.require_column(key, KEYS, path, "key")
     prompt = _read_table(content, "prompt", path)
     for key in prompt:
         examples.require_column(key, PROMPT_KEYS, f"{path}: prompt", "key")
-    name = _parse_text(content.get("name", Path(path).stem), "name", path)
+    name = _parse_text(content.get("name", name), "name", path)
     is_name = re.fullmatch(r"\w[\w.-]*", name) is not None
     errors.require(is_name, f"{path}: name", name, "letters, digits, '.', '_' and '-', no other")
     settings: dict[str, Any] = {
@@ -60,15 +73,15 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     if "objective" in content:
         settings["objective"] = _parse_text(content["objective"], "objective", path)
         errors.require_one_of(f"{path}: objective", settings["objective"], tasks.LABELLED_OBJECTIVES)
-    folder = _parse_text(content.get("path", ""), "path", path)
+    task_path = _parse_text(content.get("path", ""), "path", path)
     if settings.get("data.labelled.format") != "tfds":
-        folder = os.path.normpath(Path(os.path.expanduser(path)).parent / os.path.expanduser(folder))
+        task_path = os.path.normpath(folder / os.path.expanduser(task_path))
     verbalizers = _read_table(prompt, "verbalizers", f"{path}: prompt")
     words = {
         examples.normalize_label(label): _parse_text(word, f"verbalizers.{label}", path)
         for label, word in verbalizers.items()
     }
-    settings = {"data.task": tasks.CUSTOM_TASK, "data.task_path": folder, **settings}
+    settings = {"data.task": tasks.CUSTOM_TASK, "data.task_path": task_path, **settings}
     task_file = TaskFile(name, settings, _parse_text(prompt.get("pattern", ""), "pattern", path), words)
     try:
         _check(task_file, required)
@@ -92,10 +105,11 @@ def _check(task_file, required):
         splits.find_files(cfg.data)
 
 
-def _read_toml(flag, path) -> dict:
+def read_toml(flag: str, path: str, noun: str = "a task file") -> dict[str, Any]:
+    """The content of a TOML file; flag: the setting that names it, for errors. Raises ConfigError for what is none."""
     file = Path(os.path.expanduser(path))
     hint = errors.format_hint(file.name, [other.name for other in file.parent.glob(f"*{SUFFIX}")])
-    errors.require(file.is_file(), flag, path, f"a task file (TOML){hint}")
+    errors.require(file.is_file(), flag, path, f"{noun} (TOML){hint}")
     try:
         return tomllib.loads(text_files.decode_utf8(file.read_bytes().removeprefix(text_files.BOM), path))
     except OSError as error:
