@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mlm.base import errors, fields, files
 from mlm.base.flag import Flag
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
-from mlm.cli import command, config_help
+from mlm.cli import command, config_help, evaluate
 
 DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
 
@@ -97,6 +97,7 @@ def main(words: list[str]) -> None:
     evaluations = directory.read_evaluations()["evaluations"]
     predictions = evaluations["predictions"]
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
+    evaluate.print_evaluations({"evaluations": {"predictions": predictions}, "summary": {}})
     if line := describe_weak_score(read_scores(result), result["evaluation"]):
         print(line)
     answers = directory.read_predictions("dev")

@@ -1,10 +1,11 @@
 """A task as one TOML file: its files, columns, labels and scores, and how it is written as a prompt."""
 
+import contextlib
 import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,13 +47,17 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     which names the file, the key and the nearest right key.
     """
     folder = Path(os.path.expanduser(path)).parent
-    return parse_task(read_toml(flag, path), path, folder, Path(path).stem, required)
+    found = parse_task(read_toml(flag, path), path, folder, Path(path).stem, required)
+    if found.fields.get("data.labelled.format") != "tfds":
+        with _name_keys(path):
+            splits.find_files(tasks.resolve_task(found.fields).data)
+    return found
 
 
 def parse_task(
     content: Mapping[str, Any], path: str, folder: Path, name: str, required: Collection[str] = ("train", "dev")
 ) -> TaskFile:
-    """As `read_task_file`, of the content of a task file.
+    """As `read_task_file`, of the content of a task file; opens no file of the task.
 
     Args:
         path: of the file, for errors.
@@ -83,14 +88,21 @@ def parse_task(
     }
     settings = {"data.task": tasks.CUSTOM_TASK, "data.task_path": task_path, **settings}
     task_file = TaskFile(name, settings, _parse_text(prompt.get("pattern", ""), "pattern", path), words)
-    try:
+    with _name_keys(path):
         _check(task_file, required)
+    return task_file
+
+
+@contextlib.contextmanager
+def _name_keys(path: str) -> Iterator[None]:
+    """Errors name keys of the file in place of fields."""
+    try:
+        yield
     except errors.ConfigError as error:
         message = str(error)
         for field, key in FIELD_NAMES.items():
             message = message.replace(field, key)
         raise errors.ConfigError(f"{path}: {message}") from None
-    return task_file
 
 
 def _check(task_file, required):
@@ -101,8 +113,6 @@ def _check(task_file, required):
     for name, value in task_file.fields.items():
         if name in unread and value:
             raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {unread[name]}; leave it out")
-    if cfg.data.labelled.format != "tfds":
-        splits.find_files(cfg.data)
 
 
 def read_toml(flag: str, path: str, noun: str = "a task file") -> dict[str, Any]:
