@@ -136,7 +136,7 @@ class Language:
 
 @section
 class Labelled:
-    """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/task_specs.py)."""
+    """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/task_specs.toml)."""
 
     format: str = field("", "file format: tsv | csv | jsonl | conll (a token a line) | conllu | squad | tfds")
     train: str = field("", 'training file in task_path; tfds: a split, such as "train[:90%]"')
@@ -252,7 +252,7 @@ class Data:
         "share of the train split that is held out in place of the held-out split, for mlm sweep search; 0: none",
         when={"data.corpus": ("text", "tfds", "docstrings")},
     )
-    task: str = field("", 'task: a name in data/tasks/task_specs.py, or "own": data.labelled describes it', when=TASK)
+    task: str = field("", 'task: a name in data/tasks/task_specs.toml, or "own": data.labelled describes it', when=TASK)
     task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when=TASK)
     parallel_path: str = field(
         "", "parallel: folder of its files; empty: pairs of the built-in language", when=PARALLEL
@@ -619,7 +619,7 @@ class Finetune:
 class Downstream:
     """Tasks that the model is fine-tuned on when its training ends: a grid for each, selected on the dev split."""
 
-    tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.py, with commas; empty: none")
+    tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.toml, with commas; empty: none")
     path: str = setting("", "folder with one folder of files for each task, of the task's name", is_path=True)
     learning_rates: tuple[Positive, ...] = setting(
         (), "to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"

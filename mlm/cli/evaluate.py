@@ -157,6 +157,7 @@ def evaluate_suites(args, overrides: dict) -> None:
     from mlm.evaluation import suite
     from mlm.report.table import Column, to_markdown
     from mlm.training.run import trained_run
+    from mlm.training.run.preemption import RunStopped
 
     command.raise_on_interrupt()
     report = lambda line: print(line, file=sys.stderr, flush=True)
@@ -183,6 +184,9 @@ def evaluate_suites(args, overrides: dict) -> None:
                 scores.append(one)
                 if one.is_new:
                     print(f"{model}: {one.describe()}", flush=True)
+        except RunStopped as stop:
+            print(stop)
+            sys.exit(128 + stop.signal)
         except errors.ConfigError as error:
             if len(args.runs) == 1:
                 raise

@@ -17,7 +17,7 @@ DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the ta
 
 A table (csv, tsv, JSON lines, Parquet) is enough: a share of its rows is held out, and whether its labels are
 classes, numbers or a tag for each word is inferred and said, with the task file that was written for it.
-data.task is a task of mlm/data/tasks/task_specs.py or of the built-in language (topic, pair, tag, subject). A file
+data.task is a task of mlm/data/tasks/task_specs.toml or of the built-in language (topic, pair, tag, subject). A file
 (TOML) describes any other: its keys are the fields of data.labelled, and name, objective, path and prompt. The run
 records what the file says. Model, tokenizer and language are those of the run. All other fields are those
 of the fine-tuning recipe, unless NAME=VALUE sets them. If the fine-tuning was interrupted, the same command continues

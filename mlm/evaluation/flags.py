@@ -76,7 +76,7 @@ ZERO_SHOT = (
         "prompt",
         "",
         "zero-shot prompting: sst2 | cola | rte | mrpc, another classification task of "
-        "mlm/data/tasks/task_specs.py with --pattern and --verbalizers, or a task file (.toml), in which a table "
+        "mlm/data/tasks/task_specs.toml with --pattern and --verbalizers, or a task file (.toml), in which a table "
         "[prompt] may have pattern and verbalizers (a word for each label)",
         "TASK",
     ),

@@ -1,18 +1,8 @@
-"""Suites: tasks by one name, on which models are compared, as a file (TOML).
+"""Suites: tasks by one name, on which models are compared, as a file (TOML); docs/guides/evaluate.md shows one.
 
-[zero_shot.stsb]           # a task's name; its keys are flags of mlm evaluate, folders lie below --data
-sts = "stsb"
-metric = "stsb_test_mean"  # the score to show; without it, all
-
-[finetune.cola]            # a task of task_specs.py, in a folder of its name below --data or in "path"
-task = "cola"
-[finetune.boolq]           # or the keys of a task file
-format = "jsonl"
-train = "train.jsonl"      # and so on
-
-[recipe]                   # of all fine-tunings: fields of config.downstream, and others by dotted name
-epochs = [3.0]
-"pack.seq_len" = 128
+A table [zero_shot.TASK] has flags of mlm evaluate as keys, [finetune.TASK] the keys of a task file, or `task`, a row of
+task_specs.toml, with `path`; `metric` is the score to show. [recipe] has fields of config.downstream, and others by
+dotted name.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,24 +112,24 @@ def read_suite(name: str, data: Path) -> Suite:
     content = task_file.read_toml("--suite", path, "a suite of tasks")
     for key in content:
         examples.require_column(key, (*KINDS, "recipe"), path, "key")
-    recipe = _parse_recipe(content.get("recipe", {}), path)
+    recipe = _parse_recipe(task_file.read_table(content, "recipe", path), path)
     found: list[SuiteTask] = []
     missing: dict[str, str] = {}
-    for kind in KINDS:
-        for task, table in content.get(kind, {}).items():
-            where = f"{path}: {kind}.{task}"
-            errors.require(isinstance(table, dict), where, table, "a table")
-            settings = dict(table)
-            metric = settings.pop("metric", "")
-            try:
-                if kind == "finetune":
-                    list_cases = _read_finetuning(task, settings, recipe, data, where)
-                else:
-                    list_cases = _read_zero_shot(settings, data, where)
-            except FileNotFoundError as error:
-                missing[task] = str(error)
+    tables = {kind: task_file.read_table(content, kind, path) for kind in KINDS}
+    for kind, task in ((kind, task) for kind, table in tables.items() for task in table):
+        where, settings = f"{path}: {kind}.{task}", dict(task_file.read_table(tables[kind], task, f"{path}: {kind}"))
+        for key in {"metric", "task", "path"} & settings.keys():
+            errors.require(isinstance(settings[key], str), f"{where}: {key}", settings[key], "a text")
+        metric = settings.pop("metric", "")
+        try:
+            if kind == "finetune":
+                list_cases = _read_finetuning(task, settings, recipe, data, where)
             else:
-                found.append(SuiteTask(Path(path).stem, task, metric, list_cases))
+                list_cases = _read_zero_shot(settings, data, where)
+        except FileNotFoundError as error:
+            missing[task] = str(error)
+        else:
+            found.append(SuiteTask(Path(path).stem, task, metric, list_cases))
     expected = f"the folder of the tasks of {name}; {'; '.join(missing.values())}"
     errors.require(bool(found), "--data", str(data), expected)
     return Suite(found, missing)
@@ -147,7 +137,7 @@ def read_suite(name: str, data: Path) -> Suite:
 
 def _parse_recipe(table: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The fields of config.downstream; other fields are a variant of the fine-tuning."""
-    grid, words = {}, []
+    grid, words = {name: fields.DEFAULT[name] for name in (f"downstream.{key}" for key in RECIPE_KEYS)}, []
     for key, value in table.items():
         if "." in key:
             words.append(f"{key}={value}")

@@ -23,7 +23,7 @@ PREDICTABLE_OBJECTIVES = tuple(
     for name, row in LABELLED_OBJECTIVES.items()
     if row.classifies_texts or row.tags_words or row.label is LabelKind.NUMBER
 )
-BATCH_ROWS = 4096  # of a table, which are in memory at once
+BATCH_ROWS = 4096  # of a table
 EXPECTED_OBJECTIVES = "a run that was fine-tuned to classify, regress or tag"
 
 
@@ -85,7 +85,7 @@ def predict_labels(model, text) -> Any:
     return [[word for _ in example_sequences for word in next(windows)] for example_sequences in by_example]
 
 
-def predict_table(model, path: str) -> Iterator[dict[str, Any]]:
+def predict_table(model, path: str, batch_rows: int = BATCH_ROWS) -> Iterator[dict[str, Any]]:
     """The rows of a file of records, all columns kept, with "predicted" and the probability of each class, "p(CLASS)".
 
     The texts are in the columns that the model was trained on; of a model that names none in `text`, or in the only
@@ -111,7 +111,7 @@ def predict_table(model, path: str) -> Iterator[dict[str, Any]]:
     classes = model.dataset_info.classes if LABELLED_OBJECTIVES[objective].classifies_texts else ()
     written = {"predicted", *(f"p({name})" for name in classes)}
     numbered = enumerate(records.read_records(path, records.detect_kind(path), select), 1)
-    while batch := list(itertools.islice(numbered, BATCH_ROWS)):
+    while batch := list(itertools.islice(numbered, batch_rows)):
         for name in {name for name in written for _, row in batch if name in row}:
             errors.require(False, f"{path}: column", name, "no column of this name, which is written")
         texts = [

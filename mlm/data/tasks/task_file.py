@@ -66,7 +66,7 @@ def parse_task(
     """
     for key in content:
         examples.require_column(key, KEYS, path, "key")
-    prompt = _read_table(content, "prompt", path)
+    prompt = read_table(content, "prompt", path)
     for key in prompt:
         examples.require_column(key, PROMPT_KEYS, f"{path}: prompt", "key")
     name = _parse_text(content.get("name", name), "name", path)
@@ -81,7 +81,7 @@ def parse_task(
     task_path = _parse_text(content.get("path", ""), "path", path)
     if settings.get("data.labelled.format") != "tfds":
         task_path = os.path.normpath(folder / os.path.expanduser(task_path))
-    verbalizers = _read_table(prompt, "verbalizers", f"{path}: prompt")
+    verbalizers = read_table(prompt, "verbalizers", f"{path}: prompt")
     words = {
         examples.normalize_label(label): _parse_text(word, f"verbalizers.{label}", path)
         for label, word in verbalizers.items()
@@ -133,7 +133,8 @@ def read_toml(flag: str, path: str, noun: str = "a task file") -> dict[str, Any]
         raise errors.ConfigError(f"{path}: expected TOML: {errors.first_line(error)}") from None
 
 
-def _read_table(content, key, where) -> Mapping[str, Any]:
+def read_table(content: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """A table of a file's content; {} where there is none. Raises ConfigError for another value."""
     table = content.get(key, {})
     errors.require(isinstance(table, dict), f"{where}: {key}", table, "a table")
     return table
