@@ -76,15 +76,21 @@ class SuiteScore(NamedTuple):
 
 
 def build_table(scores: Sequence[SuiteScore]) -> tuple[list[dict], list[Column]]:
-    """A row for each model and a column for each task, with the mean of a suite whose scores are all in percent."""
+    """A row for each model and a column for each task, with the mean of a suite whose scores are all in percent.
+
+    Below the models stand references, such as the majority class.
+    """
     columns: dict[str, Column] = {}
     rows: dict[str, dict] = {}
+    references: dict[str, dict] = {}
     for one in scores:
         metric, key = one.score.metric, f"{one.task.suite} {one.task.name} {one.score.metric.name}"
         unit = f" ({metric.unit})" if metric.unit else ""
         note = f"{one.task.name}: {one.score.note}."
         columns[key] = Column(key, f"{one.task.name}: {metric.title}{unit}", metric.format, note)
         rows.setdefault(one.model, {"model": one.model})[key] = one.compute_estimate() or one.score.undefined
+        for name, value in one.score.references.items():
+            references.setdefault(name, {"model": name})[key] = value
     for suite in dict.fromkeys(one.task.suite for one in scores):
         keys = [key for key in columns if key.partition(" ")[0] == suite]
         if len(keys) > 1 and all(one.score.metric.unit == "%" for one in scores if one.task.suite == suite):
@@ -92,7 +98,7 @@ def build_table(scores: Sequence[SuiteScore]) -> tuple[list[dict], list[Column]]
             for row in rows.values():
                 values = [row[key].mean for key in keys if isinstance(row.get(key), Estimate)]
                 row[suite] = sum(values) / len(keys) if len(values) == len(keys) else None
-    return [*rows.values()], [Column("model", "model"), *columns.values()]
+    return [*rows.values(), *references.values()], [Column("model", "model"), *columns.values()]
 
 
 def list_names() -> list[str]:
