@@ -45,7 +45,6 @@ def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (lines(("a", "b"), term="x"), r"wh_island.jsonl, line 1: no key 'linguistics_term', expected one of "),
         (
             '{"sentence_god": "a", "sentence_bad": "b"}\n',
             r"line 1: no key 'sentence_good', .*did you mean 'sentence_god'\?$",

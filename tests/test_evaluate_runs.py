@@ -198,7 +198,7 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
     assert "paper" not in printed  # the papers' values are of the whole benchmark
     for words, message in (
         ((cfg.workdir, "--blimp=absent"), "blimp = 'absent': expected a folder"),
-        ((cfg.workdir, "--suite=a"), "--suite = 'a': expected --blimp=FOLDER with it"),
+        ((cfg.workdir, "--suite=a"), "--data = '': expected the folder"),
         ((cfg.workdir, "--paradigms=order"), "--paradigms = 'order': expected --blimp"),
         ((), "mlm evaluate: the following arguments are required: RUN"),
     ):

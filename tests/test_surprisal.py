@@ -21,6 +21,7 @@ from mlm.models import MODELS
 SENTENCES = [line.strip() for line in TEXT.split("\n") if line.strip()]
 MASKED = {"objective": "mlm"}
 CAUSAL = {"objective": "causal", "model__directionality": "causal"}
+HYBRID = {"objective": "hybrid", "model__directionality": "mixed"}
 TWO_STACK = {"family": "rnn", "cell": "lstm", "objective": "causal", "model__directionality": "two_stack"}
 STREAM = CAUSAL | {"pack__mode": "stream"}
 
@@ -47,9 +48,6 @@ def test_tokens_and_words_sum_to_the_text_and_stand_where_it_has_them(layout, tm
             config.Tokenizer(layout, {"unigram": 70, "wordpiece": 180}[layout]), SENTENCES
         )
     model = make_model(tokenizer, **CAUSAL)
-    if not tokenizer.shows_words:
-        assert "its pieces" in get_refusal(model.surprisal, SENTENCES)
-        return
     by = {unit: model.surprisal([*SENTENCES, SENTENCES[0]], by=unit) for unit in ("text", "word", "token")}
     for i, text in enumerate(SENTENCES):
         assert [word.text for word in by["word"][i]] == text.split()
@@ -66,17 +64,39 @@ def test_tokens_and_words_sum_to_the_text_and_stand_where_it_has_them(layout, tm
     np.testing.assert_equal(by["word"][-1], by["word"][0])
 
 
-@pytest.mark.parametrize("changes", [CAUSAL, TWO_STACK, STREAM], ids=["causal", "two_stack", "stream"])
+@pytest.mark.parametrize(
+    "changes", [CAUSAL, TWO_STACK, STREAM, HYBRID], ids=["causal", "two_stack", "stream", "hybrid"]
+)
 def test_from_left_to_right_each_is_by_hand_what_the_tokens_before_it_say(words, changes):
     model, text = make_model(words, **changes), "w3 w1 w4 w1"
     start = [] if changes is STREAM else [CLS]
     ids = [*start, *words.encode(text)]
-    found = [word.nats for word in model.surprisal([text, "w1 w1"])[0]]
+    found = [word.nats for word in model.surprisal([text, "w1 w1"], metric="causal")[0]]
+    read = {"left_B": np.ones(1, bool)} if changes is HYBRID else {}
     for i in range(1, len(ids)):
-        states = model.model.encode(model.params["model"], masked_queries.make_tokens(np.array([ids[:i]], np.int32)))
+        tokens = masked_queries.make_tokens(np.array([ids[:i]], np.int32))
+        states = model.model.encode(model.params["model"], tokens, **read)
         log_prob_V = jax.nn.log_softmax(model.model.logits(model.params["model"], states[0])[0, -1])
         assert found[i - len(start)] == pytest.approx(-float(log_prob_V[ids[i]]), rel=1e-4)
     assert math.isnan(found[0]) == (changes is STREAM)
+
+
+@pytest.mark.parametrize("changes", [CAUSAL, STREAM], ids=["causal", "stream"])
+def test_a_long_text_is_read_in_windows_that_repeat_the_end_of_the_one_before(words, changes):
+    """Each token has what it would have in a text of its window's tokens."""
+    model, draws = make_model(words, **changes), np.random.default_rng(0)
+    text = [f"w{i}" for i in draws.integers(25, size=77)]
+    for overlap, begins in ((10, (0, 20, 40, 60)), (0, (0, 30, 60)), (None, (0, 15, 30, 45, 60))):
+        found = [word.nats for word in model.surprisal(" ".join(text), overlap=overlap)]
+        skip = 15 if overlap is None else overlap
+        for begin in begins:
+            window = [word.nats for word in model.surprisal(" ".join(text[begin : begin + 30]))]
+            first = begin and skip
+            np.testing.assert_allclose(found[begin + first : begin + 30], window[first:], rtol=1e-5)
+    assert "0 <= value < 30" in get_refusal(model.surprisal, "w1", overlap=30)
+    masked = make_model(words, **MASKED)
+    assert "does not read left to right" in get_refusal(masked.surprisal, "w1", metric="causal")
+    assert "overlap" in get_refusal(masked.surprisal, "w1", overlap=3)
 
 
 @pytest.mark.parametrize("metric", ["pll", "pll_word_l2r"])

@@ -167,6 +167,9 @@ def test_a_table_comes_back_with_all_rows_and_columns_and_predictions(plain, tmp
         list(prediction.predict_table(model, str(tmp_path / f"new.{ending}"))) for ending in ("csv", "parquet")
     ]
     assert by_format[0] == by_format[1]
+    for one, other in zip(prediction.predict_table(model, path, batch_rows=2), by_format[0], strict=True):
+        probabilities = [[row[name] for name in names if row[name]] for row in (one, other)]
+        assert one["predicted"] == other["predicted"] and probabilities[0] == pytest.approx(probabilities[1])
     for change, said in (
         ({"text": "words", "id": "name"}, "a column of texts"),
         ({"id": "predicted"}, "no column of this name"),

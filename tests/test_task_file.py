@@ -13,6 +13,7 @@ from mlm.base.derived_fields import fill_derived_fields
 from mlm.cli import evaluate, finetune
 from mlm.data.tasks import blimp, splits, task_file, tasks
 from mlm.evaluation import evaluation_tasks, few_shot, prompts, sentence_similarity
+from mlm.evaluation import suite as suites
 from mlm.training.run import finetuning_recipe
 
 REVIEWS = """
@@ -172,12 +173,15 @@ def test_the_files_that_the_guides_show_are_read(tmp_path):
         read = task_file.read_task_file("--task", str(tmp_path / f"{number}.toml"))
         kind = read.fields["data.labelled.format"], read.fields.get("objective")
         assert (read.name, kind) == (f"{number}", (("tsv", "regression"), ("conll", None))[number])
-    (pairs,), (lines,) = (find_blocks("docs/guides/evaluate.md", language) for language in ("toml", "json"))
+    (mine, pairs), (lines,) = (find_blocks("docs/guides/evaluate.md", language) for language in ("toml", "json"))
     (tmp_path / "pairs.tsv").write_text("first\tsecond\tsimilarity\nw1\tw2\t3\n")
     (tmp_path / "pairs.toml").write_text(pairs)
     assert sentence_similarity.list_cases("--sts", str(tmp_path / "pairs.toml"))[0].name == "pairs/dev"
     (tmp_path / "agree").mkdir()
     (tmp_path / "agree" / "number.jsonl").write_text(lines)
+    (tmp_path / "mine.toml").write_text(mine)
+    found = suites.read_suite(str(tmp_path / "mine.toml"), tmp_path)
+    assert [task.name for task in found.tasks] == ["agreement", "reviews"]
     suite = blimp.read_suite(tmp_path / "agree")
     assert suite.name == "agree" and suite.paradigms[0].phenomenon == "agreement"
     keys = {*re.findall(r"\"(\w+)\":\s+\"\.\.\.\"", evaluate.make_parser().format_help())}

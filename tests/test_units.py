@@ -210,8 +210,8 @@ def test_lengths_of_spans_are_geometric_up_to_ten():
     assert found.mean() == pytest.approx(3.8, abs=0.01)  # as section 3.1 says
 
 
-def test_evaluation_masks_tokens_whatever_training_masks():
-    def show_rows(unit, train):
+def test_evaluation_masks_the_unit_of_its_own_whatever_training_masks():
+    def show_rows(unit, train, eval_unit="token"):
         """What a model is shown of rows, and what evaluation asks for."""
         cfg = small_config(
             "feedforward",
@@ -219,6 +219,7 @@ def test_evaluation_masks_tokens_whatever_training_masks():
             mask__unit=unit,
             mask__rate=0.3,
             eval__mask_rate=0.3,
+            eval__mask_unit=eval_unit,
             mask__mask_token_prob=1.0,
             mask__random_token_prob=0.0,
         )
@@ -246,6 +247,11 @@ def test_evaluation_masks_tokens_whatever_training_masks():
         for found_BxL in show_rows(unit, False):
             np.testing.assert_array_equal(found_BxL, asked_BxL)
         assert (show_rows(unit, True)[0] != asked_BxL).any()
+        shown_BxL, asked_again_BxL = show_rows("token", False, unit)
+        np.testing.assert_array_equal(shown_BxL, asked_again_BxL)
+        ids_BxL = np.asarray(batch(4).text.ids_BxL)
+        goes_on_BxL = ~STARTS_V[ids_BxL[:, 1:]] & (ids_BxL[:, 1:] >= NUM_SPECIAL) & (ids_BxL[:, :-1] >= NUM_SPECIAL)
+        assert (shown_BxL[:, 1:] == shown_BxL[:, :-1])[goes_on_BxL].all() and shown_BxL.any()
 
 
 THAI = ["แมว", "กิน", "ขนมปัง", "ใกล้", "สะพาน", "และ", "หมา", "เห็น", "ช้าง"]  # cat eats bread near bridge and ...

@@ -138,7 +138,7 @@ class Language:
 
 @section
 class Labelled:
-    """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/task_specs.py)."""
+    """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/task_specs.toml)."""
 
     format: str = field("", "file format: tsv | csv | jsonl | conll (a token a line) | conllu | squad | tfds")
     train: str = field("", 'training file in task_path; tfds: a split, such as "train[:90%]"')
@@ -260,7 +260,7 @@ class Data:
         "share of the train split that is held out in place of the held-out split, for mlm sweep search; 0: none",
         when={"data.corpus": ("text", "tfds", "docstrings")},
     )
-    task: str = field("", 'task: a name in data/tasks/task_specs.py, or "own": data.labelled describes it', when=TASK)
+    task: str = field("", 'task: a name in data/tasks/task_specs.toml, or "own": data.labelled describes it', when=TASK)
     task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when=TASK)
     parallel_path: str = field(
         "", "parallel: folder of its files; empty: pairs of the built-in language", when=PARALLEL
@@ -358,7 +358,7 @@ class Mask:
     )
     unit: Annotated[str, "token", "word", "span"] = field(
         "token",
-        "what training masks: token | word | span (1 to 10 words, mean 3.8, as SpanBERT); evaluation masks tokens",
+        "what training masks: token | word | span (1 to 10 words, mean 3.8, as SpanBERT); evaluation: eval.mask_unit",
     )
     mask_token_prob: Fraction = field(0.8, "probability that a masked token is replaced by [MASK]", role=TRACED)
     random_token_prob: Fraction = field(0.1, "probability that a random token replaces it; the rest stay", role=TRACED)
@@ -638,7 +638,7 @@ class Finetune:
 class Downstream:
     """Tasks that the model is fine-tuned on when its training ends: a grid for each, selected on the dev split."""
 
-    tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.py, with commas; empty: none")
+    tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.toml, with commas; empty: none")
     path: str = setting("", "folder with one folder of files for each task, of the task's name", is_path=True)
     learning_rates: tuple[Positive, ...] = setting(
         (), "to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"
@@ -712,6 +712,11 @@ class Eval:
     """What is measured on the held-out split."""
 
     mask_rate: OpenFraction = field(0.15, "masking rate of the evaluation, all by [MASK]; the same for every model")
+    mask_unit: Annotated[str, "token", "word", "span"] = field(
+        "token",
+        "what evaluation masks: token | word | span, as mask.unit; with words and spans the loss per masked word is "
+        "given too. The floors of the built-in language, whose tokens are words, are exact for each; text has none",
+    )
     mask_rates: tuple[OpenFraction, ...] = field((), "more masking rates to evaluate at when the run ends", role=HOST)
     mask_seed: Seed = field(1234, "random seed of the evaluation's masks", role=HOST)
     batch_size: PositiveInt = setting(64, "examples of an evaluation batch")

@@ -33,3 +33,4 @@ class EvaluationScore(NamedTuple):
     failed: tuple[int, ...] = ()  # the fine-tuning seeds without success
     references: Mapping[str, float] = {}
     baseline: str = ""  # the reference that a run should not be below
+    interval: tuple[float, float] | None = None  # 95%, over examples, of a score without an error

@@ -239,8 +239,8 @@ def fingerprint(config: Config) -> str:
     """
     values = flatten(config, results_only=True).items()
     changed = {name: value for name, value in values if value != FIRST_DEFAULT.get(name, DEFAULT[name])}
-    masks_long_words = config.mask.unit != "token" and config.tokenizer.kind != "words"
-    versions = RNG_VERSIONS | (WORD_MASKS if masks_long_words else {})
+    masks_words = config.mask.unit != "token" or config.eval.mask_unit != "token"
+    versions = RNG_VERSIONS | (WORD_MASKS if masks_words and config.tokenizer.kind != "words" else {})
     return hashlib.sha256(json.dumps([changed, versions], sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -1,11 +1,12 @@
 """mlm evaluate: evaluates trained runs."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlm.base import errors, files
 from mlm.base.flag import Flag
-from mlm.cli import command
+from mlm.cli import command, use
 from mlm.evaluation.flags import FLAGS, find_evaluations
 
 if TYPE_CHECKING:  # JAX, which takes seconds, is imported once the flags are right
@@ -20,6 +21,7 @@ DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held
     mlm evaluate runs/a --beams=1,4 [--pairs=SOURCES,REFERENCES]
     mlm evaluate runs/a --milestones --blimp=FOLDER
     mlm evaluate runs/a HUGGING_FACE_FOLDER --blimp=FOLDER
+    mlm evaluate runs/a hf:ORG/NAME FOLDER --suite=babylm,glue --data=FOLDER [--out=table.csv]
 
 Results are written to evaluations.json in each run's directory, which the sweep's table reads; those of a Hugging Face
 folder NAME to runs/NAME, or to workdir=DIR. A second call computes only what is missing. NAME=VALUE sets a field that
@@ -29,6 +31,11 @@ cannot change a result, such as eval.batch_size or data.cache_dir.
 
 MILESTONES = Flag(
     "milestones", False, "evaluate the model at each milestone of its training (train.milestones), not the newest"
+)
+SUITE = (
+    Flag("data", "", "of --suite: the folder that holds a folder for each task", "FOLDER"),
+    Flag("out", "", "of --suite: writes its scores, a line for each model and task, .csv or .jsonl", "FILE"),
+    Flag("plan", False, "of --suite: only says what would be evaluated"),
 )
 
 
@@ -42,6 +49,10 @@ def make_parser() -> command.CommandParser:
         help="directories of runs, or Hugging Face folders; a directory without a trained model is skipped",
     )
     command.add_flags(parser, MILESTONES)
+    suites = parser.add_argument_group(
+        "suites: --suite=NAME,... or your own file (.toml) compares models on several tasks, a row a model"
+    )
+    command.add_flags(suites, *SUITE)
     groups = {topic: parser.add_argument_group(topic) for topic in dict.fromkeys(topic for topic, _ in FLAGS.values())}
     for topic, flags in FLAGS.values():
         command.add_flags(groups[topic], *flags)
@@ -91,6 +102,12 @@ def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
     config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
     args = make_parser().parse_words(others)
+    if args.suite and not args.blimp:
+        evaluate_suites(args, config_flags.overrides)
+        return
+    for flag in SUITE:
+        value = getattr(args, flag.name)
+        errors.require(value == flag.default, f"--{flag.name}", value, "--suite=NAME with it, and no --blimp")
     find_evaluations(args)
     from mlm.evaluation import engine, evaluation_tasks
     from mlm.training.run import trained_run
@@ -124,6 +141,65 @@ def main(words: list[str]) -> None:
         print_comparison(evaluated)
     if failed:
         raise errors.ConfigError(f"{len(failed)} of {len(workdirs)} runs could not be evaluated: {', '.join(failed)}")
+
+
+def evaluate_suites(args, overrides: dict) -> None:
+    """Evaluates models on the tasks of suites, and prints one table, a row for each model."""
+    for name, flag in {flag.name: flag for _, flags in FLAGS.values() for flag in flags}.items():
+        value = getattr(args, name)
+        is_free = name == "suite" or value == flag.default
+        errors.require(
+            is_free, f"--{name}", value, "none beside --suite; a copy of the suite's file may have it as a key"
+        )
+    errors.require(not args.milestones, "--milestones", True, "none beside --suite")
+    errors.require(bool(args.data), "--data", args.data, "the folder that holds a folder for each task, with --suite")
+    out = use.check_output(args.out, ".csv", ".jsonl") if args.out else None
+    from mlm.evaluation import suite
+    from mlm.report.table import Column, to_markdown
+    from mlm.training.run import trained_run
+    from mlm.training.run.preemption import RunStopped
+
+    command.raise_on_interrupt()
+    report = lambda line: print(line, file=sys.stderr, flush=True)
+    suites = [suite.read_suite(name, Path(args.data).expanduser()) for name in args.suite.split(",")]
+    suite_tasks = [task for one in suites for task in one.tasks]
+    for one in suites:
+        for name, reason in one.missing.items():
+            report(f"left out: {name}: {reason}")
+    if args.plan:
+        rows = []
+        for model in args.runs:
+            run = trained_run.load(model, overrides)
+            for task in suite_tasks:
+                cases = task.list_cases(run)
+                missing = len(suite.list_pending(run, cases))
+                rows.append({"model": model, "task": task.name, "parts": len(cases), "missing": missing})
+        numbers = (Column("parts", "parts", ",d"), Column("missing", "still to evaluate", ",d"))
+        print(to_markdown(rows, [Column("model", "model"), Column("task", "task"), *numbers]))
+        return
+    scores, failed = [], []
+    for model in args.runs:
+        try:
+            for one in suite.evaluate_model(model, suite_tasks, overrides, report):
+                scores.append(one)
+                if one.is_new:
+                    print(f"{model}: {one.describe()}", flush=True)
+        except RunStopped as stop:
+            print(stop)
+            sys.exit(128 + stop.signal)
+        except errors.ConfigError as error:
+            if len(args.runs) == 1:
+                raise
+            failed.append(model)
+            report(f"not evaluated: {model}: {error}")
+    print("\n" + to_markdown(*suite.build_table(scores)))
+    if out:
+        use.write_records(out, [one.make_record() for one in scores])
+        print(f"\nwritten: {out}")
+    if failed:
+        raise errors.ConfigError(
+            f"{len(failed)} of {len(args.runs)} models could not be evaluated: {', '.join(failed)}"
+        )
 
 
 def announce(cases: "list[EvaluationCase]", announced: set[str]) -> "list[EvaluationCase]":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from mlm.base import errors, fields, files
 from mlm.base.flag import Flag
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
-from mlm.cli import command, config_help
+from mlm.cli import command, config_help, evaluate
 
 DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
 
@@ -17,7 +17,7 @@ DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the ta
 
 A table (csv, tsv, JSON lines, Parquet) is enough: a share of its rows is held out, and whether its labels are
 classes, numbers or a tag for each word is inferred and said, with the task file that was written for it.
-data.task is a task of mlm/data/tasks/task_specs.py or of the built-in language (topic, pair, tag, subject). A file
+data.task is a task of mlm/data/tasks/task_specs.toml or of the built-in language (topic, pair, tag, subject). A file
 (TOML) describes any other: its keys are the fields of data.labelled, and name, objective, path and prompt. The run
 records what the file says. Model, tokenizer and language are those of the run. All other fields are those
 of the fine-tuning recipe, unless NAME=VALUE sets them. If the fine-tuning was interrupted, the same command continues
@@ -97,6 +97,7 @@ def main(words: list[str]) -> None:
     evaluations = directory.read_evaluations()["evaluations"]
     predictions = evaluations["predictions"]
     print(f"done: {cfg.workdir}: {log.format_evaluation(result['evaluation'], read_scores(result))}")
+    evaluate.print_evaluations({"evaluations": {"predictions": predictions}, "summary": {}})
     if line := describe_weak_score(read_scores(result), result["evaluation"]):
         print(line)
     answers = directory.read_predictions("dev")

@@ -5,11 +5,11 @@ translate, readability, attention and export; and serve, a page that shows model
 import argparse
 import csv
 import dataclasses
-import io
+import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ FORMATS = {
     "flesch": ".1f",
     "texts": ",d",
 }
+FIRST_ROWS = 1000  # those that say the columns of a table to write
 RECORDS = "the records, .csv or .jsonl"
 WIDEST, WHOLE = 80, ("written", "note")  # letters of a text that a table shows; columns that it shows whole
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
@@ -49,7 +50,18 @@ SCORE = (
         "of each text the log-likelihood; of each word or token the surprisal",
         choices=("text", "word", "token"),
     ),
-    Flag("metric", "pll", "mask each token alone, or with the rest of its word", choices=("pll", "pll_word_l2r")),
+    Flag(
+        "metric",
+        "pll",
+        "mask each token alone, or with the rest of its word, or read a hybrid model from left to right",
+        choices=("pll", "pll_word_l2r", "causal"),
+    ),
+    Flag(
+        "overlap",
+        -1,
+        "left to right: the tokens that each window of a long text repeats of the one before; -1: half a window",
+        low=-1,
+    ),
 )
 BEAMS = (
     Flag("num_beams", 1, "beams; 1: no beam search", low=1),
@@ -88,16 +100,26 @@ def check_output(out: str, *endings: str) -> Path:
     return path
 
 
-def write_records(path: Path, rows: list[dict]) -> None:
-    """Writes a table with a line of names (.csv) or lines of JSON."""
-    if path.suffix == ".csv":
-        lines = io.StringIO()
-        writer = csv.DictWriter(lines, list_names(rows), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        files.write_text(path, lines.getvalue())
-    else:
-        files.write_text(path, "".join(f"{format_json(record)}\n" for record in rows))
+def write_records(path: Path, rows: Iterable[dict]) -> int:
+    """Writes a table with a line of names (.csv) or lines of JSON as the rows come; returns how many.
+
+    Nothing is written if a row raises. Raises ConfigError where a late row has a column that the first ones lack.
+    """
+    rows, count = iter(rows), 0
+    with files.atomic_write(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        first = list(itertools.islice(rows, FIRST_ROWS))
+        names = list_names(first)
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        if path.suffix == ".csv":
+            writer.writeheader()
+        for count, row in enumerate(itertools.chain(first, rows), 1):
+            if path.suffix == ".csv":
+                new = ", ".join(row.keys() - {*names})
+                errors.require(not new, f"--out: {path}, row {count}", new, "the columns of the rows before; or .jsonl")
+                writer.writerow(row)
+            else:
+                file.write(f"{format_json(row)}\n")
+    return count
 
 
 def list_names(rows: Sequence[dict]) -> list[str]:
@@ -190,7 +212,8 @@ def similar(model, texts: list[str], args) -> Iterator[dict]:
 
 def score(model, texts: list[str], args) -> Iterator[dict]:
     """Records of the texts' log-likelihoods, or of the surprisal of each word or token, in nats and bits."""
-    for line, parts in enumerate(model.surprisal(texts, args.by, args.metric), 1):
+    overlap = None if args.overlap < 0 else args.overlap
+    for line, parts in enumerate(model.surprisal(texts, args.by, args.metric, overlap=overlap), 1):
         if args.by == "text":
             yield {"nats": -parts[0].nats, "text": parts[0].text}
             continue
@@ -418,11 +441,11 @@ def main(words: list[str]) -> None:
     from mlm.inference import pretrained_io
 
     command.raise_on_interrupt()
-    found = list(chosen.answer(pretrained_io.load_model(args.model), texts, args))
-    errors.require(bool(found), words[0], args.file if chosen.out else "", "a text that the model reads tokens of")
-    if out:
-        write_records(out, found)
-        found = [{"written": args.out, "records": len(found)}]
+    answers = chosen.answer(pretrained_io.load_model(args.model), texts, args)
+    first = list(itertools.islice(answers, 1))
+    errors.require(bool(first), words[0], args.file if chosen.out else "", "a text that the model reads tokens of")
+    answers = itertools.chain(first, answers)
+    found = [{"written": args.out, "records": write_records(out, answers)}] if out else list(answers)
     if args.json:
         for row in found:
             print(format_json(row))

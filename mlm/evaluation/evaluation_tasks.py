@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mlm.base import config
@@ -18,8 +18,10 @@ from mlm.evaluation import (
     loss_decomposition,
     mask_rates,
     minimal_pairs,
+    nonce_words,
     predictions,
     prompts,
+    retrieval,
     sentence_scores,
     sentence_similarity,
     text_baseline,
@@ -36,11 +38,13 @@ EVALUATIONS = {
     "predictions": make_evaluation(predictions),
     "pseudo_likelihood": make_evaluation(sentence_scores),
     "minimal_pairs": make_evaluation(minimal_pairs),
+    "nonce_words": make_evaluation(nonce_words),
     "text_baseline": make_evaluation(text_baseline),
     "finetuned_tasks": make_evaluation(finetuned_tasks),
     "anisotropy": make_evaluation(anisotropy),
     "context_range": make_evaluation(context_range),
     "sts": make_evaluation(sentence_similarity),
+    "retrieval": make_evaluation(retrieval),
     "zero_shot": make_evaluation(prompts),
     "few_shot": make_evaluation(few_shot),
     "translation": make_evaluation(translation_scores),
@@ -58,6 +62,15 @@ def read_flags(args: argparse.Namespace) -> Callable[[TrainedRun], list[Evaluati
     asked = [EVALUATIONS[name] for name in flags.find_evaluations(args) or [DEFAULT]]
     list_cases = [evaluation.read_flags(args) for evaluation in asked if evaluation.read_flags]
     return lambda run: [case for function in list_cases for case in function(run)]
+
+
+def select_results(contents: Mapping[str, Any], cases: Sequence[EvaluationCase]) -> dict[str, Any]:
+    """The contents of evaluations.json with the results of some cases alone."""
+    selected: dict[str, dict[str, dict]] = {}
+    for case in cases:
+        selected.setdefault(case.task, {})[case.name] = contents["evaluations"][case.task][case.name]
+    summary = {task: EVALUATIONS[task].summarize(results) for task, results in selected.items()}
+    return {"evaluations": selected, "summary": summary}
 
 
 def list_missing_cases(cfg: config.Config) -> list[EvaluationCase]:

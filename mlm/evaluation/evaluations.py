@@ -36,6 +36,7 @@ class EvaluationCase(NamedTuple):
     inputs: Any  # JSON; its SHA-256 identifies the case
     metadata: dict = {}  # noqa: RUF012  JSON, stored beside the result; a NamedTuple's default
     announcement: str = ""  # a line that mlm evaluate prints before it starts
+    settings: Mapping[str, Any] = {}  # what else `evaluate` needs, such as where files lie: no part of the digest
 
     @property
     def sha256(self) -> str:

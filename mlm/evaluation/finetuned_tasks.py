@@ -6,6 +6,7 @@ The grid is of learning rates, epochs and batch sizes. Each fine-tuning is a run
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from mlm.base import config, fields, files
@@ -38,21 +39,26 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
     The digits are a digest of the task's files and of the fine-tuning recipe, so that results of other files or of
     another recipe stay beside these.
     """
+    return list_cases(cfg)
+
+
+def list_cases(cfg: config.Config, task_fields: Mapping[str, Any] = MappingProxyType({})) -> list[EvaluationCase]:
+    """A case for each trial of config.downstream; task_fields: as for `finetuning_recipe.make_overrides`."""
     cases, digests = [], {}
     for trial in finetuning_recipe.list_trials(cfg):
         kind = trial.task, trial.variant
         if kind not in digests:
-            digests[kind] = _hash_recipe(cfg, trial)
+            digests[kind] = _hash_recipe(cfg, trial, task_fields)
         inputs = {"task_sha256": digests[kind], **trial._asdict()}
         name = f"{format_task_name(trial)}-{digests[kind][:6]}/{format_point(inputs)}-s{trial.seed}"
         task = task_specs.TASKS.get(trial.task)
         titles = {"title": task.title, "note": task.note} if task else {"title": trial.task, "note": ""}
-        cases.append(EvaluationCase("finetuned_tasks", name, inputs, inputs | titles))
+        cases.append(EvaluationCase("finetuned_tasks", name, inputs, inputs | titles, settings=task_fields))
     return cases
 
 
-def _hash_recipe(cfg: config.Config, trial: finetuning_recipe.Trial) -> str:
-    trial_cfg = finetuning_recipe.plan_config(cfg, trial)
+def _hash_recipe(cfg: config.Config, trial: finetuning_recipe.Trial, task_fields: Mapping[str, Any]) -> str:
+    trial_cfg = finetuning_recipe.plan_config(cfg, trial, task_fields)
     # How an example becomes a vector follows from the model, which the digest leaves out.
     names = (*finetuning_recipe.make_overrides(cfg, trial), "finetune.pooling")
     recipe = {name: finetuning_recipe.RECIPE.get(name, fields.DEFAULT[name]) for name in names}
@@ -86,8 +92,10 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     it.
     """
     trial = finetuning_recipe.Trial(*(case.inputs[name] for name in finetuning_recipe.Trial._fields))
-    overrides = [fields.Layer("config.downstream", finetuning_recipe.make_overrides(run.cfg, trial))]
-    resolved, packed = finetuning_recipe.prepare_finetuning(run.cfg.workdir, overrides, epochs=trial.epochs)
+    overrides = finetuning_recipe.make_overrides(run.cfg, trial, case.settings)
+    overrides |= {"data.cache_dir": run.cfg.data.cache_dir}
+    layer, source = fields.Layer("config.downstream", overrides), run.cfg.workdir if run.has_data else run.cfg.init.hub
+    resolved, packed = finetuning_recipe.prepare_finetuning(source, [layer], epochs=trial.epochs)
     cfg = resolved.config
     digest = files.json_sha256([fields.fingerprint(cfg), packed.manifest["inputs"]])
     name = f"{format_task_name(trial)}-{case.name.rpartition('/')[2]}-{digest[:6]}"

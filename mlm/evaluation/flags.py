@@ -30,12 +30,29 @@ MINIMAL_PAIRS = (
     Flag(
         "suite",
         "",
-        "name of these minimal pairs in tables (default: blimp for all of BLiMP, else the folder's name)",
+        "name of these minimal pairs in tables (default: blimp for all of BLiMP, else the folder's name); without "
+        "--blimp, tasks by their names",
         "NAME",
         needs="--blimp=FOLDER",
     ),
     Flag("paradigms", (), "paradigms of the suite (default: all)", "NAME,...", needs="--blimp=FOLDER"),
     Flag("max_pairs", 0, "evaluate the first so many pairs of each paradigm; 0: all", needs="--blimp=FOLDER"),
+)
+NONCE_WORDS = (
+    Flag(
+        "wug",
+        "",
+        "BabyLM's adjectives that nobody has seen: whether the model prefers -ity to -ness as people do",
+        "FILE",
+    ),
+)
+RETRIEVAL = (
+    Flag(
+        "retrieval",
+        "",
+        "queries, documents, judgements of BEIR's form: which documents are near a query by the cosine of mean states",
+        "FOLDER",
+    ),
 )
 ANISOTROPY = (
     Flag(
@@ -59,7 +76,7 @@ ZERO_SHOT = (
         "prompt",
         "",
         "zero-shot prompting: sst2 | cola | rte | mrpc, another classification task of "
-        "mlm/data/tasks/task_specs.py with --pattern and --verbalizers, or a task file (.toml), in which a table "
+        "mlm/data/tasks/task_specs.toml with --pattern and --verbalizers, or a task file (.toml), in which a table "
         "[prompt] may have pattern and verbalizers (a word for each label)",
         "TASK",
     ),
@@ -116,8 +133,10 @@ TRANSLATION = (
 FLAGS = {
     "pseudo_likelihood": ("pseudo-log-likelihood", PSEUDO_LIKELIHOOD),
     "minimal_pairs": ("pseudo-log-likelihood", MINIMAL_PAIRS),
+    "nonce_words": ("pseudo-log-likelihood", NONCE_WORDS),
     "anisotropy": ("representations", ANISOTROPY),
     "sts": ("representations", STS),
+    "retrieval": ("representations", RETRIEVAL),
     "zero_shot": ("prompts", ZERO_SHOT),
     "few_shot": ("prompts", FEW_SHOT),
     "translation": ("translation", TRANSLATION),

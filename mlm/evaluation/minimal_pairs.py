@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from mlm.base import files
+from mlm import models, objectives
+from mlm.base import config, files
 from mlm.base.estimates import PERCENT, ItemInterval, mean_share_interval, wilson_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.data.tasks import blimp
@@ -21,12 +22,18 @@ from mlm.evaluation.evaluations import (
     group_results,
 )
 from mlm.evaluation.sentence_scores import METRIC, METRIC_TITLE, TITLES
+from mlm.inference import surprisal
 from mlm.inference.pseudo_likelihood import METRICS, SentenceScores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
 
-get_unsupported_reason = sentence_scores.get_unsupported_reason
 count_units = sentence_scores.count_units
+
+
+def get_unsupported_reason(cfg: config.Config) -> str:
+    """Why a run of this config has no such evaluation; empty if it has one."""
+    is_left_to_right = objectives.get_visibility(cfg) in surprisal.LEFT_TO_RIGHT and not models.reads_source(cfg)
+    return "" if is_left_to_right else sentence_scores.get_unsupported_reason(cfg)
 
 
 def read_flags(args: argparse.Namespace):
@@ -119,6 +126,7 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
             EvaluationMetric(f"pairs_{name}", "accuracy on pairs", suite["sha256"], name, "%", ".1f", PERCENT),
             100 * overall[f"{METRIC}_accuracy"],
             note=f"mean of {overall['paradigms']:,} paradigms, {overall['pairs']:,} pairs in all, by {METRIC_TITLE}",
+            interval=(100 * overall[f"{METRIC}_accuracy_low"], 100 * overall[f"{METRIC}_accuracy_high"]),
         )
 
 

@@ -1,6 +1,7 @@
 """The predictions of a fine-tuned model for each example of a split, written beside its run, and its scores there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -8,13 +9,14 @@ from mlm.base import config
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_kind
 from mlm.data.rows import pack
 from mlm.data.tasks import splits
-from mlm.evaluation.evaluations import SPLITS, EvaluationCase, ReportProgress
+from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
+from mlm.report.table import Column
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
-from mlm.training.validation import split_scores
+from mlm.training.validation import label_counts, split_scores
 
-FORMAT = 2
+FORMAT, MAX_ROWS = 2, 20  # of the results; classes of a table
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -34,7 +36,9 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
-    """The objective's scores on the split; also writes a file of predictions, a line of JSON for each example.
+    """The objective's scores on the split, and `count_labels` of it.
+
+    Also writes a file of predictions, a line of JSON for each example.
 
     A line holds the "id", the "gold" label, the "predicted" one and its "score": the log-probability of the prediction,
     or for extractive QA the logits of the answer less those of no answer. In tagging each word with a label is an
@@ -51,7 +55,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         return {}
     records = iterate_records(run.cfg, packed, SPLITS[case.name], columns)
     RunDirectory(run.cfg.workdir).write_predictions(case.name, records)
-    return split_scores.summarize(columns, run.program.objective.scores)
+    counts = label_counts.count_labels(run.cfg, packed, columns, SPLITS[case.name])
+    return split_scores.summarize(columns, run.program.objective.scores) | counts
 
 
 def iterate_records(cfg: config.Config, packed: pack.PackedDataset, split: str, columns: dict) -> Iterator[dict]:
@@ -87,3 +92,13 @@ def _iterate_words(cfg, record, label_NxL, columns, classes):
         if (place := place_by_word.get(word)) is not None:
             label, score = classes[int(columns["predicted"][place])], float(columns["score"][place])
         yield {"id": record["id"], "word": word, "gold": record["label"][word], "predicted": label, "score": score}
+
+
+def build_tables(contents: Mapping[str, Any]) -> Iterator[EvaluationTable]:
+    """Precision and recall of each class, of many classes those with the lowest F1."""
+    for split, result in get_results(contents, "predictions").items():
+        classes = sorted(result.get("classes", ()), key=lambda row: row["f1"])
+        of_many = f": the {MAX_ROWS} of {len(classes)} classes with the lowest F1" if len(classes) > MAX_ROWS else ""
+        counts = (Column(name, name, ",d") for name in ("examples", "predicted"))
+        shares = (Column(name, name, ".3f") for name in ("precision", "recall", "f1"))
+        yield EvaluationTable(classes[:MAX_ROWS], [Column("class", "class"), *counts, *shares], f"{split}{of_many}")

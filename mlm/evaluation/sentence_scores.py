@@ -7,13 +7,16 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from mlm import objectives
 from mlm.base import config, errors, types
 from mlm.base.estimates import Estimate, ItemInterval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.special import UNK
 from mlm.data.text import corpus, files
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
-from mlm.inference import masked_queries, pseudo_likelihood
+from mlm.inference import batching, masked_queries, pseudo_likelihood, surprisal
 from mlm.inference.pseudo_likelihood import SentenceScores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
@@ -58,13 +61,20 @@ def get_unsupported_reason(cfg: config.Config) -> str:
 
 
 def count_units(run: TrainedRun, case: EvaluationCase) -> int:
-    """The number of batches."""
+    """The number of batches; 1 where one pass scores a whole sentence."""
+    if objectives.get_visibility(run.cfg) in surprisal.LEFT_TO_RIGHT:
+        return 1
     queries = pseudo_likelihood.build_queries(run.tokenizer, case.inputs, run.cfg.pack.seq_len)
     return len(pseudo_likelihood.plan_batches(queries, run.cfg.eval.batch_size))
 
 
 def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> SentenceScores:
-    """The pseudo-log-likelihoods of a case's sentences; each token is masked and predicted."""
+    """The pseudo-log-likelihoods of a case's sentences; each token is masked and predicted.
+
+    Of a model that reads from left to right it is the log-likelihood, in both metrics.
+    """
+    if objectives.get_visibility(run.cfg) in surprisal.LEFT_TO_RIGHT:
+        return _score_left_to_right(run, case, progress)
     model = objectives.shift_states(run.cfg, run.program.model)
     score_batch = masked_queries.make_scorer(model, run.program.partitioner, run.state)
 
@@ -75,6 +85,26 @@ def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) 
 
     queries = pseudo_likelihood.build_queries(run.tokenizer, case.inputs, run.cfg.pack.seq_len)
     return pseudo_likelihood.score_sentences(score, queries, run.cfg.eval.batch_size)
+
+
+def _score_left_to_right(run, case, progress):
+    score_batch = masked_queries.make_scorer(
+        run.program.model, run.program.partitioner, run.state, surprisal.compute_next_nats
+    )
+    settings = {"max_len": run.cfg.pack.seq_len, "batch_size": run.cfg.eval.batch_size, "full_batches": True}
+
+    def map_sequences(sequences):
+        run_batch = lambda indices, ids_BxL: score_batch(ids_BxL)
+        return batching.collect_outputs(batching.iterate_batches(sequences, **settings), run_batch, len(sequences))
+
+    ids_by_text = run.tokenizer.encode_batch(list(case.inputs))
+    nats = surprisal.compute_left_to_right(run.cfg, ids_by_text, None, map_sequences)
+    progress()
+    log_prob_S = -np.array([np.nansum(nats_T) for nats_T in nats])
+    tokens_S = np.array([np.isfinite(nats_T).sum() for nats_T in nats])
+    unknown_S = np.array([ids.count(UNK) for ids in ids_by_text])
+    words_S = np.array([len(text.split()) for text in case.inputs])
+    return SentenceScores(log_prob_S, log_prob_S, tokens_S, words_S, unknown_S, np.ones(len(nats), int))
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:

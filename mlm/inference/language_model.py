@@ -283,8 +283,9 @@ class LanguageModel:
         self,
         text: str | Sequence[str],
         by: Literal["text", "word", "token"] = "word",
-        metric: Literal["pll", "pll_word_l2r"] = "pll",
+        metric: Literal["pll", "pll_word_l2r", "causal"] = "pll",
         batch_size: int | None = None,
+        overlap: int | None = None,
     ) -> Any:
         """Computes how many nats each word of a text costs the model: -log p, given what the model reads.
 
@@ -292,10 +293,12 @@ class LanguageModel:
         of the text. A masked model reads all but the token: the sum is the negative pseudo-log-likelihood.
 
         Args:
-            text: a text, or several. One longer than `length` is split, each part read alone.
+            text: a text, or several.
             by: what has a surprisal: the words between white space, the tokens, or the whole text.
-            metric: of a masked model, as in `pseudo_log_likelihood`.
+            metric: of a masked model, as in `pseudo_log_likelihood`; "causal": a hybrid model reads from left to right.
             batch_size: sequences of full length in a batch; None: `batch_size` of the model.
+            overlap: of a text longer than `length`, how many tokens a window repeats of the one before, so that each
+                token is conditioned on at least so many; None: half a window. A masked model reads each part alone.
 
         Returns:
             For a text a list of Surprisal, with the places of each in the text. For a list of texts a list of these.
@@ -304,7 +307,7 @@ class LanguageModel:
             ConfigError: the model was not trained to predict the tokens of a text.
         """
         texts, is_single = _listed(text)
-        answers = surprisal.compute_surprisal(self, texts, by, metric, batch_size or self.batch_size)
+        answers = surprisal.compute_surprisal(self, texts, by, metric, batch_size or self.batch_size, overlap)
         return answers[0] if is_single else answers
 
     def attentions(self, text: str | Sequence[str]) -> Any:

@@ -1,6 +1,7 @@
 """Predictions of a fine-tuned model: a class or a number for each text, or a tag for each word."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ PREDICTABLE_OBJECTIVES = tuple(
     for name, row in LABELLED_OBJECTIVES.items()
     if row.classifies_texts or row.tags_words or row.label is LabelKind.NUMBER
 )
+BATCH_ROWS = 4096  # of a table
 EXPECTED_OBJECTIVES = "a run that was fine-tuned to classify, regress or tag"
 
 
@@ -83,7 +85,7 @@ def predict_labels(model, text) -> Any:
     return [[word for _ in example_sequences for word in next(windows)] for example_sequences in by_example]
 
 
-def predict_table(model, path: str) -> Iterator[dict[str, Any]]:
+def predict_table(model, path: str, batch_rows: int = BATCH_ROWS) -> Iterator[dict[str, Any]]:
     """The rows of a file of records, all columns kept, with "predicted" and the probability of each class, "p(CLASS)".
 
     The texts are in the columns that the model was trained on; of a model that names none in `text`, or in the only
@@ -108,17 +110,19 @@ def predict_table(model, path: str) -> Iterator[dict[str, Any]]:
 
     classes = model.dataset_info.classes if LABELLED_OBJECTIVES[objective].classifies_texts else ()
     written = {"predicted", *(f"p({name})" for name in classes)}
-    rows, texts = [], []
-    for number, row in enumerate(records.read_records(path, records.detect_kind(path), select), 1):
-        for name in written & row.keys():
+    numbered = enumerate(records.read_records(path, records.detect_kind(path), select), 1)
+    while batch := list(itertools.islice(numbered, batch_rows)):
+        for name in {name for name in written for _, row in batch if name in row}:
             errors.require(False, f"{path}: column", name, "no column of this name, which is written")
-        rows.append(row)
-        texts.append(tuple(records.parse_text(row.get(name), f"{path}, row {number}") for name in chosen))
-    found = iter(predict_labels(model, [text[0] if tags_words else text for text in texts if all(text)]))
-    for row, text in zip(rows, texts, strict=True):
-        one: Any = next(found) if all(text) else None
-        label = " ".join(word.label for word in one) if tags_words and one else one and one.label
-        yield row | {"predicted": label} | {f"p({name})": one and one.probabilities[name] for name in classes}
+        texts = [
+            tuple(records.parse_text(row.get(name), f"{path}, row {number}") for name in chosen)
+            for number, row in batch
+        ]
+        found = iter(predict_labels(model, [text[0] if tags_words else text for text in texts if all(text)]))
+        for (_, row), text in zip(batch, texts, strict=True):
+            one: Any = next(found) if all(text) else None
+            label = " ".join(word.label for word in one) if tags_words and one else one and one.label
+            yield row | {"predicted": label} | {f"p({name})": one and one.probabilities[name] for name in classes}
 
 
 def labels_words(cfg: config.Config) -> bool:

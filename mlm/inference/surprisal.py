@@ -2,12 +2,12 @@
 
 Where a model reads from left to right it is exact. A masked model's are the terms of the pseudo-log-likelihood.
 
-Letters in array names: N tokens of all distinct texts, R sequences of L, K of L - 1, I queries.
+Letters in array names: T tokens of a text, R sequences of L, K of L - 1, I queries.
 """
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,10 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm import models, objectives
-from mlm.base import errors, types
-from mlm.base.special import MASK, NUM_SPECIAL, UNK
+from mlm.base import config, errors, types
+from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.inference import batching, forward_passes, masked_queries, pseudo_likelihood
+from mlm.objectives import hybrid
 
+METRICS = (*pseudo_likelihood.METRICS, "causal")
 UNITS = ("text", "word", "token")
 LEFT_TO_RIGHT = (types.Visibility.CAUSAL, types.Visibility.TWO_STACK)
 
@@ -26,8 +28,8 @@ LEFT_TO_RIGHT = (types.Visibility.CAUSAL, types.Visibility.TWO_STACK)
 class Surprisal(NamedTuple):
     """A text, or a word or token of it, which starts and ends at these characters.
 
-    nats: -log p. NaN for a [MASK], for what the vocabulary does not have, and for what a sequence of a stream begins
-    with; a text's is the sum over its other tokens.
+    nats: -log p. NaN for a [MASK], for what the vocabulary does not have, and for what a text begins with where the
+    model reads a stream; a text's is the sum over its other tokens.
     """
 
     text: str
@@ -36,28 +38,41 @@ class Surprisal(NamedTuple):
     nats: float
 
 
-def compute_surprisal(model, texts: Sequence[str], by: str, metric: str, batch_size: int) -> list[list[Surprisal]]:
+def compute_surprisal(
+    model, texts: Sequence[str], by: str, metric: str, batch_size: int, overlap: int | None = None
+) -> list[list[Surprisal]]:
     """Implements `LanguageModel.surprisal` for a list of texts."""
     errors.require_one_of("by", by, UNITS)
-    errors.require_one_of("metric", metric, pseudo_likelihood.METRICS)
+    errors.require_one_of("metric", metric, METRICS)
     cfg, visibility = model.config, objectives.get_visibility(model.config)
     predicts_tokens = visibility in (types.Visibility.UNMASKED, *LEFT_TO_RIGHT) and not models.reads_source(cfg)
     errors.require(predicts_tokens, "score", cfg.objective, "a run that was trained to predict the tokens of a text")
     errors.require(model.has_lm_head, "score", cfg.workdir, "a model with an output layer; this is an encoder alone")
-    queries = pseudo_likelihood.build_queries(batching.recognize_masks(model.tokenizer), texts, model.length)
-    num_unknown = int((queries.unknown_U[queries.unique_S] > 0).sum())
-    batching.warn_of_losses(0, num_unknown, len(texts), model.length)  # a long text is split
-    if visibility in LEFT_TO_RIGHT:
-        nats_RxL = _compute_left_to_right(model, queries.ids_RxL, batch_size)
+    reads_left = visibility in LEFT_TO_RIGHT
+    if metric == "causal" and not reads_left:
+        reads_left = types.Visibility.CAUSAL in objectives.get_loss_visibilities(cfg).values()
+        errors.require(
+            reads_left, "metric", metric, f"pll or pll_word_l2r: {cfg.objective} does not read left to right"
+        )
+    errors.require(
+        reads_left or overlap is None, "overlap", overlap, "none, since a masked model reads parts of a text"
+    )
+    tokenizer = batching.recognize_masks(model.tokenizer)
+    if reads_left:
+        ids_by_text = tokenizer.encode_batch(list(texts))
+        read_model = model.model if visibility in LEFT_TO_RIGHT else hybrid.read_causally(model.model)
+        compute = forward_passes.compile_pass(compute_next_nats, read_model)
+        map_sequences = lambda sequences: forward_passes.map_sequences(model, sequences, compute, batch_size)
+        nats = compute_left_to_right(cfg, ids_by_text, overlap, map_sequences, model.length)
+        num_unknown = sum(UNK in ids for ids in ids_by_text)
     else:
-        nats_RxL = _compute_masked(model, queries, metric, batch_size)
-    nats_RxL[queries.ids_RxL < NUM_SPECIAL] = math.nan
-    is_token_RxL = (queries.ids_RxL >= NUM_SPECIAL) | np.isin(queries.ids_RxL, (UNK, MASK))
-    tokens_U = np.bincount(queries.sentence_R, is_token_RxL.sum(-1), len(queries.unknown_U)).astype(int)
-    nats = np.split(nats_RxL[is_token_RxL], np.cumsum(tokens_U)[:-1])
+        queries = pseudo_likelihood.build_queries(tokenizer, texts, model.length)
+        nats = _compute_masked(model, queries, metric, batch_size)
+        num_unknown = int((queries.unknown_U[queries.unique_S] > 0).sum())
+    batching.warn_of_losses(0, num_unknown, len(texts), model.length)
     return [
-        _join(by, text, batching.find_spans(model.tokenizer, text), nats[unique].tolist())
-        for text, unique in zip(texts, queries.unique_S, strict=True)
+        _join(by, text, batching.find_spans(model.tokenizer, text), nats_T.tolist())
+        for text, nats_T in zip(texts, nats, strict=True)
     ]
 
 
@@ -79,8 +94,10 @@ def _join(by: str, text: str, spans: Sequence[tuple[int, int]], nats: Sequence[f
     ]
 
 
-def _compute_masked(model, queries: pseudo_likelihood.SentenceQueries, metric: str, batch_size: int) -> np.ndarray:
-    """nats_RxL of the scored tokens, with one forward pass for each."""
+def _compute_masked(
+    model, queries: pseudo_likelihood.SentenceQueries, metric: str, batch_size: int
+) -> list[np.ndarray]:
+    """nats_T of the tokens of each text, with one forward pass for each token."""
     predict = forward_passes.compile_predictor(masked_queries.compute_target_log_prob, model)
     with forward_passes.show_progress(len(queries.sequence_I), "token") as advance:
 
@@ -91,26 +108,50 @@ def _compute_masked(model, queries: pseudo_likelihood.SentenceQueries, metric: s
         program_tokens = forward_passes.count_program_tokens(model)
         log_prob_I = pseudo_likelihood.score_queries(score, queries, batch_size, program_tokens)
     chosen_I = queries.in_pll_I if metric == "pll" else queries.in_word_l2r_I
-    nats_RxL = np.zeros(queries.ids_RxL.shape)
+    ids_RxL, nats_RxL = queries.ids_RxL, np.full(queries.ids_RxL.shape, math.nan)
     nats_RxL[queries.sequence_I[chosen_I], queries.position_I[chosen_I]] = -log_prob_I[chosen_I]
-    return nats_RxL
+    is_token_RxL = (ids_RxL >= NUM_SPECIAL) | np.isin(ids_RxL, (UNK, MASK))
+    tokens_U = np.bincount(queries.sentence_R, is_token_RxL.sum(-1), len(queries.unknown_U)).astype(int)
+    nats = np.split(nats_RxL[is_token_RxL], np.cumsum(tokens_U)[:-1])
+    return [nats[unique] for unique in queries.unique_S]
 
 
-def _compute_left_to_right(model, ids_RxL: np.ndarray, batch_size: int) -> np.ndarray:
-    """nats_RxL of each token given those before it in its sequence."""
-    first = int(model.config.pack.mode == "stream")  # whose sequences have no [CLS]
-    sequences = [ids_L[first : np.flatnonzero(ids_L)[-1]].tolist() for ids_L in ids_RxL]
-    compute = forward_passes.compile_pass(_compute_next_nats, model.model)
-    nats_RxL = np.full(ids_RxL.shape, math.nan)
-    for nats_L, ids, nats_K in zip(
-        nats_RxL, sequences, forward_passes.map_sequences(model, sequences, compute, batch_size), strict=True
-    ):
-        nats_L[first + 1 : first + len(ids)] = nats_K[: len(ids) - 1]
-    return nats_RxL
+def compute_left_to_right(
+    cfg: config.Config,
+    ids_by_text: Sequence[Sequence[int]],
+    overlap: int | None,
+    map_sequences: Callable[[list[list[int]]], Sequence[np.ndarray]],
+    length: int | None = None,
+) -> list[np.ndarray]:
+    """nats_T of the tokens of each text, given those before it.
+
+    A text that is longer than the model reads at once is read in windows, of which each begins with the last `overlap`
+    tokens of the one before: a token of a later window is conditioned on at least these, and on [CLS] where the model
+    has it, and is as exact as the model is. NaN for what no model predicts.
+
+    Args:
+        overlap: in tokens; None: half a window.
+        map_sequences: sequences of ids -> nats_K of each, as `compute_next_nats` gives them.
+        length: tokens of a sequence; None: config.pack.seq_len.
+    """
+    size, first = (length or cfg.pack.seq_len) - 2, int(cfg.pack.mode != "stream")  # whose sequences have no [CLS]
+    overlap = size // 2 if overlap is None else overlap
+    errors.require(0 <= overlap < size, "overlap", overlap, f"0 <= value < {size}, the tokens that the model reads")
+    unique = {tuple(ids): np.full(len(ids), math.nan) for ids in ids_by_text}
+    windows = [
+        (ids, start) for ids in unique for start in range(0, max(1, len(ids) - overlap), size - overlap) if len(ids)
+    ]
+    sequences = [[*[CLS] * first, *ids[start : start + size], SEP] for ids, start in windows]
+    for (ids, start), sequence, nats_K in zip(windows, sequences, map_sequences(sequences), strict=True):
+        begin, end = start + max(overlap if start else 0, 1 - first), start + len(sequence) - 1 - first
+        unique[ids][begin:end] = nats_K[begin - start + first - 1 : len(sequence) - 2]
+    for ids, nats_T in unique.items():
+        nats_T[np.array(ids, int) < NUM_SPECIAL] = math.nan
+    return [unique[tuple(ids)] for ids in ids_by_text]
 
 
-def _compute_next_nats(model: types.Model, params, ids_BxL):
-    """nats_BxK of each token but the first, given those before it."""
+def compute_next_nats(model: types.Model, params, ids_BxL, hparams=None):
+    """nats_BxK of each token but the first, given those before it. hparams: unused; `make_scorer` passes them."""
     states = model.encode(params["model"], masked_queries.make_tokens(ids_BxL))
     h_BxLxD = states[model.directions.index(types.Direction.LEFT)]
     logits_BxKxV = model.logits(params["model"], h_BxLxD[:, :-1])

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from mlm.base import config, types
 from mlm.objectives import heads, labelled, scores
 
-SCORE_NAMES = ("accuracy", "f1", "matthews")  # allowed in config.data.labelled.scores; the first of multiple choice
+# Allowed in config.data.labelled.scores; the first of multiple choice. ALWAYS are those that are computed unasked.
+SCORE_NAMES, ALWAYS = ("accuracy", "f1", "matthews", "macro_f1"), ("accuracy", "macro_f1")
 
 
 def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
@@ -51,6 +53,12 @@ def build_classifier(
     """
     log_share_C, weight = scores.compute_log_class_shares(dataset), f"{term}_weight"
     score_names = scores.parse_score_names(cfg, known_scores)
+    score_names += tuple(name for name in ALWAYS if name in known_scores and name not in score_names)
+
+    def add_macro_f1(columns, rows, examples):
+        label_N = np.asarray(rows["label"][: len(columns["predicted"])]).astype(int)
+        return columns | {"macro_f1": scores.compute_macro_f1_column(columns["predicted"].astype(int), label_N)}
+
     model_scores = (
         *(scores.build_score(name, weight, dataset.classes) for name in score_names),
         scores.build_loss_score(term, "nats per example"),
@@ -74,6 +82,7 @@ def build_classifier(
         lambda key, width: heads.init_pooled_head(cfg, key, width, outputs),
         compute_loss,
         (*model_scores, *scores.build_majority_scores(model_scores, dataset)),
+        host_metrics=add_macro_f1 if "macro_f1" in score_names else lambda columns, rows, examples: columns,
     )
 
 

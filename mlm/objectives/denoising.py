@@ -67,6 +67,6 @@ SPEC = dataclasses.replace(
     directionalities=(types.Directionality.CAUSAL,),
     visibility=types.Visibility.UNMASKED_OR_LEFT,
     required_fields={"mask.predict_rate": 0.0, "mask.masks_per_example": 1},  # it predicts all tokens
-    conditional_fields=("mask", "eval.mask_rate", "optim.label_smoothing", "optim.z_loss"),
+    conditional_fields=("mask", "eval.mask_rate", "eval.mask_unit", "optim.label_smoothing", "optim.z_loss"),
     makes_source=True,
 )

@@ -37,9 +37,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 
     def evaluate(params, model, batch, key_B, hparams):
         masked_sums, _ = masked_forward(params, shift_states(model), batch, key_B, hparams, train=False)
-        encode_causally = functools.partial(model.encode, left_B=jnp.ones(len(batch.index_B), bool))
-        causal_model = dataclasses.replace(model, directions=(types.Direction.LEFT,), encode=encode_causally)
-        causal_sums = causal_objective.loss(params, causal_model, batch, key_B, hparams, train=False)
+        causal_sums = causal_objective.loss(params, read_causally(model), batch, key_B, hparams, train=False)
         real_B = heads.flag_real_examples(batch.text)
         sums = {"causal_correct": causal_sums.sums_B["correct"], "examples": real_B, "causal_examples": real_B}
         return types.LossSums(*map(operator.or_, masked_sums, causal_sums._replace(sums_B=sums)))
@@ -104,6 +102,16 @@ def shift_states(model: types.Model) -> types.Model:
         return tuple(take_previous_states(text, h_BxLxD) for h_BxLxD in model.encode(params, text, source, **kwargs))
 
     return dataclasses.replace(model, encode=encode)
+
+
+@functools.lru_cache(maxsize=8)
+def read_causally(model: types.Model) -> types.Model:
+    """The model as it reads causal examples, from left to right."""
+
+    def encode(params, text, source=None, **kwargs):
+        return model.encode(params, text, source, left_B=jnp.ones(len(text.ids_BxL), bool), **kwargs)
+
+    return dataclasses.replace(model, directions=(types.Direction.LEFT,), encode=encode)
 
 
 def take_previous_states(text: types.Tokens, h_BxLxD):

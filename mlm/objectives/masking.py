@@ -160,12 +160,13 @@ def build_sampler(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callab
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
     cdf_V = compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")
     unit = masking_units.build_unit(cfg, dataset)
+    eval_unit = masking_units.build_unit(cfg, dataset, train=False)
 
     def sample(batch, key_B, hparams, *, train, mask_index=0):
         ids_BxL = batch.text.ids_BxL
         if not train:
-            num_slots = count_slots(cfg.eval.mask_rate, dataset.seq_len)
-            return sample_masks(key_B, ids_BxL, hparams, num_slots=num_slots, cdf_V=cdf_V)
+            num_slots = count_slots(cfg.eval.mask_rate, dataset.seq_len, eval_unit)
+            return sample_masks(key_B, ids_BxL, hparams, num_slots=num_slots, cdf_V=cdf_V, unit=eval_unit)
         return sample_masks(
             key_B,
             ids_BxL,

@@ -24,12 +24,16 @@ class MaskingUnit(NamedTuple):
     ends_V: np.ndarray | None = None  # bool: which end one, so that the next begins another
 
 
-def build_unit(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> MaskingUnit | None:
-    """The unit that training masks; None: tokens. Without `dataset.word_starts` every entry begins a word."""
-    if cfg.mask.unit == "token":
+def build_unit(cfg: types.StaticConfig, dataset: types.DatasetInfo, *, train: bool = True) -> MaskingUnit | None:
+    """The unit that training, or evaluation, masks; None: tokens.
+
+    Without `dataset.word_starts` every entry begins a word.
+    """
+    name = cfg.mask.unit if train else cfg.eval.mask_unit
+    if name == "token":
         return None
     bounds_V = np.frombuffer(dataset.word_starts or bytes([1]) * dataset.vocab_size, np.uint8)
-    return MaskingUnit(cfg.mask.unit == "span", bounds_V & 1 > 0, bounds_V & 2 > 0 if (bounds_V & 2).any() else None)
+    return MaskingUnit(name == "span", bounds_V & 1 > 0, bounds_V & 2 > 0 if (bounds_V & 2).any() else None)
 
 
 def index_words(unit: MaskingUnit, ids_L):

@@ -11,7 +11,7 @@ import numpy as np
 from mlm.base import types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK
-from mlm.objectives import heads, masking, token_prediction
+from mlm.objectives import heads, masking, masking_units, token_prediction
 
 SCORES = (
     *token_prediction.build_scores("mlm", "nats per masked token"),
@@ -32,12 +32,12 @@ NSP_SCORES = (
 
 def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
     """The objective; it holds rates up to mask.max_rate in training and eval.mask_rate in evaluation."""
-    forward = build_forward(cfg, dataset)
+    forward, unit = build_forward(cfg, dataset), masking_units.build_unit(cfg, dataset, train=False)
+    num_slots = masking.count_slots(cfg.eval.mask_rate, dataset.seq_len, unit)
 
     def compute_eval_mask(text, key_B, hparams):
-        num_slots = masking.count_slots(cfg.eval.mask_rate, dataset.seq_len)
         no_tokens = np.ones(1)  # as cdf_V: no token becomes a random one
-        masked, _ = masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=num_slots, cdf_V=no_tokens)
+        masked, _ = masking.sample_masks(key_B, text.ids_BxL, hparams, num_slots=num_slots, cdf_V=no_tokens, unit=unit)
         return masked.ids_BxL == MASK
 
     return types.Objective(
@@ -103,7 +103,7 @@ SPEC = types.ObjectiveSpec(
     check=masking.check,
     train_hparams=masking.make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
-    conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates", "optim.z_loss"),
+    conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates", "eval.mask_unit", "optim.z_loss"),
 )
 NSP_SPEC = dataclasses.replace(
     SPEC,

@@ -138,5 +138,5 @@ SPEC = types.ObjectiveSpec(
     auxiliary_model=build_generator_config,
     train_hparams=make_train_hparams,
     eval_hparams=masking.make_eval_hparams,
-    conditional_fields=("mask", "eval.mask_rate", "optim.z_loss", "replaced_token_detection"),
+    conditional_fields=("mask", "eval.mask_rate", "eval.mask_unit", "optim.z_loss", "replaced_token_detection"),
 )

@@ -32,8 +32,9 @@ def build_loss_score(term: str, unit: str) -> Score:
 def build_score(name: str, weight: str, classes: Sequence[str] = ()) -> Score:
     """A score of one label an example by its name in config.data.labelled.scores; weight: the column of its weight.
 
-    f1 is that of the second of two classes. It and matthews are of the columns of `count_classes`, pearson and spearman
-    of those of `compute_correlation_columns`. Raises ConfigError for f1 of any other number of classes.
+    f1 is that of the second of two classes. It and matthews are of the columns of `count_classes`, macro_f1 of
+    `compute_macro_f1_column`, pearson and spearman of `compute_correlation_columns`. Raises ConfigError for f1 of any
+    other number of classes.
     """
     is_possible = name != "f1" or len(classes) == 2
     errors.require(is_possible, FIELD, name, f"accuracy or matthews, since there are {len(classes)} classes")
@@ -41,11 +42,12 @@ def build_score(name: str, weight: str, classes: Sequence[str] = ()) -> Score:
     title, columns, function = {
         "accuracy": ("accuracy", ("correct",), "mean"),
         "f1": (f"F1 of {''.join(classes[1:2])}", ("true_positives", "predicted_1", "actual_1"), "f1"),
+        "macro_f1": ("F1, mean over classes", ("macro_f1",), "mean"),
         "matthews": ("Matthews correlation", ("correct", *counts), "matthews"),
         "pearson": ("Pearson correlation", ("x", "y", "xx", "yy", "xy"), "pearson"),
         "spearman": ("Spearman correlation", ("spearman",), "mean"),
     }[name]
-    is_share = name in ("accuracy", "f1")
+    is_share = name in ("accuracy", "f1", "macro_f1")
     return Score(name, f"held-out {title}", (*columns, weight), function, better=1, share=is_share, chart=True)
 
 
@@ -96,6 +98,21 @@ def count_classes(predicted_B, label_B, weight_B, num_classes: int) -> dict:
         for number in range(num_classes)
     }
     return counts | {"true_positives": (predicted_B == 1) * (label_B == 1) * weight_B}
+
+
+def compute_macro_f1_column(predicted_N: np.ndarray, label_N: np.ndarray) -> np.ndarray:
+    """A column whose mean is the mean F1 of the classes that are predicted or there (scikit-learn's macro average).
+
+    Its spread is that of the mean's influence function, as in `compute_correlation_columns`. F1 of a class is
+    2 hits / (predicted + labels), of which each term is a mean over examples.
+    """
+    num_classes = int(max(predicted_N.max(), label_N.max())) + 1
+    hit_N = predicted_N == label_N
+    hits_C, *sums = (np.bincount(x_N, minlength=num_classes) for x_N in (label_N[hit_N], predicted_N, label_N))
+    size_C = np.maximum(sum(sums), 1) / len(label_N)
+    f1_C, num_used = 2 * hits_C / len(label_N) / size_C, np.count_nonzero(sum(sums))
+    change_N = 2 * hit_N / size_C[label_N] - (f1_C / size_C)[predicted_N] - (f1_C / size_C)[label_N]
+    return (f1_C.sum() + change_N) / num_used
 
 
 def compute_log_class_shares(dataset: types.DatasetInfo):

@@ -12,6 +12,7 @@ import numpy as np
 
 from mlm.base.estimates import Estimate, Score
 from mlm.report import series
+from mlm.report.prediction_charts import PredictionChart
 from mlm.report.series import RateMatrix, Series
 from mlm.report.table import Column, format_cell
 
@@ -104,7 +105,7 @@ class IntervalChart(NamedTuple):
         return f"{self.value}-intervals"
 
 
-Chart = LineChart | PanelChart | HeatMap | IntervalChart
+Chart = LineChart | PanelChart | HeatMap | IntervalChart | PredictionChart
 
 
 def list_panels(chart: Chart) -> list[LineChart]:

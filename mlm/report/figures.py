@@ -7,6 +7,7 @@ from pathlib import Path
 from mlm.base import extras, files
 from mlm.base.estimates import Estimate
 from mlm.report import charts, specs, table
+from mlm.report.prediction_charts import PredictionChart
 from mlm.report.specs import Style
 from mlm.report.table import Column
 
@@ -38,7 +39,9 @@ def draw_chart(folder: Path, chart: charts.Chart, styles: dict[str, Style]) -> P
 
 def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
     """The spec of a chart as a figure of its own, as JSON."""
-    if isinstance(chart, charts.HeatMap):
+    if isinstance(chart, PredictionChart):
+        spec = chart.spec | {"width": {"step": 40} if "confusion" in chart.name else WIDTH}
+    elif isinstance(chart, charts.HeatMap):
         spec = specs.build_heat_map(chart) | {"width": {"step": 66}}
     elif isinstance(chart, charts.IntervalChart):
         spec = specs.build_intervals(chart) | {"width": WIDTH}
@@ -57,7 +60,9 @@ def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
 
 def format_data(chart: charts.Chart) -> str:
     """The numbers of a chart as CSV."""
-    if isinstance(chart, charts.HeatMap):
+    if isinstance(chart, PredictionChart):
+        rows = chart.rows
+    elif isinstance(chart, charts.HeatMap):
         matrix = chart.matrix
         rows = [
             {"group": group, "rate": 100 * rate, chart.value: value}
@@ -111,7 +116,9 @@ def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style
     data, sections = {}, {"Intervals": {}, "Figures": {}, "Training by evaluation": {}}
     stems = {panel.name: chart.name for chart in all_charts for panel in charts.list_panels(chart)}
     for chart in all_charts:
-        if isinstance(chart, charts.IntervalChart):
+        if isinstance(chart, PredictionChart):
+            sections.setdefault(chart.topic, {})[chart.name] = [layout_rows(chart.spec, chart.name, 0)]
+        elif isinstance(chart, charts.IntervalChart):
             sections["Intervals"][chart.name] = [layout_rows(specs.build_intervals(chart), chart.name, 0)]
         elif isinstance(chart, charts.HeatMap):
             min_width = 150 + 75 * len(chart.matrix.rates)

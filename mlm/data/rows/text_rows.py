@@ -165,7 +165,8 @@ def load_dataset(
         is_made = True
         return packer.make_dataset(folder, processes)
 
-    word_starts = tokenizer.pack_word_bounds() if cfg.mask.unit != "token" else b""
+    masks_words = {cfg.mask.unit, cfg.eval.mask_unit} != {"token"}
+    word_starts = tokenizer.pack_word_bounds() if masks_words else b""
     packed = columns.load_dataset(
         cfg.data.cache_dir,
         tokenizer,

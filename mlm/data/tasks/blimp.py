@@ -46,7 +46,8 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
     """The suite in a folder of BLiMP's NAME.jsonl files: the paradigms named, or all, sorted by name.
 
     A line is an object with sentence_good, sentence_bad and linguistics_term; this last may stand in a table
-    paradigms.tsv (columns UID, linguistics_term) beside the files instead, which then also says which files are read.
+    paradigms.tsv (columns UID, linguistics_term) beside the files instead, which then also says which files are read;
+    where it stands nowhere, each file is a phenomenon of its own.
     max_pairs: the first so many of each; 0 for all. suite_name: if empty, that of the folder, or "blimp" for all of
     BLiMP. Raises ConfigError for a folder, name or line that is wrong, selected or not.
     """
@@ -91,7 +92,9 @@ def _read_paradigm(path, terms):
     sentences, term = [], terms.get(path.stem)
     for where, pair in text_files.read_json_objects(path):
         sentences += [_get_text(pair, key, where) for key in ("sentence_good", "sentence_bad")]
-        term = term or _get_text(pair, "linguistics_term", where)
+        if "linguistics_term" in pair:
+            term = term or _get_text(pair, "linguistics_term", where)
+    term = term or path.stem
     require(bool(sentences), "blimp", str(path), "a file of minimal pairs; this one is empty")
     return Paradigm(path.stem, PHENOMENON_BY_TERM.get(term, term), sentences)
 

@@ -1,10 +1,11 @@
 """A task as one TOML file: its files, columns, labels and scores, and how it is written as a prompt."""
 
+import contextlib
 import dataclasses
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,13 +46,30 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     flag: the setting that names the file, for errors. required: the splits that the task must have. Raises ConfigError,
     which names the file, the key and the nearest right key.
     """
-    content = _read_toml(flag, path)
+    folder = Path(os.path.expanduser(path)).parent
+    found = parse_task(read_toml(flag, path), path, folder, Path(path).stem, required)
+    if found.fields.get("data.labelled.format") != "tfds":
+        with _name_keys(path):
+            splits.find_files(tasks.resolve_task(found.fields).data)
+    return found
+
+
+def parse_task(
+    content: Mapping[str, Any], path: str, folder: Path, name: str, required: Collection[str] = ("train", "dev")
+) -> TaskFile:
+    """As `read_task_file`, of the content of a task file; opens no file of the task.
+
+    Args:
+        path: of the file, for errors.
+        folder: which "path" is seen from.
+        name: of the task where the content has none.
+    """
     for key in content:
         examples.require_column(key, KEYS, path, "key")
-    prompt = _read_table(content, "prompt", path)
+    prompt = read_table(content, "prompt", path)
     for key in prompt:
         examples.require_column(key, PROMPT_KEYS, f"{path}: prompt", "key")
-    name = _parse_text(content.get("name", Path(path).stem), "name", path)
+    name = _parse_text(content.get("name", name), "name", path)
     is_name = re.fullmatch(r"\w[\w.-]*", name) is not None
     errors.require(is_name, f"{path}: name", name, "letters, digits, '.', '_' and '-', no other")
     settings: dict[str, Any] = {
@@ -60,24 +78,31 @@ def read_task_file(flag: str, path: str, required: Collection[str] = ("train", "
     if "objective" in content:
         settings["objective"] = _parse_text(content["objective"], "objective", path)
         errors.require_one_of(f"{path}: objective", settings["objective"], tasks.LABELLED_OBJECTIVES)
-    folder = _parse_text(content.get("path", ""), "path", path)
+    task_path = _parse_text(content.get("path", ""), "path", path)
     if settings.get("data.labelled.format") != "tfds":
-        folder = os.path.normpath(Path(os.path.expanduser(path)).parent / os.path.expanduser(folder))
-    verbalizers = _read_table(prompt, "verbalizers", f"{path}: prompt")
+        task_path = os.path.normpath(folder / os.path.expanduser(task_path))
+    verbalizers = read_table(prompt, "verbalizers", f"{path}: prompt")
     words = {
         examples.normalize_label(label): _parse_text(word, f"verbalizers.{label}", path)
         for label, word in verbalizers.items()
     }
-    settings = {"data.task": tasks.CUSTOM_TASK, "data.task_path": folder, **settings}
+    settings = {"data.task": tasks.CUSTOM_TASK, "data.task_path": task_path, **settings}
     task_file = TaskFile(name, settings, _parse_text(prompt.get("pattern", ""), "pattern", path), words)
-    try:
+    with _name_keys(path):
         _check(task_file, required)
+    return task_file
+
+
+@contextlib.contextmanager
+def _name_keys(path: str) -> Iterator[None]:
+    """Errors name keys of the file in place of fields."""
+    try:
+        yield
     except errors.ConfigError as error:
         message = str(error)
         for field, key in FIELD_NAMES.items():
             message = message.replace(field, key)
         raise errors.ConfigError(f"{path}: {message}") from None
-    return task_file
 
 
 def _check(task_file, required):
@@ -88,14 +113,13 @@ def _check(task_file, required):
     for name, value in task_file.fields.items():
         if name in unread and value:
             raise errors.ConfigError(f"config.{name} = {value!r}: nothing reads it, since {unread[name]}; leave it out")
-    if cfg.data.labelled.format != "tfds":
-        splits.find_files(cfg.data)
 
 
-def _read_toml(flag, path) -> dict:
+def read_toml(flag: str, path: str, noun: str = "a task file") -> dict[str, Any]:
+    """The content of a TOML file; flag: the setting that names it, for errors. Raises ConfigError for what is none."""
     file = Path(os.path.expanduser(path))
     hint = errors.format_hint(file.name, [other.name for other in file.parent.glob(f"*{SUFFIX}")])
-    errors.require(file.is_file(), flag, path, f"a task file (TOML){hint}")
+    errors.require(file.is_file(), flag, path, f"{noun} (TOML){hint}")
     try:
         return tomllib.loads(text_files.decode_utf8(file.read_bytes().removeprefix(text_files.BOM), path))
     except OSError as error:
@@ -109,7 +133,8 @@ def _read_toml(flag, path) -> dict:
         raise errors.ConfigError(f"{path}: expected TOML: {errors.first_line(error)}") from None
 
 
-def _read_table(content, key, where) -> Mapping[str, Any]:
+def read_table(content: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    """A table of a file's content; {} where there is none. Raises ConfigError for another value."""
     table = content.get(key, {})
     errors.require(isinstance(table, dict), f"{where}: {key}", table, "a table")
     return table

@@ -24,7 +24,18 @@ import mlm
 from mlm.base import config, extras, fields
 from mlm.base.estimates import read_first_score
 from mlm.base.files import write_text
-from mlm.report import charts, compare, expected_best, figures, milestone_curves, pages, series, specs, table
+from mlm.report import (
+    charts,
+    compare,
+    expected_best,
+    figures,
+    milestone_curves,
+    pages,
+    prediction_charts,
+    series,
+    specs,
+    table,
+)
 from mlm.report.charts import Chart
 from mlm.report.headline import Headline, build_headline
 from mlm.report.pages import run_provenance, table_blocks
@@ -67,6 +78,7 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
     plots = [
         *charts.build_charts(results, found.rows, found.columns, group),
         *milestone_curves.build_charts(results, group),
+        *prediction_charts.build_charts(results, group),
         *(experiment.charts(results) if hasattr(experiment, "charts") else ()),
     ]
     for scale, search, rows in iterate_searches(experiment, series.group_runs(results, group)):

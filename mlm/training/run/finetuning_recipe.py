@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields, files
@@ -72,11 +73,18 @@ def list_trials(cfg: config.Config) -> list[Trial]:
     ]
 
 
-def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
-    """The fields that a trial sets, by dotted name; cfg: the config of the pretrained run."""
-    path = {} if trial.task in tasks.LANGUAGE_TASKS else {"data.task_path": f"{cfg.downstream.path}/{trial.task}"}
+def make_overrides(
+    cfg: config.Config, trial: Trial, task_fields: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The fields that a trial sets, by dotted name.
+
+    cfg: the config of the pretrained run. task_fields: what says the task; {}: that of its name, in its folder below
+    config.downstream.path.
+    """
+    is_file_task = not task_fields and trial.task not in tasks.LANGUAGE_TASKS
+    path = {"data.task_path": f"{cfg.downstream.path}/{trial.task}"} if is_file_task else {}
     overrides = {
-        "data.task": trial.task,
+        **(task_fields or {"data.task": trial.task}),
         "train.batch_size": trial.batch_size,
         "optim.learning_rate": trial.learning_rate,
         "seed": (cfg.seed * SEED_STRIDE + trial.seed) % 2**32,
@@ -84,11 +92,16 @@ def make_overrides(cfg: config.Config, trial: Trial) -> dict[str, Any]:
     return path | overrides | downstream.parse_variant(trial.variant)
 
 
-def plan_config(cfg: config.Config, trial: Trial) -> config.Config:
-    """The config of a trial of cfg's run before that is trained; raises ConfigError if it cannot be fine-tuned so."""
+def plan_config(
+    cfg: config.Config, trial: Trial, task_fields: Mapping[str, Any] = MappingProxyType({})
+) -> config.Config:
+    """The config of a trial of cfg's run before that is trained; raises ConfigError if it cannot be fine-tuned so.
+
+    task_fields: as for `make_overrides`.
+    """
     inherited = inheritance.select_inherited_fields(fields.flatten(cfg), cfg.workdir) | {"init.run": cfg.workdir}
-    overrides = fields.Layer("config.downstream", make_overrides(cfg, trial))
-    layers = [fields.Layer(cfg.workdir, inherited), make_recipe(inherited, trial.task), overrides]
+    overrides = fields.Layer("config.downstream", make_overrides(cfg, trial, task_fields))
+    layers = [fields.Layer(cfg.workdir, inherited), make_recipe(inherited, overrides.values["data.task"]), overrides]
     return resolution.merge_layers(layers).config
 
 

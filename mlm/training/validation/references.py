@@ -27,6 +27,7 @@ from mlm.training.validation import floors, ngrams
 FORMAT = 4  # of the cached files: raise it when floors or their parts are computed differently
 TEXT_CORPORA = ("text", "tfds", "docstrings")
 BYTE_VISIBILITIES = (types.Visibility.UNMASKED, types.Visibility.CAUSAL, types.Visibility.TWO_STACK)
+MASKED_VISIBILITIES = (types.Visibility.UNMASKED, types.Visibility.UNMASKED_OR_LEFT)
 BITS_PER_BYTE = Score("bits_per_byte", "held-out bits per byte", (), unit="bits per byte", better=-1)
 MAX_SOURCE_CURVES = 8  # sources up to which each has a curve of its own
 FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor", "bag_floor": "bag floor"}
@@ -53,7 +54,10 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     if packed.sources:
         parts.append(make_source_references(cfg, packed, loss))
     visibility = objectives.get_visibility(cfg)
-    if visibility == types.Visibility.CAUSAL and not packed.tokenizer.starts_word_V.all():
+    predicts_words = visibility == types.Visibility.CAUSAL or (
+        cfg.eval.mask_unit != "token" and visibility in MASKED_VISIBILITIES
+    )
+    if predicts_words and not packed.tokenizer.starts_word_V.all():
         word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
         word_scores = make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
         parts.append(ReferenceLosses(word_scores, lambda columns: columns | word_columns))
@@ -275,7 +279,10 @@ def count_bytes(packed: pack.PackedDataset, max_examples: int, predicts_ends: bo
 
 
 def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, np.ndarray]:
-    """Counts the predicted tokens of each example that begin a word; [SEP] does, as <eos> in published perplexities."""
+    """Counts the predicted tokens of each example that begin a word; [SEP] does, as <eos> in published perplexities.
+
+    Of whole masked words it counts each once.
+    """
     ids_NxL = np.asarray(packed.validation["ids"][: len(mask_NxL)])
     return {"words": (packed.tokenizer.find_word_starts(ids_NxL) & mask_NxL).sum(1)}
 

@@ -1,0 +1,144 @@
+"""Suites: models as rows, tasks as columns; nothing twice; a causal model's pairs by its likelihood; own files."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from small import get_refusal
+from test_surprisal import CAUSAL, MASKED, make_model, words
+
+import mlm
+from mlm.cli import evaluate
+from mlm.evaluation import suite
+from mlm.training.run.directory import RunDirectory
+
+PAIRS = [("w1 w2 w3", "w3 w2 w1"), ("w4 w4", "w5 w5"), ("w6 w7 w8 w9", "w6 w6 w6 w6")]
+OWN = """
+[zero_shot.order]
+blimp = "pairs"
+
+[zero_shot.wug]
+wug = "wug.jsonl"
+metric = "nonce_words"
+
+[zero_shot.near]
+retrieval = "near"
+
+[zero_shot.gone]
+sts = "gone"
+"""
+TUNED = """
+[finetune.colors]
+format = "tsv"
+path = "colors"
+train = "train.tsv"
+dev = "train.tsv"
+text_column = 0
+label_column = 1
+
+[recipe]
+epochs = [1.0]
+batch_sizes = [4]
+learning_rates = [0.001]
+seeds = 2
+"model.dropout" = 0.0
+"""
+
+
+@pytest.fixture(scope="module")
+def data(words, tmp_path_factory):
+    """A folder of tasks, two models and the files of suites."""
+    top = tmp_path_factory.mktemp("suite")
+    for name, changes in (("masked", MASKED), ("causal", CAUSAL)):
+        make_model(words, **changes).save_pretrained(str(top / name))
+    for folder in ("pairs", "near", "colors"):
+        (top / folder).mkdir()
+    write = lambda name, rows: (top / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write("pairs/order.jsonl", [{"sentence_good": good, "sentence_bad": bad} for good, bad in PAIRS])
+    write("wug.jsonl", [{"sentences": "\t".join(pair), "ratio": i / 3} for i, pair in enumerate(PAIRS)])
+    write("near/corpus.jsonl", [{"_id": str(i), "title": "w1", "text": f"w{i} w{i}"} for i in range(12)])
+    write("near/queries.jsonl", [{"_id": "a", "text": "w1 w3 w3"}, {"_id": "b", "text": "w9"}])
+    (top / "near" / "qrels-test.tsv").write_text("query-id\tcorpus-id\tscore\na\t3\t1\na\t4\t2\n")
+    (top / "colors" / "train.tsv").write_text("w1 w2\tred\nw3 w4\tblue\n" * 4)
+    (top / "own.toml").write_text(OWN)
+    (top / "tuned.toml").write_text(TUNED)
+    return top
+
+
+def run(data, monkeypatch, *flags):
+    monkeypatch.chdir(data)  # where runs/NAME has the results of folders
+    evaluate.main(["evaluate", "masked", "causal", f"--data={data}", *flags])
+
+
+def test_models_are_rows_and_a_second_call_prints_only_what_is_new(data, monkeypatch, capsys):
+    run(data, monkeypatch, f"--suite={data / 'own.toml'}", "--out=scores.csv")
+    first = capsys.readouterr()
+    assert "left out: gone" in first.err and first.out.count("masked: order: ") == 1
+    rows = list(csv.DictReader((data / "scores.csv").open()))
+    assert [(row["model"], row["task"]) for row in rows] == [
+        (model, task) for model in ("masked", "causal") for task in ("order", "wug", "near")
+    ]
+    assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
+    causal = mlm.load(str(data / "causal"))
+    nats = np.array([text[0].nats for text in causal.surprisal([text for pair in PAIRS for text in pair], by="text")])
+    assert float(rows[3]["value"]) == pytest.approx(100 * np.mean(nats[::2] < nats[1::2]))
+    (data / "pairs" / "more.jsonl").write_text((data / "pairs" / "order.jsonl").read_text())
+    run(data, monkeypatch, f"--suite={data / 'own.toml'}")
+    again = capsys.readouterr().out
+    assert "masked: order: " in again and "masked: wug: " not in again and "| causal" in again
+
+
+def test_retrieval_is_by_hand_what_the_cosines_say(data, monkeypatch):
+    run(data, monkeypatch, f"--suite={data / 'own.toml'}")
+    (result,) = RunDirectory(str(data / "runs" / "masked")).read_evaluations()["evaluations"]["retrieval"].values()
+    model = mlm.load(str(data / "masked"))
+    texts = [f"w1 w{i} w{i}" for i in range(12)]
+    states = model.encode([*texts, "w1 w3 w3"], pooling=None)
+    vectors = np.stack([np.asarray(h_LxD)[1:-1].mean(0) for h_LxD in states])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    ranked = np.argsort(-(vectors[:12] @ vectors[12])).tolist()
+    gains = {3: 1.0, 4: 2.0}
+    gain = sum(gains.get(one, 0) / np.log2(2 + rank) for rank, one in enumerate(ranked[:10]))
+    assert result["queries"] == 1 and result["ndcg"] == pytest.approx(gain / (2 + 1 / np.log2(3)))
+    assert result["recall"] == 1
+
+
+@pytest.mark.slow
+def test_a_task_is_fine_tuned_for_each_seed_and_kept(data, monkeypatch, capsys):
+    flags = f"--suite={data / 'tuned.toml'}", "--out=tuned.jsonl"
+    run(data, monkeypatch, *flags, "--plan")
+    assert "| masked" in capsys.readouterr().out and not (data / "tuned.jsonl").exists()
+    run(data, monkeypatch, *flags)
+    assert capsys.readouterr().out.count("masked: colors: accuracy") == 1
+    records = [json.loads(line) for line in (data / "tuned.jsonl").open()]
+    assert [record["model"] for record in records] == ["masked", "causal"] and "2 fine-tuning seeds" in records[0][
+        "note"
+    ]
+    run(data, monkeypatch, *flags)
+    assert "masked: colors: accuracy" not in capsys.readouterr().out
+
+
+def test_suites_that_have_a_name_are_read_and_others_are_refused_in_a_line(data, tmp_path):
+    for name in suite.list_names():
+        for task in ("cola", "boolq", "wsc"):
+            (tmp_path / task).mkdir(exist_ok=True)
+        assert "--data" in get_refusal(suite.read_suite, name, tmp_path)
+    assert "did you mean 'blimp'?" in get_refusal(suite.read_suite, "blmp", data)
+    for content, message in (
+        ("[zero_shots]", "did you mean 'zero_shot'?"),
+        ('[zero_shot.a]\nblim = "pairs"', "did you mean 'blimp'?"),
+        ("[zero_shot.a]\nmax_pairs = 3", "--blimp=FOLDER with it"),
+        ('[finetune.colors]\ntask = "col"', "did you mean 'cola'?"),
+        ("[recipe]\nepoch = 3", "did you mean 'epochs'?"),
+        ('[recipe]\nepochs = ["3"]', "config.downstream.epochs"),
+        ('[recipe]\n"model.dropuot" = 0.0', "did you mean config.model.dropout?"),
+    ):
+        (tmp_path / "own.toml").write_text(content)
+        assert message in get_refusal(suite.read_suite, str(tmp_path / "own.toml"), data), content
+    for flags, message in (
+        (["--suite=blimp"], "--data"),
+        (["--suite=blimp", f"--data={data}", "--anisotropy"], "--anisotropy"),
+        ([f"--data={data}"], "--suite=NAME with it"),
+    ):
+        assert message in get_refusal(evaluate.main, ["evaluate", str(data / "masked"), *flags])
