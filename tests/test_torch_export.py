@@ -1,8 +1,10 @@
 """A model that no class of transformers computes goes out with classes of its own, whose logits are ours."""
 
 import ast
+import dataclasses
 import json
 import random
+from unittest import mock
 
 import jax
 import numpy as np
@@ -11,11 +13,11 @@ from small import CLASSES, FAMILY_CELLS, VOCAB, params_of, small_config
 
 import mlm
 from mlm import objectives
-from mlm.base import types
+from mlm.base import errors, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import SPECIAL_TOKENS
 from mlm.data.tokenizers import hub, kinds
-from mlm.inference import pretrained_io
+from mlm.inference import export, hub_upload, pretrained_io
 from mlm.models.hub import settings
 from mlm.objectives import heads
 from mlm.training.run import pretrained_folder, resolution
@@ -90,11 +92,12 @@ def draw_rows(cfg):
 
 
 @pytest.fixture
-def load_torch(tmp_path, monkeypatch):
+def load_torch(tmp_path_factory, monkeypatch):
     """A function of a folder and the end of a class's name: the model in torch."""
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    modules = str(tmp_path_factory.getbasetemp() / "modules")  # one for all: Python has it as a package
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", modules)
 
     def load(folder, end, **kwargs):
         return getattr(transformers, f"AutoModel{end}").from_pretrained(folder, trust_remote_code=True, **kwargs).eval()
@@ -242,32 +245,69 @@ def test_torch_generates_and_trains_and_what_it_saves_is_read(tmp_path, load_tor
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(7, marks=pytest.mark.exhaustive)])
-def test_torch_trains_saves_and_changes_types_as_other_models_do(number, tmp_path, load_torch):
+def test_torch_changes_types_trains_and_saves_as_other_models_do(number, tmp_path, load_torch):
     import torch
 
-    cfg, rows = draw_config(number), draw_rows(draw_config(number))
-    build_model(cfg).save_pretrained(str(tmp_path / "out"))
-    logits = run_torch(load_torch(tmp_path / "out", "ForCausalLM"), rows)
-    torch.testing.assert_close(
-        run_torch(load_torch(tmp_path / "out", "ForCausalLM", attn_implementation="sdpa"), rows), logits
-    )
+    (cfg, folder), rows = (draw_config(number), tmp_path / "out"), draw_rows(draw_config(number))
+    build_model(cfg).save_pretrained(str(folder))
+    load = lambda **kwargs: load_torch(folder, "ForCausalLM", **kwargs)
+    logits = run_torch(load(attn_implementation="eager"), rows)
+    torch.testing.assert_close(run_torch(load(attn_implementation="sdpa"), rows), logits, rtol=0, atol=1e-5)
     for dtype, error in ((torch.float16, 0.02), (torch.bfloat16, 0.2)):
-        there = load_torch(tmp_path / "out", "ForCausalLM").type(dtype)
-        torch.testing.assert_close(run_torch(there, rows).float(), logits, rtol=0, atol=error)
+        torch.testing.assert_close(run_torch(load().type(dtype), rows).float(), logits, rtol=0, atol=error)
     ids_BxL, types_BxL = torch.from_numpy(rows.ids_BxL).long(), torch.from_numpy(rows.types_BxL).long()
     labels_BxL, grads = ids_BxL.masked_fill(ids_BxL == 0, -100), []
     for options in (None, {"use_reentrant": False}, {"use_reentrant": True}):
-        there = load_torch(tmp_path / "out", "ForCausalLM").train()
+        there = load().train()
         if options:
             there.gradient_checkpointing_enable(options)
         torch.manual_seed(0)  # of the dropout
         there(ids_BxL, labels=labels_BxL).loss.backward()
         grads.append([parameter.grad for parameter in there.parameters()])
     torch.testing.assert_close(grads[1:], [grads[0]] * 2)
-    loss = load_torch(tmp_path / "out", "ForCausalLM")(ids_BxL, ids_BxL > 0, types_BxL, labels_BxL).loss
     nats = -logits.log_softmax(-1)[:, :-1].gather(-1, ids_BxL[:, 1:, None])[..., 0]
+    loss = load()(ids_BxL, ids_BxL > 0, types_BxL, labels_BxL).loss
     torch.testing.assert_close(loss, nats[ids_BxL[:, 1:] > 0].mean())
     for end in settings.LABEL_HEADS:  # new ones, which are saved and read with the files of the classes
-        there = load_torch(tmp_path / "out", end, num_labels=3)
+        there = load_torch(folder, end, num_labels=3)
         there.save_pretrained(tmp_path / end)
         torch.testing.assert_close(run_torch(load_torch(tmp_path / end, end), rows), run_torch(there, rows))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """(a model, its folder, with one milestone)."""
+    model, folder = build_model(small_config(pack__seq_len=LENGTH)), tmp_path_factory.mktemp("export") / "out"
+    milestone = dataclasses.replace(model, milestone=4, params=jax.tree.map(lambda x: x + 1, model.params))
+    export.save_pretrained(model, str(folder), sentence_transformers=True, milestones=[milestone])
+    return model, folder
+
+
+def test_a_milestone_has_a_folder_of_its_own_and_a_branch_of_the_repository(exported, monkeypatch):
+    model, folder = exported
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y + 1), mlm.load(folder / "step4").params, model.params)
+    assert "after 4 updates" in (folder / "step4/README.md").read_text()
+    hub_api = pytest.importorskip("huggingface_hub")
+    server = mock.create_autospec(hub_api.HfApi, instance=True)  # with its arguments' names
+    monkeypatch.setattr(hub_api, "HfApi", lambda: server)
+    assert hub_upload.push_folder(str(folder), "lab/a") == ["main", "step4"]
+    server.create_branch.assert_called_once_with("lab/a", branch="step4", exist_ok=True)
+    uploads, names = {call.kwargs["revision"]: call.kwargs for call in server.upload_folder.mock_calls}, []
+    for branch, there in (("main", folder), ("step4", folder / "step4")):
+        assert uploads[branch]["folder_path"] == there
+        paths = [str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()]
+        names.append({*hub_api.utils.filter_repo_objects(paths, ignore_patterns=uploads[branch]["ignore_patterns"])})
+    assert names[0] == names[1] and "1_Pooling/config.json" in names[0]
+    server.upload_folder.side_effect = OSError("no network")
+    with pytest.raises(errors.ConfigError, match="--push = 'lab/a': cannot be uploaded"):
+        hub_upload.push_folder(str(folder), "lab/a")
+
+
+def test_a_folder_for_sentence_transformers_encodes_as_we_do(exported, request):
+    model, folder = exported
+    modules = json.loads((folder / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling"] and (folder / "1_Pooling/config.json").exists()
+    sentence_transformers, texts = pytest.importorskip("sentence_transformers"), ["w1 w2 w3", "w4", "w5 w6 w7 " * 20]
+    request.getfixturevalue("load_torch")
+    there = sentence_transformers.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(there.encode(texts), model.encode(texts), rtol=0, atol=1e-5)

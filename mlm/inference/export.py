@@ -91,9 +91,8 @@ def _write_folder(model, path, sentence_transformers) -> dict:
             files.write_text(path / part / "README.md", format_model_card(model, exported[0]))
             hub.write_folder(path / part, *exported)
     if sentence_transformers:
-        reads_text_alone = not models.reads_source(cfg)
         expected = "a model that reads a text alone"
-        errors.require(reads_text_alone, "--sentence_transformers", cfg.model.family, expected)
+        errors.require(not models.reads_source(cfg), "--sentence_transformers", cfg.model.family, expected)
         _write_sentence_transformer(path, len(model.model.directions) * model.model.width, model.length)
     return {"model_type": hf_config["model_type"], "note": note}
 

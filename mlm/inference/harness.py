@@ -21,23 +21,18 @@ registry = extras.import_extra("lm_eval.api.registry", "lm-eval", "mlm.inference
 
 @registry.register_model("mlm")
 class HarnessModel(api.LM):
-    """Log-likelihoods of texts as `mlm score` has them: exact of a causal model, pseudo-log-likelihoods of a masked one.
+    """Log-likelihoods as `mlm score` has them: exact of a causal model, pseudo-log-likelihoods of a masked one.
 
     A text longer than a training sequence is split, each part read alone.
     """
 
-    def __init__(self, path: str, step: int | None = None, batch_size: int | str | None = None, **kwargs):
+    def __init__(self, path: str, step: int | None = None, batch_size: int | str = "", **kwargs):
         """Loads a model as `mlm.load` does; kwargs: what the harness tells every model, such as a device."""
         super().__init__()
         self.model = pretrained_io.load_model(path, step)
-        self.batch_size = int(batch_size) if str(batch_size).isdecimal() else None
+        self.batch_size = int(batch_size) if str(batch_size).isdecimal() else None  # or auto
         logits = functools.partial(_choose_likeliest, self.model.model.logits)
         self.likeliest = dataclasses.replace(self.model, model=dataclasses.replace(self.model.model, logits=logits))
-
-    @property
-    def tokenizer_name(self) -> str:
-        """A name of what was read, for the harness's cache."""
-        return self.model.config.workdir
 
     def loglikelihood(self, requests, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-likelihood of each continuation, whether each token of it is the likeliest)."""

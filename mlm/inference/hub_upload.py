@@ -21,9 +21,7 @@ def push_folder(folder: str, name: str) -> list[str]:
     The repository, and a branch, is made where there is none. Raises ConfigError if the server refuses it.
     """
     huggingface_hub = extras.import_extra("huggingface_hub", "hub", f"--push={name}")
-    milestones = sorted(
-        Path(folder).glob(f"{MILESTONE_PREFIX}*"), key=lambda path: int(path.name[len(MILESTONE_PREFIX) :])
-    )
+    milestones = sorted(Path(folder).glob(f"{MILESTONE_PREFIX}*"), key=lambda path: (len(path.name), path.name))
     folders = {"main": Path(folder), **{path.name: path for path in milestones}}
     try:
         api = huggingface_hub.HfApi()
@@ -31,13 +29,8 @@ def push_folder(folder: str, name: str) -> list[str]:
         for branch, path in folders.items():
             if branch != "main":
                 api.create_branch(name, branch=branch, exist_ok=True)
-            api.upload_folder(
-                repo_id=name,
-                folder_path=path,
-                revision=branch,
-                commit_message=f"mlm export, {branch}",
-                ignore_patterns=f"{MILESTONE_PREFIX}*/*",
-            )
+            ignored = f"{MILESTONE_PREFIX}*/*"
+            api.upload_folder(repo_id=name, folder_path=path, revision=branch, ignore_patterns=ignored)
     except Exception as error:  # of the network, the token, the server
         raise errors.ConfigError(
             f"--push = {name!r}: cannot be uploaded ({errors.first_line(error)}); expected a repository that your "

@@ -275,16 +275,9 @@ class MLMForQuestionAnswering(ModelWithHead):
         return self.objective(h_BxLxD).masked_fill(segments_BxL[..., None] == 0, MASKED)
 
     def forward(
-        self,
-        input_ids,
-        attention_mask=None,
-        token_type_ids=None,
-        start_positions=None,
-        end_positions=None,
-        output_hidden_states=False,
-        **kwargs,
+        self, input_ids, attention_mask=None, token_type_ids=None, start_positions=None, end_positions=None, **kwargs
     ):
-        output = super().forward(input_ids, attention_mask, token_type_ids, None, output_hidden_states)
+        output = super().forward(input_ids, attention_mask, token_type_ids, **kwargs)
         loss, start_BxL, end_BxL = None, *output.logits.unbind(-1)
         if start_positions is not None and end_positions is not None:
             pairs = (start_BxL, start_positions), (end_BxL, end_positions)
