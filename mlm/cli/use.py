@@ -25,10 +25,8 @@ FORMATS = {
     "texts": ",d",
 }
 RECORDS = "the records, .csv or .jsonl"
-WIDEST, WHOLE = (
-    80,
-    ("written", "note", "milestones", "pushed"),
-)  # letters of a text that a table shows; columns that it shows whole
+WIDEST = 80  # letters of a text that a table shows
+WHOLE = ("written", "note", "milestones", "pushed")  # columns that it shows whole
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
 or GPT-2).
 Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
