@@ -1,8 +1,10 @@
 """A model that no class of transformers computes goes out with classes of its own, whose logits are ours."""
 
 import ast
+import dataclasses
 import json
 import random
+from unittest import mock
 
 import jax
 import numpy as np
@@ -11,10 +13,12 @@ from small import CLASSES, FAMILY_CELLS, VOCAB, params_of, small_config
 
 import mlm
 from mlm import objectives
-from mlm.base import types
+from mlm.base import errors, types
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import SPECIAL_TOKENS
 from mlm.data.tokenizers import hub, kinds
-from mlm.inference import pretrained_io
+from mlm.inference import export, hub_upload, pretrained_io
+from mlm.models.hub import settings
 from mlm.objectives import heads
 from mlm.training.run import pretrained_folder, resolution
 
@@ -88,14 +92,15 @@ def draw_rows(cfg):
 
 
 @pytest.fixture
-def load_torch(tmp_path, monkeypatch):
+def load_torch(tmp_path_factory, monkeypatch):
     """A function of a folder and the end of a class's name: the model in torch."""
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    modules = str(tmp_path_factory.getbasetemp() / "modules")  # one for all: Python has it as a package
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", modules)
 
-    def load(folder, end):
-        return getattr(transformers, f"AutoModel{end}").from_pretrained(folder, trust_remote_code=True).eval()
+    def load(folder, end, **kwargs):
+        return getattr(transformers, f"AutoModel{end}").from_pretrained(folder, trust_remote_code=True, **kwargs).eval()
 
     return load
 
@@ -105,8 +110,14 @@ def run_torch(model, rows):
     import torch
 
     names = {"input_ids": rows.ids_BxL, "attention_mask": rows.segments_BxL, "token_type_ids": rows.types_BxL}
+    inputs = {name: torch.from_numpy(x).long() for name, x in names.items()}
     with torch.no_grad():
-        return model(**{name: torch.from_numpy(x).long() for name, x in names.items()})
+        if type(model).__name__ == "MLMForMultipleChoice":  # a row is a choice
+            return model(**{name: x[None] for name, x in inputs.items()}).logits[0, :, None]
+        output = model(**inputs)
+    if "start_logits" in output:
+        return torch.stack([output.start_logits, output.end_logits], -1)
+    return output.logits if "logits" in output else output.last_hidden_state
 
 
 def compute_logits(model, end, rows):
@@ -119,9 +130,9 @@ def compute_logits(model, end, rows):
     if end in ("ForMaskedLM", "ForCausalLM"):
         return of.logits(params["model"], states[0])
     h_BxLxD = np.concatenate(states, -1)
-    if end == "ForTokenClassification":
+    if end in ("ForTokenClassification", "ForQuestionAnswering"):
         return heads.apply_word_head(cfg, params["objective"], h_BxLxD, None)
-    is_text = end == "ForSequenceClassification"
+    is_text = end in ("ForSequenceClassification", "ForMultipleChoice")
     return heads.apply_pooled_head(cfg, params["objective"], h_BxLxD, rows, None) if is_text else h_BxLxD
 
 
@@ -129,8 +140,7 @@ def assert_torch_computes_ours(model, folder, load_torch, ends):
     model.save_pretrained(str(folder))
     rows = draw_rows(model.config)
     for end in ends:
-        output = run_torch(load_torch(folder, end), rows)
-        found = (output.logits if end else output.last_hidden_state).numpy()
+        found = run_torch(load_torch(folder, end), rows).numpy()
         real = rows.segments_BxL > 0 if found.ndim == 3 else slice(None)
         expected = np.asarray(compute_logits(model, end, rows))
         np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=1e-5, err_msg=end)
@@ -147,20 +157,22 @@ LABELLED = {
     "two stacks": ("regression", "rnn", "lstm", {"model__directionality": "two_stack", "finetune__pooling": "last"}),
     "mean": ("classification", "feedforward", "window", {}),
     "words": ("tagging", "transformer", "", {}),
+    "answers": ("extractive_qa", "transformer", "", {}),
+    "choices": ("multiple_choice", "rnn", "gru", {"data__labelled__choice_columns": "a,b,c"}),
 }
+SCORES = {"regression": "pearson", "extractive_qa": "f1"}  # of others accuracy
 
 
 def build_labelled(case):
     objective, family, cell, changes = LABELLED[case]
-    score = "pearson" if objective == "regression" else "accuracy"
-    changes = {"model__positions": "rotary", "data__labelled__scores": score, **changes}
+    changes = {"model__positions": "rotary", "data__labelled__scores": SCORES.get(objective, "accuracy"), **changes}
     cfg = small_config(family, cell, objective=objective, pack__seq_len=LENGTH, **changes)
-    return build_model(cfg, classes=() if objective == "regression" else CLASSES)
+    return build_model(cfg, classes=() if objective in SCORES else CLASSES)
 
 
 @pytest.mark.parametrize("case", LABELLED)
 def test_torch_computes_our_labels(case, tmp_path, load_torch):
-    end = "ForTokenClassification" if case == "words" else "ForSequenceClassification"
+    end = LABELLED_OBJECTIVES[LABELLED[case][0]].hub_class
     assert_torch_computes_ours(build_labelled(case), tmp_path / "out", load_torch, ["", end])
 
 
@@ -171,7 +183,8 @@ def test_a_folder_names_its_classes_and_is_read_again(case, tmp_path):
     done, folder = model.save_pretrained(str(tmp_path / "out")), tmp_path / "out"
     assert "trust_remote_code=True" in done["note"] and "trust_remote_code=True" in (folder / "README.md").read_text()
     config_json = json.loads((folder / "config.json").read_text())
-    ends = {"": "MLMModel"} | {end: f"MLM{end}" for end in ENDS.get(case, ["ForTokenClassification"])}
+    heads = [*settings.LABEL_HEADS, *ENDS[case]] if case in ENDS else ["ForTokenClassification"]
+    ends = {"": "MLMModel"} | {end: f"MLM{end}" for end in heads}
     assert config_json["auto_map"] == {"AutoConfig": "modeling_mlm.MLMConfig"} | {
         f"AutoModel{end}": f"modeling_mlm.{name}" for end, name in ends.items()
     }
@@ -179,7 +192,13 @@ def test_a_folder_names_its_classes_and_is_read_again(case, tmp_path):
     assert {*ends.values()} < {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     for name in ("modeling_mlm.py", "encoders_mlm.py"):
         nodes = [node for node in ast.walk(ast.parse((folder / name).read_text())) if isinstance(node, ast.ImportFrom)]
-        assert {node.module.split(".")[0] for node in nodes} <= {"torch", "transformers", "types", "encoders_mlm"}
+        assert {node.module.split(".")[0] for node in nodes} <= {
+            "functools",
+            "torch",
+            "transformers",
+            "types",
+            "encoders_mlm",
+        }
     again = mlm.load(folder)
     assert again.config.objective == model.config.objective
     jax.tree.map(np.testing.assert_array_equal, again.params, model.params)
@@ -223,3 +242,72 @@ def test_torch_generates_and_trains_and_what_it_saves_is_read(tmp_path, load_tor
         there.bias += 1
     there.save_pretrained(folder)
     np.testing.assert_allclose(mlm.load(folder).params["model"]["bias"], model.params["model"]["bias"] + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(7, marks=pytest.mark.exhaustive)])
+def test_torch_changes_types_trains_and_saves_as_other_models_do(number, tmp_path, load_torch):
+    import torch
+
+    (cfg, folder), rows = (draw_config(number), tmp_path / "out"), draw_rows(draw_config(number))
+    build_model(cfg).save_pretrained(str(folder))
+    load = lambda **kwargs: load_torch(folder, "ForCausalLM", **kwargs)
+    logits = run_torch(load(attn_implementation="eager"), rows)
+    torch.testing.assert_close(run_torch(load(attn_implementation="sdpa"), rows), logits, rtol=0, atol=1e-5)
+    for dtype, error in ((torch.float16, 0.02), (torch.bfloat16, 0.2)):
+        torch.testing.assert_close(run_torch(load().type(dtype), rows).float(), logits, rtol=0, atol=error)
+    ids_BxL, types_BxL = torch.from_numpy(rows.ids_BxL).long(), torch.from_numpy(rows.types_BxL).long()
+    labels_BxL, grads = ids_BxL.masked_fill(ids_BxL == 0, -100), []
+    for options in (None, {"use_reentrant": False}, {"use_reentrant": True}):
+        there = load().train()
+        if options:
+            there.gradient_checkpointing_enable(options)
+        torch.manual_seed(0)  # of the dropout
+        there(ids_BxL, labels=labels_BxL).loss.backward()
+        grads.append([parameter.grad for parameter in there.parameters()])
+    torch.testing.assert_close(grads[1:], [grads[0]] * 2)
+    nats = -logits.log_softmax(-1)[:, :-1].gather(-1, ids_BxL[:, 1:, None])[..., 0]
+    loss = load()(ids_BxL, ids_BxL > 0, types_BxL, labels_BxL).loss
+    torch.testing.assert_close(loss, nats[ids_BxL[:, 1:] > 0].mean())
+    for end in settings.LABEL_HEADS:  # new ones, which are saved and read with the files of the classes
+        there = load_torch(folder, end, num_labels=3)
+        there.save_pretrained(tmp_path / end)
+        torch.testing.assert_close(run_torch(load_torch(tmp_path / end, end), rows), run_torch(there, rows))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """(a model, its folder, with one milestone)."""
+    model, folder = build_model(small_config(pack__seq_len=LENGTH)), tmp_path_factory.mktemp("export") / "out"
+    milestone = dataclasses.replace(model, milestone=4, params=jax.tree.map(lambda x: x + 1, model.params))
+    export.save_pretrained(model, str(folder), sentence_transformers=True, milestones=[milestone])
+    return model, folder
+
+
+def test_a_milestone_has_a_folder_of_its_own_and_a_branch_of_the_repository(exported, monkeypatch):
+    model, folder = exported
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y + 1), mlm.load(folder / "step4").params, model.params)
+    assert "after 4 updates" in (folder / "step4/README.md").read_text()
+    hub_api = pytest.importorskip("huggingface_hub")
+    server = mock.create_autospec(hub_api.HfApi, instance=True)  # with its arguments' names
+    monkeypatch.setattr(hub_api, "HfApi", lambda: server)
+    assert hub_upload.push_folder(str(folder), "lab/a") == ["main", "step4"]
+    server.create_branch.assert_called_once_with("lab/a", branch="step4", exist_ok=True)
+    uploads, names = {call.kwargs["revision"]: call.kwargs for call in server.upload_folder.mock_calls}, []
+    for branch, there in (("main", folder), ("step4", folder / "step4")):
+        assert uploads[branch]["folder_path"] == there
+        paths = [str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()]
+        names.append({*hub_api.utils.filter_repo_objects(paths, ignore_patterns=uploads[branch]["ignore_patterns"])})
+    assert names[0] == names[1] and "1_Pooling/config.json" in names[0]
+    server.upload_folder.side_effect = OSError("no network")
+    with pytest.raises(errors.ConfigError, match="--push = 'lab/a': cannot be uploaded"):
+        hub_upload.push_folder(str(folder), "lab/a")
+
+
+def test_a_folder_for_sentence_transformers_encodes_as_we_do(exported, request):
+    model, folder = exported
+    modules = json.loads((folder / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling"] and (folder / "1_Pooling/config.json").exists()
+    sentence_transformers, texts = pytest.importorskip("sentence_transformers"), ["w1 w2 w3", "w4", "w5 w6 w7 " * 20]
+    request.getfixturevalue("load_torch")
+    there = sentence_transformers.SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(there.encode(texts), model.encode(texts), rtol=0, atol=1e-5)

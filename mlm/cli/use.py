@@ -26,7 +26,8 @@ FORMATS = {
 }
 FIRST_ROWS = 1000  # those that say the columns of a table to write
 RECORDS = "the records, .csv or .jsonl"
-WIDEST, WHOLE = 80, ("written", "note")  # letters of a text that a table shows; columns that it shows whole
+WIDEST = 80  # letters of a text that a table shows
+WHOLE = ("written", "note", "milestones", "pushed")  # columns that it shows whole
 EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
 or GPT-2).
 Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
@@ -77,6 +78,11 @@ SERVE = (
     Flag("host", "127.0.0.1", "address to listen on; 0.0.0.0 admits other machines"),
     Flag("port", 8000, "port to listen on; 0: any free port", high=65_535),
     Flag("file", "", "texts to search for similar ones, one a line"),
+)
+EXPORT = (
+    Flag("sentence_transformers", False, "also write what SentenceTransformer(FOLDER) reads, to give what embed does"),
+    Flag("milestones", False, "also write each of the run's milestones, as FOLDER/stepN"),
+    Flag("push", "", "also upload to this repository of huggingface.co, milestones as its branches", "ORG/NAME"),
 )
 UNMASK_ORDERS = ("left", "confidence")
 SAMPLING = (
@@ -291,9 +297,33 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
     yield {"written": args.out, "tokens": len(looked.tokens)}
 
 
+def check_export(texts: list[str], args: argparse.Namespace) -> None:
+    """Raises ConfigError for a folder that is not empty, a run without milestones or a name of no repository."""
+    from mlm.inference import hub_upload
+    from mlm.training.run import checkpoint
+
+    files.check_empty_folder("export", args.folder)
+    args.steps = checkpoint.list_milestones(args.model) if args.milestones else []
+    expected = "a run with milestones, which config.train.milestones keeps"
+    errors.require(bool(args.steps) or not args.milestones, "--milestones", args.model, expected)
+    if args.push:
+        hub_upload.check_repository(args.push)
+
+
 def export(model, texts: list[str], args) -> Iterator[dict]:
-    """Writes a Hugging Face folder."""
-    yield model.save_pretrained(args.folder)
+    """Writes a Hugging Face folder, and uploads it."""
+    from mlm.inference import export as exports
+    from mlm.inference import hub_upload, pretrained_io
+
+    milestones = (pretrained_io.load_model(args.model, step) for step in args.steps)
+    done = exports.save_pretrained(
+        model, args.folder, sentence_transformers=args.sentence_transformers, milestones=milestones
+    )
+    if args.milestones:
+        done["milestones"] = ", ".join(map(str, args.steps))
+    if args.push:
+        done["pushed"] = ", ".join(f"{args.push}@{branch}" for branch in hub_upload.push_folder(args.folder, args.push))
+    yield done
 
 
 def read_starts(args: argparse.Namespace) -> list[str]:
@@ -397,11 +427,7 @@ COMMANDS = {
         out="the page, .html",
     ),
     "export": ModelCommand(
-        export,
-        "mlm export runs/a FOLDER",
-        read_texts=lambda args: [],
-        check=lambda texts, args: files.check_empty_folder("export", args.folder),
-        out="",
+        export, "mlm export runs/a FOLDER", EXPORT, read_texts=lambda args: [], check=check_export, out=""
     ),
 }
 

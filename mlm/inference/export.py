@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Iterable
 
 import jax
 
@@ -15,6 +16,8 @@ from mlm.models.hub import hub, settings
 from mlm.objectives import replaced_token_detection
 from mlm.training.run.directory import RunDirectory
 
+MILESTONE_PREFIX = "step"  # of the name of a milestone's folder, inside that of the run
+POOLING_FOLDER = "1_Pooling"  # of sentence-transformers
 GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of replaced_token_detection
 EXPORTED_FIELDS = ("objective", "pack.seq_len")
 # Also exported for a fine-tuned model.
@@ -34,15 +37,33 @@ PIPELINES = {
 }
 
 
-def save_pretrained(model, folder: str) -> dict:
+def save_pretrained(model, folder: str, *, sentence_transformers: bool = False, milestones: Iterable = ()) -> dict:
     """Exports a LanguageModel as a Hugging Face folder and returns {"written", "model_type", "note"}.
 
     A model that no class of transformers computes is written with a config of our own, which `load_model` reads, and,
     unless it reads a source, with classes in torch, which transformers reads with trust_remote_code=True; the note says
-    why. Raises ConfigError for a folder that is not empty.
+    why.
+
+    Args:
+        sentence_transformers: whether the folder is also one of sentence-transformers.
+        milestones: the models of a run at its milestones, each for a folder "stepN" inside the folder.
+
+    Raises:
+        ConfigError: the folder is not empty, or no class in torch computes the states that sentence-transformers needs.
     """
-    cfg = model.config
     files.check_empty_folder("export", folder)
+    with files.atomic_folder(folder) as path:
+        done = _write_folder(model, path, sentence_transformers)
+        for milestone in milestones:
+            step_path = path / f"{MILESTONE_PREFIX}{milestone.milestone}"
+            step_path.mkdir()
+            _write_folder(milestone, step_path, sentence_transformers)
+    return {"written": str(folder), **done}
+
+
+def _write_folder(model, path, sentence_transformers) -> dict:
+    """Writes the files of a model into an empty folder and returns {"model_type", "note"}."""
+    cfg = model.config
     params, note = jax.device_get(model.params), ""
     generator = None  # a second folder, inside the first
     if model.source is not None:
@@ -62,15 +83,33 @@ def save_pretrained(model, folder: str) -> dict:
     labelled = LABELLED_OBJECTIVES.get(cfg.objective)
     reads_words = labelled is not None and labelled.tags_words and model.source is None
     tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size, reads_words)
-    with files.atomic_folder(folder) as path:
-        for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):
-            if exported is not None:
-                (path / part).mkdir(exist_ok=True)
-                for name, text in tokenizer_files.items():
-                    files.write_text(path / part / name, text)
-                files.write_text(path / part / "README.md", format_model_card(model, exported[0]))
-                hub.write_folder(path / part, *exported)
-    return {"written": str(folder), "model_type": hf_config["model_type"], "note": note}
+    for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):
+        if exported is not None:
+            (path / part).mkdir(exist_ok=True)
+            for name, text in tokenizer_files.items():
+                files.write_text(path / part / name, text)
+            files.write_text(path / part / "README.md", format_model_card(model, exported[0]))
+            hub.write_folder(path / part, *exported)
+    if sentence_transformers:
+        expected = "a model that reads a text alone"
+        errors.require(not models.reads_source(cfg), "--sentence_transformers", cfg.model.family, expected)
+        _write_sentence_transformer(path, len(model.model.directions) * model.model.width, model.length)
+    return {"model_type": hf_config["model_type"], "note": note}
+
+
+def _write_sentence_transformer(path, width, length) -> None:
+    """Writes what makes a folder one of sentence-transformers: the mean of the last states, as `mlm embed` has it."""
+    modules = [
+        {"idx": number, "name": str(number), "path": folder, "type": f"sentence_transformers.models.{name}"}
+        for number, (name, folder) in enumerate((("Transformer", ""), ("Pooling", POOLING_FOLDER)))
+    ]
+    (path / POOLING_FOLDER).mkdir()
+    for name, content in {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
+        f"{POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
+    }.items():
+        files.write_json(path / name, content)
 
 
 def _export_source(model, params):
@@ -142,11 +181,14 @@ def _export_native(model, params):
 
 
 def _list_torch_heads(cfg) -> list[str]:
-    """The ends of the names of the classes of modeling_mlm.py that compute a model: "", its states, and its heads."""
+    """The ends of the names of the classes of modeling_mlm.py that read a model: "", its states, and then its heads.
+
+    Before them stand those with a new head for labels, for a model that has none.
+    """
     if models.reads_source(cfg):
         return []
     visibilities, finetune = set(objectives.get_loss_visibilities(cfg).values()), cfg.finetune
-    heads = [""]
+    heads = [*settings.LABEL_HEADS * (types.Visibility.FULL not in visibilities), ""]
     if visibilities & {types.Visibility.CAUSAL, types.Visibility.TWO_STACK}:
         heads.append("ForCausalLM")
     if visibilities & {types.Visibility.UNMASKED, types.Visibility.BOUND}:
@@ -180,7 +222,7 @@ def format_model_card(model, hf_config: dict) -> str:
             f"AutoModel{f'For{suffix}' if suffix else ''}", is_transformers=is_transformers, is_own=is_own
         ),
     ]
-    return "\n\n".join([*blocks, *(_describe_run(cfg) if is_run else [])]) + "\n"
+    return "\n\n".join([*blocks, *(_describe_run(cfg, model.milestone) if is_run else [])]) + "\n"
 
 
 def _describe_readers(auto_class: str, *, is_transformers: bool, is_own: bool) -> str:
@@ -192,12 +234,14 @@ def _describe_readers(auto_class: str, *, is_transformers: bool, is_own: bool) -
     return f"transformers' {classes} read this folder{code}, as does `mlm.load`."
 
 
-def _describe_run(cfg) -> list[str]:
-    """The paragraphs on the run that trained the model."""
+def _describe_run(cfg, milestone: int | None) -> list[str]:
+    """The paragraphs on the run that trained the model, or the model at a milestone."""
     provenance, result, blocks = None, None, []
     with contextlib.suppress(errors.ConfigError):
         provenance, result = RunDirectory(cfg.workdir).read_provenance(), RunDirectory(cfg.workdir).read_result()
-    if result:
+    if milestone is not None:
+        blocks.append(f"The model after {milestone:,} updates.")
+    elif result:
         scores = result["evaluation"]
         rows = [
             f"| {name} | {scores[name]:.4f} | {scores[f'{name}_se']:.4f} |" for name in scores if f"{name}_se" in scores

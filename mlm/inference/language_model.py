@@ -411,17 +411,18 @@ class LanguageModel:
         )
         return answers[0] if is_single else answers
 
-    def save_pretrained(self, folder: str) -> dict:
+    def save_pretrained(self, folder: str, sentence_transformers: bool = False) -> dict:
         """Writes a Hugging Face folder, which `mlm.load` reads, and transformers where it has such a model.
 
         Args:
             folder: a new or empty folder.
+            sentence_transformers: also writes what SentenceTransformer(folder) reads, whose `encode` is this one.
 
         Returns:
             {"written": the folder, "model_type": the name of the model in transformers, or "mlm" if that has none,
             "note": why it has none}.
         """
-        return export.save_pretrained(self, str(folder))
+        return export.save_pretrained(self, str(folder), sentence_transformers=sentence_transformers)
 
     @functools.cached_property
     def vocab(self) -> list[str]:

@@ -6,6 +6,7 @@ Letters in array names: B examples, L tokens, D width, H heads of d entries, G e
 """
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -242,7 +243,7 @@ class Stack(nn.Module):
 
     def __init__(self, model, layer):
         super().__init__()
-        self.num_layers = model.num_layers
+        self.num_layers, self.gradient_checkpointing = model.num_layers, False
         for module in layer.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
                 setattr(module, name, nn.Parameter(parameter.new_empty(model.num_layers, *parameter.shape)))
@@ -252,9 +253,15 @@ class Stack(nn.Module):
         """The states below the first layer and above each one."""
         layer, states = self.layers["layer"], [x_BxLxD]
         unstacked = {name: parameter.unbind() for name, parameter in layer.named_parameters()}
-        for k in range(self.num_layers):
+
+        def run_layer(k, x_BxLxD, *shared):
             parameters = {name: parts[k] for name, parts in unstacked.items()}
-            states.append(functional_call(layer, parameters, (states[-1], k + 1, *shared)))
+            return functional_call(layer, parameters, (x_BxLxD, k + 1, *shared))
+
+        if self.gradient_checkpointing and self.training:
+            run_layer = partial(self._gradient_checkpointing_func, run_layer)  # which transformers sets
+        for k in range(self.num_layers):
+            states.append(run_layer(k, states[-1], *shared))
         return states
 
 

@@ -20,6 +20,8 @@ from mlm.models.hub.architecture import QKV, canonical_name, map_tensors
 MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert) for name in module.ARCHITECTURES}
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
+# Our parameters that have another name in torch, where a model's own method has ours.
+TORCH_NAMES = {"type.embedding": "token_type.embedding"}
 VOCABULARY_NAMES = [".".join(path) for path in VOCABULARY_PARAMS]
 
 
@@ -201,7 +203,10 @@ def export_own_tensors(params: types.Params, order_V: np.ndarray | None = None) 
     if order_V is None:
         return exported
     ours_V = np.argsort(order_V)
-    return {name: leaf[ours_V] if name in VOCABULARY_NAMES else leaf for name, leaf in exported.items()}
+    return {
+        TORCH_NAMES.get(name, name): leaf[ours_V] if name in VOCABULARY_NAMES else leaf
+        for name, leaf in exported.items()
+    }
 
 
 def read_own_params(folder: Path | str, abstract: types.Params, order_V: np.ndarray) -> types.Params:
@@ -215,6 +220,7 @@ def read_own_params(folder: Path | str, abstract: types.Params, order_V: np.ndar
 
         def read_leaf(path, leaf):
             name, count = _dotted_name(path), len(file_by_name)
+            name = name if name in file_by_name else TORCH_NAMES.get(name, name)
             errors.require(name in file_by_name, f"{tensors_path}: tensors", count, f"{name} among them")
             tensors.check_tensor(tensors_path, file_by_name, name, leaf.shape)
             x = tensors.read_tensor(tensors_path, file_by_name, name)

@@ -16,6 +16,7 @@ from transformers import modeling_outputs as outputs
 
 from .encoders_mlm import ACTIVATIONS, Dense, Encoder, Norm
 
+MASKED = -1e4  # the logit of what is no answer, in any float type
 OUTPUT_LAYER = (r"^(transform|transform_norm|output)\.", r"^bias$")  # its parameters, which not every class has
 
 
@@ -44,6 +45,9 @@ class MLMModel(PreTrainedModel):
 
     config_class = MLMConfig
     is_left_only = False  # whether a "mixed" model sees the left side alone
+    accepts_loss_kwargs = False  # the Trainer's count of labels
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
     _keys_to_ignore_on_load_unexpected = (*OUTPUT_LAYER, r"^objective\.")
 
     def __init__(self, config):
@@ -53,7 +57,7 @@ class MLMModel(PreTrainedModel):
         if model.positions == "learned":
             self.position = make_table(model.max_positions, model.embedding_dim)
         if model.type_vocab_size:
-            self.type = make_table(model.type_vocab_size, model.embedding_dim)
+            self.token_type = make_table(model.type_vocab_size, model.embedding_dim)
         if model.embed_norm:
             self.embed_norm = Norm(model, model.embedding_dim)
         if model.embedding_dim != model.width:
@@ -80,11 +84,6 @@ class MLMModel(PreTrainedModel):
             else:
                 nn.init.normal_(parameter, std=std)
 
-    @property
-    def type(self):
-        """The table of token types, in place of torch's method of this name."""
-        return self._modules.get("type")
-
     def get_input_embeddings(self):
         return self.token
 
@@ -99,7 +98,8 @@ class MLMModel(PreTrainedModel):
             sinusoids = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
             x = x * width**0.5 + sinusoids.to(x.dtype)
         if model.type_vocab_size:
-            x = x + self.type["embedding"][torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids]
+            types_BxL = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+            x = x + self.token_type["embedding"][types_BxL]
         x = self.embed_norm(x) if model.embed_norm else x
         x = F.dropout(x, model.dropout, self.training)
         return x if model.embedding_dim == model.width else self.embed_projection(x)
@@ -127,6 +127,11 @@ def count_positions(segments_BxL):
 class ModelWithHead(MLMModel):
     """A model whose head computes logits from its states."""
 
+    @property
+    def num_outputs(self):
+        """The logits of a head for labels."""
+        return self.config.num_labels
+
     def forward(
         self, input_ids, attention_mask=None, token_type_ids=None, labels=None, output_hidden_states=False, **kwargs
     ):
@@ -137,7 +142,7 @@ class ModelWithHead(MLMModel):
 
     def compute_loss(self, logits, labels):
         """Nats for each label that is not -100."""
-        return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+        return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
 class MLMForMaskedLM(ModelWithHead):
@@ -198,7 +203,7 @@ class MLMForTokenClassification(ModelWithHead):
     _keys_to_ignore_on_load_unexpected = OUTPUT_LAYER
 
     def add_head(self):
-        self.objective = Dense(self.num_features, self.config.num_labels, True)
+        self.objective = Dense(self.num_features, self.num_outputs, True)
 
     def compute_logits(self, h_BxLxD, segments_BxL):
         """Logits of each token's labels."""
@@ -212,8 +217,11 @@ class MLMForSequenceClassification(ModelWithHead):
     _keys_to_ignore_on_load_unexpected = OUTPUT_LAYER
 
     def add_head(self):
-        self.pooling, width = self.config.config["finetune.pooling"], self.num_features
-        self.objective = nn.ModuleDict({"label": Dense(width, self.config.num_labels, True)})
+        model, width = self.fields, self.num_features
+        default = "first" if model.family == "transformer" else "mean"
+        default = "last" if model.directionality in ("causal", "two_stack") else default
+        self.pooling = self.config.config.get("finetune.pooling", default)  # which a pretrained model lacks
+        self.objective = nn.ModuleDict({"label": Dense(width, self.num_outputs, True)})
         if self.pooling != "mean":
             self.objective["pool"] = Dense(width, width, True)
 
@@ -229,7 +237,49 @@ class MLMForSequenceClassification(ModelWithHead):
         return self.objective["label"](F.dropout(pooled_BxD, self.fields.dropout, self.training))
 
     def compute_loss(self, logits, labels):
-        """Nats for each text, or the squared error of a number."""
-        if self.config.problem_type == "regression":
-            return F.mse_loss(logits[:, 0], labels.to(logits.dtype))
+        """Nats for each text; the squared error of a number, the only output; of numbers for each label, theirs."""
+        if self.num_outputs == 1:
+            return F.mse_loss(logits[:, 0].float(), labels.flatten().float())
+        if labels.is_floating_point():
+            return F.binary_cross_entropy_with_logits(logits.float(), labels.float())
         return super().compute_loss(logits, labels)
+
+
+class MLMForMultipleChoice(MLMForSequenceClassification):
+    """The model with a head for one number of each text, the largest of which chooses: texts are B x choices x L."""
+
+    output_class = outputs.MultipleChoiceModelOutput
+    num_outputs = 1
+
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None, labels=None, **kwargs):
+        flat = [None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, token_type_ids)]
+        output = super().forward(*flat, **kwargs)
+        logits = output.logits.view(input_ids.shape[:2])
+        if attention_mask is not None:
+            logits = logits.masked_fill(attention_mask.sum(-1) == 0, MASKED)
+        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
+        return self.output_class(loss, logits, output.hidden_states)
+
+
+class MLMForQuestionAnswering(ModelWithHead):
+    """The model with a head for the tokens where an answer starts and ends."""
+
+    output_class = outputs.TokenClassifierOutput
+    _keys_to_ignore_on_load_unexpected = OUTPUT_LAYER
+
+    def add_head(self):
+        self.objective = Dense(self.num_features, 2, True)
+
+    def compute_logits(self, h_BxLxD, segments_BxL):
+        """Logits of each token as the start and as the end; none of padding."""
+        return self.objective(h_BxLxD).masked_fill(segments_BxL[..., None] == 0, MASKED)
+
+    def forward(
+        self, input_ids, attention_mask=None, token_type_ids=None, start_positions=None, end_positions=None, **kwargs
+    ):
+        output = super().forward(input_ids, attention_mask, token_type_ids, **kwargs)
+        loss, start_BxL, end_BxL = None, *output.logits.unbind(-1)
+        if start_positions is not None and end_positions is not None:
+            pairs = (start_BxL, start_positions), (end_BxL, end_positions)
+            loss = sum(self.compute_loss(logits_BxL, places) for logits_BxL, places in pairs) / 2
+        return outputs.QuestionAnsweringModelOutput(loss, start_BxL, end_BxL, output.hidden_states)

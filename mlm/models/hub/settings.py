@@ -12,7 +12,9 @@ from mlm.base.special import CLS, PAD, SEP
 
 CONFIG_FILE = "config.json"
 OWN_MODEL_TYPE = "mlm"  # the model_type of a model that no class of transformers computes
-LABEL_HEADS = ("ForSequenceClassification", "ForTokenClassification")  # of those classes, the ends of their names
+# The ends of the names of those of its classes that have heads for labels; of the first ones labels have names.
+NAMED_LABEL_HEADS = ("ForSequenceClassification", "ForTokenClassification")
+LABEL_HEADS = (*NAMED_LABEL_HEADS, "ForMultipleChoice", "ForQuestionAnswering")
 TORCH_FILES = ("modeling_mlm.py", "encoders_mlm.py")  # its classes in torch, which nothing of ours imports
 MAX_INT = 2**31 - 1
 # config.model.activation by the name in a config.json; of two names for one activation the first is written.
@@ -152,14 +154,15 @@ def build_own_config_json(
     """The config.json of a model that no class of transformers computes: config fields by dotted name, class names.
 
     order_V: the id that the folder's tokenizer gives to each entry of our vocabulary; heads: the ends of the names of
-    the classes of modeling_mlm.py that compute the model, "" for its states alone; problem_type: what labels are.
+    the classes of modeling_mlm.py that read the model, "" for its states alone, its own last; problem_type: what labels
+    are.
     """
     labels = {"labels": list(classes)} if classes else {}
     own = {"model_type": OWN_MODEL_TYPE, "vocab_size": len(order_V), "config": dict(config_fields), **labels}
     if not heads:
         return own
     names = {f"AutoModel{head}": f"MLM{head or 'Model'}" for head in heads}
-    if heads[-1] in LABEL_HEADS:
+    if heads[-1] in NAMED_LABEL_HEADS:
         own["id2label"] = {str(number): label for number, label in enumerate(classes or ("value",))}
         own["label2id"] = {label: int(number) for number, label in own["id2label"].items()}
         own |= {"problem_type": problem_type} if problem_type else {}
