@@ -1,6 +1,7 @@
 """The charts of a sweep as figures: for papers and slides, each as PDF, PNG, SVG and CSV, and for its page."""
 
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,16 +44,29 @@ def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
     elif isinstance(chart, charts.IntervalChart):
         spec = specs.build_intervals(chart) | {"width": WIDTH}
     else:
-        panels = charts.list_panels(chart)
-        scale = 1 if len(panels) == 1 else 0.6
-        size = {"width": scale * WIDTH, "height": scale * HEIGHT}
-        plots = [specs.build_lines(panel, styles) | size for panel in panels]
-        plot = {"concat": plots, "columns": 2 if len(panels) % 2 == 0 else 3}
-        spec = {
-            "data": specs.read_data(format_csv(panels), panels[0]),
-            "hconcat": [plot if len(panels) > 1 else plots[0], specs.build_legend(panels, styles)],
-        }
+        spec = build_line_figure(charts.list_panels(chart), styles)
     return specs.resolve_colors(specs.THEME | spec)
+
+
+def build_line_figure(panels: Sequence[charts.LineChart], styles: dict[str, Style]) -> dict:
+    """The spec of line charts of the same series: a plot for each, or for each of its small multiples."""
+    facets = panels[0].facets
+    shown = [(panel, facet, names) for panel in panels for facet, names in (facets or {"": None}).items()]
+    scale = 1 if len(shown) == 1 else 0.6
+    width, height = scale * WIDTH, scale * HEIGHT
+    plots = []
+    for place, (panel, facet, names) in enumerate(shown):
+        size = f"{width:g}", f"{height:g}"
+        plot = specs.build_lines(panel, styles, size, json.dumps(names), f"{panel.name}_{place}")
+        if facet:
+            plot["title"]["subtitle"] = facet
+        plots.append(plot | {"width": width, "height": height})
+    if len(shown) == 1:
+        plot = plots[0]
+    else:
+        columns = 2 if len(facets or plots) % 2 == 0 else 3
+        plot = {"concat": plots, "columns": columns}
+    return {"data": specs.read_data(format_csv(panels), panels[0]), "hconcat": [plot]}
 
 
 def format_data(chart: charts.Chart) -> str:
@@ -144,6 +158,8 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
         "files": files,
         "title": chart.y,
         "y": chart.y_name,
+        "facets": chart.facets,
+        "percent": chart.share,
         "bounds": chart.bounds and f"{'Band' if chart.band else 'Bars'}: {chart.bounds}.",
         "classes": specs.has_classes(chart),
         "axes": [

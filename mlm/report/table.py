@@ -16,6 +16,7 @@ from mlm.base.estimates import Estimate, Score, SeedRange
 SUFFIXES = ("", "_low", "_high", "_min", "_max", "_se", "_note")  # of the CSV columns of one Column
 SI_PREFIXES = "KMGTPEZ"
 QUANTITY = "quantity"  # a format: a count of three digits with its SI prefix
+PERCENT = "percent"  # a format: a share in per cent, whose sign the title has
 EN_DASH = "\N{EN DASH}"
 
 
@@ -91,6 +92,13 @@ def format_cell(value, form: str) -> str:
         return "" if math.isnan(value.mean) else format_cell(value.mean, form) + format_bounds(value, form.lstrip("+"))
     if isinstance(value, str):
         return value
+    return format_number(value, form)
+
+
+def format_number(value: float, form: str) -> str:
+    """A number in a format of Python, or QUANTITY or PERCENT."""
+    if form.endswith(PERCENT):
+        return format(100 * value, f"{form.removesuffix(PERCENT)}.1f")
     return format_quantity(value) if form == QUANTITY else format(value, form)
 
 
@@ -106,10 +114,10 @@ def format_bounds(value: Estimate, form: str) -> str:
     """The bounds after a mean: ± half-width, [low, high] of an asymmetric interval, or (low-high) of a range."""
     if value.low is None:
         return ""
-    low, high = format(value.low, form), format(value.high, form)
+    low, high = format_number(value.low, form), format_number(value.high, form)
     if isinstance(value, SeedRange):
         return f" ({low}{' to ' if value.low < 0 else EN_DASH}{high})"
-    return f" ± {format(value.mean - value.low, form)}" if is_symmetric(value) else f" [{low}, {high}]"
+    return f" ± {format_number(value.mean - value.low, form)}" if is_symmetric(value) else f" [{low}, {high}]"
 
 
 def is_symmetric(value: Estimate) -> bool:
