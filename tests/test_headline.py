@@ -15,7 +15,7 @@ from mlm.report import compare, headline, series, table
 def make(results):
     rows, columns = architectures.table(results)
     groups = series.group_runs(results)
-    return headline.build_headline(results, rows, columns, list(groups), compare.rank_families(groups))
+    return headline.build_headline(results, rows, columns, groups, compare.rank_families(groups))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_table_of_an_experiment_s_own_is_shown_as_it_is(results):
         [{"width": 1, "zeros": 0}],
         [table.Column("width", "width", "d"), table.Column("zeros", "zeros", "d")],
     )
-    made = headline.build_headline(results, rows, columns, list(series.group_runs(results)), [])
+    made = headline.build_headline(results, rows, columns, series.group_runs(results), [])
     assert (made.table.rows, made.table.columns, made.row_kinds) == (rows, columns, {})
 
 

@@ -6,15 +6,14 @@ titles, and whether higher is better.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlm.base.estimates import FRACTION, UNBOUNDED, Estimate, Score
-from mlm.report import series
+from mlm.report import series, summary
 from mlm.report.series import RateMatrix, Series
 from mlm.report.table import Column, format_cell
-
 
 MAX_SERIES = 7  # in one plot; beyond, there are small multiples
 
@@ -114,7 +113,39 @@ class IntervalChart(NamedTuple):
         return bound and max(min(self.limits[0], mean), min(bound, max(self.limits[1], mean)))
 
 
-Chart = LineChart | PanelChart | HeatMap | IntervalChart
+class ParallelChart(NamedTuple):
+    """Trials of a search as lines over their values, an axis for each field, the last for the score."""
+
+    name: str  # of its files
+    title: str
+    score: str
+    better: int  # as in Score
+    trials: Sequence[tuple[str, Mapping[str, Any]]]  # the name of the row, and values by field and "score"
+
+    def place_values(self) -> dict[str, list[float | None]]:
+        """Where each trial's value lies on each axis, from 0 to 1, the best score at 1; None: it has no value.
+
+        Positive numbers that span a factor of 20 are placed by their logarithm, and texts in their order.
+        """
+        places = {}
+        names = dict.fromkeys(name for _, values in self.trials for name in values if name != "score")
+        for name in (*names, "score"):
+            values = [values.get(name) for _, values in self.trials]
+            known = sorted({value for value in values if value is not None}, key=lambda x: (isinstance(x, str), x))
+            if not all(isinstance(value, int | float) for value in known):
+                levels = {value: float(index) for index, value in enumerate(known)}
+            elif known[0] > 0 and known[-1] >= 20 * known[0]:
+                levels = {value: math.log(value) for value in known}
+            else:
+                levels = {value: float(value) for value in known}
+            low, span = levels[known[0]], (levels[known[-1]] - levels[known[0]]) or 1.0
+            is_turned = name == "score" and self.better < 0
+            shares = {value: abs(is_turned - (level - low) / span) for value, level in levels.items()}
+            places[name] = [None if value is None else shares[value] for value in values]
+        return places
+
+
+Chart = LineChart | PanelChart | HeatMap | IntervalChart | ParallelChart
 
 
 def list_panels(chart: Chart) -> list[LineChart]:
@@ -304,8 +335,8 @@ def build_interval_charts(
 ) -> list[IntervalChart]:
     """Charts of the paper's scores and of those that all runs have, with the excess loss in place of the loss.
 
-    Models stand by score, but rows of changes that add up ("+ ...") in the table's order above those alone. References
-    with one value are lines.
+    Models stand by score, but rows of changes that add up ("+ ...") in the table's order above all others. References
+    that are equal for all examples are lines.
     """
     scores = {score.name: score for score in select_curve_scores(results) if series.is_common(results, score)}
     first, primary = series.collect_scores(results)[0].name, series.select_primary_score(results).name
@@ -313,21 +344,27 @@ def build_interval_charts(
     names, charts, labels = {column.name for column in columns}, [], make_row_labels(rows, columns)
     for name, title, form, _ in sorted(columns, key=lambda column: column.name != primary):
         if name in selected or f"{name}_paper" in names:
-            estimates = [(label, to_estimate(row.get(name)), row) for label, row in zip(labels, rows, strict=True)]
-            is_line = [estimate is not None and "seeds" not in row for _, estimate, row in estimates]
-            lines = {(label, estimate.mean): None for (label, estimate, _), line in zip(estimates, is_line) if line}
             better = scores[name].better if name in scores else 0
-            chart_rows = sorted(
-                (
-                    (label, estimate, row.get(f"{name}_paper"))
-                    for (label, estimate, row), line in zip(estimates, is_line, strict=True)
-                    if estimate is not None and not line
-                ),
-                key=lambda entry: (not entry[0].startswith("+"), -better * entry[1].mean * (entry[0][:1] != "+")),
-            )
+            lines: dict[str, set[float]] = {}
+            placed = []
+            for label, row in zip(labels, rows, strict=True):
+                estimate, is_change = to_estimate(row.get(name)), label.startswith("+")
+                if estimate is None:
+                    continue
+                if "seeds" in row:
+                    order = (
+                        not is_change,
+                        row.get(summary.EVALUATION_SET, ""),
+                        -better * estimate.mean * (not is_change),
+                    )
+                    placed.append((order, (label, estimate, row.get(f"{name}_paper"))))
+                else:
+                    lines.setdefault(label, set()).add(estimate.mean)
+            chart_rows = [entry for _, entry in sorted(placed, key=lambda entry: entry[0])]
+            references = [(label, min(values)) for label, values in lines.items() if len(values) == 1]
             limits = find_limits(scores[name]) if name in scores else UNBOUNDED
             if chart_rows:
-                charts.append(IntervalChart(name, title, form, chart_rows, limits, tuple(lines)))
+                charts.append(IntervalChart(name, title, form, chart_rows, limits, references))
     return charts
 
 

@@ -38,6 +38,7 @@ class SearchedRow(NamedTuple):
     ranges: Mapping[str, str]
     score_T: np.ndarray  # the last score of each trial
     better: int  # +1: higher is better, -1: lower is better
+    values: Sequence[Mapping[str, object]] = ()  # of each trial, by field
 
 
 def compute_expected_best(score_T: Sequence[float] | np.ndarray, better: int) -> tuple[np.ndarray, np.ndarray]:

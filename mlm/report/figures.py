@@ -43,6 +43,8 @@ def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
         spec = specs.build_heat_map(chart) | {"width": {"step": 66}}
     elif isinstance(chart, charts.IntervalChart):
         spec = specs.build_intervals(chart) | {"width": WIDTH}
+    elif isinstance(chart, charts.ParallelChart):
+        spec = specs.build_parallel(chart) | {"width": {"step": 110}}
     else:
         spec = build_line_figure(charts.list_panels(chart), styles)
     return specs.resolve_colors(specs.THEME | spec)
@@ -80,6 +82,8 @@ def format_data(chart: charts.Chart) -> str:
         ]
     elif isinstance(chart, charts.IntervalChart):
         rows = [{"row": name, chart.value: value, "paper": paper} for name, value, paper in chart.rows]
+    elif isinstance(chart, charts.ParallelChart):
+        rows = [{"row": row, **values} for row, values in chart.trials]
     else:
         return format_csv(charts.list_panels(chart))
     return table.to_csv(rows, [Column(name, name) for name in rows[0]])
@@ -122,7 +126,7 @@ def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style
     A figure is a list of charts, of which it shows one; line charts of a topic share a figure. A line chart's spec is
     without data.
     """
-    data, sections = {}, {"Intervals": {}, "Figures": {}, "Training by evaluation": {}}
+    data, sections = {}, {"Intervals": {}, "Figures": {}, "Trials": {}, "Training by evaluation": {}}
     stems = {panel.name: chart.name for chart in all_charts for panel in charts.list_panels(chart)}
     for chart in all_charts:
         if isinstance(chart, charts.IntervalChart):
@@ -130,6 +134,8 @@ def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style
         elif isinstance(chart, charts.HeatMap):
             min_width = 150 + 75 * len(chart.matrix.rates)
             sections[chart.topic] = {chart.name: [layout_rows(specs.build_heat_map(chart), chart.name, min_width)]}
+        elif isinstance(chart, charts.ParallelChart):
+            sections["Trials"][chart.name] = [layout_rows(specs.build_parallel(chart), chart.name, 560)]
         elif isinstance(chart, charts.LineChart) or not chart.is_duplicate:
             panels = [thin_chart(panel) for panel in charts.list_panels(chart)]
             data[chart.name] = specs.read_data(format_csv(panels), panels[0]) | {"name": "points"}

@@ -1,8 +1,8 @@
 """The charts of a sweep as Vega-Lite specs, which vl-convert draws as figures and Vega draws on the page.
 
 Colors are CSS variables of the page (`resolve_colors` puts those of paper in their place). A spec has three parameters:
-`hidden`, the names of series that are not drawn; `at`, the x value that the crosshair reads; and `shown`, the names of the
-series of a small multiple.
+`hidden`, the names of series that are not drawn; `at`, the x value that the crosshair reads; and `shown`, the names of
+the series of a small multiple.
 
 Series have eight colors, twelve markers and five kinds of dashes. Any two colors for a background have a distance of at
 least 0.12 in OKLab, a perceptually uniform space, both in normal vision and in each kind of color blindness. Each has a
@@ -46,6 +46,7 @@ LABEL_HEIGHT = 14  # pixels between the labels of two lines
 PAPER = {"ink": "#000000", "soft": "#444444", "rule": "#dddddd", "ground": "#ffffff", "heat": "#1f5fbf"}
 INK, SOFT, RULE, GROUND, HEAT = (f"var(--{name})" for name in PAPER)
 COLORS = [f"var(--s{index})" for index in range(len(LIGHT))]
+SAME_SHAPE = {"field": "series", "legend": None}  # as in the layer of markers
 BARE = {"domain": False, "ticks": False}  # an axis of labels alone
 NUMBERS = {  # an axis of numbers
     "labelExpr": "datum.label && abs(datum.value) >= 10000 ? format(datum.value, '~s') : datum.label",
@@ -56,7 +57,7 @@ PERCENTS = NUMBERS | {"labelExpr": "format(datum.value, '~%')"}  # an axis of sh
 TITLE = {"anchor": "start", "fontWeight": "normal", "fontSize": 12, "color": SOFT, "subtitleColor": SOFT}
 LABELS = {"labelColor": INK, "labelFontSize": 11, "labelLimit": 0}
 LINE_NAME = {  # beside the top of a line, at the side where the plot has more room
-    "align": {"expr": "datum.reference > (domain('x')[0] + domain('x')[1]) / 2 ? 'right' : 'left'"},
+    "align": {"expr": "datum.reference > (domain('x')[0] + domain('x')[1]) / 2 ? 'right' : 'left'"}
 }
 TITLES = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
 THEME = {
@@ -158,8 +159,7 @@ def build_lines(
         shown: a Vega expression: the names of the series that are drawn, or null for all. The scales are of all.
         stem: of the names of layers, which are unique in a figure; default: the chart's.
     """
-    index = f"indexof({json.dumps([line.name for line in chart.series])}, datum.series)"
-    is_model, is_read, is_shown = f"{index} >= 0", "datum.x === at", f"!isArray({shown}) || {index} < 0 || indexof({shown}, datum.series) >= 0"
+    is_model, is_read, is_shown = "datum.index >= 0", "datum.x === at", "datum.is_shown"
     color, shape, dash = encode_styles(styles)
     x, y = make_scale(8 if chart.band else 20, chart.log_x), make_scale(PADDING, chart.log_y)
     x["axis"] = {"grid": False, "tickCount": 8, **NUMBERS}
@@ -167,7 +167,9 @@ def build_lines(
     if has_classes(chart):  # series with bars stand side by side, so that no bar covers another
         x, shift = {"type": "ordinal", "sort": None, "axis": {"labelAngle": 0}}, {"xOffset": {"expr": "datum.shift"}}
     rule = {"type": "rule"}
-    interval = {"type": "area", "opacity": 0.16} if chart.band else {**rule, "strokeWidth": 1.2, "opacity": 0.7, **shift}
+    interval = (
+        {"type": "area", "opacity": 0.16} if chart.band else {**rule, "strokeWidth": 1.2, "opacity": 0.7, **shift}
+    )
     width = {"condition": {"test": is_model, "value": 2}, "value": 1.3}
     marker = {"type": "point", "stroke": GROUND, "strokeWidth": 0.8, "opacity": 1 if shift else 0.85, **shift}
     ends = {"x": {"field": "first", **x}, "x2": {"field": "last"}} if not has_classes(chart) else {"x": None}
@@ -177,19 +179,19 @@ def build_lines(
         make_layer("line", {"type": "line", **shift}, {"strokeDash": dash, "strokeWidth": width}, "isValid(datum.x)"),
         make_layer("marker", marker, {"shape": shape}, is_model, "datum.has_marker"),
         make_layer("crosshair", {**rule, "color": SOFT}, {"y": None, "color": None}, is_read),
-        make_layer("reading", {**marker, "size": 130}, {"shape": shape}, is_read, is_model),
+        make_layer("reading", {**marker, "size": 130}, {"shape": SAME_SHAPE}, is_read, is_model),
     ]
     for layer in layers:
         layer["transform"].insert(0, {"filter": is_shown})
     label = {"y": {"expr": "datum.place"}}
     text = {"type": "text", "align": "left", "baseline": "middle", "x": {"expr": f"{size[0]} + 16"}, **label}
     mark = {"type": "point", "size": 60, "x": {"expr": f"{size[0]} + 8"}, **label}
-    bare, places = {"x": None, "y": None}, place_labels(is_shown, size[1])
+    bare, places = {"x": None, "y": None}, place_labels(size[1])
     extent = {"type": "rect", "opacity": 0}
     layers += [
         make_layer("extent", extent, {**ends, "y": {"field": "least", **y}, "y2": {"field": "most"}, "color": None}),
         make_layer("label", text, {**bare, "color": None, "text": {"field": "series"}}),
-        make_layer("end", mark, {**bare, "shape": shape}, is_model),
+        make_layer("end", mark, {**bare, "shape": SAME_SHAPE}, is_model),
     ]
     layers[-3]["transform"] = [{"aggregate": aggregate_extent()}]
     for layer in layers[-2:]:
@@ -197,7 +199,7 @@ def build_lines(
     axis = {"tickCount": 7, **(PERCENTS if chart.share else NUMBERS), **BARE}
     return {
         "title": {"text": wrap_text(chart.y)},
-        "transform": derive_fields(chart, index),
+        "transform": derive_fields(chart, shown),
         "encoding": {
             "x": {"field": "x", "title": wrap_text(chart.x), **x},
             "y": {"field": "y", "title": None, "axis": axis, **y},
@@ -213,7 +215,7 @@ def aggregate_extent() -> list[dict]:
     return [{"op": op, "field": field, "as": name} for name, op, field in ends]
 
 
-def place_labels(is_shown: str, height: str) -> list[dict]:
+def place_labels(height: str) -> list[dict]:
     """The transforms that leave each line's last point, with the height of its label, "place", in pixels.
 
     A label stands at its line's end, or as little below as leaves LABEL_HEIGHT between labels, and within the plot.
@@ -227,7 +229,7 @@ def place_labels(is_shown: str, height: str) -> list[dict]:
     order = [{"field": "pixel"}, {"field": "series"}]
     return [
         {"joinaggregate": aggregate_extent()},
-        {"filter": f"({is_shown}) && datum.number === datum.count"},
+        {"filter": "datum.is_shown && datum.number === datum.count"},
         {"calculate": pixel, "as": "pixel"},
         {"window": [{"op": "row_number", "as": "rank"}], "sort": order},
         {"calculate": f"datum.pixel - {LABEL_HEIGHT} * datum.rank", "as": "free"},
@@ -241,8 +243,8 @@ def place_labels(is_shown: str, height: str) -> list[dict]:
     ]
 
 
-def derive_fields(chart: charts.LineChart, index: str) -> list[dict]:
-    """The transforms that give points the fields of `build_lines`; index: of a point's series, -1 for a reference."""
+def derive_fields(chart: charts.LineChart, shown: str) -> list[dict]:
+    """The transforms that give points the fields of `build_lines`; shown: as there. The index of a reference is -1."""
 
     def read(name):
         return f"datum[{json.dumps(name)}]"
@@ -256,7 +258,10 @@ def derive_fields(chart: charts.LineChart, index: str) -> list[dict]:
     plots = [*chart.facets.values()] or [[line.name for line in chart.series]]
     step = min(6, 60 / max(map(len, plots)))  # pixels
     shifts = {name: step * (place - (len(plot) - 1) / 2) for plot in plots for place, name in enumerate(plot)}
-    fields["shift"] = f"{index} < 0 ? 0 : ({json.dumps(shifts)})[datum.series]"
+    fields["index"] = f"indexof({json.dumps([line.name for line in chart.series])}, datum.series)"
+    if has_classes(chart):
+        fields["shift"] = f"datum.index < 0 ? 0 : ({json.dumps(shifts)})[datum.series]"
+    fields["is_shown"] = f"!isArray({shown}) || datum.index < 0 || indexof({shown}, datum.series) >= 0"
     fields["is_log"] = json.dumps(chart.log_y)
     every = f"max(1, floor(datum.count / {NUM_MARKERS if chart.band else 1000}))"
     counts = [{"op": "row_number", "as": "number"}, {"op": "count", "as": "count"}]
@@ -342,4 +347,45 @@ def build_intervals(chart: charts.IntervalChart) -> dict:
         "height": (10 + 14 * num_lines) * len(rows),
         "encoding": {"y": build_row_axis(names)},
         "layer": layers if levels else layers[2:],
+    }
+
+
+def build_parallel(chart: charts.ParallelChart) -> dict:
+    """The spec of trials over their values: the better, the darker."""
+    places = chart.place_values()
+    points = [
+        {"trial": trial, "series": row, "axis": name, "place": places[name][trial], "good": places["score"][trial]}
+        for trial, (row, values) in enumerate(chart.trials)
+        for name in places
+        if name in values
+    ]
+    ends: list[dict] = []
+    for name, own in places.items():
+        values = [values.get(name) for _, values in chart.trials]
+        texts = {place: f"{x:.4g}" if isinstance(x, float) else str(x) for place, x in zip(own, values, strict=True)}
+        ends += [
+            {"axis": name, "place": place, "text": texts[place], "dy": 10 - 18 * place}
+            for place in (0.0, 1.0)
+            if place in texts
+        ]
+    titles = {name: wrap_text(name.replace(".", ". ").replace("_", " "), 16) for name in places}
+    titles["score"] = wrap_text(chart.score, 16)
+    axis = {"orient": "top", "labelAngle": 0, "labelExpr": f"({json.dumps(titles)})[datum.value]", "grid": True, **BARE}
+    x = {"field": "axis", "type": "ordinal", "sort": [*places], "scale": {"type": "point"}, "title": None, "axis": axis}
+    y = {"field": "place", "type": "quantitative", "scale": {"domain": [-0.1, 1.15]}, "axis": None}
+    shade = {"field": "good", "type": "quantitative", "scale": {"domain": [0, 1], "range": [0.1, 1]}, "legend": None}
+    text = {"type": "text", "align": "left", "dx": 5, "dy": {"expr": "datum.dy"}, "color": SOFT}
+    note = "a line is a trial, the darker the better its score, which is best at the top"
+    line = {"type": "line", "color": HEAT, "strokeWidth": 2}
+    return {
+        "title": {"text": wrap_text(chart.title), "subtitle": wrap_text(note)},
+        "height": 260,
+        "encoding": {"x": x, "y": y},
+        "layer": [
+            make_layer(
+                "trial", line, {"detail": {"field": "trial"}, "opacity": shade}, "indexof(hidden, datum.series) < 0"
+            )
+            | {"data": {"values": points}},
+            make_layer("end", text, {"text": {"field": "text"}}) | {"data": {"values": ends}},
+        ],
     }

@@ -112,7 +112,7 @@ def format_quantity(count: float) -> str:
 
 def format_bounds(value: Estimate, form: str) -> str:
     """The bounds after a mean: ± half-width, [low, high] of an asymmetric interval, or (low-high) of a range."""
-    if value.low is None:
+    if value.low is None or value.high is None:
         return ""
     low, high = format_number(value.low, form), format_number(value.high, form)
     if isinstance(value, SeedRange):

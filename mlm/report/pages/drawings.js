@@ -16,17 +16,15 @@ class Drawing {
     this.figure = figure;
     this.plots = [...figure.querySelectorAll(".plot")].map(element => ({ element, facet: element.dataset.facet }));
     this.charts = figures[figure.dataset.drawing];
-    this.chart = this.charts[0];
-    [this.axis] = this.chart.axes;  // none: rows, not lines
+    [this.axis] = this.charts[0].axes;  // none: rows, not lines
     this.log = { x: false, y: false };
     if (this.axis) this.listen();
-    this.select(this.chart);
+    this.select(this.charts[0]);
   }
 
   select(chart) {
+    if (this.axis && chart !== this.chart) for (const axis of ["x", "y"]) this.setLog(axis, chart[`log_${axis}`]);
     this.chart = chart;
-    if (this.axis) this.setLog("x", chart.log_x);
-    if (chart.log_y) this.setLog("y", true);
     this.draw();
   }
 

@@ -40,13 +40,18 @@ const showRuns = (() => {
   }
   let only = null;  // the group whose curve was clicked
 
-  function draw() {
+  const visible = () => columns.filter(column => shown.has(column));
+
+  function select() {
     const tests = find(".filter").value.split(/\s+/).filter(Boolean).map(parse);
-    const runs = order.filter(run => (only === null || groups[run] === only) && tests.every(test => test(run)));
+    return order.filter(run => (only === null || groups[run] === only) && tests.every(test => test(run)));
+  }
+
+  function draw() {
+    const runs = select(), head = make("tr"), body = make("tbody");
     find(".count").value = `${runs.length} of ${names.length} runs${only === null ? "" : ` (${only})`}`;
-    const visible = columns.filter(column => shown.has(column)), head = make("tr"), body = make("tbody");
     head.append(make("th", "", { scope: "col" }, make("span", "compare", { className: "hidden" })));
-    for (const column of visible) {
+    for (const column of visible()) {
       const text = column.title.replace(/[._]/g, "$&\u200b");
       const th = make("th", "", { scope: "col", className: column.format ? "number" : column.kind },
         make("button", text, { type: "button", onclick: () => sort(column) }));
@@ -57,7 +62,7 @@ const showRuns = (() => {
       const box = make("input", "", { type: "checkbox", checked: ticked.includes(run), onchange: () => tick(run) });
       box.ariaLabel = `compare ${names[run]}`;
       const row = make("tr", "", {}, make("td", "", {}, box));
-      for (const column of visible) {
+      for (const column of visible()) {
         const value = column.values[run], { kind, common, format, name } = column;
         const isOdd = common !== null && name !== "seed" && value !== common && value !== "—";
         row.append(make(column === columns[0] ? "th" : "td", write(column, value),
@@ -91,8 +96,8 @@ const showRuns = (() => {
       place.replaceChildren();
       return;
     }
-    const differing = columns.slice(1).filter(({ kind, values }) =>
-      values[a] !== values[b] && ["config", "score", "provenance"].includes(kind) && !/\(UTC\)/.test(kind));
+    const differing = columns.slice(1).filter(({ kind, name, values }) =>
+      values[a] !== values[b] && ["config", "score", "provenance"].includes(kind) && !/\(UTC\)$/.test(name));
     const cell = (column, at) => make("td", write(column, column.values[at]), { className: column.format ? "number" : "" });
     place.replaceChildren(make("table", make("caption", `${differing.length} differences`), {},
       make("thead", "", {}, make("tr", "", {}, ...["", names[a], names[b]].map(text => make("th", text, { scope: "col" })))),
@@ -113,6 +118,12 @@ const showRuns = (() => {
   find(".filter").addEventListener("input", () => {
     only = null;
     draw();
+  });
+  find(".save").addEventListener("click", () => {  // what the table shows, with all digits
+    const quote = text => /[",\n]/.test(text) ? `"${String(text).replace(/"/g, '""')}"` : text ?? "";
+    const lines = [visible().map(({ name }) => name), ...select().map(run => visible().map(({ values }) => values[run]))];
+    const blob = new Blob([`${lines.map(line => line.map(quote).join(",")).join("\n")}\n`], { type: "text/csv" });
+    make("a", "", { href: URL.createObjectURL(blob), download: "runs.csv" }).click();
   });
   draw();
   return series => {  // those of a curve

@@ -8,8 +8,8 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
     claims(names) -> pairs      planned claims (better, worse), among the names of all groups with finished runs
     tables(results) -> list     further tables (table.NamedTable), such as fits to the points
     charts(results) -> list     further charts
-    facet(result) -> str        the small multiple that a run's line is in, where there are more than seven; default: the
-                                size of its model
+    facet(result) -> str        the small multiple that a run's line is in, where there are more than seven lines;
+                                default: the size of its model
     SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
     RESULT_COLUMNS              names of the table's columns that `mlm sweep compare --pages` shows; default: all scores
     RESULT_TABLES               names of the tables that it shows below: claims, search-SCALE, milestones, of tables()
@@ -28,7 +28,7 @@ from mlm.base.estimates import read_first_score
 from mlm.base.files import write_text
 from mlm.report import charts, compare, expected_best, figures, milestone_curves, pages, series, specs, table
 from mlm.report.charts import Chart
-from mlm.report.headline import Headline, build_headline
+from mlm.report.headline import Headline, build_headline, make_readable
 from mlm.report.pages import run_provenance, table_blocks
 from mlm.report.table import Column, NamedTable
 
@@ -84,6 +84,13 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
     for scale, search, rows in iterate_searches(experiment, series.group_runs(results, group)):
         chart = expected_best.build_chart(rows, search.score)
         plots.append(chart._replace(y_name=f"{chart.y_name}-{scale}"))
+        trials = [
+            (name, {**values, "score": float(score)})
+            for name, row in rows.items()
+            for values, score in zip(row.values, row.score_T, strict=True)
+        ]
+        title = f"Trials of the search ({scale})"
+        plots.append(charts.ParallelChart(f"trials-{scale}", title, search.score, search.better, trials))
     facets = charts.find_facets(results, group, getattr(experiment, "facet", lambda run: run["config"]["model.size"]))
     return found._replace(charts=[charts.split_chart(chart, facets) for chart in plots])
 
@@ -112,7 +119,7 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     )
     tables.append(NamedTable("milestones", milestone_curves.TOPIC, caption, *content))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
-    first = build_headline(results, rows, columns, list(groups), families)
+    first = build_headline(results, rows, columns, groups, families)
     return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows])
 
 
@@ -125,7 +132,9 @@ def iterate_searches(
         for name, row in search.rows.items():
             if name in groups and row.chosen.items() <= groups[name][0]["config"].items():
                 score_T = expected_best.fill_scores([trial.scores for trial in row.trials], search.better)
-                rows[name] = expected_best.SearchedRow(row.chosen, row.ranges, score_T, search.better)
+                rows[name] = expected_best.SearchedRow(
+                    row.chosen, row.ranges, score_T, search.better, [trial.values for trial in row.trials]
+                )
         if rows:
             yield scale, search, rows
 
@@ -178,13 +187,15 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         num_points=num_points,
         findings=findings,
         headline=findings.headline,
+        drawn_rows=findings.headline and draw_rows(findings.headline, results),
+        readable=make_readable(findings.columns, results) if results else [],
         build_blocks=table_blocks.build_blocks,
         version=mlm.__version__,
         styles=styles,
         figure_endings=figures.ENDINGS,
         same=same,
         provenance=provenance,
-        runs=collect_runs(results, different, provenance, group),
+        runs=collect_runs(results, different, provenance, group) if results else [],
         drawings=figures.collect_drawings(findings.charts, styles),
         embed_json=embed_json,
         vega=figures.bundle_vega() if findings.charts else "",
@@ -256,7 +267,7 @@ def collect_runs(
             if any(value is not None for value in values):
                 yield RunColumn(name, title, kind, values, form)
 
-    scores = [table.score_column(score, ".4f") for score in charts.select_curve_scores(results)] if results else []
+    scores = [table.score_column(score, ".4f") for score in charts.select_curve_scores(results)]
     scores[1:1] = [Column(f"{column.name}_se", "standard error", column.format) for column in scores[:1]]
     configs = [
         RunColumn(name, name, "config", [format_setting(result, name) for result in results], "", common)
@@ -279,6 +290,55 @@ def collect_runs(
             if any(values)
         ),
     ]
+
+
+class DrawnRow(NamedTuple):
+    """A row of a table as a dot with its interval; places are in per cent of the width."""
+
+    place: float | None
+    ends: tuple[float, float] | None
+    is_model: bool
+
+
+class DrawnRows(NamedTuple):
+    """The scores of a table's rows on one axis, and the references on it as lines through all rows."""
+
+    rows: list[DrawnRow]
+    lines: dict[str, float]  # the name of each with its place
+
+
+def draw_rows(headline: Headline, results: Sequence[dict]) -> DrawnRows | None:
+    """The primary scores of the headline's rows with their intervals; None with less than two models.
+
+    The axis has room for all models; a reference much further away is no line.
+    """
+    score = series.select_primary_score(results)
+    estimates = [charts.to_estimate(row.get(score.name)) for row in headline.table.rows]
+    is_model = ["seeds" in row for row in headline.table.rows]
+    models = [estimate for estimate, is_own in zip(estimates, is_model, strict=True) if estimate and is_own]
+    if len(models) < 2:
+        return None
+    least, most = charts.find_limits(score)
+    bounds = [min(max(bound, least), most) for value in models for bound in value if bound is not None]
+    low, high = min(bounds), max(bounds)
+    margin = 1.2 * (high - low)
+    near = [value.mean for value in estimates if value and low - margin <= value.mean <= high + margin]
+    low, high = min(low, *near), max(high, *near)
+
+    def place(value: float) -> float:
+        return round(4 + 92 * (min(max(value, low), high) - low) / ((high - low) or 1), 2)
+
+    rows, lines = [], {}
+    for row, value, is_own in zip(headline.table.rows, estimates, is_model, strict=True):
+        if value is None or not low <= value.mean <= high:
+            rows.append(DrawnRow(None, None, is_own))
+            continue
+        has_ends = is_own and value.low is not None and value.high is not None
+        ends = (place(value.low), place(value.high)) if has_ends else None  # pyright: ignore[reportArgumentType]
+        rows.append(DrawnRow(place(value.mean), ends, is_own))
+        if not is_own:
+            lines[str(row.get(headline.table.columns[0].name, ""))] = place(value.mean)
+    return DrawnRows(rows, lines)
 
 
 def read_value(result: dict, name: str) -> float | None:
