@@ -6,7 +6,7 @@ titles, and whether higher is better.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -113,39 +113,7 @@ class IntervalChart(NamedTuple):
         return bound and max(min(self.limits[0], mean), min(bound, max(self.limits[1], mean)))
 
 
-class ParallelChart(NamedTuple):
-    """Trials of a search as lines over their values, an axis for each field, the last for the score."""
-
-    name: str  # of its files
-    title: str
-    score: str
-    better: int  # as in Score
-    trials: Sequence[tuple[str, Mapping[str, Any]]]  # the name of the row, and values by field and "score"
-
-    def place_values(self) -> dict[str, list[float | None]]:
-        """Where each trial's value lies on each axis, from 0 to 1, the best score at 1; None: it has no value.
-
-        Positive numbers that span a factor of 20 are placed by their logarithm, and texts in their order.
-        """
-        places = {}
-        names = dict.fromkeys(name for _, values in self.trials for name in values if name != "score")
-        for name in (*names, "score"):
-            values = [values.get(name) for _, values in self.trials]
-            known = sorted({value for value in values if value is not None}, key=lambda x: (isinstance(x, str), x))
-            if not all(isinstance(value, int | float) for value in known):
-                levels = {value: float(index) for index, value in enumerate(known)}
-            elif known[0] > 0 and known[-1] >= 20 * known[0]:
-                levels = {value: math.log(value) for value in known}
-            else:
-                levels = {value: float(value) for value in known}
-            low, span = levels[known[0]], (levels[known[-1]] - levels[known[0]]) or 1.0
-            is_turned = name == "score" and self.better < 0
-            shares = {value: abs(is_turned - (level - low) / span) for value, level in levels.items()}
-            places[name] = [None if value is None else shares[value] for value in values]
-        return places
-
-
-Chart = LineChart | PanelChart | HeatMap | IntervalChart | ParallelChart
+Chart = LineChart | PanelChart | HeatMap | IntervalChart
 
 
 def list_panels(chart: Chart) -> list[LineChart]:

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlm.base import extras, files
@@ -43,8 +43,6 @@ def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
         spec = specs.build_heat_map(chart) | {"width": {"step": 66}}
     elif isinstance(chart, charts.IntervalChart):
         spec = specs.build_intervals(chart) | {"width": WIDTH}
-    elif isinstance(chart, charts.ParallelChart):
-        spec = specs.build_parallel(chart) | {"width": {"step": 110}}
     else:
         spec = build_line_figure(charts.list_panels(chart), styles)
     return specs.resolve_colors(specs.THEME | spec)
@@ -82,8 +80,6 @@ def format_data(chart: charts.Chart) -> str:
         ]
     elif isinstance(chart, charts.IntervalChart):
         rows = [{"row": name, chart.value: value, "paper": paper} for name, value, paper in chart.rows]
-    elif isinstance(chart, charts.ParallelChart):
-        rows = [{"row": row, **values} for row, values in chart.trials]
     else:
         return format_csv(charts.list_panels(chart))
     return table.to_csv(rows, [Column(name, name) for name in rows[0]])
@@ -120,13 +116,16 @@ def bundle_vega() -> str:
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
-def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style]) -> dict[str, dict]:
+def collect_drawings(
+    all_charts: Sequence[charts.Chart], styles: dict[str, Style], searches: Mapping[str, dict]
+) -> dict[str, dict]:
     """The data of line charts, the figures of each section of the page, and the theme of their specs.
 
     A figure is a list of charts, of which it shows one; line charts of a topic share a figure. A line chart's spec is
-    without data.
+    without data. searches: the trials of each, which the page's script draws.
     """
-    data, sections = {}, {"Intervals": {}, "Figures": {}, "Trials": {}, "Training by evaluation": {}}
+    trials = {name: [{**search, "axes": [], "min_width": 560}] for name, search in searches.items()}
+    data, sections = {}, {"Intervals": {}, "Figures": {}, "Trials": trials, "Training by evaluation": {}}
     stems = {panel.name: chart.name for chart in all_charts for panel in charts.list_panels(chart)}
     for chart in all_charts:
         if isinstance(chart, charts.IntervalChart):
@@ -134,15 +133,13 @@ def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style
         elif isinstance(chart, charts.HeatMap):
             min_width = 150 + 75 * len(chart.matrix.rates)
             sections[chart.topic] = {chart.name: [layout_rows(specs.build_heat_map(chart), chart.name, min_width)]}
-        elif isinstance(chart, charts.ParallelChart):
-            sections["Trials"][chart.name] = [layout_rows(specs.build_parallel(chart), chart.name, 560)]
         elif isinstance(chart, charts.LineChart) or not chart.is_duplicate:
             panels = [thin_chart(panel) for panel in charts.list_panels(chart)]
             data[chart.name] = specs.read_data(format_csv(panels), panels[0]) | {"name": "points"}
             for panel in panels:
                 figure = sections["Figures"].setdefault(panel.topic, [])
                 figure.append(layout_lines(panel, styles, stems) | {"data": chart.name})
-    return {"data": data, "sections": sections, "theme": specs.THEME}
+    return {"data": data, "sections": sections, "theme": specs.THEME, "places": specs.place_labels("height")}
 
 
 def layout_rows(spec: dict, stem: str, min_width: int) -> dict:
@@ -157,8 +154,13 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
     axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [])]
     files = stems.get(chart.name, chart.name)
     linear = chart._replace(log_x=False, log_y=False)  # the page's script makes it logarithmic
+    own_styles = {line.name: styles[line.name] for line in (*chart.series, *chart.references)}
+    spec = specs.build_lines(linear, own_styles) | size
+    places = len(specs.place_labels("height"))
+    for layer in spec["layer"][-2:]:  # labels, whose first transforms the script adds
+        layer["transform"] = layer["transform"][places:]
     return {
-        "spec": specs.build_lines(linear, styles) | size,
+        "spec": spec,
         "log_x": chart.log_x,
         "log_y": chart.log_y,
         "files": files,

@@ -1,4 +1,4 @@
-const { data, sections, theme } = JSON.parse(document.getElementById("drawings").textContent);
+const { data, sections, theme, places } = JSON.parse(document.getElementById("drawings").textContent);
 const figures = Object.assign({}, ...Object.values(sections));
 const hidden = new Set();  // names of series, in all figures
 const legend = [...document.querySelectorAll(".legend button[data-series]")];
@@ -7,6 +7,48 @@ function html(tag, properties = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...children);
   return element;
+}
+
+// The spec of a search: a line for each trial over its values, an axis for each field, the last for the score. Positive
+// numbers that span a factor of 20 are placed by their logarithm, and texts in their order; the best score is at the top.
+function parallel({ title, better, trials }) {
+  const names = [...new Set(trials.flatMap(({ values }) => Object.keys(values)))];
+  const score = Object.keys(trials[0].values).at(-1), points = [], ends = [];
+  names.push(...names.splice(names.indexOf(score), 1));
+  for (const axis of names) {
+    const own = trials.map(({ values }) => values[axis]), known = [...new Set(own)].filter(value => value !== undefined);
+    const isNumeric = known.every(value => typeof value === "number");
+    known.sort(isNumeric ? (a, b) => a - b : undefined);
+    const isLog = isNumeric && known[0] > 0 && known.at(-1) >= 20 * known[0];
+    const level = value => isLog ? Math.log(value) : isNumeric ? value : known.indexOf(value);
+    const [low, high] = [known[0], known.at(-1)].map(level), isTurned = axis === score && better < 0;
+    const place = value => Math.abs(isTurned - (level(value) - low) / ((high - low) || 1));
+    own.forEach((value, trial) => value === undefined
+      || points.push({ axis, trial, series: trials[trial].series, place: place(value) }));
+    for (const value of new Set([known[0], known.at(-1)])) {
+      ends.push({ axis, place: place(value), text: typeof value === "number" ? String(+value.toPrecision(4)) : String(value) });
+    }
+  }
+  const good = new Map(points.filter(({ axis }) => axis === score).map(({ trial, place }) => [trial, place]));
+  for (const point of points) point.good = good.get(point.trial);
+  const label = "split(replace(replace(datum.value, '.', '. '), regexp('_', 'g'), ' '), ' ')";
+  const axis = { orient: "top", labelAngle: 0, labelExpr: label, domain: false, ticks: false, grid: true };
+  return {
+    title: { text: title, subtitle: "a line is a trial, the darker the better its score, which is best at the top" },
+    width: "container", height: 260, autosize: { type: "fit-x", contains: "padding" },
+    encoding: {
+      x: { field: "axis", type: "ordinal", sort: names, scale: { type: "point" }, title: null, axis },
+      y: { field: "place", type: "quantitative", scale: { domain: [-.1, 1.15] }, axis: null },
+    },
+    layer: [
+      { data: { values: points }, transform: [{ filter: "indexof(hidden, datum.series) < 0" }],
+        mark: { type: "line", color: "var(--heat)", strokeWidth: 2 },
+        encoding: { detail: { field: "trial" },
+          opacity: { field: "good", type: "quantitative", scale: { domain: [0, 1], range: [.1, 1] }, legend: null } } },
+      { data: { values: ends }, encoding: { text: { field: "text" } },
+        mark: { type: "text", align: "left", dx: 5, dy: { expr: "10 - 18 * datum.place" }, color: "var(--soft)" } },
+    ],
+  };
 }
 
 // A figure: one of the charts of a topic along one of its axes, with a crosshair that reads the values, and a plot for
@@ -59,7 +101,7 @@ class Drawing {
   async draw() {
     const drawing = this.drawing = {};
     await Promise.all(this.plots.map(async plot => {
-      const spec = this.axis ? this.along(plot) : this.chart.spec;
+      const spec = this.axis ? this.along(plot) : this.chart.spec || parallel(this.chart);
       const embedded = await vegaEmbed(plot.element, { ...theme, ...spec },
         { renderer: "svg", actions: false, defaultStyle: false, logLevel: 1 });
       if (drawing !== this.drawing) return embedded.finalize();  // another one was selected meanwhile
@@ -80,7 +122,10 @@ class Drawing {
       spec.title.subtitle = facet;
       spec.params = theme.params.map(param => param.name === "shown" ? { ...param, value: shown } : param);
     }
-    for (const { name, mark } of spec.layer) if (name.startsWith("label_")) mark.limit = element.clientWidth * .3;
+    for (const layer of spec.layer.slice(-2)) {  // labels
+      layer.transform.unshift(...places);
+      if (layer.mark.type === "text") layer.mark.limit = element.clientWidth * .3;
+    }
     spec.data = data[chart.data];
     transform[0].calculate = `datum[${JSON.stringify(axis.x)}]`;
     spec.encoding.x.title = axis.lines;

@@ -18,7 +18,8 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
 import collections
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from mlm.base.files import write_text
 from mlm.report import charts, compare, expected_best, figures, milestone_curves, pages, series, specs, table
 from mlm.report.charts import Chart
 from mlm.report.headline import Headline, build_headline, make_readable
-from mlm.report.pages import run_provenance, table_blocks
+from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
 
 COST_COLUMNS = (
@@ -41,13 +42,6 @@ COST_COLUMNS = (
     Column("flops", "training FLOPs", table.QUANTITY),
 )
 UNREAD = "—"  # in place of a field that a run does not read
-
-
-class DocstringBlock(NamedTuple):
-    """A block of text: prose, whose remaining line breaks are intended, or preformatted lines with aligned columns."""
-
-    text: str
-    preformatted: bool
 
 
 class RunColumn(NamedTuple):
@@ -70,6 +64,7 @@ class Findings(NamedTuple):
     headline: Headline | None = None
     tables: Sequence[NamedTable] = ()  # beside these
     charts: Sequence[Chart] = ()
+    searches: Mapping[str, dict] = {}  # the trials of each
 
 
 def collect_findings(experiment, results: Sequence[dict]) -> Findings:
@@ -81,18 +76,18 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
         *milestone_curves.build_charts(results, group),
         *(experiment.charts(results) if hasattr(experiment, "charts") else ()),
     ]
+    searches = {}
     for scale, search, rows in iterate_searches(experiment, series.group_runs(results, group)):
         chart = expected_best.build_chart(rows, search.score)
         plots.append(chart._replace(y_name=f"{chart.y_name}-{scale}"))
         trials = [
-            (name, {**values, "score": float(score)})
+            {"series": name, "values": values | {search.score: float(score)}}
             for name, row in rows.items()
             for values, score in zip(row.values, row.score_T, strict=True)
         ]
-        title = f"Trials of the search ({scale})"
-        plots.append(charts.ParallelChart(f"trials-{scale}", title, search.score, search.better, trials))
+        searches[f"trials-{scale}"] = {"title": f"Search ({scale})", "better": search.better, "trials": trials}
     facets = charts.find_facets(results, group, getattr(experiment, "facet", lambda run: run["config"]["model.size"]))
-    return found._replace(charts=[charts.split_chart(chart, facets) for chart in plots])
+    return found._replace(charts=[charts.split_chart(chart, facets) for chart in plots], searches=searches)
 
 
 def collect_tables(experiment, results: Sequence[dict]) -> Findings:
@@ -181,52 +176,44 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         "sweep.html",
         question=" ".join(question.split()),
         description=rest.strip(),
-        entries=parse_entries(rest.strip()),
+        entries=parse_entries(rest.strip(), name.rpartition("-")[2], getattr(experiment, "SCALES", ())),
         name=name,
         num_finished=len(results),
         num_points=num_points,
         findings=findings,
         headline=findings.headline,
-        drawn_rows=findings.headline and draw_rows(findings.headline, results),
+        limits=charts.find_limits(series.select_primary_score(results)) if results else (),
         readable=make_readable(findings.columns, results) if results else [],
-        build_blocks=table_blocks.build_blocks,
+        format_cell=table.format_cell,
         version=mlm.__version__,
         styles=styles,
         figure_endings=figures.ENDINGS,
         same=same,
         provenance=provenance,
         runs=collect_runs(results, different, provenance, group) if results else [],
-        drawings=figures.collect_drawings(findings.charts, styles),
+        drawings=figures.collect_drawings(findings.charts, styles, findings.searches),
         embed_json=embed_json,
         vega=figures.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
     )
 
 
-def parse_entries(text: str) -> list[tuple[str, list[DocstringBlock]]]:
-    """The terms of an experiment's description, each with its blocks of text, whose lines may be rewrapped.
+def parse_entries(text: str, scale: str, scales: Collection[str]) -> list[tuple[str, str]]:
+    """The terms of an experiment's description with their texts, without what is on other scales; [] if it has none.
 
-    [] unless every line is "Term   text" or an indented continuation.
-    A line break in prose is intended if the next word would have fitted into the line.
+    Lines are joined, but for those with aligned columns.
     """
-    lines, entries, indent = text.splitlines(), [], 0
-    width = max(map(len, lines), default=0)
-    for previous, line in zip(["", *lines], lines, strict=False):
-        match = re.match(r"(\S+) {2,}(?=\S)", line)
-        if match:
-            indent = match.end()
-            entries.append((match[1], []))
-        elif not (entries and line.strip()) or line[:indent].strip():
-            return []
-        blocks, content = entries[-1][1], line[indent:]
-        is_preformatted = re.search(r"\S {2}", content) is not None
-        content = content if is_preformatted else content.strip()
-        if not blocks or blocks[-1].preformatted != is_preformatted:
-            blocks.append(DocstringBlock(content, is_preformatted))
-        else:
-            is_intended = is_preformatted or len(previous) + 1 + len(content.split()[0]) <= width
-            blocks[-1] = DocstringBlock(blocks[-1].text + ("\n" if is_intended else " ") + content, is_preformatted)
-    return entries
+    first, *parts = re.split(r"^(\S+) {2,}(?=\S)", text.replace("`", ""), flags=re.MULTILINE)
+    entries = []
+    for term, content in zip(parts[::2], parts[1::2], strict=True):
+        if re.search(r"\S {2}", content):
+            entries.append((term, textwrap.dedent(" " * (len(term) + 3) + content).rstrip()))
+            continue
+        content = re.sub(r"--scale=\w+", f"--scale={scale}", " ".join(content.split()))
+        start, *others = re.split(rf"\b({'|'.join(scales)}): ", content) if scale in scales else [content]
+        own = [f"{name}: {part}" for name, part in zip(others[::2], others[1::2], strict=True) if name == scale]
+        entries.append((term, start + " ".join(own or others)))
+    return [] if first.strip() else entries
 
 
 def split_settings(results: Sequence[dict]) -> tuple[dict, dict]:
@@ -290,55 +277,6 @@ def collect_runs(
             if any(values)
         ),
     ]
-
-
-class DrawnRow(NamedTuple):
-    """A row of a table as a dot with its interval; places are in per cent of the width."""
-
-    place: float | None
-    ends: tuple[float, float] | None
-    is_model: bool
-
-
-class DrawnRows(NamedTuple):
-    """The scores of a table's rows on one axis, and the references on it as lines through all rows."""
-
-    rows: list[DrawnRow]
-    lines: dict[str, float]  # the name of each with its place
-
-
-def draw_rows(headline: Headline, results: Sequence[dict]) -> DrawnRows | None:
-    """The primary scores of the headline's rows with their intervals; None with less than two models.
-
-    The axis has room for all models; a reference much further away is no line.
-    """
-    score = series.select_primary_score(results)
-    estimates = [charts.to_estimate(row.get(score.name)) for row in headline.table.rows]
-    is_model = ["seeds" in row for row in headline.table.rows]
-    models = [estimate for estimate, is_own in zip(estimates, is_model, strict=True) if estimate and is_own]
-    if len(models) < 2:
-        return None
-    least, most = charts.find_limits(score)
-    bounds = [min(max(bound, least), most) for value in models for bound in value if bound is not None]
-    low, high = min(bounds), max(bounds)
-    margin = 1.2 * (high - low)
-    near = [value.mean for value in estimates if value and low - margin <= value.mean <= high + margin]
-    low, high = min(low, *near), max(high, *near)
-
-    def place(value: float) -> float:
-        return round(4 + 92 * (min(max(value, low), high) - low) / ((high - low) or 1), 2)
-
-    rows, lines = [], {}
-    for row, value, is_own in zip(headline.table.rows, estimates, is_model, strict=True):
-        if value is None or not low <= value.mean <= high:
-            rows.append(DrawnRow(None, None, is_own))
-            continue
-        has_ends = is_own and value.low is not None and value.high is not None
-        ends = (place(value.low), place(value.high)) if has_ends else None  # pyright: ignore[reportArgumentType]
-        rows.append(DrawnRow(place(value.mean), ends, is_own))
-        if not is_own:
-            lines[str(row.get(headline.table.columns[0].name, ""))] = place(value.mean)
-    return DrawnRows(rows, lines)
 
 
 def read_value(result: dict, name: str) -> float | None:
