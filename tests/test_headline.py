@@ -154,3 +154,28 @@ def test_a_quantity_is_near_its_number_and_short():
         digits, prefix = re.fullmatch(r"([\d.]+)([KMGTPEZ]?)", text).groups()
         assert math.isclose(float(digits) * 1000 ** " KMGTPEZ".index(prefix or " "), count, rel_tol=0.005)
         assert len(text) <= 5
+
+
+def test_a_table_in_an_order_of_its_own_names_the_best_model(results):
+    rows, columns = architectures.table(results)
+    groups = series.group_runs(results)
+    made = headline.build_headline(results, [*rows[2::-1], *rows[3:]], columns, groups, compare.rank_families(groups))
+    assert made.sentence.startswith(f"{pages.MEMBERS[0]} is ") and made.table.rows[0]["model"] == pages.MEMBERS[0]
+
+
+def test_the_caption_escapes_all_signs_of_tex(results):
+    text = make(results)._replace(sentence="a\\b & 5% $x_1^2$ #{1} ~").to_latex().splitlines()[-1]
+    expected = r"a\textbackslash{}b \& 5\% \$x\_1\textasciicircum{}2\$ \#\{1\} \textasciitilde{}"
+    assert text.startswith(rf"% \caption{{{expected}")
+
+
+def test_shares_are_in_per_cent_and_references_have_names(results):
+    made = make(results)
+    columns = {column.name: column for column in made.table.columns}
+    for name in ("accuracy", "near"):
+        assert columns[name].title.endswith("(%)")
+        value = made.table.rows[0][name]
+        assert table.format_cell(value, columns[name].format).startswith(f"{100 * value.mean:.1f} ")
+    constant = [run | {"config": run["config"] | {"model.cell": "", "model.family": "rnn"}} for run in results]
+    names = [row.get(made.table.columns[0].name) for row in make(constant).table.rows]
+    assert names[-1] and "unigram" in names

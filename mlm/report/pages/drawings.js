@@ -32,7 +32,7 @@ function parallel({ title, better, trials }) {
   const good = new Map(points.filter(({ axis }) => axis === score).map(({ trial, place }) => [trial, place]));
   for (const point of points) point.good = good.get(point.trial);
   const label = "split(replace(replace(datum.value, '.', '. '), regexp('_', 'g'), ' '), ' ')";
-  const axis = { orient: "top", labelAngle: 0, labelExpr: label, domain: false, ticks: false, grid: true };
+  const axis = { orient: "top", labelAngle: 0, labelExpr: label, labelPadding: 12, domain: false, ticks: false, grid: true };
   return {
     title: { text: title, subtitle: "a line is a trial, the darker the better its score, which is best at the top" },
     width: "container", height: 260, autosize: { type: "fit-x", contains: "padding" },

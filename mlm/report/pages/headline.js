@@ -18,7 +18,9 @@
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     return element;
   };
-  const lines = drawn.filter(({ isModel }) => !isModel);
+  const name = cell => cell.parentNode.cells[0].textContent;
+  const lines = drawn.filter(({ isModel, cell, mean }, _, own) => !isModel  // not those that differ between examples
+    && own.every(other => other.isModel || name(other.cell) !== name(cell) || other.mean === mean));
   for (const { cell, mean, bounds, isModel } of models.length > 1 ? cells : []) {
     const svg = make("svg", { "aria-hidden": true });
     svg.append(...lines.map(line => make("line", { class: "at", x1: place(line.mean), x2: place(line.mean), y2: "100%" })));
@@ -29,7 +31,7 @@
   }
   if (models.length > 1 && lines.length) {
     document.querySelector(".headline th.drawn").append(
-      `dashed: ${[...new Set(lines.map(({ cell }) => cell.parentNode.cells[0].textContent))].join(", ")}`);
+      `dashed: ${[...new Set(lines.map(({ cell }) => name(cell)))].join(", ")}`);
   }
   if (models.length < 2) for (const cell of document.querySelectorAll(".headline .drawn")) cell.remove();
 }
