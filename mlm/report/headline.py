@@ -227,9 +227,10 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
         return f"{prefix}{name(best)}: {start}{score(best)}{measure} ({format_count(best['seeds'], 'seed')})."
     lead = f"{prefix}{name(best)} {{}}: {start}{score(best)}{measure}"
     if not any(p is not None for p in ranking.p_values):
-        next_best = ", ".join(f"{name(row)} {score(row)}" for row in others[:MAX_NAMED])
+        next_best = ", ".join(f"{name(row)} {score(row)}" for row in others[: 1 if is_brief else MAX_NAMED])
         seeds = format_count(max(row["seeds"] for row in ranking.rows), "seed")
-        more = f" and {len(others) - MAX_NAMED} more behind" if len(others) > MAX_NAMED else ""
+        num_more = len(others) - (1 if is_brief else MAX_NAMED)
+        more = f" and {num_more} more behind" if num_more > 0 else ""
         return f"{lead.format('is first')}, then {next_best}{more}; {seeds}, so no ranking."
     undecided = [row for row, p in zip(others, ranking.p_values[1:], strict=True) if p is None or p >= MAX_P]
     worse = len(others) - len(undecided)

@@ -187,28 +187,28 @@ def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
     shown = fit_columns(rows, columns, terminal.width)
     grid = table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in shown:
-        grid.add_column(column.title, justify="right" if column.format else "left")
+        grid.add_column(column.title, justify="right" if column.format else "left", width=measure_column(rows, column))
     for i, row in enumerate(rows):
         if i and "seeds" in rows[i - 1] and "seeds" not in row:
             grid.add_section()
-        grid.add_row(*(text.Text(format_cell(row.get(column.name), column.format), no_wrap=True) for column in shown))
+        cells = (text.Text(format_cell(row.get(column.name), column.format), no_wrap=True) for column in shown)
+        grid.add_row(*cells, style="bold" if row.get("verdict") == "best" else None)
     terminal.print(grid)
     left_out = ", ".join(column.title for column in columns if column not in shown)
     notes = [*collect_notes(rows, shown), *([f"No room here for: {left_out}."] if left_out else [])]
     print("".join(f"\n{note}\n" for note in notes), end="")
 
 
+def measure_column(rows: Sequence[dict], column: Column) -> int:
+    """The characters that a column needs on a terminal, where its title takes a line for each word."""
+    return max(map(len, (*column.title.split(), *(format_cell(row.get(column.name), column.format) for row in rows))))
+
+
 def fit_columns(rows: Sequence[dict], columns: Sequence[Column], width: int) -> list[Column]:
     """The columns that fit into so many characters: the last ones of numbers are left out, but never the first."""
-
-    def measure(column: Column) -> int:
-        return max(
-            map(len, (*column.title.split(), *(format_cell(row.get(column.name), column.format) for row in rows)))
-        )
-
     fitted = list(columns)
     measured = [column for column in columns if any(isinstance(row.get(column.name), Estimate) for row in rows)]
-    while len(measured) > 1 and sum(map(measure, fitted)) + 3 * len(fitted) > width:
+    while len(measured) > 1 and sum(measure_column(rows, column) + 3 for column in fitted) > width:
         fitted.remove(measured.pop())
     return fitted
 
