@@ -118,7 +118,7 @@ def bundle_vega() -> str:
 
 def collect_drawings(
     all_charts: Sequence[charts.Chart], styles: dict[str, Style], searches: Mapping[str, dict]
-) -> dict[str, dict]:
+) -> dict[str, dict | list]:
     """The data of line charts, the figures of each section of the page, and the theme of their specs.
 
     A figure is a list of charts, of which it shows one; line charts of a topic share a figure. A line chart's spec is

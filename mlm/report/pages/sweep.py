@@ -81,7 +81,7 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
         chart = expected_best.build_chart(rows, search.score)
         plots.append(chart._replace(y_name=f"{chart.y_name}-{scale}"))
         trials = [
-            {"series": name, "values": values | {search.score: float(score)}}
+            {"series": name, "values": {**values, search.score: float(score)}}
             for name, row in rows.items()
             for values, score in zip(row.values, row.score_T, strict=True)
         ]
