@@ -132,6 +132,13 @@ def sweep(scale: str) -> dict[str, dict]:
     return name_points(chain_points(*points), plan["fields"])
 
 
+def facet(result: dict) -> str:
+    """The small multiple of a run's line: its text, model and size."""
+    config = result["config"]
+    text = config["data.path"] or config["data.tfds_name"] or "built-in language"
+    return ", ".join([text, run_columns.name_model(config), config["model.size"]])
+
+
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     return {

@@ -61,6 +61,7 @@ from mlm.experiment.recipes import (
     set_training_length,
 )
 from mlm.experiment.search_space import Choice, LogUniform
+from mlm.report import charts as report_charts
 from mlm.report import compare, run_columns, series, summary
 from mlm.report.charts import LineChart
 from mlm.report.series import Series
@@ -226,6 +227,12 @@ def find_group(result: Mapping) -> tuple[str, bool, int]:
     return config["model.size"], config["mask.mask_token_prob"] == 1, budget
 
 
+def facet(result: Mapping) -> str:
+    """The small multiple of a run's line: its size, mix and budget."""
+    size, is_mask_only, budget = find_group(result)
+    return describe_budget(size, budget) + ("" if is_mask_only else ", 80/10/10")
+
+
 def describe_budget(size: str, budget: int) -> str:
     return f"{size}, {budget:,} examples" if budget else size
 
@@ -300,10 +307,11 @@ def charts(results: Sequence[dict]) -> list[LineChart]:
     lines = [
         Series(
             describe_budget(size, budget) + ("" if is_mask_only else ", 80/10/10"),
-            sorted(by_rate),
+            [100 * rate for rate in sorted(by_rate)],
             [estimate_mean(by_rate[rate].values()) for rate in sorted(by_rate)],
         )
         for (size, is_mask_only, budget), by_rate in group_by_rate(results).items()
     ]
     y = f"{score.title} (nats)"
-    return [LineChart(score.name, "training_rate", "Masking rate", "masking rate of training", y, lines)]
+    x, limits = "masking rate of training (%)", report_charts.find_limits(score)
+    return [LineChart(score.name, "training_rate", "Masking rate", x, y, lines, limits=limits)]

@@ -186,6 +186,12 @@ def make_name(row: str) -> str:
     return row.lower().replace("+ ", "with_").replace("%", "").replace("-", "_").replace(" ", "_")
 
 
+def facet(result: Mapping) -> str:
+    """The small multiple of a run's line: its size, and whether its change is alone or added to those before it."""
+    size, row = result["config"]["model.size"], find_row(result["config"])
+    return f"{size}, {'a change alone' if row.endswith(ALONE) else 'changes added up'}"
+
+
 def find_row(config: Mapping) -> str:
     """The title of a run's row, from the changes that its config has; the window of a local layer may be any."""
     changes = [

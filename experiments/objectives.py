@@ -209,6 +209,11 @@ def format_objective(config: dict) -> str:
     return label
 
 
+def facet(result: dict) -> str:
+    """The small multiple of a run's line: objectives that mix, or tell by the state before, and pure ones."""
+    return "told by the state before" if "state before" in format_objective(result["config"]) else "one objective"
+
+
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     model = run_columns.name_model(config)

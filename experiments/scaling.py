@@ -204,6 +204,11 @@ def find_kind(config: dict) -> tuple[str, str]:
     return model, names[config["objective"]]
 
 
+def facet(result: dict) -> str:
+    """The small multiple of a run's line."""
+    return ", ".join(find_kind(result["config"]))
+
+
 def describe_row(seeds: Sequence[dict]) -> dict:
     config = seeds[0]["config"]
     model, objective = find_kind(config)

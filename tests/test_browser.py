@@ -19,28 +19,36 @@ def written(sweep):
 
 
 def column(tab, title):
-    """The cells of a table of runs, below a head."""
-    head = tab.locator("#runs th", has_text=title).first
+    """The cells of the table of runs, below a head."""
+    head = tab.locator(".runs th", has_text=title).first
     return head.evaluate("""head => [...head.closest("table").tBodies[0].rows].map(
         row => row.cells[head.cellIndex].innerText.trim())""")
 
 
-def test_runs_sort_by_a_column_of_any_of_their_tables(tab):
+def test_runs_are_sorted_filtered_and_compared_by_keys(tab):
     losses = column(tab, "loss (nats)")
     assert losses == sorted(losses, key=float)  # the order of the sweep
-    button = tab.get_by_role("button", name="loss (nats)")
-    button.click()
-    button.click()
-    head = tab.locator("#runs th[aria-sort]")
+    button = tab.locator(".runs").get_by_role("button", name="loss (nats)", exact=True)
+    button.press("Enter")
+    button.press("Enter")  # the focus stays
+    head = tab.locator(".runs th[aria-sort]")
     assert head.count() == 1 and head.get_attribute("aria-sort") == "descending"
     assert column(tab, "loss (nats)") == losses[::-1]
-    tab.get_by_role("button", name="seconds").click()
-    seconds, seeds = column(tab, "seconds"), column(tab, "seed")
-    assert head.count() == 1 and seconds == ["8"] * 3 + ["9"] * 3 and seeds == ["0"] * 3 + ["1"] * 3
-    tab.get_by_role("button", name="run", exact=True).first.press("Enter")
-    for table in tab.locator("#runs table[data-rows]").all():
-        names = table.locator("tbody th").all_inner_texts()
-        assert names == sorted(names) and len(names) == 6
+    tab.get_by_label("Filter").press_sequentially("gru")
+    assert {name.partition("-")[0] for name in column(tab, "run")} == {"gru"} and len(column(tab, "run")) == 2
+    for words, count in (("seed=1", 3), ("learning_rate>0.0015", 2), ("none", 0)):
+        tab.get_by_label("Filter").fill(words)
+        assert len(column(tab, "run")) == int(tab.locator(".count").inner_text()[0]) == count, words
+    tab.get_by_label("Filter").fill("seed=1")
+    tab.get_by_label("compare lstm").press("Space")
+    tab.get_by_label("compare gru").press("Space")
+    rows = [row.split("\t") for row in tab.locator(".difference tbody tr").all_inner_texts()]
+    assert ["optim.learning_rate", "0.002", "0.001"] in rows and not {"seed", "model.size"} & {row[0] for row in rows}
+    tab.get_by_text("Columns", exact=True).press("Enter")
+    tab.get_by_label("optim.learning_rate").press("Space")
+    assert "optim.learning_rate" not in tab.locator(".runs thead").inner_text().replace("\u200b", "")
+    lines(tab, "gru").first.dispatch_event("click")
+    assert tab.locator(".count").inner_text() == "2 of 6 runs (gru)"
 
 
 def lines(place, name):
@@ -104,6 +112,7 @@ def test_a_chart_draws_the_values_of_its_data(tab, sweep):
 
 def test_the_crosshair_reads_the_values_at_the_pointer_and_by_keys(tab, sweep):
     first = tab.locator("figure:has(.head)").first
+    first.get_by_label("which").select_option(label=pages.LOSS)
     plot, tip = first.locator(".plot"), first.locator(".tip")
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
@@ -146,6 +155,8 @@ UNREADABLE = """() => [...document.querySelectorAll("svg.marks")].flatMap(svg =>
 })"""
 
 
+WITHOUT_SCROLL = """() => [...document.querySelectorAll("table")].filter(({ parentNode: box, offsetWidth }) =>
+    offsetWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "auto").map(table => table.innerText)"""
 LONG = "masked, 30%, told by the state before; causal for the first 50% of the steps, transformer, micro, A"
 
 
@@ -158,6 +169,7 @@ def test_no_label_of_a_chart_is_cut_or_covers_another(chromium, sweep, tmp_path,
     page = pages.alone(tmp_path, sweep[1], types.SimpleNamespace(__doc__="Long?", table=table))
     with pages.open_page(chromium, page, viewport={"width": width, "height": 844}) as tab:
         assert tab.locator("svg.marks text").count() > 100 and tab.evaluate(UNREADABLE) == []
+        assert tab.evaluate(WITHOUT_SCROLL) == [] and tab.evaluate("document.body.scrollWidth") <= width
         for plot in tab.locator(".root > g > .background").all():
             assert plot.bounding_box()["width"] > 80
 

@@ -74,6 +74,41 @@ def test_a_figure_draws_its_references_and_every_series_with_its_interval(sweep)
     assert [label.rpartition("series: ")[2] for label in labels["line"]] == [*names, "Bayes optimum", "chance"]
 
 
+def read_labels(svg):
+    content = svg.partition("role-mark label_")[2].partition("</g>")[0]
+    return {text: float(y) for y, text in re.findall(r'translate\([-\d.]+,([-\d.]+)\)"[^>]*>([^<]*)</text>', content)}
+
+
+def test_each_line_has_a_label_at_its_end_and_none_covers_another(sweep):
+    for name in ("excess_loss-by-step", "accuracy-by-step", "agreement-by-distance"):
+        chart = all_charts(sweep)[name]
+        labels = read_labels(list_labels(chart)[1])
+        drawn = [line.name for line in (*chart.series, *chart.references) if not chart.log_y or line.y[-1].mean > 0]
+        assert sorted(labels) == sorted(drawn)
+        heights = sorted(labels.values())
+        assert min(np.diff(heights)) > 13.9 and heights[0] >= 0 and heights[-1] <= figures.HEIGHT + 4  # of baselines
+        ends = sorted(chart.series, key=lambda line: -line.y[-1].mean)
+        assert chart.share or [labels[line.name] for line in ends] == sorted(labels[line.name] for line in ends)
+
+
+def test_more_than_seven_series_are_small_multiples_with_one_scale(sweep):
+    groups = {f"{cell}-{size}": index for index, (size, cell) in enumerate(itertools.product("ab", "wxyz"))}
+    runs = [
+        run | {"config": run["config"] | {"model.size": name[-1], "workdir": f"{name}-seed{seed}"}}
+        for (name, index), seed in itertools.product(groups.items(), (0, 1))
+        for run in [sweep[1][(2 * index + seed) % 6]]
+    ]
+    facets = charts.find_facets(runs, page.series.group_name, lambda run: run["config"]["model.size"])
+    assert facets == {size: [name for name in groups if name[-1] == size] for size in "ab"}
+    chart = charts.split_chart(charts.build_charts(runs, *architectures.table(runs))[0], facets)
+    styles = specs.assign_styles([chart])
+    assert styles["w-a"] == styles["w-b"] and len({style.color for style in styles.values()}) == 5  # None: references
+    svg = vl_convert.vegalite_to_svg(figures.build_figure(chart, styles))
+    assert len({*(ticks := re.findall(r"Y-axis[^\"]*with values from ([^\"]*)", svg))}) == 1 and len(ticks) == 2
+    for names, part in zip(facets.values(), svg.split("role-mark label_")[1:], strict=True):
+        assert {*re.findall(r">([wxyz]-[ab])<", part.partition("</g>")[0])} == {*names}
+
+
 def test_the_page_says_what_all_runs_come_from_in_one_line(sweep, written):
     text = plain(written.read_text())
     line = "commit 0123456, changed files none, device AMD EPYC, Python 3.11.7, jax 0.10.2, flax 0.12.8"
@@ -95,14 +130,11 @@ def test_a_table_of_runs_that_something_else_made_says_so_above_it(sweep, name, 
     results[3]["provenance"] = [other] if other else []
     text = pages.html(results)
     before, _, after = plain(text).partition("Is it better?")
-    assert f"These runs differ in {name}" in before and f"{name}: 0123456 (5 runs), 1 other {said}" in after
+    assert f"These runs differ in {name}" in before and f"{name} 0123456 (5 runs) {said}" in after
     assert f" {name} " not in after.partition("Of all runs")[2].partition(".")[0]
-    (row,) = re.findall(
-        r'<th scope=row data-key="gru-tiny-seed1-0123ab">.*?</tr>',
-        text.partition("<span>Costs, provenance and times of each run")[2],
-        re.DOTALL,
-    )
-    assert row.count('"config odd"') == (6 if other is None else 1)
+    columns = json.loads(re.search(r'id="run-columns">(.*?)</script>', text, re.DOTALL)[1])
+    odd = [column for column in columns if column[2] == "provenance" and column[3][3] != column[5] and column[5]]
+    assert len(odd) == (6 if other is None else 1) and all(column[3][0] == column[5] for column in odd)
 
 
 def test_a_continued_run_is_by_all_whose_steps_it_kept():

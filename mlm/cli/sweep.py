@@ -181,6 +181,7 @@ def resolve_sweep(experiment: ModuleType, config_flags: command.ConfigFlags, arg
 def print_table(sweep: Sweep, *, has_report: bool = False) -> None:
     """Prints the headline, or --columns, and writes tables and figures; has_report: the page, too, if that can be."""
     from mlm.report import table
+    from mlm.report.headline import make_readable
     from mlm.report.pages import sweep as page
 
     results, root = sweep.load_results(), sweep.root
@@ -198,7 +199,7 @@ def print_table(sweep: Sweep, *, has_report: bool = False) -> None:
         names = list(by_name) if columns == ("all",) else columns
         for name in names:
             errors.require_one_of("--columns", name, list(by_name))
-        rows, shown = report.rows, [by_name[name] for name in names]
+        rows, shown = report.rows, make_readable([by_name[name] for name in names], results)
     print(f"\n{report.headline.sentence}\n")
     for content in ((rows, shown), *(extra[-2:] for extra in report.tables)):
         table.print_table(*content)

@@ -5,16 +5,18 @@ titles, and whether higher is better.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base.estimates import Estimate, Score
-from mlm.report import series
+from mlm.base.estimates import FRACTION, UNBOUNDED, Estimate, Score
+from mlm.report import series, summary
 from mlm.report.prediction_charts import PredictionChart
 from mlm.report.series import RateMatrix, Series
 from mlm.report.table import Column, format_cell
+
+MAX_SERIES = 7  # in one plot; beyond, there are small multiples
 
 
 class Axis(NamedTuple):
@@ -36,11 +38,13 @@ class LineChart(NamedTuple):
     series: list[Series]
     references: Sequence[Series] = ()
     band: bool = False  # whether bounds are drawn as a band, not as bars
-    share: bool = False  # whether values lie between 0 and 1, also where their bounds do not
+    share: bool = False  # whether values are shares, which are shown in per cent
+    limits: tuple[float, float] = UNBOUNDED  # the lowest and highest possible value, to which bounds are cut
     axes: Sequence[Axis] = ()  # for a curve of training: all x axes, the chart's first; references are then constant
     # and have no x
     log_x: bool = False  # whether the x axis is logarithmic
     log_y: bool = False  # whether the y axis is
+    facets: Mapping[str, Sequence[str]] = {}  # the names of the series of each small multiple; none: one plot of all
 
     @property
     def name(self) -> str:
@@ -97,12 +101,17 @@ class IntervalChart(NamedTuple):
     x: str
     format: str
     rows: list[tuple[str, Estimate, float | None]]
-    share: bool = False
+    limits: tuple[float, float] = UNBOUNDED  # the lowest and highest possible value, to which bounds are cut
+    references: Sequence[tuple[str, float]] = ()
 
     @property
     def name(self) -> str:
         """Returns the name of the chart's files."""
         return f"{self.value}-intervals"
+
+    def cut(self, bound: float | None, mean: float) -> float | None:
+        """A bound of an interval, within the limits and the mean."""
+        return bound and max(min(self.limits[0], mean), min(bound, max(self.limits[1], mean)))
 
 
 Chart = LineChart | PanelChart | HeatMap | IntervalChart | PredictionChart
@@ -141,10 +150,39 @@ def build_charts(
 
 
 def select_curve_scores(results: Sequence[dict]) -> list[Score]:
-    """Scores with curves: first the one that runs are compared by, then its excess loss if known, then the others."""
+    """Scores with curves: first the primary one, which is the excess loss where that is known, then the others."""
     scores = [score for score in series.collect_scores(results) if score.chart]
     primary = series.select_primary_score(results).name
-    return sorted(scores, key=lambda score: (score != scores[0], score.name != primary))
+    return sorted(scores, key=lambda score: score.name != primary)
+
+
+def find_limits(score: Score) -> tuple[float, float]:
+    """The lowest and highest possible value of a score: a share is between 0 and 1, an excess loss at least 0."""
+    return FRACTION if score.share else (0.0, math.inf) if score.columns[0].endswith(series.EXCESS) else UNBOUNDED
+
+
+def find_facets(
+    results: Sequence[dict], group: Callable[[dict], str], facet: Callable[[dict], str]
+) -> dict[str, list[str]]:
+    """The names of the series of each small multiple; none where one plot has room for all, or where all are in one."""
+    names: dict[str, list[str]] = {}
+    groups = series.group_runs(results, group)
+    for name, runs in groups.items():
+        names.setdefault(facet(runs[0]), []).append(name)
+    return names if len(groups) > MAX_SERIES and len(names) > 1 else {}
+
+
+def split_chart(chart: Chart, facets: Mapping[str, Sequence[str]]) -> Chart:
+    """The chart with small multiples, where they are of all its series."""
+    if isinstance(chart, PanelChart):
+        return chart._replace(charts=[split_chart(panel, facets) for panel in chart.charts])
+    if not isinstance(chart, LineChart):
+        return chart
+    names = {line.name for line in chart.series}
+    facets = {facet: [name for name in members if name in names] for facet, members in facets.items()}
+    facets = {facet: members for facet, members in facets.items() if members}
+    is_whole = len(facets) > 1 and names == {name for members in facets.values() for name in members}
+    return chart._replace(facets=facets) if is_whole else chart
 
 
 def axis_title(score: Score) -> str:
@@ -192,14 +230,20 @@ def build_learning_curve(results: Sequence[dict], score: Score, group=series.gro
 
     References are drawn if they are equal for all runs. An excess loss has a logarithmic axis, where that is possible.
     """
-    chart = build_curve(results, f"eval_{score.name}", "Learning curves", axis_title(score), group, share=score.share)
+    fields = {"share": score.share, "limits": find_limits(score)}
+    chart = build_curve(results, f"eval_{score.name}", "Learning curves", axis_title(score), group, **fields)
     if not chart.axes:
         return chart
+    first, is_excess = series.collect_scores(results)[0], score.columns[0] == series.EXCESS
+    name = first.name if is_excess else score.name
+    floor = series.find_floor(results, name)
+    base = series.find_shared_value(results, floor) if floor and is_excess else 0.0
     worst = min(score.better * estimate.mean for line in chart.series for estimate in line.y)
     references = []
-    unigrams = (one for one in series.find_references(results, score.name) if one.reference == series.UNIGRAM)
-    for reference in (series.find_floor(results, score.name), next(unigrams, None)):
+    unigrams = (one for one in series.find_references(results, name) if one.reference == series.UNIGRAM)
+    for reference in (floor, next(unigrams, None)):
         value = series.find_shared_value(results, reference) if reference else None
+        value = None if value is None or base is None else value - base
         if reference and value is not None and (reference.reference != series.UNIGRAM or worst <= score.better * value):
             references.append(Series(reference.reference, [], [Estimate(value, None, None)]))
     bounds = [bound for line in chart.series for estimate in line.y for bound in estimate if bound is not None]
@@ -234,14 +278,15 @@ def build_probe_chart(
     if probe in CHANCE:
         references.append(Series("chance", optimum.x, [Estimate(CHANCE[probe], None, None)] * len(optimum.x)))
     x, y = PROBES[probe, dimension], f"{probe}: accuracy"
-    return LineChart(probe, dimension, probe.capitalize(), x, y, lines, references, share=True)
+    return LineChart(probe, dimension, probe.capitalize(), x, y, lines, references, share=True, limits=FRACTION)
 
 
 def build_rate_chart(results: Sequence[dict], score: Score, group=series.group_name) -> LineChart:
     """A score by the masking rate of the evaluation, with the floor's curve if it is known."""
     lines, floor = series.build_rate_series(results, score.name, group)
     topic, references = "Evaluation at other masking rates", [floor] if floor else []
-    return LineChart(score.name, "rate", topic, RATE_TITLE, axis_title(score), lines, references, share=score.share)
+    fields = {"share": score.share, "limits": find_limits(score)}
+    return LineChart(score.name, "rate", topic, RATE_TITLE, axis_title(score), lines, references, **fields)
 
 
 def build_heat_maps(results: Sequence[dict], group=series.group_name) -> list[HeatMap]:
@@ -257,20 +302,38 @@ def build_heat_maps(results: Sequence[dict], group=series.group_name) -> list[He
 def build_interval_charts(
     results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column]
 ) -> list[IntervalChart]:
-    """Charts of the paper's scores and of those that all runs have, with the excess loss in place of the loss."""
+    """Charts of the paper's scores and of those that all runs have, with the excess loss in place of the loss.
+
+    Models stand by score, but rows of changes that add up ("+ ...") in the table's order above all others. References
+    that are equal for all examples are lines.
+    """
     scores = {score.name: score for score in select_curve_scores(results) if series.is_common(results, score)}
     first, primary = series.collect_scores(results)[0].name, series.select_primary_score(results).name
     selected = scores.keys() if primary == first else scores.keys() - {first}
     names, charts, labels = {column.name for column in columns}, [], make_row_labels(rows, columns)
     for name, title, form, _ in sorted(columns, key=lambda column: column.name != primary):
         if name in selected or f"{name}_paper" in names:
-            chart_rows = [
-                (label, estimate, row.get(f"{name}_paper"))
-                for label, row in zip(labels, rows, strict=True)
-                if (estimate := to_estimate(row.get(name)))
-            ]
+            better = scores[name].better if name in scores else 0
+            lines: dict[str, set[float]] = {}
+            placed = []
+            for label, row in zip(labels, rows, strict=True):
+                estimate, is_change = to_estimate(row.get(name)), label.startswith("+")
+                if estimate is None:
+                    continue
+                if "seeds" in row:
+                    order = (
+                        not is_change,
+                        row.get(summary.EVALUATION_SET, ""),
+                        -better * estimate.mean * (not is_change),
+                    )
+                    placed.append((order, (label, estimate, row.get(f"{name}_paper"))))
+                else:
+                    lines.setdefault(label, set()).add(estimate.mean)
+            chart_rows = [entry for _, entry in sorted(placed, key=lambda entry: entry[0])]
+            references = [(label, min(values)) for label, values in lines.items() if len(values) == 1]
+            limits = find_limits(scores[name]) if name in scores else UNBOUNDED
             if chart_rows:
-                charts.append(IntervalChart(name, title, form, chart_rows, name in scores and scores[name].share))
+                charts.append(IntervalChart(name, title, form, chart_rows, limits, references))
     return charts
 
 

@@ -5,12 +5,13 @@ so many trials would have reached, on the split that the search chose by. Letter
 trials from 1 on.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base.estimates import Estimate
+from mlm.base.estimates import UNBOUNDED, Estimate
 from mlm.report.charts import LineChart
 from mlm.report.series import Series
 from mlm.report.table import Column
@@ -37,6 +38,7 @@ class SearchedRow(NamedTuple):
     ranges: Mapping[str, str]
     score_T: np.ndarray  # the last score of each trial
     better: int  # +1: higher is better, -1: lower is better
+    values: Sequence[Mapping[str, object]] = ()  # of each trial, by field
 
 
 def compute_expected_best(score_T: Sequence[float] | np.ndarray, better: int) -> tuple[np.ndarray, np.ndarray]:
@@ -89,4 +91,5 @@ def build_chart(rows: Mapping[str, SearchedRow], score: str) -> LineChart:
         values: list[Estimate] = [TrialSpread(*bounds) for bounds in bounds_Kx3.tolist()]
         lines.append(Series(name, [*range(1, len(values) + 1)], values))
     y = f"{score.replace('_', ' ')}: expected best, on the search's split"
-    return LineChart("expected_best", "trials", TOPIC, "trials", y, lines, band=True)
+    limits = (0.0, math.inf) if score == "excess_loss" else UNBOUNDED
+    return LineChart("expected_best", "trials", TOPIC, "trials", y, lines, band=True, limits=limits)

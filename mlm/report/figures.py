@@ -1,7 +1,8 @@
 """The charts of a sweep as figures: for papers and slides, each as PDF, PNG, SVG and CSV, and for its page."""
 
 import functools
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlm.base import extras, files
@@ -46,16 +47,29 @@ def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
     elif isinstance(chart, charts.IntervalChart):
         spec = specs.build_intervals(chart) | {"width": WIDTH}
     else:
-        panels = charts.list_panels(chart)
-        scale = 1 if len(panels) == 1 else 0.6
-        size = {"width": scale * WIDTH, "height": scale * HEIGHT}
-        plots = [specs.build_lines(panel, styles) | size for panel in panels]
-        plot = {"concat": plots, "columns": 2 if len(panels) % 2 == 0 else 3}
-        spec = {
-            "data": specs.read_data(format_csv(panels), panels[0]),
-            "hconcat": [plot if len(panels) > 1 else plots[0], specs.build_legend(panels, styles)],
-        }
+        spec = build_line_figure(charts.list_panels(chart), styles)
     return specs.resolve_colors(specs.THEME | spec)
+
+
+def build_line_figure(panels: Sequence[charts.LineChart], styles: dict[str, Style]) -> dict:
+    """The spec of line charts of the same series: a plot for each, or for each of its small multiples."""
+    facets = panels[0].facets
+    shown = [(panel, facet, names) for panel in panels for facet, names in (facets or {"": None}).items()]
+    scale = 1 if len(shown) == 1 else 0.6
+    width, height = scale * WIDTH, scale * HEIGHT
+    plots = []
+    for place, (panel, facet, names) in enumerate(shown):
+        size = f"{width:g}", f"{height:g}"
+        plot = specs.build_lines(panel, styles, size, json.dumps(names), f"{panel.name}_{place}")
+        if facet:
+            plot["title"]["subtitle"] = facet
+        plots.append(plot | {"width": width, "height": height})
+    if len(shown) == 1:
+        plot = plots[0]
+    else:
+        columns = 2 if len(facets or plots) % 2 == 0 else 3
+        plot = {"concat": plots, "columns": columns}
+    return {"data": specs.read_data(format_csv(panels), panels[0]), "hconcat": [plot]}
 
 
 def format_data(chart: charts.Chart) -> str:
@@ -107,13 +121,16 @@ def bundle_vega() -> str:
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
-def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style]) -> dict[str, dict]:
+def collect_drawings(
+    all_charts: Sequence[charts.Chart], styles: dict[str, Style], searches: Mapping[str, dict]
+) -> dict[str, dict | list]:
     """The data of line charts, the figures of each section of the page, and the theme of their specs.
 
     A figure is a list of charts, of which it shows one; line charts of a topic share a figure. A line chart's spec is
-    without data.
+    without data. searches: the trials of each, which the page's script draws.
     """
-    data, sections = {}, {"Intervals": {}, "Figures": {}, "Training by evaluation": {}}
+    trials = {name: [{**search, "axes": [], "min_width": 560}] for name, search in searches.items()}
+    data, sections = {}, {"Intervals": {}, "Figures": {}, "Trials": trials, "Training by evaluation": {}}
     stems = {panel.name: chart.name for chart in all_charts for panel in charts.list_panels(chart)}
     for chart in all_charts:
         if isinstance(chart, PredictionChart):
@@ -129,7 +146,7 @@ def collect_drawings(all_charts: Sequence[charts.Chart], styles: dict[str, Style
             for panel in panels:
                 figure = sections["Figures"].setdefault(panel.topic, [])
                 figure.append(layout_lines(panel, styles, stems) | {"data": chart.name})
-    return {"data": data, "sections": sections, "theme": specs.THEME}
+    return {"data": data, "sections": sections, "theme": specs.THEME, "places": specs.place_labels("height")}
 
 
 def layout_rows(spec: dict, stem: str, min_width: int) -> dict:
@@ -144,13 +161,20 @@ def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[
     axes = chart.axes or [charts.Axis(chart.x_name, chart.x, [])]
     files = stems.get(chart.name, chart.name)
     linear = chart._replace(log_x=False, log_y=False)  # the page's script makes it logarithmic
+    own_styles = {line.name: styles[line.name] for line in (*chart.series, *chart.references)}
+    spec = specs.build_lines(linear, own_styles) | size
+    places = len(specs.place_labels("height"))
+    for layer in spec["layer"][-2:]:  # labels, whose first transforms the script adds
+        layer["transform"] = layer["transform"][places:]
     return {
-        "spec": specs.build_lines(linear, styles) | size,
+        "spec": spec,
         "log_x": chart.log_x,
         "log_y": chart.log_y,
         "files": files,
         "title": chart.y,
         "y": chart.y_name,
+        "facets": chart.facets,
+        "percent": chart.share,
         "bounds": chart.bounds and f"{'Band' if chart.band else 'Bars'}: {chart.bounds}.",
         "classes": specs.has_classes(chart),
         "axes": [

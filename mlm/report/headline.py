@@ -4,14 +4,16 @@ Its rows are those of the experiment's table: models, the best first, then refer
 """
 
 import itertools
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mlm.base.estimates import Estimate, Score
 from mlm.report import compare, evaluation_scores, excess_loss, series, summary
 from mlm.report.compare import MAX_P
 from mlm.report.table import (
+    PERCENT,
     QUANTITY,
     Column,
     NamedTable,
@@ -23,6 +25,8 @@ from mlm.report.table import (
 )
 
 MAX_EVALUATIONS, MAX_NAMED, MAX_SETS = 2, 3, 3
+TEX_ESCAPES = {sign: f"\\{sign}" for sign in "%&_#${}"}
+TEX_ESCAPES |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 RECIPE = ("learning_rate", "batch")  # columns that name a model only where no other does
 TEST = (
     "Student's test on paired seeds, two-sided, with Holm's correction for all pairs of models that have the same "
@@ -65,7 +69,7 @@ class Headline(NamedTuple):
         lines = to_grid(list(map(mark, rows)), columns, "latex_booktabs").splitlines()
         for index in (index for index, kind in self.row_kinds.items() if kind == "rule"):
             lines.insert(lines.index("\\midrule") + 1 + index, "\\midrule")
-        caption = re.sub("[%&_#$]", r"\\\g<0>", " ".join([self.sentence, *notes]))
+        caption = "".join(TEX_ESCAPES.get(sign, sign) for sign in " ".join([self.sentence, *notes]))
         text = "\n".join([*lines, f"% \\caption{{{caption}}}"])
         return replace_signs(re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text))
 
@@ -81,13 +85,14 @@ def build_headline(
     results: Sequence[dict],
     rows: Sequence[dict],
     columns: Sequence[Column],
-    groups: Sequence[str],
+    groups: Mapping[str, Sequence[dict]],
     families: Sequence[compare.Family],
 ) -> Headline:
     """The headline of finished runs, at least one, and the experiment's table of them.
 
-    groups: the names of the groups of runs, in the table's order; families: of them, by `compare.rank_families`.
+    groups: the groups of runs by name; families: of them, by `compare.rank_families`.
     """
+    columns = make_readable(columns, results)
     primary = series.select_primary_score(results)
     models = [row for row in rows if "seeds" in row]
     names = select_name_columns(models, columns)
@@ -98,7 +103,10 @@ def build_headline(
         for row, verdict in zip(ranking.rows, judge(ranking.p_values), strict=True)
     ]
     placed = {id(row) for ranking in rankings for row in ranking.rows}
-    shown = [*judged, *(row for row in models if id(row) not in placed), *(row for row in rows if "seeds" not in row)]
+    references = [row for row in rows if "seeds" not in row]
+    if models and columns[0] not in names:  # where references have their names
+        references = [{names[0].name: row.get(columns[0].name, "")} | row for row in references]
+    shown = [*judged, *(row for row in models if id(row) not in placed), *references]
     wanted = [
         *(column.name for column in names),
         *(summary.EVALUATION_SET, primary.name, VERDICT.name),
@@ -107,8 +115,6 @@ def build_headline(
         "seeds",
     ]
     by_name = {column.name: column for column in (*columns, VERDICT)}
-    if "parameters" in by_name:  # a table of an experiment's own may lack any column
-        by_name["parameters"] = by_name["parameters"]._replace(format=QUANTITY)
     kept = [by_name[name] for name in wanted if name in by_name] if models else list(columns)
     kept = [column for column in kept if any(row.get(column.name) not in (None, "") for row in shown)]
     sentences = [
@@ -120,6 +126,21 @@ def build_headline(
     return Headline(sentence, NamedTable("headline", "Headline", sentence, shown, kept), primary.name)
 
 
+def make_readable(columns: Sequence[Column], results: Sequence[dict]) -> list[Column]:
+    """The columns as people read them: shares in per cent, large counts with an SI prefix."""
+    shares = {score.name for score in series.collect_scores(results) if score.share and not score.reference}
+    shares -= {column.name for column in summary.RATE_COLUMNS}
+    shares |= {column.name for column in excess_loss.PROBES}
+    readable = []
+    for column in columns:
+        if column.name.removesuffix("_difference").removesuffix("_paper") in shares and "%" not in column.title:
+            column = column._replace(title=f"{column.title} (%)", format="+" * ("+" in column.format) + PERCENT)
+        elif column.name == "parameters" or column.format in (".3g", ".2e"):
+            column = column._replace(format=QUANTITY)
+        readable.append(column)
+    return readable
+
+
 def select_name_columns(models: Sequence[dict], columns: Sequence[Column]) -> list[Column]:
     """The first of the experiment's columns that tell the models apart, as few as possible; at least the first one."""
     chosen: list[Column] = []
@@ -127,7 +148,9 @@ def select_name_columns(models: Sequence[dict], columns: Sequence[Column]) -> li
     def count(candidates: Sequence[Column]) -> int:
         return len({tuple(format_cell(row.get(name), form) for name, _, form, _ in candidates) for row in models})
 
+    marks = {column.name for column in summary.MARKS}
     leading = list(itertools.takewhile(lambda column: column.name != "seeds", columns))
+    leading = [column for column in leading if column.name not in marks]
     for column in sorted(leading, key=lambda column: column.name in RECIPE):
         is_measured = any(isinstance(row.get(column.name), Estimate) for row in models)
         if not is_measured and count([*chosen, column]) > count(chosen):
@@ -149,12 +172,12 @@ def select_scores(
 
 
 def rank_models(
-    models: Sequence[dict], groups: Sequence[str], families: Sequence[compare.Family], primary: Score
+    models: Sequence[dict], groups: Mapping[str, Sequence[dict]], families: Sequence[compare.Family], primary: Score
 ) -> list[Ranking]:
     """The models of each family; without families, all of them by primary score if they have the same examples."""
     scored = [row for row in models if isinstance(row.get(primary.name), Estimate)]
-    if len(scored) == len(groups) and families:
-        rows = dict(zip(groups, scored, strict=True))
+    rows = match_rows(scored, groups, primary)
+    if len(scored) == len(rows) == len(groups) and families:
         return [
             Ranking([rows[name] for name in names], [p_by_pair.get(frozenset((names[0], name))) for name in names])
             for names, p_by_pair in families
@@ -163,6 +186,18 @@ def rank_models(
         return []
     ordered = sorted(scored, key=lambda row: -primary.better * row[primary.name].mean)
     return [Ranking(ordered, [None] * len(ordered))]
+
+
+def match_rows(scored: Sequence[dict], groups: Mapping[str, Sequence[dict]], primary: Score) -> dict[str, dict]:
+    """The row of each group by its name: that with the group's mean, since a table has any order."""
+    rows, left = {}, list(scored)
+    for name, runs in groups.items():
+        mean = math.fsum(run["evaluation"].get(primary.name, math.nan) for run in runs) / len(runs)
+        found = next((row for row in left if math.isclose(row[primary.name].mean, mean, rel_tol=1e-9)), None)
+        if found is not None:
+            rows[name] = found
+            left = [row for row in left if row is not found]
+    return rows
 
 
 def judge(p_values: Sequence[float | None]) -> list[str]:
@@ -182,7 +217,8 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
 
     def name(row: dict) -> str:
         cells = [(format_cell(row.get(column.name), column.format), column) for column in names]
-        return " ".join(f"{cell} {column.title}" if column.format else cell for cell, column in cells if cell)
+        first, *rest = [f"{cell} {column.title}" if column.format else cell for cell, column in cells if cell]
+        return first + (f" ({', '.join(rest)})" if rest else "")
 
     def score(row: dict) -> str:
         return format_cell(row[primary.name], primary.format)
@@ -191,14 +227,16 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
         return f"{prefix}{name(best)}: {start}{score(best)}{measure} ({format_count(best['seeds'], 'seed')})."
     lead = f"{prefix}{name(best)} {{}}: {start}{score(best)}{measure}"
     if not any(p is not None for p in ranking.p_values):
-        next_best = ", ".join(f"{name(row)} {score(row)}" for row in others[:MAX_NAMED])
+        next_best = ", ".join(f"{name(row)} {score(row)}" for row in others[: 1 if is_brief else MAX_NAMED])
         seeds = format_count(max(row["seeds"] for row in ranking.rows), "seed")
-        more = f" and {len(others) - MAX_NAMED} more behind" if len(others) > MAX_NAMED else ""
+        num_more = len(others) - (1 if is_brief else MAX_NAMED)
+        more = f" and {num_more} more behind" if num_more > 0 else ""
         return f"{lead.format('is first')}, then {next_best}{more}; {seeds}, so no ranking."
     undecided = [row for row, p in zip(others, ranking.p_values[1:], strict=True) if p is None or p >= MAX_P]
     worse = len(others) - len(undecided)
     if not undecided:
-        return f"{lead.format('is best')}; each of the {format_count(worse, 'other')} is worse (p below {MAX_P:g})."
+        others_are = f"each of the {worse} others" if worse > 1 else "the other"
+        return f"{lead.format('is best')}; {others_are} is worse (p below {MAX_P:g})."
     if is_brief:
         return f"{lead.format('is first')}, not told from {len(undecided)} of {format_count(len(others), 'other')}."
     near = ", ".join(name(row) for row in undecided[:MAX_NAMED])

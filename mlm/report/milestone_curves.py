@@ -63,7 +63,14 @@ def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.
                 lines.append(Series(name, [step for step, _ in points], [value for _, value in points]))
         if lines:
             axes = [Axis("milestone", "step", [line.x for line in lines])]
-            chart = LineChart(column.name, "milestone", TOPIC, "step", column.title, lines, band=True, axes=axes)
+            scores = [
+                evaluation_scores.index_scores(run).get(metric) for run in select_step(results, list_steps(results)[-1])
+            ]
+            constants = {name: value for score in scores if score for name, value in score.references.items()}
+            references = [Series(name, [], [Estimate(value, None, None)]) for name, value in constants.items()]
+            chart = LineChart(
+                column.name, "milestone", TOPIC, "step", column.title, lines, references, band=True, axes=axes
+            )._replace(limits=metric.bounds)
             charts.append(chart._replace(log_x=True, log_y=metric.log_scale))
     return charts
 

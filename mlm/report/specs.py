@@ -1,7 +1,8 @@
 """The charts of a sweep as Vega-Lite specs, which vl-convert draws as figures and Vega draws on the page.
 
-Colors are CSS variables of the page (`resolve_colors` puts those of paper in their place). A spec has two parameters:
-`hidden`, the names of series that are not drawn, and `at`, the x value that the crosshair reads.
+Colors are CSS variables of the page (`resolve_colors` puts those of paper in their place). A spec has three parameters:
+`hidden`, the names of series that are not drawn; `at`, the x value that the crosshair reads; and `shown`, the names of
+the series of a small multiple.
 
 Series have eight colors, twelve markers and five kinds of dashes. Any two colors for a background have a distance of at
 least 0.12 in OKLab, a perceptually uniform space, both in normal vision and in each kind of color blindness. Each has a
@@ -35,25 +36,33 @@ MARKERS = (  # SVG paths between -1 and 1
     "M0-1.1L.3-.4L1.05-.34L.48 .15L.65 .89L0 .5L-.65 .89L-.48 .15L-1.05-.34L-.3-.4Z",
 )
 DASHES = ((), (12, 4), (3, 3), (12, 4, 3, 4), (20, 6))  # lengths in pixels: on, off, ...
-REFERENCE_DASHES = ((1.5, 2.5), (8, 4), (8, 3, 2, 3))
+REFERENCE_DASHES = ((4, 3), (1.5, 2.5), (8, 3, 2, 3), (10, 4))
 LABEL_WIDTH = 50  # characters in a line of a title
 ROW_LABEL_WIDTH = 26  # characters in a line of a row's name
 NUM_MARKERS = 8  # about so many on a curve
+MOST = 1e300  # in place of infinity, which JSON lacks
+PADDING = 8  # pixels that are free above and below the lines of a chart
+LABEL_HEIGHT = 14  # pixels between the labels of two lines
 PAPER = {"ink": "#000000", "soft": "#444444", "rule": "#dddddd", "ground": "#ffffff", "heat": "#1f5fbf"}
 INK, SOFT, RULE, GROUND, HEAT = (f"var(--{name})" for name in PAPER)
 COLORS = [f"var(--s{index})" for index in range(len(LIGHT))]
+SAME_SHAPE = {"field": "series", "legend": None}  # as in the layer of markers
 BARE = {"domain": False, "ticks": False}  # an axis of labels alone
 NUMBERS = {  # an axis of numbers
     "labelExpr": "datum.label && abs(datum.value) >= 10000 ? format(datum.value, '~s') : datum.label",
     "labelOverlap": True,
     "labelSeparation": 6,
 }
+PERCENTS = NUMBERS | {"labelExpr": "format(datum.value, '~%')"}  # an axis of shares
 TITLE = {"anchor": "start", "fontWeight": "normal", "fontSize": 12, "color": SOFT, "subtitleColor": SOFT}
 LABELS = {"labelColor": INK, "labelFontSize": 11, "labelLimit": 0}
+LINE_NAME = {  # beside the top of a line, at the side where the plot has more room
+    "align": {"expr": "datum.reference > (domain('x')[0] + domain('x')[1]) / 2 ? 'right' : 'left'"}
+}
 TITLES = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
 THEME = {
     "background": GROUND,
-    "params": [{"name": "hidden", "value": []}, {"name": "at", "value": None}],
+    "params": [{"name": "hidden", "value": []}, {"name": "at", "value": None}, {"name": "shown", "value": None}],
     "config": {
         "font": "Liberation Sans, Arial, Helvetica, sans-serif",  # vl-convert brings the first, and measures it
         "view": {"stroke": None},
@@ -74,13 +83,19 @@ class Style(NamedTuple):
 
 
 def assign_styles(all_charts: Sequence[charts.Chart]) -> dict[str, Style]:
-    """The style of each series and reference by its name; the same names in the same order look alike everywhere."""
+    """The style of each series and reference by its name; the same names in the same order look alike everywhere.
+
+    A series has the style of its place among those of its small multiple, where a chart has these.
+    """
     panels = [panel for chart in all_charts for panel in charts.list_panels(chart)]
     names = dict.fromkeys(line.name for chart in panels for line in chart.series)
     references = dict.fromkeys(line.name for chart in panels for line in chart.references)
+    places = {name: index for index, name in enumerate(names)}
+    for chart in panels:
+        places |= {name: index for facet in chart.facets.values() for index, name in enumerate(facet)}
     styles = {
-        name: Style(index % len(LIGHT), MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
-        for index, name in enumerate(names)
+        name: Style(place % len(LIGHT), MARKERS[place % len(MARKERS)], DASHES[place // len(LIGHT) % len(DASHES)])
+        for name, place in places.items()
     }
     for index, name in enumerate(references):
         styles[name] = Style(None, "", REFERENCE_DASHES[index % len(REFERENCE_DASHES)])
@@ -125,48 +140,111 @@ def make_layer(name: str, mark: dict, encoding: dict, *filters: str) -> dict:
 def encode_styles(styles: dict[str, Style]) -> list[dict]:
     """The encodings of a series' color, marker and dashes."""
     ranges = (
-        [INK if style.color is None else COLORS[style.color] for style in styles.values()],
+        [SOFT if style.color is None else COLORS[style.color] for style in styles.values()],
         [style.marker or "circle" for style in styles.values()],
         [style.dashes or (1, 0) for style in styles.values()],
     )
     return [{"field": "series", "scale": {"domain": list(styles), "range": each}, "legend": None} for each in ranges]
 
 
-def build_lines(chart: charts.LineChart, styles: dict[str, Style]) -> dict:
-    """The spec of a line chart, without data and theme."""
-    index = f"indexof({json.dumps([line.name for line in chart.series])}, datum.series)"
-    is_model, is_read = f"{index} >= 0", "datum.x === at"
+def build_lines(
+    chart: charts.LineChart, styles: dict[str, Style], size=("width", "height"), shown: str = "shown", stem: str = ""
+) -> dict:
+    """The spec of a line chart, without data and theme.
+
+    Args:
+        chart: the chart.
+        styles: of its series and references.
+        size: width and height of the plot, as Vega expressions.
+        shown: a Vega expression: the names of the series that are drawn, or null for all. The scales are of all.
+        stem: of the names of layers, which are unique in a figure; default: the chart's.
+    """
+    is_model, is_read, is_shown = "datum.index >= 0", "datum.x === at", "datum.is_shown"
     color, shape, dash = encode_styles(styles)
-    x, y = make_scale(8 if chart.band else 20, chart.log_x), make_scale(8, chart.log_y)
+    x, y = make_scale(8 if chart.band else 20, chart.log_x), make_scale(PADDING, chart.log_y)
     x["axis"] = {"grid": False, "tickCount": 8, **NUMBERS}
-    if has_classes(chart):
-        x = {"type": "ordinal", "sort": None, "axis": {"labelAngle": 0}}
-    rule, shift = {"type": "rule"}, {} if chart.band else {"xOffset": {"expr": "datum.shift"}}
-    interval = {"type": "area", "opacity": 0.16} if chart.band else {**rule, "strokeWidth": 1.2, **shift}
+    shift = {}
+    if has_classes(chart):  # series with bars stand side by side, so that no bar covers another
+        x, shift = {"type": "ordinal", "sort": None, "axis": {"labelAngle": 0}}, {"xOffset": {"expr": "datum.shift"}}
+    rule = {"type": "rule"}
+    interval = (
+        {"type": "area", "opacity": 0.16} if chart.band else {**rule, "strokeWidth": 1.2, "opacity": 0.7, **shift}
+    )
     width = {"condition": {"test": is_model, "value": 2}, "value": 1.3}
-    marker = {"type": "point", "stroke": GROUND, "strokeWidth": 0.8, **shift}
+    marker = {"type": "point", "stroke": GROUND, "strokeWidth": 0.8, "opacity": 1 if shift else 0.85, **shift}
+    ends = {"x": {"field": "first", **x}, "x2": {"field": "last"}} if not has_classes(chart) else {"x": None}
     layers = [
         make_layer("constant", {**rule, "strokeWidth": 1.3}, {"x": None, "strokeDash": dash}, "!isValid(datum.x)"),
         make_layer("interval", interval, {"y": {"field": "low", **y}, "y2": {"field": "high"}}, "isValid(datum.low)"),
         make_layer("line", {"type": "line", **shift}, {"strokeDash": dash, "strokeWidth": width}, "isValid(datum.x)"),
         make_layer("marker", marker, {"shape": shape}, is_model, "datum.has_marker"),
         make_layer("crosshair", {**rule, "color": SOFT}, {"y": None, "color": None}, is_read),
-        make_layer("reading", {**marker, "size": 130}, {"shape": shape}, is_read, is_model),
+        make_layer("reading", {**marker, "size": 130}, {"shape": SAME_SHAPE}, is_read, is_model),
     ]
+    for layer in layers:
+        layer["transform"].insert(0, {"filter": is_shown})
+    label = {"y": {"expr": "datum.place"}}
+    text = {"type": "text", "align": "left", "baseline": "middle", "x": {"expr": f"{size[0]} + 16"}, **label}
+    mark = {"type": "point", "size": 60, "x": {"expr": f"{size[0]} + 8"}, **label}
+    bare, places = {"x": None, "y": None}, place_labels(size[1])
+    extent = {"type": "rect", "opacity": 0}
+    layers += [
+        make_layer("extent", extent, {**ends, "y": {"field": "least", **y}, "y2": {"field": "most"}, "color": None}),
+        make_layer("label", text, {**bare, "color": None, "text": {"field": "series"}}),
+        make_layer("end", mark, {**bare, "shape": SAME_SHAPE}, is_model),
+    ]
+    layers[-3]["transform"] = [{"aggregate": aggregate_extent()}]
+    for layer in layers[-2:]:
+        layer["transform"] = [*places, *layer["transform"]]
+    axis = {"tickCount": 7, **(PERCENTS if chart.share else NUMBERS), **BARE}
     return {
         "title": {"text": wrap_text(chart.y)},
-        "transform": derive_fields(chart, index),
+        "transform": derive_fields(chart, shown),
         "encoding": {
             "x": {"field": "x", "title": wrap_text(chart.x), **x},
-            "y": {"field": "y", "title": None, "axis": {"tickCount": 7, **NUMBERS, **BARE}, **y},
+            "y": {"field": "y", "title": None, "axis": axis, **y},
             "color": color,
         },
-        "layer": [layer | {"name": f"{layer['name']}_{chart.name}"} for layer in layers],  # unique in a figure
+        "layer": [layer | {"name": f"{layer['name']}_{stem or chart.name}"} for layer in layers],
     }
 
 
-def derive_fields(chart: charts.LineChart, index: str) -> list[dict]:
-    """The transforms that give points the fields of `build_lines`; index: of a point's series, -1 for a reference."""
+def aggregate_extent() -> list[dict]:
+    """The aggregates of the first and last x of all points, and of their lowest and highest value or bound."""
+    ends = (("first", "min", "x"), ("last", "max", "x"), ("least", "min", "lowest"), ("most", "max", "highest"))
+    return [{"op": op, "field": field, "as": name} for name, op, field in ends]
+
+
+def place_labels(height: str) -> list[dict]:
+    """The transforms that leave each line's last point, with the height of its label, "place", in pixels.
+
+    A label stands at its line's end, or as little below as leaves LABEL_HEIGHT between labels, and within the plot.
+    """
+
+    def level(name):
+        return f"(datum.is_log ? log(datum.{name}) : datum.{name})"
+
+    share = f"({level('most')} - {level('y')}) / ({level('most')} - {level('least')})"
+    pixel = f"datum.most > datum.least ? {PADDING} + {share} * ({height} - {2 * PADDING}) : {height} / 2"
+    order = [{"field": "pixel"}, {"field": "series"}]
+    return [
+        {"joinaggregate": aggregate_extent()},
+        {"filter": "datum.is_shown && datum.number === datum.count"},
+        {"calculate": pixel, "as": "pixel"},
+        {"window": [{"op": "row_number", "as": "rank"}], "sort": order},
+        {"calculate": f"datum.pixel - {LABEL_HEIGHT} * datum.rank", "as": "free"},
+        {"window": [{"op": "max", "field": "free", "as": "free"}], "frame": [None, 0], "sort": order},
+        {"joinaggregate": [{"op": "count", "as": "labels"}]},
+        {
+            "calculate": f"min(datum.free + {LABEL_HEIGHT} * datum.rank, "
+            f"{height} - {LABEL_HEIGHT} * (datum.labels - datum.rank))",
+            "as": "place",
+        },
+    ]
+
+
+def derive_fields(chart: charts.LineChart, shown: str) -> list[dict]:
+    """The transforms that give points the fields of `build_lines`; shown: as there. The index of a reference is -1."""
 
     def read(name):
         return f"datum[{json.dumps(name)}]"
@@ -175,36 +253,28 @@ def derive_fields(chart: charts.LineChart, index: str) -> list[dict]:
     for end, range_end in (("low", "min"), ("high", "max")):
         value, other = read(f"{chart.y_name}_{range_end}"), read(f"{chart.y_name}_{end}")
         bound = f"isValid({value}) ? {value} : {other}"
-        fields[end] = f"isValid({bound}) ? clamp({bound}, 0, 1) : null" if chart.share else bound
-    # Series with bars stand side by side, so that no bar covers another.
-    step = min(6, (60 if has_classes(chart) else 24) / len(chart.series))  # pixels
-    fields["shift"] = f"{step} * ({index} < 0 ? 0 : {index} - {(len(chart.series) - 1) / 2})"
+        least, most = (json.dumps(max(-MOST, min(limit, MOST))) for limit in chart.limits)
+        fields[end] = f"isValid({bound}) ? clamp({bound}, min({least}, datum.y), max({most}, datum.y)) : null"
+    plots = [*chart.facets.values()] or [[line.name for line in chart.series]]
+    step = min(6, 60 / max(map(len, plots)))  # pixels
+    shifts = {name: step * (place - (len(plot) - 1) / 2) for plot in plots for place, name in enumerate(plot)}
+    fields["index"] = f"indexof({json.dumps([line.name for line in chart.series])}, datum.series)"
+    if has_classes(chart):
+        fields["shift"] = f"datum.index < 0 ? 0 : ({json.dumps(shifts)})[datum.series]"
+    fields["is_shown"] = f"!isArray({shown}) || datum.index < 0 || indexof({shown}, datum.series) >= 0"
+    fields["is_log"] = json.dumps(chart.log_y)
     every = f"max(1, floor(datum.count / {NUM_MARKERS if chart.band else 1000}))"
     counts = [{"op": "row_number", "as": "number"}, {"op": "count", "as": "count"}]
     return [
         *({"calculate": expression, "as": name} for name, expression in fields.items()),
-        {"filter": "isValid(datum.y) && indexof(hidden, datum.series) < 0"},
+        {"filter": "isValid(datum.y) && indexof(hidden, datum.series) < 0" + " && datum.y > 0" * chart.log_y},
         {"window": counts, "frame": [None, None], "groupby": ["series"]},
         {"calculate": f"(datum.number - 1) % {every} === 0 || datum.number === datum.count", "as": "has_marker"},
+        *(
+            {"calculate": f"isValid(datum.{bound}) ? {op}(datum.y, datum.{bound}) : datum.y", "as": name}
+            for name, op, bound in (("lowest", "min", "low"), ("highest", "max", "high"))
+        ),
     ]
-
-
-def build_legend(line_charts: Sequence[charts.LineChart], styles: dict[str, Style]) -> dict:
-    """The spec of a legend, in the order of the lines' last values."""
-    lines = {line.name: line for chart in reversed(line_charts) for line in (*chart.series, *chart.references)}
-    names = sorted(lines, key=lambda name: -lines[name].y[-1].mean)
-    color, shape, dash = encode_styles(styles)
-    axis = {"orient": "right", "title": None, **BARE}
-    return {
-        "data": {"values": [{"series": name, "has_marker": bool(styles[name].marker)} for name in names]},
-        "width": 34,
-        "height": {"step": 17},
-        "encoding": {"y": {"field": "series", "type": "nominal", "sort": None, "axis": axis}, "color": color},
-        "layer": [
-            make_layer("legend_line", {"type": "rule", "x": 0, "x2": 34, "strokeWidth": 2}, {"strokeDash": dash}),
-            make_layer("legend_marker", {"type": "point", "x": 17}, {"shape": shape}, "datum.has_marker"),
-        ],
-    }
 
 
 def build_row_axis(names: Sequence[str], title: str | None = None) -> dict:
@@ -239,35 +309,42 @@ def build_heat_map(chart: charts.HeatMap) -> dict:
 
 
 def build_intervals(chart: charts.IntervalChart) -> dict:
-    """The spec of estimates with their intervals, and the paper's values beside them."""
-
-    def clip(bound):
-        return min(1, max(0, bound)) if chart.share and bound is not None else bound
-
+    """The spec of estimates with their intervals, the paper's values beside them, and the references as lines."""
     names, values, papers = zip(*chart.rows, strict=True)
-    rows = []
+    rows: list[dict] = []
     for row, (value, paper) in enumerate(zip(values, papers, strict=True)):
-        bounds = {"low": clip(value.low), "high": clip(value.high)}
+        bounds = {"low": chart.cut(value.low, value.mean), "high": chart.cut(value.high, value.mean)}
         text = table.format_cell(value, chart.format)
         rows.append({"row": row, "mean": value.mean, **bounds, "paper": paper, "text": text})
+    references = sorted(chart.references, key=lambda entry: entry[1])
+    levels = [{"reference": value, "name": [name], "level": level} for level, (name, value) in enumerate(references)]
     bounds = dict.fromkeys(value.bounds_title for value in values if value.low is not None)
     note = ", ".join(["mean", *bounds, *["the paper's value (diamond)"] * any(paper is not None for paper in papers)])
     num_lines = max(len(wrap_text(name, ROW_LABEL_WIDTH)) for name in names)
-    x = {"title": None, "axis": {"tickCount": 6, **NUMBERS, **BARE}, **make_scale(10)}
+    ticks = PERCENTS if chart.format == table.PERCENT else NUMBERS
+    x = {"title": None, "axis": {"tickCount": 6, **ticks, **BARE}, **make_scale(10)}
     color, paper_color = COLORS[:2]
     paper = {"type": "point", "shape": "diamond", "size": 110, "stroke": paper_color, "fill": GROUND, "strokeWidth": 2}
     rule = {"type": "rule", "strokeWidth": 3, "color": color}
     text = {"type": "text", "align": "left", "x": {"expr": "width + 12"}}
     low_to_high = {"x": {"field": "low", **x}, "x2": {"field": "high"}}
+    at = {"y": None, "x": {"field": "reference", **x}}
+    line = {"type": "rule", "color": SOFT, "strokeDash": REFERENCE_DASHES[0]}
+    name = {"type": "text", "color": SOFT, "y": {"expr": f"-6 - {LABEL_HEIGHT} * datum.level"}, **LINE_NAME}
+    layers = [
+        make_layer("reference", line, at),
+        make_layer("reference_name", name, at | {"text": {"field": "name"}}),
+        make_layer("interval", rule, low_to_high, "isValid(datum.low)"),
+        make_layer("mean", {"type": "point", "color": color}, {"x": {"field": "mean", **x}}),
+        make_layer("paper", paper, {"x": {"field": "paper", **x}}, "isValid(datum.paper)"),
+        make_layer("value", text, {"text": {"field": "text"}}),
+    ]
+    for layer in layers[:2]:
+        layer["data"] = {"values": levels}
     return {
         "title": {"text": wrap_text(chart.x), "subtitle": wrap_text(note)},
         "data": {"values": rows},
         "height": (10 + 14 * num_lines) * len(rows),
         "encoding": {"y": build_row_axis(names)},
-        "layer": [
-            make_layer("interval", rule, low_to_high, "isValid(datum.low)"),
-            make_layer("mean", {"type": "point", "color": color}, {"x": {"field": "mean", **x}}),
-            make_layer("paper", paper, {"x": {"field": "paper", **x}}, "isValid(datum.paper)"),
-            make_layer("value", text, {"text": {"field": "text"}}),
-        ],
+        "layer": layers if levels else layers[2:],
     }

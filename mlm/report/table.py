@@ -16,6 +16,7 @@ from mlm.base.estimates import Estimate, Score, SeedRange
 SUFFIXES = ("", "_low", "_high", "_min", "_max", "_se", "_note")  # of the CSV columns of one Column
 SI_PREFIXES = "KMGTPEZ"
 QUANTITY = "quantity"  # a format: a count of three digits with its SI prefix
+PERCENT = "percent"  # a format: a share in per cent, whose sign the title has
 EN_DASH = "\N{EN DASH}"
 
 
@@ -91,6 +92,13 @@ def format_cell(value, form: str) -> str:
         return "" if math.isnan(value.mean) else format_cell(value.mean, form) + format_bounds(value, form.lstrip("+"))
     if isinstance(value, str):
         return value
+    return format_number(value, form)
+
+
+def format_number(value: float, form: str) -> str:
+    """A number in a format of Python, or QUANTITY or PERCENT."""
+    if form.endswith(PERCENT):
+        return format(100 * value, f"{form.removesuffix(PERCENT)}.1f")
     return format_quantity(value) if form == QUANTITY else format(value, form)
 
 
@@ -104,12 +112,12 @@ def format_quantity(count: float) -> str:
 
 def format_bounds(value: Estimate, form: str) -> str:
     """The bounds after a mean: ± half-width, [low, high] of an asymmetric interval, or (low-high) of a range."""
-    if value.low is None:
+    if value.low is None or value.high is None:
         return ""
-    low, high = format(value.low, form), format(value.high, form)
+    low, high = format_number(value.low, form), format_number(value.high, form)
     if isinstance(value, SeedRange):
         return f" ({low}{' to ' if value.low < 0 else EN_DASH}{high})"
-    return f" ± {format(value.mean - value.low, form)}" if is_symmetric(value) else f" [{low}, {high}]"
+    return f" ± {format_number(value.mean - value.low, form)}" if is_symmetric(value) else f" [{low}, {high}]"
 
 
 def is_symmetric(value: Estimate) -> bool:
@@ -179,28 +187,28 @@ def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
     shown = fit_columns(rows, columns, terminal.width)
     grid = table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in shown:
-        grid.add_column(column.title, justify="right" if column.format else "left")
+        grid.add_column(column.title, justify="right" if column.format else "left", width=measure_column(rows, column))
     for i, row in enumerate(rows):
         if i and "seeds" in rows[i - 1] and "seeds" not in row:
             grid.add_section()
-        grid.add_row(*(text.Text(format_cell(row.get(column.name), column.format), no_wrap=True) for column in shown))
+        cells = (text.Text(format_cell(row.get(column.name), column.format), no_wrap=True) for column in shown)
+        grid.add_row(*cells, style="bold" if row.get("verdict") == "best" else None)
     terminal.print(grid)
     left_out = ", ".join(column.title for column in columns if column not in shown)
     notes = [*collect_notes(rows, shown), *([f"No room here for: {left_out}."] if left_out else [])]
     print("".join(f"\n{note}\n" for note in notes), end="")
 
 
+def measure_column(rows: Sequence[dict], column: Column) -> int:
+    """The characters that a column needs on a terminal, where its title takes a line for each word."""
+    return max(map(len, (*column.title.split(), *(format_cell(row.get(column.name), column.format) for row in rows))))
+
+
 def fit_columns(rows: Sequence[dict], columns: Sequence[Column], width: int) -> list[Column]:
     """The columns that fit into so many characters: the last ones of numbers are left out, but never the first."""
-
-    def measure(column: Column) -> int:
-        return max(
-            map(len, (*column.title.split(), *(format_cell(row.get(column.name), column.format) for row in rows)))
-        )
-
     fitted = list(columns)
     measured = [column for column in columns if any(isinstance(row.get(column.name), Estimate) for row in rows)]
-    while len(measured) > 1 and sum(map(measure, fitted)) + 3 * len(fitted) > width:
+    while len(measured) > 1 and sum(measure_column(rows, column) + 3 for column in fitted) > width:
         fitted.remove(measured.pop())
     return fitted
 

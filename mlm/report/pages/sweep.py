@@ -8,6 +8,8 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
     claims(names) -> pairs      planned claims (better, worse), among the names of all groups with finished runs
     tables(results) -> list     further tables (table.NamedTable), such as fits to the points
     charts(results) -> list     further charts
+    facet(result) -> str        the small multiple that a run's line is in, where there are more than seven lines;
+                                default: the size of its model
     SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
     RESULT_COLUMNS              names of the table's columns that `mlm sweep compare --pages` shows; default: all scores
     RESULT_TABLES               names of the tables that it shows below: claims, search-SCALE, milestones, of tables()
@@ -16,7 +18,8 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
 import collections
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,27 +40,30 @@ from mlm.report import (
     table,
 )
 from mlm.report.charts import Chart
-from mlm.report.headline import Headline, build_headline
-from mlm.report.pages import run_provenance, table_blocks
-from mlm.report.pages.table_blocks import TableBlock, TableCell
+from mlm.report.headline import Headline, build_headline, make_readable
+from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
 
 COST_COLUMNS = (
     Column("steps", "steps", ",d"),
-    Column("tokens", "tokens", ".3g"),
+    Column("tokens", "tokens", table.QUANTITY),
     Column("timed_seconds", "seconds", ",.0f"),
     Column("tokens_per_second", "tokens/s", ",.0f"),
-    Column("parameters", "parameters", ",d"),
-    Column("flops", "training FLOPs", ".2e"),
+    Column("parameters", "parameters", table.QUANTITY),
+    Column("flops", "training FLOPs", table.QUANTITY),
 )
 UNREAD = "—"  # in place of a field that a run does not read
 
 
-class DocstringBlock(NamedTuple):
-    """A block of text: prose, whose remaining line breaks are intended, or preformatted lines with aligned columns."""
+class RunColumn(NamedTuple):
+    """A column of the table of runs, with a value of each run."""
 
-    text: str
-    preformatted: bool
+    name: str
+    title: str
+    kind: str  # config, score, cost, provenance; those of a kind are chosen together
+    values: Sequence[Any]
+    format: str = ""  # of numbers; "": texts
+    common: str | None = None  # the value from which others are marked
 
 
 class Findings(NamedTuple):
@@ -69,6 +75,7 @@ class Findings(NamedTuple):
     headline: Headline | None = None
     tables: Sequence[NamedTable] = ()  # beside these
     charts: Sequence[Chart] = ()
+    searches: Mapping[str, dict] = {}  # the trials of each
 
 
 def collect_findings(experiment, results: Sequence[dict]) -> Findings:
@@ -81,10 +88,18 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
         *prediction_charts.build_charts(results, group),
         *(experiment.charts(results) if hasattr(experiment, "charts") else ()),
     ]
+    searches = {}
     for scale, search, rows in iterate_searches(experiment, series.group_runs(results, group)):
         chart = expected_best.build_chart(rows, search.score)
         plots.append(chart._replace(y_name=f"{chart.y_name}-{scale}"))
-    return found._replace(charts=plots)
+        trials = [
+            {"series": name, "values": {**values, search.score: float(score)}}
+            for name, row in rows.items()
+            for values, score in zip(row.values, row.score_T, strict=True)
+        ]
+        searches[f"trials-{scale}"] = {"title": f"Search ({scale})", "better": search.better, "trials": trials}
+    facets = charts.find_facets(results, group, getattr(experiment, "facet", lambda run: run["config"]["model.size"]))
+    return found._replace(charts=[charts.split_chart(chart, facets) for chart in plots], searches=searches)
 
 
 def collect_tables(experiment, results: Sequence[dict]) -> Findings:
@@ -111,7 +126,7 @@ def collect_tables(experiment, results: Sequence[dict]) -> Findings:
     )
     tables.append(NamedTable("milestones", milestone_curves.TOPIC, caption, *content))
     claims_table = NamedTable("claims", "Claims", note, claims, claim_columns)
-    first = build_headline(results, rows, columns, list(groups), families)
+    first = build_headline(results, rows, columns, groups, families)
     return Findings(rows, columns, claims_table, first, [entry for entry in tables if entry.rows])
 
 
@@ -124,7 +139,9 @@ def iterate_searches(
         for name, row in search.rows.items():
             if name in groups and row.chosen.items() <= groups[name][0]["config"].items():
                 score_T = expected_best.fill_scores([trial.scores for trial in row.trials], search.better)
-                rows[name] = expected_best.SearchedRow(row.chosen, row.ranges, score_T, search.better)
+                rows[name] = expected_best.SearchedRow(
+                    row.chosen, row.ranges, score_T, search.better, [trial.values for trial in row.trials]
+                )
         if rows:
             yield scale, search, rows
 
@@ -164,57 +181,51 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
     """The HTML page of the sweep `name`."""
     question, _, rest = (experiment.__doc__ or name).partition("\n\n")
     same, different = split_settings(results)
-    provenance = run_provenance.collect_provenance(results, getattr(experiment, "group", series.group_name))
+    group = getattr(experiment, "group", series.group_name)
+    provenance = run_provenance.collect_provenance(results, group)
     styles = specs.assign_styles(findings.charts)
     return pages.render(
         "sweep.html",
         question=" ".join(question.split()),
         description=rest.strip(),
-        entries=parse_entries(rest.strip()),
+        entries=parse_entries(rest.strip(), name.rpartition("-")[2], getattr(experiment, "SCALES", ())),
         name=name,
         num_finished=len(results),
         num_points=num_points,
         findings=findings,
         headline=findings.headline,
-        build_blocks=table_blocks.build_blocks,
+        limits=charts.find_limits(series.select_primary_score(results)) if results else (),
+        readable=make_readable(findings.columns, results) if results else [],
+        format_cell=table.format_cell,
         version=mlm.__version__,
         styles=styles,
         figure_endings=figures.ENDINGS,
         same=same,
         provenance=provenance,
-        runs=build_score_blocks(results, different),
-        costs=build_cost_blocks(results, provenance),
-        drawings=figures.collect_drawings(findings.charts, styles),
+        runs=collect_runs(results, different, provenance, group) if results else [],
+        drawings=figures.collect_drawings(findings.charts, styles, findings.searches),
         embed_json=embed_json,
         vega=figures.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
     )
 
 
-def parse_entries(text: str) -> list[tuple[str, list[DocstringBlock]]]:
-    """The terms of an experiment's description, each with its blocks of text, whose lines may be rewrapped.
+def parse_entries(text: str, scale: str, scales: Collection[str]) -> list[tuple[str, str]]:
+    """The terms of an experiment's description with their texts, without what is on other scales; [] if it has none.
 
-    [] unless every line is "Term   text" or an indented continuation.
-    A line break in prose is intended if the next word would have fitted into the line.
+    Lines are joined, but for those with aligned columns.
     """
-    lines, entries, indent = text.splitlines(), [], 0
-    width = max(map(len, lines), default=0)
-    for previous, line in zip(["", *lines], lines, strict=False):
-        match = re.match(r"(\S+) {2,}(?=\S)", line)
-        if match:
-            indent = match.end()
-            entries.append((match[1], []))
-        elif not (entries and line.strip()) or line[:indent].strip():
-            return []
-        blocks, content = entries[-1][1], line[indent:]
-        is_preformatted = re.search(r"\S {2}", content) is not None
-        content = content if is_preformatted else content.strip()
-        if not blocks or blocks[-1].preformatted != is_preformatted:
-            blocks.append(DocstringBlock(content, is_preformatted))
-        else:
-            is_intended = is_preformatted or len(previous) + 1 + len(content.split()[0]) <= width
-            blocks[-1] = DocstringBlock(blocks[-1].text + ("\n" if is_intended else " ") + content, is_preformatted)
-    return entries
+    first, *parts = re.split(r"^(\S+) {2,}(?=\S)", text.replace("`", ""), flags=re.MULTILINE)
+    entries = []
+    for term, content in zip(parts[::2], parts[1::2], strict=True):
+        if re.search(r"\S {2}", content):
+            entries.append((term, textwrap.dedent(" " * (len(term) + 3) + content).rstrip()))
+            continue
+        content = re.sub(r"--scale=\w+", f"--scale={scale}", " ".join(content.split()))
+        start, *others = re.split(rf"\b({'|'.join(scales)}): ", content) if scale in scales else [content]
+        own = [f"{name}: {part}" for name, part in zip(others[::2], others[1::2], strict=True) if name == scale]
+        entries.append((term, start + " ".join(own or others)))
+    return [] if first.strip() else entries
 
 
 def split_settings(results: Sequence[dict]) -> tuple[dict, dict]:
@@ -241,50 +252,43 @@ def format_setting(result: dict, name: str) -> str:
     return UNREAD if name in result.get("unread", ()) else "" if value is None else str(value)
 
 
-def build_score_blocks(results: Sequence[dict], different: dict) -> list[TableBlock]:
-    """A row per run: its name, the config fields that differ (class "odd": from the common value), and its scores."""
-    columns = [table.score_column(score, ".4f") for score in charts.select_curve_scores(results)] if results else []
-    columns[1:1] = [Column(f"{column.name}_se", "standard error", column.format) for column in columns[:1]]
-    heads = [re.sub(r"([._])", "\\1\u200b", name) for name in different]  # where the browser may break them
-
-    def is_odd(name, text):
-        return name != "seed" and different[name] not in (None, text) and text != UNREAD
-
-    cells = [{name: format_setting(result, name) for name in different} for result in results]
-    return build_run_blocks(results, heads, cells, is_odd, columns)
-
-
-def build_cost_blocks(results: Sequence[dict], provenance: run_provenance.RunProvenance) -> list[TableBlock]:
-    """A row per run: its costs, provenance and times; class "odd": a value that less than half of the runs have."""
-    cells = list(provenance.runs)
-    for name, times in (("start (UTC)", provenance.start_times), ("end (UTC)", provenance.end_times)):
-        if any(times):
-            cells = [run | {name: time} for run, time in zip(cells, times, strict=True)]
-
-    def is_odd(name, text):
-        return name in provenance.mixed and 2 * len(provenance.mixed[name][text]) < len(results)
-
-    return build_run_blocks(results, cells[0] if cells else (), cells, is_odd, COST_COLUMNS)
-
-
-def build_run_blocks(
+def collect_runs(
     results: Sequence[dict],
-    heads: Iterable[str],
-    cells: Sequence[Mapping[str, str]],
-    is_odd: Callable[[str, str], bool],
-    columns: Sequence[Column],
-) -> list[TableBlock]:
-    """The blocks of a table of runs: names, texts by column, then numbers; columns without any number are left out."""
-    columns = [column for column in columns if any(read_value(result, column.name) is not None for result in results)]
-    rows = []
-    for result, texts in zip(results, cells, strict=True):
-        run = Path(result["config"]["workdir"]).name
-        kinds = ["config odd" if is_odd(*item) else "config" for item in texts.items()]
-        rows.append([TableCell(run, run), *map(TableCell, texts.values(), texts.values(), kinds)])
-        rows[-1] += [table_blocks.number_cell(read_value(result, column.name), column) for column in columns]
-    text_heads = [TableCell(head, None, "config") for head in heads]
-    number_heads = [TableCell(column.title, None, "number") for column in columns]
-    return table_blocks.split_table([TableCell("run"), *text_heads, *number_heads], rows)
+    different: Mapping[str, str | None],
+    provenance: run_provenance.RunProvenance,
+    group: Callable[[dict], str],
+) -> list[RunColumn]:
+    """The columns of the table of runs: the name, scores, config fields that differ, costs, provenance and times."""
+
+    def measure(kind: str, columns: Sequence[Column]) -> Iterator[RunColumn]:
+        for name, title, form, _ in columns:
+            values = [read_value(result, name) for result in results]
+            if any(value is not None for value in values):
+                yield RunColumn(name, title, kind, values, form)
+
+    scores = [table.score_column(score, ".4f") for score in charts.select_curve_scores(results)]
+    scores[1:1] = [Column(f"{column.name}_se", "standard error", column.format) for column in scores[:1]]
+    configs = [
+        RunColumn(name, name, "config", [format_setting(result, name) for result in results], "", common)
+        for name, common in different.items()
+    ]
+    origins = {
+        name: ([run[name] for run in provenance.runs], next(iter(groups))) for name, groups in provenance.mixed.items()
+    }
+    origins |= {"start (UTC)": (provenance.start_times, None), "end (UTC)": (provenance.end_times, None)}
+    names = [Path(result["config"]["workdir"]).name for result in results]
+    return [
+        RunColumn("run", "run", "", names),
+        RunColumn("group", "group", "group", list(map(group, results))),
+        *measure("score", scores),
+        *configs,
+        *measure("cost", COST_COLUMNS),
+        *(
+            RunColumn(name, name, "provenance", values, "", common)
+            for name, (values, common) in origins.items()
+            if any(values)
+        ),
+    ]
 
 
 def read_value(result: dict, name: str) -> float | None:
