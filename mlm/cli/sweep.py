@@ -330,7 +330,7 @@ DESCRIPTION = f"""Train the points of an experiment and compare them.
     mlm sweep submit experiments/architectures.py --scale=paper --cluster=slurm
 
 Verbs:
-{chr(10).join(f"  {name:8}{verb.purpose}" for name, verb in VERBS.items())}
+{chr(10).join(f"  {name:9}{verb.purpose}" for name, verb in VERBS.items())}
 
 mlm sweep VERB --help lists a verb's flags.
 """

@@ -9,6 +9,8 @@ import io
 import json
 import math
 import os
+import shutil
+import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +27,13 @@ FORMATS = {
     "texts": ",d",
 }
 RECORDS = "the records, .csv or .jsonl"
-WIDEST, WHOLE = 80, ("written", "note")  # letters of a text that a table shows; columns that it shows whole
-EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
-or GPT-2).
-Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
-the words to tag. The output is a table, with --json a line for each answer; masks, ranks, numbers of texts and lines of
-a file count from 1, token ids are the folder's own. From Python: mlm.load(MODEL).
-"""
+WIDEST, MIN_WIDTH = 80, 8  # letters of a text that a table shows, at most, and at least on a narrow terminal
+WHOLE = ("written", "note")  # columns that it shows whole
+MODEL_HELP = (
+    "a run's directory, or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head, or GPT-2)"
+)
+TEXTS_HELP = "texts; without any, the lines of --file or of standard input"
+JSON_HELP = "print lines of JSON, in which masks, ranks, texts and lines count from 1"
 TOP_K = Flag("top_k", 5, "how many answers (5)", low=1)
 STATES = (
     Flag("layer", -1, "0: the embeddings; -1: the last layer", low=-command.MAX_COUNT),
@@ -112,20 +114,34 @@ def format_json(record: dict) -> str:
 
 
 def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
-    """Prints records; omitted: names that a table does not show."""
-    from mlm.report.table import Column, to_markdown
+    """Prints records; omitted: names that a table does not show.
 
-    shown = [
-        {
-            key: value[: WIDEST - 1] + "…"
-            if key not in WHOLE and isinstance(value, str) and len(value) > WIDEST
-            else value
-            for key, value in record.items()
-            if key not in omitted
-        }
-        for record in rows
-    ]
-    print(to_markdown(shown, [Column(key, key, FORMATS.get(key, "")) for key in list_names(shown)]))
+    On a terminal it cuts texts so that the table fits, and puts a text that all records share above it.
+    """
+    from mlm.report import table
+
+    is_terminal, cells = sys.stdout.isatty(), list[dict]()
+    for row in rows:
+        cells.append({key: table.format_cell(row.get(key), FORMATS.get(key, "")) for key in list_names(rows)})
+    names = [name for name in list_names(rows) if name not in omitted]
+    for name in [name for name in names if len(rows) > 1 and isinstance(rows[0].get(name), str)] if is_terminal else ():
+        if len({row[name] for row in cells}) == 1:
+            print(f"{name}: {cells[0][name]}\n")
+            names.remove(name)
+    widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in names}
+    texts = [name for name in names if name not in WHOLE and isinstance(rows[0].get(name), str)]
+    limits = {name: min(widths[name], WIDEST) for name in texts}
+    while (
+        is_terminal and texts and sum((widths | limits).values()) + 2 * len(names) > shutil.get_terminal_size().columns
+    ):
+        longest = max(texts, key=lambda name: limits[name])
+        if limits[longest] <= MIN_WIDTH:
+            break
+        limits[longest] -= 1
+    for row in cells:
+        row |= {name: f"{row[name][: limits[name] - 1]}…" for name in texts if len(row[name]) > limits[name]}
+    columns = [table.Column(name, name, FORMATS.get(name, "")) for name in names]
+    table.print_table(cells, columns)
 
 
 def read_texts(args: argparse.Namespace) -> list[str]:
@@ -307,6 +323,7 @@ class ModelCommand(NamedTuple):
         example: a command line.
         flags: those beside MODEL, texts, --file, --out and --json.
         read_texts: args -> the texts.
+        texts: what these are.
         check: (texts, args); raises ConfigError for what is wrong whatever the model.
         file: what --file is for.
         out: what --out writes; RECORDS: its records; "": it has a folder to write in place of texts and --out.
@@ -318,6 +335,7 @@ class ModelCommand(NamedTuple):
     example: str
     flags: tuple[Flag, ...] = ()
     read_texts: Callable[[argparse.Namespace], list[str]] = read_texts
+    texts: str = TEXTS_HELP
     check: Callable[[list[str], argparse.Namespace], Any] = lambda texts, args: None
     file: str = "texts, one a line"
     out: str = RECORDS
@@ -339,6 +357,7 @@ COMMANDS = {
         'mlm similar runs/a "the horse sleeps near the river ." --word=river --file=texts.txt',
         (TOP_K, *STATES, WORD),
         read_prompts,
+        "texts; without any, the lines of standard input",
         check_similar,
         file="texts, one a line; those to search",
     ),
@@ -349,6 +368,7 @@ COMMANDS = {
         predict,
         "mlm predict runs/a/tasks/reviews new.csv --out=predictions.csv",
         read_texts=read_table,
+        texts=f"{TEXTS_HELP}; a tab separates the two of a pair, white space the words to tag",
         file="texts, one a line; or a table (csv, tsv, JSON lines, Parquet), whose rows and columns are kept",
     ),
     "generate": ModelCommand(
@@ -356,6 +376,7 @@ COMMANDS = {
         'mlm generate runs/a "the old horse" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
         (*BEAMS, *SAMPLING),
         read_starts,
+        "starts of texts; without any, the lines of --file, or one that is empty",
         is_text=True,
     ),
     "translate": ModelCommand(
@@ -389,19 +410,19 @@ def make_parser(name: str) -> command.CommandParser:
 
     example = "mlm serve runs/a runs/b --file=texts.txt" if name == "serve" else COMMANDS[name].example
     description = entry.describe_command(name, example)
-    parser = command.CommandParser(prog=f"mlm {name}", epilog=EPILOG, description=description)
+    parser = command.CommandParser(prog=f"mlm {name}", description=description)
     if name == "serve":
-        parser.add_argument("models", metavar="MODEL", nargs="+", help="models to show side by side")
+        parser.add_argument("models", metavar="MODEL", nargs="+", help=f"models to show side by side: {MODEL_HELP}")
         command.add_flags(parser, *SERVE)
         return parser
     chosen = COMMANDS[name]
-    parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     if chosen.out:
-        parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
+        parser.add_argument("texts", metavar="TEXT", nargs="*", help=chosen.texts)
         command.add_flags(parser, Flag("file", "", chosen.file), Flag("out", "", f"file to write: {chosen.out}"))
     else:
         parser.add_argument("folder", metavar="FOLDER", help="folder to write")
-    command.add_flags(parser, *chosen.flags, Flag("json", False, "print lines of JSON"))
+    command.add_flags(parser, *chosen.flags, Flag("json", False, JSON_HELP))
     return parser
 
 
