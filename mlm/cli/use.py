@@ -280,7 +280,9 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
             yield {"text": text, **attention_maps.format_json(attention_maps.compute_attention_maps(model, text))}
         return
     looked = attention_maps.compute_attention_maps(model, texts[0])
-    files.write_text(Path(args.out), attention_page.render_page(model.config.workdir, texts[0], **looked._asdict()))
+    files.write_text(
+        Path(args.out), attention_page.render_page(Path(args.model).resolve().name, texts[0], **looked._asdict())
+    )
     yield {"written": args.out, "tokens": len(looked.tokens)}
 
 
