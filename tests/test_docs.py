@@ -211,11 +211,14 @@ def folder(tmp_path_factory):
 
 
 def test_readme_s_table_is_of_the_runs_of_its_figure():
-    (name,) = re.findall(r"!\[.*?\]\(experiments/figures/(.*)\.svg\)", PAGES["README.md"])
+    names = re.findall(r'(?:src|srcset)="experiments/figures/([\w-]+)-intervals(?:-dark)?\.svg"', PAGES["README.md"])
+    (name,) = {*names}
+    pictures = [path.read_text() for path in (ROOT / "experiments/figures").glob(f"{name}-intervals*.svg")]
     kept = json.loads((ROOT / f"experiments/figures/{name}.json").read_text())["rows"]
-    rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) ± [\d.]+ \| ([\d.]+) ±", PAGES["README.md"], re.MULTILINE)
-    assert len(rows) == 7
-    for model, excess, accuracy in rows:
+    rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) ± ([\d.]+) \| ([\d.]+) ±", PAGES["README.md"], re.MULTILINE)
+    assert len(rows) == 7 and len(pictures) == len(names) == 2
+    for model, excess, half, accuracy in rows:
+        assert all(f">{excess} ± {half}<" in picture for picture in pictures)
         cells = kept[f"{model.split()[0]}-tiny"]
         assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{cells['accuracy'][0]:.3f}")
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
@@ -272,8 +275,9 @@ def test_generated_pages_are_those_of_the_code(site):
     assert not [name for name in entry.COMMANDS if f"usage: mlm {name} " not in commands]
     results = (ROOT / "experiments" / "RESULTS.md").read_text()
     titles = re.findall(r"^## (.*)$", results, re.MULTILINE)
-    page = (site / "results.html").read_text()
-    assert titles and all(title in page for title in titles)
+    cards, pages = (site / "results.html").read_text(), [path.read_text() for path in (site / "results").glob("*.html")]
+    assert titles and all(title in cards and any(title in page for page in pages) for title in titles)
+    page = "".join(pages)
     assert not re.search(r"\d ± \d", page) and "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}" in page  # on one line
     assert not re.search(r"\d \([\d.,]+\N{EN DASH}", page) and "\N{WORD JOINER}\N{EN DASH}" in page
 
