@@ -26,7 +26,7 @@ REPORT = "architectures-long"  # the only report of the tested site
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 WITH_FIELDS = ("train", "finetune", "evaluate", "sweep", "floor")  # commands that take config fields
-NOT_RUN = "<!-- not run -->"
+NOT_RUN = r"<!-- not run(?:: [^\n]+)? -->"
 FENCE = re.compile(rf"(?P<skip>{NOT_RUN}\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^(?: {4}.*)?\n)+", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -53,6 +53,10 @@ def find_python(page: str) -> list[tuple[str, bool]]:
         for match in INDENTED.finditer(FENCE.sub("", text))
         if page == "README.md" and "import mlm" in match[0]
     ]
+
+
+def test_what_is_not_run_says_why():
+    assert [page for page, text in PAGES.items() if "<!-- not run -->" in text] == []
 
 
 def load_hooks():
@@ -143,9 +147,9 @@ def test_the_trip_of_a_run_names_files_and_their_functions():
             assert re.search(rf"^(?:def|class) {name}\b", (ROOT / file).read_text(), re.MULTILINE), (file, name)
 
 
-NOTEBOOK = json.loads((ROOT / "experiments" / "use.ipynb").read_text())
+NOTEBOOKS = {path.name: json.loads(path.read_text()) for path in (ROOT / "experiments").glob("*.ipynb")}
 SOURCES = PAGES | {
-    "use.ipynb": "\n".join("".join(cell["source"]) for cell in NOTEBOOK["cells"]),
+    **{name: "\n".join("".join(cell["source"]) for cell in book["cells"]) for name, book in NOTEBOOKS.items()},
     **{str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "mlm").rglob("*.py"))},
 }
 QUOTED = r'"[^"{}\n]+"'

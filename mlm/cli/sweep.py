@@ -194,7 +194,7 @@ def print_table(sweep: Sweep, *, has_report: bool = False) -> None:
     if not results:
         return
     report = page.write_files(root, sweep.experiment, results)
-    figures = f"figures/ (.pdf, .png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
+    figures = f"figures/: {table.format_count(len(report.charts), 'chart')} (.pdf, .png, .svg, .csv)"
     if not extras.is_installed("vl_convert"):
         figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
     assert report.headline is not None
