@@ -9,7 +9,6 @@ import io
 import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
@@ -27,8 +26,7 @@ FORMATS = {
     "texts": ",d",
 }
 RECORDS = "the records, .csv or .jsonl"
-WIDEST, MIN_WIDTH = 80, 8  # letters of a text that a table shows, at most, and at least on a narrow terminal
-WHOLE = ("written", "note")  # columns that it shows whole
+WIDEST, WHOLE = 80, ("written", "note")  # letters of a text that a table shows; columns that it shows whole
 MODEL_HELP = (
     "a run's directory, or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head, or GPT-2)"
 )
@@ -116,32 +114,22 @@ def format_json(record: dict) -> str:
 def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
     """Prints records; omitted: names that a table does not show.
 
-    On a terminal it cuts texts so that the table fits, and puts a text that all records share above it.
+    On a terminal a prompt that all records share stands above the table, which cuts texts to fit.
     """
     from mlm.report import table
 
-    is_terminal, cells = sys.stdout.isatty(), list[dict]()
-    for row in rows:
-        cells.append({key: table.format_cell(row.get(key), FORMATS.get(key, "")) for key in list_names(rows)})
-    names = [name for name in list_names(rows) if name not in omitted]
-    for name in [name for name in names if len(rows) > 1 and isinstance(rows[0].get(name), str)] if is_terminal else ():
-        if len({row[name] for row in cells}) == 1:
-            print(f"{name}: {cells[0][name]}\n")
-            names.remove(name)
-    widths = {name: max(len(name), *(len(row[name]) for row in cells)) for name in names}
-    texts = [name for name in names if name not in WHOLE and isinstance(rows[0].get(name), str)]
-    limits = {name: min(widths[name], WIDEST) for name in texts}
-    while (
-        is_terminal and texts and sum((widths | limits).values()) + 2 * len(names) > shutil.get_terminal_size().columns
-    ):
-        longest = max(texts, key=lambda name: limits[name])
-        if limits[longest] <= MIN_WIDTH:
-            break
-        limits[longest] -= 1
-    for row in cells:
-        row |= {name: f"{row[name][: limits[name] - 1]}…" for name in texts if len(row[name]) > limits[name]}
-    columns = [table.Column(name, name, FORMATS.get(name, "")) for name in names]
-    table.print_table(cells, columns)
+    names, limit = [name for name in list_names(rows) if name not in omitted], WIDEST
+    if sys.stdout.isatty():
+        limit = sys.maxsize
+        if names[0] == "prompt" and len({row["prompt"] for row in rows}) == 1:
+            print(f"{rows[0][names.pop(0)]}\n")
+
+    def cut(name, value):
+        is_long = name not in WHOLE and isinstance(value, str) and len(value) > limit
+        return value[: limit - 1] + "…" if is_long else value
+
+    shown = [{name: cut(name, row[name]) for name in names if name in row} for row in rows]
+    table.print_table(shown, [table.Column(name, name, FORMATS.get(name, "")) for name in names])
 
 
 def read_texts(args: argparse.Namespace) -> list[str]:

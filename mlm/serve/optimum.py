@@ -1,6 +1,7 @@
 """The Bayes optimum beside models of the built-in language: the exact probabilities of each [MASK]."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -24,32 +25,25 @@ class Optimum(NamedTuple):
 
     def fill_mask(self, text: str, top_k: int) -> list[list[MaskPrediction]]:
         """The most probable words of each [MASK]. Raises ConfigError for a text that is no document of the language."""
-        language, words = (
-            grammar.build_grammar(self.language),
-            text.replace(batching.MASK_TOKEN, f" {batching.MASK_TOKEN} ").split(),
-        )
-        is_masked_1xL = np.array([[word == batching.MASK_TOKEN for word in words]])
-        errors.require(bool(is_masked_1xL.any()), "text", text, f"a text with {batching.MASK_TOKEN} in it")
-        known_words = [language.words[0] if word == batching.MASK_TOKEN else word for word in words]
+        language, mask = grammar.build_grammar(self.language), batching.MASK_TOKEN
+        words = text.replace(mask, f" {mask} ").split()
+        errors.require(mask in words, "text", text, f"a text with {mask} in it")
+        is_masked_1xL = np.array([[word == mask for word in words]])
+        words_1xL = grammar.encode_texts(language, [" ".join(words).replace(mask, language.words[0])])
         try:
-            words_1xL = grammar.encode_texts(language, [" ".join(known_words)])
             found = posterior.compute_posterior(language.hmm, words_1xL, is_masked_1xL)
-        except ValueError as error:
-            unknown = str(error) if isinstance(error, errors.ConfigError) else "it has probability 0"
-            raise errors.ConfigError(f"not a document of the built-in language: {unknown}") from None
+        except ValueError:
+            raise errors.ConfigError(f"text = {text!r}: expected a document of the built-in language") from None
+
+        def fill(place: int, best: int, log_prob: float) -> MaskPrediction:
+            filled = " ".join([*words[:place], language.words[best], *words[place + 1 :]])
+            return MaskPrediction(language.words[best], best, math.exp(log_prob), filled)
+
         log_prob_KxW = posterior.compute_log_probs(language.hmm, found)
-        places = np.flatnonzero(is_masked_1xL[0]).tolist()
+        best_KxW = np.argsort(-log_prob_KxW, kind="stable")[:, :top_k]
         return [
-            [
-                MaskPrediction(
-                    language.words[best],
-                    best,
-                    float(np.exp(log_prob_W[best])),
-                    " ".join([*words[:place], language.words[best], *words[place + 1 :]]),
-                )
-                for best in np.argsort(-log_prob_W, kind="stable")[:top_k].tolist()
-            ]
-            for place, log_prob_W in zip(places, log_prob_KxW, strict=True)
+            [fill(place, best, log_prob_KxW[row, best]) for best in best_KxW[row].tolist()]
+            for row, place in enumerate(found.position_K.tolist())
         ]
 
     def list_examples(self) -> Iterator[str]:
