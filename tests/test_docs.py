@@ -298,6 +298,26 @@ def test_an_archive_of_runs_has_its_report(site):
     assert [target for target in targets if not (report.parent / target).exists()] == []
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_no_link_is_dead_and_the_search_finds_guides_from_a_folder(site, chromium):
+    pages = [page for page in site.rglob("*.html") if page.name not in ("404.html", "report.html")]
+    links = [
+        (page, link) for page in pages for link in re.findall(r'(?:href|src|srcset)="([^"#?:]+)', page.read_text())
+    ]
+    assert [(page, link) for page, link in links if not page.parent.joinpath(link).exists()] == []
+    tab = chromium.new_page()
+    for words in ("learning rate", "resume", "LaTeX"):
+        tab.goto((site / "concepts.html").as_uri())
+        tab.keyboard.press("/")
+        tab.keyboard.type(words, delay=20)
+        tab.keyboard.press("ArrowDown")
+        first = tab.locator(".md-search-result__item a").first
+        first.wait_for(state="attached")
+        assert "/guides/" in first.get_attribute("href"), words
+    tab.close()
+
+
 def test_results_link_each_archive_of_runs():
     names = [path.name.removesuffix(".tar.xz") for path in (ROOT / "experiments" / "figures").glob("*.tar.xz")]
     links = re.findall(r"\(figures/([^)]*)\.tar\.xz\)", (ROOT / "experiments" / "RESULTS.md").read_text())
