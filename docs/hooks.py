@@ -1,9 +1,13 @@
 """Pages that mkdocs makes from the code, experiments/RESULTS.md and kept runs at each build: none goes out of date."""
 
+import ast
+import base64
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import io
+import json
 import os
 import re
 import shutil
@@ -13,52 +17,132 @@ from collections.abc import Collection
 from pathlib import Path
 from unittest import mock
 
+from markdown.extensions.toc import slugify
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "experiments" / "figures"
 ARCHIVE = ".tar.xz"  # of a sweep's runs; a file of figures has the same name
-FILES = {"results.md": "experiments/RESULTS.md", "changes.md": "CHANGELOG.md"}  # pages that are a file of the project
-SEARCH_BOOSTS = {"guides": 4, "scaling.md": 0.5, "results.md": 0.002, "changes.md": 0.002}
+RESULTS = "experiments/RESULTS.md"  # a page of the site for each section
+NOTEBOOKS = {  # pages of the site by notebook
+    "experiments/use.ipynb": "notebooks/use.md",
+    "experiments/own_corpus.ipynb": "notebooks/own_corpus.md",
+}
+FIGURE = re.compile(
+    r"!\[([^\]]*)\]\((?:\.\./)*experiments/figures/([\w-]+)\.tar\.xz#([\w-]+)\)"
+)  # a picture of an archive
+DARK = {
+    "ink": "#e6e9ed",
+    "soft": "#a3abb6",
+    "rule": "#363c45",
+    "heat": "#6f9bf0",
+}  # colors of specs.PAPER on a dark page
+EXAMPLE_RUN = {  # the run of the notebook on a run in use
+    "model.size": "micro",
+    "train.steps": 300,
+    "train.batch_size": 16,
+    "data.language.train_documents": 4800,
+    "data.language.validation_documents": 100,
+}
+README_PICTURE = "architectures-laptop", "excess_loss-intervals"  # an archive, and a chart of its report
+SEARCH_BOOSTS = {
+    "guides": 6,
+    "faq.md": 0.7,
+    "scaling.md": 0.5,
+    "results.md": 0.1,
+    "results": 0.002,
+    "changes.md": 0.002,
+}
 HELP_COLUMNS = "76"  # width of a command's help
+
+
+def on_config(config):
+    """Adds a page of the navigation for each section of the results. mkdocs calls it by its name."""
+    pages = [{title.partition(" ")[2]: path} for path, title in list_sections().items()]
+    config.nav = [
+        {"Results": ["results.md", *pages]} if item == {"Results": "results.md"} else item for item in config.nav
+    ]
+    return config
 
 
 def on_files(files: Files, config) -> Files:
     """Adds the generated pages. mkdocs calls it by its name."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
-    pages = {
-        "reference/configuration.md": render_configuration,
-        "reference/commands.md": render_commands,
-        "reference/python.md": render_python,
-    }
-    for path, render in pages.items():
-        files.append(File.generated(config, path, content=render()))
     archives = sorted(FIGURES.glob(f"{config.extra['reports']}{ARCHIVE}"))
-    names = [path.name.removesuffix(ARCHIVE) for path in archives]
-    for path, name in FILES.items():
-        files.append(File.generated(config, path, content=render_file(name, names)))
-    for path in FIGURES.glob("*.svg"):
-        files.append(File.generated(config, f"figures/{path.name}", content=path.read_text()))
-    for path in archives:
-        for name, content in make_report(path).items():
+    names = config.extra["drawn"] = [path.name.removesuffix(ARCHIVE) for path in archives]
+    pages = {
+        "reference/configuration.md": render_configuration(),
+        "reference/commands.md": render_commands(),
+        "reference/python.md": render_python(),
+        "changes.md": render_file("CHANGELOG.md", ()),
+        **render_results(names),
+        **{f"figures/{path.name}": path.read_text() for path in FIGURES.glob("*.svg")},
+    }
+    for notebook, path in NOTEBOOKS.items():
+        pages |= render_notebook(ROOT / notebook, path, is_run=bool(names))
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
+    for archive in archives:
+        for name, content in make_report(archive).items():
             copied = File.generated(config, name.replace(".md", ".md.txt"), content=content)  # no page of the site
             copied.dest_uri = name
             files.append(copied)
     return files
 
 
-def on_page_markdown(markdown: str, page, **_) -> str:
-    """Turns links to a page or figure of the project, which are right in a clone, into the site's. mkdocs calls it.
+def on_page_markdown(markdown: str, page, config, **_) -> str:
+    """Turns links to files of the project, which are right in a clone, into the site's. mkdocs calls it.
 
-    Searches find guides first, and tables of results last.
+    A picture of an archive, FIGURES/NAME.tar.xz#CHART, is the one that the archive's report draws; a build without that
+    report has none. Searches find guides first, and tables of results last.
     """
     page.meta["search"] = {"boost": SEARCH_BOOSTS.get(page.file.src_uri.split("/")[0], 1)}
-    for path, name in FILES.items():
-        target = "../" * page.file.src_uri.count("/") + path
-        markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(name)}(?=[#)])", f"]({target}", markdown)
-    figures = f"]({'../' * page.file.src_uri.count('/')}figures/"
-    return re.sub(r"\]\((?:\.\./)+experiments/figures/", figures, markdown)
+    up, drawn = "../" * page.file.src_uri.count("/"), config.extra["drawn"]
+    markdown = FIGURE.sub(lambda found: render_picture(*found.groups(), up) if found[2] in drawn else "", markdown)
+    anchors = map_anchors()
+    markdown = re.sub(
+        r"\]\((?:\.\./)+experiments/RESULTS\.md(#[\w-]+)?\)",
+        lambda found: f"]({up}{anchors[found[1]]}{found[1]})" if found[1] else f"]({up}results.md)",
+        markdown,
+    )
+    for notebook, path in NOTEBOOKS.items():
+        markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(notebook)}\)", f"]({up}{path})", markdown)
+    markdown = re.sub(r"\]\((?:\.\./)+CHANGELOG\.md", f"]({up}changes.md", markdown)
+    markdown = markdown.replace("<!-- reports -->", render_cards([link_report(name) for name in drawn]))
+    return re.sub(r"\]\((?:\.\./)+experiments/figures/", f"]({up}figures/", markdown)
+
+
+def render_picture(text: str, archive: str, chart: str, up: str) -> str:
+    """A picture that a report draws, for light and for dark pages."""
+    path = f"{up}reports/{archive}/figures/{chart}"
+    return (
+        f'<a href="{up}reports/{archive}/report.html"><picture>'
+        f'<source srcset="{path}-dark.svg" media="(prefers-color-scheme: dark)">'
+        f'<img class="drawn" src="{path}.svg" alt="{text}"></picture></a>'
+    )
+
+
+def darken(svg: str) -> str:
+    """A figure with the colors of dark pages in place of those of paper."""
+    specs = importlib.import_module("mlm.report.specs")
+    colors = dict(zip(specs.LIGHT, specs.DARK, strict=True)) | {specs.PAPER[name]: DARK[name] for name in DARK}
+    colors |= {specs.PAPER["ground"]: specs.DARK_BACKGROUND, "black": DARK["ink"], "white": specs.DARK_BACKGROUND}
+    names = "|".join(map(re.escape, colors))
+    return re.sub(rf'(?<=")({names})(?=")', lambda found: colors[found[1]], svg)
+
+
+def link_report(name: str) -> str:
+    """A card of an archive's report: its name, and the question of its experiment."""
+    experiment = json.loads((FIGURES / f"{name}.json").read_text())["command"].split()
+    path = next(word for word in experiment if word.endswith(".py"))
+    question = (ast.get_docstring(ast.parse((ROOT / path).read_text())) or "").split("\n\n")[0].replace("\n", " ")
+    return f"[**{name}**](reports/{name}/report.html): {question}"
+
+
+def render_cards(cards: Collection[str]) -> str:
+    """Cards, side by side where there is room."""
+    return '<div class="grid cards" markdown>\n\n' + "\n".join(f"- {card}" for card in cards) + "\n\n</div>\n"
 
 
 def render_configuration() -> str:
@@ -145,6 +229,75 @@ def render_file(name: str, reports: Collection[str]) -> str:
     return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/[\w-]+\.svg\)|reports/)[^)]*\)", r"\1", text)
 
 
+def list_sections() -> dict[str, str]:
+    """The titles of the sections of RESULTS.md by the path of their page."""
+    titles = re.findall(r"^## (.*)$", (ROOT / RESULTS).read_text(), re.MULTILINE)
+    return {f"results/{slugify(title, '-').partition('-')[2]}.md": title for title in titles}
+
+
+def map_anchors() -> dict[str, str]:
+    """The path of the page that has it, by each anchor of RESULTS.md."""
+    anchors, sections = {}, re.split(r"^(?=## )", (ROOT / RESULTS).read_text(), flags=re.MULTILINE)[1:]
+    for path, section in zip(list_sections(), sections, strict=True):
+        for title in re.findall(r"^##+ (.*)$", section, re.MULTILINE):
+            anchors[f"#{slugify(title, '-')}"] = path
+    return anchors
+
+
+def render_results(reports: Collection[str]) -> dict[str, str]:
+    """A page for each section of RESULTS.md by its path, and one of what stands before them, with a card for each."""
+    first, *sections = re.split(r"^(?=## )", render_file(RESULTS, reports), flags=re.MULTILINE)
+    anchors, pages, cards = map_anchors(), {}, []
+    facts = dict(re.findall(r"^\d+\. \[.*?\]\((#[\w-]+)\)(.*)$", first, re.MULTILINE))
+    for (path, title), section in zip(list_sections().items(), sections, strict=True):
+        text = re.sub(r"\]\((?=figures/|reports/)", "](../", section.replace("## ", "# ", 1))
+        pages[path] = re.sub(r"\]\((#[\w-]+)\)", lambda found: f"](../{anchors[found[1]]}{found[1]})", text)
+        live = [name for name in reports if f"(reports/{name}/" in section]
+        links = "".join(f"<br>Report: [{name}](reports/{name}/report.html)" for name in live)
+        cards.append(f"[**{title}**]({path}){facts[f'#{slugify(title, chr(45))}']}{links}")
+    first = re.sub(r"(?:^\d+\. \[.*\n)+", render_cards(cards), first, count=1, flags=re.MULTILINE)
+    pages["results.md"] = re.sub(r"\]\((#[\w-]+)\)", lambda found: f"]({anchors[found[1]]}{found[1]})", first)
+    return pages
+
+
+def render_notebook(notebook: Path, path: str, *, is_run: bool) -> dict[str, str | bytes]:
+    """The page of a notebook at a path, and its pictures; with its output if it is run and nbclient is installed."""
+    cells = json.loads(notebook.read_text())["cells"]
+    if is_run and importlib.util.find_spec("nbclient"):
+        cells = run_notebook(notebook)
+    parts, pages = [], {}
+    for number, cell in enumerate(cells):
+        code = "".join(cell["source"])
+        parts.append(code if cell["cell_type"] == "markdown" else f"```python\n{code}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            text = "".join(data.get("text/plain", output.get("text", "")))
+            if "image/png" in data:
+                pages[f"notebooks/{notebook.stem}-{number}.png"] = base64.b64decode(data["image/png"])
+                parts.append(f"![The figure that this cell draws]({notebook.stem}-{number}.png)")
+            elif text and output.get("name") != "stderr":
+                parts.append("".join(data.get("text/markdown", "")) or f"```text\n{text.rstrip()}\n```")
+    return pages | {path: "\n\n".join(parts) + "\n"}
+
+
+def run_notebook(notebook: Path) -> list:
+    """The cells of a notebook with their output; MLM_RUN names a run of EXAMPLE_RUN."""
+    import nbclient
+    import nbformat
+
+    content = nbformat.read(notebook, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {"MLM_RUN": f"{folder}/run", "PYTHONPATH": str(ROOT)}
+        if "MLM_RUN" in notebook.read_text():
+            cache = {"workdir": paths["MLM_RUN"], "data.cache_dir": f"{folder}/cache"}
+            with contextlib.redirect_stdout(io.StringIO()):
+                importlib.import_module("mlm").train(EXAMPLE_RUN | cache)
+        with mock.patch.dict(os.environ, paths):
+            resources = {"metadata": {"path": str(notebook.parent)}}
+            nbclient.NotebookClient(content, timeout=600, kernel_name="python3", resources=resources).execute()
+    return content.cells
+
+
 def make_report(archive: Path) -> dict[str, bytes]:
     """The files of the report of an archive's runs, as `mlm sweep report` writes them, by their path in the site."""
     name = archive.name.removesuffix(ARCHIVE)
@@ -156,6 +309,8 @@ def make_report(archive: Path) -> dict[str, bytes]:
         words = ["sweep", "report", str(ROOT / experiment), *flags, f"workdir={workdir}"]
         with contextlib.redirect_stdout(io.StringIO()):
             importlib.import_module("mlm.cli.sweep").main(words)
+        for path in [*workdir.glob("figures/*.svg")]:
+            path.with_name(f"{path.stem}-dark.svg").write_text(darken(path.read_text()))
         paths = [path for path in (*workdir.glob("*"), *workdir.glob("figures/*")) if path.is_file()]
         return {f"reports/{name}/{path.relative_to(workdir)}": path.read_bytes() for path in paths}
 
@@ -163,3 +318,12 @@ def make_report(archive: Path) -> dict[str, bytes]:
 def escape_cell(text: str) -> str:
     """Plain text as a cell of a Markdown table."""
     return re.sub(r"([\\|*_\[\]<>`])", r"\\\1", text)
+
+
+if __name__ == "__main__":  # draws the README's picture again, after a change of its archive or of how charts look
+    sys.path.insert(0, str(ROOT))
+    name, chart = README_PICTURE
+    report = make_report(FIGURES / f"{name}{ARCHIVE}")
+    for shade in ("", "-dark"):
+        content = report[f"reports/{name}/figures/{chart}{shade}.svg"]
+        (FIGURES / f"{name}-{chart.partition('-')[2]}{shade}.svg").write_bytes(content)

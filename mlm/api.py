@@ -39,6 +39,10 @@ def load(path: str | os.PathLike, *, step: int | None = None) -> LanguageModel:
 
     Raises:
         mlm.base.errors.ConfigError: there is no model.
+
+    Examples:
+        >>> model = mlm.load("runs/a")
+        >>> model.fill_mask("the [MASK] milks the old cow .", top_k=1)[0][0].token
     """
     from mlm.inference import pretrained_io
 
@@ -56,6 +60,10 @@ def train(config: Config | Mapping[str, Any]) -> Result:
         mlm.base.errors.ConfigError: a field or its value is wrong, or the directory holds another run.
         mlm.training.run.hooks.DivergenceError: the loss is not finite.
         mlm.training.run.preemption.RunStopped: a signal stopped the run; the same call continues it.
+
+    Examples:
+        >>> result = mlm.train({"mask.rate": 0.4, "train.steps": 100, "workdir": "runs/a"})
+        >>> result.loss, result.metrics["excess_loss"]
     """
     from mlm.base.estimates import read_first_score
     from mlm.data.rows import pack
@@ -84,6 +92,10 @@ def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[A
 
     Raises:
         mlm.base.errors.ConfigError: no such run or option, or the model does not support an evaluation.
+
+    Examples:
+        >>> found = mlm.evaluate("runs/a", max_sentences=20)
+        >>> found["summary"]
     """
     from mlm.evaluation import engine, evaluation_tasks, flags
     from mlm.training.run import trained_run

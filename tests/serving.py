@@ -58,7 +58,7 @@ def serve_models(opened, *names):
     with pytest.MonkeyPatch.context() as patch, app.bind_socket("127.0.0.1", 0) as bound:
         patch.setattr(panels, "TOP_K", 20)  # the whole vocabulary of words
         patch.setattr(app, "TIMEOUT_SECONDS", 1)
-        asks = app.ModelServer([panels.prepare_panel(name, opened[name], NUMBERED) for name in names], "a [MASK] .")
+        asks = app.ModelServer([panels.prepare_panel(name, opened[name], NUMBERED) for name in names], ["a [MASK] ."])
         server = app.make_server(asks.routes(), "127.0.0.1")
         address = bound.getsockname()
         bound.listen()

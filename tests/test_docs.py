@@ -26,7 +26,7 @@ REPORT = "architectures-long"  # the only report of the tested site
 DOCS = ROOT / "docs"
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 WITH_FIELDS = ("pack", "train", "finetune", "evaluate", "sweep", "floor")  # commands that take config fields
-NOT_RUN = "<!-- not run -->"
+NOT_RUN = r"<!-- not run(?:: [^\n]+)? -->"
 FENCE = re.compile(rf"(?P<skip>{NOT_RUN}\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^(?: {4}.*)?\n)+", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -53,6 +53,10 @@ def find_python(page: str) -> list[tuple[str, bool]]:
         for match in INDENTED.finditer(FENCE.sub("", text))
         if page == "README.md" and "import mlm" in match[0]
     ]
+
+
+def test_what_is_not_run_says_why():
+    assert [page for page, text in PAGES.items() if "<!-- not run -->" in text] == []
 
 
 def load_hooks():
@@ -143,9 +147,9 @@ def test_the_trip_of_a_run_names_files_and_their_functions():
             assert re.search(rf"^(?:def|class) {name}\b", (ROOT / file).read_text(), re.MULTILINE), (file, name)
 
 
-NOTEBOOK = json.loads((ROOT / "experiments" / "use.ipynb").read_text())
+NOTEBOOKS = {path.name: json.loads(path.read_text()) for path in (ROOT / "experiments").glob("*.ipynb")}
 SOURCES = PAGES | {
-    "use.ipynb": "\n".join("".join(cell["source"]) for cell in NOTEBOOK["cells"]),
+    **{name: "\n".join("".join(cell["source"]) for cell in book["cells"]) for name, book in NOTEBOOKS.items()},
     **{str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "mlm").rglob("*.py"))},
 }
 QUOTED = r'"[^"{}\n]+"'
@@ -211,11 +215,14 @@ def folder(tmp_path_factory):
 
 
 def test_readme_s_table_is_of_the_runs_of_its_figure():
-    (name,) = re.findall(r"!\[.*?\]\(experiments/figures/(.*)\.svg\)", PAGES["README.md"])
+    names = re.findall(r'(?:src|srcset)="experiments/figures/([\w-]+)-intervals(?:-dark)?\.svg"', PAGES["README.md"])
+    (name,) = {*names}
+    pictures = [path.read_text() for path in (ROOT / "experiments/figures").glob(f"{name}-intervals*.svg")]
     kept = json.loads((ROOT / f"experiments/figures/{name}.json").read_text())["rows"]
-    rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) ± [\d.]+ \| ([\d.]+) ±", PAGES["README.md"], re.MULTILINE)
-    assert len(rows) == 7
-    for model, excess, accuracy in rows:
+    rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) ± ([\d.]+) \| ([\d.]+) ±", PAGES["README.md"], re.MULTILINE)
+    assert len(rows) == 7 and len(pictures) == len(names) == 2
+    for model, excess, half, accuracy in rows:
+        assert all(f">{excess} ± {half}<" in picture for picture in pictures)
         cells = kept[f"{model.split()[0]}-tiny"]
         assert (excess, accuracy) == (f"{cells['excess_loss'][0]:.3f}", f"{cells['accuracy'][0]:.3f}")
     assert [row[1] for row in rows] == sorted(row[1] for row in rows)
@@ -272,8 +279,9 @@ def test_generated_pages_are_those_of_the_code(site):
     assert not [name for name in entry.COMMANDS if f"usage: mlm {name} " not in commands]
     results = (ROOT / "experiments" / "RESULTS.md").read_text()
     titles = re.findall(r"^## (.*)$", results, re.MULTILINE)
-    page = (site / "results.html").read_text()
-    assert titles and all(title in page for title in titles)
+    cards, pages = (site / "results.html").read_text(), [path.read_text() for path in (site / "results").glob("*.html")]
+    assert titles and all(title in cards and any(title in page for page in pages) for title in titles)
+    page = "".join(pages)
     assert not re.search(r"\d ± \d", page) and "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}" in page  # on one line
     assert not re.search(r"\d \([\d.,]+\N{EN DASH}", page) and "\N{WORD JOINER}\N{EN DASH}" in page
 
@@ -288,6 +296,26 @@ def test_an_archive_of_runs_has_its_report(site):
     targets = re.findall(r'href="([^"#:]+)"', report.read_text())
     assert {"table.md", "figures/excess_loss-intervals.pdf"} <= set(targets)
     assert [target for target in targets if not (report.parent / target).exists()] == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_no_link_is_dead_and_the_search_finds_guides_from_a_folder(site, chromium):
+    pages = [page for page in site.rglob("*.html") if page.name not in ("404.html", "report.html")]
+    links = [
+        (page, link) for page in pages for link in re.findall(r'(?:href|src|srcset)="([^"#?:]+)', page.read_text())
+    ]
+    assert [(page, link) for page, link in links if not page.parent.joinpath(link).exists()] == []
+    tab = chromium.new_page()
+    for words in ("learning rate", "resume", "LaTeX"):
+        tab.goto((site / "concepts.html").as_uri())
+        tab.keyboard.press("/")
+        tab.keyboard.type(words, delay=20)
+        tab.keyboard.press("ArrowDown")
+        first = tab.locator(".md-search-result__item a").first
+        first.wait_for(state="attached")
+        assert "/guides/" in first.get_attribute("href"), words
+    tab.close()
 
 
 def test_results_link_each_archive_of_runs():

@@ -1,10 +1,11 @@
-"""The notebook runs from its first cell to its last, on a run that is trained in seconds, and says what Python says."""
+"""The notebooks run from their first cell to their last, on what is trained in seconds, and say what Python says."""
 
 import json
 from pathlib import Path
 
 import pytest
 from small import drawn_config
+from test_docs import load_hooks
 
 import mlm
 from mlm.training.run import loop
@@ -14,8 +15,7 @@ NOTEBOOK = ROOT / "experiments" / "use.ipynb"
 
 
 def test_it_is_kept_without_outputs():
-    cells = json.loads(NOTEBOOK.read_text())["cells"]
-    for cell in cells:
+    for cell in [cell for path in NOTEBOOK.parent.glob("*.ipynb") for cell in json.loads(path.read_text())["cells"]]:
         assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == ([], None)
 
 
@@ -46,3 +46,13 @@ def test_every_cell_runs(tmp_path, monkeypatch):
     printed = [output for output in said[1] if output.get("name") == "stdout"]  # a vocabulary this small lacks words
     assert printed[0]["text"] == "".join(f"{one.probability:.3f}  {one.text}\n" for one in expected)
     assert all(len(outputs) > 0 for outputs in said) and "image/png" in said[-1][-1]["data"]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_corpus_becomes_a_table():
+    pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    *_, table = load_hooks().run_notebook(NOTEBOOK.with_name("own_corpus.ipynb"))
+    rows = table.outputs[0]["data"]["text/markdown"]
+    assert "| 15% " in rows and "| 40% " in rows

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import re
 import signal
 import socket
@@ -11,9 +12,10 @@ import pytest
 import uvicorn
 from serving import IMAGE, LINES, SCRIPT, ask, get, models, serve_models
 
-from mlm.base import errors
+from mlm.base import config, errors
+from mlm.data.language import diffusion_bound, grammar
 from mlm.inference import neighbors, pretrained_io
-from mlm.serve import app, panels
+from mlm.serve import app, optimum, panels
 
 HALF = b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
 
@@ -281,3 +283,36 @@ def test_a_port_that_is_taken_is_said_in_a_line(server):
     ):
         with pytest.raises(errors.ConfigError, match=f"^--file = {said}"):
             app.serve_models(["a"], lines, options)
+
+
+def test_the_optimum_is_the_exact_posterior():
+    """Against the sum over all words in the place of the mask, of documents' exact probabilities."""
+    language = dataclasses.replace(config.Language(), max_words=16)
+    best = panels.OptimumPanel(optimum.Optimum(language))
+    (found,) = panels.answer_request(best, panels.PanelRequest(0, "fill_mask", "the [MASK] milks the old cow ."))
+    texts = [f"the {word} milks the old cow ." for word in grammar.build_grammar(language).words]
+    prob_W = np.exp(diffusion_bound.compute_document_log_probs(language, texts))
+    expected = dict(zip(texts, prob_W / prob_W.sum(), strict=True))
+    np.testing.assert_allclose(
+        [one["probability"] for one in found], sorted(expected.values())[::-1][: len(found)], rtol=1e-4
+    )
+    assert all(one["probability"] == pytest.approx(expected[one["text"]], rel=1e-4) for one in found)
+    for text in ("the [MASK] zebra .", "the the [MASK] the ."):
+        with pytest.raises(errors.ConfigError, match="of the built-in language"):
+            panels.answer_request(best, panels.PanelRequest(0, "fill_mask", text))
+
+
+def test_a_link_has_the_text_and_differences_are_marked(chromium, server, opened_models):
+    with tab_of(chromium, server) as tab:
+        tab.goto(f"http://127.0.0.1:{server.server_port}/?text=the+[MASK]+is+red")
+        wait_for_answer(tab)
+        assert tab.locator("#text").input_value() == "the [MASK] is red"
+        first = [opened_models[name].fill_mask("the [MASK] is red", 1)[0][0].token for name in ("fills", "<i>hub</i>")]
+        assert tab.locator(".differs").count() == (first[0] != first[1])
+        tab.locator("#text").fill("the [MASK]")
+        tab.keyboard.press("Enter")
+        wait_for_answer(tab)
+        assert tab.url.endswith("?text=the+%5BMASK%5D")
+        tab.go_back()
+        wait_for_answer(tab)
+        assert tab.locator("#text").input_value() == "the [MASK] is red"

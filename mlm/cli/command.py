@@ -8,8 +8,10 @@ import io
 import logging
 import os
 import re
+import shutil
 import signal
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -44,13 +46,19 @@ NO_TUNE_MALLOC = Flag(  # read by entry.py, before any import
 )
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Formats a description as `wrap_text` does."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return wrap_text(text, width)
+
+
 class CommandParser(argparse.ArgumentParser):
     """An argument parser whose errors are one line; has_fields: whether words may set config fields, too."""
 
     def __init__(self, *, has_fields: bool = False, **options):
         self.has_fields = has_fields
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
 
     def error(self, message: str):
         """Raises ConfigError where argparse would end the process; for a wrong choice with the nearest right one."""
@@ -124,6 +132,26 @@ class Number:
             expected = f"expected {self.low} <= value <= {self.high}"
             raise argparse.ArgumentTypeError(f"{errors.format_value(text)}: {expected}")
         return value
+
+
+def wrap_text(text: str, width: int = 0) -> str:
+    """The text with its paragraphs wrapped to a width; 0: the terminal's; unchanged where there is no terminal.
+
+    An indented line stays a line of its own. Wrapped, a command goes on after a backslash, and the meaning of a name,
+    two spaces behind it, below its start.
+    """
+    if not width and not sys.stdout.isatty():
+        return text
+    width, lines = width or shutil.get_terminal_size().columns, list[str]()
+    for line in re.sub(r"(?<=\S)\n(?=\S)", " ", text.strip("\n")).split("\n"):
+        margin, name = re.findall(r"^( *)(\S+  +)?", line)[0]
+        is_command = bool(margin) and line.lstrip().startswith("mlm ")
+        hang, width_left = " " * (len(margin + name) + 4 * is_command), width - 2 * is_command
+        wrapped = textwrap.wrap(
+            line, width_left, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+        )
+        lines.append((" \\\n" if is_command else "\n").join(wrapped))
+    return "\n".join(lines)
 
 
 def add_flags(group, *flags: Flag) -> None:

@@ -7,7 +7,15 @@ import inspect
 from mlm.base import extras, fields
 from mlm.cli import command
 
-CONFIG_COMMANDS = ("train", "finetune", "evaluate", "floor")  # complete --config.NAME, too
+CONFIG_COMMANDS = ("train", "finetune", "evaluate", "floor")  # complete fields, too: NAME= and --config.NAME
+SET_FIELD = "_mlm_set_field"  # a function of the shell that completes NAME=, and a file of an evaluation's runs
+FUNCTIONS = {
+    "bash": """%s() { compgen -f -- "$1"; compgen -W "%s" -- "$1"; }""",
+    "zsh": """%s() { _files; compadd -S '' -- %s; }""",
+}
+NO_SPACE = """
+_mlm_complete() { _shtab_mlm "$@"; [[ ${COMPREPLY[0]-} != *= ]] || compopt -o nospace; }
+complete -o bashdefault -F _mlm_complete mlm"""
 
 
 def make_parser() -> command.CommandParser:
@@ -36,7 +44,9 @@ def main(words: list[str]) -> None:
         else:
             parser = module.make_parser(*[name] * len(inspect.signature(module.make_parser).parameters))
             add_parser(subparsers, name, purpose, parser, shtab.FILE, takes_fields=name in CONFIG_COMMANDS)
-    print(shtab.complete(root, args.shell))
+    names = " ".join(f"{field}=" for field in fields.DEFAULT)
+    preamble = {shell: function % (SET_FIELD, names) for shell, function in FUNCTIONS.items()}
+    print(shtab.complete(root, args.shell, preamble=preamble) + (NO_SPACE if args.shell == "bash" else ""))
 
 
 def add_parser(subparsers, name: str, purpose: str, parser: command.CommandParser, file, *, takes_fields: bool) -> None:
@@ -46,6 +56,11 @@ def add_parser(subparsers, name: str, purpose: str, parser: command.CommandParse
             action.choices = action.choices or str(action.help).split(" | ")
         elif not action.choices and action.nargs != 0:
             setattr(action, "complete", file)  # noqa: B010 - argparse does not know what shtab reads
+    if takes_fields:
+        parser.add_argument("fields", nargs="*", help="config fields")
+        for action in parser._get_positional_actions():
+            if action.nargs is not None:  # a field may stand in its place
+                setattr(action, "complete", dict.fromkeys(FUNCTIONS, SET_FIELD))  # noqa: B010 - as above
     for field in fields.DEFAULT if takes_fields else ():
         parser.add_argument(f"--config.{field}")
     subparsers.add_parser(name, help=purpose, parents=[parser], add_help=False)

@@ -56,7 +56,7 @@ def main(words: list[str]) -> None:
             print(f"| `{name}` | {type(value).__name__} | `{value!r}` | {help_text.replace('|', chr(92) + '|')} |")
         return
     for name, value, help_text in rows:
-        print(f"{name} = {value!r} ({type(value).__name__})\n    {help_text}")
+        print(command.wrap_text(f"{name} = {value!r} ({type(value).__name__})\n    {help_text}"))
 
 
 def print_recipes(name: str | None) -> None:

@@ -96,7 +96,9 @@ def run_command(words: list[str]) -> None:
     from mlm.base import errors
 
     if not words or words[0] in ("-h", "--help", "help"):
-        print(format_overview())
+        from mlm.cli import command
+
+        print(command.wrap_text(format_overview()))
         return
     if words[0] == "--version":
         from importlib import metadata

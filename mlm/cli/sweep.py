@@ -189,7 +189,7 @@ def print_table(sweep: Sweep, *, has_report: bool = False) -> None:
     if not results:
         return
     report = page.write_files(root, sweep.experiment, results)
-    figures = f"figures/ (.pdf, .png, .svg, .csv): {', '.join(chart.name for chart in report.charts)}"
+    figures = f"figures/: {table.format_count(len(report.charts), 'chart')} (.pdf, .png, .svg, .csv)"
     if not extras.is_installed("vl_convert"):
         figures = f"no figures; they need {extras.format_hint('vl_convert', 'report')}"
     assert report.headline is not None
@@ -325,7 +325,7 @@ DESCRIPTION = f"""Train the points of an experiment and compare them.
     mlm sweep submit experiments/architectures.py --scale=paper --cluster=slurm
 
 Verbs:
-{chr(10).join(f"  {name:8}{verb.purpose}" for name, verb in VERBS.items())}
+{chr(10).join(f"  {name:9}{verb.purpose}" for name, verb in VERBS.items())}
 
 mlm sweep VERB --help lists a verb's flags.
 """

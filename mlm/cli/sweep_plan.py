@@ -7,16 +7,13 @@ from mlm.base import errors
 from mlm.base.flag import Flag
 from mlm.launch.cluster.accelerators import ACCELERATORS, find_accelerator, split_count
 
-PLANNED_ACCELERATOR = "H200"  # unless --accelerator names another
-
-
 FLAGS = (
     Flag(
         "accelerator",
-        "",
+        "local",
         "a name of mlm/launch/cluster/accelerators.py; NAME:TOPOLOGY, such as v5p:4x4x4; NAME:COUNT, such as H100:8, "
         "H100:64 for eight hosts; 2xNAME, such as 2xv5e-16, for two slices; or local, to measure a few steps of each "
-        f"program on this machine ({PLANNED_ACCELERATOR})",
+        "program on this machine, in three minutes at most (local)",
     ),
     Flag("count", 1, "how many of them: GPUs, hosts of GPUs, slices of TPUs (1)", low=1, high=2**20),
     Flag("utilisation", 0.4, "share of the peak FLOP/s that training reaches (0.4)", low=0.01, high=1),
@@ -37,11 +34,9 @@ def print_plan(sweep) -> None:
     from mlm.launch.sweep.roofline import ASSUMPTIONS
 
     args, configs = sweep.args, sweep.configs
-    if not args.accelerator:
-        args.accelerator = PLANNED_ACCELERATOR
-        line = f"This plan is for {args.count} x {args.accelerator}; --accelerator=local measures this machine instead."
-        print(f"{line}\n", flush=True)
     is_local = args.accelerator == "local"
+    if is_local:
+        print("This plan is for this machine, which is measured; --accelerator=H100 plans for one.\n", flush=True)
     with contextlib.ExitStack() as stack:
         options, note = measure_machine(configs, args, stack) if is_local else find_devices(args)
         for line in plan.format_plan({Path(cfg.workdir).name: cfg for cfg in configs}, options):

@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,12 +29,11 @@ FIRST_ROWS = 1000  # those that say the columns of a table to write
 RECORDS = "the records, .csv or .jsonl"
 WIDEST = 80  # letters of a text that a table shows
 WHOLE = ("written", "note", "milestones", "pushed")  # columns that it shows whole
-EPILOG = """MODEL is a run's directory or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head,
-or GPT-2).
-Texts are arguments, else the lines of --file or of standard input; a tab separates the two texts of a pair, white space
-the words to tag. The output is a table, with --json a line for each answer; masks, ranks, numbers of texts and lines of
-a file count from 1, token ids are the folder's own. From Python: mlm.load(MODEL).
-"""
+MODEL_HELP = (
+    "a run's directory, or a Hugging Face folder (BERT, RoBERTa or XLM-R, with or without a label head, or GPT-2)"
+)
+TEXTS_HELP = "texts; without any, the lines of --file or of standard input"
+JSON_HELP = "print lines of JSON, in which masks, ranks, texts and lines count from 1"
 TOP_K = Flag("top_k", 5, "how many answers (5)", low=1)
 STATES = (
     Flag("layer", -1, "0: the embeddings; -1: the last layer", low=-command.MAX_COUNT),
@@ -140,20 +140,24 @@ def format_json(record: dict) -> str:
 
 
 def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
-    """Prints records; omitted: names that a table does not show."""
-    from mlm.report.table import Column, to_markdown
+    """Prints records; omitted: names that a table does not show.
 
-    shown = [
-        {
-            key: value[: WIDEST - 1] + "…"
-            if key not in WHOLE and isinstance(value, str) and len(value) > WIDEST
-            else value
-            for key, value in record.items()
-            if key not in omitted
-        }
-        for record in rows
-    ]
-    print(to_markdown(shown, [Column(key, key, FORMATS.get(key, "")) for key in list_names(shown)]))
+    On a terminal a prompt that all records share stands above the table, which cuts texts to fit.
+    """
+    from mlm.report import table
+
+    names, limit = [name for name in list_names(rows) if name not in omitted], WIDEST
+    if sys.stdout.isatty():
+        limit = sys.maxsize
+        if names[0] == "prompt" and len({row["prompt"] for row in rows}) == 1:
+            print(f"{rows[0][names.pop(0)]}\n")
+
+    def cut(name, value):
+        is_long = name not in WHOLE and isinstance(value, str) and len(value) > limit
+        return value[: limit - 1] + "…" if is_long else value
+
+    shown = [{name: cut(name, row[name]) for name in names if name in row} for row in rows]
+    table.print_table(shown, [table.Column(name, name, FORMATS.get(name, "")) for name in names])
 
 
 def read_texts(args: argparse.Namespace) -> list[str]:
@@ -293,7 +297,9 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
             yield {"text": text, **attention_maps.format_json(attention_maps.compute_attention_maps(model, text))}
         return
     looked = attention_maps.compute_attention_maps(model, texts[0])
-    files.write_text(Path(args.out), attention_page.render_page(model.config.workdir, texts[0], **looked._asdict()))
+    files.write_text(
+        Path(args.out), attention_page.render_page(Path(args.model).resolve().name, texts[0], **looked._asdict())
+    )
     yield {"written": args.out, "tokens": len(looked.tokens)}
 
 
@@ -360,6 +366,7 @@ class ModelCommand(NamedTuple):
         example: a command line.
         flags: those beside MODEL, texts, --file, --out and --json.
         read_texts: args -> the texts.
+        texts: what these are.
         check: (texts, args); raises ConfigError for what is wrong whatever the model.
         file: what --file is for.
         out: what --out writes; RECORDS: its records; "": it has a folder to write in place of texts and --out.
@@ -371,6 +378,7 @@ class ModelCommand(NamedTuple):
     example: str
     flags: tuple[Flag, ...] = ()
     read_texts: Callable[[argparse.Namespace], list[str]] = read_texts
+    texts: str = TEXTS_HELP
     check: Callable[[list[str], argparse.Namespace], Any] = lambda texts, args: None
     file: str = "texts, one a line"
     out: str = RECORDS
@@ -392,6 +400,7 @@ COMMANDS = {
         'mlm similar runs/a "the horse sleeps near the river ." --word=river --file=texts.txt',
         (TOP_K, *STATES, WORD),
         read_prompts,
+        "texts; without any, the lines of standard input",
         check_similar,
         file="texts, one a line; those to search",
     ),
@@ -402,6 +411,7 @@ COMMANDS = {
         predict,
         "mlm predict runs/a/tasks/reviews new.csv --out=predictions.csv",
         read_texts=read_table,
+        texts=f"{TEXTS_HELP}; a tab separates the two of a pair, white space the words to tag",
         file="texts, one a line; or a table (csv, tsv, JSON lines, Parquet), whose rows and columns are kept",
     ),
     "generate": ModelCommand(
@@ -409,6 +419,7 @@ COMMANDS = {
         'mlm generate runs/a "the old horse" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
         (*BEAMS, *SAMPLING),
         read_starts,
+        "starts of texts; without any, the lines of --file, or one that is empty",
         is_text=True,
     ),
     "translate": ModelCommand(
@@ -438,19 +449,19 @@ def make_parser(name: str) -> command.CommandParser:
 
     example = "mlm serve runs/a runs/b --file=texts.txt" if name == "serve" else COMMANDS[name].example
     description = entry.describe_command(name, example)
-    parser = command.CommandParser(prog=f"mlm {name}", epilog=EPILOG, description=description)
+    parser = command.CommandParser(prog=f"mlm {name}", description=description)
     if name == "serve":
-        parser.add_argument("models", metavar="MODEL", nargs="+", help="models to show side by side")
+        parser.add_argument("models", metavar="MODEL", nargs="+", help=f"models to show side by side: {MODEL_HELP}")
         command.add_flags(parser, *SERVE)
         return parser
     chosen = COMMANDS[name]
-    parser.add_argument("model", metavar="MODEL", help="a run's directory or a Hugging Face folder")
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     if chosen.out:
-        parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts")
+        parser.add_argument("texts", metavar="TEXT", nargs="*", help=chosen.texts)
         command.add_flags(parser, Flag("file", "", chosen.file), Flag("out", "", f"file to write: {chosen.out}"))
     else:
         parser.add_argument("folder", metavar="FOLDER", help="folder to write")
-    command.add_flags(parser, *chosen.flags, Flag("json", False, "print lines of JSON"))
+    command.add_flags(parser, *chosen.flags, Flag("json", False, JSON_HELP))
     return parser
 
 

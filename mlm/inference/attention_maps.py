@@ -33,6 +33,7 @@ class AttentionMaps(NamedTuple):
     saliency_TxT: np.ndarray | None  # nats per unit of an embedding: `compute_saliency`
     predictions: list[TokenPrediction] | None  # those whose gradients the saliency shows, one per token
     is_masked: bool  # whether the predicted token was masked; otherwise the prediction is the next token
+    surprisal: list[tuple[str, float]] | None = None  # each word of the text and its nats, NaN for a [MASK]
 
 
 def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
@@ -52,7 +53,8 @@ def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
     saliency, predictions = compute_saliency(model, ids, masked=masked) if predicts_tokens else (None, None)
     rollout = compute_rollout(weights) if weights is not None else None
     pieces = [model.tokenizer.pieces[token] for token in ids]
-    return AttentionMaps(pieces, weights, rollout, saliency, predictions, masked)
+    words = [(word.text, word.nats) for word in model.surprisal(text)] if predicts_tokens else None
+    return AttentionMaps(pieces, weights, rollout, saliency, predictions, masked, words)
 
 
 def format_json(maps: AttentionMaps) -> dict:
@@ -64,6 +66,8 @@ def format_json(maps: AttentionMaps) -> dict:
     def format_value(name, value):
         if isinstance(value, np.ndarray):
             return format_array(value)
+        if name == "surprisal" and value:
+            return [[word, None if np.isnan(nats) else float(f"{nats:.4g}")] for word, nats in value]
         return [prediction._asdict() for prediction in value] if name == "predictions" and value else value
 
     return {name.partition("_")[0]: format_value(name, value) for name, value in maps._asdict().items()}

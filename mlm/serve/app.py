@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mlm.base import errors
 from mlm.inference import batching
 from mlm.report import pages
-from mlm.serve import panels
+from mlm.serve import optimum, panels
 
 PAGE_FOLDER = Path(pages.__file__).parent
 TASK_TITLES = {
@@ -76,8 +76,8 @@ class ServeOptions(NamedTuple):
 class ModelServer:
     """The response of each address, one at a time: programs are compiled once, and memory is that of one request."""
 
-    def __init__(self, model_panels: Sequence[panels.ModelPanel], example: str = ""):
-        self.panels, self.example = model_panels, example
+    def __init__(self, model_panels: Sequence[panels.Panel], examples: Sequence[str] = ()):
+        self.panels, self.examples = panels.align_maps(model_panels), examples
         self.lock, self.num_waiting = asyncio.Lock(), 0
         batching.LOGGER.setLevel(logging.ERROR)  # what a model does not read is no news of the server's
 
@@ -95,13 +95,20 @@ class ModelServer:
     async def send_page(self, request: Request) -> Response:
         """Returns the HTML page, with a column for each model."""
         models = [
-            {"name": panel.name, "description": panels.describe_model(panel.model), "unsupported": panel.unsupported}
+            {
+                "name": panel.name,
+                "description": panels.describe_model(panel.model),
+                "unsupported": panel.unsupported,
+                "is_optimum": isinstance(panel, panels.OptimumPanel),
+            }
             for panel in self.panels
         ]
         tasks = {name: title for name, title in TASK_TITLES.items() if self.panels[0].lines or name not in SEARCH_TASKS}
         if all("predict" in panel.unsupported for panel in self.panels):
             del tasks["predict"]
-        html = pages.render("serve.html", models=models, example=self.example, max_chars=panels.MAX_TEXT, tasks=tasks)
+        if not all(panel.has_attention for panel in self.panels if isinstance(panel, panels.ModelPanel)):
+            tasks["attend"] = "Saliency"
+        html = pages.render("serve.html", models=models, examples=self.examples, max_chars=panels.MAX_TEXT, tasks=tasks)
         return HTMLResponse(html, headers={"Content-Security-Policy": PAGE_POLICY})
 
     async def send_answer(self, request: Request) -> Response:
@@ -174,7 +181,9 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: Serv
         for name, model in models.items():
             print(f"{name}: compiling", flush=True)
             model_panels.append(panels.prepare_panel(name, model, lines))
-        model_server = ModelServer(model_panels, panels.choose_example(model_panels))
+        known = optimum.find_optimum(list(models.values()))
+        examples = panels.choose_examples(model_panels, known.list_examples() if known else ())
+        model_server = ModelServer([*model_panels, *([panels.OptimumPanel(known)] if known else [])], examples)
         server = make_server(model_server.routes(), options.host)
         bound.listen()
         signal.signal(signal.SIGINT, signal.default_int_handler)

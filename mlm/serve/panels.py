@@ -2,28 +2,34 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from mlm.base import errors, text_files
-from mlm.base.special import NUM_SPECIAL
+from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.inference import attention_maps, batching, neighbors, prediction
 from mlm.inference.forward_passes import l2_normalize
 from mlm.inference.language_model import LanguageModel
 from mlm.report.pages import attention
+from mlm.serve.optimum import DESCRIPTION, NAME, Optimum
 
 MAX_TEXT = 1000  # characters of a text
 MAX_MASKS = 8  # [MASK] in a text
 MAX_TOKENS = 96  # of a text whose attention is shown
 TOP_K = 8  # answers of one task
 EXAMPLE_WORDS = 6  # words of an example that a model writes
+NUM_EXAMPLES, EXAMPLE_LETTERS = 4, 90  # of the page; letters of each, at most
 PAIR_SEPARATOR = " | "  # between the texts of a pair, since a browser's text field takes no tab
 
 
 class ModelPanel(NamedTuple):
-    """A model, and its states of the lines of --file. unsupported: why it does not support a task, by task."""
+    """A model, and its states of the lines of --file.
+
+    unsupported: why it does not support a task, by task. has_attention: whether its page shows attention, or what all
+    models have, saliency.
+    """
 
     name: str
     model: LanguageModel
@@ -31,6 +37,23 @@ class ModelPanel(NamedTuple):
     lines: Mapping[int, str]  # by their numbers in the file, from 1
     unit_OxD: np.ndarray | None = None
     words: neighbors.WordStates | None = None
+    has_attention: bool = True
+
+
+class OptimumPanel(NamedTuple):
+    """The Bayes optimum in place of a model, which only fills in [MASK]s."""
+
+    model: Optimum
+    name: str = NAME
+    unsupported: Mapping[str, str] = {
+        "predict": "",
+        **dict.fromkeys(("similar", "word"), "no states: it sums over all documents of the language"),
+        "attend": "none: it sums over all documents of the language",
+    }
+    lines: Mapping[int, str] = {}
+
+
+Panel = ModelPanel | OptimumPanel
 
 
 class PanelRequest(NamedTuple):
@@ -64,16 +87,17 @@ def parse_request(value, num_panels: int) -> PanelRequest:
     return request
 
 
-def answer_request(panel: ModelPanel, request: PanelRequest):
+def answer_request(panel: Panel, request: PanelRequest):
     """The model's answer, for JSON. Raises ConfigError for a task that it does not support."""
     if request.what in panel.unsupported:
         raise errors.ConfigError(f"{request.what}: {panel.unsupported[request.what]}")
     return PANEL_TASKS[request.what](panel, request)
 
 
-def fill_mask(panel: ModelPanel, request: PanelRequest) -> list:
+def fill_mask(panel: Panel, request: PanelRequest) -> list:
     """The most probable tokens of each [MASK] of the request's text."""
-    fillings = panel.model.fill_mask(request.text, min(TOP_K, panel.model.tokenizer.vocab_size))
+    top_k = TOP_K if isinstance(panel, OptimumPanel) else min(TOP_K, panel.model.tokenizer.vocab_size)
+    fillings = panel.model.fill_mask(request.text, top_k)
     return [[dataclasses.asdict(prediction) for prediction in best] for best in fillings]
 
 
@@ -129,7 +153,9 @@ def show_attention(panel: ModelPanel, request: PanelRequest) -> str:
         size <= MAX_TOKENS, "text", request.text, f"at most {MAX_TOKENS} tokens to show attention, not {size}"
     )
     maps = attention_maps.compute_attention_maps(panel.model, request.text)
-    return attention.render_page(panel.name, request.text, *maps)
+    if not panel.has_attention and maps.saliency_TxT is not None:
+        maps = maps._replace(attention_KxHxTxT=None, rollout_KxTxT=None)
+    return attention.render_page(panel.name, request.text, **maps._asdict())
 
 
 PANEL_TASKS: dict[str, Callable] = {
@@ -139,6 +165,13 @@ PANEL_TASKS: dict[str, Callable] = {
     "word": find_similar_words,
     "attend": show_attention,
 }
+
+
+def align_maps(panels: Sequence[Panel]) -> list[Panel]:
+    """The panels, whose pages all show attention if all models have it, else saliency."""
+    found = [one for one in panels if isinstance(one, ModelPanel) and "attend" not in one.unsupported]
+    has_attention = all(one.model.model.attention is not None for one in found)
+    return [one._replace(has_attention=has_attention) if isinstance(one, ModelPanel) else one for one in panels]
 
 
 def fill_masks(panel: ModelPanel, text: str) -> str:
@@ -170,8 +203,10 @@ def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> 
     return panel
 
 
-def describe_model(model: LanguageModel) -> str:
+def describe_model(model: LanguageModel | Optimum) -> str:
     """A model in one line: architecture, size, objective, vocabulary."""
+    if isinstance(model, Optimum):
+        return DESCRIPTION
     cfg = model.config
     name, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
     return (
@@ -187,17 +222,29 @@ def _takes_pairs(model: LanguageModel) -> bool:
     return prediction.get_text_counts(model.config) == (2,)
 
 
-def choose_example(all_panels: Sequence[ModelPanel]) -> str:
-    """A text with [MASK], of words known to the first model that fills in masks: a line of --file, or one it writes."""
-    panel = next((one for one in all_panels if "fill_mask" not in one.unsupported), None)
-    if panel is None:
-        return next(iter(all_panels[0].lines.values()), "")
-    for line in panel.lines.values():
-        found = neighbors.find_words(panel.model.tokenizer, line, panel.model.length - 2)
-        if 4 <= len(found) <= 12 and len(line) <= 90 and batching.MASK_TOKEN not in line:
+def choose_examples(panels: Sequence[ModelPanel], sentences: Iterable[str] = ()) -> list[str]:
+    """Texts with a [MASK] that all models know all words of: of --file, of these sentences, or one that a model writes.
+
+    Without a model that fills in masks a line of --file, if there is one.
+    """
+    filling = [panel for panel in panels if "fill_mask" not in panel.unsupported]
+    if not filling:
+        return [*panels[0].lines.values()][:1]
+    examples: list[str] = []
+    for line in itertools.chain(filling[0].lines.values(), sentences):
+        found = neighbors.find_words(filling[0].model.tokenizer, line, filling[0].model.length - 2)
+        if 4 <= len(found) <= 12 and len(line) <= EXAMPLE_LETTERS and batching.MASK_TOKEN not in line:
             longest = max(found[1:], key=lambda word: word.end - word.start)
-            return line[: longest.start] + batching.MASK_TOKEN + line[longest.end :]
-    # From masks alone: at each place the likeliest word that the text does not have yet.
+            text = line[: longest.start] + batching.MASK_TOKEN + line[longest.end :]
+            if not any(UNK in batching.encode_text(panel.model.tokenizer, line) for panel in filling):
+                examples.append(text)
+        if len(examples) == NUM_EXAMPLES:
+            break
+    return examples or [write_example(filling[0])]
+
+
+def write_example(panel: ModelPanel) -> str:
+    """A text with [MASK] that a model writes from masks alone: at each place the likeliest word that is not there."""
     text = " ".join([batching.MASK_TOKEN] * EXAMPLE_WORDS)
     for _ in range(EXAMPLE_WORDS):
         best = answer_request(panel, PanelRequest(0, "fill_mask", text))[0]

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -148,7 +148,9 @@ def set_device_count(num_devices: int) -> None:
 
 
 def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Iterator[str]:
-    """The plan as lines of a Markdown table, each as soon as it is known."""
+    """The plan as lines of a Markdown table, each as soon as it is known; last, as one, points that fit and take less
+    than a minute, and the sum.
+    """
     several, every_variant = options.num_devices > 1, not options.as_configured
     shown = {
         "memory": options.as_configured,
@@ -174,17 +176,39 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
 
     yield format_line([column.title for column in columns])
     yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
-    num_small = 0
+    short, num_small = list[dict](), 0
     for row in plan_points(points, options):
         num_small += (row.get("step_seconds") or MIN_STEP_SECONDS) < MIN_STEP_SECONDS
         hours = row.get("hours")
         cells = row | {"hours": hours and ("< 1 minute" if hours < 1 / 60 else format(hours, ".3g"))}
+        if hours and hours < 1 / 60 and str(row.get("verdict")).startswith("fits ("):
+            short.append(cells)
+            continue
+        if "verdict" not in row and short:  # the sum comes next
+            folded = fold_rows(short)
+            yield format_line([format_cell(folded.get(column.name), column.format) for column in columns])
         yield format_line([format_cell(cells.get(column.name), column.format) for column in columns])
     if num_small and not options.measure_step:
         yield (
             f"\n{num_small} of {len(points)} points would make a step in less than {MIN_STEP_SECONDS * 1e3:g} ms: they "
             "are too small to keep such a device busy, and take longer than the table says."
         )
+
+
+def fold_rows(rows: Sequence[dict]) -> dict:
+    """One row for several points: their number, sums of tokens and FLOPs, the largest of other numbers."""
+    if len(rows) == 1:
+        return rows[0]
+    folded: dict[str, Any] = {
+        "point": f"{len(rows)} points",
+        "hours": "< 1 minute",
+        "verdict": "fit; each takes less than a minute",
+    }
+    for column in COLUMNS:
+        values = [row[column.name] for row in rows if isinstance(row.get(column.name), int | float)]
+        if values and column.name != "hours":
+            folded[column.name] = sum(values) if column.name in ("tokens", "flops") else max(values)
+    return folded
 
 
 def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:

@@ -181,7 +181,8 @@ class SweepDisplay:
 
     def __init__(self, points: Sequence[config.Config]):
         self.points, self.states = points, {cfg.workdir: read_state(cfg) for cfg in points}
-        self.last_refresh = self.last_update = time.monotonic()
+        self.last_refresh = self.last_update = self.start_time = time.monotonic()
+        self.start_shares = self.done_shares()
         self.training: set[str] = set()
         self.last_lines: dict[str, LastLine] = {}
         self.shown_errors: dict[str, str] = {}  # the first point that has it
@@ -217,7 +218,7 @@ class SweepDisplay:
                 self.states[cfg.workdir] = read_state(cfg)
         self.last_refresh, self.training = now if refresh else self.last_refresh, set(training)
         if self.live:
-            self.live.update(self.make_table(training), refresh=True)
+            self.live.update(self.make_table(training, now), refresh=True)
         else:
             self.print_changes(training, now)
 
@@ -225,11 +226,32 @@ class SweepDisplay:
         """Returns "training" for a point of this runner's workers, else the name of its last read state."""
         return "training" if workdir in training else self.states[workdir].name
 
-    def make_table(self, training: Collection[str]) -> Table:
+    def done_shares(self) -> list[float]:
+        """The share of each point's steps that is done; of a failed point, with which no more happens, 1."""
+        states = [self.states[cfg.workdir] for cfg in self.points]
+        return [1.0 if one.name in ("done", "failed") else min(one.step / max(one.num_steps, 1), 1.0) for one in states]
+
+    def sweep_time_left(self, now: float) -> str:
+        """About how long the points that are not done take, by the work done since this call started.
+
+        A step's work counts as that of a Transformer of the point's depth and width.
+        """
+        done, left = 0.0, 0.0
+        for cfg, share, old in zip(self.points, self.done_shares(), self.start_shares, strict=True):
+            tokens = cfg.train.steps * cfg.train.batch_size * cfg.pack.seq_len
+            work = tokens * cfg.model.num_layers * cfg.model.width**2
+            done, left = done + work * (share - old), left + work * (1 - share)
+        seconds = (now - self.start_time) * left / done if done > 0 else 0
+        return f"about {format_duration(int(seconds))} left" if seconds else ""
+
+    def make_table(self, training: Collection[str], now: float) -> Table:
         """All points. Those in training and those that failed come first, since a terminal may show only a part."""
         names = [self.state_name(cfg.workdir, training) for cfg in self.points]
+        sweep_left = self.sweep_time_left(now)
         table = Table(
-            title=", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(sorted(names))),
+            title=", ".join(
+                filter(None, [*(f"{names.count(name)} {name}" for name in dict.fromkeys(sorted(names))), sweep_left])
+            ),
             title_justify="left",
             box=None,
             pad_edge=False,
@@ -258,7 +280,9 @@ class SweepDisplay:
             self.last_lines[cfg.workdir] = LastLine(now, name, state.step, count)
             point, parts = Path(cfg.workdir).name, [name]
             if name == "done":
-                parts.append(format_score(cfg))
+                num_done = sum(self.states[cfg.workdir].name == "done" for cfg in self.points)
+                parts += [format_score(cfg), f"{num_done} of {len(self.points)} points"]
+                parts += filter(None, [self.sweep_time_left(now)])
             else:
                 losses = ("loss", state.loss), ("held-out", state.held_out_loss)
                 parts += [f"step {state.step:,}/{state.num_steps:,}"] if state.step else []

@@ -22,7 +22,7 @@ function mean() {
   return sum.map(value => value / state.heads.length);
 }
 
-const color = number => state.map.heads > 1 ? style(`--s${number % 8}`) : style("--heat");
+const color = number => number !== null && state.map.heads > 1 ? style(`--s${number % 8}`) : style("--heat");
 
 function sized(canvas, width, height) {
   const scale = devicePixelRatio || 1, pen = canvas.getContext("2d");
@@ -32,13 +32,18 @@ function sized(canvas, width, height) {
 }
 
 const LEVELS = 16;                 // of a line's width
-const MAX_LINES_ALL_HEADS = 100;   // heads times tokens, above which the page starts with one head
 const MAX_LINES = 5 * size;        // without a selected token only the strongest are drawn
+
+// Pairs of a head, null for the mean of all heads, and its matrix of roots: what the lines show.
+function drawnHeads() {
+  if (state.heads.length < state.map.heads) return state.heads.map(number => [number, head(state.layer, number)]);
+  return [[null, weights.map(weight => Math.round(data.levels * Math.sqrt(weight)))]];
+}
 
 // The weights to draw, each [its root, head, index in the matrix], the strongest first.
 function strongestWeights() {
   const [side, token] = state.selected || [null, -1], byRoot = Array.from({ length: data.levels + 1 }, () => []);
-  for (const number of state.heads) head(state.layer, number).forEach((root, at) => {
+  for (const [number, roots] of drawnHeads()) roots.forEach((root, at) => {
     if (side === null || (side ? at % size : Math.floor(at / size)) === token) byRoot[root].push([root, number, at]);
   });
   const sorted = byRoot.slice(1).reverse().flat();
@@ -54,7 +59,7 @@ function drawLines() {
     path.lineTo(width, row * (at % size + 0.5));
   }
   for (const [name, path] of Object.entries(paths)) {
-    const [level, number] = name.split(" ").map(Number);
+    const [level, number] = name.split(" ").map(part => part === "null" ? null : Number(part));
     pen.strokeStyle = color(number);
     pen.setLineDash(state.map.heads > 1 && number > 7 ? [4, 3] : []);
     pen.globalAlpha = level / LEVELS;
@@ -144,11 +149,13 @@ function rove(items, columns) {
 }
 
 function show(number) {
-  const map = state.map = data.maps[number], count = map.heads * size <= MAX_LINES_ALL_HEADS ? map.heads : 1;
+  const map = state.map = data.maps[number];
   state.layer = map.heads > 1 ? Math.min(state.layer, map.layers - 1) : map.layers - 1;
-  state.heads = [...Array(count).keys()];
+  state.heads = [...Array(map.heads).keys()];
   [...find(".maps").children].forEach((element, at) => element.setAttribute("aria-pressed", at === number));
   for (const name of ["subject", "relation"]) find(`.columns .${name}`).textContent = map[name];
+  find(".axis.down").textContent = `\u2190 ${map.subject}`;
+  find(".axis.across").textContent = `${map.relation} \u2192`;
   left.setAttribute("aria-label", map.subject);
   right.setAttribute("aria-label", map.relation);
   find(".note").textContent = map.note;

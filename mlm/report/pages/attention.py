@@ -4,6 +4,7 @@ Letters in array names: T tokens, K layers of H heads. Entry (i, j) of a map is 
 """
 
 import base64
+import math
 import unicodedata
 from collections.abc import Sequence
 
@@ -24,12 +25,13 @@ def render_page(
     saliency_TxT: np.ndarray | None = None,
     predictions: Sequence[tuple[str, float]] | None = None,
     is_masked: bool = True,
+    surprisal: Sequence[tuple[str, float]] | None = None,
 ) -> str:
     """The HTML page of one text, with at least one map; name: of the model.
 
     Attention weights and rollout have rows that sum to 1. Saliency, norms of gradients, is shown as shares of its row;
     it is that of the most probable token at each position, which `predictions` gives with its probability: of a masked
-    token, or if it was not masked, of the next one.
+    token, or if it was not masked, of the next one. surprisal: the words of the text and their nats, NaN for none.
     """
     maps, predictions = [], predictions or ()
     if attention_KxHxTxT is not None:
@@ -52,9 +54,17 @@ def render_page(
         "predictions": [[make_visible(token), f"{share:.0%}"] for token, share in predictions],
     }
     short = text if len(text) <= MAX_TITLE else f"{text[:MAX_TITLE]}…"
-    return pages.render(
-        "attention.html", name=make_valid(name), text=make_valid(text), short=make_valid(short), maps=maps, data=data
-    )
+    texts = {"name": make_valid(name), "text": make_valid(text), "short": make_valid(short)}
+    words = format_surprisal(surprisal or ())
+    return pages.render("attention.html", **texts, maps=maps, data=data, words=words, is_masked=is_masked)
+
+
+def format_surprisal(words: Sequence[tuple[str, float]]) -> list[tuple[str, str, float]]:
+    """Each word, its bits as text, and these as a share of the largest."""
+    bits = [nats / math.log(2) for _, nats in words]
+    largest = max([1.0, *(value for value in bits if math.isfinite(value))])
+    shown = [("", 0.0) if math.isnan(value) else (f"{value:.1f}", min(value / largest, 1.0)) for value in bits]
+    return [(make_visible(word), *parts) for (word, _), parts in zip(words, shown, strict=True)]
 
 
 ATTENTION_CAPTION = (

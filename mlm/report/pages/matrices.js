@@ -9,7 +9,7 @@ function updateColors() {
 }
 
 function drawSheet() {
-  const available = find(".matrix").clientWidth - Math.min(find(".square .rows").offsetWidth, 130);
+  const available = find(".matrix").clientWidth - Math.min(find(".square .rows").offsetWidth, 130) - 20;
   const cell = Math.max(11, Math.min(34, Math.floor(available / size)));
   find(".square").style.setProperty("--cell", `${cell}px`);
   find(".square").style.setProperty("--label", `${Math.min(13, cell)}px`);

@@ -6,6 +6,7 @@ const columns = [...document.querySelectorAll(".column")];
 const MASK = "[MASK]";
 const SHOWN = 160, SLACK = 40;  // characters of a neighbor that are shown at first, if it has more than both
 let round = 0;  // answers to earlier requests are dropped
+let typed = 0;  // timer of the link to what is typed
 
 columns.forEach((column, i) => column.style.setProperty("--series", `var(--s${i % 8})`));
 
@@ -91,7 +92,7 @@ const show = {
         const row = bar(one, one.token.replace(/^\u2581/, "") || " ");
         row.title = one.text;
         row.type = "button";
-        row.addEventListener("click", () => { field.value = one.text; grow(); ask(); });
+        row.addEventListener("click", () => askFor(one.text));
         return row;
       }))]);
   },
@@ -161,6 +162,7 @@ function showAttention(column, text) {
 
 async function ask() {
   const text = field.value.trim().replace(/\s*\n\s*/g, " "), now = ++round;
+  clearTimeout(typed);
   if (!text) {
     statusLine.className = "wrong";
     statusLine.textContent = "Type a sentence first.";
@@ -175,8 +177,11 @@ async function ask() {
     if (words) words.hidden = true;
   }
   if (chips) chips.hidden = true;
-  await Promise.all(columns.map(async column => {
-    if (text.includes(MASK)) await fillPart(column, "fill_mask", { text }, now);
+  const link = `?${new URLSearchParams({ text })}`;
+  if (location.search !== link) history[location.search ? "pushState" : "replaceState"](null, "", link);
+  const filled = [];
+  await Promise.all(columns.map(async (column, i) => {
+    if (text.includes(MASK)) filled[i] = await fillPart(column, "fill_mask", { text }, now);
     else part(column, "fill_mask")?.querySelector(".answer").replaceChildren(
       make("p", "none", `Put ${MASK} where the model should predict a word.`));
     await fillPart(column, "predict", { text }, now);
@@ -190,8 +195,45 @@ async function ask() {
     if (now === round) showAttention(column, text);
   }));
   if (now !== round) return;
-  statusLine.textContent = "";
+  statusLine.textContent = text.includes(MASK) ? compareFillings(filled) : "";
   form.removeAttribute("aria-busy");
+}
+
+function askFor(text) {
+  field.value = text;
+  grow();
+  ask();
+}
+
+// Marks the columns whose first token differs from the optimum's, or without one from the first column's, and where the
+// optimum's probabilities end in the bars of the others. Returns what differs, in words.
+function compareFillings(filled) {
+  const answered = columns.map((_, i) => i).filter(i => filled[i]), name = i => columns[i].querySelector("h2").textContent;
+  if (answered.length < 2) return "";
+  const optimum = answered.find(i => "optimum" in columns[i].dataset), reference = optimum ?? answered[0];
+  const plain = one => one.token.replace(/^\u2581/, ""), others = answered.filter(i => i !== reference);
+  const lists = i => [...columns[i].querySelectorAll("[data-what=fill_mask] ol")], differing = [];
+  filled[reference].forEach((best, number) => {
+    const shares = new Map(best.map(one => [plain(one), one.probability])), first = plain(best[0]);
+    for (const i of others) {
+      const rows = lists(i)[number].querySelectorAll(".filling");
+      if (plain(filled[i][number][0]) !== first) {
+        rows[0].querySelector(".token").append(make("span", "differs", `\u2260 ${first}`));
+        differing.push(`${name(i)}${filled[i].length > 1 ? ` at ${MASK} ${number + 1}` : ""}`);
+      }
+      filled[i][number].forEach((one, at) => {
+        const share = shares.get(plain(one));
+        if (optimum === undefined || share === undefined) return;
+        const tick = make("span", "tick");
+        tick.style.left = `${100 * share}%`;
+        rows[at].append(tick);
+        rows[at].title += ` (${name(optimum)}: ${percent(share)})`;
+      });
+    }
+  });
+  const ticks = optimum === undefined ? "" : ` A line in a bar marks the probability of the ${name(optimum)}.`;
+  return (differing.length ? `Another first word than ${name(reference)}: ${differing.join(", ")}.` :
+    "All have the same first word.") + ticks;
 }
 
 // The words of a text, each a button that searches for its neighbors.
@@ -221,7 +263,21 @@ function grow() {
   field.style.height = `${field.scrollHeight + field.offsetHeight - field.clientHeight}px`;
 }
 
-field.addEventListener("input", grow);
+for (const button of document.querySelectorAll("#examples button")) {
+  button.addEventListener("click", () => askFor(button.textContent));
+}
+
+field.addEventListener("input", () => {
+  grow();
+  clearTimeout(typed);
+  typed = setTimeout(() => history.replaceState(null, "", `?${new URLSearchParams({ text: field.value })}`), 400);
+});
+function readLink() {
+  field.value = new URLSearchParams(location.search).get("text") ?? field.defaultValue;
+  grow();
+  if (field.value) ask();
+}
+addEventListener("popstate", readLink);
 field.addEventListener("keydown", event => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
@@ -238,5 +294,4 @@ document.getElementById("hide").addEventListener("click", () => {
   field.focus();
   grow();
 });
-grow();
-if (field.value) ask();
+readLink();

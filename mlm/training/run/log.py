@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -40,14 +40,17 @@ def compute_scores(scores: Sequence[Score], sums: dict) -> dict[str, Any]:
     return {score.name: compute(score) for score in scores if set(score.columns) <= sums.keys()}
 
 
-def format_evaluation(evaluation: dict, scores: Sequence[Score]) -> str:
-    """The model's scores with their errors, the references of the first, and the labels without a prediction."""
+def format_evaluation(evaluation: dict, scores: Sequence[Score], shown: Collection[str] = ()) -> str:
+    """The model's scores with their errors, the references of the first, and the labels without a prediction.
+
+    shown: parts of earlier evaluations, which are left out; so references, which stay as they are, stand once.
+    """
     show = lambda score: f"{score.title} {evaluation[score.name]:.4f}"
     parts = [f"{show(score)} ± {evaluation[f'{score.name}_se']:.4f}" for score in scores if score.chart]
-    parts += [show(score) for score in scores if score.reference_for == scores[0].name]
+    constants = [show(score) for score in scores if score.reference_for == scores[0].name]
     if evaluation.get("unscored"):
-        parts.append(f"{evaluation['unscored']:,} labels not scored")
-    return ", ".join(parts)
+        constants.append(f"{evaluation['unscored']:,} labels not scored")
+    return ", ".join((*parts, *(part for part in constants if part not in shown)))
 
 
 class ModelFlops:
@@ -97,6 +100,7 @@ class Log(Hook):
         self.model_flops = model_flops
         self.weight = objective.scores[0].columns[-1]
         self.status = trackers.RunStatus.FAILED  # until the run has come further
+        self.shown_parts = set[str]()  # of the lines of evaluations
         is_primary = parallel.is_primary()
         self.writer = MetricsWriter(cfg, start_step) if is_primary else None
         name, count_work = self.workdir.name, functools.partial(phases.count_work, cfg)
@@ -107,6 +111,7 @@ class Log(Hook):
         if self.progress is not None:
             start = f"continuing from step {start_step:,}" if start_step else "training"
             self.progress.write_message(f"{start} in {self.workdir}; the first step compiles")
+            self.progress.announce("compiling the first step")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the metrics of a step; writes a record every log_every steps and before a pause."""
@@ -162,7 +167,9 @@ class Log(Hook):
         """Writes and shows the scores of an evaluation."""
         if self.writer is not None and self.progress is not None:
             self.writer.write(number, {f"eval_{name}": value for name, value in values.items()}, True)
-            self.progress.write_message(f"step {number:,}: {format_evaluation(values, scores)}")
+            line = format_evaluation(values, scores, self.shown_parts)
+            self.shown_parts.update(line.split(", "))
+            self.progress.write_message(f"step {number:,}: {line}")
         self.pause_timing()
 
     def write_message(self, text: str) -> None:
