@@ -36,6 +36,7 @@ train = "train.tsv"
 dev = "train.tsv"
 text_column = 0
 label_column = 1
+metric = "macro_f1"
 
 [recipe]
 epochs = [1.0]
@@ -110,13 +111,13 @@ def test_a_task_is_fine_tuned_for_each_seed_and_kept(data, monkeypatch, capsys):
     run(data, monkeypatch, *flags, "--plan")
     assert "| masked" in capsys.readouterr().out and not (data / "tuned.jsonl").exists()
     run(data, monkeypatch, *flags)
-    assert capsys.readouterr().out.count("masked: colors: accuracy") == 1
+    assert capsys.readouterr().out.count("masked: colors: F1, mean over classes") == 1
     records = [json.loads(line) for line in (data / "tuned.jsonl").open()]
     assert [record["model"] for record in records] == ["masked", "causal"] and "2 fine-tuning seeds" in records[0][
         "note"
     ]
     run(data, monkeypatch, *flags)
-    assert "masked: colors: accuracy" not in capsys.readouterr().out
+    assert "masked: colors" not in capsys.readouterr().out
 
 
 def test_suites_that_have_a_name_are_read_and_others_are_refused_in_a_line(data, tmp_path):
@@ -138,6 +139,10 @@ def test_suites_that_have_a_name_are_read_and_others_are_refused_in_a_line(data,
         assert message in get_refusal(suite.read_suite, str(tmp_path / "own.toml"), data), content
     for flags, message in (
         (["--suite=blimp"], "--data"),
+        (
+            [f"--suite={data / 'own.toml'}", f"--data={data}", str(data / "causal"), "workdir=a"],
+            "none, with several runs",
+        ),
         (["--suite=blimp", f"--data={data}", "--anisotropy"], "--anisotropy"),
         ([f"--data={data}"], "--suite=NAME with it"),
     ):

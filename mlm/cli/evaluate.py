@@ -1,8 +1,9 @@
 """mlm evaluate: evaluates trained runs."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mlm.base import errors, files
 from mlm.base.flag import Flag
@@ -59,8 +60,10 @@ def make_parser() -> command.CommandParser:
     return parser
 
 
-def select_runs(workdirs: list[str]) -> list[str]:
+def select_runs(workdirs: list[str], overrides: Mapping[str, Any]) -> list[str]:
     """The directories with a trained model. Prints what others lack. Raises ConfigError if none of several has one."""
+    from mlm.training.run import pretrained_folder
+
     notes: dict[str, list[str]] = {}
     selected = []
     for workdir in workdirs:
@@ -73,6 +76,15 @@ def select_runs(workdirs: list[str]) -> list[str]:
     lines = [f"{what}: {', '.join(names)}" for what, names in notes.items()]
     expected = f"at least one with a trained model; {'; '.join(lines)}"
     errors.require(bool(selected), "directories", len(workdirs), expected)
+    workdir, by_folder = overrides.get("workdir", ""), dict[str, list[str]]()
+    errors.require(not workdir or len(selected) == 1, "config.workdir", workdir, "none, with several runs")
+    for name in filter(pretrained_folder.is_pretrained_folder, dict.fromkeys(selected)):
+        by_folder.setdefault(str(pretrained_folder.choose_workdir(name)), []).append(name)
+    lines += [
+        f"{folder} keeps the results of the last alone: {', '.join(names)}"
+        for folder, names in by_folder.items()
+        if len(names) > 1
+    ]
     for line in lines:
         print(line, file=sys.stderr, flush=True)
     return selected
@@ -113,12 +125,10 @@ def main(words: list[str]) -> None:
     from mlm.training.run import trained_run
 
     command.raise_on_interrupt()
+    overrides = config_flags.overrides
     read_cases, announced = evaluation_tasks.read_flags(args), set[str]()
     list_cases = lambda run: announce(read_cases(run), announced)
-    workdirs, failed, evaluated = select_runs(args.runs), [], {}
-    overrides = config_flags.overrides
-    workdir = overrides.get("workdir", "")
-    errors.require(not workdir or len(workdirs) == 1, "config.workdir", workdir, "none, with several runs")
+    workdirs, failed, evaluated = select_runs(args.runs, overrides), [], {}
     for workdir in workdirs:
         try:
             if args.milestones:
@@ -155,8 +165,7 @@ def evaluate_suites(args, overrides: dict) -> None:
     errors.require(bool(args.data), "--data", args.data, "the folder that holds a folder for each task, with --suite")
     out = use.check_output(args.out, ".csv", ".jsonl") if args.out else None
     from mlm.evaluation import suite
-    from mlm.report.table import Column, to_markdown
-    from mlm.training.run import trained_run
+    from mlm.report.table import to_markdown
     from mlm.training.run.preemption import RunStopped
 
     command.raise_on_interrupt()
@@ -166,19 +175,12 @@ def evaluate_suites(args, overrides: dict) -> None:
     for one in suites:
         for name, reason in one.missing.items():
             report(f"left out: {name}: {reason}")
+    models = select_runs(args.runs, overrides)
     if args.plan:
-        rows = []
-        for model in args.runs:
-            run = trained_run.load(model, overrides)
-            for task in suite_tasks:
-                cases = task.list_cases(run)
-                missing = len(suite.list_pending(run, cases))
-                rows.append({"model": model, "task": task.name, "parts": len(cases), "missing": missing})
-        numbers = (Column("parts", "parts", ",d"), Column("missing", "still to evaluate", ",d"))
-        print(to_markdown(rows, [Column("model", "model"), Column("task", "task"), *numbers]))
+        print(to_markdown(*suite.plan(models, suite_tasks, overrides, report)))
         return
     scores, failed = [], []
-    for model in args.runs:
+    for model in models:
         try:
             for one in suite.evaluate_model(model, suite_tasks, overrides, report):
                 scores.append(one)
@@ -188,18 +190,20 @@ def evaluate_suites(args, overrides: dict) -> None:
             print(stop)
             sys.exit(128 + stop.signal)
         except errors.ConfigError as error:
-            if len(args.runs) == 1:
+            if len(models) == 1:
                 raise
             failed.append(model)
             report(f"not evaluated: {model}: {error}")
+    tasks = ", ".join(task.name for task in suite_tasks)
+    errors.require(
+        bool(scores), "--suite", args.suite, f"a task that one of the models can be evaluated on, of {tasks}"
+    )
     print("\n" + to_markdown(*suite.build_table(scores)))
     if out:
         use.write_records(out, [one.make_record() for one in scores])
         print(f"\nwritten: {out}")
     if failed:
-        raise errors.ConfigError(
-            f"{len(failed)} of {len(args.runs)} models could not be evaluated: {', '.join(failed)}"
-        )
+        raise errors.ConfigError(f"{len(failed)} of {len(models)} models could not be evaluated: {', '.join(failed)}")
 
 
 def announce(cases: "list[EvaluationCase]", announced: set[str]) -> "list[EvaluationCase]":

@@ -123,6 +123,26 @@ def select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[Eva
     return [case for case in cases if evaluations.get(case.task, {}).get(case.name, {}).get("sha256") != case.sha256]
 
 
+def read_contents(run: TrainedRun) -> dict:
+    """The contents of evaluations.json; without results where those there are of another state of the run."""
+    contents = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "evaluations": {}, "summary": {}}
+    stored = {}
+    with files.recover_damaged():
+        stored = RunDirectory(run.cfg.workdir).read_evaluations(run.milestone)
+    return stored if all(stored.get(name) == contents[name] for name in ("fingerprint", "step")) else contents
+
+
+def list_pending(
+    evaluations: Mapping[str, Evaluation], run: TrainedRun, contents: Mapping, cases: Sequence[EvaluationCase]
+) -> list[EvaluationCase]:
+    """The cases that a run is still to be evaluated on; raises ConfigError for one that it does not support."""
+    for name in {case.task for case in cases}:
+        reason = evaluations[name].get_unsupported_reason(run.cfg)
+        if reason:
+            raise errors.ConfigError(f"run {run.cfg.workdir!r}: does not support the evaluation {name}: {reason}")
+    return select_pending(contents, cases)
+
+
 def list_missing_cases(cfg: config.Config, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
     """The cases of which a finished run has no result yet. Raises Damaged for a damaged evaluations.json."""
     stored = RunDirectory(cfg.workdir).read_evaluations()
@@ -167,17 +187,8 @@ def evaluate(evaluations: Mapping[str, Evaluation], run: TrainedRun, cases: Sequ
     summaries by task. Results of the same state are reused, and each new one is written at once. Raises ConfigError for
     an evaluation that does not support the run.
     """
-    for name in {case.task for case in cases}:
-        reason = evaluations[name].get_unsupported_reason(run.cfg)
-        if reason:
-            raise errors.ConfigError(f"run {run.cfg.workdir!r}: does not support the evaluation {name}: {reason}")
-    contents = {"fingerprint": fields.fingerprint(run.cfg), "step": run.step, "evaluations": {}, "summary": {}}
-    stored = {}
-    with files.recover_damaged():
-        stored = RunDirectory(run.cfg.workdir).read_evaluations(run.milestone)
-    if all(stored.get(name) == contents[name] for name in ("fingerprint", "step")):
-        contents = stored
-    pending = select_pending(contents, cases)
+    contents = read_contents(run)
+    pending = list_pending(evaluations, run, contents, cases)
     units = sum(evaluations[case.task].count_units(run, case) for case in pending)
     bar = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.is_primary() and pending else None
 

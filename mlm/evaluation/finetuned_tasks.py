@@ -33,17 +33,12 @@ UNHASHED_FIELDS = (
 UNKNOWN_SCORE = Score("diverged", "accuracy", ("correct", "weight"), better=1, share=True)
 
 
-def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
+def list_due_cases(cfg: config.Config, task_fields: Mapping[str, Any] = MappingProxyType({})) -> list[EvaluationCase]:
     """A case for each trial of config.downstream, such as "TASK-DIGITS/lr0.001-e3-b32-s0".
 
     The digits are a digest of the task's files and of the fine-tuning recipe, so that results of other files or of
-    another recipe stay beside these.
+    another recipe stay beside these. task_fields: as for `finetuning_recipe.make_overrides`.
     """
-    return list_cases(cfg)
-
-
-def list_cases(cfg: config.Config, task_fields: Mapping[str, Any] = MappingProxyType({})) -> list[EvaluationCase]:
-    """A case for each trial of config.downstream; task_fields: as for `finetuning_recipe.make_overrides`."""
     cases, digests = [], {}
     for trial in finetuning_recipe.list_trials(cfg):
         kind = trial.task, trial.variant

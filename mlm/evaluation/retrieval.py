@@ -34,10 +34,10 @@ def read_flags(args: argparse.Namespace):
     """Reads the texts and the judgements; returns the function from a run to its case."""
     folder = Path(args.retrieval)
     documents = {
-        row["_id"]: " ".join(filter(None, (row.get("title"), row["text"])))
+        str(row["_id"]): " ".join(filter(None, (row.get("title"), row["text"])))
         for row in _read_rows(folder, CORPUS, ("_id", "text"))
     }
-    queries = {row["_id"]: row["text"] for row in _read_rows(folder, QUERIES, ("_id", "text"))}
+    queries = {str(row["_id"]): row["text"] for row in _read_rows(folder, QUERIES, ("_id", "text"))}
     relevant: dict[str, dict[str, float]] = {}
     for row in _read_rows(folder, JUDGEMENTS, ("query-id", "corpus-id", "score")):
         query, document = str(row["query-id"]), str(row["corpus-id"])
@@ -72,9 +72,10 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     ids = np.array([*documents])
     found = []
     for query, cosine_D in zip(queries, cosine_QxD, strict=True):
-        grades = [relevant[query].get(one, 0.0) for one in ids[np.argsort(-cosine_D, kind="stable")]]
+        nearest = ids[np.argsort(-cosine_D, kind="stable")[:RECALL_DEPTH]]
+        grades = [relevant[query].get(one, 0.0) for one in nearest]
         ideal = compute_dcg(sorted(relevant[query].values(), reverse=True))
-        found.append((compute_dcg(grades) / ideal, np.count_nonzero(grades[:RECALL_DEPTH]) / len(relevant[query])))
+        found.append((compute_dcg(grades) / ideal, np.count_nonzero(grades) / len(relevant[query])))
     result: dict[str, float] = {"queries": len(queries), "documents": len(documents), "truncated": truncated}
     for name, value_Q in zip(("ndcg", "recall"), np.array(found).T, strict=True):
         result[name], result[f"{name}_se"] = compute_ratio(value_Q, np.ones(len(value_Q)))

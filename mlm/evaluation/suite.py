@@ -1,10 +1,11 @@
 """Suites: tasks by one name, on which models are compared, as a file (TOML); docs/guides/evaluate.md shows one.
 
 A table [zero_shot.TASK] has flags of mlm evaluate as keys, [finetune.TASK] the keys of a task file, or `task`, a row of
-task_specs.toml, with `path`; `metric` is the score to show. [recipe] has fields of config.downstream, and others by
-dotted name.
+task_specs.toml, with `path`; `metric` is the score to show, and to choose a fine-tuning by. [recipe] has fields of
+config.downstream, and others by dotted name.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from mlm.evaluation import evaluation_tasks, evaluations, finetuned_tasks, flags
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report.table import Column, format_cell
 from mlm.training.run import downstream, trained_run
-from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 
 FOLDER = Path(__file__).parent / "suites"  # of those that have a name
@@ -83,16 +83,17 @@ def build_table(scores: Sequence[SuiteScore]) -> tuple[list[dict], list[Column]]
     columns: dict[str, Column] = {}
     rows: dict[str, dict] = {}
     references: dict[str, dict] = {}
+    suites = dict.fromkeys(one.task.suite for one in scores)
     for one in scores:
         metric, key = one.score.metric, f"{one.task.suite} {one.task.name} {one.score.metric.name}"
         unit = f" ({metric.unit})" if metric.unit else ""
-        note = f"{one.task.name}: {one.score.note}."
-        columns[key] = Column(key, f"{one.task.name}: {metric.title}{unit}", metric.format, note)
+        name = f"{one.task.suite} {one.task.name}" if len(suites) > 1 else one.task.name  # both may have an "rte"
+        columns[key] = Column(key, f"{name}: {metric.title}{unit}", metric.format, f"{name}: {one.score.note}.")
         rows.setdefault(one.model, {"model": one.model})[key] = one.compute_estimate() or one.score.undefined
         for name, value in one.score.references.items():
             references.setdefault(name, {"model": name})[key] = value
-    for suite in dict.fromkeys(one.task.suite for one in scores):
-        keys = [key for key in columns if key.partition(" ")[0] == suite]
+    for suite in suites:
+        keys = [key for key in columns if key.startswith(f"{suite} ")]
         if len(keys) > 1 and all(one.score.metric.unit == "%" for one in scores if one.task.suite == suite):
             columns[suite] = Column(suite, f"mean of {suite} (%)", ".1f")
             for row in rows.values():
@@ -129,7 +130,8 @@ def read_suite(name: str, data: Path) -> Suite:
         metric = settings.pop("metric", "")
         try:
             if kind == "finetune":
-                list_cases = _read_finetuning(task, settings, recipe, data, where)
+                list_cases = _read_finetuning(task, settings, metric, recipe, data, where)
+                metric = ""  # it is the only score of the results
             else:
                 list_cases = _read_zero_shot(settings, data, where)
         except FileNotFoundError as error:
@@ -152,9 +154,19 @@ def _parse_recipe(table: Mapping[str, Any], path: str) -> dict[str, Any]:
             grid[f"downstream.{key}"] = value
     settings = grid | {"downstream.variants": " ".join(words)}
     cfg = fields.override(config.Config(), settings)
-    fields.check_values(cfg)
-    downstream.check(cfg)
+    with _name(f"{path}: recipe"):
+        fields.check_values(cfg)
+        downstream.check(cfg)
     return settings
+
+
+@contextlib.contextmanager
+def _name(where: str) -> Iterator[None]:
+    """Errors say where in the file they are."""
+    try:
+        yield
+    except errors.ConfigError as error:
+        raise errors.ConfigError(f"{where}: {error}") from None
 
 
 def _read_zero_shot(settings: Mapping[str, Any], data: Path, where: str):
@@ -168,12 +180,10 @@ def _read_zero_shot(settings: Mapping[str, Any], data: Path, where: str):
                 _require_path(Path(part))
             value = ",".join(parts)
         located[key] = value
-    try:
+    with _name(where):
         args = flags.make_arguments(located)
-        errors.require(bool(flags.find_evaluations(args)), where, dict(settings), "a flag of mlm evaluate as a key")
+        errors.require(bool(flags.find_evaluations(args)), "keys", dict(settings), "a flag of mlm evaluate as a key")
         return evaluation_tasks.read_flags(args)
-    except errors.ConfigError as error:
-        raise errors.ConfigError(f"{where}: {error}") from None
 
 
 def _require_path(path: Path) -> None:
@@ -181,21 +191,23 @@ def _require_path(path: Path) -> None:
         raise FileNotFoundError(f"there is no {path}")
 
 
-def _read_finetuning(name: str, settings: dict[str, Any], recipe: dict[str, Any], data: Path, where: str):
+def _read_finetuning(name: str, settings: dict[str, Any], metric: str, recipe: dict[str, Any], data: Path, where: str):
     folder = data / settings.pop("path", name)
     _require_path(folder)
     if task := settings.pop("task", ""):
         errors.require_one_of(f"{where}: task", task, task_specs.TASKS)
         errors.require(not settings, where, settings, "no other key beside task, path and metric")
-        task_fields = {"data.task": task, "data.task_path": str(folder)}
+        scores = {"data.labelled.scores": metric} if metric else {}
+        task_fields = {"data.task": task, "data.task_path": str(folder), **scores}
     else:
+        settings |= {"scores": metric} if metric else {}
         task_fields = task_file.parse_task(settings, where, folder, name).fields
     try:
         splits.find_files(tasks.resolve_task(task_fields).data)
     except errors.ConfigError as error:
         raise FileNotFoundError(str(error)) from None
     trials = recipe | {"downstream.tasks": name}
-    return lambda run: finetuned_tasks.list_cases(fields.override(run.cfg, trials), task_fields)
+    return lambda run: finetuned_tasks.list_due_cases(fields.override(run.cfg, trials), task_fields)
 
 
 def evaluate_model(
@@ -223,8 +235,25 @@ def evaluate_model(
         yield from (SuiteScore(source, task, score, is_new) for score in by_name.values())
 
 
+def plan(
+    models: Sequence[str], suite_tasks: Sequence[SuiteTask], overrides: Mapping[str, Any], report: Callable[[str], None]
+) -> tuple[list[dict], list[Column]]:
+    """How many parts of each task are still to evaluate, a row for each model and task; report: as above."""
+    rows = []
+    for model in models:
+        run = trained_run.load(model, overrides)
+        for task in suite_tasks:
+            try:
+                cases = task.list_cases(run)
+                missing = len(list_pending(run, cases))
+            except errors.ConfigError as error:
+                report(f"{model}: cannot be evaluated on {task.name}: {error}")
+            else:
+                rows.append({"model": model, "task": task.name, "parts": len(cases), "missing": missing})
+    numbers = (Column("parts", "parts", ",d"), Column("missing", "still to evaluate", ",d"))
+    return rows, [Column("model", "model"), Column("task", "task"), *numbers]
+
+
 def list_pending(run: TrainedRun, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
-    """The cases of which evaluations.json has no result of this model."""
-    stored = RunDirectory(run.cfg.workdir).read_evaluations()
-    is_same = (stored.get("fingerprint"), stored.get("step")) == (fields.fingerprint(run.cfg), run.step)
-    return evaluations.select_pending(stored if is_same else {}, cases)
+    """The cases of which evaluations.json has no result of this model; raises ConfigError for what it cannot do."""
+    return evaluations.list_pending(evaluation_tasks.EVALUATIONS, run, evaluations.read_contents(run), cases)

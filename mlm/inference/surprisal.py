@@ -136,14 +136,16 @@ def compute_left_to_right(
     """
     size, first = (length or cfg.pack.seq_len) - 2, int(cfg.pack.mode != "stream")  # whose sequences have no [CLS]
     overlap = size // 2 if overlap is None else overlap
-    errors.require(0 <= overlap < size, "overlap", overlap, f"0 <= value < {size}, the tokens that the model reads")
+    # Without [CLS] nothing predicts the first token of a window, which the one before therefore must.
+    expected = f"{1 - first} <= value < {size}, the tokens that the model reads"
+    errors.require(1 - first <= overlap < size, "overlap", overlap, expected)
     unique = {tuple(ids): np.full(len(ids), math.nan) for ids in ids_by_text}
     windows = [
         (ids, start) for ids in unique for start in range(0, max(1, len(ids) - overlap), size - overlap) if len(ids)
     ]
     sequences = [[*[CLS] * first, *ids[start : start + size], SEP] for ids, start in windows]
     for (ids, start), sequence, nats_K in zip(windows, sequences, map_sequences(sequences), strict=True):
-        begin, end = start + max(overlap if start else 0, 1 - first), start + len(sequence) - 1 - first
+        begin, end = start + (overlap if start else 1 - first), start + len(sequence) - 1 - first
         unique[ids][begin:end] = nats_K[begin - start + first - 1 : len(sequence) - 2]
     for ids, nats_T in unique.items():
         nats_T[np.array(ids, int) < NUM_SPECIAL] = math.nan

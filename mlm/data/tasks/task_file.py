@@ -59,10 +59,7 @@ def parse_task(
 ) -> TaskFile:
     """As `read_task_file`, of the content of a task file; opens no file of the task.
 
-    Args:
-        path: of the file, for errors.
-        folder: which "path" is seen from.
-        name: of the task where the content has none.
+    path: of the file, for errors. folder: which the key "path" is seen from. name: where the content has none.
     """
     for key in content:
         examples.require_column(key, KEYS, path, "key")
