@@ -3,6 +3,7 @@
 Against the folders of fixtures/hub.py, made by transformers; where that is installed, it is what it still says.
 """
 
+import dataclasses
 import json
 
 import jax
@@ -16,11 +17,11 @@ from safetensors.numpy import load, save_file
 from small import small_config
 
 import mlm
-from mlm.base import errors
+from mlm.base import errors, fields
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export, hub_model, kinds
-from mlm.inference import batching, neighbors, pretrained_io
+from mlm.inference import batching, export, neighbors, pretrained_io
 from mlm.inference.masked_queries import make_tokens
 from mlm.models.hub import bert, hub
 from mlm.training.run.directory import RunDirectory
@@ -341,6 +342,10 @@ def test_the_card_has_scores_and_where_they_come_from(tmp_path, monkeypatch):
     ):
         assert said in card
     assert "someone" not in card
+    cfg = fields.override(model.config, {"data.path": "", "data.sources": "/home/someone/corpus.toml"})
+    hf_config = json.loads((tmp_path / "out/config.json").read_text())
+    card = export.format_model_card(dataclasses.replace(model, config=cfg), hf_config)
+    assert '"data.sources": "corpus.toml"' in card and "someone" not in card
 
 
 def test_a_folder_that_holds_something_is_not_written_to(models, tmp_path):

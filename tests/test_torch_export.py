@@ -17,7 +17,7 @@ from mlm.base import errors, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import SPECIAL_TOKENS
 from mlm.data.tokenizers import hub, kinds
-from mlm.inference import export, hub_upload, pretrained_io
+from mlm.inference import export, pretrained_io
 from mlm.models.hub import settings
 from mlm.objectives import heads
 from mlm.training.run import pretrained_folder, resolution
@@ -290,7 +290,7 @@ def test_a_milestone_has_a_folder_of_its_own_and_a_branch_of_the_repository(expo
     hub_api = pytest.importorskip("huggingface_hub")
     server = mock.create_autospec(hub_api.HfApi, instance=True)  # with its arguments' names
     monkeypatch.setattr(hub_api, "HfApi", lambda: server)
-    assert hub_upload.push_folder(str(folder), "lab/a") == ["main", "step4"]
+    assert export.push_folder(str(folder), "lab/a") == ["main", "step4"]
     server.create_branch.assert_called_once_with("lab/a", branch="step4", exist_ok=True)
     uploads, names = {call.kwargs["revision"]: call.kwargs for call in server.upload_folder.mock_calls}, []
     for branch, there in (("main", folder), ("step4", folder / "step4")):
@@ -300,7 +300,7 @@ def test_a_milestone_has_a_folder_of_its_own_and_a_branch_of_the_repository(expo
     assert names[0] == names[1] and "1_Pooling/config.json" in names[0]
     server.upload_folder.side_effect = OSError("no network")
     with pytest.raises(errors.ConfigError, match="--push = 'lab/a': cannot be uploaded"):
-        hub_upload.push_folder(str(folder), "lab/a")
+        export.push_folder(str(folder), "lab/a")
 
 
 def test_a_folder_for_sentence_transformers_encodes_as_we_do(exported, request):

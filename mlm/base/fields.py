@@ -152,6 +152,8 @@ def parse_value(name: str, text: str) -> Any:
     """Parses a text as the type of the field with this dotted name. Raises ConfigError if it cannot."""
     default = DEFAULT[name]
     kind = type(default)
+    if name in PATH_FIELDS:
+        return files.expand_home(f"config.{name}", text)
     try:
         if kind is bool:
             return BOOLEANS[text.lower()]
@@ -159,11 +161,7 @@ def parse_value(name: str, text: str) -> Any:
             part_kind = DECLARATIONS[name].number_type
             parts = text.strip("()[] ").removesuffix(",")  # (32,) is how Python writes one
             return tuple(parse_number(part_kind, part) for part in parts.split(",")) if parts else ()
-        if name in PATH_FIELDS:
-            return files.expand_home(f"config.{name}", text)
         return text if kind is str else parse_number(kind, text)
-    except ConfigError:
-        raise
     except (ValueError, KeyError):
         words: dict[type, str] = {bool: "true or false", tuple: "numbers separated by commas"}
         expected = words.get(kind, f"a value of type {kind.__name__}")

@@ -305,7 +305,7 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
 
 def check_export(texts: list[str], args: argparse.Namespace) -> None:
     """Raises ConfigError for a folder that is not empty, a run without milestones or a name of no repository."""
-    from mlm.inference import hub_upload
+    from mlm.inference import export as exports
     from mlm.training.run import checkpoint
 
     files.check_empty_folder("export", args.folder)
@@ -313,13 +313,13 @@ def check_export(texts: list[str], args: argparse.Namespace) -> None:
     expected = "a run with milestones, which config.train.milestones keeps"
     errors.require(bool(args.steps) or not args.milestones, "--milestones", args.model, expected)
     if args.push:
-        hub_upload.check_repository(args.push)
+        exports.check_repository(args.push)
 
 
 def export(model, texts: list[str], args) -> Iterator[dict]:
     """Writes a Hugging Face folder, and uploads it."""
     from mlm.inference import export as exports
-    from mlm.inference import hub_upload, pretrained_io
+    from mlm.inference import pretrained_io
 
     milestones = (pretrained_io.load_model(args.model, step) for step in args.steps)
     done = exports.save_pretrained(
@@ -328,7 +328,7 @@ def export(model, texts: list[str], args) -> Iterator[dict]:
     if args.milestones:
         done["milestones"] = ", ".join(map(str, args.steps))
     if args.push:
-        done["pushed"] = ", ".join(f"{args.push}@{branch}" for branch in hub_upload.push_folder(args.folder, args.push))
+        done["pushed"] = ", ".join(f"{args.push}@{branch}" for branch in exports.push_folder(args.folder, args.push))
     yield done
 
 

@@ -1,13 +1,18 @@
-"""Exports a model as a Hugging Face folder, with a model card: its architecture, provenance and held-out scores."""
+"""Exports a model as a Hugging Face folder, with a model card: its architecture, provenance and held-out scores.
+
+The folder can also be uploaded to a repository of huggingface.co.
+"""
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import jax
 
 from mlm import models, objectives
-from mlm.base import errors, fields, files, types
+from mlm.base import errors, extras, fields, files, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tokenizers import hub_export
 from mlm.data.tokenizers.hub_model import get_original_ids
@@ -19,6 +24,7 @@ from mlm.training.run.directory import RunDirectory
 MILESTONE_PREFIX = "step"  # of the name of a milestone's folder, inside that of the run
 POOLING_FOLDER = "1_Pooling"  # of sentence-transformers
 GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of replaced_token_detection
+REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 EXPORTED_FIELDS = ("objective", "pack.seq_len")
 # Also exported for a fine-tuned model.
 EXPORTED_LABEL_FIELDS = (
@@ -59,6 +65,36 @@ def save_pretrained(model, folder: str, *, sentence_transformers: bool = False, 
             step_path.mkdir()
             _write_folder(milestone, step_path, sentence_transformers)
     return {"written": str(folder), **done}
+
+
+def check_repository(name: str) -> None:
+    """Raises ConfigError for what is no name of a repository, or without the package that uploads."""
+    errors.require(REPOSITORY.fullmatch(name) is not None, "--push", name, "ORG/NAME, a repository of huggingface.co")
+    extras.import_extra("huggingface_hub", "hub", f"--push={name}")
+
+
+def push_folder(folder: str, name: str) -> list[str]:
+    """Uploads a folder to the branch "main", each milestone's folder in it to a branch of its name; returns them.
+
+    The repository, and a branch, is made where there is none. Raises ConfigError if the server refuses it.
+    """
+    huggingface_hub = extras.import_extra("huggingface_hub", "hub", f"--push={name}")
+    milestones = sorted(Path(folder).glob(f"{MILESTONE_PREFIX}*"), key=lambda path: (len(path.name), path.name))
+    folders = {"main": Path(folder), **{path.name: path for path in milestones}}
+    try:
+        api = huggingface_hub.HfApi()
+        api.create_repo(name, exist_ok=True)
+        for branch, path in folders.items():
+            if branch != "main":
+                api.create_branch(name, branch=branch, exist_ok=True)
+            ignored = f"{MILESTONE_PREFIX}*/*"
+            api.upload_folder(repo_id=name, folder_path=path, revision=branch, ignore_patterns=ignored)
+    except Exception as error:  # of the network, the token, the server
+        raise errors.ConfigError(
+            f"--push = {name!r}: cannot be uploaded ({errors.first_line(error)}); expected a repository that your "
+            f"token (hf auth login) may write to, and a network; {folder} is complete"
+        ) from None
+    return list(folders)
 
 
 def _write_folder(model, path, sentence_transformers) -> dict:
@@ -268,7 +304,8 @@ def _describe_run(cfg, milestone: int | None) -> list[str]:
         ]
     flat = fields.flatten(cfg, results_only=True)
     overrides = {name: value for name, value in flat.items() if value != fields.DEFAULT[name]}
-    for name in (name for name in overrides if name.endswith("path")):  # without the folders of the training machine
-        overrides[name] = ",".join(path.rpartition("/")[2] for path in overrides[name].split(","))
+    for name in overrides:  # without the folders of the training machine
+        if name.endswith("path") or name in fields.PATH_FIELDS:
+            overrides[name] = ",".join(path.rpartition("/")[2] for path in overrides[name].split(","))
     config_json = json.dumps(overrides, indent=1)
     return [*blocks, "## Config", "What differs from the defaults:", f"```json\n{config_json}\n```"]

@@ -23,7 +23,8 @@ registry = extras.import_extra("lm_eval.api.registry", "lm-eval", "mlm.inference
 class HarnessModel(api.LM):
     """Log-likelihoods as `mlm score` has them: exact of a causal model, pseudo-log-likelihoods of a masked one.
 
-    A text longer than a training sequence is split, each part read alone.
+    A text longer than a training sequence is read in parts: alone where the model is masked, else in windows of which
+    each repeats half of the one before.
     """
 
     def __init__(self, path: str, step: int | None = None, batch_size: int | str = "", **kwargs):

@@ -261,18 +261,14 @@ class MLMForMultipleChoice(MLMForSequenceClassification):
         return self.output_class(loss, logits, output.hidden_states)
 
 
-class MLMForQuestionAnswering(ModelWithHead):
+class MLMForQuestionAnswering(MLMForTokenClassification):
     """The model with a head for the tokens where an answer starts and ends."""
 
-    output_class = outputs.TokenClassifierOutput
-    _keys_to_ignore_on_load_unexpected = OUTPUT_LAYER
-
-    def add_head(self):
-        self.objective = Dense(self.num_features, 2, True)
+    num_outputs = 2
 
     def compute_logits(self, h_BxLxD, segments_BxL):
         """Logits of each token as the start and as the end; none of padding."""
-        return self.objective(h_BxLxD).masked_fill(segments_BxL[..., None] == 0, MASKED)
+        return super().compute_logits(h_BxLxD, segments_BxL).masked_fill(segments_BxL[..., None] == 0, MASKED)
 
     def forward(
         self, input_ids, attention_mask=None, token_type_ids=None, start_positions=None, end_positions=None, **kwargs
