@@ -171,17 +171,12 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
         entry.run_command([*mixed, "--tasks=2"])
         assert ("missing" not in capsys.readouterr().out) == is_last
-    for flag, where in (
-        ("--shards=3-1", "--shards = '3-1'"),
-        ("--shards=0-99", "0 <= A <= B"),
-        ("--tasks=0", "missing"),
-    ):
-        with pytest.raises(errors.ConfigError) if where != "missing" else pytest.MonkeyPatch.context() as caught:
-            entry.run_command([*words, f"data.cache_dir={tmp_path}/c", flag])
-        assert where == "missing" or where in str(caught.value)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    with pytest.raises(errors.ConfigError, match="SLURM_ARRAY_TASK_ID = '1'"):
+        entry.run_command([*words, f"data.cache_dir={tmp_path}/c", "--tasks=1"])
     whole = [word for word in words if "shard" not in word]
     with pytest.raises(errors.ConfigError, match=r"config\.pack\.shard_mb"):
-        entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--shards=0"])
+        entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--tasks=2"])
 
 
 def test_a_file_of_which_no_line_starts_a_document_stays_whole(tmp_path):

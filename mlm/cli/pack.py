@@ -23,7 +23,6 @@ once; the same command continues after a stop. As tasks of a cluster, each packs
 TASK_VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")  # of SLURM and Kubernetes: the number of a task
 FLAGS = (
     Flag("processes", 0, "number of processes; 0: one for each core", low=0, high=2**10),
-    Flag("shards", "", "pack these shards alone, counted from 0, both included", "A-B"),
     Flag(
         "tasks", 0, f"number of tasks that share the shards; this one's is in {' or '.join(TASK_VARIABLES)}", high=2**16
     ),
@@ -49,12 +48,11 @@ def main(words: list[str]) -> None:
 
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
     processes = args.processes or os.cpu_count() or 1
-    errors.require(not (args.shards and args.tasks), "--tasks", args.tasks, "none with --shards")
     start = time.monotonic()
-    if args.shards or args.tasks:
+    if args.tasks:
         packers = pack.make_packers(cfg)
         firsts = [*itertools.accumulate((len(packer.shards) for packer in packers), initial=0)]
-        numbers = _parse_range(args.shards, firsts[-1]) if args.shards else _share_shards(args.tasks, firsts[-1])
+        numbers = _share_shards(args.tasks, firsts[-1])
         logging.info("shards %s of %d", f"{numbers[0]}-{numbers[-1]}" if numbers else "none", firsts[-1])
         for first, packer in zip(firsts, packers, strict=False):
             packer.make_shards([i for i in packer.list_missing_shards() if first + i in numbers], processes)
@@ -65,15 +63,6 @@ def main(words: list[str]) -> None:
     packed = load_dataset(cfg)
     mixture.list_segments(cfg, packed, load_dataset)  # of other lengths, if the run has phases
     print_summary(packed, cfg, time.monotonic() - start)
-
-
-def _parse_range(text: str, count: int) -> range:
-    first, dash, last = text.partition("-")
-    is_range = first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))
-    numbers = range(int(first), int(last or first) + 1) if is_range else range(0)
-    expected = f"A-B with 0 <= A <= B < {count}, the number of shards"
-    errors.require(bool(numbers) and numbers[-1] < count, "--shards", text, expected)
-    return numbers
 
 
 def _share_shards(tasks: int, count: int) -> range:

@@ -66,11 +66,6 @@ def count_rows(parts: tuple[int, ...], num_rows: int) -> np.ndarray:
     return periods * np.array(parts, np.int64) + np.bincount(interleave(parts)[0][:rest], minlength=len(parts))
 
 
-def draw_examples(num_examples: int, seed: int) -> Draw:
-    """Draws from one source."""
-    return draw_from_sources([Source("", num_examples, 0, (1,))], 0, seed)
-
-
 def draw_from_sources(sources: Sequence[Source], phase: int, seed: int, offset_S: np.ndarray | None = None) -> Draw:
     """Draws for a phase, whose rows are counted from 0.
 

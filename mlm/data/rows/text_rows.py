@@ -39,13 +39,12 @@ class Packer(NamedTuple):
     tokenizer_model: bytes
     inputs: dict[str, Any]  # of the cached files
     layout: columns.Layout
-    content: str  # the corpus's (`corpus.compute_fingerprint`)
     shard_mb: float  # MB of a shard; 0: the corpus is packed as a whole
 
     @property
     def shards(self) -> list[corpus.Shard]:
         """The shards; none where the corpus is packed as a whole."""
-        return _plan_shards(self.data, self.shard_mb, self.content) if self.shard_mb else []
+        return _plan_shards(self.data, self.shard_mb, self.inputs["corpus"]) if self.shard_mb else []
 
     def make_dataset(self, folder: Path, processes: int = 1) -> dict[str, Any]:
         """Writes the files of all splits; returns their counts. Raises ConfigError for a split without examples."""
@@ -144,7 +143,7 @@ def make_packer(
     if pack.mode == "segment_pair":
         specs |= columns.SECOND_STARTS | {"next": ColumnSpec(np.uint8, "N")}
     layout = columns.Layout(specs, corpus.SPLITS, tokenizer.vocab_size, pack.seq_len)
-    return Packer(data, pack, tokenizer.kind, tokenizer.model, inputs, layout, content, shard_mb), tokenizer
+    return Packer(data, pack, tokenizer.kind, tokenizer.model, inputs, layout, shard_mb), tokenizer
 
 
 def load_dataset(
