@@ -129,6 +129,7 @@ def test_a_folder_is_read_with_all_below_it(tmp_path):
     (tmp_path / "below" / "b.jsonl.gz").write_bytes(gzip.compress(write_json(documents[10:20])))
     (tmp_path / "below" / "c.txt").write_text("\n".join(documents[20:]))
     (tmp_path / "README.md").write_text("not a document")
+    (tmp_path / "dataset_infos.json").write_text('{"default": {"features": {}}}')
     assert read(tmp_path) == documents
 
 

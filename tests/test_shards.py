@@ -64,7 +64,7 @@ def test_what_is_packed_depends_on_no_order_and_no_kill(tmp_path):
     for mode in ("full_sentences", "doc_sentences", "segment_pair"):
         first = digest(pack.load_dataset(make_config(folder, tmp_path / mode, pack__mode=mode)))
         cfg = make_config(folder, tmp_path / f"{mode}-again", pack__mode=mode)
-        packer = pack.make_packer(cfg)
+        (packer,) = pack.make_packers(cfg)
         numbers = list(range(len(packer.shards)))
         draw.shuffle(numbers)
         for number in numbers[: len(numbers) // 2]:
@@ -103,10 +103,10 @@ def test_a_start_hashes_what_has_another_size_or_time_and_verify_all(tmp_path, c
     for path in (tmp_path / "texts").iterdir():
         os.utime(path, ns=(10**18, 10**18))  # long ago
     first = pack.load_dataset(cfg)
-    file = first.folder / "train.ids.bin"
+    file = first.folders[0] / "train.ids.bin"
     before = file.read_bytes()
     change_unseen(file)
-    assert pack.load_dataset(cfg).folder == first.folder and file.read_bytes() != before
+    assert pack.load_dataset(cfg).folders == first.folders and file.read_bytes() != before
     os.utime(file)
     pack.load_dataset(cfg)
     assert file.read_bytes() == before and "train.ids.bin is damaged" in caplog.text
@@ -114,11 +114,11 @@ def test_a_start_hashes_what_has_another_size_or_time_and_verify_all(tmp_path, c
     pack.load_dataset(cfg, verify=True)
     assert file.read_bytes() == before
     change_unseen(source)
-    assert pack.load_dataset(cfg).folder == first.folder
+    assert pack.load_dataset(cfg).folders == first.folders
     os.utime(source)
-    assert pack.load_dataset(cfg).folder != first.folder
+    assert pack.load_dataset(cfg).folders != first.folders
     change_unseen(source)  # its old content, too young to be known by its time
-    assert pack.load_dataset(cfg).folder == first.folder
+    assert pack.load_dataset(cfg).folders == first.folders
 
 
 def test_a_lazy_column_is_read_as_an_array():
@@ -155,17 +155,28 @@ def test_the_command_packs_shares_and_joins_them(tmp_path, capsys, monkeypatch):
     shared = capsys.readouterr().out
     facts = r"\d+ documents, [\d,]+ examples, [\d,]+ tokens, [\d.]+% padding, [\d.]+% unknown"
     assert re.findall(facts, alone) == re.findall(facts, shared) and len(re.findall(facts, alone)) == 2
-    for flag, where in (
-        ("--shards=3-1", "--shards = '3-1'"),
-        ("--shards=0-99", "0 <= A <= B"),
-        ("--tasks=0", "missing"),
-    ):
-        with pytest.raises(errors.ConfigError) if where != "missing" else pytest.MonkeyPatch.context() as caught:
-            entry.run_command([*words, f"data.cache_dir={tmp_path}/c", flag])
-        assert where == "missing" or where in str(caught.value)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    for tasks in (2, 99):  # of which many have no shard
+        entry.run_command([*words, f"data.cache_dir={tmp_path}/b", f"--tasks={tasks}", "--processes=2"])
+        assert "missing" not in capsys.readouterr().out and not [*(tmp_path / "b").glob("shard-*")]
+    other = write_texts(tmp_path / "more", random.Random(7))
+    (tmp_path / "corpus.toml").write_text(
+        "".join(
+            f'[[sources]]\nname = "{name}"\nweight = 1\npath = "{path}"\ndocument_boundary = "blank_line"\n'
+            for name, path in {"x": folder, "y": other}.items()
+        )
+    )
+    mixed = ["pack", f"data.sources={tmp_path}/corpus.toml", *words[3:], f"data.cache_dir={tmp_path}/d"]
+    for task, is_last in (("1", False), ("0", True)):
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
+        entry.run_command([*mixed, "--tasks=2"])
+        assert ("missing" not in capsys.readouterr().out) == is_last
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    with pytest.raises(errors.ConfigError, match="SLURM_ARRAY_TASK_ID = '1'"):
+        entry.run_command([*words, f"data.cache_dir={tmp_path}/c", "--tasks=1"])
     whole = [word for word in words if "shard" not in word]
     with pytest.raises(errors.ConfigError, match=r"config\.pack\.shard_mb"):
-        entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--shards=0"])
+        entry.run_command([*whole, f"data.cache_dir={tmp_path}/c", "--tasks=2"])
 
 
 def test_a_file_of_which_no_line_starts_a_document_stays_whole(tmp_path):

@@ -1,6 +1,5 @@
 """Phases of a run: parts, one after the other, that differ in length, batch, masking rate or the weights of sources."""
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -14,24 +13,12 @@ ONE_PHASE = {f"phases.{name}": () for name in ("shares", *PHASE_FIELDS)}
 CORPORA = ("text", "tfds", "docstrings", "language")  # whose examples phases can pack
 
 
-def _get_values(name: str, cfg: Config) -> tuple[Any, ...]:
-    return getattr(cfg.phases, name)
-
-
-def _get_last(name: str, cfg: Config) -> Any:
-    return _get_values(name, cfg)[-1]
-
-
-def _has_values(name: str, cfg: Config) -> bool:
-    return bool(_get_values(name, cfg))
-
-
 DERIVED_FIELDS = tuple(
     DerivedField(
         field,
         (f"phases.{name}",),
-        functools.partial(_get_last, name),
-        functools.partial(_has_values, name),
+        lambda cfg, name=name: getattr(cfg.phases, name)[-1],
+        lambda cfg, name=name: bool(getattr(cfg.phases, name)),
         default_is_choice=True,
     )
     for name, field in PHASE_FIELDS.items()
@@ -63,7 +50,7 @@ def list_phases(cfg: Config) -> list[Phase]:
 
 def _make_phase_config(cfg: Config, number: int) -> Config:
     changes: dict[str, Any] = {
-        field: values[number] for name, field in PHASE_FIELDS.items() if (values := _get_values(name, cfg))
+        field: values[number] for name, field in PHASE_FIELDS.items() if (values := getattr(cfg.phases, name))
     }
     if "mask.rate" in changes and cfg.mask.max_rate == cfg.mask.rate:
         changes["mask.max_rate"] = changes["mask.rate"]
@@ -93,7 +80,7 @@ def check(cfg: Config) -> None:
         cfg, "phases.shares", abs(total - 1) < 1e-6, f"shares of the steps that add up to 1, not {total:g}"
     )
     for name, field in PHASE_FIELDS.items():
-        if values := _get_values(name, cfg):
+        if values := getattr(cfg.phases, name):
             expected = f"a value for each of the {len(phases.shares)} shares of config.phases.shares"
             errors.require_field(cfg, f"phases.{name}", len(values) == len(phases.shares), expected)
             expected = f"{values[-1]!r}, the last of config.phases.{name} = {values!r}; set that, or leave it out"

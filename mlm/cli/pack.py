@@ -1,9 +1,9 @@
 """mlm pack: packs a corpus into examples, ahead of the runs that train on it."""
 
 import functools
+import itertools
 import os
 import time
-from pathlib import Path
 
 from absl import logging
 
@@ -23,7 +23,6 @@ once; the same command continues after a stop. As tasks of a cluster, each packs
 TASK_VARIABLES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")  # of SLURM and Kubernetes: the number of a task
 FLAGS = (
     Flag("processes", 0, "number of processes; 0: one for each core", low=0, high=2**10),
-    Flag("shards", "", "pack these shards alone, counted from 0, both included", "A-B"),
     Flag(
         "tasks", 0, f"number of tasks that share the shards; this one's is in {' or '.join(TASK_VARIABLES)}", high=2**16
     ),
@@ -49,30 +48,21 @@ def main(words: list[str]) -> None:
 
     cfg = resolution.resolve_layers(layers, 1 + bool(args.recipe)).config
     processes = args.processes or os.cpu_count() or 1
-    errors.require(not (args.shards and args.tasks), "--tasks", args.tasks, "none with --shards")
     start = time.monotonic()
-    if args.shards or args.tasks:
-        packer = pack.make_packer(cfg)
-        count = len(packer.shards)
-        numbers = _parse_range(args.shards, count) if args.shards else _share_shards(args.tasks, count)
-        logging.info("shards %s of %d", f"{numbers[0]}-{numbers[-1]}" if numbers else "none", count)
-        packer.make_shards(numbers, processes)
-        if missing := packer.list_missing_shards():
-            print(f"{len(missing)} of {count} shards are missing; whoever packs the last joins them")
+    if args.tasks:
+        packers = pack.make_packers(cfg)
+        firsts = [*itertools.accumulate((len(packer.shards) for packer in packers), initial=0)]
+        numbers = _share_shards(args.tasks, firsts[-1])
+        logging.info("shards %s of %d", f"{numbers[0]}-{numbers[-1]}" if numbers else "none", firsts[-1])
+        for first, packer in zip(firsts, packers, strict=False):
+            packer.make_shards([i for i in packer.list_missing_shards() if first + i in numbers], processes)
+        if num_missing := sum(len(packer.list_missing_shards()) for packer in packers):
+            print(f"{num_missing} of {firsts[-1]} shards are missing; whoever packs the last joins them")
             return
     load_dataset = functools.partial(pack.load_dataset, processes=processes, verify=args.verify)
     packed = load_dataset(cfg)
     mixture.list_segments(cfg, packed, load_dataset)  # of other lengths, if the run has phases
     print_summary(packed, cfg, time.monotonic() - start)
-
-
-def _parse_range(text: str, count: int) -> range:
-    first, dash, last = text.partition("-")
-    is_range = first.isascii() and first.isdigit() and (not dash or (last.isascii() and last.isdigit()))
-    numbers = range(int(first), int(last or first) + 1) if is_range else range(0)
-    expected = f"A-B with 0 <= A <= B < {count}, the number of shards"
-    errors.require(bool(numbers) and numbers[-1] < count, "--shards", text, expected)
-    return numbers
 
 
 def _share_shards(tasks: int, count: int) -> range:
@@ -97,7 +87,8 @@ def print_summary(packed, cfg, seconds: float) -> None:
             f"{counts['padding']:.1%} padding, {counts['unknown']:.2%} unknown"
         )
     num_tokens = sum(packed.manifest[split]["tokens"] for split in packed.splits)
-    size = sum(path.stat().st_size for path in Path(packed.folder).glob("*.bin"))
+    size = sum(path.stat().st_size for folder in packed.folders for path in folder.glob("*.bin"))
     num_bytes = corpus.count_bytes(cfg.data)
     rate = f", {num_bytes / 1e6 / seconds:.1f} MB/s" if num_bytes else ""
-    print(f"{packed.folder}: {size / 1e6:.1f} MB, {size / num_tokens:.2f} bytes a token; {seconds:.1f} s{rate}")
+    folders = ", ".join(map(str, packed.folders))
+    print(f"{folders}: {size / 1e6:.1f} MB, {size / num_tokens:.2f} bytes a token; {seconds:.1f} s{rate}")

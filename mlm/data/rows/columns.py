@@ -53,7 +53,7 @@ class PackedDataset(NamedTuple):
     dataset_info: types.DatasetInfo
     manifest: dict[str, Any]  # "inputs", "sha256" of each file, and the statistics of each split
     other_splits: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # by name: a task's "test"
-    folder: Path = Path()  # the folder of the files
+    folders: tuple[Path, ...] = ()  # of the files; one of each source
     sources: tuple[draws.Source, ...] = ()  # of data.sources, in the order of their examples
 
     @property
@@ -292,7 +292,7 @@ def load_dataset(
     arrays = {split: _open_columns(folder, split, layout, manifest[split]["rows"]) for split in layout.splits}
     dataset_info = describe(np.fromfile(folder / "unigram.bin", np.int64), manifest)
     train, validation = arrays.pop("train"), arrays.pop("validation")
-    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, arrays, folder)
+    return PackedDataset(train, validation, tokenizer, dataset_info, manifest, arrays, (folder,))
 
 
 def make_inputs(inputs: Mapping[str, Any], tokenizer: Tokenizer, seq_len: int) -> dict[str, Any]:

@@ -25,9 +25,7 @@ class Source(NamedTuple):
     name: str
     num_train: int
     num_validation: int
-    parts: tuple[
-        int, ...
-    ]  # in each phase: so many of the rows of a period, of all sources' parts together, are its own
+    parts: tuple[int, ...]  # in each phase: its own rows of a period, which has as many as all sources' parts
     num_words: int = 0  # of its training examples, where it is one of several
     max_epochs: float = math.inf
 
@@ -68,16 +66,6 @@ def count_rows(parts: tuple[int, ...], num_rows: int) -> np.ndarray:
     return periods * np.array(parts, np.int64) + np.bincount(interleave(parts)[0][:rest], minlength=len(parts))
 
 
-def shuffle(num_examples: int, seed: int) -> grain.MapDataset:
-    """The numbers of examples without end, each epoch a new permutation."""
-    return grain.MapDataset.range(num_examples).seed(seed).shuffle().repeat()
-
-
-def draw_examples(num_examples: int, seed: int) -> Draw:
-    """Draws from one source."""
-    return draw_from_sources([Source("", num_examples, 0, (1,))], 0, seed)
-
-
 def draw_from_sources(sources: Sequence[Source], phase: int, seed: int, offset_S: np.ndarray | None = None) -> Draw:
     """Draws for a phase, whose rows are counted from 0.
 
@@ -88,7 +76,7 @@ def draw_from_sources(sources: Sequence[Source], phase: int, seed: int, offset_S
     size_S = np.array([source.num_train for source in sources])
     first_S, part_S = np.cumsum(size_S) - size_S, np.array(parts)
     start_S = np.zeros(len(parts), np.int64) if offset_S is None else offset_S
-    shuffled = [shuffle(source.num_train, seed) for source in sources]
+    shuffled = [grain.MapDataset.range(source.num_train).seed(seed).shuffle().repeat() for source in sources]
 
     def draw(row_B):
         period_B, at_B = np.divmod(row_B, len(source_M))

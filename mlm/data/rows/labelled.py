@@ -84,7 +84,7 @@ def read_examples(packed: PackedDataset, split: str) -> list[dict[str, Any]]:
     A record has the fields of an Example by name, "row" (the index of its first packed row) and "rows" (how many it
     has); the record of a passage has "spans", where each token begins and ends.
     """
-    with open(_make_examples_path(packed.folder, split), encoding="utf-8") as file:
+    with open(_make_examples_path(packed.folders[0], split), encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 

@@ -46,7 +46,7 @@ def iterate_train_batches(
     batch_size.
     """
     share = _compute_process_batch_size(batch_size, processes, "config.train.batch_size")
-    draw = draw or draws.draw_examples(len(rows["ids"]), seed)
+    draw = draw or draws.draw_from_sources([draws.Source("", len(rows["ids"]), 0, (1,))], 0, seed)
     slots_B = np.arange(process * share, (process + 1) * share, dtype=np.int32)
     group = GROUP_BATCHES if grouped else 1
 

@@ -38,7 +38,9 @@ def load_dataset(
         with sources.name_source(file.path, name):
             packs[name] = load_source(dataclasses.replace(cfg, data=data), tokenizer)
     parts = list(packs.values())
-    most = -(-cfg.eval.max_examples // len(parts)) or None
+    most = cfg.eval.max_examples // len(parts)
+    expected = f"0, or one for each of the {len(parts)} sources"
+    errors.require_field(cfg, "eval.max_examples", bool(most) or not cfg.eval.max_examples, expected)
     held_out = [{name: column[:most] if most else column for name, column in part.validation.items()} for part in parts]
     tokens = np.array([part.manifest["train"]["tokens"] for part in parts], float)
     # Conneau et al. 2020, section 3.1, where sizes are sentences.
@@ -57,6 +59,7 @@ def load_dataset(
         validation=_chain(held_out),
         dataset_info=first.dataset_info._replace(unigram_counts=counts_SxV.sum(0).tobytes()),
         manifest={"inputs": {**identity, **shared, "weights": [list(own) for own in shares]}, **manifest},
+        folders=tuple(folder for part in parts for folder in part.folders),
         sources=mixed,
     )
 
@@ -65,7 +68,8 @@ def _merge_statistics(parts, split) -> dict[str, Any]:
     found = [part.manifest[split] for part in parts]
     rows, tokens = sum(one["rows"] for one in found), sum(one["tokens"] for one in found)
     mean = lambda name, by: sum(one[name] * one[by] for one in found) / max(1, sum(one[by] for one in found))
-    return {"rows": rows, "tokens": tokens, "unknown": mean("unknown", "tokens"), "padding": mean("padding", "rows")}
+    shares = {"unknown": mean("unknown", "tokens"), "padding": mean("padding", "rows")}
+    return {"documents": sum(one["documents"] for one in found), "rows": rows, "tokens": tokens, **shares}
 
 
 def count_words(packed: PackedDataset) -> int:
@@ -114,10 +118,8 @@ class Segment(NamedTuple):
 
     def count_batch_words(self) -> float:
         """The words of a batch of the phase, on average."""
-        parts, batch_size = (
-            [source.parts[self.phase.number] for source in self.sources],
-            self.phase.cfg.train.batch_size,
-        )
+        batch_size = self.phase.cfg.train.batch_size
+        parts = [source.parts[self.phase.number] for source in self.sources]
         words = (
             batch_size * part * (source.num_words if source.name else count_words(self.packed)) / source.num_train
             for part, source in zip(parts, self.sources, strict=True)

@@ -1,5 +1,6 @@
 """Packs documents once into examples of a fixed length, which are memory-mapped from then on."""
 
+import dataclasses
 import functools
 import operator
 from collections.abc import Callable
@@ -7,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlm.base import buckets, config, errors, files, types
+from mlm.base import buckets, config, errors, files, phases, types
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import translation
 from mlm.data.rows import labelled, mixture, parallel_text, text_rows
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.tasks import tasks
 from mlm.data.text import parallel_text as pairs
+from mlm.data.text import source_digests, sources
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 
@@ -136,6 +138,8 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
         processes: how many pack at once, where the corpus is divided into shards.
         verify: whether all files are hashed, of the corpus and of the cache.
     """
+    if verify:
+        source_digests.forget(cfg.data.cache_dir)
     return CORPUS_KINDS[cfg.data.corpus].load_dataset(cfg, processes=processes, verify=verify)
 
 
@@ -144,12 +148,22 @@ def load_tokenizer(cfg: config.Config) -> Tokenizer:
     return text_rows.make_packer(cfg)[1]
 
 
-def make_packer(cfg: config.Config) -> text_rows.Packer:
-    """What packs the shards of a corpus. Raises ConfigError for one that is packed as a whole."""
-    mb = text_rows.find_shard_mb(cfg.data, cfg.pack)
+def make_packers(cfg: config.Config) -> list[text_rows.Packer]:
+    """What packs the shards of a corpus, or of its sources, in each length that the run's phases have.
+
+    Raises ConfigError where all is packed as a whole.
+    """
+    by_length = {phase.cfg.pack.seq_len: phase.cfg for phase in phases.list_phases(cfg)}
+    parts = [data for _, data in sources.list_sources(cfg.data)] if cfg.data.sources else [cfg.data]
+    divided = [data for data in parts if text_rows.find_shard_mb(data, cfg.pack)]
     expected = "MB of a shard of text files, less than they all have; this corpus is packed as a whole"
-    errors.require(mb > 0, "config.pack.shard_mb", cfg.pack.shard_mb, expected)
-    return text_rows.make_packer(cfg)[0]
+    errors.require(bool(divided), "config.pack.shard_mb", cfg.pack.shard_mb, expected)
+    tokenizer = load_tokenizer(cfg)
+    return [
+        text_rows.make_packer(dataclasses.replace(own, data=data), tokenizer)[0]
+        for own in by_length.values()
+        for data in divided
+    ]
 
 
 def read_examples(cfg: config.Config, packed: PackedDataset, split: str) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def read_examples(packed: PackedDataset, split: str) -> list[dict[str, str]]:
     """The pairs of a held-out split in order, with the texts "source" and "target"; none of the train split."""
     if split == "train":
         return []
-    with open(_make_pairs_path(packed.folder, split), encoding="utf-8") as file:
+    with open(_make_pairs_path(packed.folders[0], split), encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 

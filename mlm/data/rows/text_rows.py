@@ -20,7 +20,7 @@ from mlm.base import config, errors, files, types, warnings_
 from mlm.data.rows import columns, store, tokenization, vocabulary
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.rows.packing import PACKERS, build_columns
-from mlm.data.text import corpus, source_digests
+from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
@@ -39,13 +39,12 @@ class Packer(NamedTuple):
     tokenizer_model: bytes
     inputs: dict[str, Any]  # of the cached files
     layout: columns.Layout
-    content: str  # the corpus's (`corpus.compute_fingerprint`)
     shard_mb: float  # MB of a shard; 0: the corpus is packed as a whole
 
     @property
     def shards(self) -> list[corpus.Shard]:
         """The shards; none where the corpus is packed as a whole."""
-        return _plan_shards(self.data, self.shard_mb, self.content) if self.shard_mb else []
+        return _plan_shards(self.data, self.shard_mb, self.inputs["corpus"]) if self.shard_mb else []
 
     def make_dataset(self, folder: Path, processes: int = 1) -> dict[str, Any]:
         """Writes the files of all splits; returns their counts. Raises ConfigError for a split without examples."""
@@ -62,10 +61,11 @@ class Packer(NamedTuple):
         """The folder of each of these shards with its counts; packs those that the cache lacks, several at once."""
         calls = [(number, self.shards[number]) for number in numbers]
         sizes = [sum(part.num_bytes for part in shard.parts) for _, shard in calls]
-        if processes == 1:
+        processes = min(processes, len(calls))
+        if processes <= 1:
             return list(_log_shards(itertools.starmap(self.get_or_make_shard, calls), sizes))
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of JAX's threads
-        with concurrent.futures.ProcessPoolExecutor(min(processes, len(calls)), context) as pool:
+        with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
             futures = [pool.submit(self.get_or_make_shard, *call) for call in calls]
             try:
                 return list(_log_shards((future.result() for future in futures), sizes))
@@ -80,7 +80,10 @@ class Packer(NamedTuple):
         return store.get_or_make_folder(self.data.cache_dir, "shard", inputs, make, layout=columns.LAYOUT, verify=False)
 
     def list_missing_shards(self) -> list[int]:
-        """The numbers of the shards that the cache lacks."""
+        """The numbers of the shards that the cache lacks; none once they are joined."""
+        joined = store.make_name("rows", self.inputs, columns.LAYOUT)
+        if files.make_path(self.data.cache_dir, joined, store.MANIFEST).exists():
+            return []
         paths = [files.make_path(self.data.cache_dir, name, store.MANIFEST) for name in self._name_shards()]
         return [number for number, path in enumerate(paths) if not path.exists()]
 
@@ -140,7 +143,7 @@ def make_packer(
     if pack.mode == "segment_pair":
         specs |= columns.SECOND_STARTS | {"next": ColumnSpec(np.uint8, "N")}
     layout = columns.Layout(specs, corpus.SPLITS, tokenizer.vocab_size, pack.seq_len)
-    return Packer(data, pack, tokenizer.kind, tokenizer.model, inputs, layout, content, shard_mb), tokenizer
+    return Packer(data, pack, tokenizer.kind, tokenizer.model, inputs, layout, shard_mb), tokenizer
 
 
 def load_dataset(
@@ -153,10 +156,8 @@ def load_dataset(
 ) -> PackedDataset:
     """The examples of both splits; raises ConfigError as `make_packer` does.
 
-    processes: how many pack shards at once. verify: whether all files are hashed, of the corpus and of the cache.
+    processes: how many pack shards at once. verify: whether all files of the cache are hashed.
     """
-    if verify:
-        source_digests.forget(cfg.data.cache_dir)
     packer, tokenizer = make_packer(cfg, tokenizer, is_generated=is_generated)
     is_made = False
 

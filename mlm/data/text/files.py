@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import regex
 
@@ -50,26 +50,6 @@ class FilePart(NamedTuple):
     def num_bytes(self) -> int:
         """Its size in the file, compressed or not."""
         return (os.path.getsize(self.path) if self.end is None else self.end) - self.start
-
-
-class _Window(io.RawIOBase):
-    """The bytes of a part."""
-
-    def __init__(self, file, start, end):
-        self._file, self._rest = file, end - start
-        file.seek(start)
-
-    def readable(self):
-        return True
-
-    def readinto(self, buffer):
-        block = self._file.read(min(len(buffer), self._rest))
-        buffer[: len(block)], self._rest = block, self._rest - len(block)
-        return len(block)
-
-    def close(self):
-        self._file.close()
-        super().close()
 
 
 def make_boundary(field: str, name: str) -> Boundary:
@@ -117,9 +97,7 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
 
     As much of a path as is there is taken as it stands, whatever characters it has. Raises errors.ConfigError for a
     glob that matches no file, with the nearest name there is, for files that are all empty, and for one that is no
-    plain text.
-
-    Files on a bucket and on huggingface.co are copied to this machine first (remote_files.py).
+    plain text. Remote files are copied to this machine first (remote_files.py).
 
     text_column: of files of records (mlm/data/text/records.py), which are then taken too, and all files of a folder.
     """
@@ -194,8 +172,6 @@ def read_documents(
     paths: Sequence[str | FilePart], boundary: Boundary, word_separator: str = "", text_column: str = ""
 ) -> Generator[str, None, bool]:
     """The documents of the files, stripped, never empty; memory holds one of at most MAX_DOCUMENT_LENGTH characters.
-
-    Files on a bucket and on huggingface.co are copied to this machine first (remote_files.py).
 
     text_column: of files of records, of which each row is a document; "": all files are text.
 
@@ -294,8 +270,11 @@ def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
     try:
         packed = bool(records.find_compression(path))
         most = max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * os.path.getsize(path)) if packed else math.inf
-        with _open_part(part) as file:
-            while block := file.read(min(BLOCK_BYTES, limit)):
+        with records.open_file(path) as file:
+            if part.start:
+                file.seek(part.start)
+            count_left = lambda: limit if part.end is None else part.end - file.tell()
+            while block := file.read(min(BLOCK_BYTES, limit, count_left())):
                 end = b"" if block.endswith(b"\n") else file.readline(limit)
                 block += end
                 short = len(block) - 1 - block.rfind(b"\n", 0, len(block) - 1) <= limit and len(end) < limit
@@ -328,11 +307,6 @@ def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
     except records.DAMAGE as error:
         place = f"{path} on from byte {offset} of its text ({error})"
         raise errors.ConfigError(f"config.data: cannot read {place}; expected a complete, readable file") from None
-
-
-def _open_part(part) -> BinaryIO:
-    file = records.open_file(part.path)
-    return file if part.end is None else io.BufferedReader(_Window(file, part.start, part.end))
 
 
 def _decode_clean(block) -> str | None:

@@ -32,6 +32,7 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 KIND_BY_ENDING = {"jsonl": JSON, "ndjson": JSON, "json": JSON, "csv": "csv", "tsv": "tsv"}
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 ENDINGS = ("txt", "text", *KIND_BY_ENDING, "parquet", "arrow")  # of the files that a folder is read for
+DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json")  # of a data set on huggingface.co, beside its files
 ColumnSelector = Callable[[Mapping[str, bool]], list[str]]
 
 
@@ -101,8 +102,8 @@ def list_folder(field: str, folder: Path) -> list[Path]:
 
 
 def has_known_ending(path: str) -> bool:
-    """Whether the name of a file is that of text or records."""
-    return _strip_ending(path)[1] in ENDINGS
+    """Whether the name of a file is that of text or records, and not of the description of a data set."""
+    return _strip_ending(path)[1] in ENDINGS and Path(path).name not in DESCRIPTIONS
 
 
 def _strip_ending(path: str) -> tuple[str, str]:

@@ -184,7 +184,7 @@ class TrainingRun:
             if start >= phase.end_step:
                 continue
             if len(self.segments) > 1:
-                self.log.write_message(describe_phase(segment, len(self.segments)))
+                self.log.write_message(describe_phase(segment, self.cfg.phases))
             batches = loader.iterate_train_batches(
                 segment.packed.train,
                 seed=self.cfg.seed,
@@ -261,14 +261,14 @@ class TrainingRun:
             hook.close()
 
 
-def describe_phase(segment: mixture.Segment, num_phases: int) -> str:
+def describe_phase(segment: mixture.Segment, settings: config.Phases) -> str:
     """What a phase is, as it begins."""
     phase, cfg = segment.phase, segment.phase.cfg
     shares = [f"{source.name} {source.parts[phase.number]}" for source in segment.sources if source.name]
-    return (
-        f"phase {phase.number + 1} of {num_phases}, to step {phase.end_step:,}: {cfg.train.batch_size} examples of "
-        f"{cfg.pack.seq_len} tokens a step, masking rate {cfg.mask.rate:g}{', ' * bool(shares)}{' : '.join(shares)}"
-    )
+    parts = [f"{cfg.train.batch_size} examples of {cfg.pack.seq_len} tokens a step"]
+    parts += [f"masking rate {cfg.mask.rate:g}"] if settings.mask_rate else []
+    parts += [" : ".join(shares)] if shares else []
+    return f"phase {phase.number + 1} of {len(settings.shares)}, to step {phase.end_step:,}: {', '.join(parts)}"
 
 
 def describe_shortfall(cfg: config.Config, packed: pack.PackedDataset) -> str:
