@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from mlm.base import buckets, conditional_fields, errors, extras, fields, files, user_code
+from mlm.base import buckets, errors, extras, fields, files, user_code
 from mlm.base.flag import Flag
 from mlm.cli import command, config_help, sweep_compare, sweep_plan, sweep_search
 
@@ -127,13 +127,9 @@ class Sweep(NamedTuple):
     def load_results(self) -> list[dict]:
         """The results of the finished points, each with what it does not read as "unread"; faults go to stderr."""
         from mlm.launch.sweep import sweep_state
-        from mlm.training.run import resolution
 
         results, faults = sweep_state.load_results(self.configs)
         print_lines(*faults, sweep_state.describe_unmatched_runs(self.configs))
-        for result in results:
-            unread = conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, result["config"])
-            result["unread"] = sorted(unread)
         return results
 
 

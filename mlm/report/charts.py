@@ -314,27 +314,32 @@ def build_interval_charts(
     for name, title, form, _ in sorted(columns, key=lambda column: column.name != primary):
         if name in selected or f"{name}_paper" in names:
             better = scores[name].better if name in scores else 0
-            lines: dict[str, set[float]] = {}
             placed = []
             for label, row in zip(labels, rows, strict=True):
                 estimate, is_change = to_estimate(row.get(name)), label.startswith("+")
-                if estimate is None:
+                if estimate is None or "seeds" not in row:
                     continue
-                if "seeds" in row:
-                    order = (
-                        not is_change,
-                        row.get(summary.EVALUATION_SET, ""),
-                        -better * estimate.mean * (not is_change),
-                    )
-                    placed.append((order, (label, estimate, row.get(f"{name}_paper"))))
-                else:
-                    lines.setdefault(label, set()).add(estimate.mean)
+                rank = -better * estimate.mean * (not is_change)
+                order = not is_change, row.get(summary.EVALUATION_SET, ""), rank
+                placed.append((order, (label, estimate, row.get(f"{name}_paper"))))
             chart_rows = [entry for _, entry in sorted(placed, key=lambda entry: entry[0])]
-            references = [(label, min(values)) for label, values in lines.items() if len(values) == 1]
+            references = [*find_constants(rows, labels, name).items()]
             limits = find_limits(scores[name]) if name in scores else UNBOUNDED
             if chart_rows:
                 charts.append(IntervalChart(name, title, form, chart_rows, limits, references))
     return charts
+
+
+def find_constants(rows: Sequence[dict], labels: Sequence[str], name: str) -> dict[str, float]:
+    """The value in the column `name` of each reference that has it on the examples of every model, by its label."""
+    sets = {row.get(summary.EVALUATION_SET) for row in rows if "seeds" in row}
+    found: dict[str, dict[str | None, float]] = {}
+    for label, row in zip(labels, rows, strict=True):
+        estimate = to_estimate(row.get(name))
+        if estimate is not None and "seeds" not in row:
+            found.setdefault(label, {})[row.get(summary.EVALUATION_SET)] = estimate.mean
+    is_constant = {label: values.keys() >= sets and len({*values.values()}) == 1 for label, values in found.items()}
+    return {label: next(iter(values.values())) for label, values in found.items() if is_constant[label]}
 
 
 def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str]:

@@ -117,6 +117,8 @@ def build_headline(
     by_name = {column.name: column for column in (*columns, VERDICT)}
     kept = [by_name[name] for name in wanted if name in by_name] if models else list(columns)
     kept = [column for column in kept if any(row.get(column.name) not in (None, "") for row in shown)]
+    scored = [column.name for column in kept if column not in names]
+    shown = [row for row in shown if "seeds" in row or any(row.get(name) not in (None, "") for name in scored)]
     sentences = [
         describe_ranking(ranking, names, primary, is_brief=len(rankings) > 1) for ranking in rankings[:MAX_SETS]
     ]

@@ -163,6 +163,8 @@ def build_lines(
     color, shape, dash = encode_styles(styles)
     x, y = make_scale(8 if chart.band else 20, chart.log_x), make_scale(PADDING, chart.log_y)
     x["axis"] = {"grid": False, "tickCount": 8, **NUMBERS}
+    if chart.x_name == "trials":
+        x["axis"]["tickMinStep"] = 1
     shift = {}
     if has_classes(chart):  # series with bars stand side by side, so that no bar covers another
         x, shift = {"type": "ordinal", "sort": None, "axis": {"labelAngle": 0}}, {"xOffset": {"expr": "datum.shift"}}
@@ -321,7 +323,9 @@ def build_intervals(chart: charts.IntervalChart) -> dict:
     bounds = dict.fromkeys(value.bounds_title for value in values if value.low is not None)
     note = ", ".join(["mean", *bounds, *["the paper's value (diamond)"] * any(paper is not None for paper in papers)])
     num_lines = max(len(wrap_text(name, ROW_LABEL_WIDTH)) for name in names)
-    ticks = PERCENTS if chart.format == table.PERCENT else NUMBERS
+    ticks = NUMBERS | (
+        {"labelExpr": "format(100 * datum.value, '.3~r')"} if chart.format.endswith(table.PERCENT) else {}
+    )
     x = {"title": None, "axis": {"tickCount": 6, **ticks, **BARE}, **make_scale(10)}
     color, paper_color = COLORS[:2]
     paper = {"type": "point", "shape": "diamond", "size": 110, "stroke": paper_color, "fill": GROUND, "strokeWidth": 2}

@@ -187,7 +187,9 @@ def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
     shown = fit_columns(rows, columns, terminal.width)
     grid = table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in shown:
-        grid.add_column(column.title, justify="right" if column.format else "left", width=measure_column(rows, column))
+        grid.add_column(
+            column.title, justify="right" if column.format else "left", min_width=measure_column(rows, column)
+        )
     for i, row in enumerate(rows):
         if i and "seeds" in rows[i - 1] and "seeds" not in row:
             grid.add_section()

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from mlm.base import batch_warmup, config, errors, fields, files
+from mlm.base import batch_warmup, conditional_fields, config, errors, fields, files
 from mlm.base.estimates import read_scores
 from mlm.evaluation import evaluation_tasks
-from mlm.training.run import log
+from mlm.training.run import log, resolution
 from mlm.training.run.directory import RunDirectory
 
 LINE_INTERVALS = (30, 60, 120, 240, 480, 600)  # seconds between two lines about a point's steps, without a terminal
@@ -56,8 +56,10 @@ def read_point(cfg: config.Config) -> tuple[dict | None, str]:
             directory.read_provenance()
         elif run["fingerprint"] != fields.fingerprint(cfg):
             return None, f"{cfg.workdir}: its result is that of another config; move it away"
-        if run := directory.read_finished():  # with today's evaluation settings
-            run["config"] |= {name: value for name, value in fields.flatten(cfg).items() if "downstream." in name}
+        if run := directory.read_finished():  # with today's evaluation settings, and fields that are newer than the run
+            now = fields.flatten(cfg)
+            run["config"] = now | run["config"] | {name: now[name] for name in now if "downstream." in name}
+            run["unread"] = sorted(conditional_fields.find_unread_fields(resolution.FIELD_CONDITIONS, now))
     except files.DamagedFile as damaged:
         return None, f"{damaged}; {REDO_HINT}"
     return run, ""

@@ -2,7 +2,7 @@
 {
   const cells = [...document.querySelectorAll(".headline td.drawn")].map(cell => {
     const [mean, ...bounds] = cell.dataset.value.split(" ").map(text => /\d/.test(text) ? Number(text) : null);
-    return { cell, mean, bounds: bounds.filter(bound => bound !== null), isModel: "model" in cell.dataset };
+    return { cell, mean, bounds: bounds.filter(bound => bound !== null), isModel: "model" in cell.dataset, isLine: "line" in cell.dataset };
   });
   const [least, most] = document.querySelector(".headline th.drawn")?.dataset.limits.split(" ")
     .map(text => Number(text.replace("inf", "Infinity"))) || [];
@@ -19,8 +19,7 @@
     return element;
   };
   const name = cell => cell.parentNode.cells[0].textContent;
-  const lines = drawn.filter(({ isModel, cell, mean }, _, own) => !isModel  // not those that differ between examples
-    && own.every(other => other.isModel || name(other.cell) !== name(cell) || other.mean === mean));
+  const lines = drawn.filter(({ isLine }) => isLine);
   for (const { cell, mean, bounds, isModel } of models.length > 1 ? cells : []) {
     const svg = make("svg", { "aria-hidden": true });
     svg.append(...lines.map(line => make("line", { class: "at", x1: place(line.mean), x2: place(line.mean), y2: "100%" })));

@@ -83,7 +83,7 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
     group = getattr(experiment, "group", series.group_name)
     found = collect_tables(experiment, results)
     plots = [
-        *charts.build_charts(results, found.rows, found.columns, group),
+        *charts.build_charts(results, found.rows, make_readable(found.columns, results), group),
         *milestone_curves.build_charts(results, group),
         *prediction_charts.build_charts(results, group),
         *(experiment.charts(results) if hasattr(experiment, "charts") else ()),
@@ -194,6 +194,7 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         num_points=num_points,
         findings=findings,
         headline=findings.headline,
+        constants=find_constants(findings.headline) if findings.headline else (),
         limits=charts.find_limits(series.select_primary_score(results)) if results else (),
         readable=make_readable(findings.columns, results) if results else [],
         format_cell=table.format_cell,
@@ -208,6 +209,12 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
         vega=figures.bundle_vega() if findings.charts else "",
         collect_notes=table.collect_notes,
     )
+
+
+def find_constants(headline: Headline) -> Collection[str]:
+    """The names of the references that are lines through all rows of the headline."""
+    rows, (first, *_) = headline.table.rows, headline.table.columns
+    return charts.find_constants(rows, [row.get(first.name, "") for row in rows], headline.score)
 
 
 def parse_entries(text: str, scale: str, scales: Collection[str]) -> list[tuple[str, str]]:

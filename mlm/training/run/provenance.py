@@ -15,20 +15,24 @@ SNAPSHOT_FILE = "code_snapshot.json"  # in a copy of the code: `describe_source`
 
 
 def describe_source() -> dict:
-    """The commit of this code, None if it is no git checkout or git is not installed, and its changed files."""
+    """The commit of this code and its changed files; None where neither git nor pip, which installed it, knows them."""
+    here = Path(__file__)
 
     def run_git(*arguments):
         try:
-            process = subprocess.run(
-                ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-            )
+            process = subprocess.run(["git", *arguments], cwd=here.parent, capture_output=True, text=True, check=False)
         except OSError:  # git is not installed
             return None
         return process.stdout.strip() if process.returncode == 0 else None
 
-    snapshot = Path(__file__).parents[3] / SNAPSHOT_FILE
+    snapshot = here.parents[3] / SNAPSHOT_FILE
     if snapshot.exists():  # the copy may lie in a checkout, such as the original, which may have changed since
         return json.loads(snapshot.read_bytes())
+    for record in here.parents[3].glob("mlm-*.dist-info/direct_url.json"):  # of pip, beside what it installed from git
+        if commit := json.loads(record.read_bytes()).get("vcs_info", {}).get("commit_id"):
+            return {"commit": commit, "changed_files": ""}
+    if run_git("ls-files", "--error-unmatch", here.name) is None:  # an installation within a checkout of something else
+        return {"commit": None, "changed_files": None}
     return {"commit": run_git("rev-parse", "HEAD"), "changed_files": run_git("status", "--porcelain")}
 
 
