@@ -98,6 +98,10 @@ def test_an_answer_does_not_know_the_token_that_stands_there(open_model):
     model, place = open_model("transformer"), 4
     one, other = (attention_maps.compute_attention_maps(model, text) for text in (TEXT, TEXT.replace("w4 w1", "w4 w8")))
     assert one.is_masked and one.tokens[place] != other.tokens[place]
+    for text in (TEXT, "w3 [MASK] nothing w1"):
+        words, maps = model.surprisal(text), attention_maps.compute_attention_maps(model, text)
+        assert [word for word, _ in maps.surprisal] == [word.text for word in words]
+        np.testing.assert_allclose([nats for _, nats in maps.surprisal], [word.nats for word in words], atol=1e-5)
     assert one.predictions[place] == other.predictions[place]
     np.testing.assert_allclose(one.saliency_TxT[place], other.saliency_TxT[place], atol=1e-6)
     assert (np.diag(one.saliency_TxT) == 0).all() and np.abs(one.saliency_TxT - other.saliency_TxT).max() > 1e-3

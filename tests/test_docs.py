@@ -303,7 +303,7 @@ def test_an_archive_of_runs_has_its_report(site):
 def test_no_link_is_dead_and_the_search_finds_guides_from_a_folder(site, chromium):
     pages = [page for page in site.rglob("*.html") if page.name not in ("404.html", "report.html")]
     links = [
-        (page, link) for page in pages for link in re.findall(r'(?:href|src|srcset)="([^"#?:]+)', page.read_text())
+        (page, link) for page in pages for link in re.findall(r'(?:href|src|srcset)="([^"#?:]+)["#?]', page.read_text())
     ]
     assert [(page, link) for page, link in links if not page.parent.joinpath(link).exists()] == []
     tab = chromium.new_page()

@@ -7,10 +7,12 @@ import pytest
 from small import drawn_config
 from test_docs import load_hooks
 
+from mlm.base import fields, files
 from mlm.cli import completion, entry, sweep
-from mlm.launch.sweep.sweep_state import SweepDisplay
+from mlm.launch.sweep.sweep_state import SweepDisplay, read_state
 from mlm.objectives import mlm
 from mlm.training.run import log
+from mlm.training.run.directory import RunDirectory
 
 COMMANDS = [(name, "") for name in entry.COMMANDS] + [("sweep", verb) for verb in sweep.VERBS]
 
@@ -31,7 +33,7 @@ def test_help_fits_the_terminal_and_names_flags_that_are_there(command, monkeypa
 
 
 @pytest.mark.parametrize(
-    "line", ["train model.si", "sweep run a.py --scale=quick model.si", "evaluate runs/a model.si"]
+    "line", ["train model.si", "sweep run a.py --scale=quick model.si", "evaluate runs/a model.si", "pack model.si"]
 )
 def test_a_bare_field_is_completed(line, capsys):
     pytest.importorskip("shtab", reason="the extra completion is not installed")
@@ -51,10 +53,17 @@ def test_an_evaluation_s_line_says_references_once():
     assert "1.5000" in later and "not scored" not in later and "unigram" not in later
 
 
-def test_the_time_left_of_a_sweep_follows_from_the_work_that_is_done(tmp_path, monkeypatch):
-    points = [drawn_config(tmp_path, workdir=str(tmp_path / name), train__steps=100) for name in "abcd"]
+def test_the_time_left_of_a_sweep_follows_from_the_work_that_is_done(tmp_path):
+    """Points that fail have done nothing by it; a phase of half as many examples takes half of the time."""
+    points = [drawn_config(tmp_path, workdir=str(tmp_path / name), train__steps=100) for name in "abcde"]
     display = SweepDisplay(points)
     assert display.sweep_time_left(display.start_time + 60) == ""
-    for cfg, step in zip(points, (100, 50, 0, 0), strict=True):
+    for cfg, step in zip(points, (100, 50, 0, 0, 0), strict=True):
         display.states[cfg.workdir] = display.states[cfg.workdir]._replace(step=step)
+    display.states[points[-1].workdir] = display.states[points[-1].workdir]._replace(name="failed")
     assert display.sweep_time_left(display.start_time + 60) == "about 0:01:40 left"
+    size = points[0].train.batch_size
+    changes = {"phases.shares": (0.5, 0.5), "phases.batch_size": (2 * size, size)}
+    cfg = fields.override(points[0], changes)
+    files.write_records(RunDirectory(cfg.workdir).metrics, [{"step": 50, "timed_seconds": 60.0}])
+    assert read_state(cfg).time_left == "0:00:30"

@@ -50,11 +50,6 @@ def compute_mean_fraction(train: config.Train, steps: range | None = None) -> fl
     return count_batches(train, steps) / len(steps) if steps else 1.0
 
 
-def estimate_seconds_left(train: config.Train, seconds: float, timed: range, left: range) -> int:
-    """The time that some steps will take; seconds: what those that were timed took."""
-    return int(seconds * count_batches(train, left) / count_batches(train, timed))
-
-
 def split_batch(train: config.Train, step: types.Array, tree: Any) -> Any:
     """Arrays of examples with a leading axis of microbatches; the step uses the first of them."""
     num_parts = train.grad_accum_steps

@@ -7,7 +7,7 @@ import inspect
 from mlm.base import extras, fields
 from mlm.cli import command
 
-CONFIG_COMMANDS = ("train", "finetune", "evaluate", "floor")  # complete fields, too: NAME= and --config.NAME
+CONFIG_COMMANDS = ("pack", "train", "finetune", "evaluate", "floor")  # complete fields, too: NAME= and --config.NAME
 SET_FIELD = "_mlm_set_field"  # a function of the shell that completes NAME=, and a file of an evaluation's runs
 FUNCTIONS = {
     "bash": """%s() { compgen -f -- "$1"; compgen -W "%s" -- "$1"; }""",

@@ -13,7 +13,8 @@ import numpy as np
 
 from mlm import models, objectives
 from mlm.base import errors, types
-from mlm.inference import batching, forward_passes, masked_queries
+from mlm.base.special import NUM_SPECIAL
+from mlm.inference import batching, forward_passes, masked_queries, surprisal
 from mlm.inference.language_model import LanguageModel
 
 
@@ -50,11 +51,22 @@ def compute_attention_maps(model: LanguageModel, text: str) -> AttentionMaps:
     errors.require(predicts_tokens or has_attention, "attention", model.config.objective, expected)
     (ids,) = batching.encode_truncated(model.tokenizer, [text], model.length)
     weights = model.attentions(text).weights_KxHxTxT if has_attention else None
-    saliency, predictions = compute_saliency(model, ids, masked=masked) if predicts_tokens else (None, None)
     rollout = compute_rollout(weights) if weights is not None else None
+    saliency, predictions, words = None, None, None
+    if predicts_tokens:
+        saliency, predictions, nats_T = compute_saliency(model, ids, masked=masked)
+        words = join_words(model, text, ids, nats_T) if masked else model.surprisal(text)
+        words = [(word.text, word.nats) for word in words]
     pieces = [model.tokenizer.pieces[token] for token in ids]
-    words = [(word.text, word.nats) for word in model.surprisal(text)] if predicts_tokens else None
     return AttentionMaps(pieces, weights, rollout, saliency, predictions, masked, words)
+
+
+def join_words(model: LanguageModel, text: str, ids: list[int], nats_T: np.ndarray) -> list[surprisal.Surprisal]:
+    """`LanguageModel.surprisal` of a masked model from what the tokens of a text cost; NaN for those truncated."""
+    spans = batching.find_spans(model.tokenizer, text)
+    nats = np.full(len(spans), np.nan)
+    nats[: len(ids) - 2] = np.where(np.array(ids) < NUM_SPECIAL, np.nan, nats_T)[1:-1]
+    return surprisal.join_tokens("word", text, spans, nats.tolist())
 
 
 def format_json(maps: AttentionMaps) -> dict:
@@ -87,46 +99,50 @@ def compute_rollout(weights_KxHxTxT: np.ndarray) -> np.ndarray:
     return np.stack(rollout).astype(np.float32)
 
 
-def compute_saliency(model: LanguageModel, ids: list[int], masked: bool) -> tuple[np.ndarray, list[TokenPrediction]]:
-    """(saliency_TxT, predictions): how strongly each position's prediction depends on each token's embedding.
+def compute_saliency(
+    model: LanguageModel, ids: list[int], masked: bool
+) -> tuple[np.ndarray, list[TokenPrediction], np.ndarray]:
+    """(saliency_TxT, predictions, nats_T): how strongly each position's prediction depends on each token's embedding.
 
     Entry (i, j) is the Euclidean norm of the gradient of the log-probability of the likeliest token at position i, with
     respect to the normalised embedding of token j (Simonyan et al. 2014, section 3; Li et al. 2016). The predictions at
-    [CLS] and [SEP] are included, though no training made any there.
+    [CLS] and [SEP] are included, though no training made any there. nats_T: -log p of the token that is there.
 
     masked: whether token i is masked for its prediction, as in training; then (i, i) is 0, since a mask says nothing of
     the text. Otherwise the state predicts the next token.
     """
     size = len(ids)
     compute_batch = forward_passes.compile_predictor(compute_gradients, model)
-
-    def run_batch(indices, ids_BxL):
-        position_B = np.zeros(len(ids_BxL), np.int32)
-        position_B[: len(indices)] = indices
-        return compute_batch(model.params, masked_queries.MaskedQueries(ids_BxL, position_B, position_B + masked))
-
-    batches = batching.iterate_batches([ids] * size, model.length, model.batch_size)
-    norms, log_probs, tokens = zip(*batching.collect_outputs(batches, run_batch, size), strict=True)
-    saliency_TxT = np.stack(norms)[:, :size]
+    ((_, ids_1xL),) = batching.iterate_batches([ids], model.length, 1)
+    # As many queries as padded tokens: texts of about one length share a program.
+    length = ids_1xL.shape[1]
+    position_L, batch_size = np.minimum(np.arange(length, dtype=np.int32), size - 1), model.batch_size
+    parts = [
+        compute_batch(model.params, masked_queries.MaskedQueries(ids_1xL.repeat(len(one), 0), one, one + masked))
+        for one in (position_L[first : first + batch_size] for first in range(0, length, batch_size))
+    ]
+    norms_LxL, log_probs, tokens, nats_L = (np.concatenate(values) for values in zip(*parts, strict=True))
+    saliency_TxT = norms_LxL[:size, :size]
     predictions = [
         TokenPrediction(model.tokenizer.pieces[token], float(np.exp(log_prob)))
-        for token, log_prob in zip(tokens, log_probs, strict=True)
+        for token, log_prob in zip(tokens[:size], log_probs[:size], strict=True)
     ]
     if masked:
         np.fill_diagonal(saliency_TxT, 0)
-    return saliency_TxT, predictions
+    return saliency_TxT, predictions, nats_L[:size]
 
 
 def compute_gradients(model: types.Model, params, queries: masked_queries.MaskedQueries):
-    """(norm_BxL of the gradients, log_prob_B, id_B) of the likeliest token at each queried position."""
+    """(norm_BxL of the gradients, log_prob_B, id_B) of the likeliest token at each position, and nats_B of its own."""
 
     def sum_log_probs(shift_BxLxD):
         shifted = dataclasses.replace(model, encode=functools.partial(model.encode, shift_BxLxD=shift_BxLxD))
         log_prob_BxV = masked_queries.compute_log_probs(shifted, params, queries)
         id_B = log_prob_BxV.argmax(-1)
-        log_prob_B = jnp.take_along_axis(log_prob_BxV, id_B[:, None], 1)[:, 0]
-        return log_prob_B.sum(), (log_prob_B, id_B)
+        own_Bx1 = jnp.take_along_axis(queries.ids_BxL, queries.position_B[:, None], 1)
+        log_prob_Bx2 = jnp.take_along_axis(log_prob_BxV, jnp.concatenate([id_B[:, None], own_Bx1], 1), 1)
+        return log_prob_Bx2[:, 0].sum(), (log_prob_Bx2[:, 0], id_B, -log_prob_Bx2[:, 1])
 
     shift_BxLxD = jnp.zeros((*queries.ids_BxL.shape, model.width))
-    gradient_BxLxD, (log_prob_B, id_B) = jax.grad(sum_log_probs, has_aux=True)(shift_BxLxD)
-    return jnp.linalg.norm(gradient_BxLxD, axis=-1), log_prob_B, id_B
+    gradient_BxLxD, found = jax.grad(sum_log_probs, has_aux=True)(shift_BxLxD)
+    return jnp.linalg.norm(gradient_BxLxD, axis=-1), *found

@@ -71,12 +71,12 @@ def compute_surprisal(
         num_unknown = int((queries.unknown_U[queries.unique_S] > 0).sum())
     batching.warn_of_losses(0, num_unknown, len(texts), model.length)
     return [
-        _join(by, text, batching.find_spans(model.tokenizer, text), nats_T.tolist())
+        join_tokens(by, text, batching.find_spans(model.tokenizer, text), nats_T.tolist())
         for text, nats_T in zip(texts, nats, strict=True)
     ]
 
 
-def _join(by: str, text: str, spans: Sequence[tuple[int, int]], nats: Sequence[float]) -> list[Surprisal]:
+def join_tokens(by: str, text: str, spans: Sequence[tuple[int, int]], nats: Sequence[float]) -> list[Surprisal]:
     """The tokens of a text; or its words, with the sum of the tokens that start in each or in the space before it."""
     if by == "text":
         return [Surprisal(text, 0, len(text), sum(value for value in nats if not math.isnan(value)))]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from mlm.base import batch_warmup, conditional_fields, config, errors, fields, files
+from mlm.base import conditional_fields, config, errors, fields, files, phases
 from mlm.base.estimates import read_scores
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import log, resolution
@@ -97,8 +97,9 @@ def read_state(cfg: config.Config) -> PointState:
 
     step, left = last("step") or 0, ""
     if seconds := last("timed_seconds"):
-        steps = range(step, cfg.train.steps)
-        left = format_duration(batch_warmup.estimate_seconds_left(cfg.train, seconds, range(step), steps))
+        steps_left = range(step, cfg.train.steps)
+        seconds *= phases.count_work(cfg, steps_left) / phases.count_work(cfg, range(step))
+        left = format_duration(int(seconds))
     return PointState(name, step, cfg.train.steps, last("loss"), last("eval_loss"), error, left)
 
 
@@ -184,7 +185,7 @@ class SweepDisplay:
     def __init__(self, points: Sequence[config.Config]):
         self.points, self.states = points, {cfg.workdir: read_state(cfg) for cfg in points}
         self.last_refresh = self.last_update = self.start_time = time.monotonic()
-        self.start_shares = self.done_shares()
+        self.start_steps = {workdir: state.step for workdir, state in self.states.items()}
         self.training: set[str] = set()
         self.last_lines: dict[str, LastLine] = {}
         self.shown_errors: dict[str, str] = {}  # the first point that has it
@@ -228,23 +229,19 @@ class SweepDisplay:
         """Returns "training" for a point of this runner's workers, else the name of its last read state."""
         return "training" if workdir in training else self.states[workdir].name
 
-    def done_shares(self) -> list[float]:
-        """The share of each point's steps that is done; of a failed point, with which no more happens, 1."""
-        states = [self.states[cfg.workdir] for cfg in self.points]
-        return [1.0 if one.name in ("done", "failed") else min(one.step / max(one.num_steps, 1), 1.0) for one in states]
-
     def sweep_time_left(self, now: float) -> str:
         """About how long the points that are not done take, by the work done since this call started.
 
-        A step's work counts as that of a Transformer of the point's depth and width.
+        A step's work counts as that of a Transformer of the point's depth and width. A point that failed has no more.
         """
         done, left = 0.0, 0.0
-        for cfg, share, old in zip(self.points, self.done_shares(), self.start_shares, strict=True):
-            tokens = cfg.train.steps * cfg.train.batch_size * cfg.pack.seq_len
-            work = tokens * cfg.model.num_layers * cfg.model.width**2
-            done, left = done + work * (share - old), left + work * (1 - share)
-        seconds = (now - self.start_time) * left / done if done > 0 else 0
-        return f"about {format_duration(int(seconds))} left" if seconds else ""
+        for cfg in self.points:
+            state, first = self.states[cfg.workdir], self.start_steps[cfg.workdir]
+            batch_work = cfg.train.batch_size * cfg.pack.seq_len * cfg.model.num_layers * cfg.model.width**2
+            done += batch_work * phases.count_work(cfg, range(first, max(first, state.step)))
+            if state.name not in ("done", "failed"):
+                left += batch_work * phases.count_work(cfg, range(state.step, cfg.train.steps))
+        return f"about {format_duration(int((now - self.start_time) * left / done))} left" if done and left else ""
 
     def make_table(self, training: Collection[str], now: float) -> Table:
         """All points. Those in training and those that failed come first, since a terminal may show only a part."""

@@ -95,5 +95,5 @@ def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:
     return ", ".join(
         f"config.{name} is {source_flat[name]!r} there and {value!r} here"
         for name, value in flat.items()
-        if name.startswith("model.") and name != "model.kernels" and source_flat[name] != value
+        if name.startswith("model.") and not name.endswith(("kernels", "dropout")) and source_flat[name] != value
     )
