@@ -103,7 +103,10 @@ def judge(one, perplexity=None, **suites):
         f"{name}-{sha}": {
             "suite": name,
             "sha256": sha,
-            "overall": {f"{METRIC}_accuracy": share, "pairs": 100, "paradigms": 2},
+            "overall": {
+                **{f"{METRIC}_accuracy{end}": share for end in ("", "_low", "_high")},
+                **{"pairs": 100, "paradigms": 2},
+            },
         }
         for name, (share, sha) in suites.items()
     }

@@ -1,5 +1,6 @@
 """Phases of a run: parts, one after the other, that differ in length, batch, masking rate or the weights of sources."""
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -13,12 +14,20 @@ ONE_PHASE = {f"phases.{name}": () for name in ("shares", *PHASE_FIELDS)}
 CORPORA = ("text", "tfds", "docstrings", "language")  # whose examples phases can pack
 
 
+def _has_values(cfg: Config, name: str) -> bool:
+    return bool(getattr(cfg.phases, name))
+
+
+def _get_last(cfg: Config, name: str) -> Any:
+    return getattr(cfg.phases, name)[-1]
+
+
 DERIVED_FIELDS = tuple(
     DerivedField(
         field,
         (f"phases.{name}",),
-        lambda cfg, name=name: getattr(cfg.phases, name)[-1],
-        lambda cfg, name=name: bool(getattr(cfg.phases, name)),
+        functools.partial(_get_last, name=name),
+        functools.partial(_has_values, name=name),
         default_is_choice=True,
     )
     for name, field in PHASE_FIELDS.items()

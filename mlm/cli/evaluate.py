@@ -51,7 +51,7 @@ def make_parser() -> command.CommandParser:
     )
     command.add_flags(parser, MILESTONES)
     suites = parser.add_argument_group(
-        "suites: --suite=NAME,... or your own file (.toml) compares models on several tasks, a row a model"
+        "suites of tasks", "--suite=NAME,... or your own file (.toml) compares models, a row a model"
     )
     command.add_flags(suites, *SUITE)
     groups = {topic: parser.add_argument_group(topic) for topic in dict.fromkeys(topic for topic, _ in FLAGS.values())}

@@ -305,10 +305,10 @@ def attention(model, texts: list[str], args) -> Iterator[dict]:
 
 def check_export(texts: list[str], args: argparse.Namespace) -> None:
     """Raises ConfigError for a folder that is not empty, a run without milestones or a name of no repository."""
+    files.check_empty_folder("export", args.folder)  # before JAX is imported
     from mlm.inference import export as exports
     from mlm.training.run import checkpoint
 
-    files.check_empty_folder("export", args.folder)
     args.steps = checkpoint.list_milestones(args.model) if args.milestones else []
     expected = "a run with milestones, which config.train.milestones keeps"
     errors.require(bool(args.steps) or not args.milestones, "--milestones", args.model, expected)

@@ -195,9 +195,9 @@ def check_phases(cfg: config.Config) -> None:
 DERIVED_FIELDS = tuple(
     DerivedField(
         f"phases.{name}",
-        ("data.sources",),
+        ("data.sources", "data.corpus"),
         lambda cfg, name=name: read_corpus_file(cfg.data.sources).phases.get(name, ()),
-        lambda cfg: bool(cfg.data.sources),
+        lambda cfg: cfg.data.corpus == "text" and bool(cfg.data.sources),
     )
     for name in ("shares", *phases.PHASE_FIELDS)
 )
