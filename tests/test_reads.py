@@ -65,6 +65,7 @@ def other(name):
         "model.local_window": 4,
         "downstream.variants": "finetune.trainable_layers=0",
         "downstream.tasks": "topic",
+        "phases.seq_len": (16,),
     }
     if name in named:
         return named[name]
@@ -74,7 +75,7 @@ def other(name):
         int: lambda: max(7, bounds.low),
         bool: lambda: not value,
         float: lambda: max(bounds.low, 0.5 if value == 0.25 else 0.25) * 1.0,
-        tuple: lambda: (max(7, bounds.low),) if number_type is int else (max(bounds.low, 0.25) * 1.0,),
+        tuple: lambda: (7,) if number_type is int else (max(bounds.low, 0.25) * 1.0,),
     }[type(value)]()
 
 
