@@ -58,13 +58,13 @@ def starts(cfg):
 
 
 @pytest.fixture(scope="module")
-def whole(pretrained):
+def finished_run(pretrained):
     """A run all of whose fine-tunings are made, and nothing interrupted any."""
     return pretrained[1](seeds=2)
 
 
-def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(whole):
-    cfg = whole
+def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(finished_run):
+    cfg = finished_run
     assert sweep_state.read_state(cfg).name == "stopped"
     found = evaluation_tasks.finish_evaluations(cfg)
     assert sweep_state.read_state(cfg).name == "done" and evaluation_tasks.list_missing_cases(cfg) == []
@@ -94,7 +94,9 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(wh
     assert fewer["trials"] == 1 and RunDirectory(cfg.workdir).read_evaluations() == kept and starts(cfg) == begun
 
 
-def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(pretrained, whole, monkeypatch):
+def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(
+    pretrained, finished_run, monkeypatch
+):
     stopped = pretrained[1](learning_rates=(1e-2,), seeds=2)
     on_metrics, held = log.Log.on_metrics, []
 
@@ -112,7 +114,7 @@ def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwh
     with RunDirectory(stopped.workdir).lock(), pytest.raises(lease.FolderInUse):
         evaluation_tasks.finish_evaluations(stopped)
     found, expected = (
-        evaluation_tasks.finish_evaluations(cfg)["evaluations"]["finetuned_tasks"] for cfg in (stopped, whole)
+        evaluation_tasks.finish_evaluations(cfg)["evaluations"]["finetuned_tasks"] for cfg in (stopped, finished_run)
     )
     assert len(found) == 2 and all(one["evaluation"] == expected[name]["evaluation"] for name, one in found.items())
     assert sorted([start["step"] > 0 for start in records] for records in starts(stopped).values()) == [

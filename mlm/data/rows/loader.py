@@ -63,12 +63,12 @@ def iterate_train_batches(
 
     def batch(step):
         if NUM_TOKENS not in rows:
-            return made(*draw(step * batch_size + slots_B.astype(np.int64)), None)
+            return make_batch(*draw(step * batch_size + slots_B.astype(np.int64)), None)
         place = step % group * batch_size
         rows_B, epoch_B = (of_W[place : place + batch_size] for of_W in window(step // group))
-        return made(rows_B[slots_B], epoch_B[slots_B], find_bucket_length(rows, rows_B) if cut else None)
+        return make_batch(rows_B[slots_B], epoch_B[slots_B], find_bucket_length(rows, rows_B) if cut else None)
 
-    def made(rows_B, epoch_B, length):
+    def make_batch(rows_B, epoch_B, length):
         split_index_B, epoch_B = rows_B.astype(np.int32), epoch_B.astype(np.int32)
         return read_batch(rows, rows_B, slots_B, length)._replace(split_index_B=split_index_B, epoch_B=epoch_B)
 
