@@ -11,9 +11,11 @@ import os
 import re
 import shlex
 import shutil
+import string
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mlm.base import errors
 from mlm.launch.cluster import job as jobs
@@ -25,9 +27,8 @@ LABEL = "mlm-job"  # a job's name, on each of its JobSets
 COMMANDS = "mlm-commands"  # annotation: the indices of a JobSet's commands
 PORT, PORTS = 9876, 1000  # of process 0; each command has its own, so that it does not meet the one before it
 GRACE_SECONDS = 120  # for runs to save, once a pod is told to end
-INTERRUPTED_CODES = [124, 143]  # exit codes of a command whose time was up, or whose node went down
 MAX_SCRIPT_BYTES = 2**17  # Linux's limit of one word of a command line
-TTL_SECONDS = 7 * 24 * 3600  # for which an ended JobSet stays visible
+JOBSET = Path(__file__).with_name("kubernetes_jobset.yaml")  # of `string.Template`
 RUN_FUNCTION = Path(__file__).with_name("kubernetes_run.sh")  # of `str.format`
 RESUME_SCRIPT = Path(__file__).with_name("kubernetes_resume.sh")
 TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
@@ -146,108 +147,77 @@ def render_script(job: Job) -> str:
 
 def make_jobset(job: Job, lane: int, indices: Sequence[int]) -> dict:
     """The JobSet that runs these of the job's commands."""
+    import yaml
+
     accelerator, name, options = ACCELERATORS.get(job.accelerator), f"{job.name}-{lane}", job.options
     tpu = accelerator and accelerator.tpu
     hosts_per_slice = accelerator.num_hosts if accelerator and tpu else job.num_hosts  # a slice is a Job
-    queue = {"kueue.x-k8s.io/queue-name": options["queue"]} if options["queue"] and accelerator else {}
-    exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     replicated_job = "slice" if tpu else "hosts"
-    pods_failed = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    interrupted = {"onExitCodes": {"containerName": "run", "operator": "In", "values": INTERRUPTED_CODES}}
-    job_spec = {
-        "parallelism": hosts_per_slice,
-        "completions": hosts_per_slice,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        "podFailurePolicy": {"rules": [{"action": "FailJob"} | pods_failed, {"action": "FailJob"} | interrupted]},
-        "template": {"spec": make_pod(job, indices, f"{name}-{replicated_job}-0-0.{name}")},
-    }
-    restart_rule = {
-        "name": "preempted",
-        "action": "RestartJobSetAndIgnoreMaxRestarts",
-        "onJobFailureReasons": ["PodFailurePolicy"],
-    }
-    spec = {
-        "suspend": True if job.after else None,
-        "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+    labels, annotations, nodes = {LABEL: job.name}, {COMMANDS: " ".join(map(str, indices))}, {}
+    if accelerator and options["queue"]:
+        labels["kueue.x-k8s.io/queue-name"] = options["queue"]
+    if tpu and hosts_per_slice > 1:
+        annotations["alpha.jobset.sigs.k8s.io/exclusive-topology"] = "cloud.google.com/gke-nodepool"
+    if tpu:
+        nodes["cloud.google.com/gke-tpu-accelerator"] = tpu.gke_accelerator
+        nodes["cloud.google.com/gke-tpu-topology"] = tpu.topology
+    if accelerator:
+        nodes |= jobs.parse_pairs("selector", options["selector"])
+    resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
+    env = {name: value for name, value in jobs.job_environment(job).items() if options["claim"] or "PYTHON" not in name}
+    tolerated = options["tolerate"].split(",") if options["tolerate"] and accelerator else []
+    volumes, mounts = list_volumes(job)
+    values = {
+        **{name: options[name] for name in ("namespace", "image", "account", "priority")},
+        "name": name,
+        "labels": labels,
+        "annotations": annotations,
+        "is_suspended": bool(job.after),
         "coordinator": job.num_hosts > 1 and {"replicatedJob": replicated_job, "jobIndex": 0, "podIndex": 0},
-        "successPolicy": {"operator": "All"},
-        "failurePolicy": {
-            "maxRestarts": int(options["restarts"]),
-            "restartStrategy": "BlockingRecreate",
-            "rules": [restart_rule],
-        },
-        "ttlSecondsAfterFinished": TTL_SECONDS,
-        "replicatedJobs": [
-            {"name": replicated_job, "replicas": job.num_hosts // hosts_per_slice, "template": {"spec": job_spec}}
-        ],
+        "restarts": int(options["restarts"]),
+        "replicated_job": replicated_job,
+        "num_slices": job.num_hosts // hosts_per_slice,
+        "hosts_per_slice": hosts_per_slice,
+        "grace": GRACE_SECONDS,
+        "has_tpu": bool(tpu),
+        "dns_policy": "ClusterFirstWithHostNet" if tpu else "",
+        "nodes": nodes,
+        "tolerations": [{"key": key, "operator": "Exists"} for key in tolerated],
+        "folder": str(working_dir(job)),
+        "script": render_pod_script(job, indices, f"{name}-{replicated_job}-0-0.{name}"),
+        "env": [{"name": name, "value": value} for name, value in (env | jobs.parse_variables(job)).items()],
+        "ports": [{"containerPort": 8471}, {"containerPort": 8080}] if tpu else [],  # libtpu's; MEGASCALE's
+        "requests": {name: options[name] for name in ("cpu", "memory")},
+        "limits": {resource: accelerator.num_chips // accelerator.num_hosts} if accelerator else {},
+        "mounts": mounts,
+        "volumes": volumes,
     }
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {
-            "name": name,
-            "namespace": options["namespace"],
-            "labels": {LABEL: job.name} | queue,
-            "annotations": {COMMANDS: " ".join(map(str, indices))} | (exclusive if tpu and hosts_per_slice > 1 else {}),
-        },
-        "spec": drop_empty(spec),
-    }
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
+    return drop_empty(yaml.safe_load(string.Template(JOBSET.read_text()).substitute(texts)))
 
 
-def drop_empty(values: Mapping) -> dict:
-    """The entries that have a value."""
-    return {name: value for name, value in values.items() if value}
+def drop_empty(value: Any) -> Any:
+    """A value of YAML without the entries of its mappings that say nothing."""
+    if isinstance(value, list):
+        return list(map(drop_empty, value))
+    if not isinstance(value, dict):
+        return value
+    entries = ((key, drop_empty(entry)) for key, entry in value.items())
+    return {key: entry for key, entry in entries if entry is not False and entry not in (None, "", [], {})}
 
 
-def make_pod(job: Job, indices: Sequence[int], coordinator: str) -> dict:
-    """The specification of a job's pods, for some of its commands."""
+def list_volumes(job: Job) -> tuple[list[dict], list[dict]]:
+    """The volumes of a job's pods, and where they are mounted."""
     accelerator, options = ACCELERATORS.get(job.accelerator), job.options
-    tpu = accelerator and accelerator.tpu
-    nodes = (
-        {"cloud.google.com/gke-tpu-accelerator": tpu.gke_accelerator, "cloud.google.com/gke-tpu-topology": tpu.topology}
-        if tpu
-        else {}
-    )
-    nodes |= jobs.parse_pairs("selector", options["selector"]) if accelerator else {}
     volumes, mounts = [], []
     if options["claim"]:
         volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": options["claim"]}})
         mounts.append({"name": "runs", "mountPath": options["mount"]})
-    if accelerator and not tpu:
-        limit = {"sizeLimit": options["shm"]} if options["shm"] else {}
-        volumes.append({"name": "shared", "emptyDir": {"medium": "Memory"} | limit})  # NCCL between the GPUs of a host
+    if accelerator and not accelerator.tpu:
+        memory = {"medium": "Memory", "sizeLimit": options["shm"]}
+        volumes.append({"name": "shared", "emptyDir": memory})  # NCCL between the GPUs of a host
         mounts.append({"name": "shared", "mountPath": "/dev/shm"})
-    resource = "google.com/tpu" if tpu else "nvidia.com/gpu"
-    limits = {resource: accelerator.num_chips // accelerator.num_hosts} if accelerator else {}
-    requests = drop_empty({name: options[name] for name in ("cpu", "memory")})
-    env = {name: value for name, value in jobs.job_environment(job).items() if options["claim"] or "PYTHON" not in name}
-    env |= jobs.parse_variables(job)
-    container = {
-        "name": "run",
-        "image": options["image"],
-        "workingDir": str(working_dir(job)),
-        "command": ["/bin/bash", "-c"],
-        "args": [render_pod_script(job, indices, coordinator)],
-        "env": [{"name": name, "value": value} for name, value in env.items()],
-        "ports": [{"containerPort": 8471}, {"containerPort": 8080}] if tpu else [],  # libtpu's; MEGASCALE's
-        "resources": drop_empty({"requests": requests, "limits": limits}),
-        "volumeMounts": mounts,
-    }
-    tolerated = options["tolerate"].split(",") if options["tolerate"] and accelerator else []
-    pod = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "hostNetwork": bool(tpu),  # fast between slices
-        "dnsPolicy": "ClusterFirstWithHostNet" if tpu else "",
-        "nodeSelector": nodes,
-        "tolerations": [{"key": key, "operator": "Exists"} for key in tolerated],
-        "serviceAccountName": options["account"],
-        "priorityClassName": options["priority"],
-        "containers": [drop_empty(container)],
-        "volumes": volumes,
-    }
-    return drop_empty(pod)
+    return volumes, mounts
 
 
 def working_dir(job: Job) -> Path:
