@@ -18,7 +18,7 @@ from mlm.base.errors import ConfigError
 from mlm.launch.cluster import accelerators, kubernetes
 from mlm.launch.cluster import job as cluster_job
 from mlm.launch.cluster.job import Job, parse_options
-from mlm.launch.sweep import code_snapshot, jobs
+from mlm.launch.sweep import jobs, submit
 
 
 def record(needed: str = "", **fields) -> dict:
@@ -366,9 +366,9 @@ def test_what_cannot_run_is_said_in_a_line(changes, said):
 
 
 def test_the_image_holds_the_code_where_the_pods_look_for_it():
-    lines = (code_snapshot.ROOT / "launch" / "Dockerfile").read_text().splitlines()
+    lines = (submit.ROOT / "launch" / "Dockerfile").read_text().splitlines()
     copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
-    assert copied == {*code_snapshot.PACKAGES, *code_snapshot.SETUP_FILES}
+    assert copied == {*submit.PACKAGES, *submit.SETUP_FILES}
     assert f"WORKDIR {kubernetes.OPTIONS['code'].default}" in lines
 
 

@@ -14,7 +14,7 @@ import vl_convert
 from pages import LOSS, get_evaluation, start
 
 from experiments import architectures
-from mlm.report import charts, figures, specs
+from mlm.report import charts, figures, row_charts, specs
 from mlm.report.pages import run_provenance
 from mlm.report.pages import sweep as page
 
@@ -31,7 +31,9 @@ def written(sweep):
 
 
 def all_charts(sweep):
-    return {chart.name: chart for chart in charts.build_charts(sweep[1], *pages.build_paper_table(sweep[1]))}
+    rows, columns = pages.build_paper_table(sweep[1])
+    drawn = [*charts.build_charts(sweep[1]), *row_charts.build_charts(sweep[1], rows, columns)]
+    return {chart.name: chart for chart in drawn}
 
 
 def test_curves_hold_the_mean_and_range_of_seeds_and_the_floor(sweep):
@@ -100,7 +102,7 @@ def test_more_than_seven_series_are_small_multiples_with_one_scale(sweep):
     ]
     facets = charts.find_facets(runs, page.series.group_name, lambda run: run["config"]["model.size"])
     assert facets == {size: [name for name in groups if name[-1] == size] for size in "ab"}
-    chart = charts.split_chart(charts.build_charts(runs, *architectures.table(runs))[0], facets)
+    chart = charts.split_chart(charts.build_charts(runs)[0], facets)
     styles = specs.assign_styles([chart])
     assert styles["w-a"] == styles["w-b"] and len({style.color for style in styles.values()}) == 5  # None: references
     svg = vl_convert.vegalite_to_svg(figures.build_figure(chart, styles))

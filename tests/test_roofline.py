@@ -3,7 +3,7 @@
 import pytest
 
 from mlm.launch.cluster.accelerators import Accelerator
-from mlm.launch.sweep import plan, roofline
+from mlm.launch.sweep import plan, target_compiler
 from mlm.training.compilation import collectives, cost, memory_traffic
 
 # A loop of four trips. In each, a kernel reads one layer of a stack and writes one row of another, and an all-gather
@@ -82,13 +82,13 @@ def test_a_step_takes_the_longest_of_its_bounds_and_then_what_nothing_overlaps()
     """Two slices of two devices: the first collective leaves its slice, the second does not."""
     chips = Accelerator(1e12, 1e9, 2, "", bandwidth=1e9, link_bandwidth=1e6, network_bandwidth=1e3)
     step = cost.StepCost(0, {}, transfers=tuple(collectives.read_collectives(PROGRAM)), traffic=3e9)
-    bound = roofline.bound_step(step, 8e12, chips, 4)
+    bound = target_compiler.bound_step(step, 8e12, chips, 4)
     assert bound is not None
     assert bound[:3] == pytest.approx((2, 3, 4 * 512 / 2 / 1e3)) and bound.exposed == pytest.approx(512 / 2 / 1e6)
     assert bound.total == pytest.approx(3 + bound.exposed)
     all_reduce = collectives.Collective("all-reduce", 1000, 1, False, ())
-    assert roofline.bound_collective(all_reduce, chips, 4, 4) == pytest.approx(2 * 3 / 4 * 1000 / 1e6)
-    assert roofline.bound_step(step._replace(traffic=None), 8e12, chips, 4) is None
+    assert target_compiler.bound_collective(all_reduce, chips, 4, 4) == pytest.approx(2 * 3 / 4 * 1000 / 1e6)
+    assert target_compiler.bound_step(step._replace(traffic=None), 8e12, chips, 4) is None
 
 
 @pytest.mark.parametrize("start", [1, 7, 500])

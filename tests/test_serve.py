@@ -15,7 +15,7 @@ from serving import IMAGE, LINES, SCRIPT, ask, get, models, serve_models
 from mlm.base import config, errors
 from mlm.data.language import diffusion_bound, grammar
 from mlm.inference import neighbors, pretrained_io
-from mlm.serve import app, optimum, panels
+from mlm.serve import app, panels
 
 HALF = b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
 
@@ -288,7 +288,7 @@ def test_a_port_that_is_taken_is_said_in_a_line(server):
 def test_the_optimum_is_the_exact_posterior():
     """Against the sum over all words in the place of the mask, of documents' exact probabilities."""
     language = dataclasses.replace(config.Language(), max_words=16)
-    best = panels.OptimumPanel(optimum.Optimum(language))
+    best = panels.OptimumPanel(panels.Optimum(language))
     (found,) = panels.answer_request(best, panels.PanelRequest(0, "fill_mask", "the [MASK] milks the old cow ."))
     texts = [f"the {word} milks the old cow ." for word in grammar.build_grammar(language).words]
     prob_W = np.exp(diffusion_bound.compute_document_log_probs(language, texts))

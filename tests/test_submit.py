@@ -14,7 +14,7 @@ from mlm.base import config, errors, fields, files, warnings_
 from mlm.cli import sweep as command
 from mlm.launch.cluster import job as cluster_job
 from mlm.launch.cluster import slurm
-from mlm.launch.sweep import code_snapshot, jobs, submit, sweep_points, sweep_state
+from mlm.launch.sweep import jobs, submit, sweep_points, sweep_state
 from mlm.training.run import provenance, resolution
 from mlm.training.run.directory import RunDirectory
 
@@ -126,7 +126,7 @@ def test_data_that_a_cluster_cannot_see_is_named_before_anything_is_submitted(
     sweep, go, monkeypatch, cluster, asked, fields_, said
 ):
     monkeypatch.setattr(submit, "is_reachable", lambda root: False)
-    monkeypatch.setattr(code_snapshot, "make_snapshot", lambda *_: code_snapshot.CodeSnapshot(Path("/mnt/code/a"), {}))
+    monkeypatch.setattr(submit, "make_snapshot", lambda *_: submit.CodeSnapshot(Path("/mnt/code/a"), {}))
     (Path("texts")).mkdir()
     root = Path("/mnt/lab/runs") if "claim=a" in asked else files.make_path("gs://lab")
     configs = [fields.override(cfg, fields_) for cfg in sweep.configs]
@@ -137,7 +137,7 @@ def test_data_that_a_cluster_cannot_see_is_named_before_anything_is_submitted(
 @pytest.mark.parametrize("case", ["slurm H200-8", "tpu v5e-8 zone=a", "kubernetes H200-8 image=a"])
 def test_setup_lines_come_first_and_a_job_of_gpus_demands_them(sweep, go, monkeypatch, capsys, case):
     cluster, accelerator, *options = case.split()
-    monkeypatch.setattr(code_snapshot, "make_snapshot", lambda *_: code_snapshot.CodeSnapshot(Path("/mnt/code/a"), {}))
+    monkeypatch.setattr(submit, "make_snapshot", lambda *_: submit.CodeSnapshot(Path("/mnt/code/a"), {}))
     root = sweep.root if cluster == "slurm" else files.make_path("gs://lab")
     monkeypatch.setattr(submit, "BUCKET_SECONDS", 0.0)
     go(
@@ -360,7 +360,7 @@ def test_points_are_chosen_by_name_and_by_pattern(sweep):
 
 
 def test_the_command_line_s_own_settings_reach_the_commands(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(code_snapshot.ROOT)
+    monkeypatch.chdir(submit.ROOT)
     words = [
         "experiments/masking_rate.py",
         "--cluster=slurm",

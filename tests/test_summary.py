@@ -10,7 +10,7 @@ from mlm.base import config, fields
 from mlm.evaluation import evaluation_tasks
 from mlm.evaluation.sentence_scores import METRIC
 from mlm.objectives import mlm
-from mlm.report import evaluation_sets, summary, table
+from mlm.report import series, summary, table
 from mlm.training.validation import references
 
 
@@ -72,7 +72,7 @@ def test_what_makes_losses_incomparable_is_seen(change):
     one["held_out"] = {"mlm_weight": np.full(4, 5.0)}
     one["evaluation"] |= {"floor": 2.0, "excess_loss": 1.0}
     other = copy.deepcopy(one)
-    assert evaluation_sets.are_comparable(one, other)
+    assert series.are_comparable(one, other)
     if change == "masks":
         other["held_out"]["mlm_weight"] = np.array([5.0, 5, 4, 6])
     if change == "rows":
@@ -83,10 +83,10 @@ def test_what_makes_losses_incomparable_is_seen(change):
         other["evaluation"] |= {"floor": 2.1, "excess_loss": 0.9}
     if change == "unigram":  # known for another corpus; the optimum, where it is known, says that the rows are the same
         other["evaluation"]["unigram_loss"] = 5.1
-        assert evaluation_sets.are_comparable(one, other)
+        assert series.are_comparable(one, other)
         for run in (one, other):
             run["scores"] = [score._asdict() for score in mlm.SCORES]
-    assert not evaluation_sets.are_comparable(one, other)
+    assert not series.are_comparable(one, other)
 
 
 def judge(one, perplexity=None, **suites):

@@ -31,7 +31,7 @@ FLAGS = (
 def print_plan(sweep) -> None:
     """Prints what each point needs, as soon as it is known; sweep: as mlm/cli/sweep.py resolves it."""
     from mlm.launch.sweep import plan
-    from mlm.launch.sweep.roofline import ASSUMPTIONS
+    from mlm.launch.sweep.target_compiler import ASSUMPTIONS
 
     args, configs = sweep.args, sweep.configs
     is_local = args.accelerator == "local"

@@ -6,15 +6,11 @@ titles, and whether higher is better.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from mlm.base.estimates import FRACTION, UNBOUNDED, Estimate, Score
-from mlm.report import series, summary
-from mlm.report.prediction_charts import PredictionChart
-from mlm.report.series import RateMatrix, Series
-from mlm.report.table import Column, format_cell
+from mlm.report import series
+from mlm.report.series import Series
 
 MAX_SERIES = 7  # in one plot; beyond, there are small multiples
 
@@ -71,64 +67,27 @@ class PanelChart(NamedTuple):
     is_duplicate: bool = False  # whether each is another view of a chart that has a figure of its own
 
 
-class HeatMap(NamedTuple):
-    """A matrix, colored by the distance of a cell from the best of its column; better: as in Score."""
+class RowChart(NamedTuple):
+    """A chart of rows that have names, as it is drawn; report/row_charts.py has them."""
 
-    value: str
+    name: str
     topic: str
-    title: str
-    x: str
-    y: str
-    matrix: RateMatrix
-    better: int = -1
-    format: str = ".3f"
-
-    @property
-    def name(self) -> str:
-        """Returns the name of the chart's files."""
-        return f"{self.value}-matrix"
-
-    def distances(self) -> list[list[float]]:
-        """How far each cell is from the best of its column."""
-        mean_GxR = np.array([[value.mean for value in values] for values in self.matrix.value_GxR])
-        return abs(mean_GxR - (mean_GxR.max(0) if self.better > 0 else mean_GxR.min(0))).tolist()
+    spec: dict[str, Any]
+    rows: list[dict[str, Any]]  # its numbers, as its CSV has them
+    width: int | dict[str, int]  # of its figure
+    min_width: int = 0  # on the page, in pixels
 
 
-class IntervalChart(NamedTuple):
-    """A value with its interval for each row of the table, and the paper's value or None."""
-
-    value: str
-    x: str
-    format: str
-    rows: list[tuple[str, Estimate, float | None]]
-    limits: tuple[float, float] = UNBOUNDED  # the lowest and highest possible value, to which bounds are cut
-    references: Sequence[tuple[str, float]] = ()
-
-    @property
-    def name(self) -> str:
-        """Returns the name of the chart's files."""
-        return f"{self.value}-intervals"
-
-    def cut(self, bound: float | None, mean: float) -> float | None:
-        """A bound of an interval, within the limits and the mean."""
-        return bound and max(min(self.limits[0], mean), min(bound, max(self.limits[1], mean)))
-
-
-Chart = LineChart | PanelChart | HeatMap | IntervalChart | PredictionChart
+Chart = LineChart | PanelChart | RowChart
 
 
 def list_panels(chart: Chart) -> list[LineChart]:
-    """The line charts of a chart; none of a matrix or of intervals."""
+    """The line charts of a chart; none of a chart of rows."""
     return chart.charts if isinstance(chart, PanelChart) else [chart] if isinstance(chart, LineChart) else []
 
 
-def build_charts(
-    results: Sequence[dict],
-    rows: Sequence[dict],
-    columns: Sequence[Column],
-    group: Callable[[dict], str] = series.group_name,
-) -> list[Chart]:
-    """All charts for which the results of a sweep and the rows of its table have data."""
+def build_charts(results: Sequence[dict], group: Callable[[dict], str] = series.group_name) -> list[Chart]:
+    """All charts of lines for which the results of a sweep have data."""
     scores = select_curve_scores(results)
     curves = [build_learning_curve(results, score, group) for score in scores]
     others = [build_probe_chart(results, probe, dimension, group) for probe, dimension in PROBES]
@@ -144,8 +103,6 @@ def build_charts(
         ),
         *build_training_panels(results, group),
         *others,
-        *build_heat_maps(results, group),
-        *build_interval_charts(results, rows, columns),
     ]
 
 
@@ -287,86 +244,3 @@ def build_rate_chart(results: Sequence[dict], score: Score, group=series.group_n
     topic, references = "Evaluation at other masking rates", [floor] if floor else []
     fields = {"share": score.share, "limits": find_limits(score)}
     return LineChart(score.name, "rate", topic, RATE_TITLE, axis_title(score), lines, references, **fields)
-
-
-def build_heat_maps(results: Sequence[dict], group=series.group_name) -> list[HeatMap]:
-    """The primary score of each group at each masking rate of the evaluation."""
-    score = series.select_primary_score(results)
-    matrix = series.build_rate_matrix(results, score.name, group)
-    if not matrix.rates or len({group(result) for result in results}) > len(matrix.groups):
-        return []
-    topic, y = "Training by evaluation", "trained as"
-    return [HeatMap(score.name, topic, axis_title(score), RATE_TITLE, y, matrix, score.better, score.format)]
-
-
-def build_interval_charts(
-    results: Sequence[dict], rows: Sequence[dict], columns: Sequence[Column]
-) -> list[IntervalChart]:
-    """Charts of the paper's scores and of those that all runs have, with the excess loss in place of the loss.
-
-    Models stand by score, but rows of changes that add up ("+ ...") in the table's order above all others. References
-    that are equal for all examples are lines.
-    """
-    scores = {score.name: score for score in select_curve_scores(results) if series.is_common(results, score)}
-    first, primary = series.collect_scores(results)[0].name, series.select_primary_score(results).name
-    selected = scores.keys() if primary == first else scores.keys() - {first}
-    names, charts, labels = {column.name for column in columns}, [], make_row_labels(rows, columns)
-    for name, title, form, _ in sorted(columns, key=lambda column: column.name != primary):
-        if name in selected or f"{name}_paper" in names:
-            better = scores[name].better if name in scores else 0
-            placed = []
-            for label, row in zip(labels, rows, strict=True):
-                estimate, is_change = to_estimate(row.get(name)), label.startswith("+")
-                if estimate is None or "seeds" not in row:
-                    continue
-                rank = -better * estimate.mean * (not is_change)
-                order = not is_change, row.get(summary.EVALUATION_SET, ""), rank
-                placed.append((order, (label, estimate, row.get(f"{name}_paper"))))
-            chart_rows = [entry for _, entry in sorted(placed, key=lambda entry: entry[0])]
-            references = [*find_constants(rows, labels, name).items()]
-            limits = find_limits(scores[name]) if name in scores else UNBOUNDED
-            if chart_rows:
-                charts.append(IntervalChart(name, title, form, chart_rows, limits, references))
-    return charts
-
-
-def find_constants(rows: Sequence[dict], labels: Sequence[str], name: str) -> dict[str, float]:
-    """The value in the column `name` of each reference that has it on the examples of every model, by its label."""
-    sets = {row.get(summary.EVALUATION_SET) for row in rows if "seeds" in row}
-    found: dict[str, dict[str | None, float]] = {}
-    for label, row in zip(labels, rows, strict=True):
-        estimate = to_estimate(row.get(name))
-        if estimate is not None and "seeds" not in row:
-            found.setdefault(label, {})[row.get(summary.EVALUATION_SET)] = estimate.mean
-    is_constant = {label: values.keys() >= sets and len({*values.values()}) == 1 for label, values in found.items()}
-    return {label: next(iter(values.values())) for label, values in found.items() if is_constant[label]}
-
-
-def make_row_labels(rows: Sequence[dict], columns: Sequence[Column]) -> list[str]:
-    """The names of the rows of a table: their columns of text, but for those with a note, which warn of something.
-
-    Rows of one name get the numbers in which they differ, such as the learning rate; those that differ in none keep it.
-    """
-    names = [column.name for column in columns if not column.format and not column.note]
-    labels = [", ".join(str(row[name]) for name in names if row.get(name)) for row in rows]
-    for column in columns:
-        cells = [row.get(column.name) for row in rows]
-        if column.format and not any(isinstance(cell, Estimate) for cell in cells):
-            values: dict[str, set] = {}
-            for label, cell in zip(labels, cells, strict=True):
-                values.setdefault(label, set()).add(cell)
-            labels = [
-                label
-                if len(values[label]) == 1 or cell is None
-                else f"{label}, {column.title} {format_cell(cell, column.format)}"
-                for label, cell in zip(labels, cells, strict=True)
-            ]
-    return labels
-
-
-def to_estimate(cell) -> Estimate | None:
-    """A cell of a table as an estimate; a plain number has no interval. None for what is no finite number."""
-    if cell is None or isinstance(cell, str):
-        return None
-    estimate = cell if isinstance(cell, Estimate) else Estimate(cell, None, None)
-    return estimate if all(number is None or math.isfinite(number) for number in estimate) else None

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from mlm.base.estimates import SCORE_FUNCTIONS, Estimate, ExampleInterval, Score, estimate_mean, read_first_score
-from mlm.report.evaluation_sets import are_comparable
+from mlm.report.series import are_comparable
 from mlm.report.table import Column
 
 RESAMPLES = 10_000

@@ -8,12 +8,11 @@ from pathlib import Path
 from mlm.base import extras, files
 from mlm.base.estimates import Estimate
 from mlm.report import charts, specs, table
-from mlm.report.prediction_charts import PredictionChart
-from mlm.report.specs import Style
+from mlm.report.charts import RowChart
+from mlm.report.specs import HEIGHT, WIDTH, Style
 from mlm.report.table import Column
 
 ENDINGS = ("pdf", "png", "svg", "csv")
-WIDTH, HEIGHT = 480, 290  # CSS pixels of the plot of a line chart
 MAX_POINTS = 1500  # of all lines of a chart on the page, whose size it bounds
 
 
@@ -40,12 +39,8 @@ def draw_chart(folder: Path, chart: charts.Chart, styles: dict[str, Style]) -> P
 
 def build_figure(chart: charts.Chart, styles: dict[str, Style]) -> str:
     """The spec of a chart as a figure of its own, as JSON."""
-    if isinstance(chart, PredictionChart):
-        spec = chart.spec | {"width": {"step": 40} if "confusion" in chart.name else WIDTH}
-    elif isinstance(chart, charts.HeatMap):
-        spec = specs.build_heat_map(chart) | {"width": {"step": 66}}
-    elif isinstance(chart, charts.IntervalChart):
-        spec = specs.build_intervals(chart) | {"width": WIDTH}
+    if isinstance(chart, RowChart):
+        spec = chart.spec | {"width": chart.width}
     else:
         spec = build_line_figure(charts.list_panels(chart), styles)
     return specs.resolve_colors(specs.THEME | spec)
@@ -74,20 +69,9 @@ def build_line_figure(panels: Sequence[charts.LineChart], styles: dict[str, Styl
 
 def format_data(chart: charts.Chart) -> str:
     """The numbers of a chart as CSV."""
-    if isinstance(chart, PredictionChart):
-        rows = chart.rows
-    elif isinstance(chart, charts.HeatMap):
-        matrix = chart.matrix
-        rows = [
-            {"group": group, "rate": 100 * rate, chart.value: value}
-            for group, values in zip(matrix.groups, matrix.value_GxR, strict=True)
-            for rate, value in zip(matrix.rates, values, strict=True)
-        ]
-    elif isinstance(chart, charts.IntervalChart):
-        rows = [{"row": name, chart.value: value, "paper": paper} for name, value, paper in chart.rows]
-    else:
+    if not isinstance(chart, RowChart):
         return format_csv(charts.list_panels(chart))
-    return table.to_csv(rows, [Column(name, name) for name in rows[0]])
+    return table.to_csv(chart.rows, [Column(name, name) for name in chart.rows[0]])
 
 
 def format_csv(line_charts: Sequence[charts.LineChart]) -> str:
@@ -133,13 +117,8 @@ def collect_drawings(
     data, sections = {}, {"Intervals": {}, "Figures": {}, "Trials": trials, "Training by evaluation": {}}
     stems = {panel.name: chart.name for chart in all_charts for panel in charts.list_panels(chart)}
     for chart in all_charts:
-        if isinstance(chart, PredictionChart):
-            sections.setdefault(chart.topic, {})[chart.name] = [layout_rows(chart.spec, chart.name, 0)]
-        elif isinstance(chart, charts.IntervalChart):
-            sections["Intervals"][chart.name] = [layout_rows(specs.build_intervals(chart), chart.name, 0)]
-        elif isinstance(chart, charts.HeatMap):
-            min_width = 150 + 75 * len(chart.matrix.rates)
-            sections[chart.topic] = {chart.name: [layout_rows(specs.build_heat_map(chart), chart.name, min_width)]}
+        if isinstance(chart, RowChart):
+            sections.setdefault(chart.topic, {})[chart.name] = [layout_rows(chart)]
         elif isinstance(chart, charts.LineChart) or not chart.is_duplicate:
             panels = [thin_chart(panel) for panel in charts.list_panels(chart)]
             data[chart.name] = specs.read_data(format_csv(panels), panels[0]) | {"name": "points"}
@@ -149,10 +128,10 @@ def collect_drawings(
     return {"data": data, "sections": sections, "theme": specs.THEME, "places": specs.place_labels("height")}
 
 
-def layout_rows(spec: dict, stem: str, min_width: int) -> dict:
-    """A chart of rows for the page; stem: of its files; min_width: in pixels."""
+def layout_rows(chart: RowChart) -> dict:
+    """A chart of rows for the page."""
     size = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-    return {"spec": spec | size, "files": stem, "min_width": min_width, "axes": []}
+    return {"spec": chart.spec | size, "files": chart.name, "min_width": chart.min_width, "axes": []}
 
 
 def layout_lines(chart: charts.LineChart, styles: dict[str, Style], stems: dict[str, str]) -> dict:

@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mlm.report import charts, table
+from mlm.report import charts
 
 LIGHT = ("#1b5bd5", "#e96908", "#17a77f", "#ad3289", "#715b09", "#1a111c", "#9d7fd6", "#69222a")  # on white
 DARK = ("#4b6dec", "#f37a22", "#1eb68c", "#d886ed", "#eace4e", "#f7f7d3", "#add8f7", "#be3e5f")  # on DARK_BACKGROUND
@@ -38,9 +38,9 @@ MARKERS = (  # SVG paths between -1 and 1
 DASHES = ((), (12, 4), (3, 3), (12, 4, 3, 4), (20, 6))  # lengths in pixels: on, off, ...
 REFERENCE_DASHES = ((4, 3), (1.5, 2.5), (8, 3, 2, 3), (10, 4))
 LABEL_WIDTH = 50  # characters in a line of a title
-ROW_LABEL_WIDTH = 26  # characters in a line of a row's name
 NUM_MARKERS = 8  # about so many on a curve
 MOST = 1e300  # in place of infinity, which JSON lacks
+WIDTH, HEIGHT = 480, 290  # CSS pixels of the plot of a figure
 PADDING = 8  # pixels that are free above and below the lines of a chart
 LABEL_HEIGHT = 14  # pixels between the labels of two lines
 PAPER = {"ink": "#000000", "soft": "#444444", "rule": "#dddddd", "ground": "#ffffff", "heat": "#1f5fbf"}
@@ -56,9 +56,6 @@ NUMBERS = {  # an axis of numbers
 PERCENTS = NUMBERS | {"labelExpr": "format(datum.value, '~%')"}  # an axis of shares
 TITLE = {"anchor": "start", "fontWeight": "normal", "fontSize": 12, "color": SOFT, "subtitleColor": SOFT}
 LABELS = {"labelColor": INK, "labelFontSize": 11, "labelLimit": 0}
-LINE_NAME = {  # beside the top of a line, at the side where the plot has more room
-    "align": {"expr": "datum.reference > (domain('x')[0] + domain('x')[1]) / 2 ? 'right' : 'left'"}
-}
 TITLES = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
 THEME = {
     "background": GROUND,
@@ -277,78 +274,3 @@ def derive_fields(chart: charts.LineChart, shown: str) -> list[dict]:
             for name, op, bound in (("lowest", "min", "low"), ("highest", "max", "high"))
         ),
     ]
-
-
-def build_row_axis(names: Sequence[str], title: str | None = None) -> dict:
-    """The y axis of named rows, whose long names take several lines."""
-    label = f"{json.dumps([wrap_text(name, ROW_LABEL_WIDTH) for name in names])}[datum.value]"
-    return {"field": "row", "type": "ordinal", "title": title, "axis": {"labelExpr": label, **BARE}}
-
-
-def build_heat_map(chart: charts.HeatMap) -> dict:
-    """The spec of a matrix with its numbers in the cells, darker the further from the best of the column."""
-    matrix, rows = chart.matrix, []
-    for row, cells in enumerate(zip(matrix.value_GxR, chart.distances(), strict=True)):
-        for rate, value, distance in zip(matrix.rates, *cells, strict=True):
-            mean, bounds = format(value.mean, chart.format), table.format_bounds(value, chart.format)
-            rows.append({"row": row, "rate": f"{100 * rate:g}", "distance": distance, "mean": mean, "bounds": bounds})
-    best = "below the highest" if chart.better > 0 else "above the lowest"
-    note = f"darker: further {best} of its column, which is bold"
-    x = {"field": "rate", "type": "ordinal", "sort": None, "title": chart.x, "axis": {"labelAngle": 0, **BARE}}
-    depth = {"field": "distance", "type": "quantitative", "legend": None, "scale": {"range": [0, 0.55]}}
-    mean = {"type": "text", "fontSize": 12, "dy": -5, "fontWeight": {"expr": "datum.distance ? 'normal' : 'bold'"}}
-    return {
-        "title": {"text": wrap_text(chart.title), "subtitle": wrap_text(note)},
-        "data": {"values": rows},
-        "height": 34 * len(matrix.groups),
-        "encoding": {"x": x, "y": build_row_axis(matrix.groups, chart.y)},
-        "layer": [
-            make_layer("cell", {"type": "rect", "color": HEAT}, {"fillOpacity": depth}),
-            make_layer("mean", mean, {"text": {"field": "mean"}}),
-            make_layer("bounds", {"type": "text", "fontSize": 9, "dy": 8}, {"text": {"field": "bounds"}}),
-        ],
-    }
-
-
-def build_intervals(chart: charts.IntervalChart) -> dict:
-    """The spec of estimates with their intervals, the paper's values beside them, and the references as lines."""
-    names, values, papers = zip(*chart.rows, strict=True)
-    rows: list[dict] = []
-    for row, (value, paper) in enumerate(zip(values, papers, strict=True)):
-        bounds = {"low": chart.cut(value.low, value.mean), "high": chart.cut(value.high, value.mean)}
-        text = table.format_cell(value, chart.format)
-        rows.append({"row": row, "mean": value.mean, **bounds, "paper": paper, "text": text})
-    references = sorted(chart.references, key=lambda entry: entry[1])
-    levels = [{"reference": value, "name": [name], "level": level} for level, (name, value) in enumerate(references)]
-    bounds = dict.fromkeys(value.bounds_title for value in values if value.low is not None)
-    note = ", ".join(["mean", *bounds, *["the paper's value (diamond)"] * any(paper is not None for paper in papers)])
-    num_lines = max(len(wrap_text(name, ROW_LABEL_WIDTH)) for name in names)
-    ticks = NUMBERS | (
-        {"labelExpr": "format(100 * datum.value, '.3~r')"} if chart.format.endswith(table.PERCENT) else {}
-    )
-    x = {"title": None, "axis": {"tickCount": 6, **ticks, **BARE}, **make_scale(10)}
-    color, paper_color = COLORS[:2]
-    paper = {"type": "point", "shape": "diamond", "size": 110, "stroke": paper_color, "fill": GROUND, "strokeWidth": 2}
-    rule = {"type": "rule", "strokeWidth": 3, "color": color}
-    text = {"type": "text", "align": "left", "x": {"expr": "width + 12"}}
-    low_to_high = {"x": {"field": "low", **x}, "x2": {"field": "high"}}
-    at = {"y": None, "x": {"field": "reference", **x}}
-    line = {"type": "rule", "color": SOFT, "strokeDash": REFERENCE_DASHES[0]}
-    name = {"type": "text", "color": SOFT, "y": {"expr": f"-6 - {LABEL_HEIGHT} * datum.level"}, **LINE_NAME}
-    layers = [
-        make_layer("reference", line, at),
-        make_layer("reference_name", name, at | {"text": {"field": "name"}}),
-        make_layer("interval", rule, low_to_high, "isValid(datum.low)"),
-        make_layer("mean", {"type": "point", "color": color}, {"x": {"field": "mean", **x}}),
-        make_layer("paper", paper, {"x": {"field": "paper", **x}}, "isValid(datum.paper)"),
-        make_layer("value", text, {"text": {"field": "text"}}),
-    ]
-    for layer in layers[:2]:
-        layer["data"] = {"values": levels}
-    return {
-        "title": {"text": wrap_text(chart.x), "subtitle": wrap_text(note)},
-        "data": {"values": rows},
-        "height": (10 + 14 * num_lines) * len(rows),
-        "encoding": {"y": build_row_axis(names)},
-        "layer": layers if levels else layers[2:],
-    }

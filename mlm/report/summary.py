@@ -12,7 +12,7 @@ from mlm.base import warnings_
 from mlm.base.estimates import FRACTION, UNBOUNDED, Score, estimate_mean, read_scores
 from mlm.base.evaluation_score import EvaluationMetric
 from mlm.base.recipe_constants import MIN_REALISED_RATE
-from mlm.report import evaluation_scores, evaluation_sets, run_columns, series
+from mlm.report import evaluation_scores, run_columns, series
 from mlm.report.table import Column, score_column
 
 COST_COLUMNS = (
@@ -54,7 +54,7 @@ def build_table(
         trailing_columns: the experiment's columns after the scores.
     """
     primary = series.select_primary_score(results)
-    sets = evaluation_sets.group_runs(results)
+    sets = series.group_by_examples(results)
     evaluations = evaluation_scores.build_columns(results)
     groups = list(series.group_runs(results).values())
     described = [describe_group(seeds) for seeds in groups]
@@ -139,7 +139,7 @@ def compute_target_rate(config: dict) -> float:
     return rate if config["mask.schedule"] == "constant" else (rate + config["mask.final_rate"]) / 2
 
 
-def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[evaluation_sets.EvaluationSet]) -> dict:
+def evaluation_set_cell(runs: Sequence[dict], sets: Sequence[series.EvaluationSet]) -> dict:
     """The names of the evaluation sets of some runs, if there are several sets."""
     names = [each.name for each in sets if {*map(id, runs)} & {*map(id, each.runs)}]
     return {EVALUATION_SET: ", ".join(names)} if len(sets) > 1 else {}

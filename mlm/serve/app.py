@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mlm.base import errors
 from mlm.inference import batching
 from mlm.report import pages
-from mlm.serve import optimum, panels
+from mlm.serve import panels
 
 PAGE_FOLDER = Path(pages.__file__).parent
 TASK_TITLES = {
@@ -181,7 +181,7 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: Serv
         for name, model in models.items():
             print(f"{name}: compiling", flush=True)
             model_panels.append(panels.prepare_panel(name, model, lines))
-        known = optimum.find_optimum(list(models.values()))
+        known = panels.find_optimum(list(models.values()))
         examples = panels.choose_examples(model_panels, known.list_examples() if known else ())
         model_server = ModelServer([*model_panels, *([panels.OptimumPanel(known)] if known else [])], examples)
         server = make_server(model_server.routes(), options.host)

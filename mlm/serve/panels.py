@@ -2,18 +2,20 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mlm.base import errors, text_files
+from mlm.base import config, errors, text_files
 from mlm.base.special import NUM_SPECIAL, UNK
+from mlm.data.language import grammar, posterior
+from mlm.data.text.corpus import FIRST_VALIDATION_NUMBER
 from mlm.inference import attention_maps, batching, neighbors, prediction
 from mlm.inference.forward_passes import l2_normalize
-from mlm.inference.language_model import LanguageModel
+from mlm.inference.language_model import LanguageModel, MaskPrediction
 from mlm.report.pages import attention
-from mlm.serve.optimum import DESCRIPTION, NAME, Optimum
 
 MAX_TEXT = 1000  # characters of a text
 MAX_MASKS = 8  # [MASK] in a text
@@ -21,7 +23,43 @@ MAX_TOKENS = 96  # of a text whose attention is shown
 TOP_K = 8  # answers of one task
 EXAMPLE_WORDS = 6  # words of an example that a model writes
 NUM_EXAMPLES, EXAMPLE_LETTERS = 4, 90  # of the page; letters of each, at most
+NUM_DOCUMENTS = 64  # held-out ones in which examples are looked for
 PAIR_SEPARATOR = " | "  # between the texts of a pair, since a browser's text field takes no tab
+
+
+class Optimum(NamedTuple):
+    """The language of all models."""
+
+    language: config.Language
+
+    def fill_mask(self, text: str, top_k: int) -> list[list[MaskPrediction]]:
+        """The most probable words of each [MASK]. Raises ConfigError for a text that is no document of the language."""
+        language, mask = grammar.build_grammar(self.language), batching.MASK_TOKEN
+        words = text.replace(mask, f" {mask} ").split()
+        errors.require(mask in words, "text", text, f"a text with {mask} in it")
+        is_masked_1xL = np.array([[word == mask for word in words]])
+        words_1xL = grammar.encode_texts(language, [" ".join(words).replace(mask, language.words[0])])
+        try:
+            found = posterior.compute_posterior(language.hmm, words_1xL, is_masked_1xL)
+        except ValueError:
+            raise errors.ConfigError(f"text = {text!r}: expected a document of the built-in language") from None
+
+        def fill(place: int, best: int, log_prob: float) -> MaskPrediction:
+            filled = " ".join([*words[:place], language.words[best], *words[place + 1 :]])
+            return MaskPrediction(language.words[best], best, math.exp(log_prob), filled)
+
+        log_prob_KxW = posterior.compute_log_probs(language.hmm, found)
+        best_KxW = np.argsort(-log_prob_KxW, kind="stable")[:, :top_k]
+        return [
+            [fill(place, best, log_prob_KxW[row, best]) for best in best_KxW[row].tolist()]
+            for row, place in enumerate(found.position_K.tolist())
+        ]
+
+    def list_examples(self) -> Iterator[str]:
+        """Sentences of held-out documents."""
+        documents = grammar.iterate_documents(self.language, FIRST_VALIDATION_NUMBER)
+        for document, _ in zip(documents, range(NUM_DOCUMENTS), strict=False):
+            yield f"{document.split(' . ')[0].removesuffix(' .')} ."
 
 
 class ModelPanel(NamedTuple):
@@ -44,7 +82,7 @@ class OptimumPanel(NamedTuple):
     """The Bayes optimum in place of a model, which only fills in [MASK]s."""
 
     model: Optimum
-    name: str = NAME
+    name: str = "Bayes optimum"
     unsupported: Mapping[str, str] = {
         "predict": "",
         **dict.fromkeys(("similar", "word"), "no states: it sums over all documents of the language"),
@@ -206,7 +244,7 @@ def prepare_panel(name: str, model: LanguageModel, lines: Mapping[int, str]) -> 
 def describe_model(model: LanguageModel | Optimum) -> str:
     """A model in one line: architecture, size, objective, vocabulary."""
     if isinstance(model, Optimum):
-        return DESCRIPTION
+        return "the exact posterior of the built-in language: no model can be better on average"
     cfg = model.config
     name, kind = f"{cfg.model.family} {cfg.model.cell}".rstrip(), model.tokenizer.kind
     return (
@@ -220,6 +258,14 @@ def describe_model(model: LanguageModel | Optimum) -> str:
 def _takes_pairs(model: LanguageModel) -> bool:
     """Whether the model reads pairs of texts alone."""
     return prediction.get_text_counts(model.config) == (2,)
+
+
+def find_optimum(models: Sequence[LanguageModel]) -> Optimum | None:
+    """The optimum of models that were all trained on one built-in language; None for any others."""
+    settings = [model.config.data for model in models]
+    languages = {dataclasses.replace(data.language, train_documents=1, validation_documents=1) for data in settings}
+    is_shared = len(languages) == 1 and all(data.corpus == "language" for data in settings)
+    return Optimum(languages.pop()) if is_shared else None
 
 
 def choose_examples(panels: Sequence[ModelPanel], sentences: Iterable[str] = ()) -> list[str]:

@@ -19,7 +19,7 @@ from mlm.base import batch_warmup, config, errors, fields, phases, types
 from mlm.base.types import StaticConfig
 from mlm.data.rows import mixture, pack
 from mlm.launch.cluster.accelerators import Accelerator
-from mlm.launch.sweep import roofline, subprocess_worker, target_compiler
+from mlm.launch.sweep import subprocess_worker, target_compiler
 from mlm.models import lm
 from mlm.report.table import Column, format_cell
 from mlm.training.compilation import cost
@@ -248,8 +248,8 @@ def plan_point(name: str, cfg: config.Config, options: PlanOptions) -> dict:
     if options.target and costs[chosen].arguments:
         row |= {name: getattr(costs[chosen], name) / 1e9 for name in ("arguments", "temporaries")}
         row["code"] = costs[chosen].code / 1e6
-        bound = roofline.bound_step(costs[chosen], work, options.accelerator, num_devices)
-        row |= {"at_least": roofline.describe_roofline(bound)} if bound else {}
+        bound = target_compiler.bound_step(costs[chosen], work, options.accelerator, num_devices)
+        row |= {"at_least": target_compiler.describe_roofline(bound)} if bound else {}
     if options.finds_batch:
         unit = num_devices * accum_steps
         compute_memory = lambda size: planner.compute_memory(chosen, accum_steps, size * unit)

@@ -20,8 +20,8 @@ from mlm.base import buckets, config, errors, fields, files, text_files
 from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import Job, choose_table_options, parse_options
-from mlm.launch.sweep import code_snapshot, jobs, sweep_points, sweep_state
-from mlm.training.run import resolution
+from mlm.launch.sweep import jobs, sweep_points, sweep_state
+from mlm.training.run import provenance, resolution
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.step import program
 
@@ -30,7 +30,62 @@ PATH_FIELDS = (
     *(*GLOB_FIELDS, "data.sources", "data.task_path", "data.parallel_path", "data.tfds_dir", "tokenizer.path"),
     *("init.run", "init.hub", "downstream.path", "eval.sts"),
 )
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("mlm", "configs", "experiments")
+SETUP_FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")  # with which a host installs the project
+USER_FOLDER = "user"  # holds the user's files that are in none of the packages
 BUCKET_SECONDS = 8  # that a dry run waits for a bucket
+
+
+class CodeSnapshot(NamedTuple):
+    """A copy of the code: where it lies, and what is in it."""
+
+    folder: Path  # named by a digest of its content, so that a sweep that is submitted twice shares it
+    files: dict[str, Path]  # where the files are now, by their paths in the folder
+
+
+def make_snapshot(root: Path, user_files: tuple[str, ...]) -> CodeSnapshot:
+    """What to copy below a sweep's folder: the packages, the files that install them, and the user's files."""
+    sources = {
+        str(path.relative_to(ROOT)): path
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*"))
+        if path.is_file()
+        and not any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(ROOT).parts)
+    }
+    sources |= {name: ROOT / name for name in SETUP_FILES if (ROOT / name).exists()}
+    sources |= {path_in_snapshot(path): Path(path) for path in user_files}
+    return CodeSnapshot(Path(files.local_folder(root).absolute(), "code", hash_files(sources)), sources)
+
+
+def path_in_snapshot(path: str) -> str:
+    """The path in the copy of a user's file, which may be in one of the packages."""
+    real = Path(path).resolve()
+    if real.is_relative_to(ROOT) and real.relative_to(ROOT).parts[0] in PACKAGES:
+        return str(real.relative_to(ROOT))
+    return f"{USER_FOLDER}/{real.name}"
+
+
+def hash_files(paths: dict[str, Path]) -> str:
+    """Twelve hexadecimal digits that identify the files' names and contents."""
+    text = "".join(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for name, path in sorted(paths.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def write_snapshot(snapshot: CodeSnapshot) -> None:
+    """Copies the files, unless that was done before. Raises ConfigError if the existing copy has changed."""
+    if snapshot.folder.exists():
+        copies = {name: snapshot.folder / name for name in snapshot.files}
+        unchanged = all(path.is_file() for path in copies.values()) and hash_files(copies) == snapshot.folder.name
+        expected = "an unchanged copy; remove it once no job of this sweep runs"
+        errors.require(unchanged, "copied code", str(snapshot.folder), expected)
+        return
+    with files.atomic_folder(snapshot.folder) as temporary:
+        for name, path in snapshot.files.items():
+            copy = temporary / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+        files.write_json(temporary / provenance.SNAPSHOT_FILE, provenance.describe_source())
 
 
 class SubmitOptions(NamedTuple):
@@ -132,7 +187,7 @@ def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
     )
     errors.require(all(cfg.train.steps for cfg in sweep.configs), "--budget", "seconds", expected)
     user_files = (sweep.experiment_path, *([strip_argument(sweep.config_path)] if sweep.config_path else []))
-    snapshot = code_snapshot.make_snapshot(sweep.root, user_files)
+    snapshot = make_snapshot(sweep.root, user_files)
     if options.dry_run:
         planned = [job for job, _ in make_jobs(sweep, snapshot, options)]
         for job in planned:
@@ -143,7 +198,7 @@ def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
     cluster.check_tools()
     with jobs.lock_registry(sweep.root):
         for job, points in make_jobs(sweep, snapshot, options):
-            code_snapshot.write_snapshot(snapshot)
+            write_snapshot(snapshot)
             submit_job(sweep.root, job, points, options.cluster)
 
 
@@ -166,8 +221,7 @@ def make_jobs(sweep: Sweep, snapshot, options: SubmitOptions) -> list[tuple]:
         return []
 
     experiment, *config_paths = (
-        f"{snapshot.folder / code_snapshot.path_in_snapshot(strip_argument(path))}"
-        f"{path.removeprefix(strip_argument(path))}"
+        f"{snapshot.folder / path_in_snapshot(strip_argument(path))}{path.removeprefix(strip_argument(path))}"
         for path in (sweep.experiment_path, sweep.config_path)
         if path
     )

@@ -1,4 +1,4 @@
-"""The compilers of TPUs and GPUs, for devices that this machine does not have.
+"""The compilers of TPUs and GPUs, for devices that this machine does not have, and the least time of a compiled step.
 
 libtpu and JAX's CUDA plugin compile for a described topology on any machine: the program, its memory and its
 collectives are those of the device. They run in a subprocess, since their libraries read the environment when they
@@ -46,6 +46,14 @@ COMPILER_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "nvidia-cud
 COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # these flags of the environment, change programs
 READER_VERSION = 5  # of what is read from a compiled program; a saved cost of another is not taken
 SHARED_MEMORY = {8: 167_936, 9: 233_472, 10: 233_472}  # bytes of a multiprocessor, by major compute capability
+
+# What the bound assumes, for the reader of a plan.
+ASSUMPTIONS = (
+    "Time at least: a roofline, no measurement. The longest of the counted FLOPs at the dense bfloat16 peak, the "
+    "bytes that kernels read and write at the memory's bandwidth, and asynchronous collectives; then collectives that "
+    "nothing overlaps. Collectives are rings over all links of a device at once, or over its share of the network if "
+    "they leave its slice or host. Nothing waits, and no kernel is slower than its bounds."
+)
 
 
 class Target(NamedTuple):
@@ -203,3 +211,50 @@ platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 8 }}
 runtime_version {{ major: 13 }}
 device_description_str: "{generation}\""""
+
+
+class Roofline(NamedTuple):
+    """Seconds of a step, at least, by what bounds it."""
+
+    compute: float
+    memory: float
+    overlapped: float  # collectives beside compute
+    exposed: float  # collectives that everything else waits for
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole step."""
+        return max(self.compute, self.memory, self.overlapped) + self.exposed
+
+
+def bound_step(step_cost: cost.StepCost, flops: float, accelerator: Accelerator, num_devices: int) -> Roofline | None:
+    """The bound of a step on so many devices; flops: of the whole step. None where the step's memory was not read."""
+    if step_cost.traffic is None or not accelerator.bandwidth:
+        return None
+    # A single GPU is planned as one of a host.
+    num_linked = accelerator.num_devices if accelerator.num_chips > 1 else num_devices
+    seconds = {
+        one: one.times * bound_collective(one, accelerator, num_devices, num_linked) for one in set(step_cost.transfers)
+    }
+    overlapped = sum(seconds[one] for one in step_cost.transfers if one.is_overlapped)
+    exposed = sum(seconds[one] for one in step_cost.transfers if not one.is_overlapped)
+    return Roofline(
+        flops / num_devices / accelerator.flops, step_cost.traffic / accelerator.bandwidth, overlapped, exposed
+    )
+
+
+def bound_collective(one: collectives.Collective, accelerator: Accelerator, num_devices: int, num_linked: int) -> float:
+    """Seconds of one call of a collective; num_linked: devices of a slice or host."""
+    group = one.group or tuple(range(num_devices))
+    share = 1.0 if one.kind == "collective-permute" else (len(group) - 1) / len(group)
+    leaves = len({device // num_linked for device in group}) > 1
+    bandwidth = accelerator.network_bandwidth if leaves else accelerator.link_bandwidth
+    return one.size * share * (2 if one.kind == "all-reduce" else 1) / bandwidth
+
+
+def describe_roofline(bound: Roofline) -> str:
+    """The bound in milliseconds, with what makes it."""
+    parts = {"FLOPs": bound.compute, "memory": bound.memory, "overlapped collectives": bound.overlapped}
+    parts |= {"exposed collectives": bound.exposed}
+    described = ", ".join(f"{name} {1e3 * seconds:.3g}" for name, seconds in parts.items() if seconds)
+    return f"{1e3 * bound.total:.3g} ms ({described})"

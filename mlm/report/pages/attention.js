@@ -4,6 +4,28 @@ const find = selector => document.querySelector(selector);
 const make = (tag, text, properties) => Object.assign(document.createElement(tag), { textContent: text }, properties);
 const square = Float32Array.from({ length: data.levels + 1 }, (_, root) => (root / data.levels) ** 2);
 for (const map of data.maps) map.roots = Uint8Array.from(atob(map.roots), character => character.charCodeAt(0));
+
+// "SUBJECT token RELATION token" is a sentence about a row of a map, "token INVERSE token" about a column.
+const where = data.is_masked ? "at" : "after";
+const TEXTS = {
+  "Attention": {
+    subject: "token", relation: "attends to", inverse: "is attended to by",
+    note: "The attention weights of each token (left) over all tokens (right), by layer and head. A weight says what " +
+      "a layer passes on, not what the prediction depends on.",
+  },
+  "Rollout": {
+    subject: "state of", relation: "consists of", inverse: "contributes to the states of",
+    note: "Attention multiplied through all layers up to the selected one, with half of each state from the residual " +
+      "connection (Abnar & Zuidema 2020): how much of each token's embedding (right) is in a state (left).",
+  },
+  "Gradient saliency": {
+    subject: `prediction ${where}`, relation: "depends on", inverse: `influences predictions ${where}`,
+    note: `Each token (left) ${data.is_masked ? "is masked and predicted" : "predicts the next one"}: the norm of the ` +
+      "gradient of the most probable token's log-probability with respect to the embedding of each " +
+      `${data.is_masked ? "other " : ""}token (right), as a share of the row (Simonyan et al. 2014; Li et al. 2016).`,
+  },
+};
+for (const map of data.maps) Object.assign(map, TEXTS[map.name]);
 const percent = share => `${share < 0.0005 ? "0" : (100 * share).toFixed(share < 0.0995 ? 1 : 0)}%`;
 
 const state = { map: null, layer: 0, heads: [], selected: null, pinned: null };  // selected: [0, i] left, [1, j] right
@@ -97,7 +119,7 @@ function describe(cell) {
   else if (token !== undefined) {
     const shares = data.tokens.map((_, at) => [at, weights[side ? at * size + token : token * size + at]]);
     const largest = shares.filter(([, share]) => share >= 0.0005).sort((a, b) => b[1] - a[1]).slice(0, 5);
-    bar.append(...side ? [word(token), ` ${map.inverse_relation} `] : subject(token));
+    bar.append(...side ? [word(token), ` ${map.inverse} `] : subject(token));
     largest.forEach(([at, share], rank) => bar.append(rank ? " · " : "", word(at), ` ${percent(share)}`));
     if (!largest.length) bar.append("nothing");
   } else return bar.append("Point at a token, or tap it, to see all its lines and numbers.");
@@ -105,7 +127,7 @@ function describe(cell) {
 }
 
 function prediction(at) {
-  if (!state.map.rows_are_predictions) return [];
+  if (state.map.name !== "Gradient saliency" || !data.predictions.length) return [];
   const [text, share] = data.predictions[at];
   return [" is ", make("i", text), ` (${share}) and`];
 }

@@ -35,22 +35,18 @@ def render_page(
     """
     maps, predictions = [], predictions or ()
     if attention_KxHxTxT is not None:
-        words = "token", "attends to", "is attended to by"
-        maps.append(build_map("Attention", *words, ATTENTION_CAPTION, attention_KxHxTxT))
+        maps.append(build_map("Attention", attention_KxHxTxT))
     if rollout_KxTxT is not None:
-        words = "state of", "consists of", "contributes to the states of"
-        maps.append(build_map("Rollout", *words, ROLLOUT_CAPTION, rollout_KxTxT[:, None]))
+        maps.append(build_map("Rollout", rollout_KxTxT[:, None]))
     if saliency_TxT is not None:
         sum_Tx1 = saliency_TxT.sum(-1, keepdims=True)
         share_TxT = np.divide(saliency_TxT, sum_Tx1, out=np.zeros(saliency_TxT.shape), where=sum_Tx1 > 0)
-        where = "at" if is_masked else "after"
-        words = f"prediction {where}", "depends on", f"influences predictions {where}"
-        saliency = build_map("Gradient saliency", *words, SALIENCY_CAPTIONS[is_masked], share_TxT[None, None])
-        maps.append(saliency | {"rows_are_predictions": bool(predictions)})
+        maps.append(build_map("Gradient saliency", share_TxT[None, None]))
     data = {
         "tokens": [make_visible(token) for token in tokens],
         "maps": maps,
         "levels": WEIGHT_LEVELS,
+        "is_masked": is_masked,
         "predictions": [[make_visible(token), f"{share:.0%}"] for token, share in predictions],
     }
     short = text if len(text) <= MAX_TITLE else f"{text[:MAX_TITLE]}…"
@@ -67,43 +63,11 @@ def format_surprisal(words: Sequence[tuple[str, float]]) -> list[tuple[str, str,
     return [(make_visible(word), *parts) for (word, _), parts in zip(words, shown, strict=True)]
 
 
-ATTENTION_CAPTION = (
-    "The attention weights of each token (left) over all tokens (right), by layer and head. A weight says what a layer "
-    "passes on, not what the prediction depends on."
-)
-ROLLOUT_CAPTION = (
-    "Attention multiplied through all layers up to the selected one, with half of each state from the residual "
-    "connection (Abnar & Zuidema 2020): how much of each token's embedding (right) is in a state (left)."
-)
-SALIENCY_CAPTIONS = {
-    True: "Each token (left) is masked and predicted: the norm of the gradient of the most probable token's "
-    "log-probability with respect to the embedding of each other token (right), as a share of the row (Simonyan et al. "
-    "2014; Li et al. 2016).",
-    False: "Each token (left) predicts the next one: the norm of the gradient of the most probable token's "
-    "log-probability with respect to the embedding of each token (right), as a share of the row (Simonyan et al. 2014; "
-    "Li et al. 2016).",
-}
-
-
-def build_map(
-    name: str, subject: str, relation: str, inverse_relation: str, note: str, weight_KxHxTxT: np.ndarray
-) -> dict:
-    """A map in the format of the page's script, which gets the square roots of the weights as bytes in base64.
-
-    "SUBJECT token RELATION token" is a sentence about a row, "token INVERSE_RELATION token" about a column.
-    """
+def build_map(name: str, weight_KxHxTxT: np.ndarray) -> dict:
+    """A map for the page's script, which has its words, and gets the square roots of the weights as bytes in base64."""
     roots_KxHxTxT = np.rint(WEIGHT_LEVELS * np.sqrt(np.clip(weight_KxHxTxT, 0, 1))).astype(np.uint8)
-    return {
-        "name": name,
-        "subject": subject,
-        "relation": relation,
-        "inverse_relation": inverse_relation,
-        "rows_are_predictions": False,
-        "note": note,
-        "layers": len(roots_KxHxTxT),
-        "heads": roots_KxHxTxT.shape[1],
-        "roots": base64.b64encode(roots_KxHxTxT.tobytes()).decode(),
-    }
+    roots = base64.b64encode(roots_KxHxTxT.tobytes()).decode()
+    return {"name": name, "layers": len(roots_KxHxTxT), "heads": roots_KxHxTxT.shape[1], "roots": roots}
 
 
 def make_visible(token: str) -> str:

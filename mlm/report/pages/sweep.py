@@ -34,7 +34,7 @@ from mlm.report import (
     figures,
     milestone_curves,
     pages,
-    prediction_charts,
+    row_charts,
     series,
     specs,
     table,
@@ -83,9 +83,9 @@ def collect_findings(experiment, results: Sequence[dict]) -> Findings:
     group = getattr(experiment, "group", series.group_name)
     found = collect_tables(experiment, results)
     plots = [
-        *charts.build_charts(results, found.rows, make_readable(found.columns, results), group),
+        *charts.build_charts(results, group),
         *milestone_curves.build_charts(results, group),
-        *prediction_charts.build_charts(results, group),
+        *row_charts.build_charts(results, found.rows, make_readable(found.columns, results), group),
         *(experiment.charts(results) if hasattr(experiment, "charts") else ()),
     ]
     searches = {}
@@ -214,7 +214,7 @@ def render_page(name: str, experiment, findings: Findings, results: Sequence[dic
 def find_constants(headline: Headline) -> Collection[str]:
     """The names of the references that are lines through all rows of the headline."""
     rows, (first, *_) = headline.table.rows, headline.table.columns
-    return charts.find_constants(rows, [row.get(first.name, "") for row in rows], headline.score)
+    return row_charts.find_constants(rows, [row.get(first.name, "") for row in rows], headline.score)
 
 
 def parse_entries(text: str, scale: str, scales: Collection[str]) -> list[tuple[str, str]]:
