@@ -3,6 +3,7 @@
 import contextlib
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,12 +60,10 @@ class Cluster(Protocol):
     """
 
     FILE: str
+    TOOLS: Sequence[str]  # the commands with which this machine submits jobs
     OPTIONS: Mapping[str, ClusterOption]
     TABLE_OPTIONS: Mapping[str, str]
     # {option: the one whose value it has in the job of the table, which needs no accelerator; "": its default}
-
-    def check_tools(self) -> None:
-        """Raises ConfigError if nothing can be submitted from here."""
 
     def check_job(self, job: Job) -> None:
         """Raises ConfigError for a job that it cannot start."""
@@ -161,8 +160,17 @@ def split_flags(job: Job, name: str, dashes: str = "--") -> list[str]:
     )
 
 
-def call_tool(words: Sequence[str], shown: int = 2) -> str:
-    """The output of a cluster's command. Raises ConfigError, which names its first words, if it fails."""
+def require_tools(names: Sequence[str]) -> None:
+    """Raises ConfigError for a command of a cluster that is not on PATH."""
+    for name in names:
+        if shutil.which(name) is None:
+            reason = "run this on a machine of the cluster; --dry_run shows the job's file here"
+            raise errors.ConfigError(f"{name} is not on PATH: {reason}")
+
+
+def call_tool(*words: str, shown: int = 2) -> str:
+    """The output of a cluster's command. Raises ConfigError, which names its first words, if it fails or is missing."""
+    require_tools(words[:1])
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()[-1:]  # those before it are a library's

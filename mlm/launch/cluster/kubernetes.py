@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import string
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -23,12 +22,14 @@ from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import ClusterOption, Job
 
 FILE: str = "jobsets.yaml"
+TOOLS = ("kubectl",)
 LABEL = "mlm-job"  # a job's name, on each of its JobSets
 COMMANDS = "mlm-commands"  # annotation: the indices of a JobSet's commands
 PORT, PORTS = 9876, 1000  # of process 0; each command has its own, so that it does not meet the one before it
 GRACE_SECONDS = 120  # for runs to save, once a pod is told to end
 MAX_SCRIPT_BYTES = 2**17  # Linux's limit of one word of a command line
 JOBSET = Path(__file__).with_name("kubernetes_jobset.yaml")  # of `string.Template`
+RANK = "--process=$JOB_COMPLETION_INDEX"  # a flag of mlm train, whose value the pod knows
 RUN_FUNCTION = Path(__file__).with_name("kubernetes_run.sh")  # of `str.format`
 RESUME_SCRIPT = Path(__file__).with_name("kubernetes_resume.sh")
 TERMINAL_STATES = "{range .items[*]}<{.status.terminalState}>{end}"
@@ -55,12 +56,6 @@ OPTIONS: Mapping[str, ClusterOption] = {
 }
 TABLE_OPTIONS: Mapping[str, str] = {"cpu": "", "memory": ""}
 QUANTITY = re.compile(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?(m|k|[MGTPE]|[KMGTPE]i)?")  # of resources
-
-
-def check_tools() -> None:
-    """Raises ConfigError if a command that submits jobs is not on PATH."""
-    if shutil.which("kubectl") is None:
-        raise errors.ConfigError("kubectl, which submits JobSets, is not on PATH; --dry_run shows the job's file here")
 
 
 def check_job(job: Job) -> None:
@@ -238,19 +233,10 @@ def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str
     if needs_coordinator:
         lines.append(f"until getent hosts {coordinator}; do sleep 2; done\n")
     for index in indices:
-        words = commands[index]
-        if needs_coordinator and "--distributed" in words:
-            position = words.index("--distributed")
-            parts = (
-                jobs.format_command(words[:position], " " * 4),
-                f"--coordinator={coordinator}:{PORT + index % PORTS}",
-                f"--processes={job.num_hosts}",
-                "--process=$JOB_COMPLETION_INDEX",
-                jobs.format_command(words[position + 1 :], " " * 4),
-            )
-            line = "run " + " \\\n    ".join(filter(None, parts))
-        else:
-            line = f"run {jobs.format_command(words, ' ' * 4)}"
+        address = (f"--coordinator={coordinator}:{PORT + index % PORTS}", f"--processes={job.num_hosts}", RANK)
+        joins = {"--distributed": address} if needs_coordinator else {}
+        words = [part for word in commands[index] for part in joins.get(word, (word,))]
+        line = f"run {jobs.format_command(words, ' ' * 4)}".replace(shlex.quote(RANK), RANK)
         if job.options["claim"] and job.folder.is_relative_to(job.options["mount"]):
             line += f" \\\n    >>{shlex.quote(str(jobs.log_path(job.folder / FILE, index)))} 2>&1"
         lines.append(line + "\n")
@@ -259,7 +245,7 @@ def render_pod_script(job: Job, indices: Sequence[int], coordinator: str) -> str
 
 def submit_job(job: Job, path: Path) -> str:
     """Queues the JobSets. A job that comes after others is queued suspended; a process on this machine resumes it."""
-    call_kubectl(*make_apply_words(path)[1:])
+    jobs.call_tool(*make_apply_words(path), shown=3)
     if names := [path.parent.name for path in job.after]:
         arguments = [job.options["namespace"], f"{LABEL} in ({','.join(names)})", TERMINAL_STATES, str(path)]
         words = ["bash", "-c", RESUME_SCRIPT.read_text(), "resume", *arguments]
@@ -271,12 +257,6 @@ def submit_job(job: Job, path: Path) -> str:
 def make_apply_words(path: Path) -> list[str]:
     """The words of the call that queues a job's file."""
     return ["kubectl", "apply", "--server-side", f"--filename={path}"]
-
-
-def call_kubectl(*words: str) -> str:
-    """The output of kubectl. Raises ConfigError if it is not installed, or fails."""
-    check_tools()
-    return jobs.call_tool(["kubectl", *words], shown=3)
 
 
 def job_selector(path: Path) -> list[str]:
@@ -293,7 +273,8 @@ def query_states(paths: Sequence[Path]) -> dict[Path, dict[int, str]]:
     states: dict[Path, dict[int, str]] = {path: {} for path in paths}
     for path in paths:
         if path.exists():
-            for jobset in json.loads(call_kubectl("get", "jobsets", *job_selector(path), "--output=json"))["items"]:
+            found = jobs.call_tool("kubectl", "get", "jobsets", *job_selector(path), "--output=json", shown=3)
+            for jobset in json.loads(found)["items"]:
                 indices = map(int, jobset["metadata"]["annotations"][COMMANDS].split())
                 if state := jobset_state(jobset):
                     states[path] |= dict.fromkeys(indices, state)
@@ -312,7 +293,8 @@ def jobset_state(jobset: Mapping) -> str:
 def cancel_jobs(paths: Sequence[Path]) -> None:
     """Returns at once. The pods have GRACE_SECONDS to save; the JobSets exist until the pods have ended."""
     for path in filter(Path.exists, paths):
-        call_kubectl("delete", "jobsets", *job_selector(path), "--cascade=foreground", "--wait=false")
+        flags = "--cascade=foreground", "--wait=false"
+        jobs.call_tool("kubectl", "delete", "jobsets", *job_selector(path), *flags, shown=3)
 
 
 def format_submission(job: Job, path: Path) -> str:

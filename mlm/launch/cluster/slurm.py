@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
 from mlm.launch.cluster.job import ClusterOption, Job
 
 FILE: str = "job.sh"
+TOOLS = ("sbatch",)
 WARNING_SECONDS = 120  # before the time is up: when a command is told to save
 MAX_ARRAY_SIZE = 1000  # SLURM's default of MaxArraySize
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -111,22 +111,9 @@ def quote_directive(word: str) -> str:
     return word if re.fullmatch(r"[\w@%+=:,./-]+", word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
 
 
-def check_tools(command: str = "sbatch") -> None:
-    """Raises ConfigError if a command of SLURM is not on PATH."""
-    if shutil.which(command) is None:
-        hint = "; --dry_run shows the files here" if command == "sbatch" else ""
-        raise errors.ConfigError(f"{command} is not on PATH: run this on a machine of the SLURM cluster{hint}")
-
-
-def call_slurm(*words: str) -> str:
-    """The output of a SLURM command. Raises ConfigError if it is not installed, or fails."""
-    check_tools(words[0])
-    return jobs.call_tool(words)
-
-
 def submit_job(job: Job, path: Path) -> str:
     """Submits the job after those that it waits for; returns its name in words."""
-    output = call_slurm(*make_sbatch_words(find_job_ids(job.after), path))
+    output = jobs.call_tool(*make_sbatch_words(find_job_ids(job.after), path))
     return f"SLURM job {output.strip().partition(';')[0]}"
 
 
@@ -153,7 +140,7 @@ def read_queue(paths: Sequence[Path]) -> list[list[str]]:
     if not names:
         return []
     flags = ("--noheader", "--array", f"--name={','.join(names)}", "--states=all", "--format=%j|%F|%K|%T")
-    rows = [line.strip().split("|") for line in call_slurm("squeue", *flags).splitlines()]
+    rows = [line.strip().split("|") for line in jobs.call_tool("squeue", *flags).splitlines()]
     return [columns for columns in rows if columns[0] in names and columns[3] in (*QUEUED, *RUNNING)]
 
 
@@ -169,4 +156,4 @@ def cancel_jobs(paths: Sequence[Path]) -> None:
     """Signals running commands through their scripts, so that they have the time they need to save."""
     for slurm_states, flags in ((QUEUED, ("--state=PENDING",)), (RUNNING, ("--batch", "--signal=TERM"))):
         if job_ids := sorted({columns[1] for columns in read_queue(paths) if columns[3] in slurm_states}):
-            call_slurm("scancel", "--quiet", *flags, *job_ids)
+            jobs.call_tool("scancel", "--quiet", *flags, *job_ids)

@@ -8,7 +8,6 @@ Manual: cloud.google.com/tpu/docs/queued-resources, cloud.google.com/sdk/gcloud/
 
 import os
 import shlex
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import ClusterOption, Job
 
 FILE: str = "tpu.sh"
+TOOLS = ("gcloud", "flock")
 BODY = Path(__file__).with_name(FILE)
 CAPACITY = {"on-demand": [], "spot": ["--spot"], "reserved": ["--reserved"]}
 INSTALL = (
@@ -48,15 +48,6 @@ OPTIONS: Mapping[str, ClusterOption] = {
     "install": ClusterOption("the shell command that makes .venv in the copy of the project on a host", INSTALL),
     "restarts": ClusterOption("how often a failed command is restarted; preemptions do not count", "3"),
 }
-
-
-def check_tools() -> None:
-    """Raises ConfigError if a command that submits jobs is not on PATH."""
-    for tool in ("gcloud", "flock"):
-        if shutil.which(tool) is None:
-            raise errors.ConfigError(
-                f"{tool} is not on PATH: TPUs need gcloud and flock, on Linux; --dry_run shows the job's file here"
-            )
 
 
 def check_job(job: Job) -> None:
@@ -169,8 +160,8 @@ def call_script(path: Path, command: str) -> str:
     """The output of a job's script for "states" or "cancel"; "" without a script. Raises ConfigError if it fails."""
     if not path.exists():
         return ""
-    check_tools()
-    return jobs.call_tool(["bash", str(path), command], shown=3)
+    jobs.require_tools(TOOLS)
+    return jobs.call_tool("bash", str(path), command, shown=3)
 
 
 def format_submission(job: Job, path: Path) -> str:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from mlm.base import buckets, config, errors, fields, files, text_files
 from mlm.launch.cluster import CLUSTERS
 from mlm.launch.cluster.accelerators import ACCELERATORS
-from mlm.launch.cluster.job import Job, choose_table_options, parse_options
+from mlm.launch.cluster.job import Job, choose_table_options, parse_options, require_tools
 from mlm.launch.sweep import jobs, sweep_points, sweep_state
 from mlm.training.run import provenance, resolution
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
@@ -195,7 +195,7 @@ def submit_sweep(sweep: Sweep, options: SubmitOptions) -> None:
         for job in planned:
             print(f"\n==> {job.folder / cluster.FILE} <==\n{cluster.render_script(job)}", end="")
         return
-    cluster.check_tools()
+    require_tools(cluster.TOOLS)
     with jobs.lock_registry(sweep.root):
         for job, points in make_jobs(sweep, snapshot, options):
             write_snapshot(snapshot)

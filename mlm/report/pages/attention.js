@@ -6,7 +6,7 @@ const square = Float32Array.from({ length: data.levels + 1 }, (_, root) => (root
 for (const map of data.maps) map.roots = Uint8Array.from(atob(map.roots), character => character.charCodeAt(0));
 
 // "SUBJECT token RELATION token" is a sentence about a row of a map, "token INVERSE token" about a column.
-const where = data.is_masked ? "at" : "after";
+const place = data.is_masked ? "at" : "after";
 const TEXTS = {
   "Attention": {
     subject: "token", relation: "attends to", inverse: "is attended to by",
@@ -19,7 +19,7 @@ const TEXTS = {
       "connection (Abnar & Zuidema 2020): how much of each token's embedding (right) is in a state (left).",
   },
   "Gradient saliency": {
-    subject: `prediction ${where}`, relation: "depends on", inverse: `influences predictions ${where}`,
+    subject: `prediction ${place}`, relation: "depends on", inverse: `influences predictions ${place}`,
     note: `Each token (left) ${data.is_masked ? "is masked and predicted" : "predicts the next one"}: the norm of the ` +
       "gradient of the most probable token's log-probability with respect to the embedding of each " +
       `${data.is_masked ? "other " : ""}token (right), as a share of the row (Simonyan et al. 2014; Li et al. 2016).`,
