@@ -102,8 +102,16 @@ def test_latex_marks_the_best_and_those_not_told_from_it(results):
 
 
 def test_one_seed_ranks_nothing(results):
-    made = make([run for run in results if run["config"]["seed"] == 0])
-    assert "1 seed, so no ranking" in made.sentence
+    made = make(
+        [
+            run
+            | {"evaluation": run["evaluation"] | {"rows": 200}, "config": run["config"] | {"data.corpus": "language"}}
+            for run in results
+            if run["config"]["seed"] == 0
+        ]
+    )
+    end = "1 seed, so another seed may change the order. Measured on 200 held-out examples of the built-in language."
+    assert made.sentence.endswith(end)
     assert headline.VERDICT not in made.table.columns
 
 

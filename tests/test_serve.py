@@ -204,7 +204,7 @@ def test_it_says_where_to_look_and_ends_at_a_signal(opened_models, monkeypatch, 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else Terminated):
-            app.serve_models(["fills"], {}, app.ServeOptions("localhost", 0))
+            app.serve_models(["fills"], {}, "localhost", 0)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert waited_for == []
@@ -274,15 +274,15 @@ def test_the_page_is_asked_by_keys_and_by_clicks(chromium, server, opened_models
 
 
 def test_a_port_that_is_taken_is_said_in_a_line(server):
-    options = app.ServeOptions(port=server.server_port)
+    address = "127.0.0.1", server.server_port
     with pytest.raises(errors.ConfigError, match=f"--port = {server.server_port}: expected .* a free port"):
-        app.serve_models(["a"], {}, options)
+        app.serve_models(["a"], {}, *address)
     for lines, said in (
         (dict.fromkeys(range(2001), "a"), "2001: expected at most 2,000 lines"),
         ({1: "a" * 300_001}, "300001: expected at most 300,000 characters"),
     ):
         with pytest.raises(errors.ConfigError, match=f"^--file = {said}"):
-            app.serve_models(["a"], lines, options)
+            app.serve_models(["a"], lines, *address)
 
 
 def test_the_optimum_is_the_exact_posterior():

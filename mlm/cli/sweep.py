@@ -375,6 +375,6 @@ def main(words: Sequence[str]) -> None:
 
             jax.config.update("jax_platforms", "cpu")  # workers and running jobs need the accelerator
         VERBS[verb].run(sweep)
-    except (subprocess_worker.CannotStart, subprocess_worker.WorkerEnded) as error:
+    except subprocess_worker.WorkerEnded as error:
         print_lines(f"error: {error}")
         sys.exit(1)

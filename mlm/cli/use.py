@@ -497,4 +497,4 @@ def serve(args: argparse.Namespace) -> None:
     from mlm.serve import app
 
     texts = text_files.read_numbered_lines("--file", args.file) if args.file else {}
-    app.serve_models(args.models, texts, app.ServeOptions(args.host, args.port))
+    app.serve_models(args.models, texts, args.host, args.port)

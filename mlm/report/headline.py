@@ -17,6 +17,7 @@ from mlm.report.table import (
     QUANTITY,
     Column,
     NamedTable,
+    bounds_sign,
     collect_notes,
     format_cell,
     format_count,
@@ -124,7 +125,7 @@ def build_headline(
     ]
     if len(rankings) > MAX_SETS:
         sentences.append(f"{format_count(len(rankings) - MAX_SETS, 'more set')} of examples: see the table.")
-    sentence = " ".join([*sentences, *describe_faults(models)])
+    sentence = " ".join([*sentences, *describe_data(results, models, primary.name), *describe_faults(models)])
     return Headline(sentence, NamedTable("headline", "Headline", sentence, shown, kept), primary.name)
 
 
@@ -233,18 +234,37 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
         seeds = format_count(max(row["seeds"] for row in ranking.rows), "seed")
         num_more = len(others) - (1 if is_brief else MAX_NAMED)
         more = f" and {num_more} more behind" if num_more > 0 else ""
-        return f"{lead.format('is first')}, then {next_best}{more}; {seeds}, so no ranking."
+        return f"{lead.format('is ahead')}, then {next_best}{more}; {seeds}, so another seed may change the order."
     undecided = [row for row, p in zip(others, ranking.p_values[1:], strict=True) if p is None or p >= MAX_P]
     worse = len(others) - len(undecided)
     if not undecided:
         others_are = f"each of the {worse} others" if worse > 1 else "the other"
         return f"{lead.format('is best')}; {others_are} is worse (p below {MAX_P:g})."
     if is_brief:
-        return f"{lead.format('is first')}, not told from {len(undecided)} of {format_count(len(others), 'other')}."
+        return f"{lead.format('is ahead')}, not told from {len(undecided)} of {format_count(len(others), 'other')}."
     near = ", ".join(name(row) for row in undecided[:MAX_NAMED])
     more = f" and {len(undecided) - MAX_NAMED} more" if len(undecided) > MAX_NAMED else ""
     end = f"; {worse} of {format_count(len(others), 'other')} are worse (p below {MAX_P:g})" if worse else ""
-    return f"{lead.format('is first')}, not told from {near}{more}{end}."
+    return f"{lead.format('is ahead')}, not told from {near}{more}{end}."
+
+
+def describe_data(results: Sequence[dict], models: Sequence[dict], name: str) -> list[str]:
+    """A sentence on the examples of the primary score `name` and on its intervals; none where examples differ."""
+    corpora = {find_corpus(run["config"]) for run in results}
+    counts = {run["evaluation"].get("rows") for run in results}
+    if None in counts or len(counts) > 1 or len(corpora) > 1 or any(summary.EVALUATION_SET in row for row in models):
+        return []
+    values = [value for row in models if isinstance(value := row.get(name), Estimate) and value.low is not None]
+    bounds = f"; {bounds_sign(values[0])}: {values[0].bounds_title}" if values else ""
+    return [f"Measured on {format_count(*counts, 'held-out example')} of {', '.join(corpora)}{bounds}."]
+
+
+def find_corpus(config: Mapping) -> str:
+    """What a run read, as a reader knows it."""
+    names = {"language": "the built-in language", "docstrings": "Python's docstrings"}
+    names |= {"text": config.get("data.path"), "tfds": config.get("data.tfds_name")}
+    corpus = config.get("data.corpus", "")
+    return names.get(corpus) or f"data.corpus={corpus}"
 
 
 def describe_faults(models: Sequence[dict]) -> list[str]:

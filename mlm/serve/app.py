@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
@@ -64,13 +63,6 @@ FRAME_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; sandbox allow-scripts"
 )
-
-
-class ServeOptions(NamedTuple):
-    """The address of `mlm serve`."""
-
-    host: str = "127.0.0.1"  # 0.0.0.0 admits other machines
-    port: int = 8000  # 0: any free port
 
 
 class ModelServer:
@@ -157,8 +149,9 @@ class ModelServer:
             self.lock.release()
 
 
-def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: ServeOptions) -> None:
-    """Serves the page until Ctrl-C; folders: of runs or Hugging Face models; lines: of --file, by their numbers there.
+def serve_models(folders: Sequence[str], lines: Mapping[int, str], host: str, port: int) -> None:
+    """Serves the page until Ctrl-C; folders: of runs or Hugging Face models; lines: of --file, by their numbers there;
+    host: 0.0.0.0 admits other machines; port: 0 is any free one.
 
     Raises ConfigError for a bad folder, address or port, or too much text.
     """
@@ -166,10 +159,10 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: Serv
     for count, limit, unit in ((len(lines), MAX_LINES, "lines"), (num_characters, MAX_CHARACTERS, "characters")):
         errors.require(count <= limit, "--file", count, f"at most {limit:,d} {unit}; mlm similar takes more")
     try:
-        bound = bind_socket(options.host, options.port)
+        bound = bind_socket(host, port)
     except (OSError, UnicodeError) as error:
         expected = f"an address of this machine and a free port ({errors.first_line(error)})"
-        raise errors.ConfigError(f"--host = {options.host!r}, --port = {options.port}: expected {expected}") from None
+        raise errors.ConfigError(f"--host = {host!r}, --port = {port}: expected {expected}") from None
     with bound:
         from mlm.inference import pretrained_io  # seconds, after what is checked at once
 
@@ -184,7 +177,7 @@ def serve_models(folders: Sequence[str], lines: Mapping[int, str], options: Serv
         known = panels.find_optimum(list(models.values()))
         examples = panels.choose_examples(model_panels, known.list_examples() if known else ())
         model_server = ModelServer([*model_panels, *([panels.OptimumPanel(known)] if known else [])], examples)
-        server = make_server(model_server.routes(), options.host)
+        server = make_server(model_server.routes(), host)
         bound.listen()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print(f"ready: open {format_url(bound)} in a browser; Ctrl-C ends", flush=True)

@@ -124,8 +124,7 @@ def render_script(job: Job) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data):
-            return True
+        """Writes texts of several lines as they are."""
 
     def represent_text(dumper, value):
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)

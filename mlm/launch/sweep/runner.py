@@ -11,7 +11,7 @@ from typing import Any
 
 from mlm.base import config, errors, files
 from mlm.launch.sweep import worker
-from mlm.launch.sweep.subprocess_worker import CannotStart, describe_exit, start_process
+from mlm.launch.sweep.subprocess_worker import WorkerEnded, describe_exit, start_process
 from mlm.launch.sweep.sweep_state import LOG_PREFIX, SweepDisplay, is_done, read_state
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import parallel, program
@@ -71,7 +71,7 @@ class SweepRunner:
     def run(self) -> None:
         """Returns when every point is done, here or by another runner, or has failed, or after a signal.
 
-        Raises ConfigError if no worker could train a point, CannotStart if workers do not start.
+        Raises ConfigError if no worker could train a point, WorkerEnded if workers do not start.
         """
         handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
         with self.display:
@@ -115,7 +115,7 @@ class SweepRunner:
                 log.parent.mkdir(parents=True, exist_ok=True)
                 log.touch()
             except OSError as error:
-                raise CannotStart(f"a worker cannot write its log: {error.strerror}: {error.filename}") from None
+                raise WorkerEnded(f"a worker cannot write its log: {error.strerror}: {error.filename}") from None
             self.workers.append(WorkerProcess(self.points, self.free_cpus.pop(0), log))
             self.num_started += 1
 
@@ -187,7 +187,7 @@ class SweepRunner:
             return
         how = describe_exit(member.process.exitcode)
         if member.platform is None:
-            raise CannotStart(f"a worker could not start: it {how}{LOG_PREFIX}{member.log})")
+            raise WorkerEnded(f"a worker could not start: it {how}{LOG_PREFIX}{member.log})")
         for cfg in member.assigned:
             if read_state(cfg).name != "done":
                 self.record_failure(cfg.workdir, f"the worker {how}{LOG_PREFIX}{member.log})")

@@ -28,12 +28,8 @@ def start_process(target: Callable, *arguments, daemon: bool = False):
     return process, pipe
 
 
-class CannotStart(Exception):
-    """A process that is needed did not start, or did not get ready; says why in one line."""
-
-
 class WorkerEnded(Exception):
-    """The process ended, or was ended after a timeout, without an answer; says how in one line."""
+    """A process did not start, or ended, or was ended after a timeout, without an answer; says how in one line."""
 
 
 def describe_exit(code: int | None) -> str:
