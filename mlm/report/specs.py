@@ -14,6 +14,7 @@ import json
 import re
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from mlm.report import charts
@@ -21,20 +22,6 @@ from mlm.report import charts
 LIGHT = ("#1b5bd5", "#e96908", "#17a77f", "#ad3289", "#715b09", "#1a111c", "#9d7fd6", "#69222a")  # on white
 DARK = ("#4b6dec", "#f37a22", "#1eb68c", "#d886ed", "#eace4e", "#f7f7d3", "#add8f7", "#be3e5f")  # on DARK_BACKGROUND
 DARK_BACKGROUND = "#16191e"
-MARKERS = (  # SVG paths between -1 and 1
-    "M.8 0A.8 .8 0 1 1-.8 0A.8 .8 0 1 1 .8 0Z",
-    "M-.75-.75H.75V.75H-.75Z",
-    "M0-1L.9 .7H-.9Z",
-    "M0-1.05L1.05 0L0 1.05L-1.05 0Z",
-    "M0 1L.9-.7H-.9Z",
-    "M-1-.35H-.35V-1H.35V-.35H1V.35H.35V1H-.35V.35H-1Z",
-    "M0-.5L.55-1.05L1.05-.55L.5 0L1.05 .55L.55 1.05L0 .5L-.55 1.05L-1.05 .55L-.5 0L-1.05-.55L-.55-1.05Z",
-    "M-1 0L.7-.9V.9Z",
-    "M1 0L-.7-.9V.9Z",
-    "M0-1L.95-.31L.59 .81H-.59L-.95-.31Z",
-    "M0-1L.87-.5V.5L0 1L-.87 .5V-.5Z",
-    "M0-1.1L.3-.4L1.05-.34L.48 .15L.65 .89L0 .5L-.65 .89L-.48 .15L-1.05-.34L-.3-.4Z",
-)
 DASHES = ((), (12, 4), (3, 3), (12, 4, 3, 4), (20, 6))  # lengths in pixels: on, off, ...
 REFERENCE_DASHES = ((4, 3), (1.5, 2.5), (8, 3, 2, 3), (10, 4))
 LABEL_WIDTH = 50  # characters in a line of a title
@@ -44,7 +31,7 @@ WIDTH, HEIGHT = 480, 290  # CSS pixels of the plot of a figure
 PADDING = 8  # pixels that are free above and below the lines of a chart
 LABEL_HEIGHT = 14  # pixels between the labels of two lines
 PAPER = {"ink": "#000000", "soft": "#444444", "rule": "#dddddd", "ground": "#ffffff", "heat": "#1f5fbf"}
-INK, SOFT, RULE, GROUND, HEAT = (f"var(--{name})" for name in PAPER)
+SOFT, GROUND, HEAT = (f"var(--{name})" for name in ("soft", "ground", "heat"))
 COLORS = [f"var(--s{index})" for index in range(len(LIGHT))]
 SAME_SHAPE = {"field": "series", "legend": None}  # as in the layer of markers
 BARE = {"domain": False, "ticks": False}  # an axis of labels alone
@@ -54,21 +41,9 @@ NUMBERS = {  # an axis of numbers
     "labelSeparation": 6,
 }
 PERCENTS = NUMBERS | {"labelExpr": "format(datum.value, '~%')"}  # an axis of shares
-TITLE = {"anchor": "start", "fontWeight": "normal", "fontSize": 12, "color": SOFT, "subtitleColor": SOFT}
-LABELS = {"labelColor": INK, "labelFontSize": 11, "labelLimit": 0}
-TITLES = {"titleColor": SOFT, "titleFontSize": 12, "titleFontWeight": "normal"}
-THEME = {
-    "background": GROUND,
-    "params": [{"name": "hidden", "value": []}, {"name": "at", "value": None}, {"name": "shown", "value": None}],
-    "config": {
-        "font": "Liberation Sans, Arial, Helvetica, sans-serif",  # vl-convert brings the first, and measures it
-        "view": {"stroke": None},
-        "point": {"filled": True, "opacity": 1, "size": 90},
-        "text": {"color": INK, "fontSize": 11},
-        "axis": {"domainColor": SOFT, "tickColor": SOFT, "gridColor": RULE, **LABELS, **TITLES},
-        "title": TITLE,
-    },
-}
+_LOOK = json.loads(Path(__file__).with_name("chart_theme.json").read_text(encoding="utf-8"))
+MARKERS = _LOOK["markers"]  # SVG paths between -1 and 1
+THEME = _LOOK["theme"]  # of a spec; vl-convert brings its first font, and measures it
 
 
 class Style(NamedTuple):
