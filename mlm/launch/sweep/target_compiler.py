@@ -13,7 +13,9 @@ import importlib.util
 import json
 import os
 import re
+import string
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mlm.base import files
@@ -45,6 +47,7 @@ GPUS = {
 COMPILER_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "nvidia-cuda-nvcc")  # their versions, and
 COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # these flags of the environment, change programs
 READER_VERSION = 5  # of what is read from a compiled program; a saved cost of another is not taken
+GPU_TARGET = Path(__file__).with_name("gpu_target.textproto")  # of `string.Template`
 SHARED_MEMORY = {8: 167_936, 9: 233_472, 10: 233_472}  # bytes of a multiprocessor, by major compute capability
 
 # What the bound assumes, for the reader of a plan.
@@ -180,37 +183,21 @@ def read_needed_memory(message: str) -> float:
 
 def describe_gpu(generation: str, accelerator: Accelerator) -> str:
     """A GPU's figures, as XLA's text of a GpuTargetConfig."""
-    num_cores, l2_cache_size, (major, minor) = GPUS[generation]
-    shared = SHARED_MEMORY[major]
-    figures = {
-        "threads_per_block_limit": 1024,
-        "threads_per_warp": 32,
-        "shared_memory_per_block": 48 * 2**10,
-        "shared_memory_per_core": shared,
-        "shared_memory_per_block_optin": shared - 2**10,
-        "threads_per_core_limit": 2048,
-        "core_count": num_cores,
-        "fpus_per_core": 64 if major == 8 else 128,
-        "block_dim_limit_x": 2**31 - 1,
-        "block_dim_limit_y": 2**16 - 1,
-        "block_dim_limit_z": 2**16 - 1,
-        "memory_bandwidth": int(accelerator.bandwidth),
-        "l2_cache_size": l2_cache_size,
-        "clock_rate_ghz": accelerator.flops / (num_cores * (2048 if major == 8 else 4096) * 1e9),
-        "device_memory_size": int(accelerator.memory),
-        "registers_per_core_limit": 2**16,
-        "registers_per_block_limit": 2**16,
+    num_cores, l2_cache, (major, minor) = GPUS[generation]
+    values = {
+        "name": generation,
+        "num_cores": num_cores,
+        "l2_cache": l2_cache,
+        "major": major,
+        "minor": minor,
+        "shared_memory": SHARED_MEMORY[major],
+        "block_memory": SHARED_MEMORY[major] - 2**10,
+        "fpus": 64 if major == 8 else 128,
+        "clock": accelerator.flops / (num_cores * (2048 if major == 8 else 4096) * 1e9),
+        "bandwidth": int(accelerator.bandwidth),
+        "memory": int(accelerator.memory),
     }
-    lines = "\n".join(f"  {name}: {value}" for name, value in figures.items())
-    return f"""\
-gpu_device_info {{
-{lines}
-  cuda_compute_capability {{ major: {major} minor: {minor} }}
-}}
-platform_name: "CUDA"
-dnn_version_info {{ major: 9 minor: 8 }}
-runtime_version {{ major: 13 }}
-device_description_str: "{generation}\""""
+    return string.Template(GPU_TARGET.read_text()).substitute(values).rstrip()
 
 
 class Roofline(NamedTuple):
