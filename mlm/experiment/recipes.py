@@ -1,7 +1,4 @@
-"""Recipes as the fields that experiments set: a small budget's, and the papers' with an accelerator's corpus.
-
-What they leave out is the default.
-"""
+"""Recipes as the fields that experiments set: a small budget's, and the papers' with an accelerator's corpus."""
 
 from mlm.base import recipe_constants
 from mlm.experiment import paper_recipes

@@ -1,7 +1,4 @@
-"""What searches chose (mlm sweep search), as files beside an experiment: experiments/searches/NAME-SCALE.json.
-
-A scale of the experiment reads them in place of values that are written by hand.
-"""
+"""What searches chose, in experiments/searches/NAME-SCALE.json, for scales to read in place of values by hand."""
 
 import json
 import re

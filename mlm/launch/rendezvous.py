@@ -1,7 +1,4 @@
-"""How a process joins the others of its run, through JAX's coordination service, and checks that they agree.
-
-Where they differ, all end with a line that names the difference.
-"""
+"""How a process joins the others of its run, through JAX's coordination service; where they differ, all end."""
 
 import contextlib
 import errno

@@ -33,10 +33,7 @@ class SeedExampleInterval(Estimate):
 
 
 class GroupPair(NamedTuple):
-    """Two groups of runs that were evaluated on the same examples.
-
-    ?_SxNxC: the value of each example in each of the score's columns.
-    """
+    """Two groups of runs on the same examples: each example's value in each of the score's columns."""
 
     score: Score
     paired: bool  # whether both groups have the same seeds, in the same order

@@ -1,7 +1,4 @@
-"""Columns about the excess loss: what it is made of, and when a run came how close to the floor.
-
-A run is a dict as in report/series.py.
-"""
+"""Columns about the excess loss: what it is made of, and when a run (report/series.py) came how close to the floor."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -172,9 +169,7 @@ def list_evaluations(result: dict) -> list[tuple[int, float]]:
 def summarize(
     results: Sequence[dict], steps: Sequence[int | None], factors: Sequence[float], form: str
 ) -> Estimate | str:
-    """The mean of steps times factor over seeds; as text seed by seed where some runs never came so far, and the least
-    of their ends where none did.
-    """
+    """The mean over seeds of steps times factor; text, with ">", where some run never came so far."""
     if None not in steps:
         return estimate_mean(step * factor for step, factor in zip(steps, factors, strict=True) if step is not None)
     ends = [list_evaluations(result)[-1][0] * factor for result, factor in zip(results, factors, strict=True)]

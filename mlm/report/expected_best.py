@@ -56,10 +56,7 @@ def compute_expected_best(score_T: Sequence[float] | np.ndarray, better: int) ->
 
 
 def fill_scores(scores: Sequence[Sequence[float | None]], better: int) -> np.ndarray:
-    """The last score of each trial; one that diverged has the worst of the others. Some trial has a score.
-
-    scores: of each trial, by rung.
-    """
+    """The last score of each trial, of its scores by rung; one that diverged has the worst of the others."""
     last = [own[-1] for own in scores]
     worst = better * min(better * score for score in last if score is not None)
     return np.array([worst if score is None else score for score in last])

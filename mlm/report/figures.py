@@ -75,9 +75,7 @@ def format_data(chart: charts.Chart) -> str:
 
 
 def format_csv(line_charts: Sequence[charts.LineChart]) -> str:
-    """CSV of charts of the same series: a row for each point of a series, with its x value on every axis, and one row
-    for a constant reference.
-    """
+    """CSV of charts of the same series: a row for each point with its x on every axis, or constant reference."""
     rows, names = {}, {"series": ""}
 
     def add(line: str, x_values: dict, chart: charts.LineChart, value) -> None:

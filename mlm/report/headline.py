@@ -1,7 +1,4 @@
-"""The headline of a sweep: a sentence that says which model is best and how sure that is, and a table of few columns.
-
-Its rows are those of the experiment's table: models, the best first, then references.
-"""
+"""The headline of a sweep: a sentence on which model is best and how sure that is, and a table of few columns."""
 
 import itertools
 import math
@@ -89,10 +86,7 @@ def build_headline(
     groups: Mapping[str, Sequence[dict]],
     families: Sequence[compare.Family],
 ) -> Headline:
-    """The headline of finished runs, at least one, and the experiment's table of them.
-
-    groups: the groups of runs by name; families: of them, by `compare.rank_families`.
-    """
+    """The headline of finished runs, their experiment's table, their groups by name, and `compare.rank_families`."""
     columns = make_readable(columns, results)
     primary = series.select_primary_score(results)
     models = [row for row in rows if "seeds" in row]

@@ -35,10 +35,7 @@ def build_columns(results: Sequence[dict]) -> dict[EvaluationMetric, Column]:
 def build_table(
     results: Sequence[dict], group: Callable[[dict], str] = series.group_name
 ) -> tuple[list[dict], list[Column]]:
-    """The table (rows, columns): a row for each group and milestone, with every evaluation there.
-
-    group: the name of a run's group.
-    """
+    """The table (rows, columns): a row for each group (by its name) and milestone, with every evaluation there."""
     columns = build_columns(results)
     rows = [
         {"run": name, "step": step} | evaluation_scores.build_cells(select_step(members, step), columns)

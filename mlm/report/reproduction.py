@@ -130,11 +130,7 @@ def render_tables(
     tables: Sequence[NamedTable],
     table_names: Sequence[str],
 ) -> list[str]:
-    """The columns of these names, in this order, then those of MARKS; below them the tables of these names, as lines of
-    Markdown.
-
-    Columns and tables that there are none of are left out.
-    """
+    """Lines of Markdown: those of these columns that there are, then MARKS; below them the tables of these names."""
     columns_by_name, tables_by_name = {column.name: column for column in columns}, {one.stem: one for one in tables}
     shown = [columns_by_name[name] for name in (*column_names, *MARKS) if name in columns_by_name]
     parts = [table.to_markdown(rows, shown)]
@@ -144,10 +140,7 @@ def render_tables(
 
 
 def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
-    """The mean of a score with its standard error: over seeds; of one seed over held-out examples.
-
-    A reference has none, since nothing of it is trained: on the same examples it is the same.
-    """
+    """The mean of a score with its standard error: over seeds, of one seed over examples; 0 of a reference."""
     values = [run["evaluation"][score.name] for run in runs]
     if score.reference:
         return Figure(float(np.mean(values)), 0.0)
@@ -157,10 +150,7 @@ def estimate_figure(score: Score, runs: Sequence[dict]) -> Figure:
 
 
 def estimate_evaluations(runs: Sequence[dict], columns: Mapping[EvaluationMetric, Column]) -> dict[str, Figure]:
-    """The figures of the evaluations that all runs have, by name: of one run over its fine-tuning seeds or examples.
-
-    One whose error is unknown is left out: nothing could be compared with it.
-    """
+    """The figures of the evaluations that all runs have and whose error is known, by name."""
     scores_by_run = [evaluation_scores.index_scores(run) for run in runs]
     figures = {}
     for metric, column in columns.items():
@@ -232,9 +222,7 @@ def read_figures(path: Path) -> Figures:
 
 
 def render_figures(figures: Figures) -> str:
-    """The figures in Markdown: the command, where they come from, and the table: the one that the experiment chose, or
-    all scores, with the references that all rows share below it.
-    """
+    """The figures in Markdown: the commands, their origin, and the table, by default of all scores and references."""
     origin = f"Commit {figures.commit}, {figures.date}; {figures.device}; {figures.hours:.2f} hours of runs"
     seeds = f"{figures.seeds} seeds" if figures.seeds > 1 else "one seed"
     commands = [figures.command, *([figures.evaluate] if figures.evaluate else [])]

@@ -45,9 +45,7 @@ def build_row_axis(names: Sequence[str], title: str | None = None) -> dict:
 
 
 def build_heat_maps(results: Sequence[dict], group: Callable[[dict], str]) -> list[RowChart]:
-    """The primary score of each group at each masking rate of the evaluation: its numbers stand in cells, which are
-    darker the further they are from the best of their column.
-    """
+    """The primary score by masking rate, in cells that are darker the further they are from the best of a column."""
     score = series.select_primary_score(results)
     matrix = series.build_rate_matrix(results, score.name, group)
     if not matrix.rates or len({group(result) for result in results}) > len(matrix.groups):

@@ -1,7 +1,4 @@
-"""Columns that every run has a value for, such as its size and its learning rate: an experiment names those it shows.
-
-A run is a dict as in report/series.py.
-"""
+"""Columns that every run (report/series.py) has a value for, such as its size: an experiment names those it shows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

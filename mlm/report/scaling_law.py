@@ -90,10 +90,7 @@ class ScalingLaw(NamedTuple):
 
 
 class LawFit(NamedTuple):
-    """A law, and of each cell the laws where its mean loss is a standard error higher, and lower.
-
-    There are none of these where some cell has one seed.
-    """
+    """A law, and the two where a cell's mean loss is a standard error higher or lower; none if a cell has one seed."""
 
     law: ScalingLaw
     moved: list[tuple[ScalingLaw, ScalingLaw]]
@@ -268,10 +265,7 @@ def compare_halves(cells: Cells) -> Break | None:
 
 
 def find_crossing(a: LawFit, b: LawFit, low: float, high: float) -> Estimate | None:
-    """The compute between low and high at which both frontiers have the same loss; None if there is none.
-
-    The interval is there if the moved laws cross there, too.
-    """
+    """The compute between low and high at which both frontiers have the same loss; None if there is none."""
 
     def solve(first: ScalingLaw, second: ScalingLaw) -> float:
         def compute_difference(log_c):

@@ -118,10 +118,7 @@ def find_floor(results: Sequence[dict], name: str) -> Score | None:
 
 
 def find_leaks(result: dict) -> list[Score]:
-    """The excess losses of a run that are below zero by more than 3 standard errors over examples.
-
-    Without a leak of the targets this happens by chance once in 700 runs.
-    """
+    """The excess losses of a run more than 3 standard errors below zero: without a leak by chance once in 700 runs."""
     values = result["evaluation"]
     return [
         score

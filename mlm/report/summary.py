@@ -1,7 +1,4 @@
-"""The table of an experiment: a row for each group of runs that differ in their seed only, and rows of references.
-
-A run is a dict as in report/series.py, which also says its scores and their titles.
-"""
+"""The table of an experiment: a row for each group of runs (report/series.py), and rows of references."""
 
 import difflib
 import math

@@ -21,9 +21,7 @@ EN_DASH = "\N{EN DASH}"
 
 
 class Column(NamedTuple):
-    """A column: its key in rows and in the CSV, its title, the format of its numbers ("": text), and a note below the
-    table.
-    """
+    """A column: its key in rows and CSV, its title, the format of its numbers ("": text), a note below the table."""
 
     name: str
     title: str

@@ -117,9 +117,7 @@ class ModelServer:
         return JSONResponse({"answer": await self.compute_answer(value)})
 
     async def send_attention(self, request: Request) -> Response:
-        """Returns the attention page of a text, in a sandbox, as its query names model ("run") and text; or a page
-        that says why there is none.
-        """
+        """Returns the attention page of a query's model ("run") and text, in a sandbox, or why there is none."""
         run = request.query_params.get("run", "")
         value = dict(request.query_params, run=int(run) if run.isdecimal() and len(run) < 9 else run, what="attend")
         try:

@@ -269,10 +269,7 @@ def find_optimum(models: Sequence[LanguageModel]) -> Optimum | None:
 
 
 def choose_examples(panels: Sequence[ModelPanel], sentences: Iterable[str] = ()) -> list[str]:
-    """Texts with a [MASK] that all models know all words of: of --file, of these sentences, or one that a model writes.
-
-    Without a model that fills in masks a line of --file, if there is one.
-    """
+    """Texts with a [MASK] that all models know all words of; without a model that fills them a line of --file."""
     filling = [panel for panel in panels if "fill_mask" not in panel.unsupported]
     if not filling:
         return [*panels[0].lines.values()][:1]

@@ -1,7 +1,4 @@
-"""SLURM: a job is an array for `sbatch`; each command is one task of it, on one host or several.
-
-Manual: slurm.schedmd.com/sbatch.html, job_array.html, preempt.html.
-"""
+"""SLURM: a job is an array for `sbatch`; a command is a task of it (slurm.schedmd.com: sbatch, job_array, preempt)."""
 
 import math
 import os

@@ -148,9 +148,7 @@ def set_device_count(num_devices: int) -> None:
 
 
 def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Iterator[str]:
-    """The plan as lines of a Markdown table, each as soon as it is known; last, as one, points that fit and take less
-    than a minute, and the sum.
-    """
+    """The plan as lines of a Markdown table, each as soon as it is known; last, short points as one, and the sum."""
     several, every_variant = options.num_devices > 1, not options.as_configured
     shown = {
         "memory": options.as_configured,

@@ -156,10 +156,7 @@ def make_sweep_command(verb: str, experiment: str, flags: Sequence[str], points:
 
 
 def make_train_command(cfg, base_config, config_paths: Sequence[str], options: SubmitOptions) -> tuple[str, ...]:
-    """`mlm train` for a point: the fields that differ from the base, and what it must find of hosts and devices.
-
-    Raises ConfigError if that is another run.
-    """
+    """`mlm train` for a point, by what differs from the base. Raises ConfigError if that is another run."""
     base_fields = fields.flatten(base_config)
     changes = {name: value for name, value in fields.flatten(cfg).items() if value != base_fields[name]}
     expected = f"1 for {cfg.workdir}, whose config the flags of mlm train cannot express"

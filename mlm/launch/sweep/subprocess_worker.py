@@ -11,10 +11,7 @@ from mlm.base.errors import ConfigError
 
 
 def start_process(target: Callable, *arguments, daemon: bool = False):
-    """Starts target(its end of a pipe, *arguments) in a new process; returns the process and our end.
-
-    It never sees SIGINT from the terminal's Ctrl-C: its parent decides its end.
-    """
+    """Starts target(pipe, *arguments) in a process that sees no Ctrl-C; returns the process and our end of the pipe."""
     context = multiprocessing.get_context("spawn")
     pipe, other_end = context.Pipe()
     process = context.Process(target=target, args=(other_end, *arguments), daemon=daemon)

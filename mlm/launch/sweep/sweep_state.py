@@ -165,10 +165,7 @@ def describe_unmatched_runs(points: Sequence[config.Config]) -> str:
 
 
 def describe_failures(failures: Mapping[str, str]) -> list[str]:
-    """A title, and a line for each error: the first point that it ended, and how many others; [] if there is none.
-
-    failures: errors by workdir.
-    """
+    """A title, and a line for each error (by workdir): the first point that it ended, and how many others."""
     workdirs_by_error: dict[str, list[str]] = {}
     for workdir, error in failures.items():
         workdirs_by_error.setdefault(error.partition(LOG_PREFIX)[0], []).append(workdir)

@@ -147,9 +147,7 @@ def iterate_searches(
 
 
 def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
-    """Writes root/table.*, root/claims.*, the tables beside them, such as root/milestones.*, and, with vl-convert,
-    root/figures/*; returns their content.
-    """
+    """Writes root/table.*, claims.*, the tables beside them and, with vl-convert, figures/*; returns their content."""
     findings = collect_findings(experiment, results)
     table.write_table(root, findings.rows, findings.columns)
     if headline := findings.headline:
@@ -163,10 +161,7 @@ def write_files(root: Path, experiment, results: Sequence[dict]) -> Findings:
 
 
 def write_report(root: Path, experiment, results: Sequence[dict], num_points: int) -> Path:
-    """Writes root/report.html and its files, and returns its path.
-
-    num_points: of the sweep. Without results the page holds only the experiment's question.
-    """
+    """Writes root/report.html and its files, and returns its path; without results it has the question alone."""
     findings = write_files(root, experiment, results) if results else Findings()
     return write_page(root, experiment, findings, results, num_points)
 
