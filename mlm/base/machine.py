@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 # Dense bfloat16 FLOP/s of a device as JAX counts them, by generation; a tpu7x chip is two devices. The sources are
-# named in mlm/launch/cluster/accelerators.py.
+# named in mlm/launch/cluster/accelerators.toml.
 PEAK_FLOPS = {
     "v4": 275e12,
     "v5e": 197e12,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from mlm.base import files
 from mlm.base.types import StaticConfig
-from mlm.launch.cluster.accelerators import Accelerator
+from mlm.launch.cluster.accelerators import CHIPS, Accelerator
 from mlm.launch.sweep import subprocess_worker
 from mlm.training.compilation import collectives, cost
 
@@ -32,23 +32,11 @@ TPU_ENVIRONMENT = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-GIB = 2**30
-# Bytes that libtpu 0.0.42 lets a program have on one device, by generation: what its error says of a larger program.
-TPU_MEMORY = {"v4": 30.75 * GIB, "v5e": 15.75 * GIB, "v5p": 95.74 * GIB, "v6e": 31.25 * GIB, "tpu7x": 94.75 * GIB}
 GPU_MEMORY_SHARE = 0.9  # of a GPU's memory; the runtime and NCCL need the rest
-# Streaming multiprocessors, bytes of L2 cache, major and minor compute capability: NVIDIA's datasheets and its CUDA
-# programming guide, table of technical specifications.
-GPUS = {
-    "A100": (108, 40 * 2**20, (8, 0)),
-    "H100": (132, 50 * 2**20, (9, 0)),
-    "H200": (132, 50 * 2**20, (9, 0)),
-    "B200": (148, 126 * 2**20, (10, 0)),
-}
 COMPILER_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "nvidia-cuda-nvcc")  # their versions, and
 COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")  # these flags of the environment, change programs
 READER_VERSION = 5  # of what is read from a compiled program; a saved cost of another is not taken
 GPU_TARGET = Path(__file__).with_name("gpu_target.textproto")  # of `string.Template`
-SHARED_MEMORY = {8: 167_936, 9: 233_472, 10: 233_472}  # bytes of a multiprocessor, by major compute capability
 
 # What the bound assumes, for the reader of a plan.
 ASSUMPTIONS = (
@@ -86,7 +74,7 @@ def make_target(name: str, accelerator: Accelerator, count: int) -> Target:
         options = (("chips_per_host_bounds", (*sizes, *[1] * (3 - len(sizes)))),)
     if count > 1:
         options = (*options, ("num_slices", count))
-    return Target("tpu", f"{generation}:{topology}", options, TPU_MEMORY[generation], "libtpu", "tpu")
+    return Target("tpu", f"{generation}:{topology}", options, CHIPS[generation]["program_gib"] * 2**30, "libtpu", "tpu")
 
 
 def is_installed(target: Target) -> bool:
@@ -155,12 +143,10 @@ def load_cost(path: files.Path) -> cost.StepCost | None:
     """The cost that an earlier plan saved; None if there is none, or the file is damaged."""
     with contextlib.suppress(files.DamagedFile):
         if saved := files.read_json_with_digest(path):
-            names = collectives.Collective._fields
             transfers = tuple(
-                collectives.Collective(**dict(zip(names, one, strict=True)))._replace(group=tuple(one[-1]))
-                for one in saved.pop("transfers")
+                collectives.Collective(*values, group=tuple(group)) for *values, group in saved.pop("transfers")
             )
-            return cost.StepCost(**saved)._replace(transfers=transfers)
+            return cost.StepCost(transfers=transfers, **saved)
     return None
 
 
@@ -183,17 +169,18 @@ def read_needed_memory(message: str) -> float:
 
 def describe_gpu(generation: str, accelerator: Accelerator) -> str:
     """A GPU's figures, as XLA's text of a GpuTargetConfig."""
-    num_cores, l2_cache, (major, minor) = GPUS[generation]
+    chip = CHIPS[generation]
+    major, minor = chip["capability"]
     values = {
         "name": generation,
-        "num_cores": num_cores,
-        "l2_cache": l2_cache,
+        "num_cores": chip["num_cores"],
+        "l2_cache": chip["l2_cache"],
         "major": major,
         "minor": minor,
-        "shared_memory": SHARED_MEMORY[major],
-        "block_memory": SHARED_MEMORY[major] - 2**10,
+        "shared_memory": chip["shared_memory"],
+        "block_memory": chip["shared_memory"] - 2**10,
         "fpus": 64 if major == 8 else 128,
-        "clock": accelerator.flops / (num_cores * (2048 if major == 8 else 4096) * 1e9),
+        "clock": accelerator.flops / (chip["num_cores"] * (2048 if major == 8 else 4096) * 1e9),
         "bandwidth": int(accelerator.bandwidth),
         "memory": int(accelerator.memory),
     }
