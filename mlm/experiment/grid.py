@@ -62,10 +62,7 @@ def merge_points(points: Iterable[dict]) -> dict:
 
 
 def name_points(points: Points, shared_fields: Mapping[str, Any] | None = None) -> dict[str, dict]:
-    """The points by name, as an experiment's sweep() returns them. Raises ConfigError if two have the same name.
-
-    shared_fields: fields of all points, where a point does not set them itself.
-    """
+    """The points by name, as sweep() returns them, with the fields all share. Raises ConfigError for a name twice."""
     named_points = {}
     for point in points:
         point = dict(point)

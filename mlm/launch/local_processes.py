@@ -46,10 +46,7 @@ def run_on_host(arguments: Sequence[str]) -> int:
 
 
 def run_processes(launch: LocalLaunch, arguments: Sequence[str]) -> int:
-    """Runs Python with these arguments, those of the run, in all processes to the end; returns the exit code.
-
-    Raises ConfigError if the GPUs of this host do not divide among the processes.
-    """
+    """Runs Python so in all processes; returns the exit code. Raises ConfigError if the GPUs do not divide evenly."""
     num_gpus, attempts, last_step = len(list_gpus()), 0, 0
     expected = f"a divisor of {num_gpus}, the number of GPUs here"
     errors.require(num_gpus % launch.num_processes == 0, "--local_processes", launch.num_processes, expected)
@@ -91,10 +88,7 @@ def start_process(launch: LocalLaunch, process_id: int, arguments: Sequence[str]
 
 
 def watch(children: Sequence[ChildProcess], hang_after: float, stop: "StopSignal") -> ChildProcess | None:
-    """Waits until all have ended, one has failed or hangs, or a signal has stopped them; returns the one that hangs.
-
-    A signal is passed on to the processes if one has something to save, and then they end by themselves.
-    """
+    """Waits for the end of all, of one that failed, or by a signal, which it passes on; or returns one that hangs."""
     signal_sent, last_poll = False, time.monotonic()
     while any(child.exit_code is None for child in children):
         time.sleep(POLL_SECONDS)

@@ -1,8 +1,4 @@
-"""The charts of a sweep as data; report/specs.py says how they are drawn.
-
-The titles of axes give the units. A chart's name is the name of its files. The runs say which scores there are, their
-titles, and whether higher is better.
-"""
+"""The charts of lines of a sweep, as data; report/specs.py says how they are drawn."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -58,10 +58,7 @@ def build_table(
     columns: Sequence[Column],
     describe_group: Callable[[Sequence[dict]], dict] = lambda seeds: {},
 ) -> tuple[list[dict], Sequence[Column]]:
-    """`summary.build_table` with what the excess loss is made of, how long the plateau was, and accuracy on the probes.
-
-    columns: the experiment's columns, of which the first is text.
-    """
+    """`summary.build_table` with the parts of the excess loss, the plateau and the probes; the first column is text."""
 
     def describe_row(seeds):
         probes = probe_accuracies(seeds, "accuracy")
@@ -108,10 +105,7 @@ def build_plateau_column(results: Sequence[dict]) -> Column:
 
 
 def measure_plateau(results: Sequence[dict]) -> dict[str, Estimate | str]:
-    """How many examples it took until PLATEAU_SHARE of the way was made; seed by seed where some run never made it.
-
-    Nothing where the floor is not known, or where there is no evaluation but the last.
-    """
+    """The examples until PLATEAU_SHARE of the way was made; nothing without the floor or an earlier evaluation."""
     if not has_curves(results):
         return {}
     evaluations = [result["evaluation"] for result in results]

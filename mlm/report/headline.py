@@ -256,7 +256,10 @@ def describe_data(results: Sequence[dict], models: Sequence[dict], name: str) ->
 def find_corpus(config: Mapping) -> str:
     """What a run read, as a reader knows it."""
     names = {"language": "the built-in language", "docstrings": "Python's docstrings"}
-    names |= {"text": config.get("data.path"), "tfds": config.get("data.tfds_name")}
+    names |= {
+        "text": config.get("data.validation_path") or config.get("data.path"),
+        "tfds": config.get("data.tfds_name"),
+    }
     corpus = config.get("data.corpus", "")
     return names.get(corpus) or f"data.corpus={corpus}"
 

@@ -87,11 +87,7 @@ def collect_figures(
     shown_table: Sequence[str] = (),
     evaluate: str = "",
 ) -> Figures:
-    """The figures of finished runs: all scores of the models and their references, as in report/series.py, and the
-    evaluations that all runs of a group have, those at milestones as "NAME, step N".
-
-    shown_table: as of `render_tables`.
-    """
+    """The figures of finished runs: scores, references, evaluations that all runs of a group have (", step N")."""
     scores = [score for score in series.collect_scores(results) if score.reference or score.chart or score.better]
     titles = {score.name: table.score_column(score).title if not score.reference else score.title for score in scores}
     rows = {
@@ -251,11 +247,7 @@ def render_figures(figures: Figures) -> str:
 
 
 def render_page(page: str, figures: Mapping[str, Figures], where: str) -> str:
-    """A page in Markdown whose generated parts are those of the figures, by name; all else stays.
-
-    where: the page's name, for an error. Raises ConfigError where the page names figures that there are none of, or has
-    a marker without its end.
-    """
+    """A page with the figures in its generated parts. Raises ConfigError, which names the page, for a bad marker."""
     starts, parts = page.count("<!-- figures: "), MARKERS.findall(page)
     errors.require(
         starts == len(parts), where, f"{starts} markers", f"<!-- end of figures --> after each; {len(parts)} have"

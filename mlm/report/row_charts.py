@@ -110,15 +110,12 @@ def build_interval_charts(results: Sequence[dict], rows: Sequence[dict], columns
 def draw_intervals(
     column: Column, entries: Sequence[Mapping], score: Score | None, references: Mapping[str, float]
 ) -> dict:
-    """The spec of estimates with their intervals, the paper's values beside them, and the references as lines.
-
-    entries: the rows of the chart. Bounds are cut to the values that the score can have, and the mean.
-    """
+    """The spec of estimates (entries: a chart's rows), with the paper's values beside them, and references as lines."""
     low, high = UNBOUNDED if score is None else charts.find_limits(score)
     names, values, papers = ([entry[name] for entry in entries] for name in ("row", column.name, "paper"))
     rows: list[dict] = []
     for row, (value, paper) in enumerate(zip(values, papers, strict=True)):
-        ends = min(low, value.mean), max(high, value.mean)
+        ends = min(low, value.mean), max(high, value.mean)  # to which bounds are cut
         bounds = {end: bound and max(ends[0], min(bound, ends[1])) for end, bound in value._asdict().items()}
         text = table.format_cell(value, column.format)
         rows.append({"row": row, "mean": value.mean, "low": bounds["low"], "high": bounds["high"]})

@@ -109,10 +109,7 @@ class PropagatedInterval(Estimate):
 
 
 def estimate_number(function: Callable[..., float], fits: Sequence[LawFit], *, positive: bool = True) -> Estimate:
-    """A number that follows from the laws of different runs, with its 95% interval if each moved law has the number.
-
-    positive: whether the number is above 0; the interval then is symmetric in its logarithm.
-    """
+    """A number of several laws, with its interval if all moved laws have it: in its logarithm if it is positive."""
 
     def read(*laws):
         value = function(*laws)
@@ -135,10 +132,7 @@ def estimate_number(function: Callable[..., float], fits: Sequence[LawFit], *, p
 
 
 def fit_law(cells: Cells, *, fits_floor: bool) -> LawFit | None:
-    """The law of some runs; None if there are too few cells, or too few sizes or numbers of tokens.
-
-    fits_floor: whether E is fitted to the loss, as if nobody knew the floor; else the floor is known.
-    """
+    """The law of some runs, None if these are too few; fits_floor: whether E is fitted, as if it were not known."""
     fewest = min(len(set(x_P.tolist())) for x_P in (cells.parameters_P, cells.tokens_P))
     if len(cells.losses) < MIN_CELLS + fits_floor or fewest < 2 + fits_floor:  # two sizes cannot tell E from A N^-alpha
         return None

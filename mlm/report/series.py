@@ -229,11 +229,7 @@ def build_curves(histories: dict[str, list[dict[int, dict]]], x: str, y: str) ->
 def build_class_series(
     results: Sequence[dict], probe: str, dimension: str = "distance", group=group_name
 ) -> tuple[list[Series], Series]:
-    """Accuracy on a probe by class of distance or attractors: a line per group, and the line of the Bayes optimum.
-
-    Runs without the probe are left out. The bounds are the lowest and highest seed; if every group has one seed, they
-    are the interval over items. probe: "agreement" or "recall"; dimension: "distance" or "attractors".
-    """
+    """Accuracy on a probe by class of `dimension`: a line for each group whose runs have it, and the Bayes optimum."""
     probed = [result for result in results if dimension in probe_results(result).get(probe, {})]
     members = {
         name: [probe_results(run)[probe][dimension] for run in runs] for name, runs in group_runs(probed, group).items()
@@ -243,7 +239,7 @@ def build_class_series(
     has_one_seed = all(len(runs) == 1 for runs in members.values())
 
     def estimate(entries):
-        if has_one_seed:
+        if has_one_seed:  # the interval over items, else the range of seeds
             return clustered_interval(entries[0]["accuracy"], entries[0]["accuracy_se"], entries[0]["items"])
         return estimate_range([entry["accuracy"] for entry in entries])
 

@@ -172,10 +172,7 @@ def to_grid(rows: Sequence[dict], columns: Sequence[Column], style: str = "githu
 
 
 def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
-    """Prints the table with its notes: in Markdown, or on a terminal with as many of its columns as fit there.
-
-    Where some rows are of models, which have a number of seeds, a rule stands above those that are not.
-    """
+    """Prints the table with its notes: in Markdown, or on a terminal what fits there, references below a rule."""
     if not sys.stdout.isatty():
         print(to_markdown(rows, columns))
         return

@@ -82,10 +82,7 @@ ACCELERATORS = {
 
 
 def find_accelerator(field: str, text: str, others: Sequence[str] = ()) -> str:
-    """The name in ACCELERATORS of a text such as v5e-16, v5p:4x4x4, v5e:16 (chips) or h100:8, else a ConfigError.
-
-    field: the setting, for the error; others: further names, for the error.
-    """
+    """The name of v5e-16, v5p:4x4x4, v5e:16 (chips) or h100:8. Raises ConfigError, which names `others`, too."""
     generation, _, size = text.lower().partition(":")
     for name, accelerator in ACCELERATORS.items():
         prefix = name.partition("-")[0].lower()

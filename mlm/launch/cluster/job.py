@@ -195,10 +195,7 @@ def choose_table_options(cluster: Cluster, values: Mapping[str, str]) -> dict[st
 
 
 def parse_options(known: Mapping[str, ClusterOption], words: Sequence[str]) -> dict[str, str]:
-    """All options of a cluster by name, from words such as "zone=us-east5-a", else by default.
-
-    Raises ConfigError for an unknown name, a name that is given twice, and a required option that is missing.
-    """
+    """A cluster's options by name, of words NAME=VALUE. Raises ConfigError for a wrong, double or missing one."""
     values: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -49,11 +49,12 @@ COLUMNS = (
     Column("largest_batch", "largest batch", ",d"),
     Column("verdict", "verdict"),
 )
-STEP_VARIANTS = {  # by the column of their memory on each device
-    "memory_plain": {"parallel.mode": "data_parallel", "model.remat": False},
-    "memory_remat": {"parallel.mode": "data_parallel", "model.remat": True},
-    "memory_fsdp": {"parallel.mode": "fsdp", "model.remat": False},
-    "memory_fsdp_remat": {"parallel.mode": "fsdp", "model.remat": True},
+SWITCHES = ("parallel.mode=fsdp", "model.remat")
+STEP_VARIANTS = {  # by the column of their memory on each device: which of SWITCHES are on
+    "memory_plain": (False, False),
+    "memory_remat": (False, True),
+    "memory_fsdp": (True, False),
+    "memory_fsdp_remat": (True, True),
 }
 REMAT_WORK = 4 / 3  # a step's work at most, relative to one that does not compute the forward pass twice
 MAX_SIMULATED_DEVICES = 512
@@ -172,6 +173,9 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
         )
         return f"| {' | '.join(padded)} |"
 
+    def format_row(row):
+        return format_line([format_cell(row.get(column.name), column.format) for column in columns])
+
     yield format_line([column.title for column in columns])
     yield f"|{'|'.join('-' * (width + 2) for width in widths)}|"
     short, num_small = list[dict](), 0
@@ -183,9 +187,8 @@ def format_plan(points: dict[str, config.Config], options: PlanOptions) -> Itera
             short.append(cells)
             continue
         if "verdict" not in row and short:  # the sum comes next
-            folded = fold_rows(short)
-            yield format_line([format_cell(folded.get(column.name), column.format) for column in columns])
-        yield format_line([format_cell(cells.get(column.name), column.format) for column in columns])
+            yield format_row(fold_rows(short))
+        yield format_row(cells)
     if num_small and not options.measure_step:
         yield (
             f"\n{num_small} of {len(points)} points would make a step in less than {MIN_STEP_SECONDS * 1e3:g} ms: they "
@@ -276,29 +279,25 @@ class StepPlanner(NamedTuple):
     def chosen(self) -> str:
         """The variant that the config itself has."""
         is_fsdp = self.cfg.parallel.mode == "fsdp" and self.options.num_devices > 1
-        mode = "fsdp" if is_fsdp else "data_parallel"
-        settings = {"parallel.mode": mode, "model.remat": self.cfg.model.remat}
-        return next(variant for variant, changes in STEP_VARIANTS.items() if changes == settings)
+        return next(name for name, on in STEP_VARIANTS.items() if on == (is_fsdp, self.cfg.model.remat))
 
     def list_variants(self) -> list[str]:
         """The variants to plan."""
         if self.options.as_configured:
             return [self.chosen]
-        return [
-            variant
-            for variant, changes in STEP_VARIANTS.items()
-            if self.options.num_devices > 1 or changes["parallel.mode"] != "fsdp"
-        ]
+        return [name for name, (is_fsdp, _) in STEP_VARIANTS.items() if self.options.num_devices > 1 or not is_fsdp]
 
     def is_exact(self, variant: str) -> bool:
         """Whether a variant's memory is the compiler's; without a mesh, one device is compiled for."""
-        is_local = self.options.num_devices == 1 or STEP_VARIANTS[variant]["parallel.mode"] == "data_parallel"
+        is_local = self.options.num_devices == 1 or not STEP_VARIANTS[variant][0]
         return self.options.exact and bool(self.options.compile_mesh or is_local)
 
     def compute_cost(self, variant: str, accum_steps: int, batch_size: int) -> cost.StepCost:
         """The cost of a step of a variant; batch_size: on all devices."""
         num_slices = self.cfg.parallel.num_slices or (self.options.count if self.options.accelerator.tpu else 1)
-        changes = STEP_VARIANTS[variant] | {"train.steps": 1, "train.grad_accum_steps": accum_steps}
+        is_fsdp, has_remat = STEP_VARIANTS[variant]
+        changes = {"parallel.mode": "fsdp" if is_fsdp else "data_parallel", "model.remat": has_remat}
+        changes |= {"train.steps": 1, "train.grad_accum_steps": accum_steps}
         if self.options.compile_mesh:
             changes |= {"train.batch_size": batch_size, "parallel.num_slices": num_slices}
             static_cfg = program.make_static_config(fields.override(self.cfg, changes))
@@ -422,16 +421,11 @@ def count_bytes(array) -> int:
 def suggest_remedy(planner: StepPlanner, max_memory: dict[str, float]) -> str:
     """What would make a step fit: another variant, or gradient accumulation. max_memory: bytes of each, at most."""
     chosen, limit, accum_steps = planner.chosen, planner.limit, planner.cfg.train.grad_accum_steps
-    changed = {  # by variant: what must be switched on
-        variant: [
-            "model.remat" if name == "model.remat" else "parallel.mode=fsdp"
-            for name, value in STEP_VARIANTS[variant].items()
-            if value != STEP_VARIANTS[chosen][name]
-        ]
-        for variant in max_memory
-        if variant != chosen
-        and all(value in (STEP_VARIANTS[chosen][name], True, "fsdp") for name, value in STEP_VARIANTS[variant].items())
-    }
+    changed = {}  # by variant: what must be switched on
+    for variant in max_memory:
+        switches = list(zip(SWITCHES, STEP_VARIANTS[variant], STEP_VARIANTS[chosen], strict=True))
+        if variant != chosen and all(is_on >= was_on for _, is_on, was_on in switches):
+            changed[variant] = [switch for switch, is_on, was_on in switches if is_on > was_on]
     remedies = [
         f"fits with {' and '.join(changes)} ({max_memory[variant] / 1e9:.1f} GB)"
         for variant, changes in changed.items()

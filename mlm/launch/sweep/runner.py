@@ -69,10 +69,7 @@ class SweepRunner:
         self.free_cpus: list[Sequence[int]] = [*shares]  # of workers not started
 
     def run(self) -> None:
-        """Returns when every point is done, here or by another runner, or has failed, or after a signal.
-
-        Raises ConfigError if no worker could train a point, WorkerEnded if workers do not start.
-        """
+        """Trains until no point is left, or a signal. Raises ConfigError, WorkerEnded if no worker can train."""
         handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
         with self.display:
             try:

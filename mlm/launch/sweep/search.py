@@ -133,10 +133,7 @@ def build_trials(
 
 
 def read_score(cfg: config.Config) -> tuple[str, int, float | None]:
-    """The name of a finished trial's primary score, whether higher is better (+1, -1), and the score.
-
-    The score is None if the trial diverged. Raises ConfigError if it is neither done nor diverged.
-    """
+    """A trial's score: name, direction (+1, -1), value or None if it diverged. Raises ConfigError if not done."""
     if sweep_state.read_failure(cfg)[0].startswith(DIVERGED):
         return "", 0, None
     result, damage = sweep_state.read_point(cfg)

@@ -213,10 +213,7 @@ def find_constants(headline: Headline) -> Collection[str]:
 
 
 def parse_entries(text: str, scale: str, scales: Collection[str]) -> list[tuple[str, str]]:
-    """The terms of an experiment's description with their texts, without what is on other scales; [] if it has none.
-
-    Lines are joined, but for those with aligned columns.
-    """
+    """The terms of a description and their texts for a scale, lines joined unless they have aligned columns; or []."""
     first, *parts = re.split(r"^(\S+) {2,}(?=\S)", text.replace("`", ""), flags=re.MULTILINE)
     entries = []
     for term, content in zip(parts[::2], parts[1::2], strict=True):
