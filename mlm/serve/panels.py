@@ -63,19 +63,15 @@ class Optimum(NamedTuple):
 
 
 class ModelPanel(NamedTuple):
-    """A model, and its states of the lines of --file.
-
-    unsupported: why it does not support a task, by task. has_attention: whether its page shows attention, or what all
-    models have, saliency.
-    """
+    """A model, and its states of the lines of --file."""
 
     name: str
     model: LanguageModel
-    unsupported: dict[str, str]
+    unsupported: dict[str, str]  # why it does not support a task, by task
     lines: Mapping[int, str]  # by their numbers in the file, from 1
     unit_OxD: np.ndarray | None = None
     words: neighbors.WordStates | None = None
-    has_attention: bool = True
+    has_attention: bool = True  # whether its page shows attention, or what all models have, saliency
 
 
 class OptimumPanel(NamedTuple):
