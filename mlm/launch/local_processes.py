@@ -46,7 +46,10 @@ def run_on_host(arguments: Sequence[str]) -> int:
 
 
 def run_processes(launch: LocalLaunch, arguments: Sequence[str]) -> int:
-    """Runs Python so in all processes; returns the exit code. Raises ConfigError if the GPUs do not divide evenly."""
+    """Runs Python with these arguments in all processes; returns the exit code.
+
+    Raises ConfigError if the GPUs of this host do not divide among the processes.
+    """
     num_gpus, attempts, last_step = len(list_gpus()), 0, 0
     expected = f"a divisor of {num_gpus}, the number of GPUs here"
     errors.require(num_gpus % launch.num_processes == 0, "--local_processes", launch.num_processes, expected)
@@ -88,7 +91,7 @@ def start_process(launch: LocalLaunch, process_id: int, arguments: Sequence[str]
 
 
 def watch(children: Sequence[ChildProcess], hang_after: float, stop: "StopSignal") -> ChildProcess | None:
-    """Waits for the end of all, of one that failed, or by a signal, which it passes on; or returns one that hangs."""
+    """Waits until all have ended or one has failed, and passes a signal on; returns the one that hangs, if any."""
     signal_sent, last_poll = False, time.monotonic()
     while any(child.exit_code is None for child in children):
         time.sleep(POLL_SECONDS)

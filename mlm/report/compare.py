@@ -194,7 +194,7 @@ def student_p(difference_xS: np.ndarray) -> np.ndarray:
 
 
 def holm_p(p_xP: np.ndarray) -> np.ndarray:
-    """P p-values by Holm's correction (1979): the smallest times P, the next times P - 1, none below the last."""
+    """The p-values by Holm's correction (1979): the smallest times P, the next times P - 1, none below the last."""
     order_xP = np.argsort(p_xP, axis=-1)
     count = p_xP.shape[-1]
     times_xP = np.take_along_axis(p_xP, order_xP, -1) * np.arange(count, 0, -1)

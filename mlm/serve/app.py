@@ -240,7 +240,7 @@ class RequestGuard:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A bound socket, not listened at. Raises OSError for a taken port, or a host that hides it is every address."""
+    """A bound socket, not listened at. Raises OSError for a taken port, and for a host "", which is every address."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
