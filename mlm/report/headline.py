@@ -250,7 +250,7 @@ def describe_data(results: Sequence[dict], models: Sequence[dict], name: str) ->
         return []
     values = [value for row in models if isinstance(value := row.get(name), Estimate) and value.low is not None]
     bounds = f"; {bounds_sign(values[0])}: {values[0].bounds_title}" if values else ""
-    return [f"Measured on {format_count(*counts, 'held-out example')} of {', '.join(corpora)}{bounds}."]
+    return [f"Measured on {format_count(counts.pop(), 'held-out example')} of {', '.join(corpora)}{bounds}."]
 
 
 def find_corpus(config: Mapping) -> str:

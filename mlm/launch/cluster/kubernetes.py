@@ -22,7 +22,7 @@ from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import ClusterOption, Job
 
 FILE: str = "jobsets.yaml"
-TOOLS = ("kubectl",)
+TOOLS: Sequence[str] = ("kubectl",)
 LABEL = "mlm-job"  # a job's name, on each of its JobSets
 COMMANDS = "mlm-commands"  # annotation: the indices of a JobSet's commands
 PORT, PORTS = 9876, 1000  # of process 0; each command has its own, so that it does not meet the one before it

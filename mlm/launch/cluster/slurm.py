@@ -13,7 +13,7 @@ from mlm.launch.cluster.accelerators import ACCELERATORS, GPUS
 from mlm.launch.cluster.job import ClusterOption, Job
 
 FILE: str = "job.sh"
-TOOLS = ("sbatch",)
+TOOLS: Sequence[str] = ("sbatch",)
 WARNING_SECONDS = 120  # before the time is up: when a command is told to save
 MAX_ARRAY_SIZE = 1000  # SLURM's default of MaxArraySize
 QUEUED = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")

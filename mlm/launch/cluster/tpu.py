@@ -19,7 +19,7 @@ from mlm.launch.cluster.accelerators import ACCELERATORS
 from mlm.launch.cluster.job import ClusterOption, Job
 
 FILE: str = "tpu.sh"
-TOOLS = ("gcloud", "flock")
+TOOLS: Sequence[str] = ("gcloud", "flock")
 BODY = Path(__file__).with_name(FILE)
 CAPACITY = {"on-demand": [], "spot": ["--spot"], "reserved": ["--reserved"]}
 INSTALL = (
