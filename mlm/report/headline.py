@@ -244,24 +244,15 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
 
 def describe_data(results: Sequence[dict], models: Sequence[dict], name: str) -> list[str]:
     """A sentence on the examples of the primary score `name` and on its intervals; none where examples differ."""
-    corpora = {find_corpus(run["config"]) for run in results}
-    counts = {run["evaluation"].get("rows") for run in results}
-    if None in counts or len(counts) > 1 or len(corpora) > 1 or any(summary.EVALUATION_SET in row for row in models):
+    config, count = results[0]["config"], results[0]["evaluation"].get("rows")
+    if count is None or len(series.group_by_examples(results)) > 1:
         return []
+    corpora = {"language": "the built-in language", "tfds": config.get("data.tfds_name")}
+    corpora["text"] = config.get("data.validation_path") or config.get("data.path")
+    corpus = corpora.get(config["data.corpus"]) or f"data.corpus={config['data.corpus']}"
     values = [value for row in models if isinstance(value := row.get(name), Estimate) and value.low is not None]
     bounds = f"; {bounds_sign(values[0])}: {values[0].bounds_title}" if values else ""
-    return [f"Measured on {format_count(counts.pop(), 'held-out example')} of {', '.join(corpora)}{bounds}."]
-
-
-def find_corpus(config: Mapping) -> str:
-    """What a run read, as a reader knows it."""
-    names = {"language": "the built-in language", "docstrings": "Python's docstrings"}
-    names |= {
-        "text": config.get("data.validation_path") or config.get("data.path"),
-        "tfds": config.get("data.tfds_name"),
-    }
-    corpus = config.get("data.corpus", "")
-    return names.get(corpus) or f"data.corpus={corpus}"
+    return [f"Measured on {format_count(count, 'held-out example')} of {corpus}{bounds}."]
 
 
 def describe_faults(models: Sequence[dict]) -> list[str]:
