@@ -107,8 +107,7 @@ NANOGPT = {
 # has it too, and ModernBERT's own: 1.72T tokens in rows of 1,024, then 300B in rows of 8,192, the last 50B of them the
 # decay. The batch grows from 768 rows to 4,608 over the first 50B tokens, the rate over the first 3B: so many steps
 # MODERN_BERT_STEPS are. What differs: the kind of tokenizer is our default, of their vocabulary's size. Rows of 8,192
-# are as many tokens a step as the others, which no source at hand says; their learning rate (theirs: 3e-4) and rotary
-# base (theirs, of global layers: 160,000) stay those of the first phase. Rows are full: there is nothing to unpad.
+# are as many tokens a step as the others, which no source at hand says. Rows are full: there is nothing to unpad.
 MODERN_BERT_STEPS = {"warmup": 2_765, "batch_warmup": 18_165, "short": 372_083, "long": 52_982, "decay": 10_596}
 MODERN_BERT_LENGTH = sum(MODERN_BERT_STEPS[name] for name in ("short", "long", "decay"))
 MODERN_BERT_SHORT = MODERN_BERT_STEPS["short"] / MODERN_BERT_LENGTH
@@ -118,6 +117,8 @@ MODERN_BERT = {
     "phases.shares": (MODERN_BERT_SHORT, 1 - MODERN_BERT_SHORT),
     "phases.seq_len": (1024, 8192),
     "phases.batch_size": (4608, 576),
+    "phases.learning_rate": (8e-4, 3e-4),
+    "phases.rope_theta": (10_000.0, 160_000.0),
     "mask.rate": 0.3,
     "mask.mask_token_prob": 0.8,
     "mask.random_token_prob": 0.1,
@@ -128,7 +129,8 @@ MODERN_BERT = {
     "model.max_positions": 8192,
     "model.type_vocab_size": 0,
     "model.positions": "rotary",
-    "model.rope_theta": 10_000.0,
+    "model.rope_theta": 160_000.0,
+    "model.local_rope_theta": 10_000.0,
     "model.local_window": 128,
     "model.global_every": 3,
     "model.norm_placement": "pre",
@@ -146,7 +148,7 @@ MODERN_BERT = {
     "train.batch_warmup_fraction": MODERN_BERT_STEPS["batch_warmup"] / MODERN_BERT_LENGTH,
     "train.initial_batch_fraction": 1 / 6,
     "optim.optimizer": "stable_adamw",
-    "optim.learning_rate": 8e-4,
+    "optim.learning_rate": 3e-4,
     "optim.schedule": "wsd",
     "optim.warmup_fraction": MODERN_BERT_STEPS["warmup"] / MODERN_BERT_LENGTH,
     "optim.decay_fraction": MODERN_BERT_STEPS["decay"] / MODERN_BERT_LENGTH,
