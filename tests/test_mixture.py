@@ -37,12 +37,16 @@ share = 0.5
 seq_len = 8
 batch_size = 8
 mask_rate = 0.3
+learning_rate = 0.002
+rope_theta = 1e4
 
 [[phases]]
 share = 0.5
 seq_len = 16
 batch_size = 4
 mask_rate = 0.15
+learning_rate = 0.001
+rope_theta = 1.6e5
 weights = {digits = 1, letters = 1}
 """
 
@@ -188,6 +192,11 @@ def test_phases_give_the_run_the_fields_of_the_last(tmp_path):
     assert (cfg.pack.seq_len, cfg.train.batch_size, cfg.mask.rate, cfg.mask.max_rate) == (16, 4, 0.15, 0.15)
     first, last = phases.list_phases(cfg)
     assert (first.cfg.pack.seq_len, first.cfg.mask.max_rate, first.end_step, last.end_step) == (8, 0.3, 4, 8)
+    assert [phase.cfg.model.rope_theta for phase in (first, last)] == [1e4, cfg.model.rope_theta] == [1e4, 1.6e5]
+    with pytest.raises(
+        errors.ConfigError, match=r"phases.rope_theta = .*: expected none, since config.model.positions"
+    ):
+        make_config(tmp_path, model__positions="learned")
     assert phases.list_phases(last.cfg)[0].cfg is last.cfg
     assert plan.list_repetitions([cfg]) == ["run: letters 66.7%, 0.263 epochs, digits 33.3%, 0.375 epochs"]
     with pytest.raises(errors.ConfigError, match=r"pack.seq_len = 64: expected 16, the last of config.phases.seq_len"):
@@ -233,6 +242,8 @@ def test_a_run_that_is_stopped_in_each_phase_is_the_unbroken_one(tmp_path):
     np.testing.assert_allclose(sum(both), held_out["mlm_nats"])
     assert {"loss_letters", "loss_digits"} <= result["evaluation"].keys()
     records = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
+    peaks = {record["step"]: record["learning_rate"] for record in records if "learning_rate" in record}
+    assert peaks == pytest.approx({step: 0.002 if step <= 4 else 0.001 for step in peaks}) and {4, 8} <= peaks.keys()
     epochs = [record["digits_epochs"] for record in records if "digits_epochs" in record]
     assert epochs == sorted(epochs) and epochs[-1] == result["sources"]["digits"]["epochs"]
 

@@ -37,6 +37,7 @@ OpenFraction = Annotated[float, Bounds(0, 1, low_open=True, high_open=True)]
 NonNegative = Annotated[float, Bounds(0)]
 Positive = Annotated[float, Bounds(0, low_open=True)]
 Scale = Annotated[float, Bounds(0, 100)]
+RotaryBase = Annotated[float, Bounds(1, 1e12)]
 Count = Annotated[int, Bounds(0)]
 PositiveInt = Annotated[int, Bounds(1)]
 Length = Annotated[int, Bounds(8, 2**16 - 1)]  # tokens
@@ -471,7 +472,7 @@ class Model:
         "position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | relative (32 "
         "learned biases, Raffel et al. 2020); empty: rotary, or learned where the model reads a source",
     )
-    rope_theta: Annotated[float, Bounds(1, 1e12)] = field(10_000.0, "rotary: base of the angles", when=ROTARY)
+    rope_theta: RotaryBase = field(10_000.0, "rotary: base of the angles", when=ROTARY)
     local_window: Count = field(
         0,
         "transformer: window of local attention in tokens, half on each side (Beltagy et al. 2020); 0: no local layers",
@@ -704,6 +705,15 @@ class Phases:
     )
     mask_rate: tuple[OpenFraction, ...] = field(
         (), "mask.rate in each phase; empty: the same in all", unless=ONE_PHASE, when={"mask.schedule": "constant"}
+    )
+    learning_rate: tuple[Positive, ...] = field(
+        (), "optim.learning_rate in each phase, whose schedule goes on; empty: the same in all", unless=ONE_PHASE
+    )
+    rope_theta: tuple[RotaryBase, ...] = field(
+        (),
+        "model.rope_theta in each phase; evaluation has the last; empty: the same in all",
+        unless=ONE_PHASE,
+        when=ROTARY,
     )
 
 

@@ -9,7 +9,13 @@ from mlm.base.config import Config
 from mlm.base.derived_fields import DerivedField
 
 # Of config.phases -> the field of which it has each phase's value.
-PHASE_FIELDS = {"seq_len": "pack.seq_len", "batch_size": "train.batch_size", "mask_rate": "mask.rate"}
+PHASE_FIELDS = {
+    "seq_len": "pack.seq_len",
+    "batch_size": "train.batch_size",
+    "mask_rate": "mask.rate",
+    "learning_rate": "optim.learning_rate",
+    "rope_theta": "model.rope_theta",
+}
 ONE_PHASE = {f"phases.{name}": () for name in ("shares", *PHASE_FIELDS)}
 CORPORA = ("text", "tfds", "docstrings", "language")  # whose examples phases can pack
 

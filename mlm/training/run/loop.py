@@ -27,6 +27,8 @@ from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
 from mlm.training.validation import label_counts, references, split_scores
 
+# Fields of config.phases that a phase says as it begins, beside its batch.
+PHASE_VALUES = {"mask_rate": "masking rate", "learning_rate": "learning rate", "rope_theta": "rotary base"}
 RATE_EXAMPLES = 512  # of the train split, over which the masking rate is known before the run
 
 
@@ -266,7 +268,9 @@ def describe_phase(segment: mixture.Segment, settings: config.Phases) -> str:
     phase, cfg = segment.phase, segment.phase.cfg
     shares = [f"{source.name} {source.parts[phase.number]}" for source in segment.sources if source.name]
     parts = [f"{cfg.train.batch_size} examples of {cfg.pack.seq_len} tokens a step"]
-    parts += [f"masking rate {cfg.mask.rate:g}"] if settings.mask_rate else []
+    for name, words in PHASE_VALUES.items():
+        if values := getattr(settings, name):
+            parts.append(f"{words} {values[phase.number]:g}")
     parts += [" : ".join(shares)] if shares else []
     return f"phase {phase.number + 1} of {len(settings.shares)}, to step {phase.end_step:,}: {', '.join(parts)}"
 

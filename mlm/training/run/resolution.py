@@ -178,8 +178,10 @@ def _check_resolved(cfg):
 
 
 def _check_phases(cfg):
-    unread = conditional_fields.find_unread_fields(FIELD_CONDITIONS, fields.flatten(cfg)).get("mask.rate")
-    errors.require_field(cfg, "phases.mask_rate", not (unread and cfg.phases.mask_rate), f"none, since {unread}")
+    unread = conditional_fields.find_unread_fields(FIELD_CONDITIONS, fields.flatten(cfg))
+    for name, field in phases.PHASE_FIELDS.items():
+        is_read = field not in unread or not getattr(cfg.phases, name)
+        errors.require_field(cfg, f"phases.{name}", is_read, f"none, since {unread.get(field)}")
     for phase in phases.list_phases(cfg)[:-1]:
         try:
             _check_resolved(phase.cfg)
