@@ -201,7 +201,8 @@ def judge(p_values: Sequence[float | None]) -> list[str]:
     """The verdicts on the models of a ranking; none where none could be tested."""
     if not any(p is not None for p in p_values):
         return [""] * len(p_values)
-    return [BEST] + ["" if p is None else f"{WORSE if p < MAX_P else UNDECIDED}, p {p:.2g}" for p in p_values[1:]]
+    described = [f"{WORSE if p < MAX_P else UNDECIDED}, p {p:.2g}" if p is not None else "" for p in p_values[1:]]
+    return [BEST, *(verdict.removesuffix(", p 1") for verdict in described)]
 
 
 def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, *, is_brief: bool) -> str:
@@ -235,7 +236,8 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
         others_are = f"each of the {worse} others" if worse > 1 else "the other"
         return f"{lead.format('is best')}; {others_are} is worse (p below {MAX_P:g})."
     if is_brief:
-        return f"{lead.format('is ahead')}, not told from {len(undecided)} of {format_count(len(others), 'other')}."
+        told = f"{worse} of {format_count(len(others), 'other')}" if worse else "none of the others"
+        return f"{lead.format('is ahead')}, better than {told} beyond doubt (p below {MAX_P:g})."
     near = ", ".join(name(row) for row in undecided[:MAX_NAMED])
     more = f" and {len(undecided) - MAX_NAMED} more" if len(undecided) > MAX_NAMED else ""
     end = f"; {worse} of {format_count(len(others), 'other')} are worse (p below {MAX_P:g})" if worse else ""
@@ -248,7 +250,7 @@ def describe_data(results: Sequence[dict], models: Sequence[dict], name: str) ->
     if count is None or len(series.group_by_examples(results)) > 1:
         return []
     corpora = {"language": "the built-in language", "tfds": config.get("data.tfds_name")}
-    corpora["text"] = config.get("data.validation_path") or config.get("data.path")
+    corpora["text"] = "/".join(str(config.get("data.validation_path") or config.get("data.path")).split("/")[-2:])
     corpus = corpora.get(config["data.corpus"]) or f"data.corpus={config['data.corpus']}"
     values = [value for row in models if isinstance(value := row.get(name), Estimate) and value.low is not None]
     bounds = f"; {bounds_sign(values[0])}: {values[0].bounds_title}" if values else ""
