@@ -26,7 +26,6 @@ from mlm.models import transformer
 from mlm.models.hub import hub
 
 NORMS = {0.0: "none", 1.0: "mean"}  # of transformers' length_penalty
-STOPS = {"never": "never", False: "heuristic", True: "always"}  # by its early_stopping
 ORDER_V = np.array([theirs.V, theirs.V + 1, theirs.V + 2, theirs.V - 1, theirs.V + 3, *range(theirs.V - 1)])
 
 
@@ -171,11 +170,7 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
         if not how:
             return decoding.continue_prompts(*given, cache_len=theirs.LENGTH).ids_BxT
         return decoding.decode_beams(
-            *given,
-            cache_len=theirs.LENGTH,
-            num_beams=how["num_beams"],
-            early_stopping=STOPS[how["early_stopping"]],
-            length_penalty=NORMS[how["length_penalty"]],
+            *given, cache_len=theirs.LENGTH, num_beams=how["num_beams"], length_penalty=NORMS[how["length_penalty"]]
         ).ids_BxWxT[:, 0]
 
     for number, one in enumerate(read):

@@ -27,7 +27,7 @@ LOGGER = logging.getLogger(__name__)
 FORMAT = 2
 NUM_RESAMPLES = 1000  # of the bootstrap, for BLEU's interval
 UNMATCHED = "\ufffd"  # a word of no translation
-LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several texts (mlm/inference/token_search.py)
+LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several texts (mlm/inference/decoding.py)
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:

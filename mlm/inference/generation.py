@@ -13,7 +13,7 @@ from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import loader, parallel_text
 from mlm.data.text.parallel_text import Pair
-from mlm.inference import batching, decoding, forward_passes, token_search
+from mlm.inference import batching, decoding, forward_passes
 from mlm.inference.masked_queries import make_tokens
 
 
@@ -114,7 +114,7 @@ def translate_texts(
     errors.require(cfg.data.corpus == "parallel", "translate", cfg.data.corpus, "a run of parallel text")
     for name, value in (("num_beams", num_beams), ("num_return_sequences", num_return_sequences)):
         _require_integer(name, value)
-    errors.require_one_of("length_penalty", length_penalty, token_search.LENGTH_PENALTIES)
+    errors.require_one_of("length_penalty", length_penalty, decoding.LENGTH_PENALTIES)
     errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
     errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
     max_len = model.dataset_info.source_len
