@@ -9,7 +9,7 @@ from small import build, small_config
 from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import words
-from mlm.evaluation import evaluation_tasks, few_shot, prompt_queries, prompts
+from mlm.evaluation import evaluation_tasks, few_shot, prompts
 from mlm.inference import masked_queries
 from mlm.training.run import finetuning_recipe
 from mlm.training.run.trained_run import TrainedRun
@@ -72,11 +72,11 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
     assert found["predicted"] == pytest.approx({"0": 1 - np.mean(predicted), "1": np.mean(predicted)})
     most = int(np.mean([number for *_, number in task.train]) > 0.5)
     assert found["majority"] == np.mean([number == most for *_, number in task.dev])
-    asked, _ = prompt_queries.build_queries(run.tokenizer, part.inputs["pattern"], task.dev[:8], 16)
+    asked, _ = prompts.build_queries(run.tokenizer, part.inputs["pattern"], task.dev[:8], 16)
     answer = run.program.partitioner.jit_per_example(
-        prompt_queries.compute_label_log_probs,
+        prompts.compute_label_log_probs,
         run.program.model,
-        prompt_queries.encode_verbalizers(run.tokenizer, part.inputs["pattern"], task.prompt.verbalizers).tobytes(),
+        prompts.encode_verbalizers(run.tokenizer, part.inputs["pattern"], task.prompt.verbalizers).tobytes(),
     )
     assert answer(run.state, asked, None)[-1].shape == (2,)
 
@@ -87,7 +87,7 @@ def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_or
     ids_NxL = np.where(np.arange(length) < size_N[:, None], draws.integers(5, 40, (50, length)), PAD).astype(np.int32)
     place_N = (draws.integers(1, size_N - 1)).astype(np.int32)
     answer = run.program.partitioner.jit_per_example(
-        prompt_queries.compute_label_log_probs, run.program.model, np.array([6, 9], np.int32).tobytes()
+        prompts.compute_label_log_probs, run.program.model, np.array([6, 9], np.int32).tobytes()
     )
     shapes, told = [], []
 
@@ -96,7 +96,7 @@ def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_or
         return answer(run.state, run.program.partitioner.put_batch(asked), None)
 
     asked = masked_queries.MaskedQueries(ids_NxL, place_N, place_N + 1)
-    found_NxC = prompt_queries.score_queries(ask, asked, 8, lambda: told.append(1))
+    found_NxC = prompts.score_queries(ask, asked, 8, lambda: told.append(1))
     assert len(told) == len(shapes) and all(rows % 8 == 0 for rows, _ in shapes)
     assert sum(rows * columns for rows, columns in shapes) < 0.8 * 56 * length
     alone_NxC = np.concatenate(
@@ -115,7 +115,7 @@ def test_texts_are_cut_and_the_hidden_place_stays(run):
         ("{text} ? [MASK] , {second}", [short, long], 1, 11),
         ("{text} ? [MASK] , {second}", [long, long], 1, 11),
     ):
-        rows, count = prompt_queries.build_queries(run.tokenizer, pattern, [[*texts, 0]], 16)
+        rows, count = prompts.build_queries(run.tokenizer, pattern, [[*texts, 0]], 16)
         (ids_L,), (place,), (end,) = rows
         assert count == cut and ids_L[place] == MASK and end == place + 1 and (ids_L == MASK).sum() == 1
         said = [run.tokenizer.pieces[i] for i in ids_L if i not in (CLS, SEP, PAD, MASK)]
@@ -123,7 +123,7 @@ def test_texts_are_cut_and_the_hidden_place_stays(run):
         assert [word for word in said if word in fixed] == fixed and len(said) - len(fixed) == kept
         assert ids_L[0] == CLS and ids_L[ids_L != PAD][-1] == SEP
     with pytest.raises(errors.ConfigError, match=r"^--pattern = .*: expected a pattern that leaves room for texts"):
-        prompt_queries.build_queries(run.tokenizer, "{text} [MASK] " + "was " * 13, [["w1", 0]], 16)
+        prompts.build_queries(run.tokenizer, "{text} [MASK] " + "was " * 13, [["w1", 0]], 16)
 
 
 def test_the_examples_are_those_of_the_papers_code():
