@@ -21,7 +21,7 @@ from mlm.base import errors
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_model
-from mlm.inference import decoding, masked_queries
+from mlm.inference import decoding, forward_passes
 from mlm.models import transformer
 from mlm.models.hub import hub
 
@@ -49,7 +49,7 @@ def model(folder):
 def compute_logits(model, ids_L):
     """logits_LxV of a row."""
     answer = jax.jit(
-        lambda params, ids: model.model.logits(params, model.model.encode(params, masked_queries.make_tokens(ids))[0])
+        lambda params, ids: model.model.logits(params, model.model.encode(params, forward_passes.make_tokens(ids))[0])
     )
     return np.asarray(answer(model.params["model"], np.array([ids_L], np.int32)))[0]
 
@@ -111,7 +111,7 @@ def test_a_table_of_its_own_and_another_activation_are_taken(folder, model, tmp_
     assert found.config.model.activation == "relu" and not found.config.model.tie_embeddings
     ids = [SEP, *found.tokenizer.encode(theirs.LINES[0])]
     params = found.params["model"]
-    (h_1xLxD,) = found.model.encode(params, masked_queries.make_tokens(np.array([ids], np.int32)))
+    (h_1xLxD,) = found.model.encode(params, forward_passes.make_tokens(np.array([ids], np.int32)))
     order_V = hub_model.get_original_ids(found.tokenizer)
     wanted_LxV = np.asarray(h_1xLxD[0]) @ table_VxD.T
     np.testing.assert_allclose(

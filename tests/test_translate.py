@@ -152,11 +152,10 @@ def test_scores_of_text_without_spaces_need_their_own_tokenizer(run, caplog):
 
 def test_the_answer_is_kept_with_what_was_found(run):
     pytest.importorskip("sacrebleu")
-    told = []
     pairs = {"pairs": [["w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5"], ["w6 w7 w8 w9", "w6 w7 w8 w1"]]}
     (part,) = translation_scores.list_cases("own", pairs, (1,), "13a")
-    found = translation_scores.evaluate(run, part, lambda: told.append(1))
-    assert found["pairs"] == 2 and found["truncated"] == 0 and told == [1] and 50 < found["bleu"] < 100
+    found = translation_scores.evaluate(run, part, lambda share: None)
+    assert found["pairs"] == 2 and found["truncated"] == 0 and 50 < found["bleu"] < 100
     assert RunDirectory(run.cfg.workdir).read_predictions("own-beam1")[1] == {
         "source": "w6 w7 w8 w9",
         "target": "w6 w7 w8 w1",

@@ -23,8 +23,8 @@ from mlm.base.types import StaticConfig
 from mlm.evaluation import prompts, sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_summary, group_results
 from mlm.evaluation.prompts import PromptTask
-from mlm.inference import masked_queries
-from mlm.inference.masked_queries import MaskedQueries
+from mlm.inference import forward_passes
+from mlm.inference.forward_passes import MaskedQueries
 from mlm.training.run import finetuning_recipe
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program, trainable, update
@@ -136,6 +136,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     )
     params = run.program.partitioner.get_state(run.state).params
     best: tuple = ((-1.0, 0.0),)
+    trials, done = len(grid.batch_sizes) * len(rates), 0.0
     for batch_size in grid.batch_sizes:
         cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
@@ -152,7 +153,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
                 if step % grid.every and step < grid.steps:
                     continue
                 quality = compute_quality(score(state, selection, eval_batch_size), selection_label_N)
-                progress()
+                done += min(grid.every, step) / grid.steps
+                progress(done / trials)
                 if quality > best[0]:
                     trial = {"batch_size": batch_size, "learning_rate": rate, "steps": step}
                     best = (quality, trial, partitioner.get_state(state), partitioner, score)
@@ -162,7 +164,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         "examples": len(dev_label_N),
         "truncated": truncated,
         "seed": inputs["seed"],
-        "trials": len(grid.batch_sizes) * len(rates),
+        "trials": trials,
         "selected": trial | {"accuracy": accuracy},
         **prompts.compute_scores(predicted_N, dev_label_N, inputs),
     }
@@ -181,10 +183,10 @@ def compile_steps(cfg: StaticConfig, model: types.Model, verbalizers: bytes) -> 
     partitioner = parallel.build_single_device(functools.partial(update.train_step, cfg, model, objective))
 
     def score(state, queries, batch_size):
-        score_batch = masked_queries.make_scorer(
+        score_batch = forward_passes.make_scorer(
             model, partitioner, state, prompts.compute_label_log_probs, verbalizers
         )
-        return prompts.score_queries(score_batch, queries, batch_size, lambda: None)
+        return prompts.score_queries(score_batch, queries, batch_size)
 
     return objective, partitioner, score
 
@@ -202,7 +204,7 @@ def init_state(
 def iterate_batches(train: MaskedQueries, label_N, batch_size: int, num_steps: int, seed: int) -> Iterator[types.Batch]:
     """Batches of the examples, in a new order for every epoch."""
     rng = np.random.default_rng(seed)
-    tokens = types.Tokens(*map(np.asarray, masked_queries.make_tokens(train.ids_BxL)))
+    tokens = types.Tokens(*map(np.asarray, forward_passes.make_tokens(train.ids_BxL)))
     indices = itertools.chain.from_iterable(rng.permutation(len(label_N)) for _ in itertools.count())
     for _ in range(num_steps):
         index_B = np.fromiter(itertools.islice(indices, batch_size), int, batch_size)
@@ -215,13 +217,6 @@ def compute_quality(log_prob_NxC, label_N) -> tuple[float, float]:
     log_prob_NxC = log_prob_NxC - np.logaddexp.reduce(log_prob_NxC, axis=-1, keepdims=True)
     correct_N = log_prob_NxC.argmax(-1) == label_N
     return float(correct_N.mean()), float(log_prob_NxC[np.arange(len(label_N)), label_N].mean())
-
-
-def count_units(run: TrainedRun, case: EvaluationCase) -> int:
-    """The number of evaluations on the selection sample."""
-    grid = FewShotGrid(*case.inputs["grid"])
-    rates = grid.get_learning_rates(run.cfg.model.width)
-    return len(grid.batch_sizes) * len(rates) * -(-grid.steps // grid.every)
 
 
 def summarize(results: Mapping[str, dict]) -> dict:

@@ -106,12 +106,10 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         loop.check(cfg)
         result = loop.train(cfg, packed)
     except hooks.DivergenceError as error:
-        progress()
         return {"diverged": str(error), "run": name}
     evaluations.finish_evaluations({"predictions": evaluations.make_evaluation(predictions)}, cfg, packed)
     if parallel.is_primary():
         get_storage(cfg.workdir).remove_folder(RunDirectory(cfg.workdir).checkpoints)
-    progress()
     return {"evaluation": result["evaluation"], "scores": result["scores"], "run": name}
 
 

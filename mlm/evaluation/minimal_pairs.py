@@ -27,8 +27,6 @@ from mlm.inference.pseudo_likelihood import METRICS, SentenceScores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
 
-count_units = sentence_scores.count_units
-
 
 def get_unsupported_reason(cfg: config.Config) -> str:
     """Why a run of this config has no such evaluation; empty if it has one."""

@@ -26,8 +26,8 @@ from mlm.data.tasks.examples import require_column
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation import sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results, get_summary
-from mlm.inference import batching, masked_queries
-from mlm.inference.masked_queries import MaskedQueries
+from mlm.inference import batching, forward_passes
+from mlm.inference.forward_passes import MaskedQueries
 from mlm.objectives import scores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
@@ -244,27 +244,24 @@ def compute_label_log_probs(
     verbalizers: id_C, as bytes, so that they can be hashed. hparams: unused.
     """
     verbalizer_C = jnp.asarray(np.frombuffer(verbalizers, np.int32))
-    return masked_queries.compute_log_probs(model, params, queries)[:, verbalizer_C]
+    return forward_passes.compute_log_probs(model, params, queries)[:, verbalizer_C]
 
 
 def score_queries(
-    score: Callable[[MaskedQueries], np.ndarray], queries: MaskedQueries, batch_size: int, progress: ReportProgress
+    score: Callable[[MaskedQueries], np.ndarray],
+    queries: MaskedQueries,
+    batch_size: int,
+    progress: ReportProgress = lambda share: None,
 ) -> np.ndarray:
     """log_prob_NxC of all queries, in batches of similar lengths; batch_size: queries of full length in a batch."""
 
     def run_batch(indices, ids_BxL):
         index_B = np.pad(indices, (0, len(ids_BxL) - len(indices)), "edge")
-        log_prob_BxC = score(MaskedQueries(ids_BxL, queries.position_B[index_B], queries.end_B[index_B]))
-        progress()
-        return log_prob_BxC
+        return score(MaskedQueries(ids_BxL, queries.position_B[index_B], queries.end_B[index_B]))
 
-    return np.stack(batching.collect_outputs(iterate_batches(queries, batch_size), run_batch, len(queries.position_B)))
-
-
-def iterate_batches(queries: MaskedQueries, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Full batches of the queries' sequences, without their padding."""
     sequences = [ids_L[ids_L != PAD] for ids_L in queries.ids_BxL]
-    return batching.iterate_batches(sequences, queries.ids_BxL.shape[1], batch_size, full_batches=True)
+    batches = batching.iterate_batches(sequences, queries.ids_BxL.shape[1], batch_size, full_batches=True)
+    return np.stack(batching.collect_outputs(batches, run_batch, len(sequences), progress))
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
@@ -278,7 +275,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     verbalizer_C = encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
     queries, label_N, truncated = read_queries(run, inputs, "examples")
     model = objectives.shift_states(run.cfg, run.program.model)
-    score = masked_queries.make_scorer(
+    score = forward_passes.make_scorer(
         model, run.program.partitioner, run.state, compute_label_log_probs, verbalizer_C.tobytes()
     )
     log_prob_NxC = score_queries(score, queries, run.cfg.eval.batch_size, progress)
@@ -299,12 +296,6 @@ def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
         result[name], result[f"{name}_se"] = compute_score(scores.build_score(name, "weight", labels), columns)
     shares = {label: float((predicted_N == index).mean()) for index, label in enumerate(labels)}
     return result | {"majority": float((label_N == inputs["majority"]).mean()), "predicted": shares}
-
-
-def count_units(run: TrainedRun, case: EvaluationCase) -> int:
-    """The number of batches."""
-    queries, *_ = read_queries(run, case.inputs, "examples")
-    return sum(1 for _ in iterate_batches(queries, run.cfg.eval.batch_size))
 
 
 def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:

@@ -19,7 +19,7 @@ from mlm.base import errors, extras, types
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.text import corpus
 from mlm.evaluation import sentence_scores
-from mlm.inference import batching, masked_queries, pseudo_likelihood
+from mlm.inference import batching, forward_passes, pseudo_likelihood
 from mlm.inference.language_model import LanguageModel
 
 DELETION_INTERVAL = 5
@@ -83,7 +83,7 @@ def measure_readability(
 
 def predict_tokens(model: types.Model, params, ids_BxL):
     """The likeliest id at each position. Computes the logits of one example at a time to save memory."""
-    h_BxLxD = model.encode(params["model"], masked_queries.make_tokens(ids_BxL))[0]
+    h_BxLxD = model.encode(params["model"], forward_passes.make_tokens(ids_BxL))[0]
     return jax.lax.map(lambda h_LxD: model.logits(params["model"], h_LxD).argmax(-1).astype(jnp.int32), h_BxLxD)
 
 

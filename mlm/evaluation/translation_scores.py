@@ -94,7 +94,6 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         pairs = [parallel_text.Pair(**record) for record in records][: case.inputs["max_examples"] or None]
     sources = [pair.source for pair in pairs]
     texts, truncated = translate_texts(run, sources, case.inputs["num_beams"], case.inputs["length_penalty"])
-    progress()
     if not parallel.is_primary():
         return {}
     translated = ({**pair._asdict(), "translation": text} for pair, text in zip(pairs, texts, strict=True))

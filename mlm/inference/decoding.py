@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from mlm.base import errors, types
 from mlm.base.special import CLS, MASK, PAD, SEP, UNK
-from mlm.inference.masked_queries import make_tokens
+from mlm.inference.forward_passes import make_tokens
 
 LENGTH_PENALTIES = ("none", "mean", "wu")
 WU_EXPONENT = 0.6  # alpha in Wu et al. 2016
