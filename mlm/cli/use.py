@@ -39,30 +39,16 @@ STATES = (
     Flag("layer", -1, "0: the embeddings; -1: the last layer", low=-command.MAX_COUNT),
     Flag("pooling", "mean", "the mean over tokens, or [CLS]'s state", choices=("mean", "first")),
 )
-WORD = Flag(
-    "word",
-    "",
-    "a word of the text, or its number from 1: finds the words of --file that are most similar in their context",
-)
+WORD = Flag("word", "", "a word of the text, or its number from 1: finds the most similar words of --file in context")
 SCORE = (
-    Flag(
-        "by",
-        "text",
-        "of each text the log-likelihood; of each word or token the surprisal",
-        choices=("text", "word", "token"),
-    ),
+    Flag("by", "text", "a text's log-likelihood; a word's or token's surprisal", choices=("text", "word", "token")),
     Flag(
         "metric",
         "pll",
         "mask each token alone, or with the rest of its word, or read a hybrid model from left to right",
         choices=("pll", "pll_word_l2r", "causal"),
     ),
-    Flag(
-        "overlap",
-        -1,
-        "left to right: the tokens that each window of a long text repeats of the one before; -1: half a window",
-        low=-1,
-    ),
+    Flag("overlap", -1, "left to right: tokens that a window of a long text repeats of the last; -1: half", low=-1),
 )
 BEAMS = (
     Flag("num_beams", 1, "beams; 1: no beam search", low=1),
