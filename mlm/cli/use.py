@@ -306,27 +306,17 @@ def _number_texts(texts, found) -> Iterator[dict]:
 
 
 class ModelCommand(NamedTuple):
-    """A command that uses a trained model.
+    """A command that uses a trained model."""
 
-    Attributes:
-        answer: (args, load) -> its records. It calls load() for the model once all is right that needs none.
-        example: a command line.
-        flags: those beside MODEL, texts, --file, --out and --json.
-        texts: what its texts are.
-        file: what --file is for.
-        out: what --out writes; RECORDS: its records; "": it has a folder to write in place of texts and --out.
-        omitted: the records' names that its table does not show.
-        is_text: whether its texts are printed in full, and alone.
-    """
-
+    # (args, load) -> its records. It calls load() for the model once all is right that needs none.
     answer: Callable[[argparse.Namespace, Callable[..., Any]], Iterator[dict]]
-    example: str
-    flags: tuple[Flag, ...] = ()
-    texts: str = TEXTS_HELP
-    file: str = "texts, one a line"
-    out: str = RECORDS
-    omitted: tuple[str, ...] = ()
-    is_text: bool = False
+    example: str  # a command line
+    flags: tuple[Flag, ...] = ()  # those beside MODEL, texts, --file, --out and --json
+    texts: str = TEXTS_HELP  # what its texts are
+    file: str = "texts, one a line"  # what --file is for
+    out: str = RECORDS  # what --out writes; RECORDS: its records; "": it writes a folder, and has no texts and --out
+    omitted: tuple[str, ...] = ()  # the records' names that its table does not show
+    is_text: bool = False  # whether its texts are printed in full, and alone
 
 
 COMMANDS = {

@@ -58,25 +58,23 @@ class Evaluation(NamedTuple):
     """An entry of EVALUATIONS: what its module defines under these names, and the defaults of what it does not.
 
     "Contents" are those of a run's evaluations.json: {"evaluations": {task: {case: result}}, "summary": {task: ...}}.
-
-    Attributes:
-        evaluate: (run, case, progress) -> the case's result, which JSON can hold; a long one calls `progress`.
-        get_unsupported_reason: "" for a config whose runs can be evaluated, else why they cannot.
-        list_due_cases: the cases of a config to evaluate when a run's training ends.
-        check: raises ConfigError where the due cases cannot be evaluated on this machine.
-        summarize: the results by case -> their summary; {} for none.
-        read_flags: reads what its flags of mlm evaluate (flags.py) name; returns the function from a run to its cases.
-        list_scores: contents -> the scores that tables of several runs show.
-        build_tables: contents -> the tables that mlm evaluate prints of one run.
     """
 
+    # The case's result, which JSON can hold; a long one calls the last argument.
     evaluate: Callable[[TrainedRun, EvaluationCase, ReportProgress], dict]
+    # "" for a config whose runs can be evaluated, else why they cannot.
     get_unsupported_reason: Callable[[config.Config], str] = lambda cfg: ""
+    # The cases of a config to evaluate when a run's training ends.
     list_due_cases: Callable[[config.Config], list[EvaluationCase]] = lambda cfg: []
+    # Raises ConfigError where the due cases cannot be evaluated on this machine.
     check: Callable[[config.Config], None] = lambda cfg: None
+    # The results by case -> their summary; {} for none.
     summarize: Callable[[Mapping[str, dict]], dict] = lambda results: {}
+    # Reads what its flags of mlm evaluate (flags.py) name; returns the function from a run to its cases.
     read_flags: Callable[[argparse.Namespace], Callable[[TrainedRun], list[EvaluationCase]]] | None = None
+    # Contents -> the scores that tables of several runs show.
     list_scores: Callable[[Mapping[str, Any]], Iterable[EvaluationScore]] = lambda contents: ()
+    # Contents -> the tables that mlm evaluate prints of one run.
     build_tables: Callable[[Mapping[str, Any]], Iterable[EvaluationTable]] = lambda contents: ()
 
 
