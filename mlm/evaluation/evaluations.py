@@ -115,8 +115,7 @@ def list_due_cases(
     return cases
 
 
-def select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
-    """The cases of which `stored`, the contents of evaluations.json, has no result."""
+def _select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
     evaluations = stored.get("evaluations", {})
     return [case for case in cases if evaluations.get(case.task, {}).get(case.name, {}).get("sha256") != case.sha256]
 
@@ -131,14 +130,13 @@ def read_contents(run: TrainedRun) -> dict:
 
 
 def list_pending(
-    evaluations: Mapping[str, Evaluation], run: TrainedRun, contents: Mapping, cases: Sequence[EvaluationCase]
+    evaluations: Mapping[str, Evaluation], run: TrainedRun, cases: Sequence[EvaluationCase]
 ) -> list[EvaluationCase]:
     """The cases that a run is still to be evaluated on; raises ConfigError for one that it does not support."""
     for name in {case.task for case in cases}:
-        reason = evaluations[name].get_unsupported_reason(run.cfg)
-        if reason:
+        if reason := evaluations[name].get_unsupported_reason(run.cfg):
             raise errors.ConfigError(f"run {run.cfg.workdir!r}: does not support the evaluation {name}: {reason}")
-    return select_pending(contents, cases)
+    return _select_pending(read_contents(run), cases)
 
 
 def list_missing_cases(cfg: config.Config, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
@@ -146,7 +144,7 @@ def list_missing_cases(cfg: config.Config, cases: Sequence[EvaluationCase]) -> l
     stored = RunDirectory(cfg.workdir).read_evaluations()
     if (stored.get("fingerprint"), stored.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
         return list(cases)
-    return select_pending(stored, cases)
+    return _select_pending(stored, cases)
 
 
 def finish_evaluations(
@@ -154,25 +152,17 @@ def finish_evaluations(
 ) -> dict:
     """Evaluates the missing cases of a finished run and returns the contents of evaluations.json.
 
-    Args:
-        evaluations: those of which the run should have all due cases, by name.
-        cfg: the run's config.
-        packed: the run's data, if it is loaded already.
-
-    Raises:
-        ConfigError: an evaluation does not support the run.
-        FolderInUse: another process holds the run's directory.
+    evaluations: those of which the run should have all due cases, by name. packed: the run's data, if it is loaded
+    already. Raises ConfigError if an evaluation does not support the run, FolderInUse if another process holds its
+    directory.
     """
     cases = pending = list_due_cases(evaluations, cfg)
     with files.recover_damaged():
         pending = list_missing_cases(cfg, cases)
     if not pending:
         return RunDirectory(cfg.workdir).read_evaluations()
-    local_fields = {
-        name: value
-        for name, value in fields.flatten(cfg).items()
-        if name == "data.cache_dir" or name.startswith("downstream.")
-    }
+    local = ("data.cache_dir", "downstream.")  # fields that are this machine's, and prefixes of such
+    local_fields = {name: value for name, value in fields.flatten(cfg).items() if name.startswith(local)}
     run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
     with RunDirectory(cfg.workdir).lock() if parallel.is_primary() else contextlib.nullcontext():
         return evaluate(evaluations, run, pending)
@@ -185,8 +175,7 @@ def evaluate(evaluations: Mapping[str, Evaluation], run: TrainedRun, cases: Sequ
     summaries by task. Results of the same state are reused, and each new one is written at once. Raises ConfigError for
     an evaluation that does not support the run.
     """
-    contents = read_contents(run)
-    pending = list_pending(evaluations, run, contents, cases)
+    contents, pending = read_contents(run), list_pending(evaluations, run, cases)
     quiet = 0.0 if sys.stderr.isatty() else forward_passes.QUIET_SECONDS
     settings = {"delay": quiet, "mininterval": max(quiet, 0.1), "disable": not (parallel.is_primary() and pending)}
     with tqdm.tqdm(total=len(pending), desc=Path(run.cfg.workdir).name, bar_format=BAR, **settings) as bar:
