@@ -121,25 +121,16 @@ def measure_recall(run: TrainedRun) -> dict:
     optimal_correct_I = name_M[log_prob_IxM.argmax(1)] == words_NxL[example_I, column_I]
 
     def summarize(selected_I):
-        sums = (
-            np.bincount(example_I[selected_I], value_I[selected_I]) for value_I in (correct_I, np.ones(len(example_I)))
-        )
-        accuracy, error = compute_ratio(*sums)
-        return {
-            "items": int(selected_I.sum()),
-            "accuracy": accuracy,
-            "accuracy_se": error,
-            "optimum": float(optimal_correct_I[selected_I].mean()),
-        }
+        example_J, correct_J = example_I[selected_I], correct_I[selected_I]
+        accuracy, error = compute_ratio(np.bincount(example_J, correct_J), np.bincount(example_J))
+        optimum = float(optimal_correct_I[selected_I].mean())
+        return {"items": len(example_J), "accuracy": accuracy, "accuracy_se": error, "optimum": optimum}
 
     if not len(example_I):
         return {}
     bins = [(low, high, _is_within(distance_I, (low, high))) for low, high in SENTENCE_DISTANCES]
-    return summarize(distance_I >= 0) | {
-        "distance": [
-            {"low": low, "high": high, **summarize(in_bin_I)} for low, high, in_bin_I in bins if in_bin_I.any()
-        ]
-    }
+    by_bin = [{"low": low, "high": high, **summarize(in_bin_I)} for low, high, in_bin_I in bins if in_bin_I.any()]
+    return summarize(distance_I >= 0) | {"distance": by_bin}
 
 
 def find_names(language: Grammar) -> np.ndarray:

@@ -12,15 +12,8 @@ from mlm.base.estimates import PERCENT, ItemInterval, mean_share_interval, wilso
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.data.tasks import blimp
 from mlm.data.tasks.blimp import Suite
-from mlm.evaluation import sentence_scores
-from mlm.evaluation.evaluations import (
-    EvaluationCase,
-    EvaluationTable,
-    ReportProgress,
-    get_results,
-    get_summary,
-    group_results,
-)
+from mlm.evaluation import evaluations, sentence_scores
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_summary, group_results
 from mlm.evaluation.sentence_scores import METRIC, METRIC_TITLE, TITLES
 from mlm.inference import surprisal
 from mlm.inference.pseudo_likelihood import METRICS, SentenceScores
@@ -129,7 +122,7 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
 
 def build_tables(contents: Mapping[str, Any]) -> Iterator[EvaluationTable]:
     """A table for each suite: its paradigms by phenomenon, and the means."""
-    results = group_results(get_results(contents, "minimal_pairs"))
+    results = group_results(evaluations.get_results(contents, "minimal_pairs"))
     for suite, means in get_summary(contents, "minimal_pairs").items():
         yield build_suite_table(suite, means, results[suite])
 
