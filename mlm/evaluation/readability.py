@@ -51,7 +51,7 @@ def measure_readability(
     is_supported = not sentence_scores.get_unsupported_reason(model.config) and model.has_lm_head
     expected = "a run that was trained to predict masked tokens (such as mlm)"
     errors.require(is_supported, "cloze", model.config.objective, expected)
-    errors.require_at_least(2, "every", interval)
+    errors.require_number("every", interval, 2)
     masked, sources = [], []  # sources: the index of the text, the unmasked ids and the spans of the masked words
     for index, text in enumerate(texts):
         spans = [word.span() for word in WORD.finditer(text)]

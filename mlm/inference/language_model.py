@@ -222,7 +222,7 @@ class LanguageModel:
         """
         texts, is_single = _listed(text)
         errors.require(pooling is not None, "pooling", pooling, "mean or first")
-        errors.require_at_least(1, "top_k", top_k)
+        errors.require_number("top_k", top_k, 1)
         query_SxD, candidate_CxD = self.encode(texts, layer, pooling), self.encode(candidates, layer, pooling)
         cosine_SxC = l2_normalize(query_SxD) @ l2_normalize(candidate_CxD).T
         answers = [
