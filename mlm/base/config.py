@@ -316,7 +316,9 @@ class Pack:
 class Mask:
     """Which tokens are masked, and what replaces them."""
 
-    rate: OpenFraction = field(0.15, "masking rate: share of an example's tokens; of a schedule the first", role=TRACED)
+    rate: OpenFraction = field(
+        0.15, "masking rate: share of an example's tokens; with a schedule, at first", role=TRACED
+    )
     schedule: Annotated[str, "constant", "linear", "cosine"] = field(
         "constant", "masking rate over train.steps: constant | linear | cosine (half a period)", role=TRACED
     )
@@ -525,7 +527,9 @@ class Optim:
         "token", "training loss: token (mean over a batch's predictions) | sequence (over an example's, then examples)"
     )
     average_checkpoints: Count = field(0, "final parameters are the mean of the last so many checkpoints; 0: no mean")
-    average_every: PositiveInt = field(100, "steps between these checkpoints", unless={"optim.average_checkpoints": 0})
+    average_every: PositiveInt = field(
+        100, "steps between averaged checkpoints", unless={"optim.average_checkpoints": 0}
+    )
     ema_decay: FractionBelow1 = field(
         0.0, "decay of a moving average of the parameters, which all but training reads (GPT-BERT: 0.999); 0: none"
     )
@@ -539,7 +543,9 @@ class Init:
     run_sha256: str = field(
         "", "expected SHA-256 of that checkpoint; empty: any (a run records what it found)", unless={"init.run": ""}
     )
-    hub: str = setting("", "instead: a Hugging Face folder, or hf:ORG/NAME to download it; empty: none", is_path=True)
+    hub: str = setting(
+        "", "in place of run: Hugging Face folder, or hf:ORG/NAME to download; empty: none", is_path=True
+    )
     hub_sha256: str = field("", "expected SHA-256 of config, weights, vocabulary; empty: any", unless={"init.hub": ""})
 
 
@@ -605,7 +611,7 @@ class Train:
         "grad_accum_steps; 0: none",
     )
     initial_batch_fraction: FractionAbove0 = field(
-        0.25, "share of batch_size in its first step, in microbatches", unless={"train.batch_warmup_fraction": 0.0}
+        0.25, "share of batch_size in the first step, in microbatches", unless={"train.batch_warmup_fraction": 0.0}
     )
     eval_every: Count = setting(0, "steps between evaluations; 0: only at the end", role=HOST)
     checkpoint_every: PositiveInt = setting(500, "steps between checkpoints", role=HOST)

@@ -48,7 +48,9 @@ SCORE = (
         "mask each token alone, or with the rest of its word, or read a hybrid model from left to right",
         choices=("pll", "pll_word_l2r", "causal"),
     ),
-    Flag("overlap", -1, "left to right: tokens that a window of a long text repeats of the last; -1: half", low=-1),
+    Flag(
+        "overlap", -1, "left to right: tokens that a window of a long text repeats of the one before; -1: half", low=-1
+    ),
 )
 BEAMS = (
     Flag("num_beams", 1, "beams; 1: no beam search", low=1),
