@@ -140,7 +140,7 @@ def test_many_short_batches_tell_what_one_does(open_model):
 
 def test_the_command_writes_a_page_or_prints_the_numbers(open_model, monkeypatch, tmp_path, capsys):
     model = open_model("transformer")
-    monkeypatch.setattr(pretrained_io, "load_model", lambda folder: model)
+    monkeypatch.setattr(pretrained_io, "load_model", lambda folder, step: model)
     use.main(["attention", "run", TEXT, f"--out={tmp_path / 'page.html'}"])
     assert "page.html" in capsys.readouterr().out and TEXT in (tmp_path / "page.html").read_text()
     use.main(["attention", "run", TEXT, "w1", "--json"])
