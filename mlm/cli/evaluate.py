@@ -1,17 +1,15 @@
 """mlm evaluate: evaluates trained runs."""
 
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlm.base import errors, files
 from mlm.base.flag import Flag
 from mlm.cli import command, use
 from mlm.evaluation.flags import FLAGS, find_evaluations
-
-if TYPE_CHECKING:  # JAX, which takes seconds, is imported once the flags are right
-    from mlm.evaluation.evaluations import EvaluationCase
 
 DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held-out sentences.
 
@@ -123,8 +121,15 @@ def main(words: list[str]) -> None:
 
     command.raise_on_interrupt()
     overrides = config_flags.overrides
-    read_cases, announced = evaluation_tasks.read_flags(args), set[str]()
-    list_cases = lambda run: announce(read_cases(run), announced)
+    read_cases, report_once = evaluation_tasks.read_flags(args), functools.cache(report)
+
+    def list_cases(run):
+        cases = read_cases(run)
+        for case in cases:
+            if case.announcement:
+                report_once(case.announcement)
+        return cases
+
     workdirs, failed, evaluated = select_runs(args.runs, overrides), [], {}
     for workdir in workdirs:
         try:
@@ -196,15 +201,6 @@ def evaluate_suites(args, overrides: dict) -> None:
         print(f"\nwritten: {out}")
     if failed:
         raise errors.ConfigError(f"{len(failed)} of {len(models)} models could not be evaluated: {', '.join(failed)}")
-
-
-def announce(cases: "list[EvaluationCase]", announced: set[str]) -> "list[EvaluationCase]":
-    """The cases, after what they announce was printed; announced: what was printed of the runs before."""
-    for line in dict.fromkeys(case.announcement for case in cases if case.announcement):
-        if line not in announced:
-            report(line)
-            announced.add(line)
-    return cases
 
 
 def print_evaluations(contents: dict) -> None:
