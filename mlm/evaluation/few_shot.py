@@ -136,7 +136,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     )
     params = run.program.partitioner.get_state(run.state).params
     best: tuple = ((-1.0, 0.0),)
-    trials, done = len(grid.batch_sizes) * len(rates), 0.0
+    trials, finished = len(grid.batch_sizes) * len(rates), 0
     for batch_size in grid.batch_sizes:
         cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
@@ -153,11 +153,11 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
                 if step % grid.every and step < grid.steps:
                     continue
                 quality = compute_quality(score(state, selection, eval_batch_size), selection_label_N)
-                done += min(grid.every, step) / grid.steps
-                progress(done / trials)
+                progress((finished + step / grid.steps) / trials)
                 if quality > best[0]:
                     trial = {"batch_size": batch_size, "learning_rate": rate, "steps": step}
                     best = (quality, trial, partitioner.get_state(state), partitioner, score)
+            finished += 1
     (accuracy, _), trial, state, partitioner, score = best
     predicted_N = score(partitioner.put_state(state), dev, eval_batch_size).argmax(-1)
     return {
