@@ -14,7 +14,7 @@ from mlm.base import config, errors
 from mlm.base.special import MASK
 from mlm.cli import use
 from mlm.data.tokenizers import kinds
-from mlm.inference import attention_maps, masked_queries, pretrained_io
+from mlm.inference import attention_maps, forward_passes, pretrained_io
 from mlm.inference.language_model import LanguageModel
 
 TEXT = "w3 w1 w4 w1 w5 w9 w2"
@@ -64,7 +64,7 @@ def test_saliency_is_the_steepest_slope_of_the_answer(open_model, family, cell):
     width, step = model.model.width, 1e-2
     shift_BxTxD = np.zeros((2 * width, len(row), width), np.float32)
     shift_BxTxD[:width, other], shift_BxTxD[width:, other] = step * np.eye(width), -step * np.eye(width)
-    params, text = model.params["model"], masked_queries.make_tokens(jnp.tile(hidden_1xT, (2 * width, 1)))
+    params, text = model.params["model"], forward_passes.make_tokens(jnp.tile(hidden_1xT, (2 * width, 1)))
 
     @jax.jit
     def compute_log_probs(shift_BxTxD):
@@ -84,7 +84,7 @@ def test_embeddings_shifted_to_those_of_another_text_are_that_text(open_model):
     model = open_model("feedforward", "window")
     params, model, length = model.params["model"], model.model, 9
     one, other = (
-        masked_queries.make_tokens(jnp.array([np.random.default_rng(seed).permutation(40)[:length] + 5]))
+        forward_passes.make_tokens(jnp.array([np.random.default_rng(seed).permutation(40)[:length] + 5]))
         for seed in (0, 1)
     )
     layers = jax.jit(model.encode_layers)
@@ -140,7 +140,7 @@ def test_many_short_batches_tell_what_one_does(open_model):
 
 def test_the_command_writes_a_page_or_prints_the_numbers(open_model, monkeypatch, tmp_path, capsys):
     model = open_model("transformer")
-    monkeypatch.setattr(pretrained_io, "load_model", lambda folder: model)
+    monkeypatch.setattr(pretrained_io, "load_model", lambda folder, step: model)
     use.main(["attention", "run", TEXT, f"--out={tmp_path / 'page.html'}"])
     assert "page.html" in capsys.readouterr().out and TEXT in (tmp_path / "page.html").read_text()
     use.main(["attention", "run", TEXT, "w1", "--json"])

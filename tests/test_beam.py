@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from mlm.base.special import PAD
-from mlm.inference import token_search
+from mlm.base.special import SEP as END
+from mlm.inference import decoding
 
-V, STEPS, END, ROWS = 4, 4, 3, 5  # entries of which END ends a text; tokens; rows
+V, STEPS, ROWS = 4, 4, 5  # entries, of which the last ends a text; tokens; rows
+MOST_B = jnp.full(ROWS, STEPS)
 
 
 @functools.cache
@@ -32,11 +34,9 @@ def start_search():
     return (row_B[None], row_B[None] % V), (row_B + 1) % V
 
 
-@functools.partial(jax.jit, static_argnames=("num_beams", "length_penalty", "early_stopping", "suppressed_ids"))
-def search(most_B=None, **how):
-    return token_search.search_beams(
-        decode_step, *start_search(), num_steps=STEPS, max_steps_B=most_B, eos_id=END, **how
-    )
+@functools.partial(jax.jit, static_argnames=("num_beams", "length_penalty", "suppressed_ids"))
+def search(most_B=MOST_B, **how):
+    return decoding.search_beams(decode_step, *start_search(), num_steps=STEPS, max_steps_B=most_B, **how)
 
 
 def every_text(row, most, normalise, alpha=0.6):
@@ -52,7 +52,7 @@ def every_text(row, most, normalise, alpha=0.6):
     return sorted(texts, reverse=True)
 
 
-@pytest.mark.parametrize("normalise", token_search.LENGTH_PENALTIES)
+@pytest.mark.parametrize("normalise", decoding.LENGTH_PENALTIES)
 def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
     most_B = np.array([4, 3, 4, 1, 2])
     wide = search(most_B, num_beams=200, length_penalty=normalise)
@@ -65,12 +65,12 @@ def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
         assert (np.asarray(wide.score_BxW[row]) > -np.inf).sum() == len(texts)
 
 
-@pytest.mark.parametrize("normalise", token_search.LENGTH_PENALTIES)
+@pytest.mark.parametrize("normalise", decoding.LENGTH_PENALTIES)
 def test_a_beam_of_one_is_greedy(normalise):
-    followed = token_search.decode_tokens(
-        decode_step, *start_search(), token_search.select_argmax, num_steps=STEPS, eos_id=END
+    followed = decoding.decode_tokens(
+        decode_step, *start_search(), decoding.select_argmax, num_steps=STEPS, max_steps_B=MOST_B
     )
-    one = search(num_beams=1, length_penalty=normalise, early_stopping="always")
+    one = search(num_beams=1, length_penalty=normalise)
     np.testing.assert_array_equal(one.ids_BxWxT[:, 0], followed.ids_BxT)
     np.testing.assert_array_equal(one.length_BxW[:, 0], followed.length_B)
     np.testing.assert_allclose(one.log_prob_BxW[:, 0], followed.log_prob_B, rtol=1e-5)
@@ -84,8 +84,8 @@ def test_a_beam_of_one_is_greedy(normalise):
 def test_a_row_s_answer_depends_on_no_other_row():
     together = search(num_beams=3, length_penalty="mean")
     alone = jax.jit(
-        lambda cache, last_B: token_search.search_beams(
-            decode_step, cache, last_B, num_beams=3, num_steps=STEPS, eos_id=END
+        lambda cache, last_B: decoding.search_beams(
+            decode_step, cache, last_B, num_beams=3, num_steps=STEPS, max_steps_B=MOST_B[:1]
         )
     )
     (row_1xB, before_1xB), last_B = start_search()
@@ -103,28 +103,14 @@ def test_what_is_never_taken_is_in_no_text_and_has_no_share():
     assert there_W.sum() == 1 + 1 + 1 + 1 + 1  # [1] * n then END, or four times 1
 
 
-@pytest.mark.parametrize(
-    ("go_T", "width", "better"), [([0.3, 0.99, 0.99, 0.99], 1, "heuristic"), ([0.6, 0.9, 0.95, 0.95], 2, "always")]
-)
-def test_a_mean_score_may_rise_so_what_goes_on_is_waited_for(go_T, width, better):
-    """go_T: the share of going on, at each place. One who waits for less ends with less."""
+def test_a_mean_score_may_rise_so_what_goes_on_is_waited_for():
+    go_T = [0.6, 0.9, 0.95, 0.95]  # the share of going on, at each place
 
     def chain(cache, ids_N):
         go_N = jnp.asarray(go_T, jnp.float32)[cache[0]]
         return jnp.log(jnp.stack([0 * go_N, go_N, 0 * go_N, 1 - go_N], -1)), cache + 1
 
-    def best(stop):
-        return token_search.search_beams(
-            chain,
-            jnp.zeros((1, 1), jnp.int32),
-            jnp.ones(1, jnp.int32),
-            num_beams=width,
-            num_steps=4,
-            eos_id=END,
-            early_stopping=stop,
-        )
-
-    exact = best("never")
-    assert exact.ids_BxWxT[0, 0].tolist() == [1, 1, 1, 1]
-    assert exact.score_BxW[0, 0] == pytest.approx(np.log(go_T).mean(), rel=1e-5)
-    assert best(better).score_BxW[0, 0] < exact.score_BxW[0, 0] - 0.01
+    start = jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
+    best = decoding.search_beams(chain, *start, num_beams=2, num_steps=4, max_steps_B=jnp.array([4]))
+    assert best.ids_BxWxT[0, 0].tolist() == [1, 1, 1, 1]
+    assert best.score_BxW[0, 0] == pytest.approx(np.log(go_T).mean(), rel=1e-5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small import FAMILY_CELLS, MEMBERS, VARIANTS, VOCAB, build, mark_further, small_config
 
-from mlm.inference import masked_queries
+from mlm.inference import forward_passes
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
@@ -44,7 +44,7 @@ def rows():
 
 def one_by_one(model, params, ids_BxL, read_B, columns=8):
     """logits_BxLxV of rows of which `read_B` tokens are read at once, out of so many columns; 0 where they are read."""
-    text = masked_queries.make_tokens(jnp.where(jnp.arange(columns) < read_B[:, None], ids_BxL[:, :columns], 0))
+    text = forward_passes.make_tokens(jnp.where(jnp.arange(columns) < read_B[:, None], ids_BxL[:, :columns], 0))
 
     def step(carry, _):
         cache, at_B, out_BxLxV = carry
@@ -63,7 +63,7 @@ def test_token_by_token_a_model_says_what_it_says_of_whole_rows(family, cell, ch
     model, params, _ = build(cfg)
     ids_BxL = rows()
     left_B = np.ones(len(ids_BxL), bool) if cfg.model.directionality == "mixed" else None
-    h_BxLxD = jax.jit(lambda text: model.encode(params, text, left_B=left_B)[0])(masked_queries.make_tokens(ids_BxL))
+    h_BxLxD = jax.jit(lambda text: model.encode(params, text, left_B=left_B)[0])(forward_passes.make_tokens(ids_BxL))
     full_BxLxV = np.asarray(jax.jit(model.logits)(params, h_BxLxD))
     found = jax.jit(lambda ids_BxL, read_B: one_by_one(model, params, ids_BxL, read_B))
     place_BxL = np.arange(ROOM)
@@ -80,7 +80,7 @@ def test_rows_of_a_cache_are_on_axis_1_of_every_leaf(family, cell):
     ids_BxL, turn_B = rows(), np.array([2, 0, 3, 3])
 
     def two(ids_BxL, turned):
-        cache = model.init_cache(params, masked_queries.make_tokens(ids_BxL[:, :5]), None, ROOM)
+        cache = model.init_cache(params, forward_passes.make_tokens(ids_BxL[:, :5]), None, ROOM)
         ids_B = ids_BxL[:, 5]
         _, cache = model.decode_step(params, cache, ids_B)
         if turned:

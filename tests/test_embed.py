@@ -68,8 +68,8 @@ def test_similarities_are_the_correlations_of_cosines(run):
     texts = [" ".join(draws.choice(list(WORDS), 5)) for _ in range(40)]
     pairs = [[*draws.choice(texts, 2), float(value)] for value in draws.integers(0, 6, 60)]
     part, told = EvaluationCase("sts", "stsb/dev", {"pairs": pairs, "format": 1}), []
-    found = EVALUATIONS["sts"].evaluate(run, part, lambda: told.append(1))
-    assert len(told) == EVALUATIONS["sts"].count_units(run, part) and found["pairs"] == 60
+    found = EVALUATIONS["sts"].evaluate(run, part, told.append)
+    assert told == sorted(told) and told[-1] == 1 < len(told) and found["pairs"] == 60
     vectors, _ = sentence_similarity.embed_sentences(run, texts)
     at = {text: place for place, text in enumerate(texts)}
     for of, h_SxD in (
@@ -115,7 +115,7 @@ def test_similarities_are_the_correlations_of_cosines(run):
         == "all similarities are equal"
     )
     left = run._replace(cfg=fields.override(run.cfg, {"model.directionality": "causal"}))
-    assert sentence_similarity.evaluate(left, part, lambda: None)["layers"][-1].keys() == {
+    assert sentence_similarity.evaluate(left, part, lambda share: None)["layers"][-1].keys() == {
         "mean"
     }  # [CLS] has seen nothing
 
@@ -214,14 +214,14 @@ def test_states_that_know_no_context_are_their_words_alone(small_run):
     cfg, rows = small_run
     run = build_table_run(cfg, rows)
     part = anisotropy.list_cases()[0]
-    found = EVALUATIONS["anisotropy"].evaluate(run, part, lambda: None)
+    found = EVALUATIONS["anisotropy"].evaluate(run, part, lambda share: None)
     (of_layer,) = found["layers"]
     assert found["examples"] == 40 and found["words"] > 20 and found["occurrences"] >= 5 * found["words"]
     assert of_layer["self_similarity"] == pytest.approx(1) and of_layer["explained"] == pytest.approx(1)
     assert 0 < of_layer["anisotropy"] < 0.9 and of_layer["explained_random"] < 0.9
     assert of_layer["explained_adjusted"] == pytest.approx(1 - of_layer["explained_random"])
     assert of_layer["self_similarity_adjusted"] == pytest.approx(1 - of_layer["anisotropy"])
-    assert anisotropy.evaluate(run, part, lambda: None) == found  # nothing of it is chance
+    assert anisotropy.evaluate(run, part, lambda share: None) == found  # nothing of it is chance
     few = run._replace(cached_data=rows._replace(validation={name: x[:2] for name, x in rows.validation.items()}))
     with pytest.raises(errors.ConfigError, match=r"^words that 5 or more of 2 held-out examples hold = 0: expected"):
-        anisotropy.evaluate(few, part, lambda: None)
+        anisotropy.evaluate(few, part, lambda share: None)

@@ -19,7 +19,7 @@ from mlm.data.tasks import blimp
 from mlm.data.text import corpus
 from mlm.evaluation import evaluation_tasks, minimal_pairs
 from mlm.evaluation.evaluations import EvaluationCase, make_evaluation
-from mlm.inference import masked_queries, pseudo_likelihood
+from mlm.inference import forward_passes, pseudo_likelihood
 from mlm.launch.sweep import sweep_state
 from mlm.report import summary
 from mlm.report.table import Column
@@ -101,7 +101,7 @@ def test_judging_writes_what_is_measured_and_does_nothing_twice(run, suite):
         30,
         fields.fingerprint(cfg),
     )
-    score = masked_queries.make_scorer(loaded.program.model, loaded.program.partitioner, loaded.state)
+    score = forward_passes.make_scorer(loaded.program.model, loaded.program.partitioner, loaded.state)
     by_hand = pseudo_likelihood.score_sentences(
         score, pseudo_likelihood.build_queries(loaded.tokenizer, order.paradigms[0].sentences, 32), 8
     )

@@ -12,7 +12,7 @@ from mlm.base import errors
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.cli import use
 from mlm.data.tokenizers import kinds
-from mlm.inference import decoding, forward_passes, masked_queries, pretrained_io
+from mlm.inference import decoding, forward_passes, pretrained_io
 from mlm.inference.forward_passes import compute_logits
 from mlm.models import MODELS
 
@@ -188,7 +188,7 @@ def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
         lambda ids_BxL, source_BxS: model.model.logits(
             model.params["model"],
             model.model.encode(
-                model.params["model"], masked_queries.make_tokens(ids_BxL), masked_queries.make_tokens(source_BxS)
+                model.params["model"], forward_passes.make_tokens(ids_BxL), forward_passes.make_tokens(source_BxS)
             )[0],
         )
     )
@@ -207,8 +207,10 @@ def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
 
 def test_the_command_shows_what_is_written(model):
     how = {"num_beams": 2, "num_return_sequences": 2, "max_length": 9}
-    args = use.make_parser("generate").parse_args(["run", *(f"--{name}={value}" for name, value in how.items())])
-    rows = list(use.generate(model, ["w3 w1"], args))
+    args = use.make_parser("generate").parse_args(
+        ["run", "w3 w1", *(f"--{name}={value}" for name, value in how.items())]
+    )
+    rows = list(use.generate(args, lambda: model))
     assert [(row["number"], row["text"]) for row in rows] == [
         (number, one.text) for number, one in enumerate(model.generate("w3 w1", **how), 1)
     ]

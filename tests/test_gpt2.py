@@ -21,12 +21,11 @@ from mlm.base import errors
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_model
-from mlm.inference import decoding, masked_queries
+from mlm.inference import decoding, forward_passes
 from mlm.models import transformer
 from mlm.models.hub import hub
 
 NORMS = {0.0: "none", 1.0: "mean"}  # of transformers' length_penalty
-STOPS = {"never": "never", False: "heuristic", True: "always"}  # by its early_stopping
 ORDER_V = np.array([theirs.V, theirs.V + 1, theirs.V + 2, theirs.V - 1, theirs.V + 3, *range(theirs.V - 1)])
 
 
@@ -50,7 +49,7 @@ def model(folder):
 def compute_logits(model, ids_L):
     """logits_LxV of a row."""
     answer = jax.jit(
-        lambda params, ids: model.model.logits(params, model.model.encode(params, masked_queries.make_tokens(ids))[0])
+        lambda params, ids: model.model.logits(params, model.model.encode(params, forward_passes.make_tokens(ids))[0])
     )
     return np.asarray(answer(model.params["model"], np.array([ids_L], np.int32)))[0]
 
@@ -112,7 +111,7 @@ def test_a_table_of_its_own_and_another_activation_are_taken(folder, model, tmp_
     assert found.config.model.activation == "relu" and not found.config.model.tie_embeddings
     ids = [SEP, *found.tokenizer.encode(theirs.LINES[0])]
     params = found.params["model"]
-    (h_1xLxD,) = found.model.encode(params, masked_queries.make_tokens(np.array([ids], np.int32)))
+    (h_1xLxD,) = found.model.encode(params, forward_passes.make_tokens(np.array([ids], np.int32)))
     order_V = hub_model.get_original_ids(found.tokenizer)
     wanted_LxV = np.asarray(h_1xLxD[0]) @ table_VxD.T
     np.testing.assert_allclose(
@@ -171,11 +170,7 @@ def test_with_fifty_random_models_the_same_texts_are_found(case, top):
         if not how:
             return decoding.continue_prompts(*given, cache_len=theirs.LENGTH).ids_BxT
         return decoding.decode_beams(
-            *given,
-            cache_len=theirs.LENGTH,
-            num_beams=how["num_beams"],
-            early_stopping=STOPS[how["early_stopping"]],
-            length_penalty=NORMS[how["length_penalty"]],
+            *given, cache_len=theirs.LENGTH, num_beams=how["num_beams"], length_penalty=NORMS[how["length_penalty"]]
         ).ids_BxWxT[:, 0]
 
     for number, one in enumerate(read):

@@ -22,7 +22,7 @@ from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export, hub_model, kinds
 from mlm.inference import batching, export, neighbors, pretrained_io
-from mlm.inference.masked_queries import make_tokens
+from mlm.inference.forward_passes import make_tokens
 from mlm.models.hub import bert, hub
 from mlm.training.run.directory import RunDirectory
 

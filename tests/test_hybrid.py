@@ -13,7 +13,7 @@ from mlm import objectives
 from mlm.base import batch_warmup, config, types
 from mlm.base.special import CLS, MASK, SEP
 from mlm.data.tokenizers import kinds
-from mlm.inference import language_model, masked_queries
+from mlm.inference import forward_passes, language_model
 from mlm.models import MODELS
 from mlm.objectives import hybrid
 from mlm.training.step import program, update
@@ -196,11 +196,11 @@ def test_terms_weigh_as_their_rows_are_many():
 def test_a_judge_reads_a_hidden_token_where_it_was_learnt(cfg):
     model, params, _ = build(cfg)
     ids_BxL, places_B = ROWS.text.ids_BxL, np.array([1, 3, 9, 14], np.int32)
-    asked = masked_queries.MaskedQueries(ids_BxL, places_B, places_B + 1)
-    compute_log_probs = functools.partial(masked_queries.compute_log_probs, objectives.shift_states(cfg, model))
+    asked = forward_passes.MaskedQueries(ids_BxL, places_B, places_B + 1)
+    compute_log_probs = functools.partial(forward_passes.compute_log_probs, objectives.shift_states(cfg, model))
     found_BxV = jax.jit(compute_log_probs)({"model": params}, asked)
     hidden_BxL = np.where(np.arange(16) == places_B[:, None], MASK, ids_BxL)
-    (h_BxLxD,) = model.encode(params, masked_queries.make_tokens(jnp.asarray(hidden_BxL)))
+    (h_BxLxD,) = model.encode(params, forward_passes.make_tokens(jnp.asarray(hidden_BxL)))
     log_prob_BxV = jax.nn.log_softmax(model.logits(params, h_BxLxD[np.arange(4), places_B - 1]))
     np.testing.assert_allclose(found_BxV, log_prob_BxV, rtol=1e-4, atol=1e-5)
     assert objectives.shift_states(small_config(objective="mlm"), model) is model
@@ -214,10 +214,10 @@ def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, t
     run = language_model.LanguageModel(cfg, words, model, None, params, told, 16, 4)
     text = "w1 w2 [MASK] w4"
     ids_BxL = np.array([[CLS, *words.encode_batch(["w1 w2"])[0], MASK, *words.encode_batch(["w4"])[0], SEP]], np.int32)
-    (h_BxLxD,) = model.encode(params["model"], masked_queries.make_tokens(jnp.asarray(ids_BxL)))
+    (h_BxLxD,) = model.encode(params["model"], forward_passes.make_tokens(jnp.asarray(ids_BxL)))
     plain_BxL = ids_BxL.copy()
     (plain_BxL[0, 3],) = words.encode_batch(["w3"])[0]
-    (plain_BxLxD,) = model.encode(params["model"], masked_queries.make_tokens(jnp.asarray(plain_BxL)))
+    (plain_BxLxD,) = model.encode(params["model"], forward_passes.make_tokens(jnp.asarray(plain_BxL)))
     np.testing.assert_allclose(run.encode("w1 w2 w3 w4", pooling=None), plain_BxLxD[0], rtol=1e-4, atol=1e-5)
     logits_LxV = np.asarray(model.logits(params["model"], h_BxLxD))[0]
     np.testing.assert_allclose(run.logits(text)[1:], logits_LxV[:-1], rtol=1e-4, atol=1e-5)

@@ -19,7 +19,7 @@ from mlm.cli import use
 from mlm.data.rows import loader
 from mlm.data.tasks import task_file
 from mlm.evaluation import predictions
-from mlm.inference import batching, masked_queries
+from mlm.inference import batching, forward_passes
 from mlm.training.run import inheritance, loop, trained_run
 from mlm.training.validation import split_scores
 
@@ -239,7 +239,7 @@ def test_scores_hide_each_token_alone(models):
     for place in range(1, len(ids) - 1):
         row = jnp.asarray([[*ids[:place], MASK, *ids[place + 1 :]]])
         logits_V = model.model.logits(
-            model.params["model"], model.model.encode(model.params["model"], masked_queries.make_tokens(row))[0]
+            model.params["model"], model.model.encode(model.params["model"], forward_passes.make_tokens(row))[0]
         )[0, place]
         plain += float(jax.nn.log_softmax(logits_V)[ids[place]])
     assert model.pseudo_log_likelihood(text) == pytest.approx(plain, rel=1e-4)

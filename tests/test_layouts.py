@@ -14,7 +14,7 @@ from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import pack, tokenization
 from mlm.data.text import corpus
 from mlm.data.tokenizers import hub, hub_model, kinds
-from mlm.evaluation import prompt_queries
+from mlm.evaluation import prompts
 from mlm.inference import pseudo_likelihood
 from mlm.training.run import resolution
 
@@ -154,14 +154,14 @@ def test_a_prompt_is_encoded_as_one_text_and_cut_where_it_is_too_long(folders, n
     tokenizer = load(folders, name)
     text = "Rain came. The horse slept?"
     (ids_L,), truncated = (lambda made: (made[0].ids_BxL, made[1]))(
-        prompt_queries.build_queries(tokenizer, PATTERN, [(text, 0)], 128)
+        prompts.build_queries(tokenizer, PATTERN, [(text, 0)], 128)
     )
     ids = ids_L[ids_L > 0].tolist()
     filled = PATTERN.replace("{text}", text)
     if name not in SIZES:
         assert ids == [CLS, *encode_whole(folders, name, filled), SEP] and truncated == 0
     assert ids.count(MASK) == 1
-    short, truncated = prompt_queries.build_queries(tokenizer, PATTERN, [(text, 0)], len(ids) - 3)
+    short, truncated = prompts.build_queries(tokenizer, PATTERN, [(text, 0)], len(ids) - 3)
     assert truncated == 1 and len({*short.ids_BxL[0]} - {*ids}) == 0
     cut = short.ids_BxL[0].tolist()
     size = next(i for i, (one, other) in enumerate(zip(ids, cut, strict=False)) if one != other)
@@ -174,7 +174,7 @@ def test_a_verbalizer_is_the_entry_that_stands_in_the_text(folders, name):
     ids, spans = tokenizer.encode_with_offsets(PATTERN.replace("{text}", ".").replace("[MASK]", "bread"))
     there = [i for i, (start, end) in zip(ids, spans, strict=True) if start < 21 and end > 16]
     if len(there) == 1 and there[0] != UNK:
-        assert prompt_queries.encode_verbalizers(tokenizer, PATTERN, {"0": "bread"}).tolist() == there
+        assert prompts.encode_verbalizers(tokenizer, PATTERN, {"0": "bread"}).tolist() == there
     else:
         with pytest.raises(errors.ConfigError, match="verbalizer of label 0 = 'bread'"):
-            prompt_queries.encode_verbalizers(tokenizer, PATTERN, {"0": "bread"})
+            prompts.encode_verbalizers(tokenizer, PATTERN, {"0": "bread"})

@@ -83,7 +83,7 @@ def run(tmp_path_factory):
 
 
 def test_recall_is_of_names_that_stood_before_by_the_sentences_between(run):
-    found = context_range.measure_recall(run, lambda: None)
+    found = context_range.measure_recall(run)
     language = grammar.build_grammar(run.cfg.data.language)
     right, by_hand = [], {}
     for ids in run.load_data().validation["ids"]:

@@ -172,13 +172,11 @@ def test_the_command_gives_them_with_the_lines_of_the_file(models, texts, tmp_pa
     args = use.make_parser("similar").parse_words(
         ["run", text, "--word=bank", f"--file={tmp_path / 'texts.txt'}", "--top_k=3"]
     )
-    use.check_similar(args.texts, args)
-    found = list(use.similar(model, args.texts, args))
+    found = list(use.similar(args, lambda: model))
     assert [(one["word"], one["cosine"], one["line"]) for one in found] == [
         (one.word, one.cosine, 2 * one.line + 1) for one in neighbors.find_neighbors(model, text, "bank", texts, 3)
     ]
     assert [one["rank"] for one in found] == [1, 2, 3] and {one["prompt"] for one in found} == {text}
     (tmp_path / "texts.txt").write_text("...")
-    use.check_similar(args.texts, args)
     with pytest.raises(errors.ConfigError, match=r"^--file = .*: expected a text with a word"):
-        list(use.similar(model, args.texts, args))
+        list(use.similar(args, lambda: model))

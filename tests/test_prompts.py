@@ -9,8 +9,8 @@ from small import build, small_config
 from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import words
-from mlm.evaluation import evaluation_tasks, few_shot, prompt_queries, prompts
-from mlm.inference import masked_queries
+from mlm.evaluation import evaluation_tasks, few_shot, prompts
+from mlm.inference import forward_passes
 from mlm.training.run import finetuning_recipe
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
@@ -55,8 +55,8 @@ def test_verbalizers_name_their_labels_or_stand_in_their_order(folder):
 def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, folder):
     task = prompts.read_task("sst2", folder)
     part = prompts.make_zero_shot_case(task)
-    found = evaluation_tasks.EVALUATIONS["zero_shot"].evaluate(run, part, lambda: None)
-    score, right, predicted = masked_queries.make_scorer(run.program.model, run.program.partitioner, run.state), 0, []
+    found = evaluation_tasks.EVALUATIONS["zero_shot"].evaluate(run, part, lambda share: None)
+    score, right, predicted = forward_passes.make_scorer(run.program.model, run.program.partitioner, run.state), 0, []
     for text, label in task.dev:
         ids = run.tokenizer.encode(text + " It was")
         rows = [
@@ -64,7 +64,7 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
         ]
         ids_BxL = np.array([row + [PAD] * (16 - len(row)) for row in rows * 4], np.int32)
         place_B = np.full(8, len(ids) + 1, np.int32)
-        log_prob_B = score(masked_queries.MaskedQueries(ids_BxL, place_B, place_B + 1))
+        log_prob_B = score(forward_passes.MaskedQueries(ids_BxL, place_B, place_B + 1))
         predicted.append(int(log_prob_B[1] > log_prob_B[0]))
         right += predicted[-1] == label
     assert found["accuracy"] == right / 37 and found["examples"] == 37 and found["truncated"] == 0
@@ -72,11 +72,11 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
     assert found["predicted"] == pytest.approx({"0": 1 - np.mean(predicted), "1": np.mean(predicted)})
     most = int(np.mean([number for *_, number in task.train]) > 0.5)
     assert found["majority"] == np.mean([number == most for *_, number in task.dev])
-    asked, _ = prompt_queries.build_queries(run.tokenizer, part.inputs["pattern"], task.dev[:8], 16)
+    asked, _ = prompts.build_queries(run.tokenizer, part.inputs["pattern"], task.dev[:8], 16)
     answer = run.program.partitioner.jit_per_example(
-        prompt_queries.compute_label_log_probs,
+        prompts.compute_label_log_probs,
         run.program.model,
-        prompt_queries.encode_verbalizers(run.tokenizer, part.inputs["pattern"], task.prompt.verbalizers).tobytes(),
+        prompts.encode_verbalizers(run.tokenizer, part.inputs["pattern"], task.prompt.verbalizers).tobytes(),
     )
     assert answer(run.state, asked, None)[-1].shape == (2,)
 
@@ -87,7 +87,7 @@ def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_or
     ids_NxL = np.where(np.arange(length) < size_N[:, None], draws.integers(5, 40, (50, length)), PAD).astype(np.int32)
     place_N = (draws.integers(1, size_N - 1)).astype(np.int32)
     answer = run.program.partitioner.jit_per_example(
-        prompt_queries.compute_label_log_probs, run.program.model, np.array([6, 9], np.int32).tobytes()
+        prompts.compute_label_log_probs, run.program.model, np.array([6, 9], np.int32).tobytes()
     )
     shapes, told = [], []
 
@@ -95,12 +95,12 @@ def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_or
         shapes.append(asked.ids_BxL.shape)
         return answer(run.state, run.program.partitioner.put_batch(asked), None)
 
-    asked = masked_queries.MaskedQueries(ids_NxL, place_N, place_N + 1)
-    found_NxC = prompt_queries.score_queries(ask, asked, 8, lambda: told.append(1))
-    assert len(told) == len(shapes) and all(rows % 8 == 0 for rows, _ in shapes)
+    asked = forward_passes.MaskedQueries(ids_NxL, place_N, place_N + 1)
+    found_NxC = prompts.score_queries(ask, asked, 8, told.append)
+    assert len(told) == len(shapes) and told[-1] == 1 and all(rows % 8 == 0 for rows, _ in shapes)
     assert sum(rows * columns for rows, columns in shapes) < 0.8 * 56 * length
     alone_NxC = np.concatenate(
-        [ask(masked_queries.MaskedQueries(*(np.repeat(x[n : n + 1], 8, 0) for x in asked)))[:1] for n in range(50)]
+        [ask(forward_passes.MaskedQueries(*(np.repeat(x[n : n + 1], 8, 0) for x in asked)))[:1] for n in range(50)]
     )
     np.testing.assert_allclose(found_NxC, alone_NxC, atol=1e-5)
 
@@ -115,7 +115,7 @@ def test_texts_are_cut_and_the_hidden_place_stays(run):
         ("{text} ? [MASK] , {second}", [short, long], 1, 11),
         ("{text} ? [MASK] , {second}", [long, long], 1, 11),
     ):
-        rows, count = prompt_queries.build_queries(run.tokenizer, pattern, [[*texts, 0]], 16)
+        rows, count = prompts.build_queries(run.tokenizer, pattern, [[*texts, 0]], 16)
         (ids_L,), (place,), (end,) = rows
         assert count == cut and ids_L[place] == MASK and end == place + 1 and (ids_L == MASK).sum() == 1
         said = [run.tokenizer.pieces[i] for i in ids_L if i not in (CLS, SEP, PAD, MASK)]
@@ -123,7 +123,7 @@ def test_texts_are_cut_and_the_hidden_place_stays(run):
         assert [word for word in said if word in fixed] == fixed and len(said) - len(fixed) == kept
         assert ids_L[0] == CLS and ids_L[ids_L != PAD][-1] == SEP
     with pytest.raises(errors.ConfigError, match=r"^--pattern = .*: expected a pattern that leaves room for texts"):
-        prompt_queries.build_queries(run.tokenizer, "{text} [MASK] " + "was " * 13, [["w1", 0]], 16)
+        prompts.build_queries(run.tokenizer, "{text} [MASK] " + "was " * 13, [["w1", 0]], 16)
 
 
 def test_the_examples_are_those_of_the_papers_code():
@@ -146,13 +146,13 @@ def test_a_few_examples_teach_a_word_and_the_trial_that_others_choose_is_kept(ru
     assert [part.name.partition("/")[2] for part in parts] == ["13", "21", "42", "87", "100"]
     assert len(parts[0].inputs["train"]) == len(parts[0].inputs["selection"]) == 32
     told = []
-    found = evaluation_tasks.EVALUATIONS["few_shot"].evaluate(run, parts[0], lambda: told.append(1))
-    assert len(told) == few_shot.count_units(run, parts[0]) == 6 and found["trials"] == 2
-    zero = prompts.evaluate(run, prompts.make_zero_shot_case(task), lambda: None)
+    found = evaluation_tasks.EVALUATIONS["few_shot"].evaluate(run, parts[0], told.append)
+    assert told == pytest.approx([(i + 1) / 6 for i in range(6)]) and found["trials"] == 2
+    zero = prompts.evaluate(run, prompts.make_zero_shot_case(task), lambda share: None)
     assert found["selected"]["learning_rate"] == 1e-2 and found["selected"]["accuracy"] > 0.9
     assert found["accuracy"] > max(zero["accuracy"], zero["majority"]) + 0.2 and found["examples"] == 37
     still = few_shot.evaluate(
-        run, parts[0]._replace(inputs=parts[0].inputs | {"grid": [[8], [1e-9], 60, 20]}), lambda: None
+        run, parts[0]._replace(inputs=parts[0].inputs | {"grid": [[8], [1e-9], 60, 20]}), lambda share: None
     )
     assert still["accuracy"] == zero["accuracy"]  # nothing is drawn anew: without learning it is zero-shot
 

@@ -15,7 +15,7 @@ from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.rows import loader
 from mlm.data.tokenizers import kinds, unigram
 from mlm.evaluation import minimal_pairs
-from mlm.inference import masked_queries, pseudo_likelihood
+from mlm.inference import forward_passes, pseudo_likelihood
 from mlm.training.step import parallel
 
 LETTERS = "abcdefghijklmnopqrst"
@@ -34,7 +34,7 @@ def whole_words(words):
 @functools.lru_cache
 def compile_scores(cfg):
     model, params, _ = build(cfg)
-    return jax.jit(functools.partial(masked_queries.compute_target_log_prob, model, {"model": params}))
+    return jax.jit(functools.partial(forward_passes.compute_target_log_prob, model, {"model": params}))
 
 
 def score_sentences(cfg, words=PIECES, sentences=SENTENCES, length=16, batch_size=4):
@@ -91,7 +91,7 @@ def test_all_devices_give_the_scores_of_one(mode):
     run = parallel.MODES[mode].build(lambda total, state, batch, knobs: (state, {}))
     state = run.put_state(types.TrainState(jnp.int32(0), {"model": params}, ()))
     together = pseudo_likelihood.score_sentences(
-        masked_queries.make_scorer(model, run, state),
+        forward_passes.make_scorer(model, run, state),
         pseudo_likelihood.build_queries(PIECES, SENTENCES, 16),
         jax.device_count(),
     )
@@ -182,7 +182,7 @@ def test_a_model_of_known_probabilities_has_the_known_pseudo_perplexity():
     rng = np.random.default_rng(0)
     table_VxV = rng.dirichlet(np.ones(VOCAB), VOCAB).astype(np.float32)
     model, params = bigram(table_VxV)
-    score = jax.jit(functools.partial(masked_queries.compute_target_log_prob, model, params))
+    score = jax.jit(functools.partial(forward_passes.compute_target_log_prob, model, params))
     found = pseudo_likelihood.score_sentences(score, pseudo_likelihood.build_queries(PIECES, SENTENCES, 16), 4)
     ids = [[CLS, *PIECES.encode(sentence)] for sentence in SENTENCES]
     alone = [sum(np.log(table_VxV[a, b]) for a, b in itertools.pairwise(row)) for row in ids]

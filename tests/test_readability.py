@@ -10,7 +10,7 @@ from small import small_config
 from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import readability
-from mlm.inference import masked_queries, pretrained_io
+from mlm.inference import forward_passes, pretrained_io
 
 ENTRIES = [*SPECIAL_TOKENS, "a", "b", "c", "##b", "##c", ".", ","]
 PASSAGES = ["a bc b, abc. c b a b", "a b c a b", "cb b a bcb, a c § b bb a. c c, b abc a b c a"]
@@ -36,7 +36,7 @@ def count_exact(model, words, version, every):
         row += [MASK] * len(ids) if i in deleted else ids
     logits_TxV = model.model.logits(
         model.params["model"],
-        model.model.encode(model.params["model"], masked_queries.make_tokens(jnp.asarray([[*row, SEP]])))[0],
+        model.model.encode(model.params["model"], forward_passes.make_tokens(jnp.asarray([[*row, SEP]])))[0],
     )[0]
     best = logits_TxV.argmax(-1).tolist()
     return sum(best[first : first + len(ids)] == ids for first, ids in map(where.get, deleted))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mlm.base.special import PAD, SEP
-from mlm.inference import decoding, token_search
+from mlm.inference import decoding
 
 V, DRAWS = 12, 4000
 LOGITS = np.random.default_rng(1).normal(size=V, scale=2).astype(np.float32)
@@ -15,7 +15,7 @@ LOGITS = np.random.default_rng(1).normal(size=V, scale=2).astype(np.float32)
 @jax.jit
 def draws(temperature, top_k, top_p, first=0):
     key_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), first + jnp.arange(DRAWS))
-    return token_search.make_sampler(key_B, temperature, top_k, top_p)(jnp.tile(LOGITS, (DRAWS, 1)), 3)
+    return decoding.make_sampler(key_B, temperature, top_k, top_p)(jnp.tile(LOGITS, (DRAWS, 1)), 3)
 
 
 def shares(temperature, top_k, top_p):
@@ -54,7 +54,7 @@ def test_shares_are_those_of_the_likeliest(temperature, top_k, top_p):
 def test_a_row_s_draw_is_by_its_key_alone_and_another_at_each_step():
     np.testing.assert_array_equal(draws(1.0, 0, 1.0)[100:], draws(1.0, 0, 1.0, 100)[:-100])
     key_B = jax.random.split(jax.random.key(0), DRAWS)
-    one, other = (token_search.make_sampler(key_B, 1.0, 0, 1.0)(jnp.zeros((DRAWS, V)), step) for step in (0, 1))
+    one, other = (decoding.make_sampler(key_B, 1.0, 0, 1.0)(jnp.zeros((DRAWS, V)), step) for step in (0, 1))
     assert abs(np.mean(np.asarray(one) == np.asarray(other)) - 1 / V) < 4 * (1 / V / DRAWS) ** 0.5
 
 
@@ -65,11 +65,11 @@ def test_a_row_ends_at_its_end_or_where_it_has_no_room_and_stays_ended():
         at_B = jnp.asarray(told)[jnp.arange(4), cache[0]]
         return jnp.where(jnp.arange(V) == at_B[:, None], 5.0, 0.0), cache + 1
 
-    found = token_search.decode_tokens(
+    found = decoding.decode_tokens(
         decode_step,
         jnp.zeros((1, 4), jnp.int32),
         jnp.zeros(4, jnp.int32),
-        token_search.select_argmax,
+        decoding.select_argmax,
         num_steps=4,
         max_steps_B=jnp.array([4, 3, 4, 0]),
     )
@@ -81,8 +81,5 @@ def test_a_row_ends_at_its_end_or_where_it_has_no_room_and_stays_ended():
 
 def test_special_tokens_are_never_taken():
     logits_BxV = jnp.tile(jnp.array([9.0, 9, 9, 1, 9, 0]), (200, 1))
-    choose = token_search.make_sampler(jax.random.split(jax.random.key(0), 200), 1.0, 0, 1.0)
-    assert {*np.asarray(choose(token_search.suppress_tokens(logits_BxV, decoding.SUPPRESSED_IDS), 0)).tolist()} == {
-        SEP,
-        5,
-    }
+    choose = decoding.make_sampler(jax.random.split(jax.random.key(0), 200), 1.0, 0, 1.0)
+    assert {*np.asarray(choose(decoding.suppress_tokens(logits_BxV, decoding.SUPPRESSED_IDS), 0)).tolist()} == {SEP, 5}

@@ -15,7 +15,7 @@ from mlm.base import config
 from mlm.base.special import CLS
 from mlm.cli import use
 from mlm.data.tokenizers import kinds
-from mlm.inference import batching, masked_queries, pretrained_io, pseudo_likelihood
+from mlm.inference import batching, forward_passes, pretrained_io, pseudo_likelihood
 from mlm.models import MODELS
 
 SENTENCES = [line.strip() for line in TEXT.split("\n") if line.strip()]
@@ -74,7 +74,7 @@ def test_from_left_to_right_each_is_by_hand_what_the_tokens_before_it_say(words,
     found = [word.nats for word in model.surprisal([text, "w1 w1"], metric="causal")[0]]
     read = {"left_B": np.ones(1, bool)} if changes is HYBRID else {}
     for i in range(1, len(ids)):
-        tokens = masked_queries.make_tokens(np.array([ids[:i]], np.int32))
+        tokens = forward_passes.make_tokens(np.array([ids[:i]], np.int32))
         states = model.model.encode(model.params["model"], tokens, **read)
         log_prob_V = jax.nn.log_softmax(model.model.logits(model.params["model"], states[0])[0, -1])
         assert found[i - len(start)] == pytest.approx(-float(log_prob_V[ids[i]]), rel=1e-4)
@@ -110,7 +110,7 @@ def test_of_a_masked_model_they_are_the_terms_of_the_pseudo_log_likelihood(tmp_p
         parts = model.surprisal(text, metric=metric)
         total = -model.pseudo_log_likelihood(text, metric=metric)
         queries = pseudo_likelihood.build_queries(batching.recognize_masks(model.tokenizer), [text], model.length)
-        compute = lambda batch: masked_queries.compute_target_log_prob(model.model, model.params, batch)
+        compute = lambda batch: forward_passes.compute_target_log_prob(model.model, model.params, batch)
         scores = pseudo_likelihood.score_sentences(compute, queries, 8)
         assert total == pytest.approx(-getattr(scores, f"{metric}_S")[0])
         assert np.nansum([part.nats for part in model.surprisal(text, "token", metric)]) == pytest.approx(total)

@@ -46,7 +46,7 @@ CORPORA = {  # bad bytes are counted, and the rest is read
     "--sentences": lambda path: sentence_scores.read_sentences(config.Data(), flags(path)),
 }
 PLAIN = CORPORA | {
-    "--file": lambda path: use.read_texts(flags(path)),
+    "--file": lambda path: use.read_texts([], str(path)),
     "mlm floor --file": lambda path: [row["what"] for row in floor.score_texts(config.Language(), flags(path))],
     "two files": lambda path: [pair.source for pair in parallel_text.read_pairs([path, path])],
 }

@@ -92,7 +92,7 @@ def test_a_run_is_asked_once_a_beam_and_norm_of_test_where_there_is_one(monkeypa
     assert all(isinstance(part.inputs["num_beams"], int) for part in evaluation_tasks.list_due_cases(asked))
     assert translation_scores.list_split_cases(cfg, ()) == [] and not translation_scores.get_unsupported_reason(cfg)
     assert translation_scores.get_unsupported_reason(config.Config()) == "config.data.corpus is auto, not parallel"
-    pairs = [translation_scores.list_pair_cases("own", [Pair("a", side)], (1,))[0].sha256 for side in "bc"]
+    pairs = [translation_scores.list_cases("own", {"pairs": [["a", side]]}, (1,), "13a")[0].sha256 for side in "bc"]
     assert len({*pairs, translation_scores.list_split_cases(cfg, (1,))[0].sha256}) == 3
 
 
@@ -143,9 +143,7 @@ def test_scores_of_text_without_spaces_need_their_own_tokenizer(run, caplog):
     assert translation_scores.compute_scores(texts, texts[::-1], 0, "char")["bleu"] > 0 and not caplog.records
     translation_scores.compute_scores(texts, texts, 0)
     assert "config.eval.bleu_tokenizer = '13a'" in caplog.text
-    parts = [
-        translation_scores.list_pair_cases("own", [Pair("a", "b")], (1,), tokenizer)[0] for tokenizer in ("13a", "zh")
-    ]
+    parts = [translation_scores.list_cases("own", {"pairs": [["a", "b"]]}, (1,), name)[0] for name in ("13a", "zh")]
     assert parts[0].sha256 != parts[1].sha256 and [part.name for part in parts] == ["own-beam1", "own-beam1-zh"]
     for changes in ({"eval.bleu_tokenizer": "zhh"}, {"eval.bleu_tokenizer": "zhh", "eval.beams": (1,)}):
         with pytest.raises(errors.ConfigError, match=r"^config.eval.bleu_tokenizer = 'zhh': expected one of 13a, zh"):
@@ -154,12 +152,10 @@ def test_scores_of_text_without_spaces_need_their_own_tokenizer(run, caplog):
 
 def test_the_answer_is_kept_with_what_was_found(run):
     pytest.importorskip("sacrebleu")
-    told = []
-    (part,) = translation_scores.list_pair_cases(
-        "own", [Pair("w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5"), Pair("w6 w7 w8 w9", "w6 w7 w8 w1")], (1,)
-    )
-    found = translation_scores.evaluate(run, part, lambda: told.append(1))
-    assert found["pairs"] == 2 and found["truncated"] == 0 and told == [1] and 50 < found["bleu"] < 100
+    pairs = {"pairs": [["w1 w2 w3 w4 w5", "w1 w2 w3 w4 w5"], ["w6 w7 w8 w9", "w6 w7 w8 w1"]]}
+    (part,) = translation_scores.list_cases("own", pairs, (1,), "13a")
+    found = translation_scores.evaluate(run, part, lambda share: None)
+    assert found["pairs"] == 2 and found["truncated"] == 0 and 50 < found["bleu"] < 100
     assert RunDirectory(run.cfg.workdir).read_predictions("own-beam1")[1] == {
         "source": "w6 w7 w8 w9",
         "target": "w6 w7 w8 w1",

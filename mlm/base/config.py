@@ -46,9 +46,8 @@ Seed = Annotated[int, Bounds(0, 2**32 - 1)]
 # What the fields of one kind of run or model are conditional on.
 TEXT, TFDS, TASK, PARALLEL = ({"data.corpus": corpus} for corpus in ("text", "tfds", "task", "parallel"))
 ONE_SOURCE = TEXT | {"data.sources": ""}
-ONE_PHASE = {"phases.shares": ((),)}
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
-TABLE = {"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")}
+TABLE, SQUAD = {"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")}, {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
 ROTARY, WSD, OWN_TOKENIZER = {"model.positions": "rotary"}, {"optim.schedule": "wsd"}, {"tokenizer.path": ""}
@@ -126,9 +125,7 @@ class Language:
     word_order_prob: Fraction = field(1.0, "probability that a word has the class that its position asks for")
     agreement_prob: Fraction = field(1.0, "probability that a verb agrees with its subject in number")
     modifier_prob: FractionBelow1 = field(0.6, "probability that a phrase or relative clause follows a subject")
-    modifier_continue_prob: FractionBelow1 = field(
-        0.45, "probability that a modifier follows a modifier", unless=NO_MODIFIERS
-    )
+    modifier_continue_prob: FractionBelow1 = field(0.45, "probability of one more modifier", unless=NO_MODIFIERS)
     attractor_prob: Fraction = field(
         0.5, "probability that a noun in a modifier differs from the subject's number", unless=NO_MODIFIERS
     )
@@ -146,9 +143,7 @@ class Labelled:
     dev: str = field("", "like train: the development split, which selects hyperparameters")
     test: str = field("", "like train: the test split; empty: none")
     text_column: str = field(
-        "",
-        "column of the (first) text: its name in the file's header, or its number from 0; conll, conllu: of the token",
-        unless={"data.labelled.format": "squad"},
+        "", "column of the (first) text, by header name or number from 0; conll, conllu: of the token", unless=SQUAD
     )
     text_pair_column: str = field(
         "", "column of a pair's second text; multiple_choice: of the text before the endings; empty: none", when=TABLE
@@ -156,9 +151,7 @@ class Labelled:
     choice_columns: str = field(
         "", "multiple_choice: columns of endings, with commas", when={"objective": "multiple_choice"}
     )
-    label_column: str = field(
-        "", "column of the label or number; conll, conllu: of the tag", unless={"data.labelled.format": "squad"}
-    )
+    label_column: str = field("", "column of the label or number; conll, conllu: of the tag", unless=SQUAD)
     head_column: str = field(
         "",
         "conllu, edge_probing: column with the number of a word's head, 0: none; empty: labels of single words",
@@ -181,8 +174,7 @@ class Labelled:
         when={"objective": ("classification", "multiple_choice", "tagging", "edge_probing")},
     )
     scores: str = field(
-        "",
-        "accuracy | f1 | matthews | pearson | spearman | exact, with commas; the first selects; empty: the objective's",
+        "", "accuracy | f1 | matthews | pearson | spearman | exact, with commas; the first selects; empty: objective's"
     )
     doc_stride: Count = field(
         0,
@@ -214,10 +206,7 @@ class Data:
         "data.parallel_path, data.sources or data.path asks for, else language",
     )
     sources: str = field(
-        "",
-        "text: corpus file (TOML) of several sources with weights, and of phases, in place of data.path",
-        when=TEXT,
-        is_path=True,
+        "", "text: corpus file (TOML) of sources, weights and phases, in place of data.path", when=TEXT, is_path=True
     )
     path: str = field(
         "",
@@ -225,9 +214,7 @@ class Data:
         ".arrow; each also as .gz, .zst, .bz2, .xz; also on a bucket (gs://, s3://), and hf:datasets/ORG/NAME",
         when=ONE_SOURCE,
     )
-    validation_path: str = field(
-        "", "text: held-out files, as globs; empty: data.validation_fraction of path", when=ONE_SOURCE
-    )
+    validation_path: str = field("", "text: held-out files, as path; empty: validation_fraction of it", when=ONE_SOURCE)
     text_column: str = field(
         "text",
         "text: the column of the documents in files of rows; where it is missing, the only one of texts",
@@ -263,12 +250,8 @@ class Data:
     )
     task: str = field("", 'task: a name in data/tasks/task_specs.toml, or "own": data.labelled describes it', when=TASK)
     task_path: str = field("", 'task: folder of its files; tfds: name of the data set, such as "glue/sst2"', when=TASK)
-    parallel_path: str = field(
-        "", "parallel: folder of its files; empty: pairs of the built-in language", when=PARALLEL
-    )
-    cache_dir: str = setting(
-        "runs/cache", "folder for tokenizers and packed examples, which all runs share", is_path=True
-    )
+    parallel_path: str = field("", "parallel: folder of files; empty: pairs of the built-in language", when=PARALLEL)
+    cache_dir: str = setting("runs/cache", "folder of tokenizers and packed examples that all runs share", is_path=True)
     language: Language = subsection(
         Language, when={"data.corpus": ("language", "task", "parallel"), "data.parallel_path": ""}
     )
@@ -348,18 +331,13 @@ class Mask:
         "highest masking rate of the compiled step; 0: the higher of rate and final_rate. Runs with the same one share "
         "a program, but each spends the output layer's compute for this rate",
     )
-    predict_rate: Fraction = field(
-        0.0, "share of an example's tokens that is predicted; 0: all masked ones", role=TRACED
-    )
+    predict_rate: Fraction = field(0.0, "share of an example's tokens that is predicted; 0: all masked", role=TRACED)
     masks_per_example: PositiveInt = field(
         0, "disjoint masks of an example in a step, each with a pass; 0: predict_rate / rate, rounded up"
     )
-    static_masks: Count = field(
-        0, "static masking: number of fixed masks of an example, in turn by epoch; 0: new masks each step", role=TRACED
-    )
+    static_masks: Count = field(0, "fixed masks of an example, in turn by epoch; 0: new masks each step", role=TRACED)
     unit: Annotated[str, "token", "word", "span"] = field(
-        "token",
-        "what training masks: token | word | span (1 to 10 words, mean 3.8, as SpanBERT); evaluation: eval.mask_unit",
+        "token", "training: token | word | span (1 to 10 words, mean 3.8, as SpanBERT); evaluation: eval.mask_unit"
     )
     mask_token_prob: Fraction = field(0.8, "probability that a masked token is replaced by [MASK]", role=TRACED)
     random_token_prob: Fraction = field(0.1, "probability that a random token replaces it; the rest stay", role=TRACED)
@@ -374,9 +352,7 @@ class Hybrid:
     """Objective hybrid: how masked and causal examples are mixed."""
 
     causal_fraction: Fraction = field(0.0625, "share of a batch's examples that are causal, not masked", role=TRACED)
-    causal_first_fraction: Fraction = field(
-        0.0, "share of the steps, at the start, with causal examples alone", role=TRACED
-    )
+    causal_first_fraction: Fraction = field(0.0, "share of steps at the start with causal examples alone", role=TRACED)
 
 
 @section
@@ -384,9 +360,7 @@ class ReplacedTokenDetection:
     """Objective replaced_token_detection (ELECTRA): its generator."""
 
     generator_size: FractionAbove0 = field(0.25, "its width, heads and hidden units, as a share of the discriminator's")
-    discriminator_weight: NonNegative = field(
-        50.0, "weight of the discriminator's loss; the generator's: 1", role=TRACED
-    )
+    discriminator_weight: NonNegative = field(50.0, "weight of the discriminator's loss; generator's: 1", role=TRACED)
 
 
 @section
@@ -394,18 +368,14 @@ class Model:
     """The architecture and its size."""
 
     family: str = field("transformer", "feedforward | rnn | transformer | encoder_decoder (reads a source text)")
-    cell: str = field(
-        "", "elman | gru | lstm of rnn; window | bag of feedforward; transformer | gru of encoder_decoder"
-    )
+    cell: str = field("", "rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder: transformer | gru")
     size: str = field("tiny", "named size (SIZES in mlm/models/__init__.py); it sets the size fields below that are 0")
     num_layers: PositiveInt = field(0, "number of layers, of each side of an encoder_decoder; 0: from model.size")
     width: PositiveInt = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size")
     embedding_dim: Count = field(
         0, "width of embeddings and output table, projected to model.width and back (ALBERT, ELECTRA); 0: model.width"
     )
-    mlp_dim: PositiveInt = field(
-        0, "units of the MLP, of a gated one those of each half; 0: from model.size, of a gated one two thirds"
-    )
+    mlp_dim: PositiveInt = field(0, "units of the MLP (gated: of each half); 0: from model.size (gated: two thirds)")
     rnn_dim: PositiveInt = field(0, "rnn: recurrent units of each direction; 0: from model.size")
     num_heads: PositiveInt = field(0, "transformer: number of attention heads; 0: from model.size")
     window: PositiveInt = field(
@@ -454,9 +424,7 @@ class Model:
         False, "transformer: a sigmoid of the attention's input multiplies each head's output (Qiu et al. 2025)"
     )
     lm_head: Annotated[str, "bert", "linear"] = field(
-        "bert",
-        "output layer: bert (dense, activation, norm, table, bias) | linear (table alone)",
-        unless=ENCODER_DECODER,
+        "bert", "output layer: bert (dense, activation, norm, table, bias) | linear (table)", unless=ENCODER_DECODER
     )
     lm_head_activation: Annotated[str, "gelu", "gelu_tanh", "relu"] = field(
         "gelu",
@@ -464,9 +432,7 @@ class Model:
         unless=ENCODER_DECODER,
         when={"model.lm_head": "bert"},
     )
-    tie_embeddings: bool = field(
-        True, "the output layer has the table of the embeddings, not its own", unless=ENCODER_DECODER
-    )
+    tie_embeddings: bool = field(True, "the output layer uses the embeddings' table", unless=ENCODER_DECODER)
     positions: Annotated[str, "learned", "sinusoidal", "rotary", "alibi", "relative"] = field(
         "",
         "position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | relative (32 "
@@ -474,16 +440,13 @@ class Model:
     )
     rope_theta: RotaryBase = field(10_000.0, "rotary: base of the angles", when=ROTARY)
     local_window: Count = field(
-        0,
-        "transformer: window of local attention in tokens, half on each side (Beltagy et al. 2020); 0: no local layers",
+        0, "transformer: window of local attention in tokens, half on each side (Beltagy et al. 2020); 0: none"
     )
     global_every: Count = field(
         3, "local_window: one of so many layers, the first among them, sees all tokens; 0: none", unless=NO_LOCAL_LAYERS
     )
     global_layers: tuple[PositiveInt, ...] = field(
-        (),
-        "local_window: numbers, from 1, of layers that see all tokens; empty: as global_every",
-        unless=NO_LOCAL_LAYERS,
+        (), "local_window: numbers from 1 of layers that see all tokens; empty: as global_every", unless=NO_LOCAL_LAYERS
     )
     local_rope_theta: Annotated[float, Bounds(0, 1e12)] = field(
         0.0, "local_window: rope_theta of local layers; 0: as the others'", when=ROTARY, unless=NO_LOCAL_LAYERS
@@ -493,9 +456,7 @@ class Model:
     dropout: FractionBelow1 = field(
         -1.0, "rate in embeddings, sublayers and task heads; -1: 0 up to width 128, else and for encoder_decoder 0.1"
     )
-    attention_dropout: FractionBelow1 = field(
-        -1.0, "transformer: dropout rate of the attention weights; -1: as dropout's"
-    )
+    attention_dropout: FractionBelow1 = field(-1.0, "transformer: dropout rate of the attention weights; -1: dropout's")
     init_std: Scale = field(
         -1.0,
         "standard deviation of the initial weights before they are cut at two of it (then 0.88 of it; recurrent "
@@ -506,18 +467,13 @@ class Model:
         False, "the last matrix of a sublayer starts with init_std / sqrt(2 * num_layers) (Shoeybi et al. 2019)"
     )
     dtype: Annotated[str, "float32", "bfloat16"] = field(
-        "float32",
-        "dtype of products, on accelerators of all activations: float32 | bfloat16; parameters are always float32",
+        "float32", "dtype of products, on accelerators of all activations: float32 | bfloat16; parameters are float32"
     )
     scan_unroll: Count = field(0, "layers unrolled in a step of the scan over them; 0: all (fast), 1: none")
     rnn_unroll: PositiveInt = field(1, "rnn: tokens unrolled in an iteration of the scan over a sequence")
-    remat: bool = setting(
-        False, "recompute activations in the backward pass (jax.checkpoint): less memory, up to a third more compute"
-    )
+    remat: bool = setting(False, "recompute activations (jax.checkpoint): less memory, up to a third more compute")
     remat_policy: Annotated[str, "all", "dots", "attention"] = setting(
-        "all",
-        "recomputed: all | dots (all but products) | attention (scores and what follows)",
-        when={"model.remat": True},
+        "all", "recomputed: all | dots (all but products) | attention (from the scores on)", when={"model.remat": True}
     )
     kernels: str = setting(
         "auto",
@@ -540,8 +496,7 @@ class Optim:
         role=TRACED,
     )
     schedule: Annotated[str, "linear", "cosine", "wsd", "constant", "inverse_sqrt"] = field(
-        "linear",
-        "learning rate after the warm-up: linear | cosine | wsd (a decay at the end) | constant | inverse_sqrt",
+        "linear", "learning rate after the warm-up: linear | cosine | wsd (decay at the end) | constant | inverse_sqrt"
     )
     warmup_fraction: Fraction = field(-1.0, "share of the steps with warm-up; -1: by family, width and start")
     decay_fraction: Fraction = field(0.1, "wsd: share of the steps, at the end, with a decay", when=WSD)
@@ -568,16 +523,11 @@ class Optim:
     label_smoothing: FractionBelow1 = field(
         0.0, "causal, denoising: share of a target's probability that training spreads over the vocabulary"
     )
-    z_loss: NonNegative = field(
-        0.0, "weight of the squared log-sum-exp of the logits in training (PaLM, GPT-BERT: 1e-4)"
-    )
+    z_loss: NonNegative = field(0.0, "weight of the logits' squared log-sum-exp in training (PaLM, GPT-BERT: 1e-4)")
     loss_reduction: Annotated[str, "token", "sequence"] = field(
-        "token",
-        "training loss: token (mean over a batch's predictions) | sequence (over an example's, then over examples)",
+        "token", "training loss: token (mean over a batch's predictions) | sequence (over an example's, then examples)"
     )
-    average_checkpoints: Count = field(
-        0, "the final parameters are the mean of the last so many checkpoints; 0: no mean"
-    )
+    average_checkpoints: Count = field(0, "final parameters are the mean of the last so many checkpoints; 0: no mean")
     average_every: PositiveInt = field(
         100, "steps between averaged checkpoints", unless={"optim.average_checkpoints": 0}
     )
@@ -595,11 +545,9 @@ class Init:
         "", "expected SHA-256 of that checkpoint; empty: any (a run records what it found)", unless={"init.run": ""}
     )
     hub: str = setting(
-        "", "Hugging Face folder, or hf:ORG/NAME to download it, instead of a run; empty: none", is_path=True
+        "", "in place of run: Hugging Face folder, or hf:ORG/NAME to download; empty: none", is_path=True
     )
-    hub_sha256: str = field(
-        "", "expected SHA-256 of that folder's config, weights and vocabulary; empty: any", unless={"init.hub": ""}
-    )
+    hub_sha256: str = field("", "expected SHA-256 of config, weights, vocabulary; empty: any", unless={"init.hub": ""})
 
 
 @section
@@ -628,9 +576,7 @@ class Finetune:
         "what the head reads: last | second_to_last | a layer's number, 0 for the embeddings | concat4 (last four "
         "concatenated) | sum4 (learned weighted sum of these) | mix (of all but the embeddings)",
     )
-    head: Annotated[str, "linear", "bilstm"] = field(
-        "linear", "tagging: linear | bilstm (two BiLSTM layers below the linear one)"
-    )
+    head: Annotated[str, "linear", "bilstm"] = field("linear", "tagging: linear | bilstm (two layers, linear on top)")
     head_dim: PositiveInt = field(768, "head bilstm: units of each direction", when={"finetune.head": "bilstm"})
     max_layer: Annotated[int, Bounds(-1)] = field(-1, "edge_probing: the highest layer of the mix; -1: the last")
 
@@ -641,9 +587,7 @@ class Downstream:
 
     tasks: str = setting("", "tasks of mlm/data/tasks/task_specs.toml, with commas; empty: none")
     path: str = setting("", "folder with one folder of files for each task, of the task's name", is_path=True)
-    learning_rates: tuple[Positive, ...] = setting(
-        (), "to try; empty: those of mlm/training/run/finetuning_recipe.py for this size of model"
-    )
+    learning_rates: tuple[Positive, ...] = setting((), "to try; empty: by size (mlm/training/run/finetuning_recipe.py)")
     epochs: tuple[Positive, ...] = setting((3.0,), "numbers of epochs to try")
     batch_sizes: tuple[PositiveInt, ...] = setting((32,), "batch sizes to try")
     seeds: Annotated[int, Bounds(1, 10_000)] = setting(1, "number of random seeds for each point of the grid")
@@ -660,9 +604,7 @@ class Train:
 
     steps: PositiveInt = field(1000, "number of updates")
     batch_size: PositiveInt = field(32, "examples of an update, over all devices")
-    group_by_length: bool = field(
-        True, "tasks: eight batches are sorted by length, to pad little", when=TASK, role=HOST
-    )
+    group_by_length: bool = field(True, "tasks: eight batches are sorted by length, to pad less", when=TASK, role=HOST)
     grad_accum_steps: PositiveInt = field(1, "gradient accumulation: number of microbatches that a batch is split into")
     batch_warmup_fraction: Fraction = field(
         0.0,
@@ -670,9 +612,7 @@ class Train:
         "grad_accum_steps; 0: none",
     )
     initial_batch_fraction: FractionAbove0 = field(
-        0.25,
-        "batch-size warm-up: share of batch_size in the first step, in microbatches",
-        unless={"train.batch_warmup_fraction": 0.0},
+        0.25, "share of batch_size in the first step, in microbatches", unless={"train.batch_warmup_fraction": 0.0}
     )
     eval_every: Count = setting(0, "steps between evaluations; 0: only at the end", role=HOST)
     checkpoint_every: PositiveInt = setting(500, "steps between checkpoints", role=HOST)
@@ -684,9 +624,7 @@ class Train:
         role=HOST,
     )
     log_every: PositiveInt = setting(50, "steps between log lines", role=HOST)
-    profile: str = setting(
-        "", "STEP:STEPS, such as 100:5, traces so many steps from this one on with JAX's profiler", role=HOST
-    )
+    profile: str = setting("", "STEP:STEPS, such as 100:5: JAX's profiler traces so many steps from it on", role=HOST)
     trackers: str = setting("tensorboard", "also log to, with commas: tensorboard | wandb | mlflow", role=HOST)
 
 
@@ -697,14 +635,10 @@ class Phases:
     shares: tuple[FractionAbove0, ...] = field(
         (), "share of train.steps of each phase, in order; empty: those of data.sources, else one phase"
     )
-    seq_len: tuple[Length, ...] = field(
-        (), "pack.seq_len in each phase; evaluation has the last; empty: the same in all", unless=ONE_PHASE
-    )
-    batch_size: tuple[PositiveInt, ...] = field(
-        (), "train.batch_size in each phase; empty: the same number of examples in all", unless=ONE_PHASE
-    )
+    seq_len: tuple[Length, ...] = field((), "pack.seq_len in each phase; evaluation has the last; empty: one for all")
+    batch_size: tuple[PositiveInt, ...] = field((), "train.batch_size in each phase; empty: the same in all")
     mask_rate: tuple[OpenFraction, ...] = field(
-        (), "mask.rate in each phase; empty: the same in all", unless=ONE_PHASE, when={"mask.schedule": "constant"}
+        (), "mask.rate in each phase; empty: the same in all", when={"mask.schedule": "constant"}
     )
     learning_rate: tuple[Positive, ...] = field(
         (), "optim.learning_rate in each phase, whose schedule goes on; empty: the same in all", unless=ONE_PHASE
@@ -741,10 +675,7 @@ class Eval:
         False, "at the end, anisotropy and self-similarity of the states (Ethayarajh 2019)", unless=ENCODER_DECODER
     )
     beams: tuple[Annotated[float, Bounds(1, MAX_BEAMS)], ...] = setting(
-        (),
-        "parallel: beam sizes to translate max_examples of test (else dev) with, at the end",
-        when=PARALLEL,
-        role=HOST,
+        (), "parallel: at the end, beam sizes to translate max_examples of test (else dev)", when=PARALLEL, role=HOST
     )
     bleu_tokenizer: Annotated[str, "13a", "zh", "ja-mecab", "char", "flores200"] = setting(
         "13a",
@@ -775,8 +706,7 @@ class Parallel:
     """How a run uses several devices."""
 
     mode: str = setting(
-        "data_parallel",
-        "data_parallel (jax.shard_map, parameters replicated) | pmap (the same by jax.pmap) | fsdp (all is sharded)",
+        "data_parallel", "data_parallel (jax.shard_map, parameters replicated) | pmap (jax.pmap) | fsdp (all sharded)"
     )
     num_slices: Count = setting(
         0,
@@ -784,8 +714,7 @@ class Parallel:
         "gradients; 0: the slices of a TPU, else one",
     )
     reduce_dtype: Annotated[str, "float32", "bfloat16"] = field(
-        "float32",
-        "dtype in which devices send and add up their gradients: float32 | bfloat16 (half the bytes, less precision)",
+        "float32", "dtype in which devices add up gradients: float32 | bfloat16 (half the bytes, less precision)"
     )
 
 
@@ -816,6 +745,6 @@ class Config:
         Downstream, unless={"downstream.tasks": "", "model.family": "encoder_decoder"}, role=HOST
     )
     train: Train = subsection(Train)
-    phases: Phases = subsection(Phases, role=HOST)
+    phases: Phases = subsection(Phases, unless={"phases.shares": ((),)}, role=HOST)
     eval: Eval = subsection(Eval)
     parallel: Parallel = subsection(Parallel)

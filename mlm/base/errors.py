@@ -57,8 +57,3 @@ def require_number(field: str, value: float, low: float, high: float = math.inf,
     """Raises ConfigError unless value lies between low and high; open_bounds: as those of config.Bounds."""
     bounds = Bounds(low, high, **open_bounds)
     require(bounds.contains(value), field, value, str(bounds))
-
-
-def require_at_least(low: float, field: str, value: float) -> None:
-    """Raises ConfigError unless value is at least low."""
-    require_number(field, value, low)

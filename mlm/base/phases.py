@@ -1,6 +1,5 @@
 """Phases of a run: parts, one after the other, that differ in length, batch, masking rate or the weights of sources."""
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -20,24 +19,17 @@ ONE_PHASE = {f"phases.{name}": () for name in ("shares", *PHASE_FIELDS)}
 CORPORA = ("text", "tfds", "docstrings", "language")  # whose examples phases can pack
 
 
-def _has_values(cfg: Config, name: str) -> bool:
-    return bool(getattr(cfg.phases, name))
+def _derive_last(field: str, name: str) -> DerivedField:
+    def derive(cfg: Config) -> Any:
+        return getattr(cfg.phases, name)[-1]
+
+    def has_values(cfg: Config) -> bool:
+        return bool(getattr(cfg.phases, name))
+
+    return DerivedField(field, (f"phases.{name}",), derive, has_values, default_is_choice=True)
 
 
-def _get_last(cfg: Config, name: str) -> Any:
-    return getattr(cfg.phases, name)[-1]
-
-
-DERIVED_FIELDS = tuple(
-    DerivedField(
-        field,
-        (f"phases.{name}",),
-        functools.partial(_get_last, name=name),
-        functools.partial(_has_values, name=name),
-        default_is_choice=True,
-    )
-    for name, field in PHASE_FIELDS.items()
-)
+DERIVED_FIELDS = tuple(_derive_last(field, name) for name, field in PHASE_FIELDS.items())
 
 
 class Phase(NamedTuple):
@@ -91,9 +83,8 @@ def check(cfg: Config) -> None:
         return
     errors.require_field(cfg, "phases.shares", cfg.data.corpus in CORPORA, "none for labelled tasks and parallel texts")
     total = math.fsum(phases.shares)
-    errors.require_field(
-        cfg, "phases.shares", abs(total - 1) < 1e-6, f"shares of the steps that add up to 1, not {total:g}"
-    )
+    expected = f"shares of the steps that add up to 1, not {total:g}"
+    errors.require_field(cfg, "phases.shares", abs(total - 1) < 1e-6, expected)
     for name, field in PHASE_FIELDS.items():
         if values := getattr(cfg.phases, name):
             expected = f"a value for each of the {len(phases.shares)} shares of config.phases.shares"

@@ -188,29 +188,19 @@ class Model:
     """An encoder or decoder with its output layer, as pure functions.
 
     Random draws use one key per example (key_B), so that they do not depend on how examples are spread over devices.
-
-    Attributes:
-        directions: what each state of a token has seen: (BIDIRECTIONAL,), (LEFT,), (LEFT, RIGHT) or (MIXED,).
-        width: D.
-        init: random key -> params.
-        lm_head: the factors of the logits, for a kernel that needs no logits; None: config.model.kernels names no such
-            kernel, and losses use `logits`. Every model has an output layer.
-        vocab_block: entries of the vocabulary whose logits a loss computes at a time; 0: all.
-        encode_layers: None: the model gives its last states only.
-        attention: None: the model has no attention.
-        init_cache, decode_step: None: the model cannot decode token by token.
     """
 
-    directions: tuple[Direction, ...]
-    width: int
-    init: Callable[[Array], Params]
+    directions: tuple[Direction, ...]  # of each state: (BIDIRECTIONAL,), (LEFT,), (LEFT, RIGHT) or (MIXED,)
+    width: int  # D
+    init: Callable[[Array], Params]  # of a random key
     encode: EncodeFn
-    logits: LogitsFn
+    logits: LogitsFn  # every model has an output layer
+    # The factors of the logits, for a kernel that needs no logits; None: config.model.kernels names no such kernel.
     lm_head: LMHeadFn | None = None
-    vocab_block: int = 0
-    encode_layers: EncodeLayersFn | None = None
-    attention: AttentionFn | None = None
-    init_cache: InitCacheFn | None = None
+    vocab_block: int = 0  # entries of the vocabulary whose logits a loss computes at a time; 0: all
+    encode_layers: EncodeLayersFn | None = None  # None: the model gives its last states only
+    attention: AttentionFn | None = None  # None: the model has no attention
+    init_cache: InitCacheFn | None = None  # as decode_step; None: the model cannot decode token by token
     decode_step: DecodeStepFn | None = None
 
 
@@ -225,20 +215,15 @@ CheckFn = Callable[[config.Config], None]  # raises ConfigError for a config tha
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """An entry of MODELS.
-
-    Attributes:
-        conditional_fields: fields of config.model, without "model.", that not every family reads.
-        cell_fields: fields that only some cells read, with the cells.
-        reads_source: whether the model reads a source text.
-    """
+    """An entry of MODELS."""
 
     build: BuildModelFn
     check: CheckFn
     cells: tuple[str, ...] = ()
-    conditional_fields: tuple[str, ...] = ()
+    conditional_fields: tuple[str, ...] = ()  # fields of config.model, without "model.", that not every family reads
+    # Fields that only some cells read, with the cells.
     cell_fields: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict[str, tuple[str, ...]])
-    reads_source: bool = False
+    reads_source: bool = False  # beside the text
 
 
 class LossSums(NamedTuple):
@@ -312,25 +297,17 @@ class ScheduleHparamsFn(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A training objective, built for one config and data set.
-
-    Attributes:
-        scores: scores of an evaluation. Figures and tables compare by the first, whose last column is the number of
-            predictions.
-        train_scores: scores of the sums over training steps, for the log.
-        totals: sums whose running totals the log keeps.
-        masks_per_example: passes through the model that a batch takes in a step.
-        loss_weights: hyperparameters of a step -> factor of each term that is not 1.
-    """
+    """A training objective, built for one config and data set."""
 
     loss: LossFn
-    scores: tuple[Score, ...]
+    scores: tuple[Score, ...]  # of an evaluation; runs are compared by the first, whose last column counts predictions
     init: InitHeadFn = lambda key, model: {}
     eval_mask: EvalMaskFn = mask_nothing
-    train_scores: tuple[Score, ...] = ()
-    totals: tuple[str, ...] = ("tokens",)
-    masks_per_example: int = 1
+    train_scores: tuple[Score, ...] = ()  # of the sums over training steps, for the log
+    totals: tuple[str, ...] = ("tokens",)  # sums whose running totals the log keeps
+    masks_per_example: int = 1  # passes through the model that a batch takes in a step
     schedule_hparams: ScheduleHparamsFn = lambda hparams, progress: hparams
+    # The hyperparameters of a step -> the factor of each term that is not 1.
     loss_weights: Callable[[TracedHparams], dict[str, Array]] = lambda hparams: {}
     host_metrics: HostMetricsFn = lambda columns, rows, examples: columns
 
@@ -354,35 +331,23 @@ class Visibility(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveSpec:
-    """An entry of OBJECTIVES.
+    """An entry of OBJECTIVES."""
 
-    Attributes:
-        build: (static config, dataset) -> the objective; where there is an auxiliary model, it is the third argument.
-            The config hides the fields that are traced: their values are in hparams.
-        predictions_per_token: predictions of a step per token of the batch, mean over the run.
-        directionalities: those that it can use; the default is the first.
-        visibility: visibility of its first loss.
-        required_fields: the only value that it can use, by dotted name of a config field.
-        train_hparams: NumPy scalars of training.
-        eval_hparams: NumPy scalars of evaluation.
-        conditional_fields: config fields, or prefixes of fields, that not every objective reads.
-        loss_visibility: visibility of its other losses, by the name of the score; an entry "loss" overrides
-            `visibility` where floors are concerned.
-        makes_source: whether it makes the source that a model reads beside each example.
-        auxiliary_model: the config of a second model of the same family; None: there is none.
-        shift_states: the same model, whose state at a token predicts it.
-    """
-
+    # (static config, dataset) -> the objective; where there is an auxiliary model, it is the third argument. The config
+    # hides the fields that are traced: their values are in hparams.
     build: Callable[..., Objective]
-    predictions_per_token: Callable[[config.Config], float]
-    directionalities: tuple[Directionality, ...]
-    visibility: Visibility
+    predictions_per_token: Callable[[config.Config], float]  # of a step per token of the batch, mean over the run
+    directionalities: tuple[Directionality, ...]  # that it can use; the default is the first
+    visibility: Visibility  # of its first loss
     check: CheckFn = lambda cfg: None
+    # The only value that it can use, by dotted name of a config field.
     required_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    train_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
-    eval_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}
-    conditional_fields: tuple[str, ...] = ()
+    train_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}  # NumPy scalars of training
+    eval_hparams: Callable[[config.Config], dict[str, Array]] = lambda cfg: {}  # NumPy scalars of evaluation
+    conditional_fields: tuple[str, ...] = ()  # config fields, or prefixes of fields, that not every objective reads
+    # Of its other losses, by the name of the score; "loss" overrides `visibility` where floors are concerned.
     loss_visibility: Mapping[str, Visibility] = dataclasses.field(default_factory=dict[str, Visibility])
-    makes_source: bool = False
+    makes_source: bool = False  # whether it makes the source that a model reads beside each example
+    # The config of a second model of the same family; None: there is none.
     auxiliary_model: Callable[[config.Config], config.Model | None] = lambda cfg: None
-    shift_states: Callable[[Model], Model] = lambda model: model
+    shift_states: Callable[[Model], Model] = lambda model: model  # the same model, whose state at a token predicts it

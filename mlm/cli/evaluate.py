@@ -1,17 +1,15 @@
 """mlm evaluate: evaluates trained runs."""
 
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlm.base import errors, files
 from mlm.base.flag import Flag
 from mlm.cli import command, use
 from mlm.evaluation.flags import FLAGS, find_evaluations
-
-if TYPE_CHECKING:  # JAX, which takes seconds, is imported once the flags are right
-    from mlm.evaluation.evaluations import EvaluationCase
 
 DESCRIPTION = """Evaluate trained runs. Without flags: pseudo-perplexity of held-out sentences.
 
@@ -43,16 +41,11 @@ SUITE = (
 def make_parser() -> command.CommandParser:
     """The command's flags."""
     parser = command.CommandParser(prog="mlm evaluate", description=DESCRIPTION, has_fields=True)
-    parser.add_argument(
-        "runs",
-        metavar="RUN",
-        nargs="+",
-        help="directories of runs, or Hugging Face folders; a directory without a trained model is skipped",
-    )
+    runs_help = "directories of runs, or Hugging Face folders; a directory without a trained model is skipped"
+    parser.add_argument("runs", metavar="RUN", nargs="+", help=runs_help)
     command.add_flags(parser, MILESTONES)
-    suites = parser.add_argument_group(
-        "suites of tasks", "--suite=NAME,... or your own file (.toml) compares models, a row a model"
-    )
+    suites_help = "--suite=NAME,... or your own file (.toml) compares models, a row a model"
+    suites = parser.add_argument_group("suites of tasks", suites_help)
     command.add_flags(suites, *SUITE)
     groups = {topic: parser.add_argument_group(topic) for topic in dict.fromkeys(topic for topic, _ in FLAGS.values())}
     for topic, flags in FLAGS.values():
@@ -80,14 +73,16 @@ def select_runs(workdirs: list[str], overrides: Mapping[str, Any]) -> list[str]:
     errors.require(not workdir or len(selected) == 1, "config.workdir", workdir, "none, with several runs")
     for name in filter(pretrained_folder.is_pretrained_folder, dict.fromkeys(selected)):
         by_folder.setdefault(str(pretrained_folder.choose_workdir(name)), []).append(name)
-    lines += [
-        f"{folder} keeps the results of the last alone: {', '.join(names)}"
-        for folder, names in by_folder.items()
-        if len(names) > 1
-    ]
+    shared = {folder: ", ".join(names) for folder, names in by_folder.items() if len(names) > 1}
+    lines += [f"{folder} keeps the results of the last alone: {names}" for folder, names in shared.items()]
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        report(line)
     return selected
+
+
+def report(line: str) -> None:
+    """Prints a line that is no result."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def describe_training(workdir: str) -> tuple[bool, str]:
@@ -126,8 +121,15 @@ def main(words: list[str]) -> None:
 
     command.raise_on_interrupt()
     overrides = config_flags.overrides
-    read_cases, announced = evaluation_tasks.read_flags(args), set[str]()
-    list_cases = lambda run: announce(read_cases(run), announced)
+    read_cases, report_once = evaluation_tasks.read_flags(args), functools.cache(report)
+
+    def list_cases(run):
+        cases = read_cases(run)
+        for case in cases:
+            if case.announcement:
+                report_once(case.announcement)
+        return cases
+
     workdirs, failed, evaluated = select_runs(args.runs, overrides), [], {}
     for workdir in workdirs:
         try:
@@ -144,7 +146,7 @@ def main(words: list[str]) -> None:
             if len(workdirs) == 1:
                 raise
             failed.append(workdir)
-            print(f"not evaluated: {workdir}: {error}", file=sys.stderr, flush=True)
+            report(f"not evaluated: {workdir}: {error}")
         else:
             print(f"\nwritten: {folder.rstrip('/')}/{written}")
     if len(evaluated) > 1:
@@ -155,12 +157,10 @@ def main(words: list[str]) -> None:
 
 def evaluate_suites(args, overrides: dict) -> None:
     """Evaluates models on the tasks of suites, and prints one table, a row for each model."""
-    for name, flag in {flag.name: flag for _, flags in FLAGS.values() for flag in flags}.items():
-        value = getattr(args, name)
-        is_free = name == "suite" or value == flag.default
-        errors.require(
-            is_free, f"--{name}", value, "none beside --suite; a copy of the suite's file may have it as a key"
-        )
+    expected = "none beside --suite; a copy of the suite's file may have it as a key"
+    for flag in (flag for _, flags in FLAGS.values() for flag in flags if flag.name != "suite"):
+        value = getattr(args, flag.name)
+        errors.require(value == flag.default, f"--{flag.name}", value, expected)
     errors.require(not args.milestones, "--milestones", True, "none beside --suite")
     errors.require(bool(args.data), "--data", args.data, "the folder that holds a folder for each task, with --suite")
     out = use.check_output(args.out, ".csv", ".jsonl") if args.out else None
@@ -169,7 +169,6 @@ def evaluate_suites(args, overrides: dict) -> None:
     from mlm.training.run.preemption import RunStopped
 
     command.raise_on_interrupt()
-    report = lambda line: print(line, file=sys.stderr, flush=True)
     suites = [suite.read_suite(name, Path(args.data).expanduser()) for name in args.suite.split(",")]
     suite_tasks = [task for one in suites for task in one.tasks]
     for one in suites:
@@ -194,25 +193,14 @@ def evaluate_suites(args, overrides: dict) -> None:
                 raise
             failed.append(model)
             report(f"not evaluated: {model}: {error}")
-    tasks = ", ".join(task.name for task in suite_tasks)
-    errors.require(
-        bool(scores), "--suite", args.suite, f"a task that one of the models can be evaluated on, of {tasks}"
-    )
+    expected = f"a task that one of the models can be evaluated on, of {', '.join(task.name for task in suite_tasks)}"
+    errors.require(bool(scores), "--suite", args.suite, expected)
     print("\n" + to_markdown(*suite.build_table(scores)))
     if out:
         use.write_records(out, [one.make_record() for one in scores])
         print(f"\nwritten: {out}")
     if failed:
         raise errors.ConfigError(f"{len(failed)} of {len(models)} models could not be evaluated: {', '.join(failed)}")
-
-
-def announce(cases: "list[EvaluationCase]", announced: set[str]) -> "list[EvaluationCase]":
-    """The cases, after what they announce was printed; announced: what was printed of the runs before."""
-    for line in dict.fromkeys(case.announcement for case in cases if case.announcement):
-        if line not in announced:
-            print(line, file=sys.stderr, flush=True)
-            announced.add(line)
-    return cases
 
 
 def print_evaluations(contents: dict) -> None:

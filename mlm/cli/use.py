@@ -39,18 +39,9 @@ STATES = (
     Flag("layer", -1, "0: the embeddings; -1: the last layer", low=-command.MAX_COUNT),
     Flag("pooling", "mean", "the mean over tokens, or [CLS]'s state", choices=("mean", "first")),
 )
-WORD = Flag(
-    "word",
-    "",
-    "a word of the text, or its number from 1: finds the words of --file that are most similar in their context",
-)
+WORD = Flag("word", "", "a word of the text, or its number from 1: finds the most similar words of --file in context")
 SCORE = (
-    Flag(
-        "by",
-        "text",
-        "of each text the log-likelihood; of each word or token the surprisal",
-        choices=("text", "word", "token"),
-    ),
+    Flag("by", "text", "a text's log-likelihood; a word's or token's surprisal", choices=("text", "word", "token")),
     Flag(
         "metric",
         "pll",
@@ -58,10 +49,7 @@ SCORE = (
         choices=("pll", "pll_word_l2r", "causal"),
     ),
     Flag(
-        "overlap",
-        -1,
-        "left to right: the tokens that each window of a long text repeats of the one before; -1: half a window",
-        low=-1,
+        "overlap", -1, "left to right: tokens that a window of a long text repeats of the one before; -1: half", low=-1
     ),
 )
 BEAMS = (
@@ -160,55 +148,45 @@ def print_table(rows: Sequence[dict], omitted: Container[str] = ()) -> None:
     table.print_table(shown, [table.Column(name, name, FORMATS.get(name, "")) for name in names])
 
 
-def read_texts(args: argparse.Namespace) -> list[str]:
-    """The texts of a command line, of --file or of standard input. Raises ConfigError for none, or for both."""
-    if args.texts and args.file:
-        raise errors.ConfigError(f"--file = {args.file!r}: expected texts there or on the command line, not both")
-    return require_texts(args.texts or list(text_files.read_numbered_lines("--file", args.file).values()))
-
-
-def require_texts(texts: list[str]) -> list[str]:
-    """The texts. Raises ConfigError for an empty one."""
+def read_texts(texts: list[str], file: str) -> list[str]:
+    """The texts of a command line, of a file or of standard input. Raises ConfigError for none, or for both."""
+    if texts and file:
+        raise errors.ConfigError(f"--file = {file!r}: expected texts there or on the command line, not both")
+    texts = texts or list(text_files.read_numbered_lines("--file", file).values())
     errors.require(all(map(str.strip, texts)), "text", "", "a text, or --file=TEXTS")
     return texts
 
 
-def fill(model, texts: list[str], args) -> Iterator[dict]:
+def fill(args, load) -> Iterator[dict]:
     """Records of the most probable tokens of each [MASK]."""
-    for text, masks in zip(texts, model.fill_mask(texts, args.top_k), strict=True):
+    texts = read_texts(args.texts, args.file)
+    for text, masks in zip(texts, load().fill_mask(texts, args.top_k), strict=True):
         for number, fillings in enumerate(masks, 1):
             for rank, filling in enumerate(fillings, 1):
                 yield {"prompt": text, "mask": number, "rank": rank, **dataclasses.asdict(filling)}
 
 
-def embed(model, texts: list[str], args) -> Iterator[dict]:
+def embed(args, load) -> Iterator[dict]:
     """Writes the texts' embeddings as an array S x D to --out."""
     import numpy as np
 
-    h_SxD = model.encode(texts, layer=args.layer, pooling=args.pooling)
-    with files.atomic_write(Path(args.out)) as path, path.open("wb") as file:
+    texts, out = read_texts(args.texts, args.file), check_output(args.out, ".npy")
+    h_SxD = load().encode(texts, layer=args.layer, pooling=args.pooling)
+    with files.atomic_write(out) as path, path.open("wb") as file:
         np.save(file, h_SxD)
     yield {"written": args.out, "texts": h_SxD.shape[0], "width": h_SxD.shape[1]}
 
 
-def read_prompts(args: argparse.Namespace) -> list[str]:
-    """The texts of a command line or of standard input, where --file has those to search."""
-    return require_texts(args.texts or list(text_files.read_numbered_lines("--file", "").values()))
-
-
-def check_similar(texts: list[str], args: argparse.Namespace) -> None:
-    """Reads the lines to search as `args.lines`."""
+def similar(args, load) -> Iterator[dict]:
+    """Records of the texts, or words, that are most similar to each text; --file has those to search."""
+    texts = read_texts(args.texts, "")
     errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
     errors.require(not args.word or args.pooling == "mean", "--pooling", args.pooling, "mean, over --word's pieces")
-    args.lines = text_files.read_numbered_lines("--file", args.file)
-
-
-def similar(model, texts: list[str], args) -> Iterator[dict]:
-    """Records of the texts, or words, that are most similar to each text."""
-    from mlm.inference import neighbors
-
-    number, others = list(args.lines), list(args.lines.values())
+    lines = text_files.read_numbered_lines("--file", args.file)
+    model, number, others = load(), list(lines), list(lines.values())
     if args.word:
+        from mlm.inference import neighbors
+
         for text in texts:
             near = neighbors.find_neighbors(model, text, args.word, others, args.top_k, args.layer)
             errors.require(bool(near), "--file", args.file, "a text with a word that this model has entries for")
@@ -220,40 +198,29 @@ def similar(model, texts: list[str], args) -> Iterator[dict]:
             yield {"prompt": text, "rank": rank, "cosine": one.cosine, "line": number[one.index], "text": one.text}
 
 
-def score(model, texts: list[str], args) -> Iterator[dict]:
+def score(args, load) -> Iterator[dict]:
     """Records of the texts' log-likelihoods, or of the surprisal of each word or token, in nats and bits."""
-    overlap = None if args.overlap < 0 else args.overlap
-    for line, parts in enumerate(model.surprisal(texts, args.by, args.metric, overlap=overlap), 1):
+    texts, overlap = read_texts(args.texts, args.file), None if args.overlap < 0 else args.overlap
+    for line, parts in enumerate(load().surprisal(texts, args.by, args.metric, overlap=overlap), 1):
         if args.by == "text":
             yield {"nats": -parts[0].nats, "text": parts[0].text}
             continue
         for number, part in enumerate(parts, 1):
             nats = None if math.isnan(part.nats) else part.nats
-            yield {
-                "line": line,
-                "number": number,
-                args.by: part.text,
-                "start": part.start,
-                "end": part.end,
-                "surprisal": nats,
-                "bits": nats and nats / math.log(2),
-            }
+            place = {"line": line, "number": number, args.by: part.text, "start": part.start, "end": part.end}
+            yield place | {"surprisal": nats, "bits": nats and nats / math.log(2)}
 
 
-def read_table(args: argparse.Namespace) -> list[str]:
-    """The texts, as `read_texts` reads them; none where --file, or the only argument, is a table: `args.table`."""
+def predict(args, load) -> Iterator[dict]:
+    """Records of the predicted labels, of each word if the task is tagging; or the rows of a table with them."""
     path = args.file if not args.texts else args.texts[0] if len(args.texts) == 1 and not args.file else ""
     is_table = os.path.isfile(path) and records.detect_kind(path) != records.TEXT
-    args.table = path if is_table else ""
-    return [] if is_table else read_texts(args)
-
-
-def predict(model, texts: list[str], args) -> Iterator[dict]:
-    """Records of the predicted labels, of each word if the task is tagging; or the rows of a table with them."""
+    texts = [] if is_table else read_texts(args.texts, args.file)
     from mlm.inference import prediction
 
-    if args.table:
-        yield from prediction.predict_table(model, args.table)
+    model = load()
+    if is_table:
+        yield from prediction.predict_table(model, path)
         return
     has_words = prediction.labels_words(model.config)
     given = [text.split() if has_words else tuple(text.split("\t")) for text in texts]
@@ -262,16 +229,13 @@ def predict(model, texts: list[str], args) -> Iterator[dict]:
             yield {"label": one.label, "probability": one.probability, "text": word}
 
 
-def check_readability(texts: list[str], args: argparse.Namespace) -> None:
-    """Raises ConfigError without the package that counts syllables."""
-    extras.import_extra("pyphen", "evaluate", "mlm readability")
-
-
-def readability(model, texts: list[str], args) -> Iterator[dict]:
+def readability(args, load) -> Iterator[dict]:
     """Records of passages, from the most to the least readable."""
+    texts = read_texts(args.texts, args.file)
+    extras.import_extra("pyphen", "evaluate", "mlm readability")
     from mlm.evaluation import readability as passages
 
-    measured = passages.measure_readability(model, texts, args.every)
+    measured = passages.measure_readability(load(), texts, args.every)
     found = [(one, passages.compute_reading_ease(one.text)) for one in measured]
     easy = sorted((ease for _, ease in found), reverse=True)
     for rank, (one, ease) in enumerate(sorted(found, key=lambda pair: -pair[0].cloze_score), 1):
@@ -279,76 +243,61 @@ def readability(model, texts: list[str], args) -> Iterator[dict]:
         yield scores | {"flesch_rank": easy.index(ease) + 1, "flesch": ease, "text": one.text}
 
 
-def check_attention(texts: list[str], args: argparse.Namespace) -> None:
-    """Raises ConfigError for a page that cannot be made."""
-    if args.out or not args.json:
+def attention(args, load) -> Iterator[dict]:
+    """The page of a text, or with --json the numbers of each."""
+    texts, has_page = read_texts(args.texts, args.file), bool(args.out or not args.json)
+    if has_page:
         extras.import_extra("jinja2", "report", "mlm attention --out")
         errors.require(len(texts) == 1, "attention", len(texts), "one text, which the page is of")
         check_output(args.out, ".html")
-
-
-def attention(model, texts: list[str], args) -> Iterator[dict]:
-    """The page of a text, or with --json the numbers of each."""
     from mlm.inference import attention_maps
-    from mlm.report.pages import attention as attention_page
 
-    if args.json and not args.out:
-        for text in texts:
-            yield {"text": text, **attention_maps.format_json(attention_maps.compute_attention_maps(model, text))}
-        return
-    looked = attention_maps.compute_attention_maps(model, texts[0])
-    files.write_text(
-        Path(args.out), attention_page.render_page(Path(args.model).resolve().name, texts[0], **looked._asdict())
-    )
-    yield {"written": args.out, "tokens": len(looked.tokens)}
+    model = load()
+    for text in texts:
+        maps = attention_maps.compute_attention_maps(model, text)
+        if not has_page:
+            yield {"text": text, **attention_maps.format_json(maps)}
+            continue
+        from mlm.report.pages import attention as attention_page
+
+        page = attention_page.render_page(Path(args.model).resolve().name, text, **maps._asdict())
+        files.write_text(Path(args.out), page)
+        yield {"written": args.out, "tokens": len(maps.tokens)}
 
 
-def check_export(texts: list[str], args: argparse.Namespace) -> None:
-    """Raises ConfigError for a folder that is not empty, a run without milestones or a name of no repository."""
+def export(args, load) -> Iterator[dict]:
+    """Writes a Hugging Face folder, and uploads it."""
     files.check_empty_folder("export", args.folder)  # before JAX is imported
     from mlm.inference import export as exports
     from mlm.training.run import checkpoint
 
-    args.steps = checkpoint.list_milestones(args.model) if args.milestones else []
+    steps = checkpoint.list_milestones(args.model) if args.milestones else []
     expected = "a run with milestones, which config.train.milestones keeps"
-    errors.require(bool(args.steps) or not args.milestones, "--milestones", args.model, expected)
+    errors.require(bool(steps) or not args.milestones, "--milestones", args.model, expected)
     if args.push:
         exports.check_repository(args.push)
-
-
-def export(model, texts: list[str], args) -> Iterator[dict]:
-    """Writes a Hugging Face folder, and uploads it."""
-    from mlm.inference import export as exports
-    from mlm.inference import pretrained_io
-
-    milestones = (pretrained_io.load_model(args.model, step) for step in args.steps)
     done = exports.save_pretrained(
-        model, args.folder, sentence_transformers=args.sentence_transformers, milestones=milestones
+        load(), args.folder, sentence_transformers=args.sentence_transformers, milestones=map(load, steps)
     )
     if args.milestones:
-        done["milestones"] = ", ".join(map(str, args.steps))
+        done["milestones"] = ", ".join(map(str, steps))
     if args.push:
         done["pushed"] = ", ".join(f"{args.push}@{branch}" for branch in exports.push_folder(args.folder, args.push))
     yield done
 
 
-def read_starts(args: argparse.Namespace) -> list[str]:
-    """The starts of texts, as `read_texts` reads them, which may be empty; without any, an empty one."""
-    if args.texts and not args.file:
-        return args.texts
-    return read_texts(args) if args.file else [""]
-
-
-def generate(model, texts: list[str], args) -> Iterator[dict]:
-    """Records of generated texts."""
+def generate(args, load) -> Iterator[dict]:
+    """Records of texts that begin with those of the command line or of --file; without any, with an empty one."""
+    texts = read_texts(args.texts, args.file) if args.file else args.texts or [""]
     options = {flag.name: getattr(args, flag.name) for flag in (*BEAMS, *SAMPLING)}
-    return _number_texts(texts, model.generate(texts, **options))
+    return _number_texts(texts, load().generate(texts, **options))
 
 
-def translate(model, texts: list[str], args) -> Iterator[dict]:
+def translate(args, load) -> Iterator[dict]:
     """Records of translations."""
+    texts = read_texts(args.texts, args.file)
     options = {flag.name: getattr(args, flag.name) for flag in BEAMS}
-    return _number_texts(texts, model.translate(texts, **options))
+    return _number_texts(texts, load().translate(texts, **options))
 
 
 def _number_texts(texts, found) -> Iterator[dict]:
@@ -359,31 +308,17 @@ def _number_texts(texts, found) -> Iterator[dict]:
 
 
 class ModelCommand(NamedTuple):
-    """A command that uses a trained model.
+    """A command that uses a trained model."""
 
-    Attributes:
-        answer: (model, texts, args) -> its records.
-        example: a command line.
-        flags: those beside MODEL, texts, --file, --out and --json.
-        read_texts: args -> the texts.
-        texts: what these are.
-        check: (texts, args); raises ConfigError for what is wrong whatever the model.
-        file: what --file is for.
-        out: what --out writes; RECORDS: its records; "": it has a folder to write in place of texts and --out.
-        omitted: the records' names that its table does not show.
-        is_text: whether its texts are printed in full, and alone.
-    """
-
-    answer: Callable[[Any, list[str], argparse.Namespace], Iterator[dict]]
-    example: str
-    flags: tuple[Flag, ...] = ()
-    read_texts: Callable[[argparse.Namespace], list[str]] = read_texts
-    texts: str = TEXTS_HELP
-    check: Callable[[list[str], argparse.Namespace], Any] = lambda texts, args: None
-    file: str = "texts, one a line"
-    out: str = RECORDS
-    omitted: tuple[str, ...] = ()
-    is_text: bool = False
+    # (args, load) -> its records. It calls load() for the model once all is right that needs none.
+    answer: Callable[[argparse.Namespace, Callable[..., Any]], Iterator[dict]]
+    example: str  # a command line
+    flags: tuple[Flag, ...] = ()  # those beside MODEL, texts, --file, --out and --json
+    texts: str = TEXTS_HELP  # what its texts are
+    file: str = "texts, one a line"  # what --file is for
+    out: str = RECORDS  # what --out writes; RECORDS: its records; "": it writes a folder, and has no texts and --out
+    omitted: tuple[str, ...] = ()  # the records' names that its table does not show
+    is_text: bool = False  # whether its texts are printed in full, and alone
 
 
 COMMANDS = {
@@ -392,16 +327,13 @@ COMMANDS = {
         embed,
         "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pooling=mean",
         STATES,
-        check=lambda texts, args: check_output(args.out, ".npy"),
         out=".npy, a row a text",
     ),
     "similar": ModelCommand(
         similar,
         'mlm similar runs/a "the horse sleeps near the river ." --word=river --file=texts.txt',
         (TOP_K, *STATES, WORD),
-        read_prompts,
         "texts; without any, the lines of standard input",
-        check_similar,
         file="texts, one a line; those to search",
     ),
     "score": ModelCommand(
@@ -410,7 +342,6 @@ COMMANDS = {
     "predict": ModelCommand(
         predict,
         "mlm predict runs/a/tasks/reviews new.csv --out=predictions.csv",
-        read_texts=read_table,
         texts=f"{TEXTS_HELP}; a tab separates the two of a pair, white space the words to tag",
         file="texts, one a line; or a table (csv, tsv, JSON lines, Parquet), whose rows and columns are kept",
     ),
@@ -418,7 +349,6 @@ COMMANDS = {
         generate,
         'mlm generate runs/a "the old horse" --temperature=0.8 --top_p=0.9 --num_return_sequences=3',
         (*BEAMS, *SAMPLING),
-        read_starts,
         "starts of texts; without any, the lines of --file, or one that is empty",
         is_text=True,
     ),
@@ -429,17 +359,11 @@ COMMANDS = {
         readability,
         "mlm readability runs/a --file=passages.txt",
         (Flag("every", 5, "delete one of this many words (5)", low=2),),
-        check=check_readability,
     ),
     "attention": ModelCommand(
-        attention,
-        'mlm attention runs/a "the old horse sleeps ." --out=page.html',
-        check=check_attention,
-        out="the page, .html",
+        attention, 'mlm attention runs/a "the old horse sleeps ." --out=page.html', out="the page, .html"
     ),
-    "export": ModelCommand(
-        export, "mlm export runs/a FOLDER", EXPORT, read_texts=lambda args: [], check=check_export, out=""
-    ),
+    "export": ModelCommand(export, "mlm export runs/a FOLDER", EXPORT, out=""),
 }
 
 
@@ -472,13 +396,15 @@ def main(words: list[str]) -> None:
         serve(args)
         return
     chosen = COMMANDS[words[0]]
-    texts = chosen.read_texts(args)
-    chosen.check(texts, args)
     out = check_output(args.out, ".csv", ".jsonl") if chosen.out == RECORDS and args.out else None
-    from mlm.inference import pretrained_io
 
-    command.raise_on_interrupt()
-    answers = chosen.answer(pretrained_io.load_model(args.model), texts, args)
+    def load(step: int | None = None):
+        from mlm.inference import pretrained_io
+
+        command.raise_on_interrupt()
+        return pretrained_io.load_model(args.model, step)
+
+    answers = chosen.answer(args, load)
     first = list(itertools.islice(answers, 1))
     errors.require(bool(first), words[0], args.file if chosen.out else "", "a text that the model reads tokens of")
     answers = itertools.chain(first, answers)

@@ -71,7 +71,6 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     h_RxKxLxD = run.map_examples(compute_states, split=split, max_examples=num_examples)
     ids_RxL = np.asarray(split["ids"][:num_examples], np.int32)
     keys, example_W, h_WxKxD = pool_words(run.tokenizer.find_word_starts(ids_RxL), ids_RxL, h_RxKxLxD)
-    progress()
     groups = group_contexts(keys, example_W)
     field = f"words that {MIN_CONTEXTS} or more of {num_examples} held-out examples hold"
     errors.require(bool(groups), field, 0, "some")

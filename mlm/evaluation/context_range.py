@@ -49,7 +49,7 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """Measures one of the three curves of a case: gradient, recall or time."""
-    return {"gradient": measure_gradients, "recall": measure_recall, "time": measure_time}[case.name](run, progress)
+    return {"gradient": measure_gradients, "recall": measure_recall, "time": measure_time}[case.name](run)
 
 
 def select_examples(run: TrainedRun) -> tuple[loader.Columns, int]:
@@ -58,7 +58,7 @@ def select_examples(run: TrainedRun) -> tuple[loader.Columns, int]:
     return split, min(MAX_EXAMPLES, loader.count_eval_examples(split, run.cfg.eval.max_examples))
 
 
-def measure_gradients(run: TrainedRun, progress: ReportProgress) -> dict:
+def measure_gradients(run: TrainedRun) -> dict:
     """The mean norm of the gradient of a token's -log P with respect to an earlier embedding, by distance.
 
     The distance counts from the state that predicts the token, which is one of the last LAST_TOKENS tokens of each
@@ -75,7 +75,6 @@ def measure_gradients(run: TrainedRun, progress: ReportProgress) -> dict:
             for (low, high), in_bin_BxL in in_bin.items()
             if in_bin_BxL.any()
         ]
-        progress()
     return result
 
 
@@ -99,7 +98,7 @@ def compute_gradient_norms(model: types.Model, params, batch: types.Batch, hpara
     return norm_BxL, jnp.where(visible_BxL, distance_BxL, -1)
 
 
-def measure_recall(run: TrainedRun, progress: ReportProgress) -> dict:
+def measure_recall(run: TrainedRun) -> dict:
     """Accuracy on names that were mentioned before in their example, where the model chooses among all names.
 
     Beside it the Bayes-optimal accuracy ("optimum"); both overall and by the sentence ends since the last mention.
@@ -113,7 +112,6 @@ def measure_recall(run: TrainedRun, progress: ReportProgress) -> dict:
     entry_M = np.array([pieces.index(language.words[name]) for name in name_M], np.int32)
     predicted_NxL = run.map_examples(predict_candidates, entry_M.tobytes(), split=split, max_examples=count)
     correct_I = predicted_NxL[example_I, column_I - 1] == ids_NxL[example_I, column_I]
-    progress()
     exact = causal_posterior.compute_causal_posterior(language.hmm, words_NxL, cfg.data.language.max_words)
     index_NxL = np.full(words_NxL.shape, -1)
     inside_K = exact.position_K < words_NxL.shape[1]
@@ -123,25 +121,16 @@ def measure_recall(run: TrainedRun, progress: ReportProgress) -> dict:
     optimal_correct_I = name_M[log_prob_IxM.argmax(1)] == words_NxL[example_I, column_I]
 
     def summarize(selected_I):
-        sums = (
-            np.bincount(example_I[selected_I], value_I[selected_I]) for value_I in (correct_I, np.ones(len(example_I)))
-        )
-        accuracy, error = compute_ratio(*sums)
-        return {
-            "items": int(selected_I.sum()),
-            "accuracy": accuracy,
-            "accuracy_se": error,
-            "optimum": float(optimal_correct_I[selected_I].mean()),
-        }
+        example_J, correct_J = example_I[selected_I], correct_I[selected_I]
+        accuracy, error = compute_ratio(np.bincount(example_J, correct_J), np.bincount(example_J))
+        optimum = float(optimal_correct_I[selected_I].mean())
+        return {"items": len(example_J), "accuracy": accuracy, "accuracy_se": error, "optimum": optimum}
 
     if not len(example_I):
         return {}
     bins = [(low, high, _is_within(distance_I, (low, high))) for low, high in SENTENCE_DISTANCES]
-    return summarize(distance_I >= 0) | {
-        "distance": [
-            {"low": low, "high": high, **summarize(in_bin_I)} for low, high, in_bin_I in bins if in_bin_I.any()
-        ]
-    }
+    by_bin = [{"low": low, "high": high, **summarize(in_bin_I)} for low, high, in_bin_I in bins if in_bin_I.any()]
+    return summarize(distance_I >= 0) | {"distance": by_bin}
 
 
 def find_names(language: Grammar) -> np.ndarray:
@@ -174,7 +163,7 @@ def predict_candidates(model: types.Model, candidates: bytes, params, batch: typ
     return entry_M[model.logits(params["model"], h_BxLxD)[..., entry_M].argmax(-1)]
 
 
-def measure_time(run: TrainedRun, progress: ReportProgress) -> dict:
+def measure_time(run: TrainedRun) -> dict:
     """Seconds that the states and their gradients take, by sequence length, for the same number of tokens.
 
     Lengths run from a quarter of config.pack.seq_len to four times as much; each time is the shortest of three. The
@@ -199,7 +188,6 @@ def measure_time(run: TrainedRun, progress: ReportProgress) -> dict:
             jax.block_until_ready(step(params, tokens))
             seconds.append(time.perf_counter() - start_time)
         lengths.append({"length": length, "examples": shape[0], "seconds": min(seconds[1:])})
-        progress()
     return {"lengths": lengths}
 
 

@@ -55,6 +55,7 @@ DEFAULT = "pseudo_likelihood"  # what mlm evaluate does without flags
 list_due_cases = functools.partial(evaluations.list_due_cases, EVALUATIONS)
 finish_evaluations = functools.partial(evaluations.finish_evaluations, EVALUATIONS)
 evaluate = functools.partial(evaluations.evaluate, EVALUATIONS)
+list_pending = functools.partial(evaluations.list_pending, EVALUATIONS)
 
 
 def read_flags(args: argparse.Namespace) -> Callable[[TrainedRun], list[EvaluationCase]]:

@@ -7,25 +7,27 @@ import argparse
 import contextlib
 import hashlib
 import json
-import time
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import tqdm
+
 from mlm.base import config, errors, fields, files
 from mlm.base.evaluation_score import EvaluationScore
 from mlm.data.rows import pack
+from mlm.inference import batching, forward_passes
 from mlm.report.table import Column
 from mlm.training.run import trained_run
 from mlm.training.run.directory import RunDirectory
-from mlm.training.run.progress import Progress
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
 
-PROGRESS_INTERVAL = 5.0  # seconds between progress lines
+BAR = "{desc}: {percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}"
 SPLITS = {"dev": "validation", "test": "test"}  # the splits of a run's data that cases are named after
-ReportProgress = Callable[[], None]  # marks one unit of an evaluation's work as done
+ReportProgress = Callable[[float], Any]  # takes the share of a case's work that is done
 
 
 class EvaluationCase(NamedTuple):
@@ -56,27 +58,23 @@ class Evaluation(NamedTuple):
     """An entry of EVALUATIONS: what its module defines under these names, and the defaults of what it does not.
 
     "Contents" are those of a run's evaluations.json: {"evaluations": {task: {case: result}}, "summary": {task: ...}}.
-
-    Attributes:
-        evaluate: (run, case, progress) -> the case's result, which JSON can hold; calls `progress` after each unit.
-        get_unsupported_reason: "" for a config whose runs can be evaluated, else why they cannot.
-        list_due_cases: the cases of a config to evaluate when a run's training ends.
-        check: raises ConfigError where the due cases cannot be evaluated on this machine.
-        count_units: the units of work of a case, for its progress.
-        summarize: the results by case -> their summary; {} for none.
-        read_flags: reads what its flags of mlm evaluate (flags.py) name; returns the function from a run to its cases.
-        list_scores: contents -> the scores that tables of several runs show.
-        build_tables: contents -> the tables that mlm evaluate prints of one run.
     """
 
+    # The case's result, which JSON can hold; a long one calls the last argument.
     evaluate: Callable[[TrainedRun, EvaluationCase, ReportProgress], dict]
+    # "" for a config whose runs can be evaluated, else why they cannot.
     get_unsupported_reason: Callable[[config.Config], str] = lambda cfg: ""
+    # The cases of a config to evaluate when a run's training ends.
     list_due_cases: Callable[[config.Config], list[EvaluationCase]] = lambda cfg: []
+    # Raises ConfigError where the due cases cannot be evaluated on this machine.
     check: Callable[[config.Config], None] = lambda cfg: None
-    count_units: Callable[[TrainedRun, EvaluationCase], int] = lambda run, case: 1
+    # The results by case -> their summary; {} for none.
     summarize: Callable[[Mapping[str, dict]], dict] = lambda results: {}
+    # Reads what its flags of mlm evaluate (flags.py) name; returns the function from a run to its cases.
     read_flags: Callable[[argparse.Namespace], Callable[[TrainedRun], list[EvaluationCase]]] | None = None
+    # Contents -> the scores that tables of several runs show.
     list_scores: Callable[[Mapping[str, Any]], Iterable[EvaluationScore]] = lambda contents: ()
+    # Contents -> the tables that mlm evaluate prints of one run.
     build_tables: Callable[[Mapping[str, Any]], Iterable[EvaluationTable]] = lambda contents: ()
 
 
@@ -117,8 +115,7 @@ def list_due_cases(
     return cases
 
 
-def select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
-    """The cases of which `stored`, the contents of evaluations.json, has no result."""
+def _select_pending(stored: Mapping, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
     evaluations = stored.get("evaluations", {})
     return [case for case in cases if evaluations.get(case.task, {}).get(case.name, {}).get("sha256") != case.sha256]
 
@@ -133,14 +130,13 @@ def read_contents(run: TrainedRun) -> dict:
 
 
 def list_pending(
-    evaluations: Mapping[str, Evaluation], run: TrainedRun, contents: Mapping, cases: Sequence[EvaluationCase]
+    evaluations: Mapping[str, Evaluation], run: TrainedRun, cases: Sequence[EvaluationCase]
 ) -> list[EvaluationCase]:
     """The cases that a run is still to be evaluated on; raises ConfigError for one that it does not support."""
     for name in {case.task for case in cases}:
-        reason = evaluations[name].get_unsupported_reason(run.cfg)
-        if reason:
+        if reason := evaluations[name].get_unsupported_reason(run.cfg):
             raise errors.ConfigError(f"run {run.cfg.workdir!r}: does not support the evaluation {name}: {reason}")
-    return select_pending(contents, cases)
+    return _select_pending(read_contents(run), cases)
 
 
 def list_missing_cases(cfg: config.Config, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
@@ -148,7 +144,7 @@ def list_missing_cases(cfg: config.Config, cases: Sequence[EvaluationCase]) -> l
     stored = RunDirectory(cfg.workdir).read_evaluations()
     if (stored.get("fingerprint"), stored.get("step")) != (fields.fingerprint(cfg), cfg.train.steps):
         return list(cases)
-    return select_pending(stored, cases)
+    return _select_pending(stored, cases)
 
 
 def finish_evaluations(
@@ -156,25 +152,17 @@ def finish_evaluations(
 ) -> dict:
     """Evaluates the missing cases of a finished run and returns the contents of evaluations.json.
 
-    Args:
-        evaluations: those of which the run should have all due cases, by name.
-        cfg: the run's config.
-        packed: the run's data, if it is loaded already.
-
-    Raises:
-        ConfigError: an evaluation does not support the run.
-        FolderInUse: another process holds the run's directory.
+    evaluations: those of which the run should have all due cases, by name. packed: the run's data, if it is loaded
+    already. Raises ConfigError if an evaluation does not support the run, FolderInUse if another process holds its
+    directory.
     """
     cases = pending = list_due_cases(evaluations, cfg)
     with files.recover_damaged():
         pending = list_missing_cases(cfg, cases)
     if not pending:
         return RunDirectory(cfg.workdir).read_evaluations()
-    local_fields = {
-        name: value
-        for name, value in fields.flatten(cfg).items()
-        if name == "data.cache_dir" or name.startswith("downstream.")
-    }
+    local = ("data.cache_dir", "downstream.")  # fields that are this machine's, and prefixes of such
+    local_fields = {name: value for name, value in fields.flatten(cfg).items() if name.startswith(local)}
     run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
     with RunDirectory(cfg.workdir).lock() if parallel.is_primary() else contextlib.nullcontext():
         return evaluate(evaluations, run, pending)
@@ -187,28 +175,29 @@ def evaluate(evaluations: Mapping[str, Evaluation], run: TrainedRun, cases: Sequ
     summaries by task. Results of the same state are reused, and each new one is written at once. Raises ConfigError for
     an evaluation that does not support the run.
     """
-    contents = read_contents(run)
-    pending = list_pending(evaluations, run, contents, cases)
-    units = sum(evaluations[case.task].count_units(run, case) for case in pending)
-    bar = Progress(0, units, Path(run.cfg.workdir).name, "part") if parallel.is_primary() and pending else None
-
-    def advance(name):
-        if bar is not None:
-            bar.advance(bar.step + 1)
-            if time.monotonic() - max(bar.last_shown, bar.start_time) > PROGRESS_INTERVAL:
-                bar.show(name)
-
-    try:
-        for case in pending:
+    contents, pending = read_contents(run), list_pending(evaluations, run, cases)
+    quiet = 0.0 if sys.stderr.isatty() else forward_passes.QUIET_SECONDS
+    settings = {"delay": quiet, "mininterval": max(quiet, 0.1), "disable": not (parallel.is_primary() and pending)}
+    with tqdm.tqdm(total=len(pending), desc=Path(run.cfg.workdir).name, bar_format=BAR, **settings) as bar:
+        for number, case in enumerate(pending):
+            bar.set_postfix_str(case.name, refresh=False)
+            advance = lambda share, number=number: bar.update(number + share - bar.n)
             evaluation = evaluations[case.task]
-            result = evaluation.evaluate(run, case, lambda case=case: advance(case.name))
+            result = evaluation.evaluate(run, case, advance)
+            advance(1.0)
             task_results = contents["evaluations"].setdefault(case.task, {})
             task_results[case.name] = {"sha256": case.sha256, **case.metadata, **result}
             if summary := evaluation.summarize(task_results):
                 contents["summary"][case.task] = summary
             if parallel.is_primary():
                 RunDirectory(run.cfg.workdir).write_evaluations(contents, run.milestone)
-    finally:
-        if bar is not None:
-            bar.close()
     return contents
+
+
+def map_sequences(
+    run: TrainedRun, sequences: Sequence[Sequence[int]], function: Callable, progress: ReportProgress
+) -> list:
+    """Each sequence's part of function(model, params, ids_BxL, hparams), in full batches, which the devices share."""
+    run_batch = forward_passes.make_scorer(run.program.model, run.program.partitioner, run.state, function)
+    batches = batching.iterate_batches(sequences, run.cfg.pack.seq_len, run.cfg.eval.batch_size, full_batches=True)
+    return batching.collect_outputs(batches, lambda indices, ids_BxL: run_batch(ids_BxL), len(sequences), progress)

@@ -20,40 +20,30 @@ from mlm.base import config, errors, files, types
 from mlm.base.estimates import FRACTION, estimate_mean
 from mlm.base.evaluation_score import EvaluationScore
 from mlm.base.types import StaticConfig
-from mlm.evaluation import prompt_queries, prompts, sentence_scores
+from mlm.evaluation import prompts, sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_summary, group_results
 from mlm.evaluation.prompts import PromptTask
-from mlm.inference import masked_queries
-from mlm.inference.masked_queries import MaskedQueries
+from mlm.inference import forward_passes
+from mlm.inference.forward_passes import MaskedQueries
 from mlm.training.run import finetuning_recipe
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel, program, trainable, update
 
 SHOTS, SEEDS = 16, (13, 21, 42, 87, 100)  # examples per label; one sample of them per seed
+STEPS_BETWEEN = 100  # two evaluations on the selection sample
 FORMAT = 2  # of the results: raise it when their meaning changes
 # AdamW as in transformers, without warm-up and weight decay: the defaults of the paper's code.
-OPTIM = config.Optim(
-    schedule="linear",
-    warmup_fraction=0.0,
-    final_lr_fraction=0.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-8,
-    weight_decay=0.0,
-    clip_norm=1.0,
-    average_checkpoints=0,
-)
-
+OPTIM = config.Optim(warmup_fraction=0.0, b2=0.999, eps=1e-8, weight_decay=0.0)
 PAPER_RATES = (1e-5, 2e-5, 5e-5)  # of models of its size; small ones try the rates of their fine-tuning
 
 
 class FewShotGrid(NamedTuple):
     """The trials for each sample; a second sample of the same size selects the best (the paper's appendix C)."""
 
-    batch_sizes: tuple[int, ...] = (2, 4, 8)
-    learning_rates: tuple[float, ...] = ()  # none: by the model's width
-    steps: int = 1000
-    every: int = 100  # steps between evaluations on the selection sample
+    batch_sizes: tuple[int, ...]
+    learning_rates: tuple[float, ...]  # none: by the model's width
+    steps: int
+    every: int  # steps between evaluations on the selection sample
 
     def get_learning_rates(self, width: int) -> tuple[float, ...]:
         """The rates to try with a model of this width."""
@@ -69,20 +59,19 @@ def get_unsupported_reason(cfg: config.Config) -> str:
 
 def read_flags(args: argparse.Namespace):
     """Reads the task; returns the function from a run to its cases."""
-    every = min(FewShotGrid().every, args.few_steps)
-    grid = FewShotGrid(args.few_batches, args.few_rates, args.few_steps, every)
-    cases = list_cases(prompts.read_flagged_task(args), grid)
+    grid = FewShotGrid(args.few_batches, args.few_rates, args.few_steps, min(STEPS_BETWEEN, args.few_steps))
+    cases = list_cases(prompts.read_task(args.prompt, args.task_path, args.pattern, args.verbalizers), grid)
     return lambda run: cases
 
 
 def list_cases(task: PromptTask, grid: FewShotGrid) -> list[EvaluationCase]:
     """A case for each seed. Raises ConfigError for a grid that trains nothing and for too few examples."""
-    for name, values in (("--few_batches", grid.batch_sizes), ("--few_rates", grid.learning_rates or PAPER_RATES)):
+    batches, rates = grid.batch_sizes, grid.learning_rates or PAPER_RATES
+    for name, values in (("--few_batches", batches), ("--few_rates", rates)):
         errors.require(len(values) > 0 and min(values) > 0, name, values, "numbers above 0")
-    num_batches, num_rates = len(grid.batch_sizes), len(grid.learning_rates or PAPER_RATES)
     announcement = (
-        f"few-shot: {len(SEEDS) * num_batches * num_rates} fine-tunings of {grid.steps:,} steps for each run "
-        f"({len(SEEDS)} samples, {num_batches} batch sizes, {num_rates} learning rates); --few_steps, "
+        f"few-shot: {len(SEEDS) * len(batches) * len(rates)} fine-tunings of {grid.steps:,} steps for each run "
+        f"({len(SEEDS)} samples, {len(batches)} batch sizes, {len(rates)} learning rates); --few_steps, "
         "--few_batches and --few_rates make fewer"
     )
     zero_shot = prompts.make_zero_shot_case(task)
@@ -126,10 +115,10 @@ def build_objective(verbalizer_C: np.ndarray) -> types.Objective:
         nats_B = -jnp.take_along_axis(log_prob_BxC, batch.labels["label_B"][:, None], axis=1)[:, 0]
         return types.LossSums({"prompt": nats_B}, {"prompt": jnp.ones_like(nats_B)}, {})
 
-    def eval_mask(text, key_B, hparams):
+    def eval_mask(text, key_B, hparams):  # its own, so that the output layer is trained
         raise AssertionError("a prompt is scored by its labels")
 
-    return types.Objective(init=lambda key, model: {}, loss=loss, eval_mask=eval_mask, scores=())
+    return types.Objective(loss=loss, eval_mask=eval_mask, scores=())
 
 
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
@@ -141,12 +130,13 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     inputs, eval_batch_size = case.inputs, run.cfg.eval.batch_size
     grid = FewShotGrid(*inputs["grid"])
     rates = grid.get_learning_rates(run.cfg.model.width)
-    verbalizer_C = prompt_queries.encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
+    verbalizer_C = prompts.encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
     (train, train_label_N, _), (selection, selection_label_N, _), (dev, dev_label_N, truncated) = (
-        prompt_queries.read_queries(run, inputs, name) for name in ("train", "selection", "examples")
+        prompts.read_queries(run, inputs, name) for name in ("train", "selection", "examples")
     )
     params = run.program.partitioner.get_state(run.state).params
     best: tuple = ((-1.0, 0.0),)
+    trials, finished = len(grid.batch_sizes) * len(rates), 0
     for batch_size in grid.batch_sizes:
         cfg = make_config(run.cfg, batch_size, grid.steps)
         model = objectives.shift_states(cfg, run.program.model)
@@ -163,17 +153,18 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
                 if step % grid.every and step < grid.steps:
                     continue
                 quality = compute_quality(score(state, selection, eval_batch_size), selection_label_N)
-                progress()
+                progress((finished + step / grid.steps) / trials)
                 if quality > best[0]:
                     trial = {"batch_size": batch_size, "learning_rate": rate, "steps": step}
                     best = (quality, trial, partitioner.get_state(state), partitioner, score)
+            finished += 1
     (accuracy, _), trial, state, partitioner, score = best
     predicted_N = score(partitioner.put_state(state), dev, eval_batch_size).argmax(-1)
     return {
         "examples": len(dev_label_N),
         "truncated": truncated,
         "seed": inputs["seed"],
-        "trials": len(grid.batch_sizes) * len(rates),
+        "trials": trials,
         "selected": trial | {"accuracy": accuracy},
         **prompts.compute_scores(predicted_N, dev_label_N, inputs),
     }
@@ -181,9 +172,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
 
 def make_config(cfg: config.Config, batch_size: int, steps: int) -> config.Config:
     """The config of a trial: the run's model, trained in a way that owes nothing to how the run was trained."""
-    train = config.Train(steps=steps, batch_size=batch_size, grad_accum_steps=1)
-    finetune = config.Finetune(trainable_layers=-1, layerwise_lr_decay=1.0)
-    return dataclasses.replace(cfg, optim=OPTIM, train=train, finetune=finetune)
+    train = config.Train(steps=steps, batch_size=batch_size)
+    return dataclasses.replace(cfg, optim=OPTIM, train=train, finetune=config.Finetune())
 
 
 @functools.lru_cache(maxsize=8)  # all samples share the compiled functions
@@ -193,10 +183,10 @@ def compile_steps(cfg: StaticConfig, model: types.Model, verbalizers: bytes) -> 
     partitioner = parallel.build_single_device(functools.partial(update.train_step, cfg, model, objective))
 
     def score(state, queries, batch_size):
-        score_batch = masked_queries.make_scorer(
-            model, partitioner, state, prompt_queries.compute_label_log_probs, verbalizers
+        score_batch = forward_passes.make_scorer(
+            model, partitioner, state, prompts.compute_label_log_probs, verbalizers
         )
-        return prompt_queries.score_queries(score_batch, queries, batch_size, lambda: None)
+        return prompts.score_queries(score_batch, queries, batch_size)
 
     return objective, partitioner, score
 
@@ -214,7 +204,7 @@ def init_state(
 def iterate_batches(train: MaskedQueries, label_N, batch_size: int, num_steps: int, seed: int) -> Iterator[types.Batch]:
     """Batches of the examples, in a new order for every epoch."""
     rng = np.random.default_rng(seed)
-    tokens = types.Tokens(*map(np.asarray, masked_queries.make_tokens(train.ids_BxL)))
+    tokens = types.Tokens(*map(np.asarray, forward_passes.make_tokens(train.ids_BxL)))
     indices = itertools.chain.from_iterable(rng.permutation(len(label_N)) for _ in itertools.count())
     for _ in range(num_steps):
         index_B = np.fromiter(itertools.islice(indices, batch_size), int, batch_size)
@@ -227,13 +217,6 @@ def compute_quality(log_prob_NxC, label_N) -> tuple[float, float]:
     log_prob_NxC = log_prob_NxC - np.logaddexp.reduce(log_prob_NxC, axis=-1, keepdims=True)
     correct_N = log_prob_NxC.argmax(-1) == label_N
     return float(correct_N.mean()), float(log_prob_NxC[np.arange(len(label_N)), label_N].mean())
-
-
-def count_units(run: TrainedRun, case: EvaluationCase) -> int:
-    """The number of evaluations on the selection sample."""
-    grid = FewShotGrid(*case.inputs["grid"])
-    rates = grid.get_learning_rates(run.cfg.model.width)
-    return len(grid.batch_sizes) * len(rates) * -(-grid.steps // grid.every)
 
 
 def summarize(results: Mapping[str, dict]) -> dict:

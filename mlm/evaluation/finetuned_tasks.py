@@ -94,24 +94,16 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     cfg = resolved.config
     digest = files.json_sha256([fields.fingerprint(cfg), packed.manifest["inputs"]])
     name = f"{format_task_name(trial)}-{case.name.rpartition('/')[2]}-{digest[:6]}"
-    cfg = fields.override(
-        cfg,
-        {
-            "workdir": str(RunDirectory(run.cfg.workdir).tasks / name),
-            "eval.batch_size": run.cfg.eval.batch_size,
-            "parallel.mode": run.cfg.parallel.mode,
-        },
-    )
+    local = {"eval.batch_size": run.cfg.eval.batch_size, "parallel.mode": run.cfg.parallel.mode}
+    cfg = fields.override(cfg, local | {"workdir": str(RunDirectory(run.cfg.workdir).tasks / name)})
     try:
         loop.check(cfg)
         result = loop.train(cfg, packed)
     except hooks.DivergenceError as error:
-        progress()
         return {"diverged": str(error), "run": name}
     evaluations.finish_evaluations({"predictions": evaluations.make_evaluation(predictions)}, cfg, packed)
     if parallel.is_primary():
         get_storage(cfg.workdir).remove_folder(RunDirectory(cfg.workdir).checkpoints)
-    progress()
     return {"evaluation": result["evaluation"], "scores": result["scores"], "run": name}
 
 
@@ -120,8 +112,9 @@ def summarize(results: Mapping[str, dict]) -> dict:
 
     The best point has the best mean over seeds of the first dev score, among the points with the most seeds. "values"
     are that score's by seed, "other_scores" the values of the other scores; "failed" lists the seeds whose fine-tuning
-    failed (`has_failed`), "trials" counts the points, "references" has the values that need no model, by reference, and
-    "sha256" is of all inputs; "unscored", where there are any, counts the labels of dev without a prediction.
+    diverged or is no better than the baseline, "trials" counts the points, "references" has the values that need no
+    model, by reference, and "sha256" is of all inputs; "unscored", where there are any, counts the labels of dev
+    without a prediction.
     """
     return {name: _summarize_task([*by_trial.values()]) for name, by_trial in group_results(results).items()}
 
@@ -139,8 +132,11 @@ def _summarize_task(results: Sequence[dict]) -> dict:
     for result in results:
         grid.setdefault(format_point(result), []).append(result)
 
-    def get_value(result):
+    def get_value(result):  # of one that diverged, the baseline's
         return result["evaluation"][score.name] if "evaluation" in result else baseline
+
+    def has_failed(result):  # as Devlin et al. 2019, section 4.1, and Mosbach et al. 2021, arXiv 2006.04884, count it
+        return score.better * (get_value(result) - baseline) <= 1e-9
 
     max_seeds = max(map(len, grid.values()))
     best = max(
@@ -161,21 +157,11 @@ def _summarize_task(results: Sequence[dict]) -> dict:
         },
         **({"error": first[f"{score.name}_se"]} if max_seeds == 1 and first else {}),
         **({"unscored": first["unscored"]} if first.get("unscored") else {}),
-        "failed": [result["seed"] for result in best if has_failed(result, score, baseline)],
+        "failed": [result["seed"] for result in best if has_failed(result)],
         "trials": len(grid),
         "references": references,
         "sha256": files.json_sha256(inputs),
     }
-
-
-def has_failed(result: Mapping, score: Score, baseline: float) -> bool:
-    """Whether a fine-tuning failed: it is no better than the baseline, or its loss was not finite.
-
-    The literature counts failures so (Devlin et al. 2019, section 4.1; Mosbach et al. 2021, arXiv 2006.04884).
-    """
-    if "evaluation" not in result:
-        return True
-    return score.better * (result["evaluation"][score.name] - baseline) <= 1e-9
 
 
 def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
@@ -195,11 +181,8 @@ def _build_score(task: Mapping, baseline: Mapping) -> EvaluationScore:
     if score.name in baseline.get("scores", {}):
         below = baseline["title"]
         references[below] = baseline["scores"][score.name]
-    trials = (
-        f"the best of {task['trials']} trials (learning rate x epochs x batch size)"
-        if task["trials"] > 1
-        else "one trial"
-    )
+    several = f"the best of {task['trials']} trials (learning rate x epochs x batch size)"
+    trials = several if task["trials"] > 1 else "one trial"
     note = f"dev, {'mean of ' if len(seeds) > 1 else ''}{format_count(len(seeds), 'fine-tuning seed')}, {trials}"
     if "unscored" in task:
         note += f"; {format_count(task['unscored'], 'label')} not scored"

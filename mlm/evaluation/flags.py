@@ -39,27 +39,13 @@ MINIMAL_PAIRS = (
     Flag("max_pairs", 0, "evaluate the first so many pairs of each paradigm; 0: all", needs="--blimp=FOLDER"),
 )
 NONCE_WORDS = (
-    Flag(
-        "wug",
-        "",
-        "BabyLM's adjectives that nobody has seen: whether the model prefers -ity to -ness as people do",
-        "FILE",
-    ),
+    Flag("wug", "", "BabyLM's adjectives that nobody has seen: is -ity preferred to -ness as people do", "FILE"),
 )
 RETRIEVAL = (
-    Flag(
-        "retrieval",
-        "",
-        "queries, documents, judgements of BEIR's form: which documents are near a query by the cosine of mean states",
-        "FOLDER",
-    ),
+    Flag("retrieval", "", "BEIR's queries, documents, judgements: nearness by the cosine of mean states", "FOLDER"),
 )
 ANISOTROPY = (
-    Flag(
-        "anisotropy",
-        False,
-        "similarity of the states of different words, and of one word in different contexts (Ethayarajh 2019)",
-    ),
+    Flag("anisotropy", False, "similarity of different words' states, and of one word's by context (Ethayarajh 2019)"),
 )
 STS = (
     Flag(
@@ -99,7 +85,7 @@ FEW_SHOT = (
     Flag(
         "few_shot",
         False,
-        "also fine-tune on 16 examples a label: on five samples, at each rate and batch size, 45 times in all",
+        "also fine-tune on 16 examples a label: on five samples, 45 times in all",
         needs="--prompt=TASK",
     ),
     Flag("few_steps", 1000, "steps of each few-shot fine-tuning (1000)", low=1, needs="--few_shot"),
@@ -114,13 +100,7 @@ FEW_SHOT = (
     Flag("few_batches", (2, 4, 8), "batch sizes to try (2,4,8)", "SIZE,...", int, needs="--few_shot"),
 )
 TRANSLATION = (
-    Flag(
-        "beams",
-        (),
-        "translate held-out pairs with these beam sizes, each with and without length normalization",
-        "SIZE,...",
-        int,
-    ),
+    Flag("beams", (), "translate held-out pairs with these beams, with and without length penalty", "SIZE,...", int),
     Flag(
         "pairs",
         (),

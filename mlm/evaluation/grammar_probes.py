@@ -65,7 +65,6 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     log_prob_IxV = np.concatenate(log_probs)[: len(weight_I)]
     correct_I = probes.is_correct(items, log_prob_IxV[:, entry_W])
     optimum_I = probes.score_optimum(language, words_NxL, items)
-    progress()
 
     def summarize(weight_I):
         accuracy, error = probes.compute_accuracy(items, correct_I, weight_I)

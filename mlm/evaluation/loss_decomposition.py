@@ -62,7 +62,6 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         model=objectives.shift_states(cfg, run.program.model),
     )
     columns = {name: column_N.astype(np.float64) for name, column_N in columns.items()}
-    progress()
     if not parallel.is_primary():
         return {}
     floor, weight_N = references.decompose_floor(cfg, run.program, packed), columns["weight"]

@@ -24,7 +24,6 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     run_program = program.build_program(cfg, packed.dataset_info)
     cfg = fields.override(run.cfg, {"eval.mask_rate": rate})
     result = {"rate": rate, **compute_scores(cfg, run_program, run.state, packed)}
-    progress()
     return result
 
 

@@ -12,22 +12,13 @@ from mlm.base.estimates import PERCENT, ItemInterval, mean_share_interval, wilso
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.data.tasks import blimp
 from mlm.data.tasks.blimp import Suite
-from mlm.evaluation import sentence_scores
-from mlm.evaluation.evaluations import (
-    EvaluationCase,
-    EvaluationTable,
-    ReportProgress,
-    get_results,
-    get_summary,
-    group_results,
-)
+from mlm.evaluation import evaluations, sentence_scores
+from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_summary, group_results
 from mlm.evaluation.sentence_scores import METRIC, METRIC_TITLE, TITLES
 from mlm.inference import surprisal
 from mlm.inference.pseudo_likelihood import METRICS, SentenceScores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
-
-count_units = sentence_scores.count_units
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -108,13 +99,12 @@ def _summarize_suite(paradigms):
 
 
 def _average_accuracies(paradigms):
-    result: dict[str, float] = {"paradigms": len(paradigms), "pairs": sum(paradigm["pairs"] for paradigm in paradigms)}
+    pairs = [paradigm["pairs"] for paradigm in paradigms]
+    result: dict[str, float] = {"paradigms": len(paradigms), "pairs": sum(pairs)}
     for name in (f"{metric}_accuracy" for metric in METRICS):
         accuracies = [paradigm[name] for paradigm in paradigms]
         result[name] = float(np.mean(accuracies))
-        result[f"{name}_low"], result[f"{name}_high"] = mean_share_interval(
-            accuracies, [paradigm["pairs"] for paradigm in paradigms]
-        )
+        result[f"{name}_low"], result[f"{name}_high"] = mean_share_interval(accuracies, pairs)
     return result
 
 
@@ -132,7 +122,7 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
 
 def build_tables(contents: Mapping[str, Any]) -> Iterator[EvaluationTable]:
     """A table for each suite: its paradigms by phenomenon, and the means."""
-    results = group_results(get_results(contents, "minimal_pairs"))
+    results = group_results(evaluations.get_results(contents, "minimal_pairs"))
     for suite, means in get_summary(contents, "minimal_pairs").items():
         yield build_suite_table(suite, means, results[suite])
 
@@ -154,9 +144,8 @@ def build_suite_table(suite: str, means: dict, results: Mapping[str, dict]) -> E
         *(Column(metric, f"{title} (%)", ".1f") for metric, title in TITLES.items()),
     ]
     if means["suite"] == blimp.BENCHMARK and overall["pairs"] == blimp.NUM_PARADIGMS * blimp.NUM_PAIRS:
-        rows += [
-            {"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in blimp.PAPER_ACCURACY.items()
-        ]
+        papers = blimp.PAPER_ACCURACY.items()
+        rows += [{"phenomenon": "overall", "paradigm": name, "paper": value} for name, value in papers]
         columns.append(Column("paper", "paper (%)", ".1f"))
     return EvaluationTable(rows, columns, suite)
 
@@ -166,10 +155,8 @@ def build_row(phenomenon: str, paradigm: str, result: Mapping) -> dict:
     row = {"phenomenon": phenomenon, "paradigm": paradigm, "pairs": result["pairs"]}
     for metric in TITLES:
         accuracy = result[f"{metric}_accuracy"]
-        low, high = (
-            (result[f"{metric}_accuracy_{end}"] for end in ("low", "high"))
-            if "paradigms" in result
-            else wilson_interval(accuracy, result["pairs"])
-        )
+        low, high = wilson_interval(accuracy, result["pairs"])
+        if "paradigms" in result:
+            low, high = (result[f"{metric}_accuracy_{end}"] for end in ("low", "high"))
         row[metric] = ItemInterval(100 * accuracy, 100 * low, 100 * high)
     return row

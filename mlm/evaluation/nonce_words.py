@@ -18,7 +18,6 @@ from mlm.training.run.trained_run import TrainedRun
 KEYS = ("sentences", "ratio")  # two sentences with a tab between, and the share of people who chose the first
 
 get_unsupported_reason = minimal_pairs.get_unsupported_reason
-count_units = sentence_scores.count_units
 
 
 def read_flags(args: argparse.Namespace):

@@ -50,7 +50,6 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         dev_columns = split_scores.evaluate_split(run.cfg, run.program, run.state, packed)
         known = {name: column for name, column in dev_columns.items() if name == "threshold"}
     columns = split_scores.evaluate_split(run.cfg, run.program, run.state, packed, SPLITS[case.name], known)
-    progress()
     if not parallel.is_primary():
         return {}
     records = iterate_records(run.cfg, packed, SPLITS[case.name], columns)

@@ -8,26 +8,31 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mlm import objectives
-from mlm.base import errors
+from mlm.base import errors, types
 from mlm.base.estimates import PERCENT, Estimate, ItemInterval, SeedRange, compute_score, wilson_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
+from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.tasks import splits, task_file, task_specs, tasks
 from mlm.data.tasks.examples import require_column
-from mlm.evaluation import prompt_queries, sentence_scores
+from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.evaluation import sentence_scores
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results, get_summary
-from mlm.evaluation.prompt_queries import MASK_PLACE, SECOND_PLACE, TEXT_PLACE
-from mlm.inference import masked_queries
+from mlm.inference import batching, forward_passes
+from mlm.inference.forward_passes import MaskedQueries
 from mlm.objectives import scores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
 
+MASK_PLACE, TEXT_PLACE, SECOND_PLACE = "[MASK]", "{text}", "{second}"
 FORMAT = 1  # of the results: raise it when their meaning changes
 get_unsupported_reason = sentence_scores.get_unsupported_reason
 
@@ -127,14 +132,9 @@ def parse_verbalizers(words: Sequence[str], labels: Sequence[str], task: str) ->
     return dict(zip(labels, words, strict=True))
 
 
-def read_flagged_task(args: argparse.Namespace) -> PromptTask:
-    """The task that the flags name."""
-    return read_task(args.prompt, args.task_path, args.pattern, args.verbalizers)
-
-
 def read_flags(args: argparse.Namespace):
     """Reads the task; returns the function from a run to its case."""
-    case = make_zero_shot_case(read_flagged_task(args))
+    case = make_zero_shot_case(read_task(args.prompt, args.task_path, args.pattern, args.verbalizers))
     return lambda run: [case]
 
 
@@ -168,6 +168,102 @@ def format_key(task: PromptTask) -> str:
     return f"{task.name}-{hashlib.sha256(prompt.encode()).hexdigest()[:6]}"
 
 
+def encode_pattern(
+    tokenizer: Tokenizer, pattern: str, texts: Mapping[str, str]
+) -> tuple[list[int], dict[str, list[int]]]:
+    """The ids of a pattern whose places have these texts, encoded as one, and the indices of each place's tokens."""
+    filled, places = [], {}
+    for word in pattern.split():
+        filled.append(texts.get(word, word))
+        if word in (TEXT_PLACE, SECOND_PLACE, MASK_PLACE):
+            end = len(" ".join(filled))
+            places[word] = (end - len(filled[-1]), end)
+    ids, spans = batching.encode_masked(tokenizer, " ".join(filled))
+    return ids, {
+        place: [i for i, (start, end) in enumerate(spans) if start < last and first < end]
+        for place, (first, last) in places.items()
+    }
+
+
+def encode_verbalizers(tokenizer: Tokenizer, pattern: str, verbalizers: Mapping[str, str]) -> np.ndarray:
+    """id_C of the verbalizers as they stand in the pattern.
+
+    Raises ConfigError for one that is not one entry of the vocabulary there, or is not unique.
+    """
+    labels: dict[int, str] = {}
+    for label, word in verbalizers.items():
+        ids, places = encode_pattern(tokenizer, pattern, {TEXT_PLACE: ".", SECOND_PLACE: ".", MASK_PLACE: word})
+        ids, field = [ids[i] for i in places[MASK_PLACE]], f"verbalizer of label {label}"
+        pieces = ", ".join(repr(tokenizer.pieces[i]) for i in ids)
+        expected = f"a word of the run's vocabulary; its pieces there are {pieces or 'none'}"
+        errors.require(len(ids) > 0 and UNK not in ids, field, word, expected)
+        expected = f"one entry of the run's vocabulary, where it has {len(ids)} pieces: {pieces}"
+        errors.require(len(ids) == 1, field, word, expected)
+        errors.require(ids[0] not in labels, field, word, f"another word than that of label {labels.get(ids[0])}")
+        labels[ids[0]] = label
+    return np.array(list(labels), np.int32)
+
+
+def build_queries(tokenizer: Tokenizer, pattern: str, examples: Sequence, length: int) -> tuple[MaskedQueries, int]:
+    """The examples in their pattern, and how many of them had to be truncated, the longer text first.
+
+    Raises ConfigError for a pattern that leaves no room for the texts.
+    """
+    names = [place for place in (TEXT_PLACE, SECOND_PLACE) if place in pattern.split()]
+    ids, places = encode_pattern(tokenizer, pattern, dict.fromkeys(names, "."))
+    num_free = length - 2 - len(ids) + sum(len(places[name]) for name in names)
+    expected = f"a pattern that leaves room for texts in sequences of {length} tokens"
+    errors.require(num_free >= len(names), "--pattern", pattern, expected)
+    ids_NxL, positions, num_truncated = np.full((len(examples), length), PAD, np.int32), [], 0
+    for ids_L, example in zip(ids_NxL, examples, strict=True):
+        ids, places = encode_pattern(tokenizer, pattern, dict(zip(names, example, strict=False)))
+        first, second = (places.get(name, []) for name in (TEXT_PLACE, SECOND_PLACE))
+        num_free = length - 2 - len(ids) + len(first) + len(second)
+        length_b = min(len(second), max(num_free - len(first), num_free // 2))
+        length_a = min(len(first), num_free - length_b)
+        cut = {*first[length_a:], *second[length_b:]}
+        num_truncated += bool(cut)
+        kept = [i for i in range(len(ids)) if i not in cut]
+        ids_L[: len(kept) + 2] = [CLS, *(ids[i] for i in kept), SEP]
+        positions.append(1 + kept.index(places[MASK_PLACE][0]))
+    position_N = np.array(positions, np.int32)
+    return MaskedQueries(ids_NxL, position_N, position_N + 1), num_truncated
+
+
+def read_queries(run: TrainedRun, inputs: Mapping, name: str) -> tuple[MaskedQueries, np.ndarray, int]:
+    """The examples of this name among a case's inputs as queries, their label_N, and how many were truncated."""
+    queries, num_truncated = build_queries(run.tokenizer, inputs["pattern"], inputs[name], run.cfg.pack.seq_len)
+    return queries, np.array([label for *_, label in inputs[name]], np.int32), num_truncated
+
+
+def compute_label_log_probs(
+    model: types.Model, verbalizers: bytes, params, queries: MaskedQueries, hparams=None
+) -> jax.Array:
+    """log_prob_BxC of the verbalizers at the masked position, among the whole vocabulary.
+
+    verbalizers: id_C, as bytes, so that they can be hashed. hparams: unused.
+    """
+    verbalizer_C = jnp.asarray(np.frombuffer(verbalizers, np.int32))
+    return forward_passes.compute_log_probs(model, params, queries)[:, verbalizer_C]
+
+
+def score_queries(
+    score: Callable[[MaskedQueries], np.ndarray],
+    queries: MaskedQueries,
+    batch_size: int,
+    progress: ReportProgress = lambda share: None,
+) -> np.ndarray:
+    """log_prob_NxC of all queries, in batches of similar lengths; batch_size: queries of full length in a batch."""
+
+    def run_batch(indices, ids_BxL):
+        index_B = np.pad(indices, (0, len(ids_BxL) - len(indices)), "edge")
+        return score(MaskedQueries(ids_BxL, queries.position_B[index_B], queries.end_B[index_B]))
+
+    sequences = [ids_L[ids_L != PAD] for ids_L in queries.ids_BxL]
+    batches = batching.iterate_batches(sequences, queries.ids_BxL.shape[1], batch_size, full_batches=True)
+    return np.stack(batching.collect_outputs(batches, run_batch, len(sequences), progress))
+
+
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """Scores of the likeliest verbalizer on the dev split, without any training.
 
@@ -176,13 +272,13 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     truncated examples. Raises ConfigError for verbalizers that are not one entry of the vocabulary each.
     """
     inputs = case.inputs
-    verbalizer_C = prompt_queries.encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
-    queries, label_N, truncated = prompt_queries.read_queries(run, inputs, "examples")
+    verbalizer_C = encode_verbalizers(run.tokenizer, inputs["pattern"], inputs["verbalizers"])
+    queries, label_N, truncated = read_queries(run, inputs, "examples")
     model = objectives.shift_states(run.cfg, run.program.model)
-    score = masked_queries.make_scorer(
-        model, run.program.partitioner, run.state, prompt_queries.compute_label_log_probs, verbalizer_C.tobytes()
+    score = forward_passes.make_scorer(
+        model, run.program.partitioner, run.state, compute_label_log_probs, verbalizer_C.tobytes()
     )
-    log_prob_NxC = prompt_queries.score_queries(score, queries, run.cfg.eval.batch_size, progress)
+    log_prob_NxC = score_queries(score, queries, run.cfg.eval.batch_size, progress)
     values = compute_scores(log_prob_NxC.argmax(-1), label_N, inputs)
     return {"examples": len(label_N), "truncated": truncated, **values}
 
@@ -200,12 +296,6 @@ def compute_scores(predicted_N, label_N, inputs: Mapping) -> dict:
         result[name], result[f"{name}_se"] = compute_score(scores.build_score(name, "weight", labels), columns)
     shares = {label: float((predicted_N == index).mean()) for index, label in enumerate(labels)}
     return result | {"majority": float((label_N == inputs["majority"]).mean()), "predicted": shares}
-
-
-def count_units(run: TrainedRun, case: EvaluationCase) -> int:
-    """The number of batches."""
-    queries, *_ = prompt_queries.read_queries(run, case.inputs, "examples")
-    return sum(1 for _ in prompt_queries.iterate_batches(queries, run.cfg.eval.batch_size))
 
 
 def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:

@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm import objectives
 from mlm.base import errors, extras, types
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.text import corpus
 from mlm.evaluation import sentence_scores
-from mlm.inference import batching, masked_queries, pseudo_likelihood
+from mlm.inference import forward_passes, pseudo_likelihood
 from mlm.inference.language_model import LanguageModel
 
 DELETION_INTERVAL = 5
@@ -52,7 +51,7 @@ def measure_readability(
     is_supported = not sentence_scores.get_unsupported_reason(model.config) and model.has_lm_head
     expected = "a run that was trained to predict masked tokens (such as mlm)"
     errors.require(is_supported, "cloze", model.config.objective, expected)
-    errors.require_at_least(2, "every", interval)
+    errors.require_number("every", interval, 2)
     masked, sources = [], []  # sources: the index of the text, the unmasked ids and the spans of the masked words
     for index, text in enumerate(texts):
         spans = [word.span() for word in WORD.finditer(text)]
@@ -62,12 +61,7 @@ def measure_readability(
             for ids, masked_words in _split_text(model.tokenizer, text_ids, words[version::interval], model.length - 2):
                 masked.append(_mask_words(ids, masked_words))
                 sources.append((index, ids, masked_words))
-    predict = jax.jit(functools.partial(predict_tokens, objectives.shift_states(model.config, model.model)))
-    outputs = batching.collect_outputs(
-        batching.iterate_batches(masked, model.length, model.batch_size),
-        lambda indices, ids_BxL: predict(model.params, ids_BxL),
-        len(masked),
-    )
+    outputs = forward_passes.map_sequences(model, masked, forward_passes.compile_predictor(predict_tokens, model))
     words_P, exact_P = np.zeros((2, len(texts)), int)
     for predicted_L, (index, ids, masked_words) in zip(outputs, sources, strict=True):
         words_P[index] += len(masked_words)
@@ -75,15 +69,12 @@ def measure_readability(
             UNK not in ids[start:end] and ids[start:end] == predicted_L[start:end].tolist()
             for start, end in masked_words
         )
-    return [
-        PassageReadability(text, int(words), int(exact))
-        for text, words, exact in zip(texts, words_P, exact_P, strict=True)
-    ]
+    return [PassageReadability(*row) for row in zip(texts, words_P.tolist(), exact_P.tolist(), strict=True)]
 
 
 def predict_tokens(model: types.Model, params, ids_BxL):
     """The likeliest id at each position. Computes the logits of one example at a time to save memory."""
-    h_BxLxD = model.encode(params["model"], masked_queries.make_tokens(ids_BxL))[0]
+    h_BxLxD = model.encode(params["model"], forward_passes.make_tokens(ids_BxL))[0]
     return jax.lax.map(lambda h_LxD: model.logits(params["model"], h_LxD).argmax(-1).astype(jnp.int32), h_BxLxD)
 
 

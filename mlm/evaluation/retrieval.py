@@ -65,8 +65,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     An embedding is the mean of the last layer's states; "truncated" counts the texts that are longer than an example.
     """
     documents, queries, relevant = (case.inputs[name] for name in ("documents", "queries", "relevant"))
-    embeddings, truncated = sentence_similarity.embed_sentences(run, [*documents.values(), *queries.values()])
-    progress()
+    embeddings, truncated = sentence_similarity.embed_sentences(run, [*documents.values(), *queries.values()], progress)
     vectors = l2_normalize(embeddings["mean"][:, -1])
     cosine_QxD = vectors[len(documents) :] @ vectors[: len(documents)].T
     ids = np.array([*documents])

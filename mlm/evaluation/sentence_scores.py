@@ -15,8 +15,9 @@ from mlm.base.estimates import Estimate, ItemInterval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.special import UNK
 from mlm.data.text import corpus, files
+from mlm.evaluation import evaluations
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
-from mlm.inference import batching, masked_queries, pseudo_likelihood, surprisal
+from mlm.inference import forward_passes, pseudo_likelihood, surprisal
 from mlm.inference.pseudo_likelihood import SentenceScores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
@@ -60,14 +61,6 @@ def get_unsupported_reason(cfg: config.Config) -> str:
     return f"config.objective is {cfg.objective}, which masks nothing"
 
 
-def count_units(run: TrainedRun, case: EvaluationCase) -> int:
-    """The number of batches; 1 where one pass scores a whole sentence."""
-    if objectives.get_visibility(run.cfg) in surprisal.LEFT_TO_RIGHT:
-        return 1
-    queries = pseudo_likelihood.build_queries(run.tokenizer, case.inputs, run.cfg.pack.seq_len)
-    return len(pseudo_likelihood.plan_batches(queries, run.cfg.eval.batch_size))
-
-
 def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> SentenceScores:
     """The pseudo-log-likelihoods of a case's sentences; each token is masked and predicted.
 
@@ -76,30 +69,15 @@ def score_case(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) 
     if objectives.get_visibility(run.cfg) in surprisal.LEFT_TO_RIGHT:
         return _score_left_to_right(run, case, progress)
     model = objectives.shift_states(run.cfg, run.program.model)
-    score_batch = masked_queries.make_scorer(model, run.program.partitioner, run.state)
-
-    def score(queries):
-        log_prob_B = score_batch(queries)
-        progress()
-        return log_prob_B
-
+    score = forward_passes.make_scorer(model, run.program.partitioner, run.state)
     queries = pseudo_likelihood.build_queries(run.tokenizer, case.inputs, run.cfg.pack.seq_len)
-    return pseudo_likelihood.score_sentences(score, queries, run.cfg.eval.batch_size)
+    return pseudo_likelihood.score_sentences(score, queries, run.cfg.eval.batch_size, progress)
 
 
 def _score_left_to_right(run, case, progress):
-    score_batch = masked_queries.make_scorer(
-        run.program.model, run.program.partitioner, run.state, surprisal.compute_next_nats
-    )
-    settings = {"max_len": run.cfg.pack.seq_len, "batch_size": run.cfg.eval.batch_size, "full_batches": True}
-
-    def map_sequences(sequences):
-        run_batch = lambda indices, ids_BxL: score_batch(ids_BxL)
-        return batching.collect_outputs(batching.iterate_batches(sequences, **settings), run_batch, len(sequences))
-
+    map_sequences = lambda ids: evaluations.map_sequences(run, ids, surprisal.compute_next_nats, progress)
     ids_by_text = run.tokenizer.encode_batch(list(case.inputs))
     nats = surprisal.compute_left_to_right(run.cfg, ids_by_text, None, map_sequences)
-    progress()
     log_prob_S = -np.array([np.nansum(nats_T) for nats_T in nats])
     tokens_S = np.array([np.isfinite(nats_T).sum() for nats_T in nats])
     unknown_S = np.array([ids.count(UNK) for ids in ids_by_text])

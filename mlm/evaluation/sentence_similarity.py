@@ -18,8 +18,9 @@ from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.labelled_objectives import LabelKind, has_kind
 from mlm.base.special import CLS, PAD, SEP
 from mlm.data.tasks import splits, task_file, tasks
+from mlm.evaluation import evaluations
 from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
-from mlm.inference import batching, masked_queries
+from mlm.inference import batching, forward_passes
 from mlm.inference.forward_passes import compute_cosines
 from mlm.objectives import scores
 from mlm.report.table import Column
@@ -119,12 +120,6 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     }
 
 
-def count_units(run: TrainedRun, case: EvaluationCase) -> int:
-    """The number of batches."""
-    texts = {text for *pair_texts, _ in case.inputs["pairs"] for text in pair_texts}
-    return sum(1 for _ in _iterate_batches(run, batching.encode_texts(run.tokenizer, sorted(texts))))
-
-
 def compute_correlations(x_P, y_P) -> dict:
     """Spearman's and Pearson's correlation of cosines x and similarities y over P pairs, with their standard errors.
 
@@ -142,32 +137,24 @@ def compute_correlations(x_P, y_P) -> dict:
 
 
 def embed_sentences(
-    run: TrainedRun, texts: Sequence[str], progress: ReportProgress = lambda: None
+    run: TrainedRun, texts: Sequence[str], progress: ReportProgress = lambda share: None
 ) -> tuple[dict[str, np.ndarray], int]:
     """The embeddings of S texts, each as [CLS] text [SEP], and how many are truncated to config.pack.seq_len tokens.
 
     "cls", SxKxD: the state of [CLS]. "mean", SxKxD: the mean of the states of all tokens but [CLS] and [SEP]. "static",
     SxD: the mean of these tokens' vectors in the embedding table.
     """
-    sequences = batching.encode_texts(run.tokenizer, texts)
-    embed_batch = masked_queries.make_scorer(
-        run.program.model, run.program.partitioner, run.state, compute_sentence_embeddings
-    )
-
-    def run_batch(indices, ids_BxL):
-        output = embed_batch(ids_BxL)
-        progress()
-        return output
-
-    outputs = batching.collect_outputs(_iterate_batches(run, sequences), run_batch, len(texts))
+    sequences, length = batching.encode_texts(run.tokenizer, texts), run.cfg.pack.seq_len
+    truncated = [batching.truncate_ids(ids, length) for ids in sequences]
+    outputs = evaluations.map_sequences(run, truncated, compute_sentence_embeddings, progress)
     cls_SxKxD, mean_SxKxD, static_SxD = map(np.stack, zip(*outputs, strict=True))
     embeddings = {"cls": cls_SxKxD, "mean": mean_SxKxD, "static": static_SxD}
-    return embeddings, sum(len(ids) > run.cfg.pack.seq_len for ids in sequences)
+    return embeddings, sum(len(ids) > length for ids in sequences)
 
 
 def compute_sentence_embeddings(model: types.Model, params, ids_BxL, hparams=None) -> tuple:
     """The "cls", "mean" and "static" embeddings of `embed_sentences`. hparams: unused."""
-    h_KxBxLxD = compute_layer_states(model, params, masked_queries.make_tokens(ids_BxL))
+    h_KxBxLxD = compute_layer_states(model, params, forward_passes.make_tokens(ids_BxL))
     is_text_BxL = ((ids_BxL != PAD) & (ids_BxL != CLS) & (ids_BxL != SEP)).astype(jnp.float32)
     weight_BxL = is_text_BxL / jnp.maximum(is_text_BxL.sum(-1, keepdims=True), 1)
     table_VxD = params["model"]["token"]["embedding"].astype(jnp.float32)
@@ -175,14 +162,6 @@ def compute_sentence_embeddings(model: types.Model, params, ids_BxL, hparams=Non
         h_KxBxLxD[:, :, 0].swapaxes(0, 1),
         jnp.einsum("kbld,bl->bkd", h_KxBxLxD, weight_BxL),
         jnp.einsum("bld,bl->bd", table_VxD[ids_BxL], weight_BxL),
-    )
-
-
-def _iterate_batches(run, sequences):
-    """Truncated sequences in full batches, which the devices share evenly."""
-    length = run.cfg.pack.seq_len
-    return batching.iterate_batches(
-        [batching.truncate_ids(ids, length) for ids in sequences], length, run.cfg.eval.batch_size, full_batches=True
     )
 
 

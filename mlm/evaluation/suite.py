@@ -14,7 +14,7 @@ from mlm.base import config, errors, fields
 from mlm.base.estimates import Estimate, ItemInterval, estimate_mean
 from mlm.base.evaluation_score import EvaluationScore
 from mlm.data.tasks import examples, splits, task_file, task_specs, tasks
-from mlm.evaluation import evaluation_tasks, evaluations, finetuned_tasks, flags
+from mlm.evaluation import evaluation_tasks, finetuned_tasks, flags
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report.table import Column, format_cell
 from mlm.training.run import downstream, trained_run
@@ -53,8 +53,10 @@ class SuiteScore(NamedTuple):
     def compute_estimate(self) -> Estimate | None:
         """The value with its 95% interval: over fine-tuning seeds where there are several, else over examples."""
         value, error, (low, high) = self.score.value, self.score.error, self.score.metric.bounds
-        if value is None or len(self.score.values) > 1:
-            return None if value is None else estimate_mean(self.score.values, (low, high))
+        if value is None:
+            return None
+        if len(self.score.values) > 1:
+            return estimate_mean(self.score.values, (low, high))
         if self.score.interval:
             return ItemInterval(value, *self.score.interval)
         if error is None:
@@ -102,20 +104,17 @@ def build_table(scores: Sequence[SuiteScore]) -> tuple[list[dict], list[Column]]
     return [*rows.values(), *references.values()], [Column("model", "model"), *columns.values()]
 
 
-def list_names() -> list[str]:
-    """The suites that have a name."""
-    return sorted(path.stem for path in FOLDER.glob(f"*{task_file.SUFFIX}"))
-
-
 def read_suite(name: str, data: Path) -> Suite:
     """Reads a suite by its name, or by the path of its file.
 
     data: the folder of the folders of its tasks. Raises ConfigError, which names file and key, for a wrong suite, and
     where the files of all its tasks are missing.
     """
+    path = name
     if not name.endswith(task_file.SUFFIX):
-        errors.require_one_of("--suite", name, list_names())
-    path = name if name.endswith(task_file.SUFFIX) else str(FOLDER / f"{name}{task_file.SUFFIX}")
+        known = {path.stem: str(path) for path in sorted(FOLDER.glob(f"*{task_file.SUFFIX}"))}
+        errors.require_one_of("--suite", name, known)
+        path = known[name]
     content = task_file.read_toml("--suite", path, "a suite of tasks")
     for key in content:
         examples.require_column(key, (*KINDS, "recipe"), path, "key")
@@ -222,7 +221,7 @@ def evaluate_model(
     for task in suite_tasks:
         try:
             cases = task.list_cases(run)
-            is_new = bool(list_pending(run, cases))
+            is_new = bool(evaluation_tasks.list_pending(run, cases))
             contents = evaluation_tasks.evaluate(run, cases)
         except errors.ConfigError as error:
             report(f"{source}: not evaluated on {task.name}: {error}")
@@ -245,15 +244,10 @@ def plan(
         for task in suite_tasks:
             try:
                 cases = task.list_cases(run)
-                missing = len(list_pending(run, cases))
+                missing = len(evaluation_tasks.list_pending(run, cases))
             except errors.ConfigError as error:
                 report(f"{model}: cannot be evaluated on {task.name}: {error}")
             else:
                 rows.append({"model": model, "task": task.name, "parts": len(cases), "missing": missing})
     numbers = (Column("parts", "parts", ",d"), Column("missing", "still to evaluate", ",d"))
     return rows, [Column("model", "model"), Column("task", "task"), *numbers]
-
-
-def list_pending(run: TrainedRun, cases: Sequence[EvaluationCase]) -> list[EvaluationCase]:
-    """The cases of which evaluations.json has no result of this model; raises ConfigError for what it cannot do."""
-    return evaluations.list_pending(evaluation_tasks.EVALUATIONS, run, evaluations.read_contents(run), cases)

@@ -65,7 +65,6 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """The baseline's "scores" on dev: accuracy, and F1 and Matthews' correlation where there are two classes."""
     values = compute_scores(select_tasks(run.cfg)[case.name]) if parallel.is_primary() else {}
-    progress()
     return {"scores": values}
 
 

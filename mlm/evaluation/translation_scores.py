@@ -2,7 +2,7 @@
 
 import argparse
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ LOGGER = logging.getLogger(__name__)
 FORMAT = 2
 NUM_RESAMPLES = 1000  # of the bootstrap, for BLEU's interval
 UNMATCHED = "\ufffd"  # a word of no translation
-LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several texts (mlm/inference/token_search.py)
+LENGTH_PENALTIES = ("mean", "none")  # those compared where a beam has several texts (mlm/inference/decoding.py)
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -55,22 +55,15 @@ def read_flags(args: argparse.Namespace):
         return lambda run: list_split_cases(run.cfg, args.beams)
     errors.require(len(args.pairs) < 3, "--pairs", ",".join(args.pairs), "one file, or two separated by a comma")
     paths = [Path(path) for path in args.pairs]
-    pairs = list(parallel_text.read_pairs(paths))
-    return lambda run: list_pair_cases(paths[-1].name, pairs, args.beams, run.cfg.eval.bleu_tokenizer)
+    pairs = {"pairs": [list(pair) for pair in parallel_text.read_pairs(paths)]}
+    errors.require(bool(pairs["pairs"]), "pairs", paths[-1].name, "a file of at least one pair of texts")
+    return lambda run: list_cases(paths[-1].name, pairs, args.beams, run.cfg.eval.bleu_tokenizer)
 
 
 def list_split_cases(cfg: config.Config, beams: Sequence[int]) -> list[EvaluationCase]:
     """The cases of a run's own test split, or of dev where it has none."""
     split = "test" if cfg.data.parallel.test else "dev"
     return list_cases(split, {"split": split, "max_examples": cfg.eval.max_examples}, beams, cfg.eval.bleu_tokenizer)
-
-
-def list_pair_cases(
-    name: str, pairs: Sequence[parallel_text.Pair], beams: Sequence[int], tokenizer: str = "13a"
-) -> list[EvaluationCase]:
-    """The cases of some other pairs. Raises ConfigError if there are none."""
-    errors.require(len(pairs) > 0, "pairs", name, "a file of at least one pair of texts")
-    return list_cases(name, {"pairs": [list(pair) for pair in pairs]}, beams, tokenizer)
 
 
 def list_cases(name: str, pairs: Mapping[str, Any], beams: Sequence[int], tokenizer: str) -> list[EvaluationCase]:
@@ -101,10 +94,10 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         pairs = [parallel_text.Pair(**record) for record in records][: case.inputs["max_examples"] or None]
     sources = [pair.source for pair in pairs]
     texts, truncated = translate_texts(run, sources, case.inputs["num_beams"], case.inputs["length_penalty"])
-    progress()
     if not parallel.is_primary():
         return {}
-    RunDirectory(run.cfg.workdir).write_predictions(case.name, iterate_records(pairs, texts))
+    translated = ({**pair._asdict(), "translation": text} for pair, text in zip(pairs, texts, strict=True))
+    RunDirectory(run.cfg.workdir).write_predictions(case.name, translated)
     references, rewritten = decode_references(run.tokenizer, [pair.target for pair in pairs])
     scores = compute_scores(texts, references, run.cfg.eval.mask_seed, case.inputs["bleu_tokenizer"])
     if rewritten:
@@ -125,12 +118,6 @@ def decode_references(tokenizer: Tokenizer, references: Sequence[str]) -> tuple[
     return decoded, sum(one is not other for one, other in zip(decoded, references, strict=True))
 
 
-def iterate_records(pairs: Sequence[parallel_text.Pair], texts: Sequence[str]) -> Iterator[dict]:
-    """A record for each pair: its texts, and the model's translation."""
-    for pair, text in zip(pairs, texts, strict=True):
-        yield {**pair._asdict(), "translation": text}
-
-
 def translate_texts(
     run: TrainedRun, texts: Sequence[str], num_beams: int, length_penalty: str
 ) -> tuple[list[str], int]:
@@ -138,19 +125,13 @@ def translate_texts(
 
     No translation is longer than the training sequences. Texts of similar length share a batch.
     """
-    cfg = run.cfg
-    columns, truncated = rows.encode_sources(run.tokenizer, texts, cfg.pack.source_len)
+    columns, truncated = rows.encode_sources(run.tokenizer, texts, run.cfg.pack.source_len)
     order_N = np.argsort((columns["source_segments"] > 0).sum(1), kind="stable")
     targets = {"ids": CLS, "segments": 1, "positions": 0}
     split = {name: np.full((len(texts), 1), value) for name, value in targets.items()}
-    ids_NxT = run.map_examples(
-        find_best_translation,
-        cfg.pack.seq_len,
-        num_beams,
-        length_penalty,
-        split=split | {name: column[order_N] for name, column in columns.items()},
-        gather_params=True,
-    )
+    split |= {name: column[order_N] for name, column in columns.items()}
+    search = run.cfg.pack.seq_len, num_beams, length_penalty
+    ids_NxT = run.map_examples(find_best_translation, *search, split=split, gather_params=True)
     translations = [""] * len(texts)
     for index, ids_T in zip(order_N, ids_NxT, strict=True):
         translations[index] = run.tokenizer.decode([int(i) for i in ids_T if i >= NUM_SPECIAL or i == UNK])
@@ -192,8 +173,7 @@ def compute_scores(texts: Sequence[str], references: Sequence[str], seed: int, t
         LOGGER.warning("config.eval.bleu_tokenizer = '13a' takes text without spaces for one word: zh | char do not")
     bleu, sentence_bleu = build_bleu(tokenizer), build_bleu(tokenizer, effective_order=True)
     chrf = import_sacrebleu().CHRF()
-    pairs = zip(texts, references, strict=True)
-    sentences = [sentence_bleu.sentence_score(text, [reference]) for text, reference in pairs]
+    sentences = [sentence_bleu.sentence_score(text, [one]) for text, one in zip(texts, references, strict=True)]
     counts = [[*sentence.counts, *sentence.totals, sentence.sys_len, sentence.ref_len] for sentence in sentences]
     counts_Nx10 = np.array(counts, np.int64)
     rng = np.random.default_rng(seed)

@@ -14,7 +14,7 @@ import numpy as np
 from mlm import models, objectives
 from mlm.base import errors, types
 from mlm.base.special import NUM_SPECIAL
-from mlm.inference import batching, forward_passes, masked_queries, surprisal
+from mlm.inference import batching, forward_passes, surprisal
 from mlm.inference.language_model import LanguageModel
 
 
@@ -118,7 +118,7 @@ def compute_saliency(
     length = ids_1xL.shape[1]
     position_L, batch_size = np.minimum(np.arange(length, dtype=np.int32), size - 1), model.batch_size
     parts = [
-        compute_batch(model.params, masked_queries.MaskedQueries(ids_1xL.repeat(len(one), 0), one, one + masked))
+        compute_batch(model.params, forward_passes.MaskedQueries(ids_1xL.repeat(len(one), 0), one, one + masked))
         for one in (position_L[first : first + batch_size] for first in range(0, length, batch_size))
     ]
     norms_LxL, log_probs, tokens, nats_L = (np.concatenate(values) for values in zip(*parts, strict=True))
@@ -132,12 +132,12 @@ def compute_saliency(
     return saliency_TxT, predictions, nats_L[:size]
 
 
-def compute_gradients(model: types.Model, params, queries: masked_queries.MaskedQueries):
+def compute_gradients(model: types.Model, params, queries: forward_passes.MaskedQueries):
     """(norm_BxL of the gradients, log_prob_B, id_B) of the likeliest token at each position, and nats_B of its own."""
 
     def sum_log_probs(shift_BxLxD):
         shifted = dataclasses.replace(model, encode=functools.partial(model.encode, shift_BxLxD=shift_BxLxD))
-        log_prob_BxV = masked_queries.compute_log_probs(shifted, params, queries)
+        log_prob_BxV = forward_passes.compute_log_probs(shifted, params, queries)
         id_B = log_prob_BxV.argmax(-1)
         own_Bx1 = jnp.take_along_axis(queries.ids_BxL, queries.position_B[:, None], 1)
         log_prob_Bx2 = jnp.take_along_axis(log_prob_BxV, jnp.concatenate([id_B[:, None], own_Bx1], 1), 1)

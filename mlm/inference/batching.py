@@ -175,15 +175,20 @@ def iterate_batches(
 
 
 def collect_outputs(
-    batches: Iterable[tuple[Any, np.ndarray]], run_batch: Callable[[Any, np.ndarray], Any], count: int
+    batches: Iterable[tuple[Any, np.ndarray]],
+    run_batch: Callable[[Any, np.ndarray], Any],
+    count: int,
+    progress: Callable[[float], Any] = lambda share: None,
 ) -> list[Any]:
     """Each sequence's part of what run_batch(indices, ids_BxL) returns for its batch, a tree of arrays.
 
-    batches: of `count` sequences, as `iterate_batches` yields them.
+    batches: of `count` sequences, as `iterate_batches` yields them. progress: called with the share of them so far.
     """
-    outputs: list[Any] = [None] * count
+    outputs, done = list[Any]([None] * count), 0
     for indices, ids_BxL in batches:
         output = jax.device_get(run_batch(indices, ids_BxL))
         for i, index in enumerate(indices):
             outputs[index] = jax.tree.map(lambda x_Bx, i=i: x_Bx[i], output)
+        done += len(indices)
+        progress(done / count)
     return outputs

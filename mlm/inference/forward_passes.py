@@ -1,10 +1,10 @@
-"""The forward passes of LanguageModel: pure functions, how they are compiled, and the batches that they read."""
+"""Forward passes of trained models: pure functions, how they are compiled, and the batches that they read."""
 
 import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,10 @@ import tqdm
 
 from mlm import objectives
 from mlm.base import types
-from mlm.inference import batching, masked_queries
-from mlm.inference.masked_queries import MaskedQueries
+from mlm.base.special import MASK, PAD
+from mlm.inference import batching
 from mlm.models import lm
+from mlm.training.step import parallel
 
 POOLINGS = ("mean", "first", None)
 Pooling = Literal["mean", "first"] | None
@@ -45,51 +46,93 @@ def count_program_tokens(language_model) -> int:
 
 
 @contextlib.contextmanager
-def show_progress(total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar of a long list; yields a function that advances it. A file or a pipe gets a line now and then."""
+def show_progress(total: int, unit: str) -> Iterator[Callable[[float], Any]]:
+    """A progress bar of a long list; yields a function of the share that is done.
+
+    A file or a pipe gets a line now and then.
+    """
     if total < LONG_LIST:
-        yield lambda count: None
+        yield lambda share: None
         return
     quiet = 0.0 if sys.stderr.isatty() else QUIET_SECONDS
     with tqdm.tqdm(total=total, unit=unit, leave=quiet > 0, delay=quiet, mininterval=max(quiet, 0.1)) as bar:
-
-        def advance(count: int) -> None:
-            bar.update(min(count, total - bar.n))
-
-        yield advance
+        yield lambda share: bar.update(round(share * total) - bar.n)
 
 
-def iterate_batches(
-    language_model, sequences: Sequence[Sequence[int]], batch_size: int | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """`batching.iterate_batches` of sequences of token ids, few shapes of them, with a progress bar for a long list."""
-    with show_progress(len(sequences), "text") as advance:
-        for indices, ids_BxL in batching.iterate_batches(
-            sequences,
-            language_model.length,
-            batch_size or language_model.batch_size,
-            program_tokens=count_program_tokens(language_model),
-        ):
-            yield indices, ids_BxL
-            advance(len(indices))
+def run_batches(
+    language_model, sequences: Sequence[Sequence[int]], run_batch: Callable, batch_size: int | None = None
+) -> list:
+    """`batching.collect_outputs` of sequences in few shapes, with a progress bar for a long list."""
+    limits = language_model.length, batch_size or language_model.batch_size
+    batches = batching.iterate_batches(sequences, *limits, program_tokens=count_program_tokens(language_model))
+    with show_progress(len(sequences), "text") as progress:
+        return batching.collect_outputs(batches, run_batch, len(sequences), progress)
 
 
 def map_sequences(language_model, sequences: Sequence[Sequence[int]], function: Callable, batch_size=None) -> list:
     """The value of each sequence of a function of (params, ids_BxL), also where the batch has padding."""
-    batches = iterate_batches(language_model, sequences, batch_size)
     run_batch = lambda indices, ids_BxL: function(language_model.params, ids_BxL)
-    return batching.collect_outputs(batches, run_batch, len(sequences))
+    return run_batches(language_model, sequences, run_batch, batch_size)
+
+
+class MaskedQueries(NamedTuple):
+    """A batch of sequences, each of which masks positions `position` to `end` - 1 and queries the first. All int32."""
+
+    ids_BxL: types.Array  # [CLS] tokens [SEP] and PAD, not masked yet
+    position_B: types.Array
+    end_B: types.Array
+
+
+def make_tokens(ids_BxL) -> types.Tokens:
+    """Sequences of one segment, which is all that is not PAD."""
+    is_token_BxL = ids_BxL != PAD
+    position_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
+    return types.Tokens(
+        ids_BxL, is_token_BxL.astype(ids_BxL.dtype), jnp.where(is_token_BxL, position_BxL, 0), jnp.zeros_like(ids_BxL)
+    )
+
+
+def compute_log_probs(model: types.Model, params, queries: MaskedQueries) -> jax.Array:
+    """log_prob_BxV, in nats, of each vocabulary entry at the queried position. params: as a run stores them."""
+    ids_BxL, query_Bx1 = queries.ids_BxL, queries.position_B[:, None]
+    position_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=ids_BxL.dtype), ids_BxL.shape)
+    mask_BxL = (query_Bx1 <= position_BxL) & (position_BxL < queries.end_B[:, None])
+    tokens = make_tokens(ids_BxL)._replace(ids_BxL=jnp.where(mask_BxL, MASK, ids_BxL))
+    h_BxLxD = model.encode(params["model"], tokens)[0]
+    h_BxD = jnp.take_along_axis(h_BxLxD, query_Bx1[..., None], axis=1)[:, 0]
+    return jax.nn.log_softmax(model.logits(params["model"], h_BxD), axis=-1)
+
+
+def compute_target_log_prob(model: types.Model, params, queries: MaskedQueries, hparams=None) -> jax.Array:
+    """log_prob_B of the queried tokens. hparams: unused; `Partitioner.jit_per_example` passes them."""
+    target_Bx1 = jnp.take_along_axis(queries.ids_BxL, queries.position_B[:, None], axis=1)
+    return jnp.take_along_axis(compute_log_probs(model, params, queries), target_Bx1, axis=1)[:, 0]
+
+
+def make_scorer(
+    model: types.Model, partitioner: parallel.Partitioner, state, function=compute_target_log_prob, *static_args
+) -> Callable[[Any], Any]:
+    """A function of (model, *static_args, params, batch, hparams) as a function of a batch, on all devices of all
+    processes. Each process passes the whole batch.
+    """
+    run_batch = partitioner.jit_per_example(function, model, *static_args)
+
+    def score(batch):
+        local_batch = jax.tree.map(lambda x: x[parallel.process_slice(len(x))], batch)
+        return run_batch(state, partitioner.put_batch(local_batch), None)
+
+    return score
 
 
 def predict_top_tokens(model: types.Model, top_k: int, params, queries: MaskedQueries):
     """(prob_BxK, id_BxK): the `top_k` likeliest tokens at each masked position."""
-    log_prob_BxK, id_BxK = jax.lax.top_k(masked_queries.compute_log_probs(model, params, queries), top_k)
+    log_prob_BxK, id_BxK = jax.lax.top_k(compute_log_probs(model, params, queries), top_k)
     return jnp.exp(log_prob_BxK), id_BxK
 
 
 def encode_tokens(model: types.Model, layer: int, pooling: Pooling, params, ids_BxL):
     """h_BxD of sequences, float32, or h_BxLxD where pooling is None; layer -1: the last."""
-    text = masked_queries.make_tokens(ids_BxL)
+    text = make_tokens(ids_BxL)
     if layer < 0:
         h_BxLxD = jnp.concatenate(model.encode(params["model"], text), -1)
     else:
@@ -106,13 +149,13 @@ def encode_tokens(model: types.Model, layer: int, pooling: Pooling, params, ids_
 
 def compute_logits(model: types.Model, params, ids_BxL):
     """logits_BxLxV of sequences."""
-    return model.logits(params["model"], model.encode(params["model"], masked_queries.make_tokens(ids_BxL))[0])
+    return model.logits(params["model"], model.encode(params["model"], make_tokens(ids_BxL))[0])
 
 
 def compute_attention(model: types.Model, params, ids_BxL):
     """weights_BxKxHxLxL, float32."""
     assert model.attention is not None
-    return model.attention(params["model"], masked_queries.make_tokens(ids_BxL)).swapaxes(0, 1).astype(jnp.float32)
+    return model.attention(params["model"], make_tokens(ids_BxL)).swapaxes(0, 1).astype(jnp.float32)
 
 
 def l2_normalize(x_PxD) -> np.ndarray:

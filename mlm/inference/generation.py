@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -13,8 +13,8 @@ from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
 from mlm.data.rows import loader, parallel_text
 from mlm.data.text.parallel_text import Pair
-from mlm.inference import batching, decoding, forward_passes, token_search
-from mlm.inference.masked_queries import make_tokens
+from mlm.inference import batching, decoding, forward_passes
+from mlm.inference.forward_passes import make_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,17 +56,13 @@ def generate_texts(model, prompts: Sequence[str], settings: GenerationSettings) 
     is_parallel = cfg.data.corpus == "parallel"
     expected = "translate, for a model that reads a source" if is_parallel else "a model that reads no source"
     errors.require(not models.reads_source(cfg), "generate", cfg.model.family, expected)
-    for name in ("max_length", "top_k", "seed", "num_return_sequences", "num_beams", "tokens_per_step"):
-        _require_integer(name, getattr(settings, name))
     max_length, num_beams, temperature = settings.max_length, settings.num_beams, settings.temperature
-    errors.require_number("seed", settings.seed, 0, 2**32 - 1)
-    errors.require_number("max_length", max_length, 0, model.length)
+    bounds = {"max_length": (0, model.length), "top_k": (0, model.tokenizer.vocab_size), "seed": (0, 2**32 - 1)}
+    bounds |= {"num_beams": (1, config.MAX_BEAMS), "num_return_sequences": (1,), "tokens_per_step": (1,)}
+    for name, limits in bounds.items():
+        _require_integer(name, getattr(settings, name), *limits)
     errors.require_number("temperature", temperature, 0, 100)
-    errors.require_number("top_k", settings.top_k, 0, model.tokenizer.vocab_size)
     errors.require_number("top_p", settings.top_p, 0, 1, low_open=True)
-    errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
-    for name in ("num_return_sequences", "tokens_per_step"):
-        errors.require_at_least(1, name, getattr(settings, name))
     visibilities = {*objectives.get_loss_visibilities(cfg).values()}
     is_causal = bool({types.Visibility.CAUSAL, types.Visibility.TWO_STACK} & visibilities)
     is_supported = not is_causal or model.model.init_cache is not None
@@ -112,11 +108,9 @@ def translate_texts(
         models.reads_source(cfg), "translate", cfg.model.family, "a model that reads a source (encoder_decoder)"
     )
     errors.require(cfg.data.corpus == "parallel", "translate", cfg.data.corpus, "a run of parallel text")
-    for name, value in (("num_beams", num_beams), ("num_return_sequences", num_return_sequences)):
-        _require_integer(name, value)
-    errors.require_one_of("length_penalty", length_penalty, token_search.LENGTH_PENALTIES)
-    errors.require_number("num_beams", num_beams, 1, config.MAX_BEAMS)
-    errors.require_number("num_return_sequences", num_return_sequences, 1, num_beams)
+    errors.require_one_of("length_penalty", length_penalty, decoding.LENGTH_PENALTIES)
+    _require_integer("num_beams", num_beams, 1, config.MAX_BEAMS)
+    _require_integer("num_return_sequences", num_return_sequences, 1, num_beams)
     max_len = model.dataset_info.source_len
     pairs, tokenizer = [Pair(source, "") for source in sources], batching.recognize_masks(model.tokenizer)
     sequences = [pair.source for pair in parallel_text.encode_pairs(tokenizer, pairs, max_len, max_len)]
@@ -131,8 +125,9 @@ def translate_texts(
     return [_make_best_generations(model, [CLS], best, num_return_sequences) for best in outputs]
 
 
-def _require_integer(name: str, value) -> None:
+def _require_integer(name: str, value, *limits: float) -> None:
     errors.require(isinstance(value, Integral), name, value, "a whole number")
+    errors.require_number(name, value, *limits)
 
 
 def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
@@ -158,21 +153,29 @@ def _encode_prompts(model, texts, max_length, *, is_causal) -> list[list[int]]:
     return sequences
 
 
-def _make_decoding_options(model, settings) -> dict[str, Any]:
-    """What programs are compiled for: one of few cache lengths, and the tokens that are never generated."""
-    cache_lens = loader.list_bucket_lengths(model.length)
+def _decode_prompts(model, sequences, settings, function, make_arguments=lambda indices, size: {}, **static) -> list:
+    """The outputs of a function of decoding.py for each prompt; static: its arguments that it is compiled for.
+
+    make_arguments: (indices of the prompts of a batch, its size) -> its other arguments.
+    """
+    # One of few cache lengths, and as many sequences as caches of this length and number fit the device.
+    cache_len = next(x for x in loader.list_bucket_lengths(model.length) if x >= settings.max_length)
+    batch_size = max(1, 4 * batching.choose_batch_size(cache_len) // settings.num_beams)
     suppressed_ids = (*decoding.SUPPRESSED_IDS, *[SEP] * (model.config.pack.mode == "stream"))
-    return {"cache_len": next(x for x in cache_lens if x >= settings.max_length), "suppressed_ids": suppressed_ids}
+    static |= {"cache_len": cache_len, "suppressed_ids": suppressed_ids}
+    decode, max_len = forward_passes.compile_pass(function, model.model, **static), np.int32(settings.max_length)
 
+    def iterate_batches():
+        order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
+        for first in range(0, len(sequences), batch_size):
+            chunk = order[first : first + batch_size]
+            for indices, ids_BxL in batching.iterate_batches([sequences[i] for i in chunk], model.length, batch_size):
+                yield [chunk[i] for i in indices], ids_BxL
 
-def _iterate_batches(model, sequences, cache_len, num_beams: int = 1):
-    """`batching.iterate_batches` with as many sequences as caches of this length and number fit the device."""
-    batch_size = max(1, 4 * batching.choose_batch_size(cache_len) // num_beams)
-    order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
-    for first in range(0, len(sequences), batch_size):
-        chunk = order[first : first + batch_size]
-        for indices, ids_BxL in batching.iterate_batches([sequences[i] for i in chunk], model.length, batch_size):
-            yield [chunk[i] for i in indices], ids_BxL
+    def run_batch(indices, ids_BxL):
+        return decode(model.params, ids_BxL, max_len=max_len, **make_arguments(indices, len(ids_BxL)))
+
+    return batching.collect_outputs(iterate_batches(), run_batch, len(sequences))
 
 
 def _make_sampler_args(settings, keys, indices, batch_size):
@@ -185,29 +188,17 @@ def _make_sampler_args(settings, keys, indices, batch_size):
 
 
 def _continue_prompts(model, sequences, keys, settings) -> list[GeneratedText]:
-    options = _make_decoding_options(model, settings)
-    decode = forward_passes.compile_pass(decoding.continue_prompts, model.model, **options)
-
-    def run_batch(indices, ids_BxL):
-        sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
-        return decode(model.params, ids_BxL, max_len=np.int32(settings.max_length), sampler_args=sampler_args)
-
-    batches = _iterate_batches(model, sequences, options["cache_len"])
-    outputs = batching.collect_outputs(batches, run_batch, len(sequences))
+    make_arguments = lambda indices, size: {"sampler_args": _make_sampler_args(settings, keys, indices, size)}
+    outputs = _decode_prompts(model, sequences, settings, decoding.continue_prompts, make_arguments)
     return [_make_generation(model, prompt, *decoded) for prompt, decoded in zip(sequences, outputs, strict=True)]
 
 
 def _search_beams(model, sequences, settings) -> list[list[GeneratedText]]:
-    options, num_beams = _make_decoding_options(model, settings), settings.num_beams
-    beams = {"num_beams": num_beams, "length_penalty": settings.length_penalty}
-    search = forward_passes.compile_pass(decoding.decode_beams, model.model, **options, **beams)
-
-    def run_batch(indices, ids_BxL):
-        return search(model.params, ids_BxL, max_len=np.int32(settings.max_length))
-
-    batches = _iterate_batches(model, sequences, options["cache_len"], num_beams)
-    outputs = batching.collect_outputs(batches, run_batch, len(sequences))
-    count = settings.num_return_sequences
+    beams, count = (
+        {name: getattr(settings, name) for name in ("num_beams", "length_penalty")},
+        settings.num_return_sequences,
+    )
+    outputs = _decode_prompts(model, sequences, settings, decoding.decode_beams, **beams)
     return [_make_best_generations(model, prompt, best, count) for prompt, best in zip(sequences, outputs, strict=True)]
 
 
@@ -218,7 +209,7 @@ def _fill_masks(model, sequences, keys, settings) -> list[GeneratedText]:
         sampler_args = _make_sampler_args(settings, keys, indices, len(ids_BxL))
         return unmask(model.params, ids_BxL, sampler_args, np.int32(settings.tokens_per_step))
 
-    outputs = batching.collect_outputs(forward_passes.iterate_batches(model, sequences), run_batch, len(sequences))
+    outputs = forward_passes.run_batches(model, sequences, run_batch)
     return [
         GeneratedText(_decode_text(model, filled_L[: len(prompt)]), float(log_prob), prompt.count(MASK))
         for prompt, (filled_L, log_prob) in zip(sequences, outputs, strict=True)

@@ -17,8 +17,7 @@ from mlm.base.special import MASK
 from mlm.data.tokenizers.hub_model import get_original_ids
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference import batching, export, forward_passes, generation, prediction, surprisal
-from mlm.inference.forward_passes import Pooling, l2_normalize
-from mlm.inference.masked_queries import MaskedQueries
+from mlm.inference.forward_passes import MaskedQueries, Pooling, l2_normalize
 from mlm.models.hub import hub
 
 
@@ -150,10 +149,10 @@ class LanguageModel:
             place_B[: len(indices)] = [masks[index][1] for index in indices]
             return predict(self.params, MaskedQueries(ids_BxL, place_B, place_B + 1))
 
-        batches = forward_passes.iterate_batches(self, [sequences[i] for i, _ in masks], batch_size)
+        outputs = forward_passes.run_batches(self, [sequences[i] for i, _ in masks], run_batch, batch_size)
         answers: list[list] = [[] for _ in texts]
         pieces, original_ids = self.tokenizer.pieces, self._original_ids.tolist()
-        for (i, _), top in zip(masks, batching.collect_outputs(batches, run_batch, len(masks)), strict=True):
+        for (i, _), top in zip(masks, outputs, strict=True):
             likeliest = zip(*(values_K.tolist() for values_K in top), strict=True)
             filled = [(k, prob, self._fill(texts[i], len(answers[i]), k)) for prob, k in likeliest]
             answers[i].append([MaskPrediction(pieces[k], original_ids[k], prob, text) for k, prob, text in filled])
@@ -223,7 +222,7 @@ class LanguageModel:
         """
         texts, is_single = _listed(text)
         errors.require(pooling is not None, "pooling", pooling, "mean or first")
-        errors.require_at_least(1, "top_k", top_k)
+        errors.require_number("top_k", top_k, 1)
         query_SxD, candidate_CxD = self.encode(texts, layer, pooling), self.encode(candidates, layer, pooling)
         cosine_SxC = l2_normalize(query_SxD) @ l2_normalize(candidate_CxD).T
         answers = [

@@ -151,7 +151,7 @@ def find_neighbors(
     word: as for `locate_word`, which raises ConfigError. others: read in chunks, so there may be any number. layer: 0:
     the embeddings, -1: the last layer. A word's state is the mean over its pieces (Ethayarajh 2019).
     """
-    errors.require_at_least(1, "top", top)
+    errors.require_number("top", top, 1)
     unit_D = compute_word_state(model, text, locate_word(model, text, word), layer)
     best: list[Neighbor] = []
     remaining, num_read = iter(others), 0

@@ -16,7 +16,7 @@ from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import tasks
 from mlm.data.tasks.examples import Example
 from mlm.data.text import records
-from mlm.inference import batching, forward_passes, masked_queries
+from mlm.inference import batching, forward_passes
 
 PREDICTABLE_OBJECTIVES = tuple(
     name
@@ -62,13 +62,10 @@ def predict_labels(model, text) -> Any:
     )
     num_classes = len(model.dataset_info.classes) if LABELLED_OBJECTIVES[objective].classifies_texts else 0
     predict_batch = forward_passes.compile_pass(compute_predictions, model.model, model.objective, num_classes)
-    outputs = batching.collect_outputs(
-        forward_passes.iterate_batches(model, [sequence.ids for sequence in sequences]),
-        lambda indices, ids_BxL: predict_batch(
-            model.params, make_batch(model, ids_BxL, [sequences[i] for i in indices])
-        ),
-        len(sequences),
+    run_batch = lambda indices, ids_BxL: predict_batch(
+        model.params, make_batch(model, ids_BxL, [sequences[i] for i in indices])
     )
+    outputs = forward_passes.run_batches(model, [sequence.ids for sequence in sequences], run_batch)
     classes, predictions = model.dataset_info.classes, []
     for sequence, (predicted, score, prob_C) in zip(sequences, outputs, strict=True):
         if column:
@@ -152,7 +149,7 @@ def make_example(model, text) -> Example:
 
 def make_batch(model, ids_BxL, sequences) -> types.Batch:
     """A batch with zeros for labels, which the objective reads but does not predict from."""
-    tokens = masked_queries.make_tokens(jnp.asarray(ids_BxL))
+    tokens = forward_passes.make_tokens(jnp.asarray(ids_BxL))
     position_1xL = jnp.arange(ids_BxL.shape[1])[None]
     second_B = [sequence.second_start for sequence in sequences] + [ids_BxL.shape[1]] * (len(ids_BxL) - len(sequences))
     second_Bx1 = jnp.asarray(second_B)[:, None]

@@ -18,7 +18,7 @@ from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.base.warnings_ import WarningCounter
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.inference.batching import choose_lengths
-from mlm.inference.masked_queries import MaskedQueries
+from mlm.inference.forward_passes import MaskedQueries
 
 METRICS = ("pll", "pll_word_l2r")
 
@@ -122,13 +122,18 @@ class SentenceScores(NamedTuple):
 
 
 def score_queries(
-    score: Callable[[MaskedQueries], np.ndarray], queries: SentenceQueries, batch_size: int, program_tokens: int = 0
+    score: Callable[[MaskedQueries], np.ndarray],
+    queries: SentenceQueries,
+    batch_size: int,
+    progress: Callable[[float], Any] = lambda share: None,
+    program_tokens: int = 0,
 ) -> np.ndarray:
     """log_prob_I of the queries, one forward pass for each.
 
-    score: log_prob_B of a batch of queries, such as `masked_queries.make_scorer` makes. Others as for `plan_batches`.
+    score: log_prob_B of a batch of queries, such as `forward_passes.make_scorer` makes. progress: called with the share
+    of the queries so far. Others as for `plan_batches`.
     """
-    log_prob_I = np.zeros(len(queries.sequence_I))
+    log_prob_I, done = np.zeros(len(queries.sequence_I)), 0
     max_len = queries.ids_RxL.shape[1]
     for length, index_B in plan_batches(queries, batch_size, program_tokens):
         padded_B = np.pad(index_B, (0, batch_size * (max_len // length) - len(index_B)), "edge")
@@ -138,14 +143,19 @@ def score_queries(
             queries.end_I[padded_B],
         )
         log_prob_I[index_B] = score(batch)[: len(index_B)]
+        done += len(index_B)
+        progress(done / len(log_prob_I))
     return log_prob_I
 
 
 def score_sentences(
-    score: Callable[[MaskedQueries], np.ndarray], queries: SentenceQueries, batch_size: int, program_tokens: int = 0
+    score: Callable[[MaskedQueries], np.ndarray],
+    queries: SentenceQueries,
+    batch_size: int,
+    progress: Callable[[float], Any] = lambda share: None,
 ) -> SentenceScores:
     """Scores sentences; the arguments are those of `score_queries`."""
-    log_prob_I = score_queries(score, queries, batch_size, program_tokens)
+    log_prob_I = score_queries(score, queries, batch_size, progress)
     sentence_I = queries.sentence_R[queries.sequence_I]
 
     def sum_by_sentence(selected_I, value_I):

@@ -17,7 +17,7 @@ import numpy as np
 from mlm import models, objectives
 from mlm.base import config, errors, types
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, SEP, UNK
-from mlm.inference import batching, forward_passes, masked_queries, pseudo_likelihood
+from mlm.inference import batching, forward_passes, pseudo_likelihood
 from mlm.objectives import hybrid
 
 METRICS = (*pseudo_likelihood.METRICS, "causal")
@@ -98,15 +98,10 @@ def _compute_masked(
     model, queries: pseudo_likelihood.SentenceQueries, metric: str, batch_size: int
 ) -> list[np.ndarray]:
     """nats_T of the tokens of each text, with one forward pass for each token."""
-    predict = forward_passes.compile_predictor(masked_queries.compute_target_log_prob, model)
+    predict = forward_passes.compile_predictor(forward_passes.compute_target_log_prob, model)
+    score, program_tokens = lambda batch: predict(model.params, batch), forward_passes.count_program_tokens(model)
     with forward_passes.show_progress(len(queries.sequence_I), "token") as advance:
-
-        def score(batch):
-            advance(len(batch.ids_BxL))
-            return predict(model.params, batch)
-
-        program_tokens = forward_passes.count_program_tokens(model)
-        log_prob_I = pseudo_likelihood.score_queries(score, queries, batch_size, program_tokens)
+        log_prob_I = pseudo_likelihood.score_queries(score, queries, batch_size, advance, program_tokens)
     chosen_I = queries.in_pll_I if metric == "pll" else queries.in_word_l2r_I
     ids_RxL, nats_RxL = queries.ids_RxL, np.full(queries.ids_RxL.shape, math.nan)
     nats_RxL[queries.sequence_I[chosen_I], queries.position_I[chosen_I]] = -log_prob_I[chosen_I]
@@ -154,7 +149,7 @@ def compute_left_to_right(
 
 def compute_next_nats(model: types.Model, params, ids_BxL, hparams=None):
     """nats_BxK of each token but the first, given those before it. hparams: unused; `make_scorer` passes them."""
-    states = model.encode(params["model"], masked_queries.make_tokens(ids_BxL))
+    states = model.encode(params["model"], forward_passes.make_tokens(ids_BxL))
     h_BxLxD = states[model.directions.index(types.Direction.LEFT)]
     logits_BxKxV = model.logits(params["model"], h_BxLxD[:, :-1])
     chosen_BxK = jnp.take_along_axis(logits_BxKxV, ids_BxL[:, 1:, None], axis=-1)[..., 0]

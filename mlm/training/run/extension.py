@@ -52,7 +52,7 @@ def extend_config(cfg: config.Config, data: Mapping[str, Any], saved: Mapping[st
     has_original_warmup = cfg.optim.warmup_fraction == get_original_values(saved)[WARMUP]
     saved_cfg = fields.override(cfg, values if has_original_warmup else {STEPS: values[STEPS]})
     fields.check_identity(saved_cfg, data, saved, cfg.workdir)
-    errors.require_at_least(saved_cfg.train.steps, f"config.{STEPS}", cfg.train.steps)
+    errors.require_number(f"config.{STEPS}", cfg.train.steps, saved_cfg.train.steps)
     if cfg.train.steps == saved_cfg.train.steps:
         return saved_cfg
     values = fields.flatten(cfg)
