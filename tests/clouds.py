@@ -78,9 +78,10 @@ esac
 
 
 # $CLOUD: calls, jobsets.json as the server would list them.
-KUBECTL = r"""import json, os, pathlib, sys
-import yaml
+KUBECTL = r"""import fcntl, json, os, pathlib, sys
 cloud = pathlib.Path(os.environ["CLOUD"])
+lock = (cloud / "lock").open("a")
+fcntl.flock(lock, fcntl.LOCK_EX)  # one call at a time changes anything: one that resumes a job would bring back others
 flags = dict(word.partition("=")[::2] for word in sys.argv[1:] if word.startswith("--"))
 with (cloud / "calls").open("a") as calls:
     print(*sys.argv[1:], file=calls)
@@ -90,6 +91,8 @@ label, _, value = flags.get("--selector", "").partition("=")
 names = [name for name, one in jobsets.items() if one["metadata"]["labels"].get(label) == value
          and one["metadata"]["namespace"] == flags.get("--namespace")]
 verb = sys.argv[1]
+if verb in ("apply", "patch"):
+    import yaml
 if verb == "apply":
     for one in yaml.safe_load_all(open(flags["--filename"])):
         jobsets.setdefault(one["metadata"]["name"], one)

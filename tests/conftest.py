@@ -1,9 +1,11 @@
 """Tests run on the CPU, with four simulated devices. Programs that many tests start are compiled once, and quickly."""
 
+import atexit
 import functools
 import gc
 import logging
 import os
+import sys
 
 import pytest
 import quickly
@@ -151,6 +153,17 @@ def pytest_collection_modifyitems(config, items):
         slow[item.path] = slow.get(item.path, 0) + (item.get_closest_marker("slow") is not None)
     items.sort(key=lambda item: -slow[item.path])
     gc.freeze()
+
+
+def pytest_sessionfinish(session, exitstatus):
+    """A process ends at once: to take apart all that it traced and compiled would take as long as a minute."""
+    atexit.register(end_process, int(exitstatus))
+
+
+def end_process(status):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 @pytest.fixture(autouse=True)

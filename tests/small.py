@@ -14,6 +14,7 @@ import pytest
 
 from mlm.base import config, errors, fields, types
 from mlm.data.rows import pack
+from mlm.inference.forward_passes import make_tokens
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 from mlm.training.run import finetuning_recipe, loop, preemption, resolution
@@ -243,6 +244,19 @@ def build(cfg):
     model = MODELS[cfg.model.family].build(cfg.model, VOCAB)
     params = params_of(jax.eval_shape(model.init, jax.random.key(0)))
     return model, params, jax.jit(lambda text: model.logits(params, model.encode(params, text)[0]))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compute_states_and_logits(model, params, ids_BxL, read):
+    states = model.encode(params, make_tokens(ids_BxL), **read)[0]
+    return states, model.logits(params, states)
+
+
+def read_alone(model: types.Model, params, ids, length: int, **read) -> tuple[np.ndarray, np.ndarray]:
+    """h_LxD and logits_LxV of one sequence of token ids, padded to `length`: one program reads those of all lengths."""
+    ids_BxL = np.array([[*ids, *[0] * (length - len(ids))]], np.int32)
+    states, logits = jax.device_get(_compute_states_and_logits(model, params, ids_BxL, read))
+    return states[0, : len(ids)], logits[0, : len(ids)]
 
 
 def batch(rows=3, length=16, seed=0, pad=3, labels=False) -> types.Batch:

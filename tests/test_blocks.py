@@ -301,7 +301,8 @@ def test_weights_decay_and_norms_scales_and_biases_do_not(family, cell):
 def test_initial_weights_have_their_standard_deviation(init_std):
     """Of a matrix and of a table of embeddings; truncated at two of them, as BERT's, which makes 0.88 of it."""
     model = change_fields(width=64, mlp_dim=256, num_layers=1, init_std=init_std, positions="rotary")
-    params = lm.EncoderLM(model, 500, TransformerEncoder, "rotary").init(jax.random.key(0), batch(1).text)["params"]
+    module = lm.EncoderLM(model, 500, TransformerEncoder, "rotary")
+    params = jax.device_get(jax.jit(module.init)(jax.random.key(0), batch(1).text))["params"]
     expected = {"kernel": 256**-0.5, "embedding": 500**-0.5}
     found = {"kernel": params["body"]["stack"]["layers"]["layer"]["mlp"]["down"]["kernel"], **params["token"]}
     for name, values in found.items():

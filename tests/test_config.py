@@ -31,7 +31,6 @@ def check(changes):
             ["final_rate = 0.3", "max_rate = 0.2"],
         ),
         ({"model.family": "feedforward", "model.window": 129}, ["config.model.window = 129", "<= 128"]),
-        ({"pack.seq_len": 2**16, "model.max_positions": 2**17}, ["config.pack.seq_len = 65536", "<= 65535"]),
         ({"model.scan_unroll": 3}, ["config.model.scan_unroll = 3", "<= 2"]),
         ({"mask.rate": 0.4, "mask.predict_rate": 0.9}, ["config.mask.masks_per_example = 3", "at most 1 / 0.4"]),
         (
@@ -50,13 +49,13 @@ def check(changes):
         ({"model.size": "bsae"}, ["'bsae'", "did you mean 'base'"]),
         ({"pack.seq_len": 1024}, ["config.pack.seq_len = 1024", "max_positions = 512"]),
         ({"objective": "nps"}, ["'nps'", "did you mean 'nsp'"]),
+        ({"mask.predict_rate": 1.0}, ["mask.predict_rate = 1.0, from which follows config.mask.masks_per_example"]),
         ({"objective": "nsp"}, ["config.pack.mode", "segment_pair"]),
         ({"data.corpus": "text"}, ["config.data.path"]),
         ({"train.steps": 2.5}, ["config.train.steps = 2.5", "int"]),
         ({"train.batch_size": 30}, ["config.train.batch_size = 30", "4 devices"]),
         ({"train.grad_accum_steps": 5}, ["config.train.grad_accum_steps = 5", "batch_size = 32"]),
         ({"data.language": 1.0}, ["config.data.language: no such field"]),
-        ({"data.language.topic_strength": "no"}, ["config.data.language.topic_strength = 'no'", "float"]),
         ({"data.corpus": "language", "tokenizer.kind": "unigram"}, ["config.tokenizer.kind = 'unigram'", "words"]),
         ({"data.corpus": "language", "tokenizer.vocab_size": 8192}, ["config.tokenizer.vocab_size = 8192", "language"]),
         (

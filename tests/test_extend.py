@@ -179,7 +179,7 @@ def test_what_spreads_over_all_steps_is_refused(copy_run, schedule, changes, sai
 @pytest.mark.parametrize("schedule", optim.EXTENDABLE_SCHEDULES)
 def test_rates_are_the_same_for_just_as_many_steps_as_said(schedule):
     rng = np.random.default_rng(0)
-    for _ in range(20):
+    for _ in range(8):
         warmup, decay = rng.uniform(0, 0.5, 2)
         steps, more = (int(n) for n in np.sort(rng.choice(np.arange(1, 60), 2, replace=False)))
         short = config.Optim(schedule=schedule, warmup_fraction=warmup, decay_fraction=decay)

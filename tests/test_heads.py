@@ -56,7 +56,7 @@ def model(h_BxLxD=None):
 def params(objective):
     """The head's parameters, none at zero."""
     rng = np.random.default_rng(1)
-    drawn = objective.init(jax.random.key(0), model())
+    drawn = jax.eval_shape(lambda key: objective.init(key, model()), jax.random.key(0))
     return {"model": {}, "objective": jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), drawn)}
 
 

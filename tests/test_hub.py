@@ -14,7 +14,7 @@ import tokenizers
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors, load_outputs, same_tensors
 from safetensors.numpy import load, save_file
-from small import small_config
+from small import read_alone, small_config
 
 import mlm
 from mlm.base import errors, fields
@@ -22,7 +22,6 @@ from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP, SPECIAL_TOKENS
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_export, hub_model, kinds
 from mlm.inference import batching, export, neighbors, pretrained_io
-from mlm.inference.forward_passes import make_tokens
 from mlm.models.hub import bert, hub
 from mlm.training.run.directory import RunDirectory
 
@@ -48,12 +47,12 @@ def test_logits_states_and_attentions_are_theirs(models, name):
 @EVERY
 def test_a_mask_in_a_text_is_the_mask_in_every_method(models, name):
     model, text = models[name], "the [MASK] is red"
-    ids = [batching.encode_text(model.tokenizer, text, allow_mask=True)]
-    states = jax.device_get(model.model.encode(model.params["model"], make_tokens(jnp.array(ids)))[0])[0]
-    assert MASK in ids[0] and len(model.tokenize(text)) == len(ids[0])
+    ids = batching.encode_text(model.tokenizer, text, allow_mask=True)
+    states, _ = read_alone(model.model, model.params["model"], ids, len(ids))
+    assert MASK in ids and len(model.tokenize(text)) == len(ids)
     np.testing.assert_allclose(model.encode(text, pooling=None), states, rtol=0, atol=1e-5)
     np.testing.assert_allclose(model.similar(text, [text])[0].cosine, 1, atol=1e-5)
-    assert len(model.attentions(text).tokens) == len(model.logits(text)) == len(ids[0])
+    assert len(model.attentions(text).tokens) == len(model.logits(text)) == len(ids)
     assert model.pseudo_log_likelihood("[MASK]") == 0
     assert not neighbors.find_words(model.tokenizer, text, 30)
     with pytest.raises(errors.ConfigError, match=r"expected one without \[MASK\]"):

@@ -7,10 +7,9 @@ import random
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import prepare_finetuning, run_mlm, small_config
+from small import prepare_finetuning, read_alone, run_mlm, small_config
 
 import mlm
 from mlm.base import errors
@@ -19,7 +18,7 @@ from mlm.cli import use
 from mlm.data.rows import loader
 from mlm.data.tasks import task_file
 from mlm.evaluation import predictions
-from mlm.inference import batching, forward_passes
+from mlm.inference import batching
 from mlm.training.run import inheritance, loop, trained_run
 from mlm.training.validation import split_scores
 
@@ -237,11 +236,9 @@ def test_scores_hide_each_token_alone(models):
     ids = batching.encode_text(model.tokenizer, text)
     plain = 0.0
     for place in range(1, len(ids) - 1):
-        row = jnp.asarray([[*ids[:place], MASK, *ids[place + 1 :]]])
-        logits_V = model.model.logits(
-            model.params["model"], model.model.encode(model.params["model"], forward_passes.make_tokens(row))[0]
-        )[0, place]
-        plain += float(jax.nn.log_softmax(logits_V)[ids[place]])
+        row = [*ids[:place], MASK, *ids[place + 1 :]]
+        _, logits_TxV = read_alone(model.model, model.params["model"], row, len(row))
+        plain += float(jax.nn.log_softmax(logits_TxV[place])[ids[place]])
     assert model.pseudo_log_likelihood(text) == pytest.approx(plain, rel=1e-4)
     assert model.pseudo_log_likelihood([text, "the sky ."]).shape == (2,)
 

@@ -29,9 +29,7 @@ def test_the_least_is_the_state_and_the_gradient_and_the_most_is_above_it(family
     "changes",
     [
         {"model__num_layers": 2**31 - 1},
-        {"model__mlp_dim": 2**31 - 1},
         {"model__width": 2**31 - 2, "model__num_heads": 2, "model__positions": "learned"},
-        {"model__family": "rnn", "model__rnn_dim": 2**31 - 1},
         {"model__max_positions": 2**31 - 1, "model__positions": "learned"},
         {"model__family": "feedforward", "model__window": 60_000, "model__width": 2048, "pack__seq_len": 65_535},
         {"tokenizer__vocab_size": 2**31 - 1},

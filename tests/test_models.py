@@ -17,6 +17,7 @@ from small import (
     build,
     make_dataset_info,
     mark_further,
+    params_of,
     replace_text,
     small_config,
 )
@@ -165,10 +166,10 @@ def test_gradients_of_embeddings_add_up_in_float32():
     module = lm.EncoderLM(cfg.model, VOCAB, transformer.TransformerEncoder, "learned")
     zeros_BxL, place_BxL = jnp.zeros((64, length), jnp.int32), jnp.tile(jnp.arange(length), (64, 1))
     text = types.Tokens(zeros_BxL, zeros_BxL + 1, place_BxL, zeros_BxL)
-    params = module.init(jax.random.key(0), text, method="embed")["params"]
-    add_up = lambda params: module.apply({"params": params}, text, method="embed").astype(jnp.float32).sum()
-    assert module.apply({"params": params}, text, method="embed").dtype == jnp.bfloat16
-    gradient = jax.grad(add_up)(params)
+    params = params_of(jax.eval_shape(lambda: module.init(jax.random.key(0), text, method="embed"))["params"])
+    embed = lambda params: module.apply({"params": params}, text, method="embed")
+    assert jax.eval_shape(embed, params).dtype == jnp.bfloat16
+    gradient = jax.jit(jax.grad(lambda params: embed(params).astype(jnp.float32).sum()))(params)
     np.testing.assert_array_equal(gradient["token"]["embedding"][0], 64 * length)
     np.testing.assert_array_equal(gradient["type"]["embedding"][0], 64 * length)
     np.testing.assert_array_equal(gradient["position"]["embedding"], 64)

@@ -104,12 +104,13 @@ def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, m
 
 def test_one_that_diverges_stops_no_other_and_one_that_is_taken_is_left_out(folder, alone):
     bad = member(folder, "mixed", "b", optim__learning_rate=1e30)
-    elsewhere = member(folder, "mixed", "c")
+    elsewhere = member(folder, "mixed-elsewhere", "c")
     with RunDirectory(elsewhere.workdir).lock():
-        outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, elsewhere])
+        outcomes = vmapped_runs.train([member(folder, "mixed", "a"), bad, member(folder, "mixed", "c"), elsewhere])
     assert isinstance(outcomes.pop(bad.workdir), hooks.DivergenceError)
-    assert list(outcomes) == [str(folder / "mixed" / "a")]
-    assert_same(folder / "mixed" / "a", alone / "a")
+    assert list(outcomes) == [str(folder / "mixed" / name) for name in "ac"]
+    for name in "ac":
+        assert_same(folder / "mixed" / name, alone / name)
     assert not Path(bad.workdir, "result.json").exists() and not Path(elsewhere.workdir, "config.json").exists()
 
 

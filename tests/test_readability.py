@@ -5,12 +5,12 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
-from small import small_config
+from small import read_alone, small_config
 
 from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
 from mlm.data.tokenizers import kinds
 from mlm.evaluation import readability
-from mlm.inference import forward_passes, pretrained_io
+from mlm.inference import pretrained_io
 
 ENTRIES = [*SPECIAL_TOKENS, "a", "b", "c", "##b", "##c", ".", ","]
 PASSAGES = ["a bc b, abc. c b a b", "a b c a b", "cb b a bcb, a c § b bb a. c c, b abc a b c a"]
@@ -22,7 +22,7 @@ def model():
     made = pretrained_io.build_language_model(
         cfg, kinds.KINDS["wordpiece"].build_tokenizer("\n".join(ENTRIES).encode()), {}
     )
-    params = jax.tree.map(lambda x: 3 * x, made.model.init(jax.random.key(0)))
+    params = jax.tree.map(lambda x: 3 * x, jax.jit(made.model.init)(jax.random.key(0)))
     return pretrained_io.build_language_model(cfg, made.tokenizer, params)
 
 
@@ -34,10 +34,7 @@ def count_exact(model, words, version, every):
         ids = model.tokenizer.encode(word)
         where[i] = len(row), ids
         row += [MASK] * len(ids) if i in deleted else ids
-    logits_TxV = model.model.logits(
-        model.params["model"],
-        model.model.encode(model.params["model"], forward_passes.make_tokens(jnp.asarray([[*row, SEP]])))[0],
-    )[0]
+    _, logits_TxV = read_alone(model.model, model.params["model"], [*row, SEP], model.length)
     best = logits_TxV.argmax(-1).tolist()
     return sum(best[first : first + len(ids)] == ids for first, ids in map(where.get, deleted))
 

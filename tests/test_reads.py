@@ -245,25 +245,3 @@ def test_the_language_s_rules_say_what_is_so():
             language = [dataclasses.replace(config.Language(max_words=20), **{name: v}) for v in (0.4, 0.1)]
             a, b = (grammar.build_grammar(one).hmm for one in language)
             assert not all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model.width": 10**12}, "config.model.width = 1000000000000: expected at least 1, at most 2147483647"),
-        ({"train.steps": -(10**12)}, "config.train.steps = -1000000000000: expected at least 1"),
-        ({"mask.rate": float("inf")}, "config.mask.rate = inf: expected 0 < value < 1"),
-        (
-            {"optim.learning_rate": 1e300},
-            "config.optim.learning_rate = 1e+300: expected more than 0, at most 3.4028234",
-        ),
-        (
-            {"mask.predict_rate": 1.0},
-            "config.mask.predict_rate = 1.0, from which follows config.mask.masks_per_example",
-        ),
-    ],
-)
-def test_an_error_names_the_field_that_was_set_and_its_own_bounds(changes, message):
-    with pytest.raises(errors.ConfigError) as caught:
-        resolution.resolve(config.Config(), changes)
-    assert str(caught.value).startswith(message)

@@ -10,7 +10,7 @@ from scipy import stats
 from mlm.base import estimates
 from mlm.objectives import regression, scores, tagging
 
-CASES = 1000
+CASES = 300
 CLASSES = ("no", "yes", "perhaps", "never")
 
 

@@ -14,7 +14,7 @@ from mlm.training.validation import split_scores
 
 pytestmark = pytest.mark.slow
 
-DROPOUT = {"model__dropout": 0.2, "model__attention_dropout": 0.2}
+UNCLIPPED = {"model__dropout": 0.2, "model__attention_dropout": 0.2, "optim__clip_norm": 0.0}
 LAYER = {"model__num_layers": 1}
 OWN = {
     "causal": {"model__directionality": "causal"},  # what an objective asks for where it is not small_config's
@@ -30,7 +30,7 @@ def uneven(rows, seed=0):
     return replace_text(full, ids_BxL=cut(full.text.ids_BxL), segments_BxL=cut(full.text.segments_BxL))
 
 
-def losses(steps=20, mode="data_parallel", devices=1, objective="mlm", **changes):
+def losses(steps=8, mode="data_parallel", devices=1, objective="mlm", **changes):
     """The losses of some updates, the state after them, and a call for what rows lose in evaluation."""
     defaults = {
         "mask__rate": 0.3,
@@ -60,7 +60,7 @@ def losses(steps=20, mode="data_parallel", devices=1, objective="mlm", **changes
 
 @pytest.fixture(scope="module")
 def one_device():
-    seen, judged = losses(**DROPOUT)[::2]
+    seen, judged = losses(**UNCLIPPED)[::2]
     return seen, judged()
 
 
@@ -68,7 +68,7 @@ def one_device():
 @pytest.mark.parametrize(("mode", "devices"), [("data_parallel", 4), ("pmap", 2)])
 def test_devices_and_modes_agree_with_one_device(one_device, mode, devices):
     alone, rows_alone = one_device
-    many, _, rows_many = losses(mode=mode, devices=devices, **DROPOUT)
+    many, _, rows_many = losses(mode=mode, devices=devices, **UNCLIPPED)
     np.testing.assert_allclose(many, alone, rtol=1e-5)
     np.testing.assert_allclose(rows_many()["mlm_nats"], rows_alone["mlm_nats"], rtol=1e-4)
 
@@ -78,6 +78,7 @@ class TwoAlike(sharding.Replicated):
         return jax.tree.map(lambda x: 2 * x, tree)
 
 
+@pytest.mark.exhaustive
 def test_a_step_is_handed_its_sum_over_devices():
     """Told that it is one of two alike, a device makes the update of both: twice the sums, over twice the weight."""
     cfg = small_config(mask__rate=0.3, train__batch_size=8, pack__mode="segment_pair", **PLAIN, **LAYER)
@@ -96,9 +97,9 @@ def test_a_step_is_handed_its_sum_over_devices():
 @pytest.mark.exhaustive(but=("mlm",))
 @pytest.mark.parametrize("objective", sorted({*OBJECTIVES} - {*LABELLED}))
 def test_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
-    changes = {"objective": objective, "optim__clip_norm": 0.0} | DROPOUT | OWN.get(objective, {})
-    whole, state, _ = losses(5, **changes)
-    parts, state_parts, _ = losses(5, mode="pmap", devices=2, train__grad_accum_steps=4, **changes)
+    changes = {"objective": objective} | UNCLIPPED | OWN.get(objective, {})
+    whole, state, _ = losses(**changes)
+    parts, state_parts, _ = losses(mode="pmap", devices=2, train__grad_accum_steps=4, **changes)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
     for a, b in zip(jax.tree.leaves(state.opt_state), jax.tree.leaves(state_parts.opt_state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # the gradients' moments, not clipped

@@ -641,13 +641,10 @@ class Phases:
         (), "mask.rate in each phase; empty: the same in all", when={"mask.schedule": "constant"}
     )
     learning_rate: tuple[Positive, ...] = field(
-        (), "optim.learning_rate in each phase, whose schedule goes on; empty: the same in all", unless=ONE_PHASE
+        (), "optim.learning_rate in each phase, whose schedule goes on; empty: the same in all"
     )
     rope_theta: tuple[RotaryBase, ...] = field(
-        (),
-        "model.rope_theta in each phase; evaluation has the last; empty: the same in all",
-        unless=ONE_PHASE,
-        when=ROTARY,
+        (), "model.rope_theta in each phase; evaluation has the last; empty: the same in all", when=ROTARY
     )
 
 

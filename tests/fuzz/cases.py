@@ -14,27 +14,6 @@ VALUES: dict[type, tuple] = {
     bool: (),
     tuple: ((math.nan,), (math.inf,), (1e308,), (1e-300,)),
 }
-# Fields that contradict one another.
-CONTRADICTIONS = [
-    {"data.validation_path": "a.txt"},
-    {"data.tfds_name": "lm1b"},
-    {"model.family": "rnn", "model.num_heads": 8},
-    {"model.window": 3},
-    {"model.family": "rnn", "model.cell": "elman", "model.chrono_init": 9},
-    {"objective": "causal", "mask.rate": 0.3},
-    {"objective": "causal", "eval.mask_rates": (0.3,)},
-    {"mask.final_rate": 0.2},
-    {"optim.decay_fraction": 0.3},
-    {"optim.schedule": "constant", "optim.final_lr_fraction": 0.1},
-    {"data.corpus": "docstrings", "data.language.num_topics": 2},
-    {"pack.isolate_documents": False},
-    {"data.corpus": "docstrings", "data.path": "a.txt"},
-    {"model.family": "feedforward", "model.qk_norm": True},
-    {"data.language.modifier_prob": 0.0, "data.language.modifier_continue_prob": 0.2},
-    {"model.scan_unroll": 9},
-    {"train.batch_size": 3, "train.grad_accum_steps": 2},
-    {"model.width": 7, "model.num_heads": 2},
-]
 
 # Command lines, {} a folder made by `write_files`: what a process alone meets. What one value or file may be is held
 # in process (tests/test_fuzz.py, and the tests of clusters and tasks).
@@ -114,16 +93,10 @@ def write_files(folder: Path) -> None:
         "wrong": "def get_config():\n    return {'mask.rate': 0.1}\n",
         "types": "from mlm.base.config import Config\ndef get_config():\n    return Config(seed='a')\n",
         "no_scales": "def sweep(scale): pass\ndef table(results): pass\n",
-        "scales_no_dict": "SCALES = 3\ndef sweep(scale): pass\ndef table(results): pass\n",
-        "no_table": "SCALES = {'quick': 1}\ndef sweep(scale): return {}\n",
     }.items():
         (folder / f"{name}.py").write_text(text)
     for name, points in {
         "good": "{'a': {}}",
-        "sweep_raises": "1 / 0",
-        "sweep_exits": "exit(0)",
-        "sweep_nothing": "None",
-        "sweep_list": "[{}]",
         "sweep_empty": "{}",
         "unknown_field": "{'a': {'mask.raet': 0.1}}",
         "wrong_type": "{'a': {'seed': '1'}}",
