@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import prepare_finetuning, run_mlm, small_config
+from small import prepare_finetuning, run_mlm, small_config, train_config
 
 import mlm
 from mlm.base import errors
@@ -83,7 +83,7 @@ def runs(texts):
             eval__max_examples=8,
             pack__seq_len=24,
         )
-        loop.train(cfg)
+        train_config(cfg)
         return cfg
 
     return Made(train)

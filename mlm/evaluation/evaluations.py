@@ -4,7 +4,6 @@ evaluations.json keeps each result, so that no case is evaluated twice.
 """
 
 import argparse
-import contextlib
 import hashlib
 import json
 import time
@@ -176,7 +175,7 @@ def finish_evaluations(
         if name == "data.cache_dir" or name.startswith("downstream.")
     }
     run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
-    with RunDirectory(cfg.workdir).lock() if parallel.is_primary() else contextlib.nullcontext():
+    with RunDirectory(cfg.workdir).lock():
         return evaluate(evaluations, run, pending)
 
 

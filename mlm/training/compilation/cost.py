@@ -202,9 +202,9 @@ def lower_step(
 
 
 def check_memory(cfg: config.Config) -> None:
-    """Raises ConfigError where a run's arrays certainly do not fit a device here; allocates and compiles nothing."""
-    device_memory = parallel.device_memory()
-    if estimate_max_memory(cfg) > device_memory and (min_memory := compute_min_memory(cfg)) > device_memory:
+    """Raises ConfigError where a run's arrays certainly do not fit a device here; traces and compiles nothing."""
+    min_memory, device_memory = compute_min_memory(cfg), parallel.device_memory()
+    if min_memory > device_memory:
         flat = fields.flatten(cfg)
         shape = ", ".join(f"{name} = {flat[name]}" for name in SIZE_FIELDS if flat[name])
         raise errors.ConfigError(
@@ -215,42 +215,19 @@ def check_memory(cfg: config.Config) -> None:
 
 
 def compute_min_memory(cfg: config.Config) -> int:
-    """The bytes that a device needs at the least: parameters, gradients, moments, `compute_activation_memory`."""
-    model, weight_size = cfg.model, _count_weight_bytes(cfg)
-    weights = 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)  # whatever the architecture
-    weights_memory = _divide_over_devices(cfg, weight_size * weights)
-    if weights_memory > parallel.device_memory():
-        return weights_memory
+    """Bytes that a device needs at the least: `compute_activation_memory`, and the largest parameters of its model.
 
-    def count_params(vocab_size: int = 6, **shape: int):  # linear in layers, window and vocabulary
-        changes = {f"model.{name}": value for name, value in shape.items()} | {"model.scan_unroll": 1}
-        state = make_abstract_state(program.make_static_config(fields.override(cfg, changes)), vocab_size)
-        return sum(leaf.size for leaf in jax.tree.leaves(state.params))
-
-    window = min(model.window, 1)
-    one_layer = count_params(num_layers=1, window=window)
-    total = one_layer + (model.num_layers - 1) * (count_params(num_layers=2, window=window) - one_layer)
-    if model.window > 1:
-        total += (model.window - 1) * (count_params(num_layers=1, window=2) - one_layer)
-    total += max(cfg.tokenizer.vocab_size - 6, 0) * (count_params(7, num_layers=1, window=window) - one_layer)
-    return _divide_over_devices(cfg, weight_size * total) + compute_activation_memory(cfg)
-
-
-def _count_weight_bytes(cfg: config.Config):
-    return 4 * (2 + OPTIMIZERS[cfg.optim.optimizer].num_moments)
-
-
-def _divide_over_devices(cfg: config.Config, size: int):
-    return size // parallel.describe_devices()["devices"] if parallel.MODES[cfg.parallel.mode].shards_params else size
-
-
-def estimate_max_memory(cfg: config.Config) -> int:
-    """More than `compute_min_memory` for any architecture, without tracing one."""
+    With these come their gradients and moments. Every architecture has so many parameters; most have some more.
+    """
     model = cfg.model
-    width = max(model.width, model.embedding_dim)
-    tables = (cfg.tokenizer.vocab_size + model.max_positions + 10) * (width + 1)
-    layer = (width + max(model.mlp_dim, model.rnn_dim)) ** 2 * max(model.window, 1)
-    return _count_weight_bytes(cfg) * (tables + 16 * (model.num_layers + 1) * layer) + compute_activation_memory(cfg)
+    num_rows = cfg.tokenizer.vocab_size + (model.max_positions if model.positions == "learned" else 0)
+    params = num_rows * (model.embedding_dim or model.width)
+    params += 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)
+    params += model.window * model.width**2 if model.cell == "window" else 0
+    size = 4 * (2 + OPTIMIZERS[cfg.optim.optimizer].num_moments) * params
+    if parallel.MODES[cfg.parallel.mode].shards_params:
+        size //= parallel.describe_devices()["devices"]
+    return size + compute_activation_memory(cfg)
 
 
 def compute_activation_memory(cfg: config.Config) -> int:

@@ -1,10 +1,8 @@
 """Checkpoints of a run (orbax): asynchronous, atomic, verified by a digest, and refused for another run."""
 
 import contextlib
-import errno
 import hashlib
 import json
-import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +13,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 
 from mlm.base import buckets, config, errors, fields, files, types
+from mlm.base.storage import get_storage
 from mlm.training.run import extension
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hooks import Hook
@@ -29,6 +28,7 @@ class Snapshot(NamedTuple):
 
     state: types.TrainState  # numpy arrays; sharded arrays stay on their devices
     totals: Mapping[str, Any]  # what the run's hooks keep (Hook.get_totals), by name
+    digest: str = ""  # of a restored state
 
 
 def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> ocp.CheckpointManager:
@@ -85,8 +85,8 @@ def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data
 
 def load(
     workdir: Path | str, step: int | None, cfg: config.Config, data: dict, program: Program, *, exclusive: bool = True
-) -> tuple[Snapshot, str]:
-    """The newest checkpoint, or that of a step or milestone, and the digest of what was saved; raises as `restore`."""
+) -> Snapshot:
+    """The newest checkpoint, or that of a step or milestone; raises as `restore`."""
     milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
     is_milestone, number = step in milestones, max(steps, default=None) if step is None else step
     if number is None:
@@ -98,44 +98,33 @@ def load(
         kept = f"a step that was kept: {', '.join(map(str, available)) or 'none yet'}"
         raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}{hint}")
     target = _make_restore_target(cfg, program)
-    with contextlib.closing((open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive)) as saved:
+    with (open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive) as saved:
         try:
-            snapshot = restore(saved, number, cfg, data, target._replace(opt_state=()) if is_milestone else target)
+            return restore(saved, number, cfg, data, target._replace(opt_state=()) if is_milestone else target)
         except files.DamagedFile as damaged:
             if step is not None:
                 raise
             result = RunDirectory(workdir).result
             remedy = f"{f'remove {result} and ' if result.exists() else ''}start the run again"
             raise files.DamagedFile(f"{damaged}; {remedy}: it continues from an intact checkpoint") from None
-        return snapshot, _read_origin(saved, number)["state"]
 
 
 def read_newest_digest(workdir: Path | str) -> str:
-    """The digest of the newest checkpoint's state, "" if there is none. Raises DamagedFile as `restore` does.
-
-    Reads its JSON directly: orbax's manager would initialize JAX's devices before the processes have connected.
-    """
-    steps = ocp.utils.checkpoint_steps(_find_folder(workdir))
-    if not steps:
-        return ""
-    name = f"{workdir}: checkpoint {max(steps)}"
-    try:
-        path = RunDirectory(workdir).checkpoints / str(max(steps)) / "origin" / "metadata"
-        origin = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise _make_error(name, error) from None
-    return files.verify_digest(origin, name)["state"]
+    """The digest of the newest checkpoint's state, "" if there is none. Raises DamagedFile as `restore` does."""
+    folder = RunDirectory(workdir).checkpoints
+    steps = ocp.utils.checkpoint_steps(folder)
+    return _read_origin(folder, max(steps))["state"] if steps else ""
 
 
-def find_superseded(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int]:
-    """The steps of checkpoints from before the run was extended, which the extended run does not share."""
-    superseded = []
-    for step in checkpoints.all_steps():
-        with contextlib.suppress(files.DamagedFile):
-            saved = _read_origin(checkpoints, step)
-            if extension.match_saved_length(cfg, saved, step).train.steps != saved["config"]["train.steps"]:
-                superseded.append(step)
-    return superseded
+def delete_superseded(cfg: config.Config) -> None:
+    """Deletes the checkpoints and milestones of a shorter run that the longer one of cfg does not share."""
+    directory = RunDirectory(cfg.workdir)
+    for folder in (directory.checkpoints, directory.milestones):
+        for step in ocp.utils.checkpoint_steps(folder):
+            with contextlib.suppress(files.DamagedFile):
+                saved = _read_origin(folder, step)
+                if extension.match_saved_length(cfg, saved, step).train.steps != saved["config"]["train.steps"]:
+                    get_storage(folder).remove_folder(folder / str(step))
 
 
 def check_extendable(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> None:
@@ -154,17 +143,8 @@ def check_extendable(checkpoints: ocp.CheckpointManager, cfg: config.Config, dat
         )
 
 
-def check_clock() -> None:
-    """Raises OSError if the clock stands still: with every checkpoint TensorStore would wait for it forever."""
-    before = time.time_ns()
-    time.sleep(0.002)
-    if time.time_ns() == before:
-        raise OSError(errno.ETIME, "the clock of this machine stands still; once it runs, the same command continues")
-
-
 def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, snapshot: Snapshot) -> None:
     """Starts saving a checkpoint with the run's identity and digests; returns before it is on disk."""
-    check_clock()
     origin = {"totals": dict(snapshot.totals), "state": compute_digest(snapshot.state)}
     origin = fields.build_identity(cfg, data) | origin
     state, origin = ocp.args.StandardSave(snapshot.state._asdict()), ocp.args.JsonSave(files.add_digest(origin))
@@ -202,8 +182,10 @@ class MilestoneCheckpoint(Checkpoint):
     It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has all before it.
     """
 
-    def __init__(self, steps: Collection[int], *settings):
-        super().__init__(*settings)
+    def __init__(
+        self, steps: Collection[int], cfg: config.Config, data: dict, program: Program, get_run_totals: Callable
+    ):
+        super().__init__(cfg, data, program, open_milestones(cfg.workdir), get_run_totals)
         self.steps = steps
 
     def is_due(self, step: int) -> bool:
@@ -218,6 +200,10 @@ class MilestoneCheckpoint(Checkpoint):
             self.save(state._replace(opt_state=()))
             self.checkpoints.wait_until_finished()
 
+    def close(self) -> None:
+        """Closes the milestones."""
+        self.checkpoints.close()
+
 
 def restore(
     checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data: dict, target: types.TrainState
@@ -227,12 +213,12 @@ def restore(
     Each process reads only the shards of its devices. Raises DamagedFile if it is not what was saved, ConfigError if it
     is of another run or other data, or an array has another type.
     """
-    name = _describe(checkpoints, step)
-    origin = _read_origin(checkpoints, step)
+    name, origin = _describe(checkpoints.directory, step), _read_origin(checkpoints.directory, step)
     try:
         fields.check_identity(extension.match_saved_length(cfg, origin, step), data, origin, name)
         abstract = target._asdict()
-        restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))
+        items = {"state": ocp.args.StandardRestore(abstract), "origin": ocp.args.JsonRestore()}
+        restored = checkpoints.restore(step, args=ocp.args.Composite(**items))
         state = types.TrainState(**restored["state"])
         # Orbax silently casts to the target's type; its metadata has the type that was saved.
         stored = jax.tree.leaves(checkpoints.item_metadata(step)["state"])
@@ -247,7 +233,7 @@ def restore(
         raise _make_error(name, error) from None
     if compute_digest(state) != origin["state"]:
         raise files.DamagedFile(f"{name} is damaged: its arrays are not what was saved")
-    return Snapshot(state, origin["totals"])
+    return Snapshot(state, origin["totals"], origin["state"])
 
 
 def _make_error(name: str, error: Exception) -> Exception:
@@ -260,14 +246,15 @@ def _make_restore_target(cfg, program):
     return program.partitioner.make_restore_target(program.init_state.eval_shape(make_train_hparams(cfg)))
 
 
-def _describe(checkpoints, step):
-    return f"{checkpoints.directory.parent}: checkpoint {step}"
+def _describe(folder, step):
+    return f"{folder.parent}: checkpoint {step}"
 
 
-def _read_origin(checkpoints, step):
-    name = _describe(checkpoints, step)
+def _read_origin(folder, step):
+    """What was saved beside the arrays. Orbax would initialize JAX, before the processes of a run have connected."""
+    name = _describe(folder, step)
     try:
-        origin = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
+        origin = json.loads((folder / str(step) / "origin" / "metadata").read_bytes())
     except Exception as error:  # as in `restore`
         raise _make_error(name, error) from None
     origin = files.verify_digest(origin, name)
