@@ -154,7 +154,8 @@ def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config_though_the_ru
         }
     assert any(Path(cfg.workdir, "tensorboard").iterdir())
     assert read_wandb_exits(cfg.workdir)[-1] == 0 and read_mlflow_status(cfg.workdir) == "FINISHED"
-    flat = RunDirectory(cfg.workdir).read_identity()["config"]
+    kernels = RunDirectory(cfg.workdir).read_identity()["config"]["model.kernels"]
+    flat = fields.flatten(fields.override(cfg, {"model.kernels": kernels}))
     assert read_wandb(cfg.workdir)[2].items() >= json.loads(json.dumps(flat)).items()
     assert read_mlflow(cfg.workdir)[2] == {name: str(value) for name, value in flat.items()}
 

@@ -38,8 +38,8 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
 def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
     """Extends the run in config.workdir, done or not, to cfg's steps; returns the config with which it continues.
 
-    cfg: one that `check` has passed. The results of the shorter run are renamed, and its checkpoints and milestones that
-    the longer one does not share deleted; if a kill prevents that, the same call again does it. Works in a single
+    cfg: one that `check` has passed. The results of the shorter run are renamed, and its checkpoints and milestones
+    that the longer one does not share deleted; if a kill prevents that, the same call again does it. Works in a single
     process only. Raises ConfigError as `extension.extend_config` does, if there is no run, or if the longer run shares
     none of its checkpoints.
     """

@@ -20,7 +20,7 @@ from mlm.base import files
 from mlm.base.types import StaticConfig
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import subprocess_worker
-from mlm.training.compilation import collectives, cost
+from mlm.training.compilation import cost, data_movement
 
 # libtpu asks no metadata server for the machine's own TPU.
 TPU_ENVIRONMENT = {
@@ -144,9 +144,9 @@ def load_cost(path: files.Path) -> cost.StepCost | None:
     """The cost that an earlier plan saved; None if there is none, or the file is damaged."""
     with contextlib.suppress(files.DamagedFile):
         if saved := files.read_json_with_digest(path):
-            names = collectives.Collective._fields
+            names = data_movement.Collective._fields
             transfers = tuple(
-                collectives.Collective(**dict(zip(names, one, strict=True)))._replace(group=tuple(one[-1]))
+                data_movement.Collective(**dict(zip(names, one, strict=True)))._replace(group=tuple(one[-1]))
                 for one in saved.pop("transfers")
             )
             return cost.StepCost(**saved)._replace(transfers=transfers)

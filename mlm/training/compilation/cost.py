@@ -11,7 +11,7 @@ import jax
 from mlm.base import batch_warmup, config, errors, fields, phases, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.compilation import collectives, memory_traffic
+from mlm.training.compilation import data_movement
 from mlm.training.step import parallel, program, trainable, update
 from mlm.training.step.optimizers import OPTIMIZERS
 from mlm.training.step.sharding import is_stacked
@@ -134,28 +134,28 @@ class StepCost(NamedTuple):
     """The compiler's plan for a step."""
 
     memory: float  # bytes on each device: arguments, results that do not share their memory, and temporaries
-    collective_bytes: dict[str, int]  # bytes between devices in a step, by kind of collective (collectives.py)
+    collective_bytes: dict[str, int]  # bytes between devices in a step, by kind of collective (data_movement.py)
     arguments: float = 0.0  # bytes of the state and the batch
     temporaries: float = 0.0  # bytes
     code: float = 0.0  # bytes of machine code, on a TPU in its memory
-    transfers: tuple[collectives.Collective, ...] = ()
-    traffic: float | None = None  # bytes read from and written to the device's main memory (memory_traffic.py)
+    transfers: tuple[data_movement.Collective, ...] = ()
+    traffic: float | None = None  # bytes read from and written to the device's main memory (data_movement.py)
 
 
 def read_cost(compiled: jax.stages.Compiled) -> StepCost:
     """The cost of a compiled step."""
     memory, text = compiled.memory_analysis(), compiled.as_text()
     assert memory is not None and text is not None
-    found = collectives.read_collectives(text)
+    found = data_movement.read_collectives(text)
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return StepCost(
         memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes,
-        collectives.sum_bytes(found),
+        data_movement.sum_bytes(found),
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
         memory.generated_code_size_in_bytes,
         tuple(found),
-        memory_traffic.count_bytes(text),
+        data_movement.count_bytes(text),
     )
 
 

@@ -25,7 +25,7 @@ from mlm.training.run.preemption import Preemption, RunStopped
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
-from mlm.training.validation import label_counts, references, split_scores
+from mlm.training.validation import references, split_scores
 
 RATE_EXAMPLES = 512  # of the train split, over which the masking rate is known before the run
 
@@ -111,7 +111,7 @@ class Evaluate(Hook):
 
     def summarize(self) -> Mapping[str, Any]:
         """The classes, or the numbers, of a task's held-out examples as they were predicted."""
-        return label_counts.count_labels(self.cfg, self.packed, self.newest[self.cfg.train.steps][0])
+        return split_scores.count_labels(self.cfg, self.packed, self.newest[self.cfg.train.steps][0])
 
 
 class TrainingRun:
