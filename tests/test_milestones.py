@@ -16,7 +16,7 @@ from mlm.cli import evaluate
 from mlm.data.rows import mixture, pack
 from mlm.evaluation import engine, evaluation_tasks
 from mlm.report import figures, milestone_curves, specs
-from mlm.training.run import checkpoint, loop, milestones, trained_run
+from mlm.training.run import checkpoint, loop, trained_run
 from mlm.training.run.directory import RunDirectory
 
 STEPS = 8
@@ -99,7 +99,7 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
 
 
 def list_steps(cfg, packed):
-    return milestones.list_steps(cfg, mixture.list_segments(cfg, packed, pack.load_dataset))
+    return checkpoint.list_milestone_steps(cfg, mixture.list_segments(cfg, packed, pack.load_dataset))
 
 
 def test_words_are_those_that_the_run_has_read(run):
@@ -142,7 +142,7 @@ def test_log_milestones_are_even_in_the_logarithm_and_end_with_the_run(run):
 )
 def test_impossible_milestones_are_one_line(make_config, value, changes, expected):
     with pytest.raises(errors.ConfigError, match=f"config.train.milestones = '{value}': expected .*{expected}"):
-        milestones.check(
+        checkpoint.check_milestones(
             fields.override(
                 make_config("never"),
                 {"train.milestones": value, **{name.replace("__", "."): text for name, text in changes.items()}},

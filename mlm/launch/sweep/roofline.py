@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from mlm.launch.cluster.accelerators import Accelerator
-from mlm.training.compilation import data_movement
 from mlm.training.compilation.cost import StepCost
+from mlm.training.compilation.data_movement import Collective
 
 # What the bound assumes, for the reader of a plan.
 ASSUMPTIONS = (
@@ -43,9 +43,7 @@ def bound_step(cost: StepCost, flops: float, accelerator: Accelerator, num_devic
     return Roofline(flops / num_devices / accelerator.flops, cost.traffic / accelerator.bandwidth, overlapped, exposed)
 
 
-def bound_collective(
-    one: data_movement.Collective, accelerator: Accelerator, num_devices: int, num_linked: int
-) -> float:
+def bound_collective(one: Collective, accelerator: Accelerator, num_devices: int, num_linked: int) -> float:
     """Seconds of one call of a collective; num_linked: devices of a slice or host."""
     group = one.group or tuple(range(num_devices))
     share = 1.0 if one.kind == "collective-permute" else (len(group) - 1) / len(group)

@@ -17,7 +17,7 @@ from mlm.data.text import corpus
 from mlm.models import lm
 from mlm.objectives import masking, masking_units
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, initialization, milestones, trackers
+from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, initialization, trackers
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Profile
 from mlm.training.run.log import Log
@@ -187,7 +187,7 @@ class TrainingRun:
         cfg, program = self.cfg, self.program
         if not cfg.train.milestones:
             return []
-        steps = milestones.list_steps(cfg, self.segments)
+        steps = checkpoint.list_milestone_steps(cfg, self.segments)
         params = jax.tree.leaves(self.get_abstract_params())
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
