@@ -278,27 +278,19 @@ def restore(
     """Restores the checkpoint of a step into the target: numpy arrays, or shapes and types with the shardings.
 
     Each process reads only the shards of its devices. Raises DamagedFile if it is not what was saved, ConfigError if it
-    is of another run or other data, or an array has another type.
+    is of another run or other data.
     """
     name, origin = _describe(checkpoints.directory, step), _read_origin(checkpoints.directory, step)
     try:
         fields.check_identity(extension.match_saved_length(cfg, origin, step), data, origin, name)
-        abstract = target._asdict()
-        items = {"state": ocp.args.StandardRestore(abstract), "origin": ocp.args.JsonRestore()}
+        items = {"state": ocp.args.StandardRestore(target._asdict()), "origin": ocp.args.JsonRestore()}
         restored = checkpoints.restore(step, args=ocp.args.Composite(**items))
         state = types.TrainState(**restored["state"])
-        # Orbax silently casts to the target's type; its metadata has the type that was saved.
-        stored = jax.tree.leaves(checkpoints.item_metadata(step)["state"])
-        for (path, leaf), metadata in zip(jax.tree_util.tree_leaves_with_path(abstract), stored, strict=True):
-            is_same = np.dtype(metadata.dtype) == leaf.dtype
-            errors.require(
-                is_same, f"checkpoint{jax.tree_util.keystr(path)}", str(metadata.dtype), f"the type {leaf.dtype}"
-            )
     except errors.ConfigError:
         raise
     except Exception as error:  # orbax and its libraries raise any exception
         raise _make_error(name, error) from None
-    if compute_digest(state) != origin["state"]:
+    if compute_digest(state) != origin["state"]:  # also where orbax has cast an array to the target's type
         raise files.DamagedFile(f"{name} is damaged: its arrays are not what was saved")
     return Snapshot(state, origin["totals"], origin["state"])
 

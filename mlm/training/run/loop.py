@@ -201,16 +201,14 @@ class TrainingRun:
 
     def finish(self, state) -> dict:
         """Writes the result of the finished run, and returns it."""
-        cfg, vocab_size = self.cfg, self.packed.dataset_info.vocab_size
+        cfg, flops = self.cfg, self.log.step_flops
         columns, scores = self.evaluate.get_final(state)
-        flops = self.log.step_flops
-        params = cost.make_abstract_state(programs.make_static_config(cfg), vocab_size).params["model"]
         result = {
             "fingerprint": fields.fingerprint(cfg),
             **fields.build_identity(cfg, self.data_identity),
             "steps": cfg.train.steps,
-            "vocab_size": vocab_size,
-            **lm.count_parameters(params),
+            "vocab_size": self.packed.dataset_info.vocab_size,
+            **lm.count_parameters(self.get_abstract_params()["model"]),
             "flops": flops and flops * cfg.train.steps,
             "evaluation": scores,
             "scores": [score._asdict() for score in self.evaluate.scores],

@@ -101,11 +101,7 @@ def load(
         raise errors.ConfigError(
             f"run {workdir!r}: made by another version, whose config has {', '.join(sorted(unknown_fields))}"
         )
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in saved["config"].items()
-        if name in fields.DEFAULT
-    }
+    values = {name: value for name, value in saved["config"].items() if name in fields.DEFAULT}
     if values.get("tokenizer.path") and not files.make_path(values["tokenizer.path"]).is_dir():
         values["tokenizer.path"] = str(directory.tokenizer)  # a copy of the same tokenizer
     cfg = fields.override(config.Config(), values | dict(settings) | {"workdir": workdir})
