@@ -31,9 +31,7 @@ def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
 
     The count is for the run's own masking rate and batch size, averaged over their schedules. It includes what the
     usual estimate (Kaplan et al. 2020, section 2.1) leaves out, such as norms and softmax: it is 5 to 12% above it at
-    width 64 (size micro), up to 5% at 128 and up to 3% from 256 on. By that estimate a Transformer with N weights in
-    its layers takes 6 N D for D tokens; its attention takes 12 L W per layer and token in an example of L tokens at
-    width W; its output layer takes 6 (W + V) W per prediction among V tokens.
+    width 64 (size micro), up to 5% at 128 and up to 3% from 256 on.
 
     XLA counts a loop's body once, however often it runs. Layers are therefore unrolled, and the loop over tokens is
     counted with one and with two tokens per iteration: the difference is the cost of one token. The loop over a source

@@ -35,13 +35,12 @@ def check(cfg: config.Config) -> None:
     finetuning_recipe.check(cfg)
     for phase in phases.list_phases(cfg):
         parallel.check(phase.cfg)
+        cost.check_memory(phase.cfg)
     trackers.check_installed(cfg)
     if cfg.data.corpus in ("text", "parallel"):
         corpus.CORPORA[cfg.data.corpus](cfg.data)  # raises for a file that is missing
     files.check_folder("config.workdir", cfg.workdir, schemes=CHECKPOINT_SCHEMES)
     RunDirectory(cfg.workdir).check(cfg)
-    for phase in phases.list_phases(cfg):
-        cost.check_memory(phase.cfg)
 
 
 def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
