@@ -26,10 +26,10 @@ from mlm.training.step import parallel
 from mlm.training.step.program import Program, make_train_hparams
 
 NUM_KEPT = 2  # the newest, and the one before it in case the newest is damaged
-UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so many words each
+MILESTONE_UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so many words each
 # The moments that the BabyLM challenge of 2025 asks for, in millions of words.
 BABYLM = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
-EXPECTED = (
+EXPECTED_MILESTONES = (
     "log:24 (so many, up to 9999, evenly spaced in the logarithm of the step), steps such as 100,1000, words such as "
     "500kw,1Mw, or babylm"
 )
@@ -174,16 +174,17 @@ class Milestones(NamedTuple):
 def parse_milestones(text: str) -> Milestones:
     """The moments that a text names. Raises ConfigError if it names none that can be."""
     if text == "babylm":
-        return Milestones(words=[UNITS["Mw"] * count for count in BABYLM])
+        return Milestones(words=[MILESTONE_UNITS["Mw"] * count for count in BABYLM])
     if (match := re.fullmatch("log:([1-9][0-9]*)", text)) and len(match[1]) <= 4:
         return Milestones(log_count=int(match[1]))
     steps, words = [], []
     for part in text.split(",") if text else ():
         match = re.fullmatch("([1-9][0-9]{0,11})(|kw|Mw)", part.strip())
         if match is None:
-            raise errors.ConfigError(f"config.train.milestones = {errors.format_value(text)}: expected {EXPECTED}")
+            value = errors.format_value(text)
+            raise errors.ConfigError(f"config.train.milestones = {value}: expected {EXPECTED_MILESTONES}")
         steps += [] if match[2] else [int(match[1])]
-        words += [int(match[1]) * UNITS[match[2]]] if match[2] else []
+        words += [int(match[1]) * MILESTONE_UNITS[match[2]]] if match[2] else []
     return Milestones(steps=steps, words=words)
 
 
