@@ -322,12 +322,18 @@ def get_refusal(call: Callable, *args, **settings) -> str:
     return line
 
 
+def train_config(cfg: config.Config) -> dict:
+    """Checks a config, loads its data and trains its run; returns the result."""
+    loop.check(cfg)
+    return loop.train(cfg, pack.load_dataset(cfg))
+
+
 def stop_at(cfg: config.Config, step: int) -> None:
     """Trains up to a step, where the run is asked to stop."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == step)
         with pytest.raises(preemption.RunStopped):
-            loop.train(cfg)
+            train_config(cfg)
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from small import (
     small_config,
     small_program,
     state_of,
+    train_config,
 )
 
 from mlm.base import fields
@@ -244,6 +245,6 @@ def configs(tmp_path):
 
 @pytest.mark.exhaustive
 def test_runs_side_by_side_whose_batches_are_of_several_lengths_are_what_they_are_alone(configs):
-    alone = [loop.train(cfg)["evaluation"] for cfg in configs[:2]]
+    alone = [train_config(cfg)["evaluation"] for cfg in configs[:2]]
     for result, wanted in zip(vmapped_runs.train(configs[2:]).values(), alone, strict=True):
         assert result["evaluation"] == pytest.approx(wanted, rel=1e-4)

@@ -127,9 +127,9 @@ def test_time_left_and_utilisation_follow_the_microbatches_of_each_step(
     clock = [100.0]
     monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
     built = program.build_program(cfg, make_dataset_info(cfg))
-    packed = types.SimpleNamespace(train={"ids": np.zeros((99, 8))}, sources=())
+    packed = types.SimpleNamespace(train={"ids": np.zeros((99, 8))}, sources=(), dataset_info=make_dataset_info(cfg))
     segments = mixture.list_segments(cfg, packed, lambda cfg: packed)
-    writer = log.Log(cfg, built.objective, 0, {}, log.ModelFlops(cfg, 50), segments)
+    writer = log.Log(cfg, built.objective, 0, {}, segments)
     for step in range(1, steps + 1):
         clock[0] += seconds[step - 1]
         tokens = 16.0 * seconds[step - 1]

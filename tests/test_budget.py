@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from small import small_config
+from small import small_config, train_config
 
 from mlm.base import fields, files
 from mlm.base.special import NUM_SPECIAL
@@ -59,7 +59,7 @@ def test_equal_predictions_are_made(base, tmp_path):
     points = budget.apply_budget([small_config(**base | more) for more in changes], "predictions", tmp_path)
     assert steps(points)[:3] == [40, 15, 20] and steps(points)[3] > 20
     made = [
-        loop.train(fields.override(points[number], {"workdir": str(tmp_path / str(number))}))["predictions"]
+        train_config(fields.override(points[number], {"workdir": str(tmp_path / str(number))}))["predictions"]
         for number in (0, 3)
     ]
     assert made[1] == pytest.approx(made[0], rel=0.07)

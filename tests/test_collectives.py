@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from mlm.training.compilation import collectives
+from mlm.training.compilation import data_movement
 
-NONE = dict.fromkeys(collectives.COLLECTIVES, 0)
+NONE = dict.fromkeys(data_movement.COLLECTIVES, 0)
 
 
 def compile_text(function, *shapes) -> str:
@@ -22,7 +22,7 @@ def compile_text(function, *shapes) -> str:
 
 
 def count_bytes(text: str) -> dict[str, int]:
-    return collectives.sum_bytes(collectives.read_collectives(text))
+    return data_movement.sum_bytes(data_movement.read_collectives(text))
 
 
 gather = functools.partial(jax.lax.all_gather, axis_name="data", tiled=True)
@@ -100,15 +100,17 @@ GROUPS = {  # jax 0.10.2 writes the second and the fourth as 0.12.0 writes the o
 
 
 def test_groups_are_read_in_each_form_that_a_compiler_writes():
-    assert {text: collectives.read_group(f"%x), replica_groups={text}, dimensions={{0}}") for text in GROUPS} == GROUPS
+    assert {
+        text: data_movement.read_group(f"%x), replica_groups={text}, dimensions={{0}}") for text in GROUPS
+    } == GROUPS
 
 
 def test_a_sum_over_slices_of_a_tpu_counts_and_an_unknown_form_is_refused():
     sum_ = '_xla_megascale_target="{1,2,3}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"'
     send = f"(f32[16]{{0}}, u32[], token[]) send(%a), channel_id=3, frontend_attributes={{{sum_}}}"
     program = STARTED.replace("(f32[16]{0}, pred[8,2]{1,0}) all-gather-done(%start)", send)
-    assert ("all-reduce", 8 * 4, 1, False, (0, 4, 8)) in collectives.read_collectives(program)
+    assert ("all-reduce", 8 * 4, 1, False, (0, 4, 8)) in data_movement.read_collectives(program)
     unknown = "ALL_REDUCE>ALL_GATHER all-reduce-start>collective-reduce-start ={{0,1}}>=groups(2) %body>body"
     for change in f"{unknown} %reduced>reduced (%x)>(bf16[64]{{0:T(256)}}%x) f32[8]>f32[<=8]".split():
         with pytest.raises(ValueError, match=r"unknown|<="):
-            collectives.read_collectives(program.replace(*change.split(">")))
+            data_movement.read_collectives(program.replace(*change.split(">")))

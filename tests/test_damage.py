@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from small import make_run_config
+from small import make_run_config, train_config
 
 from mlm.base import errors, fields, files
 from mlm.data.rows import pack
@@ -29,12 +29,12 @@ def runs(tmp_path_factory):
         return make_run_config(folder / "cache", folder / name, train__steps=STEPS)
 
     done = cfg("done")
-    loop.train(done)
+    train_config(done)
     half = cfg("half")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 4)
         with pytest.raises(preemption.RunStopped):
-            loop.train(half)
+            train_config(half)
     return folder, cfg
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(runs, damage,
     with pytest.raises(files.DamagedFile, match=r"^[^\n]*: checkpoint 4 is damaged: [^\n]+$"):
         trained_run.load(cfg.workdir, {})
     with caplog.at_level(logging.WARNING):
-        loop.train(cfg)
+        train_config(cfg)
     assert "checkpoint 4 is damaged" in caplog.text and "continuing from step 2" in caplog.text
     assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
     trained_run.load(cfg.workdir, {})
@@ -87,13 +87,13 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(runs, damage,
 def test_a_finished_run_whose_checkpoint_is_damaged_is_mended_as_it_says(runs):
     cfg = copy(runs, "done", "done-damaged")
     flip_bit(data_of(cfg.workdir, STEPS), 100, 0)
-    assert loop.train(cfg)["steps"] == STEPS  # its result is whole
+    assert train_config(cfg)["steps"] == STEPS  # its result is whole
     with pytest.raises(
         files.DamagedFile, match=rf"checkpoint {STEPS} is damaged: .*; remove \S+ and start the run again"
     ) as error:
         trained_run.load(cfg.workdir, {})
     Path(str(error.value).partition("; remove ")[2].split()[0]).unlink()
-    loop.train(cfg)
+    train_config(cfg)
     assert (
         read_outcome(cfg.workdir) == read_outcome(runs[0] / "done") and trained_run.load(cfg.workdir, {}).step == STEPS
     )
@@ -105,10 +105,10 @@ def test_where_no_checkpoint_is_whole_nothing_is_lost_and_the_way_out_is_told(ru
         flip_bit(data_of(cfg.workdir, step), 100, 0)
     before = sorted(path for path in Path(cfg.workdir).rglob("*"))
     with pytest.raises(files.DamagedFile, match=r"4 is damaged.*2 is damaged.*none is intact: remove "):
-        loop.train(cfg)
+        train_config(cfg)
     assert sorted(path for path in Path(cfg.workdir).rglob("*")) == before
     shutil.rmtree(RunDirectory(cfg.workdir).checkpoints)
-    loop.train(cfg)
+    train_config(cfg)
     assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")
 
 
@@ -138,7 +138,7 @@ def test_a_finished_run_notices_and_mends_its_files(runs, content, name, tmp_pat
             RunDirectory(cfg.workdir).read_finished()
     before = read_outcome(runs[0] / "done")
     with caplog.at_level(logging.WARNING):
-        loop.train(cfg)
+        train_config(cfg)
     assert name in caplog.text or content is None
     found = read_outcome(cfg.workdir)
     if name == "metrics.jsonl":  # what it said of each step is lost, but not the totals
@@ -154,13 +154,13 @@ def test_a_result_without_its_config_is_given_to_no_other_run(runs):
     Path(cfg.workdir, "config.json").unlink()
     other = fields.override(cfg, {"train.steps": 8, "optim.learning_rate": 0.1})
     with pytest.raises(errors.ConfigError, match=r"optim.learning_rate = 0.1, there 0.001; config.train.steps = 8, "):
-        loop.train(other)
+        train_config(other)
 
 
 def test_totals_do_not_hang_on_the_log(runs):
     cfg = copy(runs, "half", "unlogged")
     RunDirectory(cfg.workdir).metrics.unlink()
-    loop.train(cfg)
+    train_config(cfg)
     assert read_outcome(cfg.workdir)["totals"] == read_outcome(runs[0] / "done")["totals"]
 
 
@@ -177,7 +177,7 @@ def test_runs_of_other_draws_are_told_apart(runs, monkeypatch):
     monkeypatch.setitem(fields.RNG_VERSIONS, "masks", 99)
     assert fields.fingerprint(cfg) != now
     with pytest.raises(errors.ConfigError, match=r"another version with other random draws \(masks \d+, now 99\)"):
-        loop.train(cfg)
+        train_config(cfg)
 
 
 def test_flipped_bits_are_noticed_or_change_nothing(runs, caplog):
@@ -197,7 +197,7 @@ def test_flipped_bits_are_noticed_or_change_nothing(runs, caplog):
             )
             caplog.clear()
             try:
-                loop.train(cfg)
+                train_config(cfg)
                 found = read_outcome(cfg.workdir)
             except files.DamagedFile as damaged:
                 assert "damaged" in str(damaged)
@@ -210,9 +210,9 @@ def test_flipped_bits_are_noticed_or_change_nothing(runs, caplog):
 
 def test_a_finished_run_is_looked_at_without_a_write(runs):
     cfg = copy(runs, "done", "looked-at")
-    loop.train(cfg)  # takes down where it lies now
+    train_config(cfg)  # takes down where it lies now
     before = {path: path.stat().st_mtime_ns for path in Path(cfg.workdir).rglob("*") if path.is_file()}
-    loop.train(cfg)
+    train_config(cfg)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
@@ -226,7 +226,7 @@ def test_a_run_of_an_earlier_version_is_refused_everywhere(runs, name):
     files.write_json_with_digest(path, saved)
     before = {file: file.read_bytes() for file in Path(cfg.workdir).rglob("*") if file.is_file()}
     message = rf"^{cfg.workdir} was made by an earlier version of mlm \(run format 1, this one reads 3\): use [^\n]*$"
-    readers = [lambda: loop.train(cfg)]
+    readers = [lambda: train_config(cfg)]
     if name == "config.json":
         readers += [
             lambda: trained_run.load(cfg.workdir, {}),
@@ -257,5 +257,5 @@ def test_a_run_that_still_names_removed_fields_continues_and_opens(runs):
     }
     path.write_text(json.dumps(files.add_digest(origin)))
     assert trained_run.load(cfg.workdir, {}).step == 4
-    loop.train(cfg)
+    train_config(cfg)
     assert read_outcome(cfg.workdir) == read_outcome(runs[0] / "done")

@@ -28,9 +28,6 @@ from mlm.training.step import optim
         ("model.activation", [*heads.ACTIVATIONS, "relu2", *layers.GATES]),
         ("model.lm_head_activation", heads.ACTIVATIONS),
         ("model.remat_policy", remat_policies.POLICIES),
-        ("optim.schedule", optim.Schedule),
-        ("optim.decay_shape", optim.DecayShape),
-        ("optim.loss_reduction", optim.LossReduction),
         ("finetune.pooling", types.Pooling),
     ],
 )

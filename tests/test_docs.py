@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import drawn_config
+from small import drawn_config, train_config
 
 from mlm.base import buckets, config, errors, fields
 from mlm.cli import command, entry, sweep
@@ -210,7 +210,7 @@ def folder(tmp_path_factory):
     """A folder with a trained run, runs/a."""
     folder = tmp_path_factory.mktemp("docs")
     changes = {"train__steps": 3, "train__batch_size": 8, "eval__batch_size": 8, "eval__max_examples": 8}
-    loop.train(drawn_config(folder / "cache", workdir=str(folder / "runs" / "a"), **changes))
+    train_config(drawn_config(folder / "cache", workdir=str(folder / "runs" / "a"), **changes))
     return folder
 
 

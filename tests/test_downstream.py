@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small import make_letters_config
+from small import make_letters_config, train_config
 
 from mlm.base import errors, fields, lease
 from mlm.evaluation import evaluation_tasks
@@ -32,7 +32,7 @@ def pretrained(tmp_path_factory):
             "sentence\tlabel\n" + "".join(f"{text}\t{int(text < 'd')}\n" for text in texts)
         )
     cfg = make_letters_config(folder, "run", train__steps=2, train__batch_size=8, eval__batch_size=16)
-    loop.train(cfg)
+    train_config(cfg)
     copies = iter(range(100))
 
     def copy(**own):

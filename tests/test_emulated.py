@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from etils.epath import backend
-from small import drawn_config, environment
+from small import drawn_config, environment, train_config
 
 from experiments import model_size
 from mlm.base import buckets, fields, files
@@ -33,7 +33,7 @@ KNOBS = {
 TIMES = ("tokens_per_second", "timed_tokens", "timed_seconds")
 RUN = """
 import os, sys
-from small import drawn_config
+from small import drawn_config, train_config
 from mlm.training.run import loop
 cache, workdir, die, knobs = sys.argv[1], sys.argv[2], int(sys.argv[3]), eval(sys.argv[4])
 run_hooks = loop.run_hooks
@@ -42,7 +42,7 @@ def dies(run, step, *rest):
         os.kill(os.getpid(), 9)  # while the checkpoint of the step before is on its way
     run_hooks(run, step, *rest)
 loop.run_hooks = dies
-loop.train(drawn_config(cache, "feedforward", workdir=workdir, **knobs))
+train_config(drawn_config(cache, "feedforward", workdir=workdir, **knobs))
 """
 
 
@@ -122,7 +122,7 @@ def test_a_run_on_a_bucket_killed_and_continued_is_that_of_a_disk(server, tmp_pa
         )
         assert done.returncode == (-signal.SIGKILL if die else 0), done.stderr[-2000:]
     cfg = drawn_config(tmp_path / "cache", "feedforward", workdir=here, **KNOBS)
-    loop.train(cfg)
+    train_config(cfg)
     mine, its = (RunDirectory(workdir).read_finished() for workdir in (here, there))
     plain = [
         [{name: value for name, value in record.items() if name not in TIMES} for record in run["history"]]

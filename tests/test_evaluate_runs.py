@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hub_folders import change_tensors, make_folders
-from small import get_refusal, small_config
+from small import get_refusal, small_config, train_config
 
 import mlm
 from mlm.base import errors, fields, files
@@ -54,7 +54,7 @@ def run(tmp_path_factory):
         eval__mask_rates=(0.3,),
         optim__learning_rate=3e-3,
     )
-    return cfg, loop.train(cfg)
+    return cfg, train_config(cfg)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from small import train_config
 
 from mlm.base import config, fields
 from mlm.base.estimates import Estimate
@@ -171,7 +172,7 @@ def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):
         if own.get("eval.beams"):
             width = "model.rnn_dim" if own["model.cell"] == "gru" else "model.mlp_dim"
             fewer |= {"eval.beams": own["eval.beams"][-1:], "model.width": 32, width: 64}
-        loop.train(resolution.resolve(fields.override(config.Config(), own | fewer)))
+        train_config(resolution.resolve(fields.override(config.Config(), own | fewer)))
         results.append(RunDirectory(fewer["workdir"]).read_finished())
     made, columns = experiment.table(results)
     groups = series.group_runs(results)

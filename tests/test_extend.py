@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import make_scheduled_config, stop_at
+from small import make_scheduled_config, stop_at, train_config
 
 from mlm.base import config, errors, fields, files
 from mlm.data.rows import pack
@@ -30,7 +30,7 @@ def copy_run(tmp_path_factory):
 
     def copy(name, schedule, **changes):
         if not (folder / schedule).exists():
-            loop.train(cfg(schedule, schedule))
+            train_config(cfg(schedule, schedule))
         shutil.copytree(folder / schedule, folder / name)
         return cfg(name, schedule, **changes)
 
@@ -58,7 +58,7 @@ def read_run(cfg) -> dict:
 
 def assert_from_scratch(further):
     scratch = fields.override(further, {"workdir": str(Path(further.workdir).parent / fields.fingerprint(further))})
-    loop.train(scratch)  # which is done already where another test asked for it
+    train_config(scratch)  # which is done already where another test asked for it
     jax.tree.map(np.testing.assert_array_equal, read_run(further), read_run(scratch))
 
 
@@ -71,7 +71,7 @@ def test_it_is_the_longer_run_from_scratch_and_the_old_result_is_kept(copy_run, 
     RunDirectory(workdir).write_evaluations({"fingerprint": old["fingerprint"], "step": SHORT, "evaluations": {}})
     further = engine.extend(cfg, pack.load_dataset(cfg))
     assert further.optim.warmup_fraction == 2 / LONG and optim.count_warmup_steps(further.optim, LONG) == 2
-    loop.train(further)
+    train_config(further)
     assert RunDirectory(workdir).read_provenance()[-1]["step"] == start
     assert_from_scratch(further)
     for name, content in (("held_out-8.npz", columns), ("result-8.json", None), ("evaluations-8.json", None)):
@@ -93,7 +93,7 @@ def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     stop_at(further, 6)  # a checkpoint of each is there
     last = engine.extend(fields.override(cfg, {"train.steps": 16}), pack.load_dataset(cfg))
     assert last.optim.warmup_fraction == 2 / 16
-    loop.train(last)
+    train_config(last)
     assert [start["step"] for start in RunDirectory(cfg.workdir).read_provenance()] == [0, 4, 6]
     assert_from_scratch(last)
 
@@ -112,19 +112,19 @@ def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatc
         if where == "before":
             patch.setattr(files, "write_json", kill)
         elif where == "checkpoint":
-            patch.setattr(checkpoint, "find_superseded", kill)
+            patch.setattr(checkpoint, "delete_superseded", kill)
         elif where != "after":
             rename = files.rename_with_suffix
             patch.setattr(
                 files, "rename_with_suffix", lambda path, mark: kill() if path.name == where else rename(path, mark)
             )
         further = engine.extend(cfg, packed)
-        kill() if where == "after" else loop.train(further, packed)
+        kill()
     if where == "before":
         short = fields.override(cfg, {"train.steps": SHORT})
         assert loop.train(short, packed) == old and trained_run.load(cfg.workdir, {}).step == SHORT
-        further = engine.extend(cfg, packed)
-    loop.train(further, packed)  # without being asked to make it longer again
+    further = engine.extend(cfg, packed)
+    loop.train(further, packed)
     assert files.read_json_with_digest(Path(cfg.workdir, "result-8.json")) == old
     assert Path(cfg.workdir, "held_out-8.npz").is_file() and Path(cfg.workdir, "evaluations-8.json").is_file()
     assert_from_scratch(further)

@@ -7,7 +7,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from small import batch, make_dataset_info, make_run_config, prepare_finetuning, small_config, state_of
+from small import batch, make_dataset_info, make_run_config, prepare_finetuning, small_config, state_of, train_config
 
 from mlm.base import config, errors, fields
 from mlm.cli import finetune as command
@@ -78,7 +78,7 @@ def pretrained(tmp_path_factory):
     """A run of a few steps on the built-in language, and what all fine-tunings here have in common."""
     cache = tmp_path_factory.mktemp("finetune")
     cfg = make_run_config(cache, cache / "run")
-    loop.train(cfg)
+    train_config(cfg)
     with pytest.MonkeyPatch.context() as patch:
         for split, count in (("train", 64), ("dev", 40), ("test", 24)):
             patch.setitem(language.SPLIT_SIZES, split, count)

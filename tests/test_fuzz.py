@@ -23,7 +23,7 @@ from mlm.experiment import search_space
 from mlm.launch import rendezvous
 from mlm.launch.sweep import sweep_points
 from mlm.serve import app
-from mlm.training.run import loop, milestones, resolution
+from mlm.training.run import checkpoint, loop, resolution
 from tests.fuzz import cases
 
 ROOT = Path(__file__).parents[1]
@@ -264,7 +264,7 @@ def test_a_range_has_two_numbers(kind, bounds):
     "text", ["log:99999999999", "log:" + "9" * 5000, "9" * 5000, "9" * 5000 + "Mw", "1,,2", ",", "log:0"]
 )
 def test_milestones_are_bounded(text):
-    assert_refused(["config.train.milestones = "], milestones.parse, text)
+    assert_refused(["config.train.milestones = "], checkpoint.parse_milestones, text)
 
 
 def test_what_a_hint_suggests_is_another_name(folder, tmp_path):

@@ -4,7 +4,7 @@ import itertools
 
 import jax
 import pytest
-from small import drawn_config, stop_at
+from small import drawn_config, stop_at, train_config
 
 from mlm.base import config, errors, fields
 from mlm.data.rows import pack
@@ -82,12 +82,12 @@ def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     cfg = drawn_config(tmp_path / "cache", workdir=str(tmp_path / "run"), **member, **SMALL)
     monkeypatch.setattr(platform_kernels, "FASTER_KERNELS", {})
     stop_at(set_kernels(cfg, "gelu"), 2)
-    loop.train(cfg)
+    train_config(cfg)
     assert read_kernels(cfg) == "gelu"
     with pytest.raises(errors.ConfigError, match=r"config.model.kernels = 'reference', there 'gelu'"):
-        loop.train(set_kernels(cfg, "reference"))
+        train_config(set_kernels(cfg, "reference"))
     monkeypatch.undo()
-    loop.train(cfg)  # finished: auto asks for no other kernels
+    train_config(cfg)  # finished: auto asks for no other kernels
     assert read_kernels(cfg) == "gelu"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mlm.base import estimates
 from mlm.objectives import scores
-from mlm.training.validation import label_counts
+from mlm.training.validation import split_scores
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
 
@@ -39,7 +39,7 @@ def test_counts_of_classes_are_scikit_learn_s(objective):
     packed = types.SimpleNamespace(
         get_split=lambda split: arrays, dataset_info=types.SimpleNamespace(classes=tuple("abcde"))
     )
-    found = label_counts.count_labels(types.SimpleNamespace(objective=objective), packed, columns)  # type: ignore[arg-type]
+    found = split_scores.count_labels(types.SimpleNamespace(objective=objective), packed, columns)  # type: ignore[arg-type]
     np.testing.assert_array_equal(
         found["confusion"], sklearn_metrics.confusion_matrix(label_N, predicted_N, labels=range(5))
     )

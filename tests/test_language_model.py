@@ -9,10 +9,10 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import prepare_finetuning, read_alone, run_mlm, small_config
+from small import prepare_finetuning, read_alone, run_mlm, small_config, train_config
 
 import mlm
-from mlm.base import errors
+from mlm.base import config, errors
 from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.cli import use
 from mlm.data.rows import loader
@@ -82,7 +82,7 @@ def runs(texts):
             eval__max_examples=8,
             pack__seq_len=24,
         )
-        loop.train(cfg)
+        train_config(cfg)
         return cfg
 
     return Made(train)
@@ -110,7 +110,7 @@ def test_to_open_a_run_leaves_what_its_trainer_is_writing(runs):
 def test_a_start_is_known_before_processes_join(runs, monkeypatch):
     wanted = trained_run.load(runs["words"].workdir, {}).digest
     monkeypatch.setattr("orbax.checkpoint.CheckpointManager", None)  # it asks for devices, and then none can join
-    assert inheritance.read_run_fields(runs["words"].workdir)["init.run_sha256"] == wanted
+    assert inheritance.read_source_fields(runs["words"].workdir, config.Config())["init.run_sha256"] == wanted
 
 
 @pytest.mark.exhaustive(but=("unigram", "words"))

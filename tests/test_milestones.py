@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import make_scheduled_config, stop_at
+from small import make_scheduled_config, stop_at, train_config
 
 import mlm
 from mlm.base import batch_warmup, errors, fields, files
@@ -16,7 +16,7 @@ from mlm.cli import evaluate
 from mlm.data.rows import mixture, pack
 from mlm.evaluation import engine, evaluation_tasks
 from mlm.report import figures, milestone_curves, specs
-from mlm.training.run import checkpoint, loop, milestones, trained_run
+from mlm.training.run import checkpoint, loop, trained_run
 from mlm.training.run.directory import RunDirectory
 
 STEPS = 8
@@ -38,7 +38,7 @@ def make_config(tmp_path_factory):
 def run(make_config):
     """A run that nothing interrupted."""
     cfg = make_config("run")
-    return cfg, loop.train(cfg)
+    return cfg, train_config(cfg)
 
 
 def read_params(workdir, step=None):
@@ -57,7 +57,7 @@ def test_a_milestone_holds_the_parameters_of_its_step_alone_and_changes_no_resul
     stop_at(plain, 4)
     assert not RunDirectory(plain.workdir).milestones.exists()
     assert_equal(read_params(cfg.workdir, 4), read_params(plain.workdir))
-    assert loop.train(plain)["evaluation"] == result["evaluation"]
+    assert train_config(plain)["evaluation"] == result["evaluation"]
     assert_equal(read_params(cfg.workdir), read_params(plain.workdir))
     sizes = [
         sum(path.stat().st_size for path in folder.rglob("*"))
@@ -81,9 +81,9 @@ def test_a_killed_run_has_the_same_milestones(run, make_config, monkeypatch, kil
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", killed_save)
         with pytest.raises(KeyboardInterrupt):
-            loop.train(cfg)
+            train_config(cfg)
     stop_at(cfg, 5)
-    loop.train(cfg)
+    train_config(cfg)
     assert checkpoint.list_milestones(cfg.workdir) == [1, 3, 4, 7]
     for step in (1, 4, 7):
         assert_equal(read_params(cfg.workdir, step), read_params(run[0].workdir, step))
@@ -94,13 +94,12 @@ def test_an_extended_run_drops_the_milestones_of_the_decay_that_it_does_not_shar
     short, _ = run
     cfg = make_config("extended", train__steps=12)
     shutil.copytree(short.workdir, cfg.workdir)
-    packed = pack.load_dataset(cfg)
-    with loop.open_run(engine.extend(cfg, packed), packed):
-        assert checkpoint.list_milestones(cfg.workdir) == [1, 4]
+    engine.extend(cfg, pack.load_dataset(cfg))
+    assert checkpoint.list_milestones(cfg.workdir) == [1, 4]
 
 
 def list_steps(cfg, packed):
-    return milestones.list_steps(cfg, mixture.list_segments(cfg, packed, pack.load_dataset))
+    return checkpoint.list_milestone_steps(cfg, mixture.list_segments(cfg, packed, pack.load_dataset))
 
 
 def test_words_are_those_that_the_run_has_read(run):
@@ -143,7 +142,7 @@ def test_log_milestones_are_even_in_the_logarithm_and_end_with_the_run(run):
 )
 def test_impossible_milestones_are_one_line(make_config, value, changes, expected):
     with pytest.raises(errors.ConfigError, match=f"config.train.milestones = '{value}': expected .*{expected}"):
-        milestones.check(
+        checkpoint.check_milestones(
             fields.override(
                 make_config("never"),
                 {"train.milestones": value, **{name.replace("__", "."): text for name, text in changes.items()}},

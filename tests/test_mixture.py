@@ -9,7 +9,7 @@ import grain
 import jax
 import numpy as np
 import pytest
-from small import stop_at
+from small import stop_at, train_config
 
 from mlm.base import config, errors, fields, phases
 from mlm.data.rows import draws, loader, mixture, pack
@@ -231,10 +231,10 @@ def test_sizes_to_a_power_are_weights(tmp_path):
 @pytest.mark.slow
 def test_a_run_that_is_stopped_in_each_phase_is_the_unbroken_one(tmp_path):
     cfg, broken = make_config(tmp_path), make_config(tmp_path, "broken")
-    result = loop.train(cfg)
+    result = train_config(cfg)
     for step in (2, 4, 7):
         stop_at(broken, step)
-    assert read_values(loop.train(broken)) == read_values(result)
+    assert read_values(train_config(broken)) == read_values(result)
     assert result["sources"]["letters"]["share"] == pytest.approx((24 + 8) / 48)
     directory = RunDirectory(cfg.workdir)
     held_out = directory.read_held_out(directory.read_result())
@@ -256,10 +256,10 @@ def read_values(result):
 @pytest.mark.slow
 def test_an_extended_run_with_phases_is_the_longer_one(tmp_path):
     cfg = make_config(tmp_path)
-    loop.train(cfg)
+    train_config(cfg)
     longer, scratch = (make_config(tmp_path, workdir, train__steps=12) for workdir in ("run", "scratch"))
     extended = engine.extend(longer, pack.load_dataset(longer))
-    assert read_values(loop.train(extended)) == read_values(loop.train(scratch))
+    assert read_values(train_config(extended)) == read_values(train_config(scratch))
 
 
 def test_phases_of_recipes_are_those_of_their_papers():

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from small import drawn_config
+from small import drawn_config, train_config
 from test_docs import load_hooks
 
 import mlm
@@ -33,7 +33,7 @@ def test_every_cell_runs(tmp_path, monkeypatch):
         eval__batch_size=8,
         eval__max_examples=8,
     )
-    loop.train(cfg)
+    train_config(cfg)
     monkeypatch.setenv("MLM_RUN", cfg.workdir)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -29,6 +29,7 @@ from small import (
     params_of,
     replace_text,
     small_config,
+    train_config,
 )
 
 from mlm.base import errors, estimates, types
@@ -261,7 +262,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
         short(cache, tmp_path / name, objective, family, cell, train__checkpoint_every=2)
         for name in ("whole", "parted")
     )
-    expected = loop.train(whole)
+    expected = train_config(whole)
 
     def end_at(step, end):
         now = preemption.Preemption.is_requested
@@ -276,8 +277,8 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     ):
         with monkeypatch.context() as patch, pytest.raises(seen):
             patch.setattr(preemption.Preemption, "is_requested", end_at(step, end))
-            loop.train(parted)
-    found = loop.train(parted)
+            train_config(parted)
+    found = train_config(parted)
     for name in ("evaluation", "tokens", "predictions", "steps", "flops"):
         assert found[name] == expected[name], name
     one, other = (

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from small import ONE_EACH, build, drawn_config, mark_further, small_config
+from small import ONE_EACH, build, drawn_config, mark_further, small_config, train_config
 
 from mlm.base import batch_warmup, config, types
 from mlm.data.rows import pack
@@ -213,8 +213,8 @@ def test_a_run_that_is_stopped_ends_with_the_same_bits_and_evaluates_the_average
     with monkeypatch.context() as patch:
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, step: step == 3)
         with pytest.raises(preemption.RunStopped):
-            loop.train(cfgs[1])
-    results = [loop.train(cfg) for cfg in cfgs]
+            train_config(cfgs[1])
+    results = [train_config(cfg) for cfg in cfgs]
     assert results[0]["evaluation"] == results[1]["evaluation"] and results[0]["tokens"] == results[1]["tokens"]
     whole, stopped = (trained_run.load(cfg.workdir, {}) for cfg in cfgs)
     assert whole.digest == stopped.digest

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small import make_letters_config
+from small import make_letters_config, train_config
 
 from mlm.base import fields, files
 from mlm.launch.sweep import worker
@@ -35,7 +35,7 @@ def member(folder, way, name, **changes):
 @pytest.fixture(scope="module")
 def alone(folder):
     for name in MEMBERS:
-        loop.train(member(folder, "alone", name))
+        train_config(member(folder, "alone", name))
     return folder / "alone"
 
 
@@ -77,7 +77,10 @@ def test_members_stop_and_continue_from_where_each_is(folder, alone, monkeypatch
         monkeypatch.setattr(preemption.Preemption, "is_requested", now)
 
     configs = {name: member(folder, "stopped", name) for name in MEMBERS}
-    for step, way in ((17, lambda: vmapped_runs.train(list(configs.values()))), (24, lambda: loop.train(configs["b"]))):
+    for step, way in (
+        (17, lambda: vmapped_runs.train(list(configs.values()))),
+        (24, lambda: train_config(configs["b"])),
+    ):
         request_stop_at(step)
         with pytest.raises(preemption.RunStopped):
             way()
@@ -96,7 +99,7 @@ def test_one_that_waits_goes_on_when_those_behind_have_diverged(folder, alone, m
     ahead, bad = member(folder, "behind", "a"), member(folder, "behind", "b", optim__learning_rate=1e30)
     monkeypatch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, number: number == 20)
     with pytest.raises(preemption.RunStopped):
-        loop.train(ahead)
+        train_config(ahead)
     monkeypatch.undo()
     assert isinstance(vmapped_runs.train([ahead, bad])[bad.workdir], hooks.DivergenceError)
     assert_same(folder / "behind" / "a", alone / "a")

@@ -7,7 +7,7 @@ import pickle
 import jax
 import numpy as np
 import pytest
-from small import VOCAB, drawn_config, make_dataset_info
+from small import VOCAB, drawn_config, make_dataset_info, train_config
 
 from mlm.base import fields
 from mlm.data.rows import pack
@@ -64,12 +64,12 @@ def compilations():
 
 
 def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg):
-    loop.train(member(cfg, "first"))
+    train_config(member(cfg, "first"))
     with compilations() as compiled:
-        after = loop.train(member(cfg, "after", **OTHER))
+        after = train_config(member(cfg, "after", **OTHER))
         assert compiled == []
         program._build_cached.cache_clear()
-        alone = loop.train(member(cfg, "alone", **OTHER))
+        alone = train_config(member(cfg, "alone", **OTHER))
         assert compiled
     for name in ("evaluation", "tokens", "predictions", "flops"):
         assert json.dumps(after[name]) == json.dumps(alone[name]), name

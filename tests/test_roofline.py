@@ -4,7 +4,7 @@ import pytest
 
 from mlm.launch.cluster.accelerators import Accelerator
 from mlm.launch.sweep import plan, target_compiler
-from mlm.training.compilation import collectives, cost, memory_traffic
+from mlm.training.compilation import cost, data_movement
 
 # A loop of four trips. In each, a kernel reads one layer of a stack and writes one row of another, and an all-gather
 # that libtpu splits into three kernels runs beside a product; one more all-gather waits for itself.
@@ -64,29 +64,29 @@ ENTRY %main (x: f32[8,8]) -> f32[16,8] {
 
 
 def test_a_collective_that_libtpu_splits_counts_once_and_is_overlapped():
-    exposed, hidden = collectives.read_collectives(PROGRAM)
+    exposed, hidden = data_movement.read_collectives(PROGRAM)
     assert hidden == ("all-gather", 16 * 8 * 4, 4, True, (0, 2))
     assert exposed == ("all-gather", 16 * 8 * 4, 1, False, (0, 1))
 
 
 def test_memory_counts_slices_of_stacks_and_nothing_that_stays_in_fast_memory():
     layer, row = 8 * 128 * 4, 128 * 4
-    assert memory_traffic.count_bytes(PROGRAM) == 4 * (layer + row) + (8 * 8 + 16 * 8) * 4
-    assert memory_traffic.count_bytes(PROGRAM.replace("direction=LT", "direction=NE")) is None
+    assert data_movement.count_bytes(PROGRAM) == 4 * (layer + row) + (8 * 8 + 16 * 8) * 4
+    assert data_movement.count_bytes(PROGRAM.replace("direction=LT", "direction=NE")) is None
     start = "((f32[4,8,128], f32[4,128], s32[]), f32[4,128], u32[]) fusion-start(%stack"  # GPUs', since jax 0.12
     started = PROGRAM.replace("f32[4,128]{1,0} fusion(%stack", start)
-    assert start in started and memory_traffic.count_bytes(started) == memory_traffic.count_bytes(PROGRAM)
+    assert start in started and data_movement.count_bytes(started) == data_movement.count_bytes(PROGRAM)
 
 
 def test_a_step_takes_the_longest_of_its_bounds_and_then_what_nothing_overlaps():
     """Two slices of two devices: the first collective leaves its slice, the second does not."""
     chips = Accelerator(1e12, 1e9, 2, "", bandwidth=1e9, link_bandwidth=1e6, network_bandwidth=1e3)
-    step = cost.StepCost(0, {}, transfers=tuple(collectives.read_collectives(PROGRAM)), traffic=3e9)
+    step = cost.StepCost(0, {}, transfers=tuple(data_movement.read_collectives(PROGRAM)), traffic=3e9)
     bound = target_compiler.bound_step(step, 8e12, chips, 4)
     assert bound is not None
     assert bound[:3] == pytest.approx((2, 3, 4 * 512 / 2 / 1e3)) and bound.exposed == pytest.approx(512 / 2 / 1e6)
     assert bound.total == pytest.approx(3 + bound.exposed)
-    all_reduce = collectives.Collective("all-reduce", 1000, 1, False, ())
+    all_reduce = data_movement.Collective("all-reduce", 1000, 1, False, ())
     assert target_compiler.bound_collective(all_reduce, chips, 4, 4) == pytest.approx(2 * 3 / 4 * 1000 / 1e6)
     assert target_compiler.bound_step(step._replace(traffic=None), 8e12, chips, 4) is None
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from small import environment
+from small import environment, train_config
 
 from mlm.base import config, errors, fields, files
 from mlm.launch import local_processes
@@ -116,7 +116,7 @@ def test_killed_at_a_random_moment_it_ends_bit_for_bit_the_same(base, tmp_path):
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     for workdir in (killed, whole):
-        loop.train(resolve(base, workdir))
+        train_config(resolve(base, workdir))
     (arrays, records), (expected_arrays, expected_records) = final(killed), final(whole)
     jax.tree.map(np.testing.assert_array_equal, arrays, expected_arrays)
     assert records.items() >= expected_records.items()
@@ -131,7 +131,7 @@ def test_killed_at_a_random_moment_it_ends_bit_for_bit_the_same(base, tmp_path):
 def alone(base, tmp_path_factory):
     """The losses of a few steps in this process, and what they were judged."""
     workdir = tmp_path_factory.mktemp("one") / "alone"
-    found = loop.train(resolve(base | SHORT, workdir))["evaluation"]
+    found = train_config(resolve(base | SHORT, workdir))["evaluation"]
     return [record["loss"] for record in files.read_records(workdir / "metrics.jsonl") if "loss" in record], found
 
 
@@ -168,16 +168,16 @@ def resolve(base, workdir, **changes):
 
 def test_a_directory_of_another_config_is_refused_by_the_fields_that_differ(base, tmp_path):
     cfg = resolve(base, tmp_path / "a", train__steps=10)
-    loop.train(cfg)
+    train_config(cfg)
     before = (tmp_path / "a" / "result.json").read_bytes()
     other = resolve(base, tmp_path / "a", train__steps=10, mask__rate=0.25, seed=3)
     with pytest.raises(errors.ConfigError, match=r"config.seed = 3, there 0; config.mask.rate = 0.25, there 0.15"):
-        loop.train(other)
+        train_config(other)
     (tmp_path / "a" / "config.json").unlink()
     (tmp_path / "a" / "result.json").unlink()
     with pytest.raises(errors.ConfigError, match=r"checkpoint 10 .*config.mask.rate = 0.25, there 0.15"):
-        loop.train(other)
-    again = loop.train(resolve(base, tmp_path / "a", train__steps=10))
+        train_config(other)
+    again = train_config(resolve(base, tmp_path / "a", train__steps=10))
     assert again["evaluation"] == json.loads(before)["evaluation"]
     steps = [record["step"] for record in files.read_records(tmp_path / "a" / "metrics.jsonl") if "eval_loss" in record]
     assert steps == [10]  # a run that was killed between its last evaluation and its result has no line twice
@@ -190,22 +190,22 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_last_good_checkpo
     )
     message = rf"^step 1: loss .*parameter_norm inf; {advice}; there is no checkpoint yet$"
     with pytest.raises(hooks.DivergenceError, match=message):
-        loop.train(cfg)
+        train_config(cfg)
     assert not (tmp_path / "b" / "result.json").exists()
 
 
 def test_changed_text_is_not_taken_for_the_text_trained_on(base, tmp_path):
     texts = shutil.copytree(Path(base["data.path"]).parent, tmp_path / "texts")
     ours = base | SHORT | {"data.path": str(texts / "*.txt")}
-    loop.train(resolve(ours, tmp_path / "e"))
+    train_config(resolve(ours, tmp_path / "e"))
     (texts / "7.txt").write_text((texts / "8.txt").read_text())
     with pytest.raises(errors.ConfigError, match=r"trained on other data: .*corpus"):
-        loop.train(resolve(ours, tmp_path / "e"))
+        train_config(resolve(ours, tmp_path / "e"))
 
 
 @pytest.mark.exhaustive
 def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
-    result = loop.train(resolve(base, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
+    result = train_config(resolve(base, tmp_path / "f", objective="nsp", pack__mode="segment_pair", train__steps=10))
     record = [record for record in files.read_records(tmp_path / "f" / "metrics.jsonl") if "nsp_loss" in record][-1]
     assert record["loss"] == pytest.approx(record["mlm_loss"] + record["nsp_loss"], rel=0.05)
     assert 0 < result["evaluation"]["nsp_accuracy"] < 1 and result["evaluation"]["nsp_loss_se"] > 0
@@ -214,7 +214,7 @@ def test_next_sentence_prediction_trains_and_is_judged(base, tmp_path):
 def test_a_run_says_where_it_came_from_and_what_it_measured(base, tmp_path, monkeypatch):
     monkeypatch.setattr(log, "cost", cost)  # estimated in other tests
     cfg = resolve(base | SHORT, tmp_path / "c", mask__rate=0.3, train__trackers="tensorboard")
-    result = loop.train(cfg)
+    result = train_config(cfg)
     (start,) = RunDirectory(tmp_path / "c").read_provenance()
     assert start["step"] == 0 and start["devices"] == jax.device_count()
     assert start["versions"]["jax"] == jax.__version__ and start["time"] <= start["ended"]

@@ -16,7 +16,7 @@ import pytest
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors
 from safetensors.numpy import load
-from small import MEMBERS, prepare_finetuning, small_config
+from small import MEMBERS, prepare_finetuning, small_config, train_config
 
 import mlm
 from mlm.base import config, errors, fields
@@ -132,7 +132,7 @@ def run(folders, texts, tmp_path_factory):
         texts, workdir=str(top / "run"), optim__learning_rate=1e-9
     )
     cfg = resolution.resolve(config.Config(), asked)
-    done = loop.train(cfg)
+    done = train_config(cfg)
     shutil.rmtree(top / "folder")
     return asked, cfg, done
 
@@ -144,7 +144,7 @@ def test_it_goes_on_where_the_folder_stood_and_without_it(folders, run, tmp_path
     assert fields.fingerprint(again) == fields.fingerprint(cfg)
     again = fields.override(again, {"data.cache_dir": str(tmp_path / "cache")})
     shutil.copytree(cfg.workdir, tmp_path / "copy")
-    assert loop.train(again)["evaluation"] == done["evaluation"]
+    assert train_config(again)["evaluation"] == done["evaluation"]
     line = "the sky is [MASK]."
     found, told = (mlm.load(place).logits(line) for place in (tmp_path / "copy", folders["roberta"]))
     np.testing.assert_allclose(found, told, rtol=0, atol=1e-4)

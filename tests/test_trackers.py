@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from small import make_letters_config
+from small import make_letters_config, train_config
 
 from mlm.base import errors, fields, files
 from mlm.training.run import hooks, log, loop, preemption
@@ -139,9 +139,9 @@ def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config_though_the_ru
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(log.Log, "on_metrics", interrupt)
-            loop.train(cfg)
+            train_config(cfg)
         assert max(step for step, _ in read_metrics(cfg.workdir)) == last
-    loop.train(cfg)
+    train_config(cfg)
     expected = read_metrics(cfg.workdir)
     assert {step for step, name in expected if name == "loss"} == set(range(1, STEPS + 1))
     assert {step for step, name in expected if name == "eval_loss"} == {6, STEPS}
@@ -154,7 +154,8 @@ def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config_though_the_ru
         }
     assert any(Path(cfg.workdir, "tensorboard").iterdir())
     assert read_wandb_exits(cfg.workdir)[-1] == 0 and read_mlflow_status(cfg.workdir) == "FINISHED"
-    flat = fields.flatten(RunDirectory(cfg.workdir).pin_kernels(cfg))
+    kernels = RunDirectory(cfg.workdir).read_identity()["config"]["model.kernels"]
+    flat = fields.flatten(fields.override(cfg, {"model.kernels": kernels}))
     assert read_wandb(cfg.workdir)[2].items() >= json.loads(json.dumps(flat)).items()
     assert read_mlflow(cfg.workdir)[2] == {name: str(value) for name, value in flat.items()}
 
@@ -168,13 +169,13 @@ def test_a_run_that_diverged_or_was_stopped_says_so_until_it_is_finished(folder,
 
     with monkeypatch.context() as patch, pytest.raises(hooks.DivergenceError):
         patch.setattr(hooks.DivergenceCheck, "on_metrics", diverge)
-        loop.train(cfg)
+        train_config(cfg)
     assert read_wandb_exits(cfg.workdir) == [1] and read_mlflow_status(cfg.workdir) == "FAILED"
     with monkeypatch.context() as patch, pytest.raises(preemption.RunStopped):
         patch.setattr(preemption.Preemption, "is_requested", lambda self, checkpoints, step: step == 5)
-        loop.train(cfg)
+        train_config(cfg)
     assert read_wandb_exits(cfg.workdir) == [1, 143] and read_mlflow_status(cfg.workdir) == "KILLED"
-    loop.train(cfg)
+    train_config(cfg)
     assert read_wandb_exits(cfg.workdir) == [1, 143, 0] and read_mlflow_status(cfg.workdir) == "FINISHED"
 
 
@@ -191,7 +192,7 @@ def test_an_mlflow_store_that_fails_does_not_end_the_run(folder, monkeypatch, ca
 
     monkeypatch.setattr(MlflowClient, "log_batch", fail)
     cfg = make_config(folder, "gone", train__trackers="mlflow")
-    loop.train(cfg)
+    train_config(cfg)
     assert max(step for step, _ in read_mlflow(cfg.workdir)[0]) == 2
     assert max(step for step, _ in read_metrics(cfg.workdir)) == STEPS
 
@@ -201,7 +202,7 @@ def test_a_missing_package_is_one_line_before_anything_is_made(folder, name, mon
     monkeypatch.setitem(sys.modules, name, None)
     cfg = make_config(folder, "missing", train__trackers=name)
     with pytest.raises(errors.ConfigError) as raised:
-        loop.train(cfg)
+        train_config(cfg)
     assert str(raised.value) == (
         f'config.train.trackers = {name!r}: expected the package {name}: pip install "mlm[{name}]"'
     )

@@ -87,14 +87,13 @@ def measure_loader(cfg: config.Config) -> Iterator[dict]:
 def measure_loop(cfg: config.Config) -> Iterator[dict]:
     """Tokens per second that a complete training run reports, beside those of the bare compiled step."""
     cfg = fields.override(cfg, {"train.steps": STEPS, "eval.max_examples": 64})
-    batches = loader.iterate_train_batches(
-        pack.load_dataset(cfg).train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0
-    )
+    packed = pack.load_dataset(cfg)
+    batches = loader.iterate_train_batches(packed.train, seed=cfg.seed, batch_size=cfg.train.batch_size, start_step=0)
     bare_step, loop_R = mlm_step.build_timed_step(cfg, host_batches=list(itertools.islice(batches, STEPS))).step, []
 
     def run_loop():
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            result = loop.train(dataclasses.replace(cfg, workdir=folder))
+            result = loop.train(dataclasses.replace(cfg, workdir=folder), packed)
         loop_R.append(result["tokens"] / STEPS / result["tokens_per_second"])
 
     times = timing.measure_times({"loop": run_loop, "bare": lambda: bare_step(STEPS)}, 0, warm_up=1)

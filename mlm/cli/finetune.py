@@ -91,8 +91,7 @@ def main(words: list[str]) -> None:
         print(stop)
         sys.exit(128 + stop.signal)
     except hooks.DivergenceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        command.exit_with_line(1, f"error: {error}")
     directory, first = RunDirectory(cfg.workdir), read_first_score(result)
     evaluations = directory.read_evaluations()["evaluations"]
     predictions = evaluations["predictions"]

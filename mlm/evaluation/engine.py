@@ -9,7 +9,7 @@ from mlm.base import config, errors, fields
 from mlm.data.rows import mixture, pack
 from mlm.evaluation import evaluation_tasks
 from mlm.training.run import checkpoint, extension, loop, trained_run
-from mlm.training.run.directory import RunDirectory
+from mlm.training.run.directory import RunDirectory, pin_kernels
 from mlm.training.run.preemption import RunStopped
 from mlm.training.step import program
 
@@ -38,22 +38,24 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
 def extend(cfg: config.Config, packed: pack.PackedDataset) -> config.Config:
     """Extends the run in config.workdir, done or not, to cfg's steps; returns the config with which it continues.
 
-    cfg: one that `check` has passed. Nothing changes if the run has as many steps already. Works in a single process
-    only. Raises ConfigError as `extension.extend_config` does, if there is no run, or if the longer run shares none of
-    its checkpoints.
+    cfg: one that `check` has passed. The results of the shorter run are renamed, and its checkpoints and milestones
+    that the longer one does not share deleted; if a kill prevents that, the same call again does it. Works in a single
+    process only. Raises ConfigError as `extension.extend_config` does, if there is no run, or if the longer run shares
+    none of its checkpoints.
     """
-    directory = RunDirectory(cfg.workdir)
+    directory, data_identity = RunDirectory(cfg.workdir), packed.manifest["inputs"]
     directory.require_identity()
-    cfg, data_identity = directory.pin_kernels(cfg), packed.manifest["inputs"]
     with directory.lock():
         saved = directory.require_identity()
-        extended = extension.extend_config(cfg, data_identity, saved)
+        extended = extension.extend_config(pin_kernels(cfg, saved), data_identity, saved)
         if extended.train.steps > saved["config"]["train.steps"]:
             mixture.list_segments(extended, packed, pack.load_dataset)  # raises where it repeats a source too often
             built = program.build_program(extended, packed.dataset_info)
-            with contextlib.closing(checkpoint.open_manager(cfg.workdir)) as checkpoints:
+            with checkpoint.open_manager(cfg.workdir) as checkpoints:
                 checkpoint.check_extendable(checkpoints, extended, data_identity, built)
             directory.write_extended_identity(extended, data_identity, saved)
+        checkpoint.delete_superseded(extended)
+        directory.archive_results(extended.train.steps)
     return extended
 
 

@@ -4,7 +4,6 @@ evaluations.json keeps each result, so that no case is evaluated twice.
 """
 
 import argparse
-import contextlib
 import hashlib
 import json
 import sys
@@ -164,7 +163,7 @@ def finish_evaluations(
     local = ("data.cache_dir", "downstream.")  # fields that are this machine's, and prefixes of such
     local_fields = {name: value for name, value in fields.flatten(cfg).items() if name.startswith(local)}
     run = trained_run.load(cfg.workdir, local_fields, packed or pack.load_dataset(cfg))
-    with RunDirectory(cfg.workdir).lock() if parallel.is_primary() else contextlib.nullcontext():
+    with RunDirectory(cfg.workdir).lock():
         return evaluate(evaluations, run, pending)
 
 

@@ -14,7 +14,7 @@ from mlm.report.table import Column
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
 from mlm.training.step import parallel
-from mlm.training.validation import label_counts, split_scores
+from mlm.training.validation import split_scores
 
 FORMAT, MAX_ROWS = 2, 20  # of the results; classes of a table
 
@@ -54,7 +54,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         return {}
     records = iterate_records(run.cfg, packed, SPLITS[case.name], columns)
     RunDirectory(run.cfg.workdir).write_predictions(case.name, records)
-    counts = label_counts.count_labels(run.cfg, packed, columns, SPLITS[case.name])
+    counts = split_scores.count_labels(run.cfg, packed, columns, SPLITS[case.name])
     return split_scores.summarize(columns, run.program.objective.scores) | counts
 
 

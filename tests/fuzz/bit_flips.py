@@ -16,6 +16,7 @@ from mlm.base import config, fields, files, warnings_
 from mlm.report import series
 from mlm.training.run import loop, preemption, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
+from tests.small import train_config
 
 SMALL = {
     "model.num_layers": 1,
@@ -42,12 +43,12 @@ def make_config(folder: Path, name: str) -> config.Config:
 
 def train_runs(folder: Path) -> None:
     """Trains the run "done" to its end, and "half" to STOP_STEP."""
-    loop.train(make_config(folder, "done"))
+    train_config(make_config(folder, "done"))
     original = preemption.Preemption.is_requested
     preemption.Preemption.is_requested = lambda self, checkpoints, step: step == STOP_STEP
     try:
         with contextlib.suppress(preemption.RunStopped):
-            loop.train(make_config(folder, "half"))
+            train_config(make_config(folder, "half"))
     finally:
         preemption.Preemption.is_requested = original
 
@@ -85,7 +86,7 @@ def is_named_or_harmless(cfg: config.Config, name: str, expected: dict, expected
     metrics.jsonl of a run that is not done may say anything.
     """
     warnings_.warn_once.cache_clear()
-    for use in (lambda: loop.train(cfg), lambda: read_outcome(cfg.workdir), lambda: load_parameters(cfg.workdir)):
+    for use in (lambda: train_config(cfg), lambda: read_outcome(cfg.workdir), lambda: load_parameters(cfg.workdir)):
         try:
             result = use()
         except files.DamagedFile:

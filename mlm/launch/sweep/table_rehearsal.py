@@ -17,7 +17,7 @@ from mlm.data.text import parallel_text
 from mlm.report import series, table
 from mlm.training.run.log import TIMING_TOTALS
 from mlm.training.step import program
-from mlm.training.validation import floors, ngrams, references
+from mlm.training.validation import floors, references
 
 BUGS = (AttributeError, ImportError, KeyError, NameError, TypeError)  # that no other results would avoid
 REFERENCE_LOSSES = {"unigram": 5.0, references.FLOOR_TITLES["floor"]: 2.0}  # nats; of all other references 4
@@ -107,7 +107,7 @@ def list_references(cfg: config.Config, objective) -> list[Score]:
         names = {objective.scores[0]: ("floor",)}
     unknown: Any = {loss: dict.fromkeys(floor_names) for loss, floor_names in names.items()}
     floors_found = [score for loss in names for score in references.make_floor_references(loss, unknown[loss]).scores]
-    return [*ngrams.make_scores(cfg, objective.scores[0]), *floors_found]
+    return [*references.make_ngram_scores(cfg, objective.scores[0]), *floors_found]
 
 
 def make_value(score: Score, number: int) -> float:

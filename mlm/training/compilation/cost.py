@@ -11,7 +11,7 @@ import jax
 from mlm.base import batch_warmup, config, errors, fields, phases, types
 from mlm.data.rows import pack
 from mlm.models import platform_kernels
-from mlm.training.compilation import collectives, memory_traffic
+from mlm.training.compilation import data_movement
 from mlm.training.step import parallel, program, trainable, update
 from mlm.training.step.optimizers import OPTIMIZERS
 from mlm.training.step.sharding import is_stacked
@@ -31,9 +31,7 @@ def count_step_flops(cfg: config.Config, vocab_size: int) -> float | None:
 
     The count is for the run's own masking rate and batch size, averaged over their schedules. It includes what the
     usual estimate (Kaplan et al. 2020, section 2.1) leaves out, such as norms and softmax: it is 5 to 12% above it at
-    width 64 (size micro), up to 5% at 128 and up to 3% from 256 on. By that estimate a Transformer with N weights in
-    its layers takes 6 N D for D tokens; its attention takes 12 L W per layer and token in an example of L tokens at
-    width W; its output layer takes 6 (W + V) W per prediction among V tokens.
+    width 64 (size micro), up to 5% at 128 and up to 3% from 256 on.
 
     XLA counts a loop's body once, however often it runs. Layers are therefore unrolled, and the loop over tokens is
     counted with one and with two tokens per iteration: the difference is the cost of one token. The loop over a source
@@ -134,28 +132,28 @@ class StepCost(NamedTuple):
     """The compiler's plan for a step."""
 
     memory: float  # bytes on each device: arguments, results that do not share their memory, and temporaries
-    collective_bytes: dict[str, int]  # bytes between devices in a step, by kind of collective (collectives.py)
+    collective_bytes: dict[str, int]  # bytes between devices in a step, by kind of collective (data_movement.py)
     arguments: float = 0.0  # bytes of the state and the batch
     temporaries: float = 0.0  # bytes
     code: float = 0.0  # bytes of machine code, on a TPU in its memory
-    transfers: tuple[collectives.Collective, ...] = ()
-    traffic: float | None = None  # bytes read from and written to the device's main memory (memory_traffic.py)
+    transfers: tuple[data_movement.Collective, ...] = ()
+    traffic: float | None = None  # bytes read from and written to the device's main memory (data_movement.py)
 
 
 def read_cost(compiled: jax.stages.Compiled) -> StepCost:
     """The cost of a compiled step."""
     memory, text = compiled.memory_analysis(), compiled.as_text()
     assert memory is not None and text is not None
-    found = collectives.read_collectives(text)
+    found = data_movement.read_collectives(text)
     outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
     return StepCost(
         memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes,
-        collectives.sum_bytes(found),
+        data_movement.sum_bytes(found),
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
         memory.generated_code_size_in_bytes,
         tuple(found),
-        memory_traffic.count_bytes(text),
+        data_movement.count_bytes(text),
     )
 
 
@@ -202,9 +200,9 @@ def lower_step(
 
 
 def check_memory(cfg: config.Config) -> None:
-    """Raises ConfigError where a run's arrays certainly do not fit a device here; allocates and compiles nothing."""
-    device_memory = parallel.device_memory()
-    if estimate_max_memory(cfg) > device_memory and (min_memory := compute_min_memory(cfg)) > device_memory:
+    """Raises ConfigError where a run's arrays certainly do not fit a device here; traces and compiles nothing."""
+    min_memory, device_memory = compute_min_memory(cfg), parallel.device_memory()
+    if min_memory > device_memory:
         flat = fields.flatten(cfg)
         shape = ", ".join(f"{name} = {flat[name]}" for name in SIZE_FIELDS if flat[name])
         raise errors.ConfigError(
@@ -215,42 +213,19 @@ def check_memory(cfg: config.Config) -> None:
 
 
 def compute_min_memory(cfg: config.Config) -> int:
-    """The bytes that a device needs at the least: parameters, gradients, moments, `compute_activation_memory`."""
-    model, weight_size = cfg.model, _count_weight_bytes(cfg)
-    weights = 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)  # whatever the architecture
-    weights_memory = _divide_over_devices(cfg, weight_size * weights)
-    if weights_memory > parallel.device_memory():
-        return weights_memory
+    """Bytes that a device needs at the least: `compute_activation_memory`, and the largest parameters of its model.
 
-    def count_params(vocab_size: int = 6, **shape: int):  # linear in layers, window and vocabulary
-        changes = {f"model.{name}": value for name, value in shape.items()} | {"model.scan_unroll": 1}
-        state = make_abstract_state(program.make_static_config(fields.override(cfg, changes)), vocab_size)
-        return sum(leaf.size for leaf in jax.tree.leaves(state.params))
-
-    window = min(model.window, 1)
-    one_layer = count_params(num_layers=1, window=window)
-    total = one_layer + (model.num_layers - 1) * (count_params(num_layers=2, window=window) - one_layer)
-    if model.window > 1:
-        total += (model.window - 1) * (count_params(num_layers=1, window=2) - one_layer)
-    total += max(cfg.tokenizer.vocab_size - 6, 0) * (count_params(7, num_layers=1, window=window) - one_layer)
-    return _divide_over_devices(cfg, weight_size * total) + compute_activation_memory(cfg)
-
-
-def _count_weight_bytes(cfg: config.Config):
-    return 4 * (2 + OPTIMIZERS[cfg.optim.optimizer].num_moments)
-
-
-def _divide_over_devices(cfg: config.Config, size: int):
-    return size // parallel.describe_devices()["devices"] if parallel.MODES[cfg.parallel.mode].shards_params else size
-
-
-def estimate_max_memory(cfg: config.Config) -> int:
-    """More than `compute_min_memory` for any architecture, without tracing one."""
+    With these come their gradients and moments. Every architecture has so many parameters; most have some more.
+    """
     model = cfg.model
-    width = max(model.width, model.embedding_dim)
-    tables = (cfg.tokenizer.vocab_size + model.max_positions + 10) * (width + 1)
-    layer = (width + max(model.mlp_dim, model.rnn_dim)) ** 2 * max(model.window, 1)
-    return _count_weight_bytes(cfg) * (tables + 16 * (model.num_layers + 1) * layer) + compute_activation_memory(cfg)
+    num_rows = cfg.tokenizer.vocab_size + (model.max_positions if model.positions == "learned" else 0)
+    params = num_rows * (model.embedding_dim or model.width)
+    params += 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)
+    params += model.window * model.width**2 if model.cell == "window" else 0
+    size = 4 * (2 + OPTIMIZERS[cfg.optim.optimizer].num_moments) * params
+    if parallel.MODES[cfg.parallel.mode].shards_params:
+        size //= parallel.describe_devices()["devices"]
+    return size + compute_activation_memory(cfg)
 
 
 def compute_activation_memory(cfg: config.Config) -> int:

@@ -1,11 +1,13 @@
-"""Checkpoints of a run (orbax): asynchronous, atomic, verified by a digest, and refused for another run."""
+"""Checkpoints of a run (orbax): asynchronous, atomic, verified by a digest, and refused for another run.
+
+Those of config.train.milestones have the parameters alone, and stay.
+"""
 
 import contextlib
-import errno
 import hashlib
 import json
-import time
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 
-from mlm.base import buckets, config, errors, fields, files, types
+from mlm.base import batch_warmup, buckets, config, errors, fields, files, types
+from mlm.base.storage import get_storage
+from mlm.data.rows import mixture
 from mlm.training.run import extension
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hooks import Hook
@@ -22,6 +26,13 @@ from mlm.training.step import parallel
 from mlm.training.step.program import Program, make_train_hparams
 
 NUM_KEPT = 2  # the newest, and the one before it in case the newest is damaged
+MILESTONE_UNITS = {"": 0, "kw": 1000, "Mw": 1_000_000}  # after a number: steps, or so many words each
+# The moments that the BabyLM challenge of 2025 asks for, in millions of words.
+BABYLM = (*range(1, 10), *range(10, 100, 10), *range(100, 1001, 100))
+EXPECTED_MILESTONES = (
+    "log:24 (so many, up to 9999, evenly spaced in the logarithm of the step), steps such as 100,1000, words such as "
+    "500kw,1Mw, or babylm"
+)
 
 
 class Snapshot(NamedTuple):
@@ -29,6 +40,7 @@ class Snapshot(NamedTuple):
 
     state: types.TrainState  # numpy arrays; sharded arrays stay on their devices
     totals: Mapping[str, Any]  # what the run's hooks keep (Hook.get_totals), by name
+    digest: str = ""  # of a restored state
 
 
 def open_manager(workdir: Path | str, *steps: int, exclusive: bool = True) -> ocp.CheckpointManager:
@@ -85,8 +97,8 @@ def restore_or_init(checkpoints: ocp.CheckpointManager, cfg: config.Config, data
 
 def load(
     workdir: Path | str, step: int | None, cfg: config.Config, data: dict, program: Program, *, exclusive: bool = True
-) -> tuple[Snapshot, str]:
-    """The newest checkpoint, or that of a step or milestone, and the digest of what was saved; raises as `restore`."""
+) -> Snapshot:
+    """The newest checkpoint, or that of a step or milestone; raises as `restore`."""
     milestones, steps = list_milestones(workdir), ocp.utils.checkpoint_steps(_find_folder(workdir))
     is_milestone, number = step in milestones, max(steps, default=None) if step is None else step
     if number is None:
@@ -98,44 +110,33 @@ def load(
         kept = f"a step that was kept: {', '.join(map(str, available)) or 'none yet'}"
         raise errors.ConfigError(f"run {str(workdir)!r}, step = {step!r}: expected {kept}{hint}")
     target = _make_restore_target(cfg, program)
-    with contextlib.closing((open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive)) as saved:
+    with (open_milestones if is_milestone else open_manager)(workdir, exclusive=exclusive) as saved:
         try:
-            snapshot = restore(saved, number, cfg, data, target._replace(opt_state=()) if is_milestone else target)
+            return restore(saved, number, cfg, data, target._replace(opt_state=()) if is_milestone else target)
         except files.DamagedFile as damaged:
             if step is not None:
                 raise
             result = RunDirectory(workdir).result
             remedy = f"{f'remove {result} and ' if result.exists() else ''}start the run again"
             raise files.DamagedFile(f"{damaged}; {remedy}: it continues from an intact checkpoint") from None
-        return snapshot, _read_origin(saved, number)["state"]
 
 
 def read_newest_digest(workdir: Path | str) -> str:
-    """The digest of the newest checkpoint's state, "" if there is none. Raises DamagedFile as `restore` does.
-
-    Reads its JSON directly: orbax's manager would initialize JAX's devices before the processes have connected.
-    """
-    steps = ocp.utils.checkpoint_steps(_find_folder(workdir))
-    if not steps:
-        return ""
-    name = f"{workdir}: checkpoint {max(steps)}"
-    try:
-        path = RunDirectory(workdir).checkpoints / str(max(steps)) / "origin" / "metadata"
-        origin = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise _make_error(name, error) from None
-    return files.verify_digest(origin, name)["state"]
+    """The digest of the newest checkpoint's state, "" if there is none. Raises DamagedFile as `restore` does."""
+    folder = RunDirectory(workdir).checkpoints
+    steps = ocp.utils.checkpoint_steps(folder)
+    return _read_origin(folder, max(steps))["state"] if steps else ""
 
 
-def find_superseded(checkpoints: ocp.CheckpointManager, cfg: config.Config) -> list[int]:
-    """The steps of checkpoints from before the run was extended, which the extended run does not share."""
-    superseded = []
-    for step in checkpoints.all_steps():
-        with contextlib.suppress(files.DamagedFile):
-            saved = _read_origin(checkpoints, step)
-            if extension.match_saved_length(cfg, saved, step).train.steps != saved["config"]["train.steps"]:
-                superseded.append(step)
-    return superseded
+def delete_superseded(cfg: config.Config) -> None:
+    """Deletes the checkpoints and milestones of a shorter run that the longer one of cfg does not share."""
+    directory = RunDirectory(cfg.workdir)
+    for folder in (directory.checkpoints, directory.milestones):
+        for step in ocp.utils.checkpoint_steps(folder):
+            with contextlib.suppress(files.DamagedFile):
+                saved = _read_origin(folder, step)
+                if extension.match_saved_length(cfg, saved, step).train.steps != saved["config"]["train.steps"]:
+                    get_storage(folder).remove_folder(folder / str(step))
 
 
 def check_extendable(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, program: Program) -> None:
@@ -154,21 +155,68 @@ def check_extendable(checkpoints: ocp.CheckpointManager, cfg: config.Config, dat
         )
 
 
-def check_clock() -> None:
-    """Raises OSError if the clock stands still: with every checkpoint TensorStore would wait for it forever."""
-    before = time.time_ns()
-    time.sleep(0.002)
-    if time.time_ns() == before:
-        raise OSError(errno.ETIME, "the clock of this machine stands still; once it runs, the same command continues")
-
-
 def save(checkpoints: ocp.CheckpointManager, cfg: config.Config, data: dict, snapshot: Snapshot) -> None:
     """Starts saving a checkpoint with the run's identity and digests; returns before it is on disk."""
-    check_clock()
     origin = {"totals": dict(snapshot.totals), "state": compute_digest(snapshot.state)}
     origin = fields.build_identity(cfg, data) | origin
     state, origin = ocp.args.StandardSave(snapshot.state._asdict()), ocp.args.JsonSave(files.add_digest(origin))
     checkpoints.save(int(snapshot.state.step), args=ocp.args.Composite(state=state, origin=origin), force=True)
+
+
+class Milestones(NamedTuple):
+    """Moments of a run, as the config names them."""
+
+    log_count: int = 0  # so many, evenly spaced in the logarithm of the step
+    steps: Sequence[int] = ()
+    words: Sequence[int] = ()  # numbers of words that the run has read, repetitions counted
+
+
+def parse_milestones(text: str) -> Milestones:
+    """The moments that a text names. Raises ConfigError if it names none that can be."""
+    if text == "babylm":
+        return Milestones(words=[MILESTONE_UNITS["Mw"] * count for count in BABYLM])
+    if (match := re.fullmatch("log:([1-9][0-9]*)", text)) and len(match[1]) <= 4:
+        return Milestones(log_count=int(match[1]))
+    steps, words = [], []
+    for part in text.split(",") if text else ():
+        match = re.fullmatch("([1-9][0-9]{0,11})(|kw|Mw)", part.strip())
+        if match is None:
+            value = errors.format_value(text)
+            raise errors.ConfigError(f"config.train.milestones = {value}: expected {EXPECTED_MILESTONES}")
+        steps += [] if match[2] else [int(match[1])]
+        words += [int(match[1]) * MILESTONE_UNITS[match[2]]] if match[2] else []
+    return Milestones(steps=steps, words=words)
+
+
+def check_milestones(cfg: config.Config) -> None:
+    """Raises ConfigError for milestones that the run cannot have."""
+    milestones = parse_milestones(cfg.train.milestones)
+    for step in milestones.steps:
+        errors.require_field(
+            cfg, "train.milestones", step <= cfg.train.steps, f"steps up to config.train.steps = {cfg.train.steps}"
+        )
+    has_words = not milestones.words or (
+        cfg.tokenizer.kind != "characters" and cfg.data.corpus not in ("task", "parallel")
+    )
+    expected = "log:24 or steps: words are counted where the tokenizer has them, in text of one language"
+    errors.require_field(cfg, "train.milestones", has_words, expected)
+
+
+def list_milestone_steps(cfg: config.Config, segments: Sequence[mixture.Segment]) -> list[int]:
+    """The steps after which the run keeps its parameters, in order; those after its end are left out.
+
+    segments: the phases of the run.
+    """
+    milestones, last = parse_milestones(cfg.train.milestones), cfg.train.steps
+    steps = {*milestones.steps}
+    steps |= {round(last ** (number / milestones.log_count)) for number in range(1, milestones.log_count + 1)}
+    if milestones.words:
+        batches_N, sizes = batch_warmup.count_batches_read(cfg.train), [one.count_batch_words() for one in segments]
+        if len(segments) > 1:  # in batches of the last phase
+            lengths = [segment.phase.end_step - segment.phase.first_step for segment in segments]
+            batches_N = np.cumsum(np.diff(batches_N, prepend=0) * np.repeat(np.divide(sizes, sizes[-1]), lengths))
+        steps |= {int(np.searchsorted(batches_N, words / sizes[-1])) + 1 for words in milestones.words}
+    return sorted(step for step in steps if step <= last)
 
 
 class Checkpoint(Hook):
@@ -202,8 +250,10 @@ class MilestoneCheckpoint(Checkpoint):
     It runs before `Checkpoint` and waits for the disk: a run that continues from a checkpoint has all before it.
     """
 
-    def __init__(self, steps: Collection[int], *settings):
-        super().__init__(*settings)
+    def __init__(
+        self, steps: Collection[int], cfg: config.Config, data: dict, program: Program, get_run_totals: Callable
+    ):
+        super().__init__(cfg, data, program, open_milestones(cfg.workdir), get_run_totals)
         self.steps = steps
 
     def is_due(self, step: int) -> bool:
@@ -218,6 +268,10 @@ class MilestoneCheckpoint(Checkpoint):
             self.save(state._replace(opt_state=()))
             self.checkpoints.wait_until_finished()
 
+    def close(self) -> None:
+        """Closes the milestones."""
+        self.checkpoints.close()
+
 
 def restore(
     checkpoints: ocp.CheckpointManager, step: int, cfg: config.Config, data: dict, target: types.TrainState
@@ -225,29 +279,21 @@ def restore(
     """Restores the checkpoint of a step into the target: numpy arrays, or shapes and types with the shardings.
 
     Each process reads only the shards of its devices. Raises DamagedFile if it is not what was saved, ConfigError if it
-    is of another run or other data, or an array has another type.
+    is of another run or other data.
     """
-    name = _describe(checkpoints, step)
-    origin = _read_origin(checkpoints, step)
+    name, origin = _describe(checkpoints.directory, step), _read_origin(checkpoints.directory, step)
     try:
         fields.check_identity(extension.match_saved_length(cfg, origin, step), data, origin, name)
-        abstract = target._asdict()
-        restored = checkpoints.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)))
+        items = {"state": ocp.args.StandardRestore(target._asdict()), "origin": ocp.args.JsonRestore()}
+        restored = checkpoints.restore(step, args=ocp.args.Composite(**items))
         state = types.TrainState(**restored["state"])
-        # Orbax silently casts to the target's type; its metadata has the type that was saved.
-        stored = jax.tree.leaves(checkpoints.item_metadata(step)["state"])
-        for (path, leaf), metadata in zip(jax.tree_util.tree_leaves_with_path(abstract), stored, strict=True):
-            is_same = np.dtype(metadata.dtype) == leaf.dtype
-            errors.require(
-                is_same, f"checkpoint{jax.tree_util.keystr(path)}", str(metadata.dtype), f"the type {leaf.dtype}"
-            )
     except errors.ConfigError:
         raise
     except Exception as error:  # orbax and its libraries raise any exception
         raise _make_error(name, error) from None
-    if compute_digest(state) != origin["state"]:
+    if compute_digest(state) != origin["state"]:  # also where orbax has cast an array to the target's type
         raise files.DamagedFile(f"{name} is damaged: its arrays are not what was saved")
-    return Snapshot(state, origin["totals"])
+    return Snapshot(state, origin["totals"], origin["state"])
 
 
 def _make_error(name: str, error: Exception) -> Exception:
@@ -260,14 +306,15 @@ def _make_restore_target(cfg, program):
     return program.partitioner.make_restore_target(program.init_state.eval_shape(make_train_hparams(cfg)))
 
 
-def _describe(checkpoints, step):
-    return f"{checkpoints.directory.parent}: checkpoint {step}"
+def _describe(folder, step):
+    return f"{folder.parent}: checkpoint {step}"
 
 
-def _read_origin(checkpoints, step):
-    name = _describe(checkpoints, step)
+def _read_origin(folder, step):
+    """What was saved beside the arrays. Orbax would initialize JAX, before the processes of a run have connected."""
+    name = _describe(folder, step)
     try:
-        origin = checkpoints.restore(step, args=ocp.args.Composite(origin=ocp.args.JsonRestore()))["origin"]
+        origin = json.loads((folder / str(step) / "origin" / "metadata").read_bytes())
     except Exception as error:  # as in `restore`
         raise _make_error(name, error) from None
     origin = files.verify_digest(origin, name)

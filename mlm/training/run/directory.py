@@ -17,7 +17,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,13 @@ class RunDirectory:
         self.profile, self.error = self.path / "profile", self.path / "error.txt"
         self.result = self.path / "result.json"  # a run that has it is done
 
-    def lock(self):
-        """Makes the directory and holds it until the returned lease is closed; raises FolderInUse if another does."""
+    def lock(self) -> contextlib.AbstractContextManager[Any]:
+        """Makes the directory and holds it for the run of this process; raises FolderInUse if another run does.
+
+        Of a run's processes the primary one holds it.
+        """
         message = f"config.workdir = {str(self.path)!r}: another process is training in it now"
-        return get_storage(self.path).lock(self.path, message)
+        return get_storage(self.path).lock(self.path, message) if parallel.is_primary() else contextlib.nullcontext()
 
     def is_locked(self) -> bool:
         """Whether a process holds the directory."""
@@ -93,16 +96,6 @@ class RunDirectory:
             if saved is not None:
                 lengths = {name: saved["config"][name] for name in extension.EXTENDABLE_FIELDS}
                 fields.check_config(fields.override(cfg, lengths), saved, cfg.workdir)
-
-    def pin_kernels(self, cfg: config.Config) -> config.Config:
-        """The config with the kernels by name: those that the run began with, else those of this platform."""
-        saved = None
-        with contextlib.suppress(files.DamagedFile):
-            saved = self.read_identity()
-        kernels = cfg.model.kernels
-        if kernels == "auto" and saved is not None:
-            kernels = saved["config"]["model.kernels"]
-        return fields.override(cfg, {"model.kernels": platform_kernels.resolve_kernels(kernels)})
 
     def write_identity(self, cfg: config.Config, data: dict, tokenizer: Tokenizer) -> None:
         """Writes the run's identity and its tokenizer, unless the files have them already."""
@@ -181,34 +174,35 @@ class RunDirectory:
             files.check_sha256(self.metrics, result["history"])
         return files.read_records(self.metrics)
 
-    def recover_finished(self, cfg: config.Config, data: dict, tokenizer: Tokenizer) -> dict | None:
-        """The result of a run that is done and undamaged, or None. Raises ConfigError if there is another run.
+    def recover(self, cfg: config.Config, data: dict, tokenizer: Tokenizer) -> tuple[config.Config, dict | None]:
+        """The config with its kernels by name, and the result of the run if it is done and undamaged, else None.
 
         A warning names each damaged file, which is written again, here or when the run continues from its checkpoint.
+        Raises ConfigError if there is another run.
         """
         saved = None
         with files.recover_damaged():
             saved = self.read_identity()
-            if saved is not None:
-                fields.check_identity(cfg, data, saved, cfg.workdir)
+        cfg = pin_kernels(cfg, saved)
+        if saved is not None:
+            fields.check_identity(cfg, data, saved, cfg.workdir)
         with files.recover_damaged():
             result = self.read_result()
-            if result is None or ("original" in (saved or {}) and result["steps"] != cfg.train.steps):
-                return None  # or that from before the run was extended
+            if result is None:
+                return cfg, None
             fields.check_identity(cfg, data, result, cfg.workdir)
             self.read_held_out(result)
             self.read_history(result)
             self.read_provenance()
             if parallel.is_primary():
                 self.write_identity(cfg, data, tokenizer)
-            return result
-        return None
+            return cfg, result
+        return cfg, None
 
-    def archive_results(self, cfg: config.Config) -> None:
-        """Adds the number of steps to the names of the results from before the run was extended to cfg's steps."""
+    def archive_results(self, steps: int) -> None:
+        """Adds the number of steps to the names of the results from before the run was extended to so many."""
         with contextlib.suppress(files.DamagedFile):
-            result = self.read_result()
-            if result is not None and result["steps"] != cfg.train.steps:
+            if (result := self.read_result()) is not None and result["steps"] != steps:
                 for name in ("held_out.npz", "evaluations.json", "result.json"):  # the last says that the run is done
                     files.rename_with_suffix(self.path / name, str(result["steps"]))
 
@@ -258,6 +252,14 @@ class RunDirectory:
     def read_predictions(self, split: str) -> list[dict]:
         """The predictions that `write_predictions` wrote."""
         return [json.loads(line) for line in files.read_bytes(self.path / f"predictions-{split}.jsonl").splitlines()]
+
+
+def pin_kernels(cfg: config.Config, saved: Mapping[str, Any] | None) -> config.Config:
+    """The config with the kernels by name: those of the run with the identity `saved`, else those of this platform."""
+    kernels = cfg.model.kernels
+    if kernels == "auto" and saved is not None:
+        kernels = saved["config"]["model.kernels"]
+    return fields.override(cfg, {"model.kernels": platform_kernels.resolve_kernels(kernels)})
 
 
 def _name_evaluations(milestone):

@@ -59,9 +59,8 @@ def read_source_fields(
     kind = kind or ("hub" if pretrained_folder.is_pretrained_folder(source) else "run")
     try:
         if kind == "run":
-            own = {} if cfg.data.cache_dir == config.Data().cache_dir else {"data.cache_dir": cfg.data.cache_dir}
-            return read_run_fields(source, from_scratch=from_scratch) | own
-        return read_hub_fields(source, cfg, from_scratch=from_scratch)
+            return _read_run_fields(source, cfg, from_scratch)
+        return _read_hub_fields(source, cfg, from_scratch)
     except errors.ConfigError:
         if files.make_path(source).exists():
             raise
@@ -72,18 +71,19 @@ def read_source_fields(
         return select_inherited_fields(saved["config"], cfg.workdir) | init
 
 
-def read_run_fields(workdir: str, *, from_scratch: bool = False) -> dict[str, Any]:
-    """`read_source_fields` of a run. Raises ConfigError if there is no run, or no checkpoint."""
+def _read_run_fields(workdir, cfg, from_scratch) -> dict[str, Any]:
     inherited_fields = select_inherited_fields(RunDirectory(workdir).require_identity()["config"], workdir)
+    if cfg.data.cache_dir != config.Data().cache_dir:
+        inherited_fields["data.cache_dir"] = cfg.data.cache_dir
     if from_scratch:
         return inherited_fields
     digest = checkpoint.read_newest_digest(workdir)
     errors.require(bool(digest), "run", workdir, "a run with a checkpoint; it has none yet")
-    return inherited_fields | {"init.run": str(workdir), "init.run_sha256": digest}
+    return inherited_fields | {"init.run": workdir, "init.run_sha256": digest}
 
 
-def read_hub_fields(source: str, cfg: config.Config, *, from_scratch: bool = False) -> dict[str, Any]:
-    """`read_source_fields` of a Hugging Face folder; examples are as long as cfg's, at most as the model allows."""
+def _read_hub_fields(source, cfg, from_scratch) -> dict[str, Any]:
+    """Examples are as long as cfg's, at most as the model allows."""
     folder = pretrained_folder.find_folder(source)
     inherited_fields = pretrained_folder.read_model_fields(folder)
     seq_len = min(cfg.pack.seq_len, inherited_fields["model.max_positions"])

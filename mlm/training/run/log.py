@@ -53,30 +53,6 @@ def format_evaluation(evaluation: dict, scores: Sequence[Score], shown: Collecti
     return ", ".join((*parts, *(part for part in constants if part not in shown)))
 
 
-class ModelFlops:
-    """The model FLOPs utilisation (MFU) of a run: its FLOPs over the peak of its devices, where that is known."""
-
-    def __init__(self, cfg: config.Config, vocab_size: int):
-        self.cfg, self.vocab_size = cfg, vocab_size
-        devices = parallel.describe_devices()
-        self.peak = (machine.find_peak_flops(devices["device"]) or 0) * devices["devices"]
-
-    @functools.cached_property
-    def step_flops(self) -> float | None:
-        """Of an update, as `cost.count_step_flops` counts them: what rematerialization repeats is not counted."""
-        return cost.count_step_flops(self.cfg, self.vocab_size)
-
-    def compute_utilisation(
-        self, tokens_per_second: float | None, tokens_per_step: float, steps: range | None = None
-    ) -> dict[str, float]:
-        """The MFU, as "mfu", by the mean tokens of these steps (None: of all); {} where a part of it is not known."""
-        if not self.peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
-            return {}
-        steps = range(self.cfg.train.steps) if steps is None else steps
-        mean, own = (phases.count_work(self.cfg, part) / len(part) for part in (range(self.cfg.train.steps), steps))
-        return {"mfu": self.step_flops * own / mean * tokens_per_second / tokens_per_step / self.peak}
-
-
 class Log(Hook):
     """Collects the metrics of steps, writes a record every log_every steps, and shows progress.
 
@@ -92,12 +68,10 @@ class Log(Hook):
         objective: types.Objective,
         start_step: int,
         totals,
-        model_flops: ModelFlops,
         segments: Sequence[mixture.Segment],
     ):
         self.segments = segments
         self.cfg, self.objective, self.workdir = cfg, objective, files.make_path(cfg.workdir)
-        self.model_flops = model_flops
         self.weight = objective.scores[0].columns[-1]
         self.status = trackers.RunStatus.FAILED  # until the run has come further
         self.shown_parts = set[str]()  # of the lines of evaluations
@@ -111,7 +85,6 @@ class Log(Hook):
         if self.progress is not None:
             start = f"continuing from step {start_step:,}" if start_step else "training"
             self.progress.write_message(f"{start} in {self.workdir}; the first step compiles")
-            self.progress.announce("compiling the first step")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the metrics of a step; writes a record every log_every steps and before a pause."""
@@ -135,8 +108,22 @@ class Log(Hook):
     def on_pause(self, step: int, state, due: bool, stop: bool) -> None:
         """Leaves the pause out of the throughput."""
         self.pause_timing()
-        if stop:
-            self.status = trackers.RunStatus.STOPPED
+
+    @functools.cached_property
+    def step_flops(self) -> float | None:
+        """FLOPs of an update, as `cost.count_step_flops` counts them."""
+        return cost.count_step_flops(self.cfg, self.segments[-1].packed.dataset_info.vocab_size)
+
+    def compute_utilisation(
+        self, tokens_per_second: float | None, tokens_per_step: float, steps: range
+    ) -> dict[str, float]:
+        """The FLOPs of these steps over the peak of the devices, as "mfu"; {} where a part of it is not known."""
+        devices = parallel.describe_devices()
+        peak = (machine.find_peak_flops(devices["device"]) or 0) * devices["devices"]
+        if not peak or not tokens_per_second or not tokens_per_step or not self.step_flops:
+            return {}
+        mean, own = (phases.count_work(self.cfg, part) / len(part) for part in (range(self.cfg.train.steps), steps))
+        return {"mfu": self.step_flops * own / mean * tokens_per_second / tokens_per_step / peak}
 
     def write_record(self, number: int, flush: bool) -> None:
         """Writes the means and totals since the last record."""
@@ -150,7 +137,7 @@ class Log(Hook):
             **compute_scores(self.objective.train_scores, sums_since),
             **{name: float(last_metrics[name]) for name in ("gradient_norm", "parameter_norm", "learning_rate")},
             "tokens_per_second": throughput,
-            **self.model_flops.compute_utilisation(throughput, sums_since["tokens"] / len(steps), steps),
+            **self.compute_utilisation(throughput, sums_since["tokens"] / len(steps), steps),
             **self.totals,
         }
         for source, values in mixture.describe_sources(self.segments, number).items():
@@ -187,11 +174,11 @@ class Log(Hook):
 
     def summarize(self) -> dict:
         """The run's totals, its throughput, and the training scores that follow from the totals."""
-        throughput = compute_throughput(self.totals)
+        throughput, num_steps = compute_throughput(self.totals), self.cfg.train.steps
         return {
             **self.totals,
             "tokens_per_second": throughput,
-            **self.model_flops.compute_utilisation(throughput, self.totals.get("tokens", 0) / self.cfg.train.steps),
+            **self.compute_utilisation(throughput, self.totals.get("tokens", 0) / num_steps, range(num_steps)),
             **compute_scores(self.objective.train_scores, self.totals | {self.weight: self.totals["predictions"]}),
         }
 
@@ -212,7 +199,7 @@ class MetricsWriter:
             logging.warning("%s; it is skipped", fault)
         self.folder = storage.GrowingFolder(files.make_path(cfg.workdir))
         local = RunDirectory(self.folder.local)
-        self.trackers = trackers.open_trackers(cfg, step, local.tensorboard, records)
+        self.trackers = trackers.Trackers(cfg, step, local.tensorboard, records)
         is_trained = step == cfg.train.steps  # then the last evaluation is made again
 
         def is_kept(record):
@@ -226,15 +213,12 @@ class MetricsWriter:
     def write(self, step: int, values: dict, flush: bool = False) -> None:
         """Writes a record; flush: make it visible to other processes at once, on a bucket too."""
         self.lines.write(json.dumps({"step": step, **values}) + "\n")
-        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-        for tracker in self.trackers:
-            tracker.log(step, numbers)
+        self.trackers.log(step, {name: value for name, value in values.items() if isinstance(value, int | float)})
         self.folder.upload(now=flush)
 
     def close(self, status: trackers.RunStatus = trackers.RunStatus.FAILED) -> None:
         """Closes the file, and the trackers with the run's status; uploads what a bucket lacks of them."""
         with contextlib.ExitStack() as stack:  # each is closed even if another fails
             stack.callback(self.folder.close)
-            for tracker in self.trackers:
-                stack.callback(tracker.close, status)
+            stack.callback(self.trackers.close, status)
             stack.callback(self.lines.close)

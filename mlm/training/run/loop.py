@@ -17,15 +17,15 @@ from mlm.data.text import corpus
 from mlm.models import lm
 from mlm.objectives import masking, masking_units
 from mlm.training.compilation import cost
-from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, initialization, milestones, trackers
+from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat, initialization, trackers
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Profile
-from mlm.training.run.log import Log, ModelFlops
+from mlm.training.run.log import Log
 from mlm.training.run.preemption import Preemption, RunStopped
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
-from mlm.training.validation import label_counts, references, split_scores
+from mlm.training.validation import references, split_scores
 
 # Fields of config.phases that a phase says as it begins, beside its batch.
 PHASE_VALUES = {"mask_rate": "masking rate", "learning_rate": "learning rate", "rope_theta": "rotary base"}
@@ -37,42 +37,31 @@ def check(cfg: config.Config) -> None:
     finetuning_recipe.check(cfg)
     for phase in phases.list_phases(cfg):
         parallel.check(phase.cfg)
+        cost.check_memory(phase.cfg)
     trackers.check_installed(cfg)
     if cfg.data.corpus in ("text", "parallel"):
         corpus.CORPORA[cfg.data.corpus](cfg.data)  # raises for a file that is missing
     files.check_folder("config.workdir", cfg.workdir, schemes=CHECKPOINT_SCHEMES)
     RunDirectory(cfg.workdir).check(cfg)
-    for phase in phases.list_phases(cfg):
-        cost.check_memory(phase.cfg)
 
 
-def train(cfg: config.Config, packed: pack.PackedDataset | None = None) -> dict:
-    """Trains the run of a resolved config to its end, from its newest checkpoint if it has one; returns its result.
+def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
+    """Trains the run of a config that `check` has passed to its end, from its newest checkpoint if it has one.
 
-    Of successive runs that differ in traced values alone, only the first compiles (step/program.py).
-
-    Args:
-        packed: the data, of a config that `check` has passed; None: it is checked and its data loaded here.
+    Returns its result. Of successive runs that differ in traced values alone, only the first compiles
+    (step/program.py).
 
     Raises:
-        ConfigError: the config cannot be run, or the directory holds another run.
+        ConfigError: the directory holds another run, or what the run starts from is not what its config says.
         RunStopped: after SIGTERM or SIGINT.
         DivergenceError: the loss is not finite.
     """
-    if packed is None:
-        check(cfg)
     directory = RunDirectory(cfg.workdir)
-    cfg = directory.pin_kernels(cfg)
-    packed = packed or pack.load_dataset(cfg)
-    recover_finished = functools.partial(directory.recover_finished, cfg, packed.manifest["inputs"], packed.tokenizer)
-    if (result := recover_finished()) is not None:
+    cfg, result = directory.recover(cfg, packed.manifest["inputs"], packed.tokenizer)
+    if result is not None:
         return result
-    with directory.lock() if parallel.is_primary() else contextlib.nullcontext():
-        # Another process may have finished it meanwhile. If the run has several processes, all must see the same.
-        if not parallel.is_multiprocess() and (result := recover_finished()) is not None:
-            return result
-        with open_run(cfg, packed) as (run, state):
-            outcome = train_runs([run], SingleRun(run, state))[cfg.workdir]
+    with directory.lock(), open_run(cfg, packed) as (run, state):
+        outcome = train_runs([run], SingleRun(run, state))[cfg.workdir]
     if isinstance(outcome, DivergenceError):
         raise outcome
     return outcome
@@ -83,32 +72,12 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
     segments = mixture.list_segments(cfg, packed, pack.load_dataset)
     program = programs.build_program(cfg, packed.dataset_info)
-    with (
-        contextlib.closing(checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg))) as checkpoints,
-        contextlib.ExitStack() as stack,
-    ):
-        managers = [checkpoints]
-        if cfg.train.milestones or checkpoint.list_milestones(cfg.workdir):
-            managers.append(stack.enter_context(contextlib.closing(checkpoint.open_milestones(cfg.workdir))))
-        migrate_extended(cfg, managers)
+    with checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg)) as checkpoints:
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
         if saved.state.step == 0:
             saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
-        with contextlib.closing(TrainingRun(cfg, segments, program, managers, saved, cut)) as run:
+        with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut)) as run:
             yield run, saved.state
-
-
-def migrate_extended(cfg: config.Config, managers: Sequence) -> None:
-    """Archives the results, and deletes the checkpoints and milestones, that an extended run does not share."""
-    directory, saved = RunDirectory(cfg.workdir), None
-    with files.recover_damaged():
-        saved = directory.read_identity()
-    if "original" in (saved or {}):
-        if parallel.is_primary():
-            directory.archive_results(cfg)
-        for manager in managers:
-            for step in checkpoint.find_superseded(manager, cfg):
-                manager.delete(step)
 
 
 class Evaluate(Hook):
@@ -143,24 +112,23 @@ class Evaluate(Hook):
 
     def summarize(self) -> Mapping[str, Any]:
         """The classes, or the numbers, of a task's held-out examples as they were predicted."""
-        return label_counts.count_labels(self.cfg, self.packed, self.newest[self.cfg.train.steps][0])
+        return split_scores.count_labels(self.cfg, self.packed, self.newest[self.cfg.train.steps][0])
 
 
 class TrainingRun:
     """A run without its steps: its batches, and its hooks in the order in which they run."""
 
     def __init__(
-        self, cfg, segments: Sequence[mixture.Segment], program: programs.Program, managers: Sequence, saved, cut: bool
+        self, cfg, segments: Sequence[mixture.Segment], program: programs.Program, checkpoints, saved, cut: bool
     ):
         packed = segments[-1].packed
         self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
-        self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, managers[0]
+        self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, checkpoints
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
         if parallel.is_primary():
             RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
-        self.model_flops = ModelFlops(cfg, packed.dataset_info.vocab_size)
-        self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.model_flops, self.segments)
+        self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.segments)
         self.write_notes()
         self.evaluate = Evaluate(cfg, program, packed, self.log)
         write = self.log.write_message
@@ -171,7 +139,7 @@ class TrainingRun:
             PlateauWarning(cfg, program.objective, packed.dataset_info, write, saved.totals),
             *([Profile(cfg, write)] if cfg.train.profile else []),
             self.evaluate,
-            *self.make_milestone_hooks(managers),
+            *self.make_milestone_hooks(),
             checkpoint.Checkpoint(cfg, self.data_identity, program, self.checkpoints, self.get_totals),
         ]
         self.batches = self.iterate_batches(cut)
@@ -215,18 +183,18 @@ class TrainingRun:
         for note in filter(None, notes):
             self.log.write_message(note)
 
-    def make_milestone_hooks(self, managers: Sequence) -> list[checkpoint.MilestoneCheckpoint]:
+    def make_milestone_hooks(self) -> list[checkpoint.MilestoneCheckpoint]:
         """The hook that keeps milestones, if the config has any; says how many there will be, and how large."""
         cfg, program = self.cfg, self.program
         if not cfg.train.milestones:
             return []
-        steps = milestones.list_steps(cfg, self.segments)
+        steps = checkpoint.list_milestone_steps(cfg, self.segments)
         params = jax.tree.leaves(self.get_abstract_params())
         megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in params) / 1e6
         places = f", at steps {', '.join(f'{step:,}' for step in steps)}" if steps else ""
         size = f"{megabytes:.3g} MB of disk each, {len(steps) * megabytes:.3g} in all (parameters alone)"
         self.log.write_message(f"{len(steps)} milestones{places}: {size}")
-        return [checkpoint.MilestoneCheckpoint(steps, cfg, self.data_identity, program, managers[1], self.get_totals)]
+        return [checkpoint.MilestoneCheckpoint(steps, cfg, self.data_identity, program, self.get_totals)]
 
     def get_totals(self) -> dict[str, Any]:
         """What the hooks keep, as a checkpoint saves it."""
@@ -234,16 +202,14 @@ class TrainingRun:
 
     def finish(self, state) -> dict:
         """Writes the result of the finished run, and returns it."""
-        cfg, vocab_size = self.cfg, self.packed.dataset_info.vocab_size
+        cfg, flops = self.cfg, self.log.step_flops
         columns, scores = self.evaluate.get_final(state)
-        flops = self.model_flops.step_flops
-        params = cost.make_abstract_state(programs.make_static_config(cfg), vocab_size).params["model"]
         result = {
             "fingerprint": fields.fingerprint(cfg),
             **fields.build_identity(cfg, self.data_identity),
             "steps": cfg.train.steps,
-            "vocab_size": vocab_size,
-            **lm.count_parameters(params),
+            "vocab_size": self.packed.dataset_info.vocab_size,
+            **lm.count_parameters(self.get_abstract_params()["model"]),
             "flops": flops and flops * cfg.train.steps,
             "evaluation": scores,
             "scores": [score._asdict() for score in self.evaluate.scores],

@@ -11,9 +11,8 @@ from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import pack
 from mlm.data.tasks import tasks
 from mlm.data.text import corpus, sources
-from mlm.training.run import default_recipe, downstream, hooks, inheritance, milestones, trackers
+from mlm.training.run import checkpoint, default_recipe, downstream, hooks, inheritance, trackers
 from mlm.training.step import optim, parallel, trainable
-from mlm.training.validation import ngrams
 
 FIELD_CONDITIONS = (
     *conditional_fields.DECLARED,
@@ -167,14 +166,15 @@ def _check_resolved(cfg):
     trainable.check(cfg)
     downstream.check(cfg)
     errors.require_one_of("config.parallel.mode", cfg.parallel.mode, list(parallel.MODES))
-    milestones.check(cfg)
+    checkpoint.check_milestones(cfg)
     hooks.check_profile(cfg)
     batch_warmup.check(cfg.train)
     trackers.check(cfg)
     is_divisor = cfg.train.batch_size % cfg.train.grad_accum_steps == 0
     expected = f"a divisor of config.train.batch_size = {cfg.train.batch_size}"
     errors.require_field(cfg, "train.grad_accum_steps", is_divisor, expected)
-    ngrams.check(cfg)
+    order = cfg.eval.ngram_order
+    errors.require_field(cfg, "eval.ngram_order", order == 0 or 2 <= order <= 9, "0, or an order from 2 to 9")
 
 
 def _check_phases(cfg):

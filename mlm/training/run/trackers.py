@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from absl import logging
 
@@ -28,44 +28,16 @@ MLFLOW_TIMEOUTS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_
 MLFLOW_BATCH = 100  # parameters in a request to an MLflow server at most
 
 
-class RunStatus(enum.StrEnum):
-    """How a run ended in this process; a later one may continue it."""
+class RunStatus(enum.Enum):
+    """How a run ended in this process, as an exit code for W&B and as MLflow names it; a later one may continue it."""
 
-    FINISHED = "finished"
-    STOPPED = "stopped"  # by a signal, and saved
-    FAILED = "failed"  # by an error, a divergence among them
-
-
-WANDB_EXIT_CODES = {RunStatus.FINISHED: 0, RunStatus.STOPPED: 143, RunStatus.FAILED: 1}  # W&B has no other sign
-MLFLOW_STATUSES = {RunStatus.FINISHED: "FINISHED", RunStatus.STOPPED: "KILLED", RunStatus.FAILED: "FAILED"}
-
-
-class Tracker(Protocol):
-    """A place that shows the metrics of a run."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Records metrics, by name, at a step."""
-        ...
-
-    def close(self, status: RunStatus) -> None:
-        """Ends the record of this process with what became of the run; a later one continues it."""
-        ...
-
-
-@contextlib.contextmanager
-def hide_torch():
-    """A context in which torch cannot be imported: tensorboardX would, which takes seconds and serves nothing here."""
-    hidden = {"torch": None} if "torch" not in sys.modules else {}
-    sys.modules.update(cast(Any, hidden))
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]
+    FINISHED = 0, "FINISHED"
+    STOPPED = 143, "KILLED"  # by a signal, and saved
+    FAILED = 1, "FAILED"  # by an error, a divergence among them
 
 
 class TensorboardTracker:
-    """Writes TensorBoard's events to a folder; without the package tensorboardX it writes nothing.
+    """Writes TensorBoard's events to a folder.
 
     It does not use tensorboardX's SummaryWriter: when the disk is full, that one's thread ends, and training waits for
     it forever. TensorBoard no longer shows the earlier events of the steps after start_step.
@@ -74,40 +46,32 @@ class TensorboardTracker:
     run_id = None
 
     def __init__(self, cfg: config.Config, start_step: int, events_folder: Path, run_id: str | None):
-        self.file = None
-        if not extras.is_installed("tensorboardX"):
-            if extras.is_installed("tensorboard"):  # else nobody looks at them
-                warnings_.warn_once(f"no TensorBoard: it needs {extras.format_hint('tensorboardX', 'tensorboard')}")
-            return
-        with hide_torch():
+        torch = sys.modules.setdefault("torch", cast(Any, None))  # tensorboardX would import it, for seconds
+        try:
+            from tensorboardX import summary
             from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-
+            from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        finally:
+            if torch is None:
+                del sys.modules["torch"]
         events_folder.mkdir(parents=True, exist_ok=True)
         self.file = EventsWriter(str(events_folder / "events"))
+        self.make_event, self.make_summary = Event, summary.scalar
         self.add_event(start_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def add_event(self, step: int, **content) -> None:
-        """Queues an event with the present time; content: fields of TensorBoard's Event. The file must be open."""
-        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
-
-        assert self.file is not None
-        self.file.write_event(Event(wall_time=time.time(), step=step, **content))
+        """Queues an event with the present time; content: fields of TensorBoard's Event."""
+        self.file.write_event(self.make_event(wall_time=time.time(), step=step, **content))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Writes each metric as a scalar and flushes the file; does nothing without tensorboardX."""
-        if self.file is None:
-            return
-        from tensorboardX.summary import scalar
-
+        """Writes each metric as a scalar and flushes the file."""
         for name, value in metrics.items():
-            self.add_event(step, summary=scalar(name, value))
+            self.add_event(step, summary=self.make_summary(name, value))
         self.file.flush()
 
     def close(self, status: RunStatus) -> None:
-        """Closes the events file, if there is one; TensorBoard knows no status."""
-        if self.file is not None:
-            self.file.close()
+        """Closes the events file; TensorBoard knows no status."""
+        self.file.close()
 
 
 class WandbTracker:
@@ -142,7 +106,7 @@ class WandbTracker:
 
     def close(self, status: RunStatus) -> None:
         """Sets the run's status by an exit code, after W&B has written what still waits."""
-        self.run.finish(exit_code=WANDB_EXIT_CODES[status])
+        self.run.finish(exit_code=status.value[0])
 
 
 class MlflowTracker:
@@ -202,17 +166,16 @@ class MlflowTracker:
         self._try(lambda: self.client.log_batch(self.run_id, metrics=values))
 
     def _try(self, call: Callable[[], object]) -> None:
-        if self.failed:
-            return
         try:
-            call()
+            if not self.failed:
+                call()
         except self.error as error:
             self.failed = True
             logging.warning("MLflow: %s; the run continues without it", errors.first_line(error))
 
     def close(self, status: RunStatus) -> None:
         """Sets the run's status; does nothing after a failed request."""
-        self._try(lambda: self.client.set_terminated(self.run_id, MLFLOW_STATUSES[status]))
+        self._try(lambda: self.client.set_terminated(self.run_id, status.value[1]))
 
 
 TRACKERS = {"tensorboard": TensorboardTracker, "wandb": WandbTracker, "mlflow": MlflowTracker}
@@ -231,6 +194,15 @@ def parse_names(cfg: config.Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names)) if cfg.train.trackers.strip() else ()
 
 
+def is_usable(name: str) -> bool:
+    """Whether a tracker can be used: without the package tensorboardX TensorBoard has no events."""
+    if name != "tensorboard" or extras.is_installed("tensorboardX"):
+        return True
+    if extras.is_installed("tensorboard"):  # else nobody looks at them
+        warnings_.warn_once(f"no TensorBoard: it needs {extras.format_hint('tensorboardX', 'tensorboard')}")
+    return False
+
+
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for an unknown tracker; imports no tracker's package."""
     for name in parse_names(cfg):
@@ -246,53 +218,44 @@ def check_installed(cfg: config.Config) -> None:
         errors.require(has_store, "config.train.trackers", "mlflow", expected)
 
 
-def open_trackers(
-    cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]
-) -> list[Tracker]:
-    """Opens the trackers of a run that continues from start_step. Raises ConfigError if one cannot be opened.
+class Trackers:
+    """The trackers of a run that continues from start_step. Raises ConfigError if one cannot be opened.
 
     events_folder: on a disk, for TensorBoard's events; records: all of metrics.jsonl, also those after start_step.
     """
-    recorded_steps, states = {}, {}  # the last step of each metric in metrics.jsonl; what trackers.json has
-    for record in records:
-        recorded_steps |= {name: max(recorded_steps.get(name, 0), record["step"]) for name in record}
-    with files.recover_damaged():
-        states = RunDirectory(cfg.workdir).read_trackers()
-    trackers: list[Tracker] = []
-    new_states = dict(states)
-    with contextlib.ExitStack() as stack:  # if one cannot be opened
-        for name in parse_names(cfg):
-            state = states.get(name, {"run_id": None, "last_steps": {}})
-            tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
-            stack.callback(tracker.close, RunStatus.FAILED)
-            if tracker.run_id is not None:
+
+    def __init__(self, cfg: config.Config, start_step: int, events_folder: Path, records: Iterable[Mapping]):
+        directory, states = RunDirectory(cfg.workdir), {}
+        with files.recover_damaged():
+            states = directory.read_trackers()
+        recorded_steps: dict[str, int] = {}  # the last step of each metric in metrics.jsonl
+        for record in records:
+            recorded_steps |= {name: max(recorded_steps.get(name, 0), record["step"]) for name in record}
+        self.opened, new_states = [], dict(states)
+        with contextlib.ExitStack() as stack:  # if one cannot be opened
+            stack.callback(self.close, RunStatus.FAILED)
+            for name in filter(is_usable, parse_names(cfg)):
+                state = states.get(name, {"run_id": None, "last_steps": {}})
+                tracker = TRACKERS[name](cfg, start_step, events_folder, state["run_id"])
                 last_steps = {}
-                if tracker.run_id == state["run_id"]:
-                    last_steps = dict(state["last_steps"])
-                    last_steps |= {
-                        metric: max(step, last_steps.get(metric, 0)) for metric, step in recorded_steps.items()
-                    }
-                new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
-                tracker = NewStepsTracker(tracker, last_steps)
-            trackers.append(tracker)
-        stack.pop_all()
-    if new_states != states:
-        RunDirectory(cfg.workdir).write_trackers(new_states)
-    return trackers
-
-
-class NewStepsTracker:
-    """Passes on each metric at steps after its last one only."""
-
-    def __init__(self, tracker: Tracker, last_steps: Mapping[str, int]):
-        self.tracker, self.last_steps = tracker, last_steps
+                if tracker.run_id is not None and tracker.run_id == state["run_id"]:
+                    last_steps = recorded_steps | state["last_steps"]
+                    last_steps |= {name: max(step, last_steps[name]) for name, step in recorded_steps.items()}
+                self.opened.append((tracker, last_steps))
+                if tracker.run_id is not None:
+                    new_states[name] = {"run_id": tracker.run_id, "last_steps": last_steps}
+            stack.pop_all()
+        if new_states != states:
+            directory.write_trackers(new_states)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Passes on those metrics whose step is after their last one; does nothing if there are none."""
-        new_metrics = {name: value for name, value in metrics.items() if step > self.last_steps.get(name, -1)}
-        if new_metrics:
-            self.tracker.log(step, new_metrics)
+        """Passes on to each tracker the metrics whose step is after the last one that it has of them."""
+        for tracker, last_steps in self.opened:
+            if new_metrics := {name: value for name, value in metrics.items() if step > last_steps.get(name, -1)}:
+                tracker.log(step, new_metrics)
 
     def close(self, status: RunStatus) -> None:
-        """Closes the tracker that it wraps."""
-        self.tracker.close(status)
+        """Ends the record of this process with what became of the run; a later one continues it."""
+        with contextlib.ExitStack() as stack:  # each is closed even if another fails
+            for tracker, _ in self.opened:
+                stack.callback(tracker.close, status)

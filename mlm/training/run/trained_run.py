@@ -101,11 +101,7 @@ def load(
         raise errors.ConfigError(
             f"run {workdir!r}: made by another version, whose config has {', '.join(sorted(unknown_fields))}"
         )
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in saved["config"].items()
-        if name in fields.DEFAULT
-    }
+    values = {name: value for name, value in saved["config"].items() if name in fields.DEFAULT}
     if values.get("tokenizer.path") and not files.make_path(values["tokenizer.path"]).is_dir():
         values["tokenizer.path"] = str(directory.tokenizer)  # a copy of the same tokenizer
     cfg = fields.override(config.Config(), values | dict(settings) | {"workdir": workdir})
@@ -115,11 +111,11 @@ def load(
     dataset_info = packed.dataset_info if packed else pack.build_dataset_info(cfg, tokenizer.vocab_size)
     run_program = program.build_program(cfg, dataset_info)
     # Opening checkpoints removes unfinished ones, which may be a trainer's.
-    with directory.lock() if exclusive and parallel.is_primary() else contextlib.nullcontext():
-        snapshot, digest = checkpoint.load(workdir, step, cfg, saved["data"], run_program, exclusive=exclusive)
+    with directory.lock() if exclusive else contextlib.nullcontext():
+        snapshot = checkpoint.load(workdir, step, cfg, saved["data"], run_program, exclusive=exclusive)
     state = run_program.partitioner.put_state(snapshot.state._replace(opt_state=()))
     return TrainedRun(
-        cfg, int(snapshot.state.step), tokenizer, run_program, state, digest, dataset_info, packed, milestone=step
+        cfg, int(snapshot.state.step), tokenizer, run_program, state, snapshot.digest, dataset_info, packed, step
     )
 
 

@@ -28,29 +28,29 @@ def train(configs: Sequence[config.Config]) -> dict[str, dict | DivergenceError]
     kernels continues alone when the others are done. A run that another process holds is left out. Works in a single
     process alone, in a mode that vmaps runs, on configs that `loop.check` passed. Raises RunStopped once all are saved.
     """
-    configs = [RunDirectory(cfg.workdir).pin_kernels(cfg) for cfg in configs]
     packed, outcomes = pack.load_dataset(configs[0]), {}
+    opened, others = [], []
     with contextlib.ExitStack() as stack:
-        opened = []
-        for cfg in filter(lambda cfg: cfg.model.kernels == configs[0].model.kernels, configs):
-            with contextlib.suppress(lease.FolderInUse):
-                directory = RunDirectory(cfg.workdir)
-                stack.enter_context(directory.lock())
-                result = directory.recover_finished(cfg, packed.manifest["inputs"], packed.tokenizer)
-                if result is not None:
-                    outcomes[cfg.workdir] = result
-                else:
+        for cfg in configs:
+            directory = RunDirectory(cfg.workdir)
+            cfg, result = directory.recover(cfg, packed.manifest["inputs"], packed.tokenizer)
+            if result is not None:
+                outcomes[cfg.workdir] = result
+            elif opened and cfg.model.kernels != opened[0][0].cfg.model.kernels:
+                others.append(cfg)
+            else:
+                with contextlib.suppress(lease.FolderInUse):
+                    stack.enter_context(directory.lock())
                     opened.append(stack.enter_context(loop.open_run(cfg, packed, cut=False)))
         if opened:
             runs, states = zip(*opened, strict=True)
             outcomes |= loop.train_runs(runs, VmappedRuns(runs, states))
-    for cfg in configs:
-        if cfg.model.kernels != configs[0].model.kernels:
-            with contextlib.suppress(lease.FolderInUse):
-                try:
-                    outcomes[cfg.workdir] = loop.train(cfg, packed)
-                except DivergenceError as diverged:
-                    outcomes[cfg.workdir] = diverged
+    for cfg in others:
+        with contextlib.suppress(lease.FolderInUse):
+            try:
+                outcomes[cfg.workdir] = loop.train(cfg, packed)
+            except DivergenceError as diverged:
+                outcomes[cfg.workdir] = diverged
     return outcomes
 
 

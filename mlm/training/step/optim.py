@@ -2,7 +2,6 @@
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
-import enum
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -16,33 +15,7 @@ from mlm.base import config, errors, types
 from mlm.base.conditional_fields import list_registry_conditions
 from mlm.training.step.optimizers import OPTIMIZERS, ParameterGroup, Transformation, find_group
 
-
-class Schedule(enum.StrEnum):
-    """The learning rate after the warm-up: the values of config.optim.schedule."""
-
-    LINEAR = "linear"
-    COSINE = "cosine"
-    WSD = "wsd"
-    CONSTANT = "constant"
-    INVERSE_SQRT = "inverse_sqrt"
-
-
-class DecayShape(enum.StrEnum):
-    """How schedule wsd decays: the values of config.optim.decay_shape."""
-
-    LINEAR = "linear"
-    ONE_MINUS_SQRT = "one_minus_sqrt"
-
-
-class LossReduction(enum.StrEnum):
-    """What the training loss is a mean over: the values of config.optim.loss_reduction."""
-
-    TOKEN = "token"
-    SEQUENCE = "sequence"
-
-
-# The same after the warm-up, however many steps there are.
-EXTENDABLE_SCHEDULES = (Schedule.WSD, Schedule.CONSTANT, Schedule.INVERSE_SQRT)
+EXTENDABLE_SCHEDULES = ("wsd", "constant", "inverse_sqrt")  # the same after the warm-up, however many steps there are
 _FIELDS = {name: spec.fields for name, spec in OPTIMIZERS.items()}
 FIELD_CONDITIONS = list_registry_conditions("optim.optimizer", _FIELDS, "optim.")
 
@@ -69,7 +42,7 @@ def check(optim: config.Optim, steps: int) -> None:
     errors.require_one_of(f"{name}.optimizer", optim.optimizer, list(OPTIMIZERS))
     for group in split_decay_groups(optim):
         errors.require_one_of(f"{name}.decay_groups", group, list(ParameterGroup))
-    if optim.schedule == Schedule.WSD:
+    if optim.schedule == "wsd":
         parts = optim.warmup_fraction + optim.decay_fraction
         errors.require(parts <= 1, f"{name}.warmup_fraction + {name}.decay_fraction", parts, "at most 1")
     expected = f"0, since {name}.average_checkpoints averages the parameters already"
@@ -92,7 +65,7 @@ def count_stable_steps(optim: config.Optim, steps: int) -> int:
     """How many of the first steps depend only on the number of warm-up steps, not on the total number of steps."""
     peak = max(steps - count_warmup_steps(optim, steps), 1) - round(optim.decay_fraction * steps)
     decay_start = count_warmup_steps(optim, steps) + max(peak, 0) + 1
-    stable_steps: dict[str, int] = {Schedule.CONSTANT: steps, Schedule.INVERSE_SQRT: steps, Schedule.WSD: decay_start}
+    stable_steps: dict[str, int] = {"constant": steps, "inverse_sqrt": steps, "wsd": decay_start}
     average_start = steps
     if optim.average_checkpoints:
         average_start -= (optim.average_checkpoints - 1) * optim.average_every + 1
@@ -118,12 +91,12 @@ def build_schedule(optim: config.Optim, steps: int) -> Callable[[types.Array], j
         return 1 - (1 - final) * jnp.sqrt(share)
 
     decay_schedules: dict[str, Callable[[Any], Any]] = {
-        Schedule.CONSTANT: optax.constant_schedule(1.0),
-        Schedule.INVERSE_SQRT: lambda step: jnp.sqrt(max(num_warmup, 1) / (jnp.maximum(step, 0) + num_warmup + 1)),
-        Schedule.LINEAR: optax.linear_schedule(1.0, final, num_decay),
-        Schedule.COSINE: optax.cosine_decay_schedule(1.0, num_decay, final),
-        Schedule.WSD: optax.linear_schedule(1.0, final, max(num_final, 1), transition_begin=num_decay - num_final)
-        if optim.decay_shape == DecayShape.LINEAR
+        "constant": optax.constant_schedule(1.0),
+        "inverse_sqrt": lambda step: jnp.sqrt(max(num_warmup, 1) / (jnp.maximum(step, 0) + num_warmup + 1)),
+        "linear": optax.linear_schedule(1.0, final, num_decay),
+        "cosine": optax.cosine_decay_schedule(1.0, num_decay, final),
+        "wsd": optax.linear_schedule(1.0, final, max(num_final, 1), transition_begin=num_decay - num_final)
+        if optim.decay_shape == "linear"
         else decay_by_sqrt,
     }
     decay_schedule = decay_schedules[optim.schedule]

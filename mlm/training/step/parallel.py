@@ -171,9 +171,7 @@ def build_data_parallel(
     )
 
 
-def build_pmap(
-    train_step: Callable[..., Any], devices: Sequence[Any] | None = None, settings: config.Parallel = DEFAULT_SETTINGS
-) -> Partitioner:
+def build_pmap(train_step: Callable[..., Any], devices: Sequence[Any] | None, settings: config.Parallel) -> Partitioner:
     """jax.pmap: every value has a leading axis of this process's devices, or of the given ones."""
     num_devices = len(devices or jax.local_devices())
     replicated = sharding.Replicated(len(devices or jax.devices()), reduce_dtype=settings.reduce_dtype)
@@ -202,9 +200,7 @@ def build_pmap(
     )
 
 
-def build_fsdp(
-    train_step: Callable[..., Any], devices: Sequence[Any] | None = None, settings: config.Parallel = DEFAULT_SETTINGS
-) -> Partitioner:
+def build_fsdp(train_step: Callable[..., Any], devices: Sequence[Any] | None, settings: config.Parallel) -> Partitioner:
     """`build_data_parallel` where each device holds only its shard of the state (sharding.py)."""
     devices = devices or jax.devices()
     mesh = make_mesh(devices, settings.num_slices)

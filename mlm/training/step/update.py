@@ -142,7 +142,7 @@ def weigh_examples(cfg: types.StaticConfig, step: types.Array, count_B: Terms) -
     if cfg.train.batch_warmup_fraction > 0:
         is_used_B = batch_warmup.flag_used(cfg.train, step, len(next(iter(count_B.values()))))
         count_B = jax.tree.map(lambda x_B: jnp.where(is_used_B, x_B, 0), count_B)
-    if cfg.optim.loss_reduction == optim.LossReduction.TOKEN:
+    if cfg.optim.loss_reduction == "token":
         return count_B, None
     scale_B = jax.tree.map(lambda x_B: jnp.where(x_B > 0, 1 / jnp.maximum(x_B, 1e-9), 0), count_B)
     return jax.tree.map(lambda x_B: (x_B > 0).astype(jnp.float32), count_B), scale_B

@@ -19,16 +19,19 @@ from mlm.base import config, recipe_constants, types
 from mlm.base.estimates import Score, make_reference
 from mlm.base.special import CLS, NUM_SPECIAL, PAD, SEP, UNK
 from mlm.data.language import floor, grammar, tasks, translation
-from mlm.data.rows import loader, pack, store
+from mlm.data.language.synthetic_task import SyntheticExample
+from mlm.data.rows import loader, ngram, pack, store
 from mlm.data.text import parallel_text
 from mlm.training.step import parallel, program, update
-from mlm.training.validation import floors, ngrams
+from mlm.training.validation import floors
 
 FORMAT = 4  # of the cached files: raise it when floors or their parts are computed differently
+NGRAM_FORMAT = 2  # the same of n-gram models
 TEXT_CORPORA = ("text", "tfds", "docstrings")
 BYTE_VISIBILITIES = (types.Visibility.UNMASKED, types.Visibility.CAUSAL, types.Visibility.TWO_STACK)
 MASKED_VISIBILITIES = (types.Visibility.UNMASKED, types.Visibility.UNMASKED_OR_LEFT)
 BITS_PER_BYTE = Score("bits_per_byte", "held-out bits per byte", (), unit="bits per byte", better=-1)
+ACCURACY_SCORES = ("accuracy", "exact")  # scores that count correct predictions, whose optimum is known
 MAX_SOURCE_CURVES = 8  # sources up to which each has a curve of its own
 FLOOR_TITLES = {"floor": "Bayes optimum", "window_floor": "window floor", "bag_floor": "bag floor"}
 
@@ -48,9 +51,8 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
     if not parallel.is_primary():
         return ReferenceLosses()
     loss, parts = program_.objective.scores[0], [compute_floors(cfg, program_, packed)]
-    if ngram_columns := ngrams.compute_columns(cfg, packed):
-        add_ngrams = lambda columns: ngrams.add_columns(columns, ngram_columns, loss)
-        parts.append(ReferenceLosses(ngrams.make_scores(cfg, loss), add_ngrams))
+    if cfg.eval.ngram_order:
+        parts.append(make_ngram_references(cfg, packed, loss))
     if packed.sources:
         parts.append(make_source_references(cfg, packed, loss))
     visibility = objectives.get_visibility(cfg)
@@ -58,14 +60,55 @@ def compute_references(cfg: config.Config, program_: program.Program, packed: pa
         cfg.eval.mask_unit != "token" and visibility in MASKED_VISIBILITIES
     )
     if predicts_words and not packed.tokenizer.starts_word_V.all():
-        word_columns = count_words(packed, compute_eval_mask(cfg, program_, packed))
-        word_scores = make_word_scores(loss, {"unigram_nats": "unigram"} | ngrams.make_names(cfg))
-        parts.append(ReferenceLosses(word_scores, lambda columns: columns | word_columns))
+        names = {"unigram_nats": "unigram"} | name_ngrams(cfg)
+        parts.append(make_word_references(packed, compute_eval_mask(cfg, program_, packed), loss, names))
     if cfg.data.corpus in TEXT_CORPORA and visibility in BYTE_VISIBILITIES:
         bits_N = np.log(2) * count_bytes(packed, cfg.eval.max_examples, visibility != types.Visibility.UNMASKED)
         add_bits = lambda columns: columns | {"byte_bits": columns[loss.columns[-1]] * bits_N}
         parts.append(ReferenceLosses((BITS_PER_BYTE._replace(columns=(loss.columns[0], "byte_bits")),), add_bits))
     return merge_references(parts)
+
+
+def name_ngrams(cfg: config.Config) -> dict[str, str]:
+    """The n-gram models of orders 2 to config.eval.ngram_order, by the columns of their nats."""
+    return {f"ngram{order}_nats": f"Kneser-Ney, order {order}" for order in range(2, cfg.eval.ngram_order + 1)}
+
+
+def make_ngram_references(cfg: config.Config, packed: pack.PackedDataset, loss: Score) -> ReferenceLosses:
+    """The n-gram models, cached. Adding columns raises ValueError unless they predict the same tokens as the model."""
+    count = loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+
+    def make(folder: Path) -> dict[str, Any]:
+        grams = ngram.count_ngrams(packed.train, packed.dataset_info.vocab_size, cfg.eval.ngram_order)
+        columns: dict[str, Any] = {}
+        for order, column in enumerate(name_ngrams(cfg), 2):
+            smooth = ngram.smooth_counts(grams, order)
+            columns[column], columns["ngram_predictions"] = ngram.compute_nats(smooth, packed.validation, count)
+        np.savez(folder / "nats.npz", **columns)
+        return {}
+
+    inputs = {"rows": packed.manifest["inputs"], "order": cfg.eval.ngram_order, "examples": count}
+    folder, _ = store.get_or_make_folder(cfg.data.cache_dir, "ngrams", {"format": NGRAM_FORMAT, **inputs}, make)
+    with np.load(folder / "nats.npz") as file:
+        ngram_columns = dict(file)
+    count_N = ngram_columns.pop("ngram_predictions")
+
+    def add_columns(columns: dict[str, np.ndarray]):
+        if not np.array_equal(columns[loss.columns[-1]], count_N):
+            raise ValueError("the n-gram models predict other tokens than the evaluation")
+        return columns | ngram_columns
+
+    return ReferenceLosses(make_ngram_scores(cfg, loss), add_columns)
+
+
+def make_ngram_scores(cfg: config.Config, loss: Score) -> tuple[Score, ...]:
+    """Loss and perplexity of each order, as references of a model's."""
+    perplexity = Score("perplexity", "", loss.columns, "exp_mean", format=".2f")
+    return tuple(
+        make_reference(score, f"ngram{order}_{score.name}", f"{order}-gram {score.name}", (column,), reference)
+        for order, (column, reference) in enumerate(name_ngrams(cfg).items(), 2)
+        for score in (loss, perplexity)
+    )
 
 
 def make_source_references(cfg: config.Config, packed: pack.PackedDataset, loss: Score) -> ReferenceLosses:
@@ -100,11 +143,7 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
     They are the same for every model, and config.data.cache_dir keeps them.
     """
     if cfg.data.corpus == "task" and cfg.data.task in tasks.TASKS:
-        optima, objective = floors.compute_optimum_columns(cfg, packed), program_.objective
-        return ReferenceLosses(
-            floors.make_optimum_scores(objective),
-            lambda columns: floors.add_optimum_columns(columns, optima, objective),
-        )
+        return make_optimum_references(cfg, packed, program_.objective)
     if parallel_text.is_generated(cfg.data):
         return make_floor_references(program_.objective.scores[0], {"floor": _compute_translation_floor(cfg, packed)})
     specs = floors.select_floors(cfg, program_.objective)
@@ -128,6 +167,45 @@ def compute_floors(cfg: config.Config, program_: program.Program, packed: pack.P
             document = np.load(folder / f"{loss.name}-document.npz")
             references.append(make_document_references(loss, spec.document_passes, **document))
     return merge_references(references)
+
+
+def make_optimum_references(
+    cfg: config.Config, packed: pack.PackedDataset, objective: types.Objective
+) -> ReferenceLosses:
+    """The Bayes-optimal accuracy on a task beside the model's, and how far below it the model is, example by example.
+
+    Adding columns raises ValueError if the model predicted other labels.
+    """
+    task, count = tasks.TASKS[cfg.data.task], loader.count_eval_examples(packed.validation, cfg.eval.max_examples)
+
+    def make(folder: Path) -> dict[str, Any]:
+        examples = pack.read_examples(cfg, packed, "validation")
+        rows = [SyntheticExample(*(example[name] for name in SyntheticExample._fields)) for example in examples]
+        best = task.score_optimum(cfg.data.language, rows)
+        np.savez(folder / "best.npz", **best._asdict(), row_E=np.array([example["row"] for example in examples]))
+        return {}
+
+    inputs = {"format": tasks.FORMAT, "rows": packed.manifest["inputs"]}
+    folder, _ = store.get_or_make_folder(cfg.data.cache_dir, "optimum", inputs, make)
+    best_right_N, best_weight_N = np.zeros(count), np.zeros(count)
+    with np.load(folder / "best.npz") as best:
+        is_used_E = best["row_E"] < count
+        best_right_N[best["row_E"][is_used_E]] = best["right_N"][is_used_E]
+        best_weight_N[best["row_E"][is_used_E]] = best["weight_N"][is_used_E]
+    accuracy = next(score for score in objective.scores if score.name in ACCURACY_SCORES)
+    right, weight = accuracy.columns
+
+    def add_columns(columns: dict[str, np.ndarray]):
+        if not np.array_equal(columns[weight], best_weight_N):
+            raise ValueError("the optimum was computed of other labels than the evaluation's")
+        return columns | {"optimum_right": best_right_N, "shortfall": best_right_N - columns[right]}
+
+    title = f"Bayes optimum's {accuracy.title.removeprefix('held-out ')}"
+    optimum = make_reference(accuracy, "optimum", title, ("optimum_right",), "Bayes optimum")
+    below = f"{accuracy.title} below the optimum"
+    return ReferenceLosses(
+        (optimum, Score("shortfall", below, ("shortfall", weight), better=-1, chart=True)), add_columns
+    )
 
 
 def _compute_translation_floor(cfg: config.Config, packed: pack.PackedDataset):
@@ -278,22 +356,22 @@ def count_bytes(packed: pack.PackedDataset, max_examples: int, predicts_ends: bo
     return np.array(bytes_N)
 
 
-def count_words(packed: pack.PackedDataset, mask_NxL: np.ndarray) -> dict[str, np.ndarray]:
-    """Counts the predicted tokens of each example that begin a word; [SEP] does, as <eos> in published perplexities.
+def make_word_references(
+    packed: pack.PackedDataset, mask_NxL: np.ndarray, loss: Score, references: Mapping[str, str]
+) -> ReferenceLosses:
+    """The loss per word of the model and of its references; references: their names, by the column of their nats.
 
-    Of whole masked words it counts each once.
+    Words are the predicted tokens that begin one; [SEP] does, as <eos> in published perplexities. Of a whole masked
+    word one counts.
     """
     ids_NxL = np.asarray(packed.validation["ids"][: len(mask_NxL)])
-    return {"words": (packed.tokenizer.find_word_starts(ids_NxL) & mask_NxL).sum(1)}
-
-
-def make_word_scores(loss: Score, references: Mapping[str, str]) -> tuple[Score, ...]:
-    """The loss per word of the model and of its references; references: their names, by the column of their nats."""
+    num_words_N = (packed.tokenizer.find_word_starts(ids_NxL) & mask_NxL).sum(1)
     columns = loss.columns[0], "words"
     word_loss = Score("word_loss", "held-out loss per word", columns, unit="nats per word", better=-1)
-    return word_loss, *(
+    scores = (
         make_reference(
             word_loss, f"{column.removesuffix('_nats')}_word_loss", f"{reference}'s loss per word", (column,), reference
         )
         for column, reference in references.items()
     )
+    return ReferenceLosses((word_loss, *scores), lambda columns: columns | {"words": num_words_N})
