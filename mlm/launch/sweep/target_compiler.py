@@ -22,7 +22,8 @@ from mlm.base import files
 from mlm.base.types import StaticConfig
 from mlm.launch.cluster.accelerators import CHIPS, Accelerator
 from mlm.launch.sweep import subprocess_worker
-from mlm.training.compilation import cost, data_movement
+from mlm.training.compilation import cost
+from mlm.training.compilation.data_movement import Collective
 
 # libtpu asks no metadata server for the machine's own TPU.
 TPU_ENVIRONMENT = {
@@ -144,7 +145,7 @@ def load_cost(path: files.Path) -> cost.StepCost | None:
     with contextlib.suppress(files.DamagedFile):
         if saved := files.read_json_with_digest(path):
             transfers = tuple(
-                data_movement.Collective(*values, group=tuple(group)) for *values, group in saved.pop("transfers")
+                Collective(*values, group=tuple(group)) for *values, group in saved.pop("transfers")
             )
             return cost.StepCost(transfers=transfers, **saved)
     return None
@@ -218,7 +219,7 @@ def bound_step(step_cost: cost.StepCost, flops: float, accelerator: Accelerator,
 
 
 def bound_collective(
-    one: data_movement.Collective, accelerator: Accelerator, num_devices: int, num_linked: int
+    one: Collective, accelerator: Accelerator, num_devices: int, num_linked: int
 ) -> float:
     """Seconds of one call of a collective; num_linked: devices of a slice or host."""
     group = one.group or tuple(range(num_devices))
