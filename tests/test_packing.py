@@ -192,7 +192,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
             pack__seq_len=64,
         )
         content = corpus.compute_fingerprint(cfg.data)
-        vocabulary.get_or_train_tokenizer(cfg.data, cfg.tokenizer, content, is_stream=False)
+        vocabulary.get_or_train_tokenizer(cfg, content)
         tracemalloc.start()
         pack.load_dataset(cfg)
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -165,7 +165,7 @@ def test_the_column_is_the_one_named_or_the_only_one_of_texts(tmp_path):
 def test_rows_without_text_are_counted(tmp_path, caplog):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": null}\n{"text": "  "}\n{"other": "z"}\n{"text": "y"}\n')
     assert read(tmp_path / "a.jsonl") == ["x", "y"]
-    assert "3 rows without text" in caplog.text and "a.jsonl, row 2" in caplog.text
+    assert "3 rows without text" in caplog.text and "a.jsonl, line 2" in caplog.text
 
 
 @pytest.mark.parametrize("name", FORMATS)

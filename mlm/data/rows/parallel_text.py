@@ -22,6 +22,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 1  # of the cached files; a change of their content must raise it
 TOKENIZE_BATCH = 1024  # pairs that are tokenized at once
+WRITE_BATCH = 1024  # examples that are written at once
 MAX_OPEN_EXAMPLES = 64  # incomplete examples to which a pair may be added
 
 
@@ -39,7 +40,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
     Raises ConfigError as parallel_text.open_pairs does.
     """
     pair_source, source_len = parallel_text.open_pairs(cfg.data), _get_source_len(cfg)
-    tokenizer = vocabulary.get_or_train_tokenizer(cfg.data, cfg.tokenizer, corpus.compute_fingerprint(cfg.data))
+    tokenizer = vocabulary.get_or_train_tokenizer(cfg, corpus.compute_fingerprint(cfg.data))
     inputs = {"format": FORMAT, "corpus": pair_source.compute_digest().hex(), "source_length": source_len}
 
     def write(split, writer, folder):
@@ -157,12 +158,15 @@ def _write_split(writer, pairs, tokenizer, pairs_path) -> dict[str, int]:
                 yield encoded
 
     with open(pairs_path, "w", encoding="utf-8") if pairs_path else contextlib.nullcontext() as file:
-        for example in pack_pairs(encode_all(), writer.seq_len, writer.source_len):
-            block, index = writer.add_example()
-            end = source_end = 0
-            for segment, pair in enumerate(example, 1):
-                end = _write_text(block, index, "", pair.target, end, segment)
-                source_end = _write_text(block, index, "source_", pair.source, source_end, segment)
+        examples = pack_pairs(encode_all(), writer.seq_len, writer.source_len)
+        while batch := list(itertools.islice(examples, WRITE_BATCH)):
+            arrays = writer.make_examples(len(batch))
+            for index, example in enumerate(batch):
+                end = source_end = 0
+                for segment, pair in enumerate(example, 1):
+                    end = _write_text(arrays, index, "", pair.target, end, segment)
+                    source_end = _write_text(arrays, index, "source_", pair.source, source_end, segment)
+            writer.write_examples(arrays)
     return counts
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import tomllib
 from collections.abc import Collection, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
 from mlm.base.conditional_fields import FieldCondition, list_below
@@ -12,8 +14,20 @@ from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_cla
 from mlm.data.language import tasks as language
 from mlm.data.tasks import examples
 from mlm.data.tasks.readers import CONLLU_COLUMNS
-from mlm.data.tasks.task_specs import TASKS
 
+
+class TaskSpec(NamedTuple):
+    """A task that has a name: a row of task_specs.toml."""
+
+    title: str  # what tables call it
+    objective: str
+    labelled: Mapping[str, str]  # fields of config.data.labelled
+    source: str
+    note: str = ""  # what a reader of its scores must know
+
+
+_ROWS = tomllib.loads(Path(__file__).with_name("task_specs.toml").read_text(encoding="utf-8"))
+TASKS = {name: TaskSpec(**row) for name, row in _ROWS.items()}
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
 MAX_QUESTION_TOKENS = 64  # tokens of a question, at most
 LANGUAGE_TASKS = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known

@@ -1,14 +1,16 @@
 """Files as streams of documents: plain UTF-8, read a line at a time, and records; compressed or not."""
 
 import codecs
+import concurrent.futures
+import contextlib
 import difflib
 import glob
 import hashlib
 import io
 import itertools
-import math
 import os
 import re
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +18,7 @@ from typing import NamedTuple
 import regex
 
 from mlm.base import errors, text_files
+from mlm.base import files as base_files
 from mlm.base.warnings_ import WarningCounter
 from mlm.data.text import records, remote_files
 
@@ -24,8 +27,7 @@ LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
 BLOCK_BYTES = 2**16  # bytes of complete lines
 MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
 REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
-# A compressed file is cut where it unpacks to more than both: so many times its size, and so many bytes.
-MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = 100, 2**24
+SETTLED_NS = 2 * 10**9  # age at which a later change of a file changes its time, however coarse its file system's clock
 
 BLANK_LINES = re.compile(r"\n(?:\s*\n|\s+\Z)")
 
@@ -145,6 +147,40 @@ def file_digest(path: str) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
+def hash_files(paths: Sequence[str], cache_dir: str) -> list[bytes]:
+    """The SHA-256 of each file, as bytes; of files with the size and time of an earlier call, what that one found.
+
+    cache_dir: the folder that keeps digests; where there is none, all files are hashed. Raises OSError.
+    """
+    paths = [os.path.abspath(path) for path in paths]
+    memo, now = _make_digests_path(cache_dir, paths), time.time_ns()
+    states = [[status.st_size, status.st_mtime_ns] for status in map(os.stat, paths)]
+    known = {}
+    with contextlib.suppress(base_files.DamagedFile):
+        known = (base_files.read_json_with_digest(memo) or {}).get("files", {})
+    new = [path for path, state in zip(paths, states, strict=True) if known.get(path, [])[:2] != state]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        hashed = dict(zip(new, pool.map(base_files.compute_sha256, map(Path, new)), strict=True))
+    digests = [hashed.get(path) or known[path][2] for path in paths]
+    if new and memo.parent.is_dir():
+        entries = zip(paths, states, digests, strict=True)
+        settled = {path: [*state, digest] for path, state, digest in entries if state[1] < now - SETTLED_NS}
+        with contextlib.suppress(OSError):  # a cache that is only read
+            base_files.write_json_with_digest(memo, {"files": settled})
+    return [bytes.fromhex(digest) for digest in digests]
+
+
+def forget_digests(cache_dir: str) -> None:
+    """Removes all digests, so that each file is hashed again."""
+    for path in _make_digests_path(cache_dir, ()).parent.glob("sources-*.json"):
+        path.unlink(missing_ok=True)
+
+
+def _make_digests_path(cache_dir, paths) -> Path:
+    folder = base_files.local_folder(base_files.make_path(cache_dir))
+    return folder / f"sources-{base_files.json_sha256(list(paths))[:16]}.json"
+
+
 def divide_file(path: str, boundary: Boundary, num_bytes: int) -> list[FilePart]:
     """Parts of about so many bytes of a file, each from the first line of a document on.
 
@@ -204,12 +240,12 @@ def read_documents(
 
 def _read_rows(path, kind, text_column, without, long) -> Iterator[str]:
     """The texts of a file of records; one that is too long in pieces."""
-    for number, text in records.read_rows(path, kind, text_column):
+    for where, text in records.read_rows(path, kind, text_column):
         text = text_files.SURROGATE.sub("\ufffd", (text or "").replace("\r\n", "\n").replace("\0", ""))
         if not text.strip():
-            without.add(f"{path}, row {number}")
+            without.add(where)
         if len(text) > MAX_DOCUMENT_LENGTH:
-            long.add(f"{path}, row {number}")
+            long.add(where)
         for start in range(0, len(text), MAX_DOCUMENT_LENGTH):
             yield text[start : start + MAX_DOCUMENT_LENGTH]
 
@@ -228,7 +264,6 @@ def _make_counters():
     return (
         WarningCounter("lines with bytes that are not UTF-8, replaced by U+FFFD"),
         WarningCounter("lines, or parts of long ones, with NUL characters, which were left out"),
-        WarningCounter(f"compressed files that unpack to more than {MAX_UNPACK_RATIO} times their size, cut"),
     )
 
 
@@ -262,14 +297,12 @@ def _split_documents(blocks, boundary, path, long, started):
     yield "".join(parts)
 
 
-def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
+def _read_blocks(part, undecodable, nul) -> Iterator[tuple[int, str]]:
     """Pairs (byte offset, text) of complete lines; where bytes are not all that they should be, of one line or a piece
     of LINE_PIECE_BYTES.
     """
     path, offset, rest, limit = part.path, part.start, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
-        packed = bool(records.find_compression(path))
-        most = max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * os.path.getsize(path)) if packed else math.inf
         with records.open_file(path) as file:
             if part.start:
                 file.seek(part.start)
@@ -278,7 +311,7 @@ def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
                 end = b"" if block.endswith(b"\n") else file.readline(limit)
                 block += end
                 short = len(block) - 1 - block.rfind(b"\n", 0, len(block) - 1) <= limit and len(end) < limit
-                text = _decode_clean(block) if short and not rest and offset + len(block) <= most else None
+                text = _decode_clean(block) if short and not rest else None
                 if text is not None:
                     yield offset, text.removeprefix("\ufeff") if offset == 0 else text
                     offset += len(block)
@@ -287,9 +320,6 @@ def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
                 while raw := ahead.readline(limit):
                     if not raw.endswith(b"\n"):
                         raw += file.readline(limit - len(raw))
-                    if offset > most:
-                        bomb.add(f"{path} at byte {offset} of its text")
-                        return
                     raw = rest + raw
                     try:
                         line, used = codecs.utf_8_decode(raw, "strict", False)  # False: a character cut in two is left
