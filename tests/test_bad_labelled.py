@@ -124,7 +124,6 @@ def test_a_score_is_a_finite_number(text):
             {"format": "tvs"},
             "format = 'tvs': expected one of tsv, csv, jsonl, parquet, arrow, tfds; did you mean 'tsv'",
         ),
-        ({"text_column": "0"}, "label_column = 'label': expected a column's number"),
         ({"label_column": ""}, "label_column = '': expected to be set"),
     ],
 )

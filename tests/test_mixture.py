@@ -151,7 +151,7 @@ def test_a_chain_of_columns_is_their_concatenation():
     ("old", "new", "expected"),
     [
         ('name = "digits"', 'name = "letters"', "name = 'letters': expected a name of one source"),
-        ("weight = 1", "wieght = 1", "source 'digits': wieght: no such key.*did you mean 'weight'"),
+        ("weight = 1", "wieght = 1", "source 'digits': no key 'wieght', expected.*did you mean 'weight'"),
         ("weight = 1", "weight = -1", "source 'digits': weight = -1: expected a number, at least 0"),
         ("weight = 1", "", "source 'digits': weight = None: expected a number, or alpha"),
         ("weight = 1", "weight = 1\ntfds_name = 'x'", "source 'digits': tfds_name = 'x': expected no such key, since"),
@@ -171,8 +171,8 @@ def test_a_chain_of_columns_is_their_concatenation():
         ),
         ("seq_len = 16", "", "phase 2: seq_len = None: expected a value"),
         ("seq_len = 16", "seq_len = 4", "phase 2: seq_len = 4: expected 8 <= value"),
-        ("[[phases]]", "[[phase]]", "phase: no such key; .*did you mean 'phases'"),
-        ("\n[[sources]]", "temperature = 2\n[[sources]]", "did you mean 'alpha'"),
+        ("[[phases]]", "[[phase]]", "no key 'phase', expected .*did you mean 'phases'"),
+        ("\n[[sources]]", "temperature = 2\n[[sources]]", "no key 'temperature', expected one of sources, alpha"),
     ],
 )
 def test_a_wrong_corpus_file_is_one_line(tmp_path, old, new, expected):

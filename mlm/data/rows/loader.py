@@ -39,7 +39,7 @@ class Source(NamedTuple):
     num_train: int
     num_validation: int
     parts: tuple[int, ...]  # in each phase: its own rows of a period, which has as many as all sources' parts
-    num_words: int = 0  # of its training examples, where it is one of several
+    num_words: int = 0  # of its training examples; 0: not counted
     max_epochs: float = math.inf
 
 

@@ -35,7 +35,7 @@ def load_dataset(
     file, packs = sources.read_corpus_file(cfg.data.sources), dict[str, PackedDataset]()
     for name, data in sources.list_sources(cfg.data):
         logging.info("source %s", name)
-        with sources.name_source(file.path, name):
+        with sources.name_source(cfg.data.sources, name):
             packs[name] = load_source(dataclasses.replace(cfg, data=data), tokenizer)
     parts = list(packs.values())
     most = cfg.eval.max_examples // len(parts)
@@ -120,11 +120,8 @@ class Segment(NamedTuple):
         """The words of a batch of the phase, on average."""
         batch_size = self.phase.cfg.train.batch_size
         parts = [source.parts[self.phase.number] for source in self.sources]
-        words = (
-            batch_size * part * (source.num_words if source.name else count_words(self.packed)) / source.num_train
-            for part, source in zip(parts, self.sources, strict=True)
-        )
-        return sum(words) / sum(parts)
+        sizes = zip(parts, self.sources, strict=True)
+        return sum(batch_size * part * one.num_words / one.num_train for part, one in sizes) / sum(parts)
 
     def make_draw(self, seed: int) -> loader.Draw:
         """The draw of the phase's rows."""
@@ -147,7 +144,7 @@ def list_segments(
     for phase in phases.list_phases(cfg):
         length = phase.cfg.pack.seq_len
         own = by_length[length] if length in by_length else by_length.setdefault(length, load_dataset(phase.cfg))
-        found = own.sources or (loader.Source("", len(own.train["ids"]), 0, (1,)),)
+        found = own.sources or (loader.Source("", len(own.train["ids"]), 0, (1,), count_words(own)),)
         if len(found[0].parts) == 1:  # the same in all phases
             found = tuple(source._replace(parts=source.parts * (phase.number + 1)) for source in found)
         segment = Segment(phase, own, found, drawn.get(length, np.zeros(len(found), np.int64)))

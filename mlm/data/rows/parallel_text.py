@@ -39,7 +39,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
 
     Raises ConfigError as parallel_text.open_pairs does.
     """
-    pair_source, source_len = parallel_text.open_pairs(cfg.data), _get_source_len(cfg)
+    pair_source, source_len = parallel_text.open_pairs(cfg.data), cfg.pack.source_len
     tokenizer = vocabulary.get_or_train_tokenizer(cfg, corpus.compute_fingerprint(cfg.data))
     inputs = {"format": FORMAT, "corpus": pair_source.compute_digest().hex(), "source_length": source_len}
 
@@ -67,7 +67,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
 
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
     """What a program must know of the dataset; unigram_V: counts of the targets' tokens."""
-    return types.DatasetInfo(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_len=_get_source_len(cfg))
+    return types.DatasetInfo(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_len=cfg.pack.source_len)
 
 
 def read_examples(packed: PackedDataset, split: str) -> list[dict[str, str]]:
@@ -135,10 +135,6 @@ def pack_pairs(pairs: Iterable[EncodedPair], seq_len: int, source_len: int) -> I
     yield from open_examples
 
 
-def _get_source_len(cfg):
-    return cfg.pack.source_len or cfg.pack.seq_len
-
-
 def _make_pairs_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.pairs.jsonl"
 
@@ -181,7 +177,7 @@ def _write_text(arrays, index, prefix, ids, start, segment) -> int:
 
 def _report_statistics(cfg, packed, split_names):
     """Logs how much is padding, was truncated, and is unknown to the tokenizer."""
-    source_len = _get_source_len(cfg)
+    source_len = cfg.pack.source_len
     for split in split_names:
         counts = packed.manifest[split]
         source_padding = 1 - counts["source_tokens"] / (counts["rows"] * source_len)

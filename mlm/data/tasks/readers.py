@@ -6,7 +6,6 @@ and line or the place in the JSON, for what does not fit `labelled`.
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -158,8 +157,6 @@ def _parse_head(value: str, where: str, num_words: int) -> int:
 
 def read_squad(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The questions of SQuAD 1.1 or 2.0, each with its passage, as it stands there, and all its answers."""
-    size = os.path.getsize(path)
-    errors.require(size <= MAX_SQUAD_BYTES, str(path), f"{size} bytes", f"at most {MAX_SQUAD_BYTES} bytes")
     text = "\n".join(line for _, line in text_files.read_lines(path, MAX_SQUAD_BYTES))
     found = text_files.parse_json(text, path)
     seen: set[str] = set()

@@ -147,8 +147,8 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
         is_set = bool(getattr(labelled, field).strip())
         require(f"{name}.{field}", is_set, "to be set, since config.data.task is own")
     choices = examples.list_choice_columns(labelled) if is_choice else ()
-    if labelled.format in ("tsv", "csv", "conll"):
-        _check_table_columns(labelled, choices)
+    for field in ("text_column", "label_column") if labelled.format == "conll" else ():
+        require(f"{name}.{field}", getattr(labelled, field).isdecimal(), "a column's number, from 0")
     if labelled.format == "conllu":
         for field in ("text_column", "label_column", *["head_column"] * bool(labelled.head_column)):
             errors.require_one_of(f"config.{name}.{field}", getattr(labelled, field), CONLLU_COLUMNS)
@@ -162,19 +162,6 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
         labels = list_labels(labelled)
         are_labels = len(set(labels)) == len(labels) > 1 and all(labels)
         require(f"{name}.labels", are_labels, "two or more different labels, separated by commas")
-
-
-def _check_table_columns(labelled, choices):
-    """All columns are named by number, or all by name."""
-    is_conll, name = labelled.format == "conll", "config.data.labelled"
-    by_number = is_conll or labelled.text_column.isdecimal()
-    by_name = f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is"
-    others = () if is_conll else ("text_pair_column", "id_column")
-    columns = [(field, getattr(labelled, field)) for field in ("text_column", *others, "label_column")]
-    for field, value in (*columns, *(("choice_columns", one) for one in choices)):
-        is_number = value.isdecimal() and value.isascii() and len(value) < 5
-        expected = "a column's number, from 0" if by_number else by_name
-        errors.require(not value or is_number == by_number, f"{name}.{field}", value, expected)
 
 
 def takes_pairs(data: config.Data) -> bool:

@@ -5,11 +5,9 @@ import concurrent.futures
 import contextlib
 import difflib
 import glob
-import hashlib
 import io
 import itertools
 import os
-import re
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -29,16 +27,8 @@ MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
 REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
 SETTLED_NS = 2 * 10**9  # age at which a later change of a file changes its time, however coarse its file system's clock
 
-BLANK_LINES = re.compile(r"\n(?:\s*\n|\s+\Z)")
 
-
-class Boundary(NamedTuple):
-    """What ends a document in a text file."""
-
-    starts_document: Callable[[str], bool]  # line -> whether it starts a document
-    # complete lines -> their text up to the first that starts a document, then a part for each document; white space
-    # around the parts may be gone
-    split_lines: Callable[[str], list[str]]
+Boundary = Callable[[str], bool]  # line -> whether it starts a document
 
 
 class FilePart(NamedTuple):
@@ -59,10 +49,10 @@ def make_boundary(field: str, name: str) -> Boundary:
 
     Raises errors.ConfigError for what is no regular expression; the function, for one that takes too long on a line.
     """
-    named = {
-        "file": Boundary(lambda line: False, lambda lines: [lines]),
-        "line": Boundary(lambda line: True, lambda lines: ["", *_iterate_lines(lines)]),
-        "blank_line": Boundary(lambda line: not line.strip(), _split_at_blank_lines),
+    named: dict[str, Boundary] = {
+        "file": lambda line: False,
+        "line": lambda line: True,
+        "blank_line": lambda line: not line.strip(),
     }
     if name in named:
         return named[name]
@@ -82,16 +72,7 @@ def make_boundary(field: str, name: str) -> Boundary:
             slow = f"it takes more for {errors.format_value(line[:60])}"
             raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected {expected}; {slow}") from None
 
-    def divide(lines):
-        parts, first, at = [], 0, 0
-        for line in _iterate_lines(lines):
-            if starts(line):
-                parts.append(lines[first:at])
-                first = at
-            at += len(line)
-        return [*parts, lines[first:]]
-
-    return Boundary(starts, divide)
+    return starts
 
 
 def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
@@ -143,8 +124,7 @@ def require_file(folder: Path, name: str, field: str, value: str) -> None:
 
 def file_digest(path: str) -> bytes:
     """The SHA-256 of a file, as bytes."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+    return bytes.fromhex(base_files.compute_sha256(Path(path)))
 
 
 def hash_files(paths: Sequence[str], cache_dir: str) -> list[bytes]:
@@ -196,7 +176,7 @@ def divide_file(path: str, boundary: Boundary, num_bytes: int) -> list[FilePart]
                     begins, first = line.endswith(b"\n"), file.tell()
                     line = file.readline(LINE_PIECE_BYTES)
                     text = line.decode("utf-8", "replace").replace("\0", "").replace("\r\n", "\n")
-                    if begins and boundary.starts_document(text):
+                    if begins and boundary(text):
                         starts.append(first)
                         break
     if len(starts) == 1:
@@ -270,30 +250,18 @@ def _make_counters():
 def _split_documents(blocks, boundary, path, long, started):
     parts, size, begins = [], 0, True
     for offset, text in blocks:
-        if begins and size + len(text) <= MAX_DOCUMENT_LENGTH:
-            first, *others = boundary.split_lines(text)
-            if others:
-                started[0] = True
-                yield "".join([*parts, first])
-                yield from others[:-1]
+        for line in _iterate_lines(text):
+            starts = begins and boundary(line)
+            started[0] |= starts
+            begins = line.endswith("\n")
+            if size + len(line) > MAX_DOCUMENT_LENGTH and size and not starts:
+                long.add(f"{path} at byte {offset}")
+                starts = True
+            if starts:
+                yield "".join(parts)
                 parts, size = [], 0
-            parts.append(others[-1] if others else text)
-            size += len(parts[-1])
-        else:
-            for line in _iterate_lines(text):
-                start = begins and boundary.starts_document(line)
-                started[0] |= start
-                begins = line.endswith("\n")
-                if size and size + len(line) > MAX_DOCUMENT_LENGTH and not start:
-                    long.add(f"{path} at byte {offset}")
-                    start = True
-                if start:
-                    yield "".join(parts)
-                    parts, size = [], 0
-                parts.append(line)
-                size += len(line)
-                offset += len(line.encode())
-        begins = text.endswith("\n")
+            parts.append(line)
+            size += len(line)
     yield "".join(parts)
 
 
@@ -350,11 +318,3 @@ def _decode_clean(block) -> str | None:
 def _iterate_lines(text) -> Iterator[str]:
     """Its lines, which a line feed alone ends."""
     return io.StringIO(text, newline="\n")
-
-
-def _split_at_blank_lines(lines):
-    first, *others = BLANK_LINES.split("\n" + lines)
-    if others:  # the last goes on: it begins with its blank line
-        blank = len(lines) - len(others[-1])
-        others[-1] = lines[lines.rfind("\n", 0, blank - 1) + 1 :]
-    return [first[1:], *others]

@@ -15,8 +15,6 @@ from mlm.data.language import translation
 from mlm.data.tasks import examples
 from mlm.data.text import files
 
-SPLIT_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.parallel by split
-
 
 class Pair(NamedTuple):
     """A text and its translation."""
@@ -98,7 +96,7 @@ def find_paths(data: config.Data) -> dict[str, list[Path]]:
     folder, fields = Path(os.path.expanduser(data.parallel_path)), data.parallel
     errors.require(folder.is_dir(), "config.data.parallel_path", data.parallel_path, "the folder of the pairs' files")
     found = {}
-    for split, field in SPLIT_FIELDS.items():
+    for split, field in examples.FILE_FIELDS.items():
         if name := getattr(fields, field):
             names = [f"{name}.{ending}" for ending in (fields.source, fields.target)] if fields.source else [name]
             for one in names:

@@ -6,7 +6,6 @@ A row of records is a document. Memory holds a batch of rows, whatever the file.
 import bz2
 import contextlib
 import csv
-import difflib
 import functools
 import gzip
 import io
@@ -174,11 +173,8 @@ def choose_column(field: str, path: str, wanted: str, has_text: Mapping[str, boo
     texts = [name for name, is_text in has_text.items() if is_text and name]  # an index has no name
     if wanted not in has_text and wanted == DEFAULT_COLUMN and len(texts) == 1:
         return texts[0]
-    near = difflib.get_close_matches(wanted, texts, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near and near[0] != wanted else ""
-    errors.require(
-        wanted in texts, field, wanted, f"a column of texts in {path}, which has {', '.join(texts) or 'none'}{hint}"
-    )
+    listed = f"{', '.join(texts) or 'none'}{errors.format_hint(wanted, texts)}"
+    errors.require(wanted in texts, field, wanted, f"a column of texts in {path}, which has {listed}")
     return wanted
 
 

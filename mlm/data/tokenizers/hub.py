@@ -34,7 +34,6 @@ CLASS_BY_MODEL_TYPE = {
 MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
 # Classes of BERT's and RoBERTa's models that split text with other programs and read no tokenizer.json.
 OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer", "RoCBertTokenizer")
-SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
 
 
 def read_tokenizer(folder: Path | str) -> Tokenizer:
@@ -51,7 +50,7 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     if source is None:
         hint = "transformers writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise errors.ConfigError(f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; {hint}")
-    _check_settings(paths, knobs, config, source[0])
+    _check_class(paths, knobs, config, source[0])
     if source == (TOKENIZER_FILE,):
         made = _read_json(folder / TOKENIZER_FILE)
     elif source == GPT2_FILES:
@@ -140,14 +139,13 @@ def _convert_vocab_file(path, knobs):
     import tokenizers
 
     try:
-        entries = [line.rstrip() for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
-    except (OSError, UnicodeDecodeError) as error:
+        number = tokenizers.models.WordPiece.read_file(str(path))
+    except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.first_line(error)})") from None
     special = _get_special_tokens(knobs)
-    number = {entry: i for i, entry in enumerate(entries)}
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(number, unk_token=special[UNK]))
     made.decoder = tokenizers.decoders.WordPiece()
-    around = [(name, entries.index(name)) for name in special[CLS:MASK] if name in entries]
+    around = [(name, number[name]) for name in special[CLS:MASK] if name in number]
     if len(around) == 2:
         made.post_processor = tokenizers.processors.BertProcessing(*reversed(around))
     return json.loads(made.to_str())
@@ -157,17 +155,14 @@ def _convert_gpt2_files(folder):
     """tokenizer.json of GPT-2's entries and merges."""
     import tokenizers
 
-    vocab = _read_json(folder / GPT2_FILES[0])
     try:
-        lines = (folder / GPT2_FILES[1]).read_text(encoding="utf-8-sig").split("\n")
-        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        tool = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
+        tool = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*(str(folder / name) for name in GPT2_FILES)))
     except Exception as error:  # the library raises nothing more exact
-        expected = f"pairs of entries of {GPT2_FILES[0]}, one a line ({errors.first_line(error)})"
-        raise errors.ConfigError(f"{folder / GPT2_FILES[1]}: expected {expected}") from None
+        expected = f"entries, and pairs of them, one a line ({errors.first_line(error)})"
+        raise errors.ConfigError(f"{folder}, {' and '.join(GPT2_FILES)}: expected {expected}") from None
     tool.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tool.decoder = tokenizers.decoders.ByteLevel()
-    if END_OF_TEXT in vocab:
+    if tool.token_to_id(END_OF_TEXT) is not None:
         tool.add_special_tokens([tokenizers.AddedToken(END_OF_TEXT, special=True)])
     return json.loads(tool.to_str())
 
@@ -181,8 +176,8 @@ def _add_special_tokens(made, number):
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 
-def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
-    """Raises ConfigError for a class whose steps are not known, or for a setting of it that is none.
+def _check_class(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
+    """Raises ConfigError for a class whose steps are not known.
 
     paths: of tokenizer_config.json, whose content is `knobs`, and of config.json; source: the vocabulary's file.
     """
@@ -191,9 +186,6 @@ def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dic
     known = [one for one, (model, _) in STEPS.items() if model == MODEL_BY_FILE.get(source, model)]
     is_known = not name or name in known or (source not in MODEL_BY_FILE and name not in OTHER_CLASSES)
     errors.require(is_known, f"{where}: tokenizer_class", name, f"one of {', '.join(known)}, to read {source}")
-    for key in SWITCHES if name in STEPS or source in MODEL_BY_FILE else ():
-        is_switch = isinstance(knobs.get(key, True), bool)
-        errors.require(is_switch, f"{paths[0]}: {key}", knobs.get(key), "true or false")
 
 
 def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
