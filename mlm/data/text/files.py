@@ -116,12 +116,6 @@ def _suggest_path(pattern):
     return f"; did you mean {str(path.parent / near[0])!r}?" if near and near[0] != path.name else ""
 
 
-def require_file(folder: Path, name: str, field: str, value: str) -> None:
-    """Raises ConfigError, by the field and its value, unless a folder has the file, with the nearest name there is."""
-    hint = errors.format_hint(name, sorted(path.name for path in folder.iterdir()))
-    errors.require((folder / name).is_file(), field, value, f"a file in {folder}, not {name}{hint}")
-
-
 def file_digest(path: str) -> bytes:
     """The SHA-256 of a file, as bytes."""
     return bytes.fromhex(base_files.compute_sha256(Path(path)))
