@@ -123,6 +123,11 @@ def test_the_same_documents_give_the_same_examples(tmp_path):
             np.testing.assert_array_equal(column, packed["txt"][name])
 
 
+def test_a_carriage_return_ends_a_row_of_a_table(tmp_path):
+    (tmp_path / "a.csv").write_bytes(write_delimited([*draw(), "two,\rlines"], ",").replace(b"\n", b"\r"))
+    assert read(tmp_path / "a.csv") == [*draw(), "two,\rlines"]
+
+
 def test_a_task_has_the_same_examples_in_every_format(tmp_path):
     documents, packed = draw(), {}
     kinds.train_tokenizer(config.Tokenizer("words", 0), documents).save(tmp_path)

@@ -33,6 +33,7 @@ KIND_BY_ENDING = {"jsonl": JSON, "ndjson": JSON, "json": JSON, "csv": "csv", "ts
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 ENDINGS = ("txt", "text", *KIND_BY_ENDING, "parquet", "arrow")  # of the files that a folder is read for
 DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json")  # of a data set on huggingface.co, beside its files
+CARRIAGE_RETURN = re.compile(r"(?<=\r)")  # where it alone ends lines, as in old files of spreadsheets
 ColumnSelector = Callable[[Mapping[str, bool]], list[str]]
 
 
@@ -230,7 +231,8 @@ def _read_delimited(
 def _split_quoted(path: str, lines: Iterable[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Rows with the number of the line that they begin at."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
-    reader = csv.reader((f"{text}\n" for _, text in lines), delimiter=delimiter, strict=True)
+    parts = itertools.chain.from_iterable(CARRIAGE_RETURN.split(f"{text}\n") for _, text in lines)
+    reader = csv.reader(parts, delimiter=delimiter, strict=True)
     first_line = 1
     try:
         for row in reader:
