@@ -34,6 +34,7 @@ CLASS_BY_MODEL_TYPE = {
 MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
 # Classes of BERT's and RoBERTa's models that split text with other programs and read no tokenizer.json.
 OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer", "RoCBertTokenizer")
+SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
 
 
 def read_tokenizer(folder: Path | str) -> Tokenizer:
@@ -50,7 +51,7 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     if source is None:
         hint = "transformers writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise errors.ConfigError(f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; {hint}")
-    _check_class(paths, knobs, config, source[0])
+    _check_settings(paths, knobs, config, source[0])
     if source == (TOKENIZER_FILE,):
         made = _read_json(folder / TOKENIZER_FILE)
     elif source == GPT2_FILES:
@@ -176,8 +177,8 @@ def _add_special_tokens(made, number):
     return made | {"added_tokens": [*made.get("added_tokens", ()), *added]}, special
 
 
-def _check_class(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
-    """Raises ConfigError for a class whose steps are not known.
+def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[str, Any], source: str) -> None:
+    """Raises ConfigError for a class whose steps are not known, or for a setting of it that is none.
 
     paths: of tokenizer_config.json, whose content is `knobs`, and of config.json; source: the vocabulary's file.
     """
@@ -186,6 +187,9 @@ def _check_class(paths: tuple[Path, Path], knobs: dict[str, Any], config: dict[s
     known = [one for one, (model, _) in STEPS.items() if model == MODEL_BY_FILE.get(source, model)]
     is_known = not name or name in known or (source not in MODEL_BY_FILE and name not in OTHER_CLASSES)
     errors.require(is_known, f"{where}: tokenizer_class", name, f"one of {', '.join(known)}, to read {source}")
+    for key in SWITCHES if name in STEPS or source in MODEL_BY_FILE else ():
+        is_switch = isinstance(knobs.get(key, True), bool)
+        errors.require(is_switch, f"{paths[0]}: {key}", knobs.get(key), "true or false")
 
 
 def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
