@@ -209,6 +209,25 @@ def test_the_mask_of_merges_takes_its_space_as_in_the_released_file(tmp_path):
     assert ids[-len(words.encode("fox")) :] == words.encode("fox")
 
 
+def replace(text, content):
+    return {"type": "Replace", "pattern": {"String": text}, "content": content}
+
+
+@pytest.mark.parametrize(("step", "key"), [("normalizer", "normalizers"), ("decoder", "decoders")])
+def test_steps_that_multiply_the_text_are_refused(step, key, tmp_path):
+    folder = theirs.write(load_outputs(), "bytes", tmp_path)
+    made = json.loads((folder / hub.TOKENIZER_FILE).read_text())
+    for steps, line in (
+        ([replace("a", "a" * 10)] * 12, "letters of"),
+        ([replace("", "ab" * 200)], "letters of"),
+        ([replace("a", "bb")] * 3, ""),
+    ):
+        (folder / hub.TOKENIZER_FILE).write_text(json.dumps(made | {step: {"type": "Sequence", key: steps}}))
+        if line:
+            assert line in get_refusal(hub.read_tokenizer, folder)
+    hub.read_tokenizer(folder)
+
+
 def test_a_pattern_that_goes_back_without_end_is_a_line(tmp_path):
     folder = theirs.write(load_outputs(), "bytes", tmp_path)
     made = json.loads((folder / hub.TOKENIZER_FILE).read_text())

@@ -4,6 +4,7 @@ order. `_order_entries` alone says which entry there each of ours is.
 
 import functools
 import json
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from mlm.data.tokenizers.unigram import SPACE
 
 TOKENIZER_FILE = "tokenizer.json"
 MAX_ENTRY_LENGTH = 1000  # letters of an entry; the library overflows the stack at some 100,000
+MAX_EXPANSION = 256  # letters that the steps before the model may make of one
 PLACEHOLDER = "\ufdd0"  # a code point that no text may hold
 NUM_SAMPLE_ENTRIES, MAX_WRONG_SHARE = 400, 0.1  # entries of which a text is made; its pieces that may hide a word
 
@@ -134,10 +136,21 @@ def build_backend(where, made):
     try:
         longest = max(map(len, get_entry_ids(made)), default=0)
         errors.require(longest <= MAX_ENTRY_LENGTH, "letters of an entry", longest, f"at most {MAX_ENTRY_LENGTH}")
+        for step in ("normalizer", "decoder"):
+            bound = _bound_expansion(made.get(step) or {})
+            errors.require(bound <= MAX_EXPANSION, f"letters of {step} for one", bound, f"at most {MAX_EXPANSION}")
         return _Backend(tokenizers.Tokenizer.from_str(json.dumps(made)))
     except Exception as error:  # the library raises nothing more exact
         reason = errors.first_line(error)
         raise errors.ConfigError(f"{where}: expected a file of the tokenizers library ({reason})") from None
+
+
+def _bound_expansion(step) -> float:
+    """How many letters the replacements of a normalizer or a decoder make of one, at most."""
+    if step.get("type") != "Replace":
+        return math.prod(map(_bound_expansion, (*step.get("normalizers", ()), *step.get("decoders", ()))))
+    text = step["pattern"].get("String")  # a regular expression may match between letters
+    return max(1, len(step["content"]) / len(text)) if text else 1 + len(step["content"])
 
 
 def _build_text_backend(made, special):
