@@ -49,10 +49,10 @@ BAD = {
     "an unknown column": (
         "tsv",
         "sentense\tlabel\nw1\ta\n",
-        ", line 1: no column 'sentence', expected one of .*; did you mean 'sentense'",
+        ": no column 'sentence', expected one of .*; did you mean 'sentense'",
     ),
     "a blank text": ("tsv", HEADED + " \ta\n", ", line 2: sentence = ' ': expected a text that is not blank"),
-    "an empty file": ("tsv", "", ", line 1 = '': expected an example; the file is empty"),
+    "an empty file": ("tsv", "", ", line 1 = '': expected an example; the file has none"),
     "an open quote": ("csv", 'w1,a\n"w2,a\nw3,b\n', ", line 2: unexpected end of data; expected fields quoted"),
     "bad JSON": ("jsonl", '\n{"sentence": "w1", label: "a"}\n', ", line 2, column 20: Expecting property name"),
     "JSON that is deep": ("jsonl", "[" * 100_000 + "\n", ", line 1: .*; expected JSON that is not so deep"),
@@ -120,8 +120,10 @@ def test_a_score_is_a_finite_number(text):
     ("said", "words"),
     [
         ({"dev": "dve.txt"}, "dev = 'dve.txt': expected a file in .*; did you mean 'dev.txt'"),
-        ({"format": "tvs"}, "format = 'tvs': expected one of tsv, csv, jsonl, tfds; did you mean 'tsv'"),
-        ({"text_column": "0"}, "label_column = 'label': expected a column's number"),
+        (
+            {"format": "tvs"},
+            "format = 'tvs': expected one of tsv, csv, jsonl, parquet, arrow, tfds; did you mean 'tsv'",
+        ),
         ({"label_column": ""}, "label_column = '': expected to be set"),
     ],
 )

@@ -54,7 +54,6 @@ def test_pairs_are_read_good_before_bad_with_the_papers_phenomena(folder):
         (lines(("a", 3), linguistics_term="x"), r"line 1: sentence_bad = 3: expected a text$"),
         ("\n\n", r"expected a file of minimal pairs; this one is empty$"),
         ("a\tb\n", r"wh_island.jsonl, line 1, column 1: .*; expected JSON$"),
-        ("", r"wh_island.jsonl, line 1 = '': expected an example; the file is empty$"),
     ],
 )
 def test_a_wrong_line_is_named(folder, text, message):

@@ -137,7 +137,7 @@ def test_one_that_diverges_is_an_answer_and_a_failure(pretrained, monkeypatch):
 
 BAD = {
     "an unknown task": ({"tasks": "topic,sst-2"}, r"tasks = 'sst-2': expected one of topic, .*did you mean 'sst2'\?"),
-    "another folder": ({"path": "nowhere"}, r"data\.task_path = 'nowhere/sst2': expected the folder of the task's"),
+    "another folder": ({"path": "nowhere"}, r"data\.task_path = 'nowhere/sst2': expected the folder of its files"),
     "more layers than there are": (
         {"variants": "finetune.trainable_layers=2"},
         r"finetune\.trainable_layers = 2: expected -1 <= value <= 1",

@@ -81,7 +81,7 @@ def test_entries_and_merges_are_read_without_the_library_s_file(folder, model, t
     assert words.pieces == model.tokenizer.pieces
     assert words.encode_batch(theirs.LINES) == model.tokenizer.encode_batch(theirs.LINES)
     (there / "merges.txt").write_text("no pair")
-    with pytest.raises(errors.ConfigError, match="expected pairs of entries"):
+    with pytest.raises(errors.ConfigError, match="expected entries, and pairs of them"):
         vocabulary.read_tokenizer(there)
 
 

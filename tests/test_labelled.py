@@ -12,7 +12,7 @@ import pytest
 from mlm.base import config, fields
 from mlm.base.special import CLS, PAD, SEP, UNK
 from mlm.data.rows import labelled, loader, pack
-from mlm.data.tasks import examples, splits, task_specs
+from mlm.data.tasks import examples, splits, tasks
 from mlm.data.tokenizers import kinds
 from mlm.training.run import resolution
 
@@ -284,9 +284,9 @@ def test_rows_are_made_again_only_for_other_content(tmp_path, tokenizer, monkeyp
     assert ordered.dataset_info.classes == ("b", "a") and ordered.train["label"].tolist() == [1, 0, 1]
 
 
-@pytest.mark.parametrize("name", task_specs.TASKS)
+@pytest.mark.parametrize("name", tasks.TASKS)
 def test_a_row_of_tasks_is_whole(name):
-    row = task_specs.TASKS[name]
+    row = tasks.TASKS[name]
     cfg = resolution.derive_fields(
         fields.override(
             config.Config(), {"data.task": name, "data.task_path": "a", "tokenizer.path": "b", "pack.seq_len": 384}

@@ -12,7 +12,7 @@ import pytest
 from small import stop_at, train_config
 
 from mlm.base import config, errors, fields, phases
-from mlm.data.rows import draws, loader, mixture, pack
+from mlm.data.rows import loader, mixture, pack
 from mlm.evaluation import engine
 from mlm.experiment import paper_recipes
 from mlm.launch.sweep import budget, plan, runner
@@ -79,20 +79,20 @@ def test_each_source_has_its_share_after_every_row():
     print("seed", seed)
     rng = random.Random(seed)
     for parts in [(1,), (3, 1), *(tuple(rng.randrange(1, 60) for _ in range(rng.randrange(2, 9))) for _ in range(30))]:
-        source_M, rank_M = draws.interleave(parts)
+        source_M, rank_M = loader.interleave(parts)
         count_SxM = np.cumsum(source_M == np.arange(len(parts))[:, None], axis=1)
         shares = np.array(parts)[:, None] / sum(parts) * np.arange(1, sum(parts) + 1)
         assert (abs(count_SxM - shares) < 1).all() and tuple(count_SxM[:, -1]) == parts
         assert (rank_M == count_SxM[source_M, np.arange(sum(parts))] - 1).all()
         rows = rng.randrange(3 * sum(parts))
         whole = np.bincount(np.tile(source_M, 3)[:rows], minlength=len(parts))
-        assert np.array_equal(draws.count_rows(parts, rows), whole)
+        assert np.array_equal(loader.count_rows(parts, rows), whole)
 
 
 def test_weights_become_whole_parts():
-    assert draws.divide([3, 1]) == draws.divide([0.75, 0.25]) == (3, 1) and draws.divide([0.0, 2.0]) == (0, 1)
-    parts = draws.divide([1e-9, *np.random.default_rng(0).random(9)])
-    assert parts[0] == 1 and abs(sum(parts) - draws.MAX_PARTS) < 10
+    assert loader.divide([3, 1]) == loader.divide([0.75, 0.25]) == (3, 1) and loader.divide([0.0, 2.0]) == (0, 1)
+    parts = loader.divide([1e-9, *np.random.default_rng(0).random(9)])
+    assert parts[0] == 1 and abs(sum(parts) - loader.MAX_PARTS) < 10
 
 
 def rows_of(counts, length=4):
@@ -107,13 +107,13 @@ def read_batches(rows, steps, **settings):
 
 def make_sources(counts, *phase_parts):
     return [
-        draws.Source(str(i), n, 1, parts)
+        loader.Source(str(i), n, 1, parts)
         for i, (n, parts) in enumerate(zip(counts, zip(*phase_parts, strict=True), strict=True))
     ]
 
 
 def test_one_source_gives_the_batches_of_the_corpus_alone():
-    draw = draws.draw_from_sources(make_sources([23], (7,)), 0, 5)
+    draw = loader.draw_from_sources(make_sources([23], (7,)), 0, 5)
     for own, alone in zip(read_batches(rows_of([23]), 9, draw=draw), read_batches(rows_of([23]), 9), strict=True):
         jax.tree.map(np.testing.assert_array_equal, own, alone)
 
@@ -122,7 +122,7 @@ def test_batches_follow_from_the_step_and_each_source_from_its_own_permutations(
     counts, parts = [11, 30, 7], (5, 2, 1)
     made = make_sources(counts, (1, 1, 1), parts)
     offset_S = np.array([4, 4, 4])
-    draw = draws.draw_from_sources(made, 1, 5, offset_S)
+    draw = loader.draw_from_sources(made, 1, 5, offset_S)
     settings = {"draw": draw, "first_step": 100}
     whole = read_batches(rows_of(counts), 12, start_step=100, **settings)
     for step, processes in itertools.product((0, 5), (1, 2, 4)):
@@ -134,7 +134,7 @@ def test_batches_follow_from_the_step_and_each_source_from_its_own_permutations(
         jax.tree.map(np.testing.assert_array_equal, joined, whole[step])
     index_N = np.concatenate([batch.split_index_B for batch in whole])
     bounds, source_N = np.cumsum([0, *counts]), np.searchsorted(np.cumsum(counts), index_N, side="right")
-    assert np.array_equal(np.bincount(source_N, minlength=3), draws.count_rows(parts, 96))
+    assert np.array_equal(np.bincount(source_N, minlength=3), loader.count_rows(parts, 96))
     for i, count in enumerate(counts):
         order = (index_N - bounds[i])[source_N == i]
         shuffled = grain.MapDataset.range(count).seed(5).shuffle().repeat()
@@ -155,7 +155,7 @@ def test_a_chain_of_columns_is_their_concatenation():
     ("old", "new", "expected"),
     [
         ('name = "digits"', 'name = "letters"', "name = 'letters': expected a name of one source"),
-        ("weight = 1", "wieght = 1", "source 'digits': wieght: no such key.*did you mean 'weight'"),
+        ("weight = 1", "wieght = 1", "source 'digits': no key 'wieght', expected.*did you mean 'weight'"),
         ("weight = 1", "weight = -1", "source 'digits': weight = -1: expected a number, at least 0"),
         ("weight = 1", "", "source 'digits': weight = None: expected a number, or alpha"),
         ("weight = 1", "weight = 1\ntfds_name = 'x'", "source 'digits': tfds_name = 'x': expected no such key, since"),
@@ -175,8 +175,8 @@ def test_a_chain_of_columns_is_their_concatenation():
         ),
         ("seq_len = 16", "", "phase 2: seq_len = None: expected a value"),
         ("seq_len = 16", "seq_len = 4", "phase 2: seq_len = 4: expected 8 <= value"),
-        ("[[phases]]", "[[phase]]", "phase: no such key; .*did you mean 'phases'"),
-        ("\n[[sources]]", "temperature = 2\n[[sources]]", "did you mean 'alpha'"),
+        ("[[phases]]", "[[phase]]", "no key 'phase', expected .*did you mean 'phases'"),
+        ("\n[[sources]]", "temperature = 2\n[[sources]]", "no key 'temperature', expected one of sources, alpha"),
     ],
 )
 def test_a_wrong_corpus_file_is_one_line(tmp_path, old, new, expected):

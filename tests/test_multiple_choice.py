@@ -128,10 +128,7 @@ def test_endings_come_in_the_order_of_their_columns_and_labels_in_theirs(tmp_pat
             ", line 2: label = '3': expected a label of config.data.labelled.choice_columns, by number: 0, 1, 2",
         ),
         (HEADER + ROW.replace("w4", " "), ", line 2: ending1 = ' ': expected a text that is not blank"),
-        (
-            HEADER.replace("ending1", "ending"),
-            ", line 1: no column 'ending1', expected one of .*; did you mean 'ending",
-        ),
+        (HEADER.replace("ending1", "ending"), ": no column 'ending1', expected one of .*; did you mean 'ending"),
         (HEADER + "w1,w2,w3,w4,2\n", ", line 2: columns = 5: expected 6, as the header has"),
     ],
 )

@@ -172,7 +172,7 @@ def test_documents_are_those_of_a_line_at_a_time(tmp_path, monkeypatch, name):
         raw = b"".join(draw.choice(bad) for _ in range(draw.randint(1, 900)))
         raw = b"\n".join(line[:199] for line in raw.split(b"\n"))  # longer ones come in pieces
         (tmp_path / "a.txt").write_bytes(raw)
-        expected = split_by_line(raw, boundary.starts_document)
+        expected = split_by_line(raw, boundary)
         assert list(files.read_documents([str(tmp_path / "a.txt")], boundary)) == expected, f"seed {seed}"
 
 
@@ -192,7 +192,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
             pack__seq_len=64,
         )
         content = corpus.compute_fingerprint(cfg.data)
-        vocabulary.get_or_train_tokenizer(cfg.data, cfg.tokenizer, content, is_stream=False)
+        vocabulary.get_or_train_tokenizer(cfg, content)
         tracemalloc.start()
         pack.load_dataset(cfg)
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from small import small_config
 
-from mlm.base import errors
+from mlm.base import config, errors
 from mlm.data.rows import pack
 from mlm.data.text import files
+from mlm.data.tokenizers import kinds
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra data is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -122,6 +123,34 @@ def test_the_same_documents_give_the_same_examples(tmp_path):
             np.testing.assert_array_equal(column, packed["txt"][name])
 
 
+def test_a_carriage_return_ends_a_row_of_a_table(tmp_path):
+    (tmp_path / "a.csv").write_bytes(write_delimited([*draw(), "two,\rlines"], ",").replace(b"\n", b"\r"))
+    assert read(tmp_path / "a.csv") == [*draw(), "two,\rlines"]
+
+
+def test_a_task_has_the_same_examples_in_every_format(tmp_path):
+    documents, packed = draw(), {}
+    kinds.train_tokenizer(config.Tokenizer("words", 0), documents).save(tmp_path)
+    for name in ("csv", "tsv", "jsonl", "parquet", "arrow", "csv.gz"):
+        form, _, is_compressed = name.partition(".")
+        raw = FORMATS[form](documents)
+        (tmp_path / f"a.{name}").write_bytes(gzip.compress(raw) if is_compressed else raw)
+        said = {"format": form, "train": f"a.{name}", "dev": f"a.{name}", "text_column": "text", "label_column": "id"}
+        said |= {"quoting": "on"} if form == "tsv" else {}
+        cfg = small_config(
+            data__task="own",
+            data__task_path=str(tmp_path),
+            data__cache_dir=str(tmp_path / name),
+            tokenizer__path=str(tmp_path),
+            objective="regression",
+            **{f"data__labelled__{field}": value for field, value in said.items()},
+        )
+        packed[name] = pack.load_dataset(cfg).train
+    for columns in packed.values():
+        for column, values in columns.items():
+            np.testing.assert_array_equal(values, packed["csv"][column])
+
+
 def test_a_folder_is_read_with_all_below_it(tmp_path):
     (tmp_path / "below").mkdir()
     documents = draw(30)
@@ -165,7 +194,7 @@ def test_the_column_is_the_one_named_or_the_only_one_of_texts(tmp_path):
 def test_rows_without_text_are_counted(tmp_path, caplog):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": null}\n{"text": "  "}\n{"other": "z"}\n{"text": "y"}\n')
     assert read(tmp_path / "a.jsonl") == ["x", "y"]
-    assert "3 rows without text" in caplog.text and "a.jsonl, row 2" in caplog.text
+    assert "3 rows without text" in caplog.text and "a.jsonl, line 2" in caplog.text
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -15,7 +15,7 @@ from mlm.base import config, errors, fields
 from mlm.cli import sweep as command
 from mlm.cli import sweep_compare
 from mlm.cli.command import extract_config_flags
-from mlm.data.tasks import task_specs
+from mlm.data.tasks import tasks
 from mlm.launch.sweep import sweep_points, table_rehearsal
 from mlm.report import excess_loss, reproduction, summary
 
@@ -156,7 +156,7 @@ def test_an_experiment_shows_columns_that_its_table_can_have(name):
     measured = (*columns, *experiment.COLUMNS, *excess_loss.PARTS, *excess_loss.PROBES)
     rates = {summary.rate_column(rate) for cfg in configs for rate in cfg.eval.mask_rates}
     evaluations = {"pseudo_perplexity", "pairs_blimp", "task_topic", "document_excess_loss", "below_unigram"}
-    evaluations |= {f"task_{task}" for task in task_specs.TASKS}
+    evaluations |= {f"task_{task}" for task in tasks.TASKS}
     assert {*names} <= {column.name for column in measured} | rates | evaluations
     assert experiment.COLUMNS[0].name in names  # where the unigram and the floors are named
 

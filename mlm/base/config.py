@@ -47,7 +47,8 @@ Seed = Annotated[int, Bounds(0, 2**32 - 1)]
 TEXT, TFDS, TASK, PARALLEL = ({"data.corpus": corpus} for corpus in ("text", "tfds", "task", "parallel"))
 ONE_SOURCE = TEXT | {"data.sources": ""}
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
-TABLE, SQUAD = {"data.labelled.format": ("tsv", "csv", "jsonl", "tfds")}, {"data.labelled.format": "squad"}
+TABLE = {"data.labelled.format": ("tsv", "csv", "jsonl", "parquet", "arrow", "tfds")}
+SQUAD = {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
 ROTARY, WSD, OWN_TOKENIZER = {"model.positions": "rotary"}, {"optim.schedule": "wsd"}, {"tokenizer.path": ""}
@@ -138,7 +139,9 @@ class Language:
 class Labelled:
     """How the files of a task are read. An empty field has the task's own value (mlm/data/tasks/task_specs.toml)."""
 
-    format: str = field("", "file format: tsv | csv | jsonl | conll (a token a line) | conllu | squad | tfds")
+    format: str = field(
+        "", "file format: tsv | csv | jsonl | parquet | arrow | conll (a token a line) | conllu | squad | tfds"
+    )
     train: str = field("", 'training file in task_path; tfds: a split, such as "train[:90%]"')
     dev: str = field("", "like train: the development split, which selects hyperparameters")
     test: str = field("", "like train: the test split; empty: none")

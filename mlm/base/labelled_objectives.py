@@ -3,7 +3,7 @@
 import enum
 from typing import NamedTuple
 
-TABLE_FORMATS = ("tsv", "csv", "jsonl", "tfds")
+TABLE_FORMATS = ("tsv", "csv", "jsonl", "parquet", "arrow", "tfds")
 SENTENCE_FORMATS = ("conll", "conllu")
 
 

@@ -94,15 +94,6 @@ def require_encodable(text: str, where: str) -> None:
     errors.require(not SURROGATE.search(text), where, text, "text without halves of surrogate pairs")
 
 
-def read_json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Pairs (where, object) of the lines of a JSON lines file; blank ones are left out. Raises ConfigError."""
-    for number, line in read_lines(path):
-        if line.strip():
-            value = parse_json(line, path, number)
-            errors.require(isinstance(value, dict), f"{path}, line {number}", value, "a JSON object")
-            yield f"{path}, line {number}", value
-
-
 def parse_json(text: str, path: Path, line: int = 1) -> Any:
     """What the JSON says that begins at a line of a file. Raises ConfigError, by line and column, where it is none."""
     try:

@@ -14,7 +14,7 @@ from mlm.base.estimates import PERCENT, UNBOUNDED, Score, read_scores
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.storage import get_storage
 from mlm.data.rows.preprocessors import PREPROCESSORS
-from mlm.data.tasks import splits, task_specs, tasks
+from mlm.data.tasks import splits, tasks
 from mlm.evaluation import evaluations, predictions
 from mlm.evaluation.evaluations import EvaluationCase, ReportProgress, get_results, get_summary, group_results
 from mlm.report.table import format_count
@@ -46,7 +46,7 @@ def list_due_cases(cfg: config.Config, task_fields: Mapping[str, Any] = MappingP
             digests[kind] = _hash_recipe(cfg, trial, task_fields)
         inputs = {"task_sha256": digests[kind], **trial._asdict()}
         name = f"{format_task_name(trial)}-{digests[kind][:6]}/{format_point(inputs)}-s{trial.seed}"
-        task = task_specs.TASKS.get(trial.task)
+        task = tasks.TASKS.get(trial.task)
         titles = {"title": task.title, "note": task.note} if task else {"title": trial.task, "note": ""}
         cases.append(EvaluationCase("finetuned_tasks", name, inputs, inputs | titles, settings=task_fields))
     return cases

@@ -2,14 +2,14 @@
 
 import argparse
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlm.base import errors, text_files
+from mlm.base import errors
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.data.tasks import examples
+from mlm.data.text import records
 from mlm.evaluation import minimal_pairs, sentence_scores, sentence_similarity
 from mlm.evaluation.evaluations import EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.report.table import Column
@@ -23,7 +23,7 @@ get_unsupported_reason = minimal_pairs.get_unsupported_reason
 def read_flags(args: argparse.Namespace):
     """Reads the file; returns the function from a run to its case."""
     sentences, ratios = [], []
-    for where, values in text_files.read_json_objects(Path(args.wug)):
+    for where, values in records.read_records(args.wug, records.JSON):
         for key in KEYS:
             examples.require_column(key, list(values), where, "key")
         pair = str(values["sentences"]).split("\t")

@@ -21,7 +21,7 @@ from mlm.base.estimates import PERCENT, Estimate, ItemInterval, SeedRange, compu
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import CLS, PAD, SEP, UNK
-from mlm.data.tasks import splits, task_file, task_specs, tasks
+from mlm.data.tasks import splits, task_file, tasks
 from mlm.data.tasks.examples import require_column
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation import sentence_scores
@@ -83,7 +83,7 @@ def read_task(name: str, folder: str = "", pattern: str = "", words: Sequence[st
         file, own = name, task_file.read_task_file("--prompt", name)
         name, settings, default = own.name, own.fields, Prompt(own.pattern, own.verbalizers)
     else:
-        known = [task for task, row in task_specs.TASKS.items() if LABELLED_OBJECTIVES[row.objective].classifies_texts]
+        known = [task for task, row in tasks.TASKS.items() if LABELLED_OBJECTIVES[row.objective].classifies_texts]
         errors.require_one_of("--prompt", name, known)
         is_folder = os.path.isdir(os.path.expanduser(folder))
         errors.require(is_folder, "--task_path", folder, f"the folder of {name}'s files")

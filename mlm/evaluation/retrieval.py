@@ -53,9 +53,9 @@ def read_flags(args: argparse.Namespace):
 def _read_rows(folder: Path, names: Sequence[str], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     path = next((path for name in names if (path := folder / name).is_file()), None)
     errors.require(path is not None, "--retrieval", str(folder), f"a folder with {' or '.join(names)}")
-    for row in records.read_records(str(path), records.detect_kind(str(path))):
+    for where, row in records.read_records(str(path), records.detect_kind(str(path))):
         for column in columns:
-            examples.require_column(column, list(row), str(path))
+            examples.require_column(column, list(row), where)
         yield row
 
 

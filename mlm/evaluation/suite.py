@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from mlm.base import config, errors, fields
 from mlm.base.estimates import Estimate, ItemInterval, estimate_mean
 from mlm.base.evaluation_score import EvaluationScore
-from mlm.data.tasks import examples, splits, task_file, task_specs, tasks
+from mlm.data.tasks import examples, splits, task_file, tasks
 from mlm.evaluation import evaluation_tasks, finetuned_tasks, flags
 from mlm.evaluation.evaluations import EvaluationCase
 from mlm.report.table import Column, format_cell
@@ -194,7 +194,7 @@ def _read_finetuning(name: str, settings: dict[str, Any], metric: str, recipe: d
     folder = data / settings.pop("path", name)
     _require_path(folder)
     if task := settings.pop("task", ""):
-        errors.require_one_of(f"{where}: task", task, task_specs.TASKS)
+        errors.require_one_of(f"{where}: task", task, tasks.TASKS)
         errors.require(not settings, where, settings, "no other key beside task, path and metric")
         scores = {"data.labelled.scores": metric} if metric else {}
         task_fields = {"data.task": task, "data.task_path": str(folder), **scores}

@@ -107,14 +107,11 @@ def predict_table(model, path: str, batch_rows: int = BATCH_ROWS) -> Iterator[di
 
     classes = model.dataset_info.classes if LABELLED_OBJECTIVES[objective].classifies_texts else ()
     written = {"predicted", *(f"p({name})" for name in classes)}
-    numbered = enumerate(records.read_records(path, records.detect_kind(path), select), 1)
-    while batch := list(itertools.islice(numbered, batch_rows)):
+    rows = records.read_records(path, records.detect_kind(path), select)
+    while batch := list(itertools.islice(rows, batch_rows)):
         for name in {name for name in written for _, row in batch if name in row}:
             errors.require(False, f"{path}: column", name, "no column of this name, which is written")
-        texts = [
-            tuple(records.parse_text(row.get(name), f"{path}, row {number}") for name in chosen)
-            for number, row in batch
-        ]
+        texts = [tuple(records.parse_text(row.get(name), where) for name in chosen) for where, row in batch]
         found = iter(predict_labels(model, [text[0] if tags_words else text for text in texts if all(text)]))
         for (_, row), text in zip(batch, texts, strict=True):
             one: Any = next(found) if all(text) else None

@@ -1,4 +1,4 @@
-"""The examples of a split as files, one per column: written block by block, then memory-mapped.
+"""The examples of a split as files, one per column: written part by part, then memory-mapped.
 
 Where an example is full of tokens up to its padding, its segments and positions are no files: they follow from how many
 tokens it has and where segments begin, and are made when they are read.
@@ -11,19 +11,18 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from absl import logging
 
 from mlm.base import types, warnings_
 from mlm.base.special import NUM_SPECIAL, PAD, UNK
-from mlm.data.rows import draws, store
+from mlm.data.rows import loader, store
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 WARN_FRACTION = 0.01  # fraction of unknown words, or of truncated examples, that causes a warning
 
-BLOCK_EXAMPLES = 4096  # examples that are written at once
 COPY_BYTES = 2**24  # that are copied at once
 LAYOUT = 2  # of the files; raise it when they hold the same examples in another way
 
@@ -54,7 +53,7 @@ class PackedDataset(NamedTuple):
     manifest: dict[str, Any]  # "inputs", "sha256" of each file, and the statistics of each split
     other_splits: Mapping[str, dict[str, np.ndarray]] = MappingProxyType({})  # by name: a task's "test"
     folders: tuple[Path, ...] = ()  # of the files; one of each source
-    sources: tuple[draws.Source, ...] = ()  # of data.sources, in the order of their examples
+    sources: tuple[loader.Source, ...] = ()  # of data.sources, in the order of their examples
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -168,59 +167,36 @@ class Layout(NamedTuple):
 
 
 class SplitWriter:
-    """A context manager that writes the examples of a split to its files; the files are complete when it exits."""
+    """Writes the examples of a split to its files, by column."""
 
-    def __init__(self, folder: Path, split: str, layout: Layout):
+    def __init__(self, files: Mapping[str, BinaryIO], layout: Layout):
         self.seq_len, self.source_len, self.num_examples, self.num_tokens = layout.seq_len, layout.source_len, 0, 0
         self.unigram_V = np.zeros(layout.vocab_size, np.int64)  # counts of each id in the examples, padding included
-        self._columns, self._block_size = layout.columns, 0
-        self._block = {
-            name: np.full(_compute_shape(column, layout, BLOCK_EXAMPLES), column.fill_value, column.dtype)
-            for name, column in layout.columns.items()
+        self._files, self._layout = files, layout
+
+    def make_examples(self, count: int) -> dict[str, np.ndarray]:
+        """Arrays of all columns for so many examples, which are empty."""
+        return {
+            name: np.full(_compute_shape(column, self._layout, count), column.fill_value, column.dtype)
+            for name, column in self._layout.columns.items()
         }
-        self._paths = {name: _make_path(folder, split, name) for name in layout.columns}
-
-    def __enter__(self) -> "SplitWriter":
-        with contextlib.ExitStack() as stack:
-            self._files = {name: stack.enter_context(open(path, "wb")) for name, path in self._paths.items()}
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, error_type, error, traceback) -> None:
-        with self._stack:
-            if error_type is None:
-                self._flush()
-
-    def add_example(self) -> tuple[dict[str, np.ndarray], int]:
-        """Adds an empty example. Returns arrays by column and the example's index in them, for the caller to fill."""
-        if self._block_size == BLOCK_EXAMPLES:
-            self._flush()
-        self._block_size += 1
-        return self._block, self._block_size - 1
 
     def write_examples(self, examples: Mapping[str, np.ndarray]) -> None:
         """Writes examples: arrays of all columns."""
-        self._write({name: examples[name].astype(column.dtype, copy=False) for name, column in self._columns.items()})
-
-    def count(self) -> dict[str, int]:
-        """The numbers of examples, tokens, words and unknown words."""
-        unknown = int(self.unigram_V[UNK])
-        words = unknown + int(self.unigram_V[NUM_SPECIAL:].sum())
-        return {"rows": self.num_examples, "tokens": self.num_tokens, "words": words, "unknown_words": unknown}
-
-    def _flush(self):
-        self._write({name: block[: self._block_size] for name, block in self._block.items()})
-        for name, column in self._columns.items():
-            self._block[name].fill(column.fill_value)
-        self._block_size = 0
-
-    def _write(self, arrays):
+        columns = self._layout.columns
+        arrays = {name: examples[name].astype(column.dtype, copy=False) for name, column in columns.items()}
         self.num_examples += len(arrays["ids"])
         dense = arrays.get("lengths")
         self.num_tokens += int(np.count_nonzero(arrays["segments"]) if dense is None else dense.sum())
         self.unigram_V += np.bincount(arrays["ids"].ravel(), minlength=len(self.unigram_V))
         for name, file in self._files.items():
             file.write(np.ascontiguousarray(arrays[name]).data)
+
+    def count(self) -> dict[str, int]:
+        """The numbers of examples, tokens, words and unknown words."""
+        unknown = int(self.unigram_V[UNK])
+        words = unknown + int(self.unigram_V[NUM_SPECIAL:].sum())
+        return {"rows": self.num_examples, "tokens": self.num_tokens, "words": words, "unknown_words": unknown}
 
 
 def write_splits(
@@ -229,7 +205,9 @@ def write_splits(
     """Writes the files of all splits; returns for each the counts of `SplitWriter.count` and what `write` returns."""
     manifest = {}
     for split in layout.splits:
-        with SplitWriter(folder, split, layout) as writer:
+        with contextlib.ExitStack() as stack:
+            paths = {name: _make_path(folder, split, name) for name in layout.columns}
+            writer = SplitWriter({name: stack.enter_context(open(path, "wb")) for name, path in paths.items()}, layout)
             counts = write(split, writer, folder)
         manifest[split] = writer.count() | counts
         if split == "train":

@@ -126,31 +126,34 @@ def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> di
     encode = PREPROCESSORS[cfg.objective].encode
     with open(_make_examples_path(folder, split), "w", encoding="utf-8") as file:
         for batch in iter(lambda: list(itertools.islice(examples, TOKENIZE_BATCH)), []):
+            sequences = []
             for example, encoded_rows in zip(batch, encode(batch, tokenizer, cfg, classes), strict=True):
-                for encoded in encoded_rows:
-                    _write_encoded(writer, encoded, count, cfg.pack.seq_len)
+                sequences += [(encoded, count) for encoded in encoded_rows]
                 num_truncated = max(encoded.num_truncated for encoded in encoded_rows)
                 count, truncated, num_lost = count + 1, truncated + (num_truncated > 0), num_lost + num_truncated
                 record = {**example._asdict(), "row": row, "rows": len(encoded_rows), **encoded_rows[0].metadata}
                 file.write(json.dumps(record) + "\n")
                 row += len(encoded_rows)
+            arrays = writer.make_examples(len(sequences))
+            for index, (encoded, number) in enumerate(sequences):
+                _fill_example(arrays, index, encoded, number, cfg.pack.seq_len)
+            writer.write_examples(arrays)
     return {"examples": count, "truncated": truncated, "lost": num_lost}
 
 
-def _write_encoded(writer, encoded, example_index, seq_len):
-    block, index = writer.add_example()
+def _fill_example(arrays, index, encoded, example_index, seq_len):
     for choice_index, choice in enumerate((encoded, *encoded.other_choices)):
         start = choice_index * seq_len
         end = start + len(choice.ids)
-        block["ids"][index, start:end] = choice.ids
-        block["segments"][index, start:end] = choice_index + 1  # the texts of a choice see each other
-        block["positions"][index, start:end] = np.arange(len(choice.ids))
-        if "types" in block:
-            block["types"][index, start + choice.second_start : end] = 1
-    if "example" in block:
-        block["example"][index] = example_index
+        arrays["ids"][index, start:end] = choice.ids
+        arrays["segments"][index, start:end] = choice_index + 1  # the texts of a choice see each other
+        arrays["positions"][index, start:end] = np.arange(len(choice.ids))
+        if "types" in arrays:
+            arrays["types"][index, start + choice.second_start : end] = 1
+    if "example" in arrays:
+        arrays["example"][index] = example_index
     for name, value in encoded.labels.items():
-        block[name][index, ...] = value
+        arrays[name][index, ...] = value
 
 
 def _report_truncation(cfg, packed, split_names):

@@ -10,7 +10,7 @@ from absl import logging
 
 from mlm.base import config, errors, phases
 from mlm.base.special import NUM_SPECIAL, UNK
-from mlm.data.rows import draws
+from mlm.data.rows import loader
 from mlm.data.rows.columns import LazyColumn, PackedDataset
 from mlm.data.text import sources
 from mlm.data.tokenizers.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ def load_dataset(
     file, packs = sources.read_corpus_file(cfg.data.sources), dict[str, PackedDataset]()
     for name, data in sources.list_sources(cfg.data):
         logging.info("source %s", name)
-        with sources.name_source(file.path, name):
+        with sources.name_source(cfg.data.sources, name):
             packs[name] = load_source(dataclasses.replace(cfg, data=data), tokenizer)
     parts = list(packs.values())
     most = cfg.eval.max_examples // len(parts)
@@ -45,9 +45,9 @@ def load_dataset(
     tokens = np.array([part.manifest["train"]["tokens"] for part in parts], float)
     # Conneau et al. 2020, section 3.1, where sizes are sentences.
     weights = [own if isinstance(own, tuple) else (tokens / tokens.sum()) ** own for own in file.weights]
-    shares = [draws.divide(own) for own in weights]
+    shares = [loader.divide(own) for own in weights]
     mixed = tuple(
-        draws.Source(source.name, len(part.train["ids"]), len(rows["ids"]), own, count_words(part), source.max_epochs)
+        loader.Source(source.name, len(part.train["ids"]), len(rows["ids"]), own, count_words(part), source.max_epochs)
         for source, part, rows, own in zip(file.sources, parts, held_out, zip(*shares, strict=True), strict=True)
     )
     counts_SxV = np.stack([np.frombuffer(part.dataset_info.unigram_counts, np.int64) for part in parts])
@@ -107,28 +107,25 @@ class Segment(NamedTuple):
 
     phase: phases.Phase
     packed: PackedDataset
-    sources: tuple[draws.Source, ...]  # one without a name where the data has no sources
+    sources: tuple[loader.Source, ...]  # one without a name where the data has no sources
     offset_S: np.ndarray  # rows that earlier phases have drawn of the same examples
 
     def count_rows(self, step: int) -> np.ndarray:
         """The rows that the phase draws from each source until a step of the run: count_S."""
         num_steps = max(0, min(step, self.phase.end_step) - self.phase.first_step)
         parts = tuple(source.parts[self.phase.number] for source in self.sources)
-        return draws.count_rows(parts, num_steps * self.phase.cfg.train.batch_size)
+        return loader.count_rows(parts, num_steps * self.phase.cfg.train.batch_size)
 
     def count_batch_words(self) -> float:
         """The words of a batch of the phase, on average."""
         batch_size = self.phase.cfg.train.batch_size
         parts = [source.parts[self.phase.number] for source in self.sources]
-        words = (
-            batch_size * part * (source.num_words if source.name else count_words(self.packed)) / source.num_train
-            for part, source in zip(parts, self.sources, strict=True)
-        )
-        return sum(words) / sum(parts)
+        sizes = zip(parts, self.sources, strict=True)
+        return sum(batch_size * part * one.num_words / one.num_train for part, one in sizes) / sum(parts)
 
-    def make_draw(self, seed: int) -> draws.Draw:
+    def make_draw(self, seed: int) -> loader.Draw:
         """The draw of the phase's rows."""
-        return draws.draw_from_sources(self.sources, self.phase.number, seed, self.offset_S)
+        return loader.draw_from_sources(self.sources, self.phase.number, seed, self.offset_S)
 
 
 def list_segments(
@@ -147,7 +144,7 @@ def list_segments(
     for phase in phases.list_phases(cfg):
         length = phase.cfg.pack.seq_len
         own = by_length[length] if length in by_length else by_length.setdefault(length, load_dataset(phase.cfg))
-        found = own.sources or (draws.Source("", len(own.train["ids"]), 0, (1,)),)
+        found = own.sources or (loader.Source("", len(own.train["ids"]), 0, (1,), count_words(own)),)
         if len(found[0].parts) == 1:  # the same in all phases
             found = tuple(source._replace(parts=source.parts * (phase.number + 1)) for source in found)
         segment = Segment(phase, own, found, drawn.get(length, np.zeros(len(found), np.int64)))

@@ -15,7 +15,8 @@ from mlm.data.rows import labelled, mixture, parallel_text, text_rows
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.tasks import tasks
 from mlm.data.text import parallel_text as pairs
-from mlm.data.text import source_digests, sources
+from mlm.data.text import sources
+from mlm.data.text.files import forget_digests
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
 
@@ -112,13 +113,12 @@ def _load_text(cfg, *, processes=1, verify=False):
     return mixture.load_dataset(cfg, load_tokenizer(cfg), load_source)
 
 
-_load_language = functools.partial(text_rows.load_dataset, is_generated=True)
 _DOCUMENTS = CorpusKind(_check_documents, text_rows.load_dataset, text_rows.build_dataset_info)
 CORPUS_KINDS = {  # config.data.corpus -> its kind
     "text": CorpusKind(lambda cfg: None, _load_text, text_rows.build_dataset_info),
     "tfds": _DOCUMENTS,
     "docstrings": _DOCUMENTS,
-    "language": _DOCUMENTS._replace(check=_check_language, load_dataset=_load_language),
+    "language": _DOCUMENTS._replace(check=_check_language),
     "parallel": CorpusKind(
         _check_parallel, parallel_text.load_dataset, parallel_text.build_dataset_info, parallel_text.read_examples
     ),
@@ -139,7 +139,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
         verify: whether all files are hashed, of the corpus and of the cache.
     """
     if verify:
-        source_digests.forget(cfg.data.cache_dir)
+        forget_digests(cfg.data.cache_dir)
     return CORPUS_KINDS[cfg.data.corpus].load_dataset(cfg, processes=processes, verify=verify)
 
 

@@ -22,6 +22,7 @@ from mlm.data.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 1  # of the cached files; a change of their content must raise it
 TOKENIZE_BATCH = 1024  # pairs that are tokenized at once
+WRITE_BATCH = 1024  # examples that are written at once
 MAX_OPEN_EXAMPLES = 64  # incomplete examples to which a pair may be added
 
 
@@ -38,8 +39,8 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
 
     Raises ConfigError as parallel_text.open_pairs does.
     """
-    pair_source, source_len = parallel_text.open_pairs(cfg.data), _get_source_len(cfg)
-    tokenizer = vocabulary.get_or_train_tokenizer(cfg.data, cfg.tokenizer, corpus.compute_fingerprint(cfg.data))
+    pair_source, source_len = parallel_text.open_pairs(cfg.data), cfg.pack.source_len
+    tokenizer = vocabulary.get_or_train_tokenizer(cfg, corpus.compute_fingerprint(cfg.data))
     inputs = {"format": FORMAT, "corpus": pair_source.compute_digest().hex(), "source_length": source_len}
 
     def write(split, writer, folder):
@@ -66,7 +67,7 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
 
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
     """What a program must know of the dataset; unigram_V: counts of the targets' tokens."""
-    return types.DatasetInfo(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_len=_get_source_len(cfg))
+    return types.DatasetInfo(vocab_size, cfg.pack.seq_len, (), unigram_V.tobytes(), source_len=cfg.pack.source_len)
 
 
 def read_examples(packed: PackedDataset, split: str) -> list[dict[str, str]]:
@@ -134,10 +135,6 @@ def pack_pairs(pairs: Iterable[EncodedPair], seq_len: int, source_len: int) -> I
     yield from open_examples
 
 
-def _get_source_len(cfg):
-    return cfg.pack.source_len or cfg.pack.seq_len
-
-
 def _make_pairs_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.pairs.jsonl"
 
@@ -157,12 +154,15 @@ def _write_split(writer, pairs, tokenizer, pairs_path) -> dict[str, int]:
                 yield encoded
 
     with open(pairs_path, "w", encoding="utf-8") if pairs_path else contextlib.nullcontext() as file:
-        for example in pack_pairs(encode_all(), writer.seq_len, writer.source_len):
-            block, index = writer.add_example()
-            end = source_end = 0
-            for segment, pair in enumerate(example, 1):
-                end = _write_text(block, index, "", pair.target, end, segment)
-                source_end = _write_text(block, index, "source_", pair.source, source_end, segment)
+        examples = pack_pairs(encode_all(), writer.seq_len, writer.source_len)
+        while batch := list(itertools.islice(examples, WRITE_BATCH)):
+            arrays = writer.make_examples(len(batch))
+            for index, example in enumerate(batch):
+                end = source_end = 0
+                for segment, pair in enumerate(example, 1):
+                    end = _write_text(arrays, index, "", pair.target, end, segment)
+                    source_end = _write_text(arrays, index, "source_", pair.source, source_end, segment)
+            writer.write_examples(arrays)
     return counts
 
 
@@ -177,7 +177,7 @@ def _write_text(arrays, index, prefix, ids, start, segment) -> int:
 
 def _report_statistics(cfg, packed, split_names):
     """Logs how much is padding, was truncated, and is unknown to the tokenizer."""
-    source_len = _get_source_len(cfg)
+    source_len = cfg.pack.source_len
     for split in split_names:
         counts = packed.manifest[split]
         source_padding = 1 - counts["source_tokens"] / (counts["rows"] * source_len)

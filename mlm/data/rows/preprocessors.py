@@ -47,15 +47,20 @@ def encode_texts(
 ) -> Iterator[list[EncodedExample]]:
     """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], with the number of the class, or the number to predict.
 
-    Of a pair the longer text is truncated first; its texts are separated by as many [SEP] as in the tokenizer's own
+    Where there are endings to choose from, one such sequence for each of them in order, with the context before it. Of
+    a pair the longer text is truncated first; its texts are separated by as many [SEP] as in the tokenizer's own
     pairs (RoBERTa's: two).
     """
     class_index = {name: index for index, name in enumerate(classes)}
+    num_separators, has_choices = count_pair_separators(tokenizer), bool(cfg.data.labelled.choice_columns)
     ids_of_texts = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
     for example in examples:
         texts = [next(ids_of_texts) for _ in example.texts]
-        encoded = _join_texts(texts, cfg.pack.seq_len, count_pair_separators(tokenizer))
-        yield [encoded._replace(labels={"label": class_index[example.label]} if classes else {"value": example.label})]
+        choices = [(texts[0], ending) for ending in texts[1:]] if has_choices else [texts]
+        first, *others = (_join_texts(choice, cfg.pack.seq_len, num_separators) for choice in choices)
+        num_truncated = sum(choice.num_truncated for choice in (first, *others))
+        labels = {"label": class_index[example.label]} if classes else {"value": example.label}
+        yield [first._replace(labels=labels, num_truncated=num_truncated, other_choices=tuple(others))]
 
 
 def _join_texts(texts, seq_len, num_separators):
@@ -67,21 +72,6 @@ def _join_texts(texts, seq_len, num_separators):
     len_a = min(len(a), max_tokens - len_b)
     ids = [CLS, *a[:len_a], *separators, *b[:len_b], SEP]
     return EncodedExample(ids, 1 + len_a + max(1, len(separators)), {}, len(a) + len(b) - len_a - len_b)
-
-
-def encode_multiple_choice(examples, tokenizer, cfg, classes):
-    """[CLS] context [SEP] ending [SEP] for each ending in order: sequences of config.pack.seq_len tokens each."""
-    class_index = {name: index for index, name in enumerate(classes)}
-    texts = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
-    for example in examples:
-        context = next(texts)
-        first, *others = (
-            _join_texts((context, next(texts)), cfg.pack.seq_len, count_pair_separators(tokenizer))
-            for _ in example.texts[1:]
-        )
-        num_truncated = sum(choice.num_truncated for choice in (first, *others))
-        labels = {"label": class_index[example.label]}
-        yield [first._replace(labels=labels, num_truncated=num_truncated, other_choices=tuple(others))]
 
 
 def list_windows(size_W: Sequence[int], max_tokens: int, stride: int) -> list[tuple[int, int]]:
@@ -202,7 +192,7 @@ def encode_questions(examples, tokenizer, cfg, classes):
             last = bisect.bisect_left(spans, start + len(text), key=lambda span: span[0]) - 1
         passage_start = 1 + len(question_ids) + len(separators)
         window_size, has_answer, sequences = cfg.pack.seq_len - passage_start - 1, False, []
-        stride = cfg.data.labelled.doc_stride
+        stride = cfg.data.labelled.doc_stride or max(1, window_size // 2)
         for window_start in range(0, max(1, len(passage_ids) - window_size + stride), stride):
             window = passage_ids[window_start : window_start + window_size]
             is_inside = window_start <= first <= last < window_start + len(window)
@@ -222,7 +212,7 @@ PREPROCESSORS = {
     "regression": Preprocessor({"value": ColumnSpec(np.float32, "N")}, encode_texts),
     "multiple_choice": Preprocessor(
         {"label": ColumnSpec(np.int32, "N")},
-        encode_multiple_choice,
+        encode_texts,
         "have an ending that is, with its context, longer than config.pack.seq_len = {seq_len} tokens and was "
         "truncated; {lost} tokens are lost",
     ),

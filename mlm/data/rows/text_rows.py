@@ -8,13 +8,11 @@ import contextlib
 import functools
 import itertools
 import multiprocessing
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
 
 from mlm.base import config, errors, files, types, warnings_
 from mlm.data.rows import columns, store, tokenization, vocabulary
@@ -63,12 +61,12 @@ class Packer(NamedTuple):
         sizes = [sum(part.num_bytes for part in shard.parts) for _, shard in calls]
         processes = min(processes, len(calls))
         if processes <= 1:
-            return list(_log_shards(itertools.starmap(self.get_or_make_shard, calls), sizes))
+            return _list_with_progress(itertools.starmap(self.get_or_make_shard, calls), sizes)
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of JAX's threads
         with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
             futures = [pool.submit(self.get_or_make_shard, *call) for call in calls]
             try:
-                return list(_log_shards((future.result() for future in futures), sizes))
+                return _list_with_progress((future.result() for future in futures), sizes)
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -118,23 +116,18 @@ class Packer(NamedTuple):
         return columns.write_splits(folder, self.layout, write)
 
 
-def make_packer(
-    cfg: config.Config, tokenizer: Tokenizer | None = None, *, is_generated: bool = False
-) -> tuple[Packer, Tokenizer]:
+def make_packer(cfg: config.Config, tokenizer: Tokenizer | None = None) -> tuple[Packer, Tokenizer]:
     """The packer of a corpus and its tokenizer, which is trained if the cache does not have it.
 
-    tokenizer: in place of the corpus's own. is_generated: whether the text is the built-in language's. Raises
-    ConfigError as corpus.read_documents and kinds.train_tokenizer do.
+    tokenizer: in place of the corpus's own. Raises ConfigError as corpus.read_documents and kinds.train_tokenizer do.
     """
     data, pack = cfg.data, cfg.pack
     with contextlib.suppress(OSError):  # a cache that is only read
         files.local_folder(files.make_path(data.cache_dir)).mkdir(parents=True, exist_ok=True)  # for digests
     content = corpus.compute_fingerprint(data)
-    shard_mb, is_stream = find_shard_mb(data, pack), pack.mode == "stream"
-    tokenizer = tokenizer or vocabulary.get_or_train_tokenizer(
-        data, cfg.tokenizer, content, is_stream=is_stream, shard_mb=shard_mb
-    )
-    data_format = FORMAT if is_generated else TEXT_FORMAT
+    shard_mb = find_shard_mb(data, pack)
+    tokenizer = tokenizer or vocabulary.get_or_train_tokenizer(cfg, content, shard_mb)
+    data_format = FORMAT if data.corpus == "language" else TEXT_FORMAT
     inputs = {"format": data_format, "corpus": content, "mode": pack.mode, "isolate": _isolates(pack)}
     inputs |= {"short_share": pack.short_seq_prob} if pack.short_seq_prob else {}
     inputs |= {"shard_mb": shard_mb} if shard_mb else {}
@@ -147,18 +140,13 @@ def make_packer(
 
 
 def load_dataset(
-    cfg: config.Config,
-    tokenizer: Tokenizer | None = None,
-    *,
-    is_generated: bool = False,
-    processes: int = 1,
-    verify: bool = False,
+    cfg: config.Config, tokenizer: Tokenizer | None = None, *, processes: int = 1, verify: bool = False
 ) -> PackedDataset:
     """The examples of both splits; raises ConfigError as `make_packer` does.
 
     processes: how many pack shards at once. verify: whether all files of the cache are hashed.
     """
-    packer, tokenizer = make_packer(cfg, tokenizer, is_generated=is_generated)
+    packer, tokenizer = make_packer(cfg, tokenizer)
     is_made = False
 
     def make(folder):
@@ -179,7 +167,7 @@ def load_dataset(
     )
     if is_made:  # and they are joined
         packer.remove_shards()
-    _report_statistics(packed, cfg.data, is_stream=cfg.pack.mode == "stream", is_generated=is_generated)
+    _report_statistics(packed, cfg)
     return packed
 
 
@@ -217,21 +205,15 @@ def _count(texts, count):
         yield text
 
 
-def _log_shards(made: Iterable, sizes: Sequence[int]) -> Iterator:
-    """What is made of shards of these sizes; logs how many there are, how fast, and how long the rest takes."""
-    start = last_report = time.monotonic()
-    for number, one in enumerate(made, 1):
-        yield one
-        if (now := time.monotonic()) - last_report > vocabulary.SECONDS:
-            last_report, size = now, sum(sizes[:number])
-            seconds = (sum(sizes) - size) * (now - start) / size
-            rate = size / MEGABYTE / (now - start)
-            logging.info(f"packed {number} of {len(sizes)} shards, {rate:.1f} MB/s, {seconds:.0f} s left")
+def _list_with_progress(shards: Iterable, sizes: Sequence[int]) -> list:
+    remaining = iter(sizes)
+    return list(vocabulary.log_progress(shards, "packing", sum(sizes), lambda _: next(remaining)))
 
 
-def _report_statistics(packed, data, *, is_stream, is_generated):
+def _report_statistics(packed, cfg):
     """Logs the fraction of held-out tokens, and of words that are unknown to the vocabulary."""
-    if not is_generated:
+    data, is_stream = cfg.data, cfg.pack.mode == "stream"
+    if data.corpus != "language":
         held_out, rest = (packed.manifest[split]["tokens"] for split in ("validation", "train"))
         selection = "the end of the text" if is_stream else "a random sample of documents"
         name = "search_fraction" if data.search_fraction else "validation_fraction"

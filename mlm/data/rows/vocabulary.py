@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
+from typing import Any
 
 from absl import logging
 
@@ -18,21 +19,18 @@ SAMPLED_BYTES = 4  # of a divided corpus that are read for a character that is l
 SECONDS = 5  # between two lines of progress
 
 
-def get_or_train_tokenizer(
-    data: config.Data, tokenizer: config.Tokenizer, content: str, *, is_stream: bool = False, shard_mb: float = 0
-) -> Tokenizer:
+def get_or_train_tokenizer(cfg: config.Config, content: str, shard_mb: float = 0) -> Tokenizer:
     """The tokenizer of config.tokenizer.path, or else the one for the corpus, trained if the cache does not have it.
 
     Args:
-        data: the corpus.
-        tokenizer: the fields of config.tokenizer.
+        cfg: a resolved config; with pack.mode=stream it learns from the running text, of which no white space is lost.
         content: the corpus's (`corpus.compute_fingerprint`).
-        is_stream: whether it learns from the running text, of which no white space is lost.
         shard_mb: MB of a shard of a divided corpus, where it learns from a few shards alone; 0: from all text.
 
     Raises:
         ConfigError: the tokenizer must be trained and the corpus has changed since.
     """
+    data, tokenizer, is_stream = cfg.data, cfg.tokenizer, cfg.pack.mode == "stream"
     if tokenizer.path:
         return kinds.load_tokenizer_folder("config.tokenizer.path", tokenizer.path)
 
@@ -65,16 +63,19 @@ def get_or_train_tokenizer(
     return kinds.load_tokenizer(folder / manifest["file"])
 
 
-def log_progress(texts: Iterable[str], description: str, num_bytes: int = 0) -> Iterator[str]:
-    """The texts; logs now and then how much has been read, how fast, and of num_bytes how long the rest takes."""
+def log_progress(
+    items: Iterable[Any], description: str, num_bytes: int = 0, measure: Callable[[Any], int] = len
+) -> Iterator[Any]:
+    """The items; logs now and then how much has been read, how fast, and of num_bytes how long the rest takes.
+
+    measure: an item -> its bytes, about.
+    """
     start = last_report = time.monotonic()
-    num_characters = 0
-    for text in texts:
-        yield text
-        num_characters += len(text)
+    size = 0
+    for item in items:
+        yield item
+        size += measure(item)
         if (now := time.monotonic()) - last_report > SECONDS:
-            last_report, rate = now, num_characters / (now - start)
-            left = f", {max(0, num_bytes - num_characters) / rate:.0f} s left" if num_bytes else ""
-            logging.info(
-                f"{description}: {num_characters / 1e6:.1f} million characters, {rate / 1e6:.2f} a second{left}"
-            )
+            last_report, rate = now, size / (now - start)
+            left = f", {max(0, num_bytes - size) / rate:.0f} s left" if num_bytes else ""
+            logging.info(f"{description}: {size / 1e6:.1f} MB, {rate / 1e6:.2f} MB/s{left}")

@@ -14,6 +14,7 @@ from absl import logging
 from mlm.base import text_files
 from mlm.base.errors import require, require_one_of
 from mlm.data.tasks.examples import require_column
+from mlm.data.text import records
 
 BENCHMARK, NUM_PARADIGMS, NUM_PAIRS = "blimp", 67, 1000  # of the benchmark
 SAMPLE_PARADIGMS = {"adjunct_island", "npi_present_1", "wh_island"}  # of its paradigms
@@ -23,7 +24,7 @@ PAPER_ACCURACY = {"5-gram": 61.2, "LSTM": 69.8, "Transformer-XL": 69.6, "GPT-2":
 PAPER_ACCURACY |= {"RoBERTa-large": 86.5, "human": 88.6}
 # The files have a term of their own for two paradigms that the paper counts to argument structure.
 PHENOMENON_BY_TERM = {"s-selection": "argument_structure"}
-TERM_COLUMNS = ("UID", "linguistics_term")  # of paradigms.tsv
+TERM_COLUMNS = ["UID", "linguistics_term"]  # of paradigms.tsv
 
 
 class Paradigm(NamedTuple):
@@ -77,20 +78,18 @@ def _make_suite_name(name: str) -> str:
 
 
 def _read_terms(path) -> dict[str, str]:
-    if not path.exists():
-        return {}
-    (_, header), *rows = ((number, line.split("\t")) for number, line in text_files.read_lines(path))
-    for key in TERM_COLUMNS:
-        require(key in header, f"{path}, line 1", "\t".join(header), f"a column {key}")
-    for number, row in rows:
-        require(len(row) == len(header), f"{path}, line {number}: columns", len(row), f"{len(header)}")
-    name, term = map(header.index, TERM_COLUMNS)
-    return {row[name]: row[term] for _, row in rows}
+    def select(names):
+        for key in TERM_COLUMNS:
+            require_column(key, list(names), str(path))
+        return TERM_COLUMNS
+
+    rows = records.read_records(str(path), "tsv", select, quoted=False) if path.exists() else ()
+    return {row["UID"]: row["linguistics_term"] for _, row in rows}
 
 
 def _read_paradigm(path, terms):
     sentences, term = [], terms.get(path.stem)
-    for where, pair in text_files.read_json_objects(path):
+    for where, pair in records.read_records(str(path), records.JSON):
         sentences += [_get_text(pair, key, where) for key in ("sentence_good", "sentence_bad")]
         if "linguistics_term" in pair:
             term = term or _get_text(pair, "linguistics_term", where)

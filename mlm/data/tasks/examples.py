@@ -1,15 +1,21 @@
 """Examples with labels: an error names file and line."""
 
 import math
+import os
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlm.base import config, errors, text_files
 
-FILE_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.labelled by split
+FILE_FIELDS = {
+    "train": "train",
+    "validation": "dev",
+    "test": "test",
+}  # field of config.data.labelled and parallel by split
 MAX_NUMBER = float(np.finfo(np.float32).max)
 LabelParser = Callable[[str, str], Any]  # (what stands in the file, where) -> the label; raises ConfigError
 # What the column of labels is called in headers: in the first line of a file that has none, it is no label.
@@ -28,6 +34,25 @@ class Example(NamedTuple):
     words: tuple[str, ...] = ()  # where the file has a token a line
     label: Any = None
     heads: tuple[int, ...] = ()  # of each word the number, from 1, of that which its label relates it to; 0: of none
+
+
+def find_split_files(
+    path_field: str, path: str, section: str, names: Any, endings: Sequence[str] = ("",)
+) -> dict[str, list[Path]]:
+    """The files of each split in a folder: what FILE_FIELDS of a section of config.data name, with each of the endings.
+
+    path_field: of the folder, for errors. Raises ConfigError for a file that is not there, with the nearest name.
+    """
+    folder, found = Path(os.path.expanduser(path)), dict[str, list[Path]]()
+    errors.require(folder.is_dir(), f"config.data.{path_field}", path, "the folder of its files")
+    for split, field in FILE_FIELDS.items():
+        stem = getattr(names, field)
+        for name in (stem + ending for ending in endings if stem):
+            hint = errors.format_hint(name, sorted(other.name for other in folder.iterdir()))
+            is_file, expected = (folder / name).is_file(), f"a file in {folder}, not {name}{hint}"
+            errors.require(is_file, f"config.data.{section}.{field}", stem, expected)
+            found.setdefault(split, []).append(folder / name)
+    return found
 
 
 def list_choice_columns(labelled: config.Labelled) -> tuple[str, ...]:

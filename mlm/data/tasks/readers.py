@@ -4,18 +4,22 @@ A reader takes (path, config.data.labelled, parse_label) and yields Examples. Ea
 and line or the place in the JSON, for what does not fit `labelled`.
 """
 
-import csv
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mlm.base import config, errors, text_files
 from mlm.data.tasks import examples
 from mlm.data.tasks.examples import Example, LabelParser
-from mlm.data.text.records import DELIMITERS
+from mlm.data.text import records
 
+RECORD_KINDS = {  # of config.data.labelled.format
+    **{name: name for name in records.DELIMITERS},
+    "jsonl": records.JSON,
+    "parquet": records.PARQUET,
+    "arrow": records.ARROW,
+}
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 SENTENCE_ID = "# sent_id ="  # a comment of CoNLL-U
 DOCUMENT_START = "-DOCSTART-"  # begins a line of its own where a document begins, in CoNLL
@@ -24,57 +28,24 @@ MAX_SQUAD_BYTES = 2**29  # of a file, which is read at once
 
 
 def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
-    """The rows of a table whose columns are separated by tabs or commas; blank lines are left out.
+    """The rows of a file of records; csv and tsv have no header where columns are named by number."""
+    columns, label, name = examples.list_columns(labelled), labelled.label_column, labelled.id_column
+    layout, has_header = {}, True
+    if labelled.format in records.DELIMITERS:
+        has_header = not labelled.text_column.isdecimal()
+        layout = {"quoted": labelled.quoting == "on", "has_header": has_header}
 
-    With a header, every row has as many columns as it; without, at least as many as `labelled` names.
-    """
-    delimiter = DELIMITERS[labelled.format]
-    rows = (
-        _read_quoted(path, delimiter)
-        if labelled.quoting == "on"
-        else ((line, text.split(delimiter)) for line, text in text_files.read_lines(path) if text.strip(" "))
-    )
-    columns, header = examples.list_columns(labelled), []
-    if labelled.text_column.isdecimal():
-        column_indices = {name: int(name) for name in columns}
-    else:
-        line, header = next(rows, (1, []))
-        for name in columns:
-            examples.require_column(name, header, f"{path}, line {line}")
-        column_indices = {name: header.index(name) for name in columns}
-    most = max(column_indices.values())
-    for index, (line, row) in enumerate(rows):
-        where = f"{path}, line {line}"
-        if header:
-            errors.require(len(row) == len(header), f"{where}: columns", len(row), f"{len(header)}, as the header has")
-        errors.require(len(row) > most, f"{where}: columns", len(row), f"at least {most + 1}, by {delimiter!r}")
-        values = {name: row[at] for name, at in column_indices.items()}
-        if not header and not index:
-            examples.require_no_heading(values[labelled.label_column], f"{where}: label")
-        yield examples.make_example(labelled, values, parse_label, where, index)
+    def select(has_text):
+        for column in columns:
+            examples.require_column(column, list(has_text), str(path))
+        return columns
 
-
-def _read_quoted(path, delimiter) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of the line that they begin at; quoted fields may hold delimiters and line ends."""
-    csv.field_size_limit(max(csv.field_size_limit(), text_files.MAX_LINE_BYTES))
-    reader = csv.reader((f"{text}\n" for _, text in text_files.read_lines(path)), delimiter=delimiter, strict=True)
-    first_line = 1
-    try:
-        for row in reader:
-            if row:
-                yield first_line, row
-            first_line = reader.line_num + 1
-    except csv.Error as error:
-        expected = 'fields quoted as "...", a quote in them doubled (or config.data.labelled.quoting = off)'
-        raise errors.ConfigError(f"{path}, line {first_line}: {error}; expected {expected}") from None
-
-
-def read_json_lines(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
-    """JSON lines, an object with texts and a label in each; blank lines are left out."""
-    label, name = labelled.label_column, labelled.id_column
-    for index, (where, values) in enumerate(text_files.read_json_objects(path)):
-        for key in examples.list_columns(labelled):
-            examples.require_column(key, list(values), where, "key")
+    rows = records.read_records(str(path), RECORD_KINDS[labelled.format], select, **layout)
+    for index, (where, values) in enumerate(rows):
+        for column in columns:
+            examples.require_column(column, list(values), where)
+        if not has_header and not index:
+            examples.require_no_heading(values[label], f"{where}: label")
         values[label] = _format_label(values[label], f"{where}: {label}")
         values |= {name: str(values[name])} if name else {}
         yield examples.make_example(labelled, values, parse_label, where, index)
@@ -186,8 +157,6 @@ def _parse_head(value: str, where: str, num_words: int) -> int:
 
 def read_squad(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The questions of SQuAD 1.1 or 2.0, each with its passage, as it stands there, and all its answers."""
-    size = os.path.getsize(path)
-    errors.require(size <= MAX_SQUAD_BYTES, str(path), f"{size} bytes", f"at most {MAX_SQUAD_BYTES} bytes")
     text = "\n".join(line for _, line in text_files.read_lines(path, MAX_SQUAD_BYTES))
     found = text_files.parse_json(text, path)
     seen: set[str] = set()
@@ -237,11 +206,4 @@ def _get_key(record, key, kind, where):
     return record[key]
 
 
-READERS = {
-    "tsv": read_table,
-    "csv": read_table,
-    "jsonl": read_json_lines,
-    "conll": read_conll,
-    "conllu": read_conllu,
-    "squad": read_squad,
-}
+READERS = {**dict.fromkeys(RECORD_KINDS, read_table), "conll": read_conll, "conllu": read_conllu, "squad": read_squad}

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,14 +73,8 @@ def has_test(data: config.Data) -> bool:
 
 def find_files(data: config.Data) -> dict[str, Path]:
     """The file of each split. Raises ConfigError for one that is not there, with the nearest name that is."""
-    folder = Path(os.path.expanduser(data.task_path))
-    errors.require(folder.is_dir(), "config.data.task_path", data.task_path, "the folder of the task's files")
-    paths = {}
-    for split, field in examples.FILE_FIELDS.items():
-        if name := getattr(data.labelled, field):
-            files.require_file(folder, name, f"config.data.labelled.{field}", name)
-            paths[split] = folder / name
-    return paths
+    found = examples.find_split_files("task_path", data.task_path, "labelled", data.labelled)
+    return {split: path for split, (path,) in found.items()}
 
 
 def list_classes(cfg: config.Config) -> tuple[str, ...]:

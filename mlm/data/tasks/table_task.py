@@ -113,9 +113,8 @@ def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow]
         return [*names, columns["label"]]
 
     rows, without = [], 0
-    for record in records.read_records(path, kind, select):
+    for where, record in records.read_records(path, kind, select):
         *texts, label = (record.get(name) for name in (*names, columns["label"]))
-        where = f"{path}, row {len(rows) + without + 1}"
         texts = tuple(records.parse_text(text, where) for text in texts)
         row = LabelledRow(texts, _format_label(label, f"{where}: {columns['label']}"))
         if all(row.texts) and row.label:

@@ -16,8 +16,6 @@ SUFFIX = ".toml"
 LABELLED = {field.name: field.default for field in dataclasses.fields(config.Labelled)}
 KEYS = ("name", "objective", "path", *LABELLED, "prompt")
 PROMPT_KEYS = ("pattern", "verbalizers")
-LIST_KEYS = ("choice_columns", "labels", "scores")  # also accepted as lists
-NUMBER_KEYS = ("choice_columns", "labels", *(key for key in LABELLED if key.endswith("_column")))  # also numbers
 # What errors call fields -> what the file calls them.
 FIELD_NAMES = {
     "config.data.labelled.": "",
@@ -138,23 +136,18 @@ def read_table(content: Mapping[str, Any], key: str, where: str) -> Mapping[str,
 
 
 def _parse_field(value, key, path) -> str | int:
-    """The value of a field of config.data.labelled: lists become text with commas."""
+    """The value of a field of config.data.labelled: a list becomes a text with commas, a number a text."""
     where = f"{path}: {key}"
     if isinstance(LABELLED[key], int):
         errors.require(type(value) is int, where, value, "a whole number")
         return value
-    if not (isinstance(value, list) and key in LIST_KEYS):
-        return _parse_text(value, key, path)
-    parts = [_parse_text(part, key, path) for part in value]
+    parts = value if isinstance(value, list) and value else [value]
     for part in parts:
-        errors.require("," not in part, where, part, "a text without a comma")
-    return ",".join(parts)
+        is_part = type(part) in (str, int) and (len(parts) == 1 or "," not in str(part))
+        errors.require(is_part, where, part, "a text or a number, or a list of those, none with a comma")
+    return ",".join(map(str, parts))
 
 
 def _parse_text(value, key, path) -> str:
-    """A text, or the text of a number that names a column or a label."""
-    if type(value) is int and key in NUMBER_KEYS:
-        return str(value)
-    kinds = ["a text", *(["a list"] if key in LIST_KEYS else []), *(["a number"] if key in NUMBER_KEYS else [])]
-    errors.require(isinstance(value, str), f"{path}: {key}", value, " or ".join(kinds))
-    return str(value)
+    errors.require(isinstance(value, str), f"{path}: {key}", value, "a text")
+    return value

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import tomllib
 from collections.abc import Collection, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from mlm.base import config, errors, fields
 from mlm.base.conditional_fields import FieldCondition, list_below
@@ -12,8 +14,20 @@ from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_cla
 from mlm.data.language import tasks as language
 from mlm.data.tasks import examples
 from mlm.data.tasks.readers import CONLLU_COLUMNS
-from mlm.data.tasks.task_specs import TASKS
 
+
+class TaskSpec(NamedTuple):
+    """A task that has a name: a row of task_specs.toml."""
+
+    title: str  # what tables call it
+    objective: str
+    labelled: Mapping[str, str]  # fields of config.data.labelled
+    source: str
+    note: str = ""  # what a reader of its scores must know
+
+
+_ROWS = tomllib.loads(Path(__file__).with_name("task_specs.toml").read_text(encoding="utf-8"))
+TASKS = {name: TaskSpec(**row) for name, row in _ROWS.items()}
 CUSTOM_TASK = "own"  # the task that is no row of TASKS: config.data.labelled says all
 MAX_QUESTION_TOKENS = 64  # tokens of a question, at most
 LANGUAGE_TASKS = tuple(language.TASKS)  # those of the built-in language, whose best possible scores are known
@@ -133,8 +147,8 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
         is_set = bool(getattr(labelled, field).strip())
         require(f"{name}.{field}", is_set, "to be set, since config.data.task is own")
     choices = examples.list_choice_columns(labelled) if is_choice else ()
-    if labelled.format in ("tsv", "csv", "conll"):
-        _check_table_columns(labelled, choices)
+    for field in ("text_column", "label_column") if labelled.format == "conll" else ():
+        require(f"{name}.{field}", getattr(labelled, field).isdecimal(), "a column's number, from 0")
     if labelled.format == "conllu":
         for field in ("text_column", "label_column", *["head_column"] * bool(labelled.head_column)):
             errors.require_one_of(f"config.{name}.{field}", getattr(labelled, field), CONLLU_COLUMNS)
@@ -148,19 +162,6 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
         labels = list_labels(labelled)
         are_labels = len(set(labels)) == len(labels) > 1 and all(labels)
         require(f"{name}.labels", are_labels, "two or more different labels, separated by commas")
-
-
-def _check_table_columns(labelled, choices):
-    """All columns are named by number, or all by name."""
-    is_conll, name = labelled.format == "conll", "config.data.labelled"
-    by_number = is_conll or labelled.text_column.isdecimal()
-    by_name = f"a column's name in the header, as {name}.text_column = {labelled.text_column!r} is"
-    others = () if is_conll else ("text_pair_column", "id_column")
-    columns = [(field, getattr(labelled, field)) for field in ("text_column", *others, "label_column")]
-    for field, value in (*columns, *(("choice_columns", one) for one in choices)):
-        is_number = value.isdecimal() and value.isascii() and len(value) < 5
-        expected = "a column's number, from 0" if by_number else by_name
-        errors.require(not value or is_number == by_number, f"{name}.{field}", value, expected)
 
 
 def takes_pairs(data: config.Data) -> bool:

@@ -21,7 +21,7 @@ from mlm.base import config, errors, warnings_
 from mlm.base.derived_fields import DerivedField
 from mlm.data.language import grammar, translation
 from mlm.data.tasks import splits
-from mlm.data.text import files, records, source_digests, sources
+from mlm.data.text import files, records, sources
 from mlm.data.text import parallel_text as two_sided
 from mlm.data.tokenizers.tokenizer import UNUSUAL_SENTENCE_END
 
@@ -307,7 +307,7 @@ def open_text(data: config.Data, parts: Sequence[files.FilePart] = ()) -> Corpus
         head = [hashlib.sha256(data.document_boundary.encode()).digest(), len(train).to_bytes(8, "big")]
         has_records = any(records.detect_kind(path) != records.TEXT for path in paths)
         column = [data.text_column.encode()] if has_records else []
-        return b"".join([*head, *column, *source_digests.hash_files(paths, data.cache_dir)])
+        return b"".join([*head, *column, *files.hash_files(paths, data.cache_dir)])
 
     def read(paths):
         has_match = yield from files.read_documents(paths, boundary, data.word_separator, data.text_column)

@@ -1,14 +1,14 @@
 """Files as streams of documents: plain UTF-8, read a line at a time, and records; compressed or not."""
 
 import codecs
+import concurrent.futures
+import contextlib
 import difflib
 import glob
-import hashlib
 import io
 import itertools
-import math
 import os
-import re
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import regex
 
 from mlm.base import errors, text_files
+from mlm.base import files as base_files
 from mlm.base.warnings_ import WarningCounter
 from mlm.data.text import records, remote_files
 
@@ -24,19 +25,10 @@ LINE_PIECE_BYTES = 2**20  # bytes of a line that are read at a time
 BLOCK_BYTES = 2**16  # bytes of complete lines
 MAX_HEADING_LENGTH = 10_000  # characters; no longer line starts a document
 REGEX_TIMEOUT_SECONDS = 1  # that a regular expression may take for a line
-# A compressed file is cut where it unpacks to more than both: so many times its size, and so many bytes.
-MAX_UNPACK_RATIO, MIN_UNPACK_LIMIT = 100, 2**24
-
-BLANK_LINES = re.compile(r"\n(?:\s*\n|\s+\Z)")
+SETTLED_NS = 2 * 10**9  # age at which a later change of a file changes its time, however coarse its file system's clock
 
 
-class Boundary(NamedTuple):
-    """What ends a document in a text file."""
-
-    starts_document: Callable[[str], bool]  # line -> whether it starts a document
-    # complete lines -> their text up to the first that starts a document, then a part for each document; white space
-    # around the parts may be gone
-    split_lines: Callable[[str], list[str]]
+Boundary = Callable[[str], bool]  # line -> whether it starts a document
 
 
 class FilePart(NamedTuple):
@@ -57,10 +49,10 @@ def make_boundary(field: str, name: str) -> Boundary:
 
     Raises errors.ConfigError for what is no regular expression; the function, for one that takes too long on a line.
     """
-    named = {
-        "file": Boundary(lambda line: False, lambda lines: [lines]),
-        "line": Boundary(lambda line: True, lambda lines: ["", *_iterate_lines(lines)]),
-        "blank_line": Boundary(lambda line: not line.strip(), _split_at_blank_lines),
+    named: dict[str, Boundary] = {
+        "file": lambda line: False,
+        "line": lambda line: True,
+        "blank_line": lambda line: not line.strip(),
     }
     if name in named:
         return named[name]
@@ -80,16 +72,7 @@ def make_boundary(field: str, name: str) -> Boundary:
             slow = f"it takes more for {errors.format_value(line[:60])}"
             raise errors.ConfigError(f"{field} = {errors.format_value(name)}: expected {expected}; {slow}") from None
 
-    def divide(lines):
-        parts, first, at = [], 0, 0
-        for line in _iterate_lines(lines):
-            if starts(line):
-                parts.append(lines[first:at])
-                first = at
-            at += len(line)
-        return [*parts, lines[first:]]
-
-    return Boundary(starts, divide)
+    return starts
 
 
 def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
@@ -133,16 +116,43 @@ def _suggest_path(pattern):
     return f"; did you mean {str(path.parent / near[0])!r}?" if near and near[0] != path.name else ""
 
 
-def require_file(folder: Path, name: str, field: str, value: str) -> None:
-    """Raises ConfigError, by the field and its value, unless a folder has the file, with the nearest name there is."""
-    hint = errors.format_hint(name, sorted(path.name for path in folder.iterdir()))
-    errors.require((folder / name).is_file(), field, value, f"a file in {folder}, not {name}{hint}")
-
-
 def file_digest(path: str) -> bytes:
     """The SHA-256 of a file, as bytes."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+    return bytes.fromhex(base_files.compute_sha256(Path(path)))
+
+
+def hash_files(paths: Sequence[str], cache_dir: str) -> list[bytes]:
+    """The SHA-256 of each file, as bytes; of files with the size and time of an earlier call, what that one found.
+
+    cache_dir: the folder that keeps digests; where there is none, all files are hashed. Raises OSError.
+    """
+    paths = [os.path.abspath(path) for path in paths]
+    memo, now = _make_digests_path(cache_dir, paths), time.time_ns()
+    states = [[status.st_size, status.st_mtime_ns] for status in map(os.stat, paths)]
+    known = {}
+    with contextlib.suppress(base_files.DamagedFile):
+        known = (base_files.read_json_with_digest(memo) or {}).get("files", {})
+    new = [path for path, state in zip(paths, states, strict=True) if known.get(path, [])[:2] != state]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        hashed = dict(zip(new, pool.map(base_files.compute_sha256, map(Path, new)), strict=True))
+    digests = [hashed.get(path) or known[path][2] for path in paths]
+    if new and memo.parent.is_dir():
+        entries = zip(paths, states, digests, strict=True)
+        settled = {path: [*state, digest] for path, state, digest in entries if state[1] < now - SETTLED_NS}
+        with contextlib.suppress(OSError):  # a cache that is only read
+            base_files.write_json_with_digest(memo, {"files": settled})
+    return [bytes.fromhex(digest) for digest in digests]
+
+
+def forget_digests(cache_dir: str) -> None:
+    """Removes all digests, so that each file is hashed again."""
+    for path in _make_digests_path(cache_dir, ()).parent.glob("sources-*.json"):
+        path.unlink(missing_ok=True)
+
+
+def _make_digests_path(cache_dir, paths) -> Path:
+    folder = base_files.local_folder(base_files.make_path(cache_dir))
+    return folder / f"sources-{base_files.json_sha256(list(paths))[:16]}.json"
 
 
 def divide_file(path: str, boundary: Boundary, num_bytes: int) -> list[FilePart]:
@@ -160,7 +170,7 @@ def divide_file(path: str, boundary: Boundary, num_bytes: int) -> list[FilePart]
                     begins, first = line.endswith(b"\n"), file.tell()
                     line = file.readline(LINE_PIECE_BYTES)
                     text = line.decode("utf-8", "replace").replace("\0", "").replace("\r\n", "\n")
-                    if begins and boundary.starts_document(text):
+                    if begins and boundary(text):
                         starts.append(first)
                         break
     if len(starts) == 1:
@@ -204,12 +214,12 @@ def read_documents(
 
 def _read_rows(path, kind, text_column, without, long) -> Iterator[str]:
     """The texts of a file of records; one that is too long in pieces."""
-    for number, text in records.read_rows(path, kind, text_column):
+    for where, text in records.read_rows(path, kind, text_column):
         text = text_files.SURROGATE.sub("\ufffd", (text or "").replace("\r\n", "\n").replace("\0", ""))
         if not text.strip():
-            without.add(f"{path}, row {number}")
+            without.add(where)
         if len(text) > MAX_DOCUMENT_LENGTH:
-            long.add(f"{path}, row {number}")
+            long.add(where)
         for start in range(0, len(text), MAX_DOCUMENT_LENGTH):
             yield text[start : start + MAX_DOCUMENT_LENGTH]
 
@@ -228,48 +238,33 @@ def _make_counters():
     return (
         WarningCounter("lines with bytes that are not UTF-8, replaced by U+FFFD"),
         WarningCounter("lines, or parts of long ones, with NUL characters, which were left out"),
-        WarningCounter(f"compressed files that unpack to more than {MAX_UNPACK_RATIO} times their size, cut"),
     )
 
 
 def _split_documents(blocks, boundary, path, long, started):
     parts, size, begins = [], 0, True
     for offset, text in blocks:
-        if begins and size + len(text) <= MAX_DOCUMENT_LENGTH:
-            first, *others = boundary.split_lines(text)
-            if others:
-                started[0] = True
-                yield "".join([*parts, first])
-                yield from others[:-1]
+        for line in _iterate_lines(text):
+            starts = begins and boundary(line)
+            started[0] |= starts
+            begins = line.endswith("\n")
+            if size + len(line) > MAX_DOCUMENT_LENGTH and size and not starts:
+                long.add(f"{path} at byte {offset}")
+                starts = True
+            if starts:
+                yield "".join(parts)
                 parts, size = [], 0
-            parts.append(others[-1] if others else text)
-            size += len(parts[-1])
-        else:
-            for line in _iterate_lines(text):
-                start = begins and boundary.starts_document(line)
-                started[0] |= start
-                begins = line.endswith("\n")
-                if size and size + len(line) > MAX_DOCUMENT_LENGTH and not start:
-                    long.add(f"{path} at byte {offset}")
-                    start = True
-                if start:
-                    yield "".join(parts)
-                    parts, size = [], 0
-                parts.append(line)
-                size += len(line)
-                offset += len(line.encode())
-        begins = text.endswith("\n")
+            parts.append(line)
+            size += len(line)
     yield "".join(parts)
 
 
-def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
+def _read_blocks(part, undecodable, nul) -> Iterator[tuple[int, str]]:
     """Pairs (byte offset, text) of complete lines; where bytes are not all that they should be, of one line or a piece
     of LINE_PIECE_BYTES.
     """
     path, offset, rest, limit = part.path, part.start, b"", min(LINE_PIECE_BYTES, MAX_DOCUMENT_LENGTH)
     try:
-        packed = bool(records.find_compression(path))
-        most = max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * os.path.getsize(path)) if packed else math.inf
         with records.open_file(path) as file:
             if part.start:
                 file.seek(part.start)
@@ -278,7 +273,7 @@ def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
                 end = b"" if block.endswith(b"\n") else file.readline(limit)
                 block += end
                 short = len(block) - 1 - block.rfind(b"\n", 0, len(block) - 1) <= limit and len(end) < limit
-                text = _decode_clean(block) if short and not rest and offset + len(block) <= most else None
+                text = _decode_clean(block) if short and not rest else None
                 if text is not None:
                     yield offset, text.removeprefix("\ufeff") if offset == 0 else text
                     offset += len(block)
@@ -287,9 +282,6 @@ def _read_blocks(part, undecodable, nul, bomb) -> Iterator[tuple[int, str]]:
                 while raw := ahead.readline(limit):
                     if not raw.endswith(b"\n"):
                         raw += file.readline(limit - len(raw))
-                    if offset > most:
-                        bomb.add(f"{path} at byte {offset} of its text")
-                        return
                     raw = rest + raw
                     try:
                         line, used = codecs.utf_8_decode(raw, "strict", False)  # False: a character cut in two is left
@@ -320,11 +312,3 @@ def _decode_clean(block) -> str | None:
 def _iterate_lines(text) -> Iterator[str]:
     """Its lines, which a line feed alone ends."""
     return io.StringIO(text, newline="\n")
-
-
-def _split_at_blank_lines(lines):
-    first, *others = BLANK_LINES.split("\n" + lines)
-    if others:  # the last goes on: it begins with its blank line
-        blank = len(lines) - len(others[-1])
-        others[-1] = lines[lines.rfind("\n", 0, blank - 1) + 1 :]
-    return [first[1:], *others]

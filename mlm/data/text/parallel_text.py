@@ -5,7 +5,6 @@ drawn, where no folder of files is named.
 import functools
 import hashlib
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +13,6 @@ from mlm.base import config, errors, text_files, warnings_
 from mlm.data.language import translation
 from mlm.data.tasks import examples
 from mlm.data.text import files
-
-SPLIT_FIELDS = {"train": "train", "validation": "dev", "test": "test"}  # field of config.data.parallel by split
 
 
 class Pair(NamedTuple):
@@ -49,7 +46,8 @@ def open_pairs(data: config.Data) -> PairSource:
     """The pairs of config.data.parallel_path. Each pass raises ConfigError for the first fault, by file and line."""
     if is_generated(data):
         return _generate_pairs(data.language)
-    there = find_paths(data)
+    endings = [f".{side}" for side in (data.parallel.source, data.parallel.target) if side] or [""]
+    there = examples.find_split_files("parallel_path", data.parallel_path, "parallel", data.parallel, endings)
 
     def content():
         paths = itertools.chain.from_iterable(there.values())
@@ -91,20 +89,6 @@ def warn_of_duplicates(found: PairSource) -> None:
     for split, twice in count.items():
         if twice:
             warnings_.warn_once(f"{split}: pairs that also stand in the train split: {twice}")
-
-
-def find_paths(data: config.Data) -> dict[str, list[Path]]:
-    """The file or both files of each split. Raises ConfigError for one that is not there, with the nearest name."""
-    folder, fields = Path(os.path.expanduser(data.parallel_path)), data.parallel
-    errors.require(folder.is_dir(), "config.data.parallel_path", data.parallel_path, "the folder of the pairs' files")
-    found = {}
-    for split, field in SPLIT_FIELDS.items():
-        if name := getattr(fields, field):
-            names = [f"{name}.{ending}" for ending in (fields.source, fields.target)] if fields.source else [name]
-            for one in names:
-                files.require_file(folder, one, f"config.data.parallel.{field}", name)
-            found[split] = [folder / one for one in names]
-    return found
 
 
 def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:

@@ -6,16 +6,16 @@ A row of records is a document. Memory holds a batch of rows, whatever the file.
 import bz2
 import contextlib
 import csv
-import difflib
+import functools
 import gzip
 import io
-import json
+import itertools
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from mlm.base import errors, extras, text_files
 
@@ -33,14 +33,8 @@ KIND_BY_ENDING = {"jsonl": JSON, "ndjson": JSON, "json": JSON, "csv": "csv", "ts
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 ENDINGS = ("txt", "text", *KIND_BY_ENDING, "parquet", "arrow")  # of the files that a folder is read for
 DESCRIPTIONS = ("dataset_infos.json", "dataset_info.json")  # of a data set on huggingface.co, beside its files
+CARRIAGE_RETURN = re.compile(r"(?<=\r)")  # where it alone ends lines, as in old files of spreadsheets
 ColumnSelector = Callable[[Mapping[str, bool]], list[str]]
-
-
-class Row(NamedTuple):
-    """Where a row stands, by number from 1, and its text; None where it has none."""
-
-    number: int
-    text: str | None
 
 
 def find_compression(path: str) -> str:
@@ -124,8 +118,8 @@ def check_file(field: str, path: str, column: str) -> None:
         text_files.check_plain_text(field, path, start, accepted=(*ENDINGS, "zst", "zstd", "bz2", "xz"))
 
 
-def read_rows(path: str, kind: str, column: str) -> Iterator[Row]:
-    """The rows of a file of records, as they stand.
+def read_rows(path: str, kind: str, column: str) -> Iterator[tuple[str, str | None]]:
+    """Pairs (where, text) of the rows of a file of records, as they stand; None where a row has no text.
 
     Raises ConfigError as `read_records`, and for a column that is not there or holds no texts.
     """
@@ -136,27 +130,30 @@ def read_rows(path: str, kind: str, column: str) -> Iterator[Row]:
         chosen = choose_column("config.data.text_column", path, column, has_text)
         return [chosen]
 
-    for number, record in enumerate(read_records(path, kind, select), 1):
+    for where, record in read_records(path, kind, select):
         text = record.get(chosen)
-        errors.require(text is None or isinstance(text, str), f"{path}, row {number}, {chosen}", text, "a text")
-        yield Row(number, text)
+        errors.require(text is None or isinstance(text, str), f"{where}: {chosen}", text, "a text")
+        yield where, text
 
 
-def read_records(path: str, kind: str, select: ColumnSelector = list) -> Iterator[dict[str, Any]]:
-    """The rows of a file of records, as values by column.
+def read_records(
+    path: str, kind: str, select: ColumnSelector = list, **layout: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Pairs (where, row) of a file of records; a row is values by column.
 
-    select: the columns to read of those that there are, given whether each holds texts.
+    select: the columns to read of those that there are, given whether each holds texts. layout: of csv and tsv, as
+    `_read_delimited` has it.
 
-    Raises ConfigError, which names file and row, for a file that is damaged, and for a missing extra.
+    Raises ConfigError, which names file and line or row, for a file that is damaged, and for a missing extra.
     """
     number = 0
     try:
-        for record in READERS[kind](path, select):
+        for found in READERS[kind](path, select, **layout):
             number += 1
-            yield record
+            yield found
     except errors.ConfigError:
         raise
-    except (*DAMAGE, csv.Error, ValueError, NotImplementedError) as error:  # the last: of pyarrow
+    except (*DAMAGE, ValueError, NotImplementedError) as error:  # the last: of pyarrow
         raise errors.ConfigError(
             f"{path}, row {number + 1}: {errors.first_line(error)}; expected a complete {kind} file"
         ) from None
@@ -177,23 +174,20 @@ def choose_column(field: str, path: str, wanted: str, has_text: Mapping[str, boo
     texts = [name for name, is_text in has_text.items() if is_text and name]  # an index has no name
     if wanted not in has_text and wanted == DEFAULT_COLUMN and len(texts) == 1:
         return texts[0]
-    near = difflib.get_close_matches(wanted, texts, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near and near[0] != wanted else ""
-    errors.require(
-        wanted in texts, field, wanted, f"a column of texts in {path}, which has {', '.join(texts) or 'none'}{hint}"
-    )
+    listed = f"{', '.join(texts) or 'none'}{errors.format_hint(wanted, texts)}"
+    errors.require(wanted in texts, field, wanted, f"a column of texts in {path}, which has {listed}")
     return wanted
 
 
-def _read_json(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
-    for number, value in enumerate(_read_json_values(path), 1):
-        errors.require(isinstance(value, dict), f"{path}, row {number}", value, "a JSON object")
-        if number == 1:
+def _read_json(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, (where, value) in enumerate(_read_json_values(path)):
+        errors.require(isinstance(value, dict), where, value, "a JSON object")
+        if not number:
             select({name: x is None or isinstance(x, str) for name, x in value.items()})
-        yield value
+        yield where, value
 
 
-def _read_json_values(path: str) -> Iterator[Any]:
+def _read_json_values(path: str) -> Iterator[tuple[str, Any]]:
     with open_file(path) as file:
         start = file.read(text_files.START_BYTES).removeprefix(text_files.BOM).lstrip()
     with open_file(path) as file:
@@ -201,37 +195,65 @@ def _read_json_values(path: str) -> Iterator[Any]:
             raw = file.read(MAX_ARRAY_BYTES + 1)
             expected = f"an array of at most {MAX_ARRAY_BYTES:,} bytes, or a JSON object a line"
             errors.require(len(raw) <= MAX_ARRAY_BYTES, path, f"{len(raw):,} bytes or more", expected)
-            yield from json.loads(raw.removeprefix(text_files.BOM))
+            values = text_files.parse_json(raw.removeprefix(text_files.BOM).decode(), Path(path))
+            yield from _number_rows(path, values)
             return
         for number, line in text_files.iterate_lines(file, path, MAX_ROW_BYTES):
             if line.strip():
-                yield text_files.parse_json(line, Path(path), number)
+                yield f"{path}, line {number}", text_files.parse_json(line, Path(path), number)
 
 
-def _read_delimited(path: str, select: ColumnSelector, delimiter: str) -> Iterator[dict[str, Any]]:
+def _number_rows(path: str, rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1))
+
+
+def _read_delimited(
+    path: str, select: ColumnSelector, delimiter: str, quoted: bool = True, has_header: bool = True
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """quoted: whether "..." holds delimiters and line ends; has_header: else a column's name is its number from 0."""
+    with open_file(path) as file:
+        lines = text_files.iterate_lines(file, path, MAX_ROW_BYTES)
+        unquoted = ((number, line.split(delimiter)) for number, line in lines if line.strip(" "))
+        rows = _split_quoted(path, lines, delimiter) if quoted else unquoted
+        for line, names in itertools.islice(rows, 1) if has_header else ():
+            for name in select(dict.fromkeys(names, True)):
+                expected = "a name that one column alone has"
+                errors.require(names.count(name) == 1, f"{path}, line {line}: column", name, expected)
+            header = names
+        for number, cells in rows:
+            where = f"{path}, line {number}"
+            names = header if has_header else [*map(str, range(len(cells)))]
+            expected = f"{len(names)}, as the header has"
+            errors.require(len(cells) == len(names), f"{where}: columns", len(cells), expected)
+            yield where, dict(zip(names, cells, strict=True))
+
+
+def _split_quoted(path: str, lines: Iterable[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the number of the line that they begin at."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
-    with io.TextIOWrapper(open_file(path), "utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        names = next(reader, [])
-        expected = "a name for each column that no other has"
-        errors.require(len({*names}) == len(names), f"{path}: columns", ", ".join(names), expected)
-        select(dict.fromkeys(names, True))
-        for number, cells in enumerate(filter(None, reader), 1):
-            expected = f"{len(names)} fields, as the first line has"
-            errors.require(len(cells) == len(names), f"{path}, row {number}", f"{len(cells)} fields", expected)
-            yield dict(zip(names, cells, strict=True))
+    parts = itertools.chain.from_iterable(CARRIAGE_RETURN.split(f"{text}\n") for _, text in lines)
+    reader = csv.reader(parts, delimiter=delimiter, strict=True)
+    first_line = 1
+    try:
+        for row in reader:
+            if row:
+                yield first_line, row
+            first_line = reader.line_num + 1
+    except csv.Error as error:
+        expected = 'fields quoted as "...", a quote in them doubled (a task may set config.data.labelled.quoting = off)'
+        raise errors.ConfigError(f"{path}, line {first_line}: {error}; expected {expected}") from None
 
 
-def _read_parquet(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
+def _read_parquet(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[str, Any]]]:
     errors.require(not find_compression(path), path, find_compression(path), "Parquet that is not compressed again")
     parquet = import_pyarrow(path, "pyarrow.parquet")
     with parquet.ParquetFile(path) as file:
         columns = select(_find_text_columns(path, file.schema_arrow))
-        for batch in file.iter_batches(BATCH_ROWS, columns=columns):
-            yield from batch.to_pylist()
+        batches = file.iter_batches(BATCH_ROWS, columns=columns)
+        yield from _number_rows(path, itertools.chain.from_iterable(batch.to_pylist() for batch in batches))
 
 
-def _read_arrow(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
+def _read_arrow(path: str, select: ColumnSelector) -> Iterator[tuple[str, dict[str, Any]]]:
     ipc = import_pyarrow(path, "pyarrow.ipc")
     with open_file(path) as file:
         if file.read(6) == b"ARROW1":
@@ -241,8 +263,8 @@ def _read_arrow(path: str, select: ColumnSelector) -> Iterator[dict[str, Any]]:
             file.seek(0)
             reader = batches = ipc.open_stream(file)
         columns = select(_find_text_columns(path, reader.schema))
-        for batch in batches:
-            yield from batch.select(columns).to_pylist()
+        rows = (batch.select(columns).to_pylist() for batch in batches)
+        yield from _number_rows(path, itertools.chain.from_iterable(rows))
 
 
 def _find_text_columns(path: str, schema: Any) -> dict[str, bool]:
@@ -254,12 +276,9 @@ def _find_text_columns(path: str, schema: Any) -> dict[str, bool]:
     }
 
 
-READERS: Mapping[str, Callable[[str, ColumnSelector], Iterator[dict[str, Any]]]] = {
+READERS: Mapping[str, Callable[..., Iterator[tuple[str, dict[str, Any]]]]] = {
     JSON: _read_json,
     PARQUET: _read_parquet,
     ARROW: _read_arrow,
-    **{
-        name: lambda path, select, delimiter=delimiter: _read_delimited(path, select, delimiter)
-        for name, delimiter in DELIMITERS.items()
-    },
+    **{name: functools.partial(_read_delimited, delimiter=delimiter) for name, delimiter in DELIMITERS.items()},
 }

@@ -7,11 +7,12 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mlm.base import conditional_fields, config, errors, fields, files, phases, text_files
 from mlm.base.derived_fields import DerivedField
+from mlm.data.tasks import examples
 
 PATH_KEYS = ("path", "validation_path")
 DATA_KEYS = (  # fields of config.data that a source may have of its own
@@ -40,7 +41,6 @@ Weights = tuple[float, ...] | float  # of the sources in a phase, or the power a
 class CorpusFile(NamedTuple):
     """What a corpus file holds."""
 
-    path: str
     sources: tuple[Source, ...]
     weights: tuple[Weights, ...]  # of each phase
     phases: Mapping[str, tuple[Any, ...]]  # values by field of config.phases; {}: it has none
@@ -82,15 +82,12 @@ def _parse(path, content) -> CorpusFile:
     total = math.fsum(values.get("shares", [1]))
     errors.require(abs(total - 1) < 1e-6, f"{path}: share", values.get("shares"), "shares that add up to 1")
     weights = tuple(_parse_weights(table, row, sources, path, number) for number, row in enumerate(rows or [{}], 1))
-    return CorpusFile(path, sources, weights, {field: tuple(of_phases) for field, of_phases in values.items()})
+    return CorpusFile(sources, weights, {field: tuple(of_phases) for field, of_phases in values.items()})
 
 
-def _check_keys(table: Mapping[str, Any], keys: Collection[str], where: str):
+def _check_keys(table: Mapping[str, Any], keys: Sequence[str], where: str):
     for key in table:
-        if key not in keys:
-            hint = "; did you mean 'alpha', the power of the sizes?" if key == "temperature" and "alpha" in keys else ""
-            hint = hint or errors.format_hint(key, keys)
-            raise errors.ConfigError(f"{where}: {key}: no such key; expected one of {', '.join(keys)}{hint}")
+        examples.require_column(key, keys, where, "key")
 
 
 def _read_rows(table, key, path, fewest) -> list[dict]:
@@ -137,8 +134,6 @@ def _parse_source(row, number, path) -> Source:
     for key, value in data.items():
         reason = unread.get(f"data.{key}", "").replace("config.data.", "")
         errors.require(not reason, f"{where}: {key}", value, f"no such key, since {reason}")
-    for corpus, key in {"text": "path", "tfds": "tfds_name"}.items():
-        errors.require(data["corpus"] != corpus or bool(data.get(key)), f"{where}: {key}", data.get(key), "a value")
     weight, most = row.get("weight"), row.get("max_epochs", math.inf)
     if weight is not None:
         weight = _parse_number(weight, f"{where}: weight", WEIGHT)

@@ -1,22 +1,14 @@
-"""TensorFlow Datasets as documents or labelled examples, and one's own text prepared as one, without TensorFlow.
-
-    python -m mlm.data.text.tfds --name=my_text --path='texts/*.txt' --dir=prepared
-
-prepares text files as array_record; config.data.tfds_name=my_text and config.data.tfds_dir=prepared then read them.
-"""
+"""TensorFlow Datasets as documents or labelled examples, without TensorFlow."""
 
 import functools
 import hashlib
 import json
 import operator
 import os
-import re
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from absl import app, flags
 
 from mlm.base import config, errors, extras, text_files
 from mlm.base.warnings_ import WarningCounter
@@ -172,58 +164,3 @@ def _format_value(feature, value: Any, where: str) -> Any:
         errors.require(value >= 0, where, int(value), expected)
         return names[value]
     return text_files.decode_utf8(value, where) if isinstance(value, bytes) else value
-
-
-class TextDataset(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """One's own text files as a data set with the feature "text" and a split for each list of paths."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def __init__(self, name: str, paths: dict[str, list[str]], boundary: files.Boundary, data_dir: str):
-        self.name = name  # pyright: ignore[reportAttributeAccessIssue]  # of a class that has it as its own
-        self._paths, self._boundary = paths, boundary
-        super().__init__(data_dir=data_dir)
-
-    def _info(self):
-        features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
-        return tfds.core.DatasetInfo(builder=self, features=features)
-
-    def _split_generators(self, dl_manager):
-        return {split: self._generate_examples(paths) for split, paths in self._paths.items()}
-
-    def _generate_examples(self, paths):
-        for number, text in enumerate(files.read_documents(paths, self._boundary)):
-            yield number, {"text": text}
-
-
-def prepare_dataset(name: str, path: str, folder: str, *, validation_path: str = "", boundary: str = "file") -> None:
-    """Prepares text files as the data set `name` in a folder, as array_record; what is there already stays.
-
-    path, validation_path, boundary: as in config.Data. Raises errors.ConfigError for bad ones.
-    """
-    errors.require(re.fullmatch("[a-z][a-z0-9_]*", name) is not None, "--name", name, "small letters, digits and _")
-    paths = {"train": files.find_files("--path", path)}
-    if validation_path:
-        paths["validation"] = files.find_files("--validation_path", validation_path)
-    builder = TextDataset(name, paths, files.make_boundary("--boundary", boundary), folder)
-    errors.require(not builder.is_prepared(), "--name", name, f"a new name: {builder.data_dir} exists")
-    builder.download_and_prepare(file_format="array_record")
-
-
-def main(_):
-    """Writes the texts that the flags name as a TFDS data set, and prints how to train on it."""
-    try:
-        prepare_dataset(NAME.value, PATH.value, DIR.value, validation_path=VALIDATION.value, boundary=BOUNDARY.value)
-    except errors.ConfigError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    print(f"now: --config.data.corpus=tfds --config.data.tfds_name={NAME.value} --config.data.tfds_dir={DIR.value}")
-
-
-if __name__ == "__main__":
-    NAME = flags.DEFINE_string("name", "my_text", "name of the data set")
-    PATH = flags.DEFINE_string("path", None, "globs of .txt and .gz files, separated by commas", required=True)
-    VALIDATION = flags.DEFINE_string("validation_path", "", "globs of the held-out files")
-    BOUNDARY = flags.DEFINE_string("boundary", "file", "file, blank_line or a regular expression of first lines")
-    DIR = flags.DEFINE_string("dir", None, "folder of the prepared data sets", required=True)
-    app.run(main)

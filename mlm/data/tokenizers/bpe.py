@@ -37,6 +37,7 @@ def build_backend(entries=(), merges=(), *, space_before: bool = True):
     tool = tokenizers.Tokenizer(tokenizers.models.BPE({entry: i for i, entry in enumerate(entries)}, list(merges)))
     space = split.Metaspace(replacement=" ", prepend_scheme="first" if space_before else "never", split=False)
     tool.pre_tokenizer = split.Sequence([space, split.ByteLevel(add_prefix_space=False)])
+    tool.decoder = tokenizers.decoders.ByteLevel()
     return tool
 
 

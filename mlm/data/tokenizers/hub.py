@@ -140,14 +140,13 @@ def _convert_vocab_file(path, knobs):
     import tokenizers
 
     try:
-        entries = [line.rstrip() for line in path.read_text(encoding="utf-8").removesuffix("\n").split("\n")]
-    except (OSError, UnicodeDecodeError) as error:
+        number = tokenizers.models.WordPiece.read_file(str(path))
+    except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.first_line(error)})") from None
     special = _get_special_tokens(knobs)
-    number = {entry: i for i, entry in enumerate(entries)}
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(number, unk_token=special[UNK]))
     made.decoder = tokenizers.decoders.WordPiece()
-    around = [(name, entries.index(name)) for name in special[CLS:MASK] if name in entries]
+    around = [(name, number[name]) for name in special[CLS:MASK] if name in number]
     if len(around) == 2:
         made.post_processor = tokenizers.processors.BertProcessing(*reversed(around))
     return json.loads(made.to_str())
@@ -157,17 +156,14 @@ def _convert_gpt2_files(folder):
     """tokenizer.json of GPT-2's entries and merges."""
     import tokenizers
 
-    vocab = _read_json(folder / GPT2_FILES[0])
     try:
-        lines = (folder / GPT2_FILES[1]).read_text(encoding="utf-8-sig").split("\n")
-        merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-        tool = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges))
+        tool = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*(str(folder / name) for name in GPT2_FILES)))
     except Exception as error:  # the library raises nothing more exact
-        expected = f"pairs of entries of {GPT2_FILES[0]}, one a line ({errors.first_line(error)})"
-        raise errors.ConfigError(f"{folder / GPT2_FILES[1]}: expected {expected}") from None
+        expected = f"entries, and pairs of them, one a line ({errors.first_line(error)})"
+        raise errors.ConfigError(f"{folder}, {' and '.join(GPT2_FILES)}: expected {expected}") from None
     tool.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tool.decoder = tokenizers.decoders.ByteLevel()
-    if END_OF_TEXT in vocab:
+    if tool.token_to_id(END_OF_TEXT) is not None:
         tool.add_special_tokens([tokenizers.AddedToken(END_OF_TEXT, special=True)])
     return json.loads(tool.to_str())
 

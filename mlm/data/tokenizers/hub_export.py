@@ -59,22 +59,6 @@ def _add_special_tokens(tool, types, lstrip):
     return tool
 
 
-def _build_wordpiece(tokenizer):
-    import tokenizers
-
-    tool = wordpiece.build_backend(tokenizer.pieces)
-    tool.decoder = tokenizers.decoders.WordPiece()
-    return tool
-
-
-def _build_bpe(tokenizer):
-    import tokenizers
-
-    tool = bpe.build_backend(*bpe.parse_model(tokenizer.model)[:2])
-    tool.decoder = tokenizers.decoders.ByteLevel()
-    return tool
-
-
 def _build_whole(tokenizer):
     """Words between white space, as Python's split has it, or each character, line ends among them."""
     import tokenizers
@@ -119,9 +103,9 @@ def _build_unigram(tokenizer):
 
 
 BACKEND_BUILDERS = {
-    "wordpiece": _build_wordpiece,
+    "wordpiece": lambda tokenizer: wordpiece.build_backend(tokenizer.pieces),
     "unigram": _build_unigram,
-    "bpe": _build_bpe,
+    "bpe": lambda tokenizer: bpe.build_backend(*bpe.parse_model(tokenizer.model)[:2]),
     "words": _build_whole,
     "characters": _build_whole,
 }

@@ -29,6 +29,7 @@ def build_backend(entries=()):
     tool = tokenizers.Tokenizer(tokenizers.models.WordPiece(number, unk_token=SPECIAL_TOKENS[UNK]))
     tool.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     tool.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tool.decoder = tokenizers.decoders.WordPiece()
     return tool
 
 

@@ -31,10 +31,10 @@ def train_words(vocab_size, sentences):
     return "\n".join([*SPECIAL_TOKENS, *_select_entries(counts, vocab_size)]).encode()
 
 
-def build_words(model):
-    """The tokenizer of a serialized model: its words, one a line."""
+def build_words(model, has_mask=False):
+    """The tokenizer of a serialized model: its words, one a line; has_mask: whether [MASK] in a text has its own id."""
     pieces = model.decode().split("\n")
-    number = {word: i for i, word in enumerate(pieces) if i >= NUM_SPECIAL}
+    number = {word: i for i, word in enumerate(pieces) if i >= NUM_SPECIAL or (has_mask and i == MASK)}
 
     def encode_batch(texts):
         return [[number.get(word, UNK) for word in text.split()] for text in texts]
@@ -53,17 +53,7 @@ def recognize_mask_token(tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with the id MASK for the word [MASK] of a text. Raises ConfigError for one of another kind."""
     expected = "a tokenizer of words, as runs on the built-in language have it"
     errors.require(tokenizer.kind == "words", "config.tokenizer.path", tokenizer.kind, expected)
-
-    def encode_batch(texts):
-        return [
-            [MASK if word == SPECIAL_TOKENS[MASK] else i for word, i in zip(text.split(), ids, strict=True)]
-            for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True)
-        ]
-
-    return tokenizer._replace(
-        encode_batch=encode_batch,
-        encode_with_offsets=lambda text: (encode_batch([text])[0], tokenizer.encode_with_offsets(text)[1]),
-    )
+    return build_words(tokenizer.model, has_mask=True)
 
 
 def train_characters(vocab_size, texts):

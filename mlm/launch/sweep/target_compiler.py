@@ -144,9 +144,7 @@ def load_cost(path: files.Path) -> cost.StepCost | None:
     """The cost that an earlier plan saved; None if there is none, or the file is damaged."""
     with contextlib.suppress(files.DamagedFile):
         if saved := files.read_json_with_digest(path):
-            transfers = tuple(
-                Collective(*values, group=tuple(group)) for *values, group in saved.pop("transfers")
-            )
+            transfers = tuple(Collective(*values, group=tuple(group)) for *values, group in saved.pop("transfers"))
             return cost.StepCost(transfers=transfers, **saved)
     return None
 
@@ -218,9 +216,7 @@ def bound_step(step_cost: cost.StepCost, flops: float, accelerator: Accelerator,
     )
 
 
-def bound_collective(
-    one: Collective, accelerator: Accelerator, num_devices: int, num_linked: int
-) -> float:
+def bound_collective(one: Collective, accelerator: Accelerator, num_devices: int, num_linked: int) -> float:
     """Seconds of one call of a collective; num_linked: devices of a slice or host."""
     group = one.group or tuple(range(num_devices))
     share = 1.0 if one.kind == "collective-permute" else (len(group) - 1) / len(group)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from mlm.base import config, errors, fields
-from mlm.data.tasks import task_specs, tasks
+from mlm.data.tasks import tasks
 
 GRID_FIELDS = ("learning_rates", "epochs", "batch_sizes")
 # Fields that each fine-tuning sets itself, so no variant may.
@@ -49,7 +49,7 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.downstream that no run could use; reads no file."""
     settings, field = cfg.downstream, "config.downstream"
     for name in parse_tasks(cfg):
-        errors.require_one_of(f"{field}.tasks", name, [*tasks.LANGUAGE_TASKS, *task_specs.TASKS])
+        errors.require_one_of(f"{field}.tasks", name, [*tasks.LANGUAGE_TASKS, *tasks.TASKS])
     for name, values in (("tasks", parse_tasks(cfg)), ("variants", parse_variants(cfg))):
         errors.require(len({*values}) == len(values), f"{field}.{name}", getattr(settings, name), "each once")
     file_task = next((name for name in parse_tasks(cfg) if name not in tasks.LANGUAGE_TASKS), None)
