@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlm.base import config
-from mlm.models import attention, fused_attention, platform_kernels, remat_policies
+from mlm.models import attention, fused_attention, platform_kernels, stack
 
 needs_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU and JAX_PLATFORMS=cuda")
 H, D = 3, 64
@@ -71,8 +71,8 @@ def test_recomputation_saves_what_cudnn_gives():
     """JAX's primitive has the name that the policy looks for; else the backward pass would attend once more."""
     from jax._src.cudnn import fused_attention_stablehlo
 
-    assert remat_policies.save_products(fused_attention_stablehlo._dot_product_attention_fwd_p_wrapper)
-    assert not remat_policies.save_products(jax.lax.exp_p)
+    assert stack.save_products(fused_attention_stablehlo._dot_product_attention_fwd_p_wrapper)
+    assert not stack.save_products(jax.lax.exp_p)
 
 
 @pytest.mark.parametrize(

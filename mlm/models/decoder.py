@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import attention, incremental, layers, positions
+from mlm.models import attention, incremental, layers, positions, stack
 
 
 class DecoderLayer(layers.ResidualLayer):
@@ -47,7 +47,7 @@ class TransformerDecoder(nn.Module):
         segments, table_KxH = positions.Segments(segments_BxL, is_causal=True), positions.declare_bias_table(self)
         context = positions.make_context(self.model, visible_BxLxL[:, None], table_KxH, segments=segments)
         shared = context, source_BxSxD, visible_BxLxS[:, None]
-        h_BxLxD = layers.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
+        h_BxLxD = stack.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
         return layers.final_norm(self.model, h_BxLxD)
 
 

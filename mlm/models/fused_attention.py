@@ -16,7 +16,7 @@ from jax import ad_checkpoint
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from mlm.base import config
-from mlm.models import platform_kernels, positions, remat_policies
+from mlm.models import platform_kernels, positions, stack
 
 HEAD_SIZES = range(8, 129, 8)  # that cuDNN's backward pass takes
 MIN_LENGTH = 64  # tokens; shorter examples, such as those that create parameters, gain nothing
@@ -54,8 +54,7 @@ def attend_by_splash(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segmen
     """out_BxLxHxd: attention over the keys that the segments allow."""
     q_BxLxHxd = (q_BxLxHxd * q_BxLxHxd.shape[-1] ** -0.5).astype(k_BxLxHxd.dtype)
     q_BxHxLxd, k_BxHxLxd, v_BxHxLxd = (
-        ad_checkpoint.checkpoint_name(x.swapaxes(1, 2), remat_policies.FUSED_KERNEL)
-        for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
+        ad_checkpoint.checkpoint_name(x.swapaxes(1, 2), stack.FUSED_KERNEL) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
     )
     operands = q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, segments.ids_BxL
     everywhere, local = (functools.partial(_attend, segments.is_causal, window) for window in (0, segments.window))
@@ -80,6 +79,6 @@ def _attend(is_causal: bool, window: int, q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, ids_B
         half = window // 2 if window else None
         mask = splash.LocalMask((L, L), (half, 0 if is_causal else half), offset=0)
     kernel = splash.make_splash_mha_single_device(
-        splash.MultiHeadMask([mask] * H), block_sizes=block_sizes, residual_checkpoint_name=remat_policies.FUSED_KERNEL
+        splash.MultiHeadMask([mask] * H), block_sizes=block_sizes, residual_checkpoint_name=stack.FUSED_KERNEL
     )
     return jax.vmap(kernel)(q_BxHxLxd, k_BxHxLxd, v_BxHxLxd, splash.SegmentIds(ids_BxL, ids_BxL))
