@@ -156,7 +156,7 @@ def build(
 
     decoder: None if it cannot decode one token at a time; has_attention: whether its layers sow attention weights.
     """
-    module = EncoderLM(model, vocab_size, positions, encoder)
+    module, directions = EncoderLM(model, vocab_size, positions, encoder), DIRECTIONS[model.directionality]
 
     def init(key):
         ids_1x2 = jnp.zeros((1, 2), jnp.int32)
@@ -179,20 +179,20 @@ def build(
         assert source is None, "an encoder reads no source"
         states, intermediates, stacks = encode_with_intermediates(params, text, key_B)
         (embeddings_BxLxD,) = intermediates["embeddings"]
-        directions = []
-        for direction, h_BxLxD, stack in zip(DIRECTIONS[model.directionality], states, stacks, strict=True):
+        parts = []
+        for direction, h_BxLxD, stack in zip(directions, states, stacks, strict=True):
             (outputs_KxBxLxD,) = stack["after"]
             outputs_KxBxLxD = outputs_KxBxLxD[:, :, ::-1] if direction == Direction.RIGHT else outputs_KxBxLxD
-            directions.append(jnp.concatenate([embeddings_BxLxD[None], outputs_KxBxLxD[:-1], h_BxLxD[None]]))
-        return jnp.concatenate(directions, -1)
+            parts.append(jnp.concatenate([embeddings_BxLxD[None], outputs_KxBxLxD[:-1], h_BxLxD[None]]))
+        return jnp.concatenate(parts, -1)
 
     def attention(params, text):
         _, _, stacks = encode_with_intermediates(params, text, None)
-        directions = []
-        for direction, stack in zip(DIRECTIONS[model.directionality], stacks, strict=True):
+        parts = []
+        for direction, stack in zip(directions, stacks, strict=True):
             (weights_KxBxHxLxL,) = stack["layer"]["attention"]["weights"]
-            directions.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
-        return jnp.concatenate(directions, 2)
+            parts.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
+        return jnp.concatenate(parts, 2)
 
     def init_cache(params, text, source, max_len):
         assert source is None, "an encoder reads no source"
@@ -214,7 +214,7 @@ def build(
     return make_model(
         module,
         model,
-        DIRECTIONS[model.directionality],
+        directions,
         init=init,
         encode=encode,
         encode_layers=encode_layers,
@@ -226,13 +226,14 @@ def build(
 
 def make_model(module, model: config.Model, directions: tuple[Direction, ...], **functions: Any) -> types.Model:
     """The pure functions of a module with `logits` and `lm_head`; functions: those that differ, by name."""
-    method = make_method(module)
+    method, has_blocks = make_method(module), platform_kernels.uses_kernel(model, "blocked_cross_entropy")
+    has_kernel = has_blocks or platform_kernels.uses_kernel(model, "cross_entropy")
     return types.Model(
         directions=directions,
         width=model.width,
         logits=method("logits"),
-        lm_head=method("lm_head") if platform_kernels.splits_lm_head(model) else None,
-        vocab_block=platform_kernels.select_vocab_block(model),
+        lm_head=method("lm_head") if has_kernel else None,  # the kernel reads the output layer's table itself
+        vocab_block=platform_kernels.VOCAB_BLOCK if has_blocks else 0,
         **functions,
     )
 
