@@ -33,7 +33,7 @@ def apply_layers(layer_class: Callable, model: config.Model, body, x, get_argume
     for number in range(1, model.num_layers + 1):
         params = jax.tree.map(lambda leaf, k=number - 1: barrier(leaf[k]), stacked)
         x = layer_class(model).apply({"params": params}, x, number, *get_arguments(number, params))
-    return layers.apply_final_norm(model, body, x)
+    return x if model.norm_placement == "post" else layers.norm(model).apply({"params": body["norm"]}, x)
 
 
 def _apply_dense(model, params, x) -> Any:

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -111,25 +110,13 @@ def final_norm(model: config.Model, h_BxLxD):
     return h_BxLxD if model.norm_placement == "post" else norm(model, "norm")(h_BxLxD)
 
 
-def apply_final_norm(model: config.Model, params, h_BxLxD) -> Any:
-    """`final_norm` with the parameters of a stack."""
-    if model.norm_placement == "post":
-        return h_BxLxD
-    return norm(model, "norm").apply({"params": params["norm"]}, h_BxLxD)
-
-
 def activate(model: config.Model, x):
     """Applies model.activation; a gated one (Shazeer 2020, arXiv 2002.05202) halves the last axis."""
-    if model.activation in GATES:
-        gate, x = jnp.split(x, 2, -1)
-        return _activate(model, GATES[model.activation], gate) * x
-    return _activate(model, model.activation, x)
-
-
-def _activate(model: config.Model, name: str, x):
-    if name == "gelu" and platform_kernels.uses_kernel(model, "gelu"):
-        return platform_kernels.gelu(x)
-    return ACTIVATIONS[name](x)
+    is_gated, name = model.activation in GATES, GATES.get(model.activation, model.activation)
+    x, *factors = jnp.split(x, 2, -1) if is_gated else [x]
+    has_kernel = name == "gelu" and platform_kernels.uses_kernel(model, "gelu")
+    active = platform_kernels.gelu(x) if has_kernel else ACTIVATIONS[name](x)
+    return active * factors[0] if is_gated else active
 
 
 class MLP(nn.Module):
