@@ -46,21 +46,18 @@ class RecurrentLayer(layers.ResidualLayer):
             init = nn.initializers.orthogonal()
             return jnp.concatenate([init(k, (rnn_dim, rnn_dim)) for k in jax.random.split(key, cell.gates)], 1)
 
-        kernels, biases, inputs, same = [], [], [], []
+        directions = []
         for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
             step = -1 if name == "backward" else 1
-            segments_LxB = segments_BxL.T[::step]
             project = layers.dense(model, gate_dim, f"{name}_input", input_bias_initializer(model))
-            inputs.append(project(y_LxBxD[::step]))
-            same.append(jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0))))
-            kernel_HxG = self.param(f"{name}_kernel", init_kernel)
+            input_LxBxG, segments_LxB = project(y_LxBxD[::step]), segments_BxL.T[::step]
+            same_LxB = jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0)))
+            kernel_HxG = self.param(f"{name}_kernel", init_kernel).astype(model.dtype)
             bias_G = self.param(f"{name}_bias", *zeros) if has_bias else jnp.zeros(gate_dim)
-            kernels.append(kernel_HxG.astype(model.dtype))
-            biases.append(bias_G.astype(y_LxBxD.dtype))
+            directions.append((kernel_HxG, bias_G.astype(y_LxBxD.dtype), input_LxBxG, same_LxB))
         if platform_kernels.uses_kernel(model, "recurrence"):
-            states = recurrence.scan_cell_fast(cell, model.rnn_unroll, *map(tuple, (kernels, biases, inputs, same)))
+            states = recurrence.scan_cell_fast(cell, model.rnn_unroll, *zip(*directions, strict=True))
         else:
-            directions = zip(kernels, biases, inputs, same, strict=True)
             states = [recurrence.scan_cell(cell, *operands, model.rnn_unroll) for operands in directions]
         forward_LxBxH, *backward = states
         backward = [h_LxBxH[::-1] for h_LxBxH in backward]
