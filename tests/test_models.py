@@ -162,7 +162,7 @@ def test_gradients_of_embeddings_add_up_in_float32():
     """[MASK] and a type are in thousands of places of a batch; a bfloat16 sum stops growing at 256 equal terms."""
     cfg = small_config("transformer", model__dtype="bfloat16", model__kernels="reference", model__embed_norm=False)
     length = cfg.model.max_positions
-    module = lm.EncoderLM(cfg.model, VOCAB, transformer.TransformerEncoder, "learned")
+    module = lm.EncoderLM(cfg.model, VOCAB, "learned", transformer.TransformerEncoder)
     zeros_BxL, place_BxL = jnp.zeros((64, length), jnp.int32), jnp.tile(jnp.arange(length), (64, 1))
     text = types.Tokens(zeros_BxL, zeros_BxL + 1, place_BxL, zeros_BxL)
     params = module.init(jax.random.key(0), text, method="embed")["params"]
