@@ -9,7 +9,7 @@ import pytest
 from small import make_dataset_info, small_config
 
 from mlm.base import estimates
-from mlm.objectives import answer_extraction, extractive_qa
+from mlm.objectives import extractive_qa
 
 CASES = 1000
 
@@ -42,8 +42,8 @@ def test_exact_match_and_f1_are_the_definition():
         texts = [" ".join(rng.choice(pieces, rng.integers(0, 5))) for _ in range(rng.integers(2, 5))]
         found, references = plain_words(texts[0]), [plain_words(text) for text in texts[1:]]
         exact, f1 = (
-            answer_extraction.compute_exact_match(texts[0], texts[1:]),
-            answer_extraction.compute_f1(texts[0], texts[1:]),
+            extractive_qa.compute_exact_match(texts[0], texts[1:]),
+            extractive_qa.compute_f1(texts[0], texts[1:]),
         )
         assert exact == float(found in references)
         assert f1 == pytest.approx(max(plain_f1(found, words) for words in references))
@@ -52,13 +52,13 @@ def test_exact_match_and_f1_are_the_definition():
 
 
 def test_exact_match_and_f1_by_hand():
-    assert answer_extraction.normalize_answer(" The  U.S.-led, a-b theatre\tAN end ") == "usled ab theatre end"
-    assert answer_extraction.compute_exact_match("the Eiffel Tower!", ["Paris", "Eiffel tower"]) == 1
-    f1, exact = answer_extraction.compute_f1, answer_extraction.compute_exact_match
+    assert extractive_qa.normalize_answer(" The  U.S.-led, a-b theatre\tAN end ") == "usled ab theatre end"
+    assert extractive_qa.compute_exact_match("the Eiffel Tower!", ["Paris", "Eiffel tower"]) == 1
+    f1, exact = extractive_qa.compute_f1, extractive_qa.compute_exact_match
     assert f1("tower of Paris", ["Eiffel Tower", "the Tower of London"]) == pytest.approx(2 / 3)
     assert f1("", [""]) == exact("", [""]) == 1 and f1("", ["x"]) == f1("x", [""]) == 0
-    assert answer_extraction.get_reference_texts([("the", 0), ("cat", 4)]) == ["cat"]
-    assert answer_extraction.get_reference_texts([]) == answer_extraction.get_reference_texts([("the", 0)]) == [""]
+    assert extractive_qa.get_reference_texts([("the", 0), ("cat", 4)]) == ["cat"]
+    assert extractive_qa.get_reference_texts([]) == extractive_qa.get_reference_texts([("the", 0)]) == [""]
 
 
 def test_the_best_answer_is_that_of_all_pairs_in_all_windows():
@@ -82,7 +82,7 @@ def test_the_best_answer_is_that_of_all_pairs_in_all_windows():
                     if start <= end < start + 30:
                         text = passage[2 * (first + start - 3) : 2 * (first + end - 3) + 1]
                         found[text] = max(found.get(text, -math.inf), start_L[start] + end_L[end])
-        answer = answer_extraction.find_best_answer(windows, passage)
+        answer = extractive_qa.find_best_answer(windows, passage)
         assert answer.null_score == min(nulls)
         assert answer.score == max(found.values(), default=-math.inf)
         assert (found[answer.text] == answer.score) if found else answer.text == ""
@@ -95,7 +95,7 @@ def test_answers_are_whole_words():
     for _ in range(CASES):
         first, last = np.sort(rng.choice(len(passage), 2, replace=False)).tolist()
         start_T = end_T = np.zeros(2)
-        answer = answer_extraction.find_best_answer([(start_T, end_T, 0, np.array([[first, last]]))], passage)
+        answer = extractive_qa.find_best_answer([(start_T, end_T, 0, np.array([[first, last]]))], passage)
         start = next((a for a, b in words if a < first < b), first)
         end = next((b for a, b in words if a < last < b), last)
         assert answer.text == passage[start:end]
@@ -105,7 +105,7 @@ def test_answers_are_whole_words():
         ("\u4e2d\u534e\u4eba", (1, 2), "\u534e"),  # ideographs are words
         ("well-read (yes)", (5, 9), "read"),
     ):
-        assert text[slice(*answer_extraction.snap_to_words(text, *span))] == words
+        assert text[slice(*extractive_qa.snap_to_words(text, *span))] == words
 
 
 def test_the_threshold_is_the_best_there_is():
@@ -117,7 +117,7 @@ def test_the_threshold_is_the_best_there_is():
         def count_right(cut, margin_E=margin_E, answered_E=answered_E, silent_E=silent_E):
             return np.where(margin_E > cut, answered_E, silent_E).sum()
 
-        found = answer_extraction.choose_threshold(margin_E, answered_E, silent_E)
+        found = extractive_qa.choose_threshold(margin_E, answered_E, silent_E)
         assert count_right(found) == max(map(count_right, [-math.inf, *margin_E]))
 
 
@@ -149,7 +149,7 @@ def columns():
 
 
 def test_examples_are_counted_once_whatever_their_windows():
-    found = answer_extraction.compute_answer_metrics(columns(), ROWS, EXAMPLES)
+    found = extractive_qa.compute_answer_metrics(columns(), ROWS, EXAMPLES)
     assert found["predicted"].tolist() == ["the old king", "", ""] and found["score"].tolist() == [4, 0, -1]
     assert found["answer_weight"].tolist() == [1, 0, 1] and found["answer_exact"].tolist() == [1, 0, 1]
     values = {name: estimates.compute_score(score, found)[0] for name, score in extractive_qa.SCORES.items()}
@@ -167,12 +167,12 @@ def test_examples_are_counted_once_whatever_their_windows():
 
 def test_a_threshold_is_tuned_where_some_have_no_answer_and_none_is_given():
     every = [EXAMPLES[0], EXAMPLES[1] | {"label": (("the", 8),)}]  # there is an answer, though it is normalized away
-    assert answer_extraction.compute_answer_metrics(columns(), ROWS, every)["predicted"].tolist() == [
+    assert extractive_qa.compute_answer_metrics(columns(), ROWS, every)["predicted"].tolist() == [
         "the old king",
         "",
         "met",
     ]
     given = columns() | {"threshold": np.full(3, 4.5)}
-    assert answer_extraction.compute_answer_metrics(given, ROWS, EXAMPLES)["predicted"].tolist() == ["", "", ""]
+    assert extractive_qa.compute_answer_metrics(given, ROWS, EXAMPLES)["predicted"].tolist() == ["", "", ""]
     some = {name: value_N[:2] for name, value_N in columns().items()}  # an evaluation of the first rows alone
-    assert answer_extraction.compute_answer_metrics(some, ROWS, EXAMPLES)["answer_weight"].tolist() == [1, 0]
+    assert extractive_qa.compute_answer_metrics(some, ROWS, EXAMPLES)["answer_weight"].tolist() == [1, 0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlm.base import config
-from mlm.models import attention, dot_product
+from mlm.models import attention, attention_kernels
 
 B, H, D = 2, 3, 8
 
@@ -60,7 +60,7 @@ def test_both_passes_are_those_of_the_plain_formula(L, S, dropped, dtype, tolera
     key_B, rate = (key_B, 0.25) if dropped else (None, 0.25)
     sides = [
         gradients(made, given, visible, key_B)
-        for made in (plain(rate, dtype), lambda *given: dot_product.attend(*given, rate=rate))
+        for made in (plain(rate, dtype), lambda *given: attention_kernels.attend_by_blocks(*given, rate=rate))
     ]
     for one, other in zip(*sides, strict=True):
         np.testing.assert_allclose(other / np.abs(one).max(), one / np.abs(one).max(), atol=tolerance)
@@ -71,7 +71,12 @@ def test_memory_of_long_rows_grows_as_they_do():
         given = [jax.ShapeDtypeStruct((1, L, 1, D), jnp.float32)] * 3
         seen = jax.ShapeDtypeStruct((1, 1, 1, L), bool)
         made = (
-            jax.jit(jax.grad(lambda q, k, v, seen: dot_product.attend(q, k, v, seen, None, rate=0.0).sum(), (0, 1, 2)))
+            jax.jit(
+                jax.grad(
+                    lambda q, k, v, seen: attention_kernels.attend_by_blocks(q, k, v, seen, None, rate=0.0).sum(),
+                    (0, 1, 2),
+                )
+            )
             .lower(*given, seen)
             .compile()
         )

@@ -234,7 +234,7 @@ def test_with_a_window_a_state_depends_on_the_nearest_tokens_of_its_segment_alon
 @pytest.mark.parametrize("lm_head", ["bert", "linear"])
 def test_factorised_embeddings_are_projected_in_and_out(lm_head):
     model = change_fields(embedding_dim=6, lm_head=lm_head, positions="rotary", dropout=0.0)
-    module, text = lm.EncoderLM(model, VOCAB, TransformerEncoder, "rotary"), batch(1).text
+    module, text = lm.EncoderLM(model, VOCAB, "rotary", TransformerEncoder), batch(1).text
     params = init(module, text)
     embedded = normalize(
         model, params["embed_norm"], params["token"]["embedding"][text.ids_BxL] + params["type"]["embedding"][0]
@@ -301,7 +301,7 @@ def test_weights_decay_and_norms_scales_and_biases_do_not(family, cell):
 def test_initial_weights_have_their_standard_deviation(init_std):
     """Of a matrix and of a table of embeddings; truncated at two of them, as BERT's, which makes 0.88 of it."""
     model = change_fields(width=64, mlp_dim=256, num_layers=1, init_std=init_std, positions="rotary")
-    module = lm.EncoderLM(model, 500, TransformerEncoder, "rotary")
+    module = lm.EncoderLM(model, 500, "rotary", TransformerEncoder)
     params = jax.device_get(jax.jit(module.init)(jax.random.key(0), batch(1).text))["params"]
     expected = {"kernel": 256**-0.5, "embedding": 500**-0.5}
     found = {"kernel": params["body"]["stack"]["layers"]["layer"]["mlp"]["down"]["kernel"], **params["token"]}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mlm.base import config
-from mlm.models import attention, fused_attention, platform_kernels, remat_policies
+from mlm.models import attention, attention_kernels, platform_kernels, stack
 
 needs_gpu = pytest.mark.skipif(jax.default_backend() != "gpu", reason="needs a GPU and JAX_PLATFORMS=cuda")
 H, D = 3, 64
@@ -71,8 +71,8 @@ def test_recomputation_saves_what_cudnn_gives():
     """JAX's primitive has the name that the policy looks for; else the backward pass would attend once more."""
     from jax._src.cudnn import fused_attention_stablehlo
 
-    assert remat_policies.save_products(fused_attention_stablehlo._dot_product_attention_fwd_p_wrapper)
-    assert not remat_policies.save_products(jax.lax.exp_p)
+    assert stack.save_products(fused_attention_stablehlo._dot_product_attention_fwd_p_wrapper)
+    assert not stack.save_products(jax.lax.exp_p)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_shapes_that_cudnn_takes(monkeypatch, changes, expected):
     x = jax.ShapeDtypeStruct((2, case["L"], 4, case["d"]), jnp.bfloat16)
     visible = jax.ShapeDtypeStruct((2, 1, min(case["queries"], case["L"]), case["L"]), bool)
     model = config.Model(dtype=case["dtype"], kernels=case["kernels"])
-    assert fused_attention.can_use_cudnn(model, x, x, visible, case["rate"]) is expected
+    assert attention_kernels.can_use_cudnn(model, x, x, visible, case["rate"]) is expected

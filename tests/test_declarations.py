@@ -12,7 +12,7 @@ from mlm.data.language import grammar
 from mlm.data.rows import packing
 from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
-from mlm.models import layers, remat_policies
+from mlm.models import layers, stack
 from mlm.objectives import heads, masking
 from mlm.training.step import optim
 
@@ -27,7 +27,7 @@ from mlm.training.step import optim
         ("model.directionality", types.Directionality),
         ("model.activation", [*heads.ACTIVATIONS, "relu2", *layers.GATES]),
         ("model.lm_head_activation", heads.ACTIVATIONS),
-        ("model.remat_policy", remat_policies.POLICIES),
+        ("model.remat_policy", stack.POLICIES),
         ("finetune.pooling", types.Pooling),
     ],
 )

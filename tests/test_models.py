@@ -24,7 +24,7 @@ from small import (
 
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
-from mlm.models import MODELS, SIZES, layers, lm, rnn, transformer
+from mlm.models import MODELS, SIZES, layers, lm, recurrence, transformer
 from mlm.training.run import resolution
 from mlm.training.step import program, update
 
@@ -163,7 +163,7 @@ def test_gradients_of_embeddings_add_up_in_float32():
     """[MASK] and a type are in thousands of places of a batch; a bfloat16 sum stops growing at 256 equal terms."""
     cfg = small_config("transformer", model__dtype="bfloat16", model__kernels="reference", model__embed_norm=False)
     length = cfg.model.max_positions
-    module = lm.EncoderLM(cfg.model, VOCAB, transformer.TransformerEncoder, "learned")
+    module = lm.EncoderLM(cfg.model, VOCAB, "learned", transformer.TransformerEncoder)
     zeros_BxL, place_BxL = jnp.zeros((64, length), jnp.int32), jnp.tile(jnp.arange(length), (64, 1))
     text = types.Tokens(zeros_BxL, zeros_BxL + 1, place_BxL, zeros_BxL)
     params = params_of(jax.eval_shape(lambda: module.init(jax.random.key(0), text, method="embed"))["params"])
@@ -222,7 +222,7 @@ def test_dropout_s_hash_maps_no_two_numbers_to_one_and_each_bit_of_one_flips_hal
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cell", MODELS["rnn"].cells)
 def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
-    rng, spec, hidden = np.random.default_rng(0), rnn.CELLS[cell], 4
+    rng, spec, hidden = np.random.default_rng(0), recurrence.CELLS[cell], 4
     kernel = rng.normal(size=(hidden, spec.gates * hidden)).astype(np.float32)
     bias = rng.normal(size=spec.gates * hidden).astype(np.float32)
     inputs = rng.normal(size=(2, 9, spec.gates * hidden)).astype(np.float32)
@@ -231,7 +231,7 @@ def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
     read_LxB = segments.T[::turn]
     same_LxB = np.pad(read_LxB[1:] == read_LxB[:-1], ((1, 0), (0, 0)))
     for unroll in (1, 4):
-        got = rnn.scan_cell(spec, kernel, bias, jnp.asarray(inputs.swapaxes(0, 1)[::turn]), same_LxB, unroll)
+        got = recurrence.scan_cell(spec, kernel, bias, jnp.asarray(inputs.swapaxes(0, 1)[::turn]), same_LxB, unroll)
         got = got[::turn].swapaxes(0, 1)
         for row in range(2):
             for segment in np.unique(segments[row]):
@@ -255,7 +255,7 @@ def test_gates_start_with_the_timescales_asked_for(cell):
         ]
 
     (bias,) = init_biases(jax.random.key(0))
-    spec, decays = rnn.CELLS[cell], []
+    spec, decays = recurrence.CELLS[cell], []
     step = jax.jit(spec.step)
     for layer in range(cfg.model.num_layers):
         after = step(bias[layer][None], jnp.zeros((1, 64 * spec.gates)), (jnp.ones((1, 64)),) * spec.carries)

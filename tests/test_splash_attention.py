@@ -11,7 +11,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from small import VOCAB, batch, small_config
 
 from mlm.base import config
-from mlm.models import MODELS, attention, fused_attention, platform_kernels, positions, remat_policies
+from mlm.models import MODELS, attention, attention_kernels, platform_kernels, positions, stack
 
 B, H, D = 2, 2, 64
 
@@ -84,7 +84,7 @@ def test_bfloat16_is_as_near_to_the_exact_values_as_the_plain_formula():
 
 def test_the_backward_pass_runs_one_kernel_on_what_the_forward_pass_kept():
     qkv, ids_BxL = make_inputs(128)
-    lean = jax.checkpoint(lambda *qkv: attend("splash_attention", qkv, ids_BxL), policy=remat_policies.save_products)
+    lean = jax.checkpoint(lambda *qkv: attend("splash_attention", qkv, ids_BxL), policy=stack.save_products)
     pullback = jax.jit(lambda *qkv: jax.vjp(lean, *qkv)[1])(*qkv)
     kept = [leaf.size for leaf in jax.tree.leaves(pullback) if leaf.dtype == jnp.float32]
     assert sorted(kept) == [B * H * 128, *[B * H * 128 * D] * 4]  # the log-sum-exp; q, k, v and the output
@@ -94,9 +94,9 @@ def test_the_backward_pass_runs_one_kernel_on_what_the_forward_pass_kept():
 
 @pytest.mark.parametrize("local_window", [0, 64])
 def test_a_model_chooses_in_the_loop_over_layers_only_where_some_are_local(local_window, monkeypatch):
-    choices, attend = [], fused_attention.attend_by_splash
+    choices, attend = [], attention_kernels.attend_by_splash
     record = lambda *operands: choices.append(operands[-1].is_local) or attend(*operands)
-    monkeypatch.setattr(fused_attention, "attend_by_splash", record)
+    monkeypatch.setattr(attention_kernels, "attend_by_splash", record)
     changes = {"model__num_layers": 2, "model__scan_unroll": 1, "model__local_window": local_window}
     cfg = small_config("transformer", **changes, model__kernels="splash_attention,recomputation")
     model, text = MODELS["transformer"].build(cfg.model, VOCAB), batch(2, length=128).text

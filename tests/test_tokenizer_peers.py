@@ -24,7 +24,7 @@ from mlm.base.special import CLS, MASK, SEP, UNK
 from mlm.data.rows import preprocessors
 from mlm.data.tasks import examples
 from mlm.data.tokenizers import hub, hub_export, hub_model, kinds
-from mlm.objectives import answer_extraction
+from mlm.objectives import extractive_qa
 
 ASKED = 10_000
 SIZE = {"bpe": 600, "wordpiece": 700, "unigram": 500, "words": 200, "characters": 0}
@@ -301,6 +301,6 @@ def test_an_answer_in_any_script_comes_back_from_its_pieces(name, tmp_path):
         for (row,), (a, b) in zip(preprocessors.encode_questions(questions, tokenizer, cfg, ()), answers, strict=True):
             start_L, end_L = (np.arange(cfg.pack.seq_len) == row.labels[column] for column in ("start", "end"))
             window = (start_L, end_L, row.labels["passage"], np.array(spans))
-            assert answer_extraction.find_best_answer([window], passage).text == passage[a:b]
+            assert extractive_qa.find_best_answer([window], passage).text == passage[a:b]
         if passage == THAI and name in ("unigram", "characters", "unigram of passages", "bpe"):
             assert BREAD in {passage[a:b] for a, b in answers}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from experiments.benchmark import mlm_step
 from mlm.base import config, types
-from mlm.models import layers, lm
+from mlm.models import layers, lm, stack
 
 CELLS = {"elman": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
 
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
-        return layers.norm(self.model, "norm")(layers.Stack(self.model, Layer, name="stack")(x_BxLxD, None, key_B))
+        return layers.norm(self.model, "norm")(stack.Stack(self.model, Layer, name="stack")(x_BxLxD, None, key_B))
 
 
 def build_model(cfg: config.Config) -> types.Model:

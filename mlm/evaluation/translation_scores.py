@@ -17,7 +17,7 @@ from mlm.data.text import parallel_text
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import decoding
-from mlm.objectives import answer_extraction
+from mlm.objectives import extractive_qa
 from mlm.report.table import Column
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.trained_run import TrainedRun
@@ -169,7 +169,7 @@ def compute_scores(texts: Sequence[str], references: Sequence[str], seed: int, t
     BLEU's standard error and 95% interval come from a bootstrap over pairs (Koehn 2004).
     """
     letters = "".join("".join(references).split())
-    if tokenizer == "13a" and 2 * sum(map(answer_extraction.is_unspaced, letters)) > len(letters):
+    if tokenizer == "13a" and 2 * sum(map(extractive_qa.is_unspaced, letters)) > len(letters):
         LOGGER.warning("config.eval.bleu_tokenizer = '13a' takes text without spaces for one word: zh | char do not")
     bleu, sentence_bleu = build_bleu(tokenizer), build_bleu(tokenizer, effective_order=True)
     chrf = import_sacrebleu().CHRF()

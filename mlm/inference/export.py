@@ -238,36 +238,31 @@ def _list_torch_heads(cfg) -> list[str]:
 
 def format_model_card(model, hf_config: dict) -> str:
     """The README.md of a LanguageModel. hf_config: the exported config.json."""
-    cfg = model.config
-    is_own = hf_config["model_type"] == "mlm"
-    is_transformers = not is_own or "auto_map" in hf_config
-    class_name = label_heads.get_model_class(hf_config)
-    suffix = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), None)
-    is_run = model.source is None
-    pipeline = PIPELINES.get(suffix or "", "")
-    front = ["library_name: transformers", *[f"pipeline_tag: {pipeline}"] * bool(pipeline)] * is_transformers
+    cfg, is_run, is_own = model.config, model.source is None, hf_config["model_type"] == "mlm"
+    front, readers = [], "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder."
+    if not is_own or "auto_map" in hf_config:
+        class_name = label_heads.get_model_class(hf_config)
+        head = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), "")
+        pipeline = PIPELINES.get(head)
+        front = ["library_name: transformers", *[f"pipeline_tag: {pipeline}"] * bool(pipeline)]
+        argument, code = ("(FOLDER, trust_remote_code=True)", ", by its modeling_mlm.py") if is_own else ("", "")
+        loaders = (f"AutoModel{head and f'For{head}'}", "AutoTokenizer")
+        classes = " and ".join(f"`{name}.from_pretrained{argument}`" for name in loaders)
+        readers = f"transformers' {classes} read this folder{code}, as does `mlm.load`."
+    origin = f"A language model trained by `mlm` with the objective `{cfg.objective}`."
+    if not is_run:
+        origin = (
+            "Read from a Hugging Face folder and written again by `mlm`. The original model card says what it was "
+            "trained on."
+        )
     name = f"{cfg.model.family} {cfg.model.cell}".rstrip()
     blocks = [
         "\n".join(["---", *front, "tags:", "- mlm", "---"]),
         f"# {name}, {cfg.model.num_layers} layers of {cfg.model.width}",
-        f"A language model trained by `mlm` with the objective `{cfg.objective}`."
-        if is_run
-        else "Read from a Hugging Face folder and written again by `mlm`. The original model card says what it was "
-        "trained on.",
-        _describe_readers(
-            f"AutoModel{f'For{suffix}' if suffix else ''}", is_transformers=is_transformers, is_own=is_own
-        ),
+        origin,
+        readers,
     ]
     return "\n\n".join([*blocks, *(_describe_run(cfg, model.milestone) if is_run else [])]) + "\n"
-
-
-def _describe_readers(auto_class: str, *, is_transformers: bool, is_own: bool) -> str:
-    """The sentence on what reads the folder."""
-    if not is_transformers:
-        return "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder."
-    argument, code = ("(FOLDER, trust_remote_code=True)", ", by its modeling_mlm.py") if is_own else ("", "")
-    classes = " and ".join(f"`{name}.from_pretrained{argument}`" for name in (auto_class, "AutoTokenizer"))
-    return f"transformers' {classes} read this folder{code}, as does `mlm.load`."
 
 
 def _describe_run(cfg, milestone: int | None) -> list[str]:

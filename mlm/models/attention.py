@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import dot_product, fused_attention, layers, platform_kernels, positions
+from mlm.models import attention_kernels, layers, platform_kernels, positions
 
 
 def attend(
@@ -28,12 +28,12 @@ def attend(
     rate = 0.0 if key_B is None else model.attention_dropout
     # The kernels give no weights and take no bias.
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
-        if fused_attention.can_use_cudnn(model, q, k, visible_Bx1xLxS, rate):
+        if attention_kernels.can_use_cudnn(model, q, k, visible_Bx1xLxS, rate):
             return jax.nn.dot_product_attention(q, k, v, mask=visible_Bx1xLxS, implementation="cudnn")
-        if segments is not None and fused_attention.can_use_splash(model, q, rate):
-            return fused_attention.attend_by_splash(q, k, v, segments)
+        if segments is not None and attention_kernels.can_use_splash(model, q, rate):
+            return attention_kernels.attend_by_splash(q, k, v, segments)
         if platform_kernels.uses_kernel(model, "attention"):
-            return dot_product.attend(q, k, v, visible_Bx1xLxS, key_B, rate)
+            return attention_kernels.attend_by_blocks(q, k, v, visible_Bx1xLxS, key_B, rate)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5
     scores_BxHxLxS = scores_BxHxLxS if bias_BxHxLxS is None else scores_BxHxLxS + bias_BxHxLxS
     weights_BxHxLxS = jax.nn.softmax(jnp.where(visible_Bx1xLxS, scores_BxHxLxS, -1e9)).astype(v.dtype)

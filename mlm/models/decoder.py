@@ -3,14 +3,12 @@
 Letters in array names: S tokens of the source, R slots of the cache, H heads of d entries.
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import attention, incremental, layers, positions
+from mlm.models import attention, incremental, layers, positions, stack
 
 
 class DecoderLayer(layers.ResidualLayer):
@@ -47,21 +45,19 @@ class TransformerDecoder(nn.Module):
         segments, table_KxH = positions.Segments(segments_BxL, is_causal=True), positions.declare_bias_table(self)
         context = positions.make_context(self.model, visible_BxLxL[:, None], table_KxH, segments=segments)
         shared = context, source_BxSxD, visible_BxLxS[:, None]
-        h_BxLxD = layers.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
+        h_BxLxD = stack.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
         return layers.final_norm(self.model, h_BxLxD)
 
 
 def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: int) -> dict:
     """The cache of empty sequences of at most max_len tokens (types.InitCacheFn); params: a TransformerDecoder's."""
     empty = jnp.zeros((1, len(source_BxSxD), max_len, model.num_heads, model.width // model.num_heads), model.dtype)
-    layer_params = incremental.split_layers(model, params)
-    bound = [attention.CrossAttention(model).bind({"params": one["cross"]}) for one in layer_params]
-    source = [cross.project_source(source_BxSxD) for cross in bound]
-    return {
-        "self": [(empty, empty)] * model.num_layers,
-        "visible": visible_BxS[None],
-        "source": [tuple(x_BxSxHxd.astype(model.dtype)[None] for x_BxSxHxd in pair) for pair in source],
-    }
+    stacked, cross = params["stack"]["layers"]["layer"]["cross"], attention.CrossAttention(model)
+    source = []
+    for layer in range(model.num_layers):
+        bound = cross.bind({"params": jax.tree.map(lambda leaf, layer=layer: leaf[layer], stacked)})
+        source.append(tuple(x_BxSxHxd.astype(model.dtype)[None] for x_BxSxHxd in bound.project_source(source_BxSxD)))
+    return {"self": [(empty, empty)] * model.num_layers, "visible": visible_BxS[None], "source": source}
 
 
 def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> tuple[jax.Array, dict]:
@@ -77,10 +73,6 @@ def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> 
         new_cache.append(tuple(old.at[0, batch_B, position_B].set(x[:, 0].astype(old.dtype)) for old, x in pairs))
         return attention.attend(module, q_Bx1xHxd, *(x[0] for x in new_cache[-1]), *masks)
 
-    h_Bx1xD: Any = x_BxD[:, None]
-    pairs = zip(incremental.split_layers(model, params), cache["source"], strict=True)
-    for number, (layer_params, source) in enumerate(pairs, 1):
-        source = tuple(x[0] for x in source)
-        h_Bx1xD = DecoderLayer(model).apply({"params": layer_params}, h_Bx1xD, number, shared, None, attend, source)
-    h_Bx1xD = layers.apply_final_norm(model, params, h_Bx1xD)
+    get_arguments = lambda number, _: (shared, None, attend, tuple(x[0] for x in cache["source"][number - 1]))
+    h_Bx1xD = incremental.apply_layers(DecoderLayer, model, params, x_BxD[:, None], get_arguments)
     return h_Bx1xD[:, 0], cache | {"self": new_cache}

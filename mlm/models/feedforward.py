@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import incremental, layers, lm
+from mlm.models import incremental, layers, lm, stack
 
 
 def gather_neighbors(x_BxLxD, segments_BxL, window: int, context: str, left_B=None):
@@ -56,7 +56,7 @@ class FeedforwardEncoder(nn.Module):
         else:
             context = sum(embeddings) / jnp.maximum(sum(same), 1)[..., None].astype(x_BxLxD.dtype)
         h_BxLxD = layers.dense(self.model, self.model.width, "context")(context)
-        h_BxLxD = layers.Stack(self.model, FeedforwardLayer, name="stack")(h_BxLxD, None, key_B)
+        h_BxLxD = stack.Stack(self.model, FeedforwardLayer, name="stack")(h_BxLxD, None, key_B)
         return layers.final_norm(self.model, h_BxLxD)
 
 

@@ -23,10 +23,17 @@ class IncrementalDecoder(NamedTuple):
     step: Callable  # (model, body, x_BxD, position_B, cache) -> (h_BxD of the token at position_B, cache)
 
 
-def split_layers(model: config.Model, body) -> list[Any]:
-    """The parameters of each layer of a stack; the barrier lets XLA hoist the slices out of a loop."""
+def apply_layers(layer_class: Callable, model: config.Model, body, x, get_arguments: Callable) -> Any:
+    """The states after all layers and the final norm.
+
+    get_arguments: (number of a layer, its parameters) -> what it reads beside x and its number.
+    """
+    # The barrier lets XLA hoist the slices out of a loop.
     stacked, barrier = body["stack"]["layers"]["layer"], jax.lax.optimization_barrier
-    return [jax.tree.map(lambda leaf, k=k: barrier(leaf[k]), stacked) for k in range(model.num_layers)]
+    for number in range(1, model.num_layers + 1):
+        params = jax.tree.map(lambda leaf, k=number - 1: barrier(leaf[k]), stacked)
+        x = layer_class(model).apply({"params": params}, x, number, *get_arguments(number, params))
+    return x if model.norm_placement == "post" else layers.norm(model).apply({"params": body["norm"]}, x)
 
 
 def _apply_dense(model, params, x) -> Any:
@@ -41,44 +48,32 @@ def _pad_inputs(x, params):
 def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
     """The decoder of layers (x_BxLxD, number, context, key_B, attend) -> x_BxLxD; it caches keys and values."""
 
-    def run_layers(model, body, x_BxLxD, context, attend):
-        for number, params in enumerate(split_layers(model, body), 1):
-            x_BxLxD = layer_class(model).apply({"params": params}, x_BxLxD, number, context, None, attend)
-        return x_BxLxD
+    def extend(model, body, x_BxLxD, position_BxL, visible_Bx1xLxS, cache):
+        """(h_BxLxD, the cache with the tokens at position_BxL), of which they see the first S slots at most."""
+        batch_Bx1, S = jnp.arange(len(x_BxLxD))[:, None], visible_Bx1xLxS.shape[3]
+        new_cache = []
+
+        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxS, key_B, bias_BxHxLxS, segments):
+            q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd))
+            pairs = zip(cache[len(new_cache)], (k, v), strict=True)
+            new_cache.append(tuple(old.at[0, batch_Bx1, :, position_BxL].set(x) for old, x in pairs))
+            k_BxHxSxd, v_BxHxSxd = (x[0, :, :, :S] for x in new_cache[-1])
+            return _attend(q.swapaxes(1, 2), k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS)
+
+        context = positions.make_context(model, visible_Bx1xLxS, body.get("relative_bias"), position_BxL)
+        return apply_layers(layer_class, model, body, x_BxLxD, lambda *_: (context, None, attend)), new_cache
 
     def prefill(model, body, x_BxLxD, length_B, max_len):
         """Later tokens overwrite the keys and values of padding before any query sees them."""
         B, L, _ = x_BxLxD.shape
-        position_BxL = jnp.broadcast_to(jnp.arange(L), (B, L))
-        keys, values = [], []
-
-        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxL, key_B, bias_BxHxLxL, segments):
-            q, k, v = (x.astype(model.dtype).swapaxes(1, 2) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd))
-            for cached, x_BxHxLxd in ((keys, k), (values, v)):
-                cached.append(jnp.pad(x_BxHxLxd, ((0, 0), (0, 0), (0, max_len - L), (0, 0)))[None])
-            return _attend(q, k, v, visible_Bx1xLxL, bias_BxHxLxL)
-
-        visible_1x1xLxL = jnp.tri(L, dtype=bool)[None, None]
-        context = positions.make_context(model, visible_1x1xLxL, body.get("relative_bias"), position_BxL)
-        run_layers(model, body, x_BxLxD, context, attend)
-        return {"keys": keys, "values": values}
+        empty = jnp.zeros((1, B, model.num_heads, max_len, model.width // model.num_heads), model.dtype)
+        cache, position_BxL = [(empty, empty)] * model.num_layers, jnp.broadcast_to(jnp.arange(L), (B, L))
+        return extend(model, body, x_BxLxD, position_BxL, jnp.tri(L, dtype=bool)[None, None], cache)[1]
 
     def decode(model, body, x_BxD, position_B, cache):
-        batch_B = jnp.arange(len(x_BxD))
-        keys, values = [], []
-
-        def attend(module, q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd, visible_Bx1x1xS, key_B, bias_BxHx1xS, segments):
-            q, *new = (x.astype(model.dtype).swapaxes(1, 2) for x in (q_Bx1xHxd, k_Bx1xHxd, v_Bx1xHxd))
-            layer = len(keys)
-            for cached, name, x_BxHx1xd in zip((keys, values), ("keys", "values"), new, strict=True):
-                cached.append(cache[name][layer].at[0, batch_B, :, position_B].set(x_BxHx1xd[:, :, 0]))
-            return _attend(q, keys[-1][0], values[-1][0], visible_Bx1x1xS, bias_BxHx1xS)
-
-        visible_BxS = jnp.arange(cache["keys"][0].shape[3]) <= position_B[:, None]
-        table_KxH = body.get("relative_bias")
-        context = positions.make_context(model, visible_BxS[:, None, None], table_KxH, position_B[:, None])
-        h_Bx1xD = run_layers(model, body, x_BxD[:, None], context, attend)
-        return layers.apply_final_norm(model, body, h_Bx1xD)[:, 0], {"keys": keys, "values": values}
+        visible_BxS = jnp.arange(cache[0][0].shape[3]) <= position_B[:, None]
+        h_Bx1xD, cache = extend(model, body, x_BxD[:, None], position_B[:, None], visible_BxS[:, None, None], cache)
+        return h_Bx1xD[:, 0], cache
 
     return IncrementalDecoder(prefill, decode)
 
@@ -112,15 +107,17 @@ def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int)
 
     def run_layers(model, body, x_BxLxD, cache, is_token_BxL):
         new_cache = []
-        for number, (params, carry) in enumerate(zip(split_layers(model, body), cache, strict=True), 1):
 
-            def recur_further(x_BxLxD, params=params, carry=carry):
-                out_BxLxD, new_carry = recur(model, params, x_BxLxD, tuple(x[0] for x in carry), is_token_BxL)
-                new_cache.append(tuple(x[None] for x in new_carry))
+        def get_arguments(number, params):
+            def recur_further(x_BxLxD):
+                carry = tuple(x[0] for x in cache[number - 1])
+                out_BxLxD, carry = recur(model, params, x_BxLxD, carry, is_token_BxL)
+                new_cache.append(tuple(x[None] for x in carry))
                 return out_BxLxD
 
-            x_BxLxD = layer_class(model).apply({"params": params}, x_BxLxD, number, None, None, recur_further)
-        return layers.apply_final_norm(model, body, x_BxLxD), new_cache
+            return None, None, recur_further
+
+        return apply_layers(layer_class, model, body, x_BxLxD, get_arguments), new_cache
 
     def prefill(model, body, x_BxLxD, length_B, max_len):
         B, L, _ = x_BxLxD.shape
@@ -150,8 +147,6 @@ def build_window_decoder(layer_class: Callable) -> IncrementalDecoder:
         else:
             context_BxE = last_WxBxD.sum(0) / jnp.minimum(position_B + 1, model.window)[:, None].astype(x_BxD.dtype)
         h_BxD = _apply_dense(model, body["context"], _pad_inputs(context_BxE, body["context"]))
-        for number, params in enumerate(split_layers(model, body), 1):
-            h_BxD = layer_class(model).apply({"params": params}, h_BxD, number, None, None)
-        return layers.apply_final_norm(model, body, h_BxD), last_WxBxD[1:]
+        return apply_layers(layer_class, model, body, h_BxD, lambda *_: (None, None)), last_WxBxD[1:]
 
     return IncrementalDecoder(prefill, decode)

@@ -1,16 +1,15 @@
-"""The layers that all encoders share: dropout with a key per example, dense layers, norms, and a scan over layers."""
+"""The layers that all encoders share: dropout with a key per example, dense layers, norms, and residual layers."""
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import platform_kernels, remat_policies
+from mlm.models import platform_kernels
 
 MIN_LAST_AXIS = 2**12  # dropout numbers entries as if the last axis had at least this size
 ACTIVATIONS: dict[str, Callable] = {
@@ -111,25 +110,13 @@ def final_norm(model: config.Model, h_BxLxD):
     return h_BxLxD if model.norm_placement == "post" else norm(model, "norm")(h_BxLxD)
 
 
-def apply_final_norm(model: config.Model, params, h_BxLxD) -> Any:
-    """`final_norm` with the parameters of a stack."""
-    if model.norm_placement == "post":
-        return h_BxLxD
-    return norm(model, "norm").apply({"params": params["norm"]}, h_BxLxD)
-
-
 def activate(model: config.Model, x):
     """Applies model.activation; a gated one (Shazeer 2020, arXiv 2002.05202) halves the last axis."""
-    if model.activation in GATES:
-        gate, x = jnp.split(x, 2, -1)
-        return _activate(model, GATES[model.activation], gate) * x
-    return _activate(model, model.activation, x)
-
-
-def _activate(model: config.Model, name: str, x):
-    if name == "gelu" and platform_kernels.uses_kernel(model, "gelu"):
-        return platform_kernels.gelu(x)
-    return ACTIVATIONS[name](x)
+    is_gated, name = model.activation in GATES, GATES.get(model.activation, model.activation)
+    x, *factors = jnp.split(x, 2, -1) if is_gated else [x]
+    has_kernel = name == "gelu" and platform_kernels.uses_kernel(model, "gelu")
+    active = platform_kernels.gelu(x) if has_kernel else ACTIVATIONS[name](x)
+    return active * factors[0] if is_gated else active
 
 
 class MLP(nn.Module):
@@ -184,70 +171,3 @@ class ResidualLayer(nn.Module):
     def skips_norm(self, number):
         """Whether the first sublayer of layer `number` reads its input without a norm; False if no layer does."""
         return False if self.model.first_norm else number == 1
-
-
-class ScanStep(nn.Module):
-    """A layer as a step of the scan: it folds its number into the keys and sows its output."""
-
-    model: config.Model
-    layer: Any
-
-    @nn.compact
-    def __call__(self, x_BxLxD, number, shared, key_B):
-        """Returns the layer's output, and nothing for the scan to stack."""
-        x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, number, shared, fold_in(key_B, number))
-        self.sow("intermediates", "after", x_BxLxD)
-        return x_BxLxD, None
-
-
-class Stack(nn.Module):
-    """model.num_layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
-
-    layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
-    same for every layer. The output of each layer is sown in the collection "intermediates". With model.remat the
-    forward pass stores the input of each layer and what model.remat_policy says, and the backward pass recomputes the
-    rest (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little to compute. A
-    parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass and again in
-    the backward pass (mlm/training/step/sharding.py).
-    """
-
-    model: config.Model
-    layer: Any
-
-    @nn.compact
-    def __call__(self, x_BxLxD, shared, key_B):
-        """Returns the last layer's x_BxLxD, without a final norm; each layer folds its number into key_B."""
-        num_layers, step, layer = self.model.num_layers, ScanStep, self.layer
-        unroll = self.model.scan_unroll or num_layers
-        shards = list(filter(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard)))
-        if shards:
-            gather = lambda leaf: leaf.gather() if is_shard(leaf) else leaf
-            layer = nn.map_variables(layer, "params", lambda params: jax.tree.map(gather, params, is_leaf=is_shard))
-        # A recurrence would run its loop again.
-        recomputes = platform_kernels.uses_kernel(self.model, "recomputation") and not self.model.cell
-        if self.model.remat or recomputes or shards:
-            is_gathered = {shard.full_size // num_layers for shard in shards}
-            policy = remat_policies.save_all_but_gathered(is_gathered)
-            if self.model.remat:
-                num_scores = x_BxLxD.shape[0] * self.model.num_heads * x_BxLxD.shape[1] ** 2
-                own_policy = remat_policies.POLICIES[self.model.remat_policy](num_scores)
-                policy = remat_policies.join_policies(own_policy, policy)
-            elif recomputes:
-                policy = remat_policies.join_policies(remat_policies.save_products, policy)
-            # In a loop that is not unrolled, XLA cannot merge the two passes anyway.
-            step = nn.remat(ScanStep, prevent_cse=unroll == num_layers, policy=policy)
-        scan = nn.scan(
-            step,
-            variable_axes={"params": 0, "intermediates": 0},
-            split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
-            length=num_layers,
-            unroll=unroll,
-        )
-        x_BxLxD, _ = scan(self.model, layer, name="layers")(x_BxLxD, jnp.arange(1, num_layers + 1), shared, key_B)
-        return x_BxLxD
-
-
-def is_shard(leaf) -> bool:
-    """Whether a parameter is a device's shard."""
-    return hasattr(leaf, "gather")

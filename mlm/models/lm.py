@@ -27,38 +27,23 @@ def sinusoids(length: int, width: int):
     return jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(length, -1)[:, :width]
 
 
-class LinearHead(nn.Module):
-    """What gives logits of the factors that the method `lm_head` gives."""
-
-    def logits(self, h):
-        """Returns logits_...xV in float32 for states h_...xD."""
-        h, table_VxD, bias_V = self.lm_head(h)  # pyright: ignore[reportAttributeAccessIssue]
-        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
-
-
-class EncoderLM(LinearHead):
-    """Embeddings, an encoder and an output layer (BERT's, or linear; see model.lm_head).
+class TokenLM(nn.Module):
+    """Embeddings of tokens and an output layer over the vocabulary; a subclass has what stands between them.
 
     With model.embedding_dim, embeddings of that width are projected to the encoder's, and states back (ALBERT, Lan et
     al. 2020, arXiv 1909.11942, section 3.1). The output layer's table is that of the embeddings, or with
     model.tie_embeddings off its own ("output").
-
-    With model.directionality = "two_stack" two encoders, each of which sees one side in all its layers, share the
-    embeddings and the output layer (ELMo, Peters et al. 2018, section 3.1). The encoder of the right side reads the
-    reversed sequence.
     """
 
     model: config.Model
     vocab_size: int
-    encoder: Any  # a module class of (x_BxLxD, segments_BxL, left_B, key_B) -> h_BxLxD, whose model.directionality is
-    # bidirectional, causal or mixed
-    positions: str  # none | learned | sinusoidal
+    positions: str  # added to the embeddings: learned or sinusoidal; others add none
 
-    def setup(self):
-        """Declares embeddings, encoders (two if model.directionality is two_stack) and the output layer."""
-        model = self.model
+    def declare_tokens(self, embedding_init, *, is_scaled: bool, has_bias: bool):
+        """Declares embeddings and output layer; is_scaled: embeddings are scaled up to the positions' size."""
+        model, self.is_scaled = self.model, is_scaled
         # In float32, as are the sums of their gradients: [MASK] alone adds up thousands of rows a step.
-        embed = lambda num_entries: nn.Embed(num_entries, embedding_dim(model), embedding_init=initializer(model))
+        embed = lambda num_entries: nn.Embed(num_entries, embedding_dim(model), embedding_init=embedding_init)
         self.token = embed(self.vocab_size)
         if self.positions == "learned":
             self.position = embed(model.max_positions)
@@ -68,37 +53,73 @@ class EncoderLM(LinearHead):
             self.embed_norm = norm(model)
         if embedding_dim(model) != model.width:
             self.embed_projection = dense(model, model.width, bias_in=OUTSIDE_BIAS)
-        if model.directionality == Directionality.TWO_STACK:
-            causal = dataclasses.replace(model, directionality="causal")
-            self.left, self.right = (self.encoder(causal, name=side) for side in encoder_names(model))
-        else:
-            self.body = self.encoder(model, name="body")
         if model.lm_head == "bert" or embedding_dim(model) != model.width:
             self.transform = dense(model, embedding_dim(model), bias_in=OUTSIDE_BIAS)
         if model.lm_head == "bert":
             self.transform_norm = norm(model)
-        if model.lm_head == "bert" and model.bias != "none":
-            self.bias = self.param("bias", nn.initializers.zeros, (self.vocab_size,))
+        zeros = nn.initializers.zeros, (self.vocab_size,)
+        self.bias = self.param("bias", *zeros) if has_bias else jnp.zeros(self.vocab_size)
         if not model.tie_embeddings:
             self.output = embed(self.vocab_size)
 
-    def embed(self, text: types.Tokens, key_B=None):
-        """x_BxLxD, the input of the encoder."""
+    def embed_tokens(self, text: types.Tokens, key_B):
+        """x_BxLxD, the input of an encoder or decoder."""
         x_BxLxD = self.token(text.ids_BxL)
+        width = x_BxLxD.shape[-1]
+        if self.is_scaled:  # Vaswani et al. 2017, section 3.4
+            x_BxLxD *= width**0.5
         if self.positions == "learned":
             x_BxLxD += self.position(text.positions_BxL)
         elif self.positions == "sinusoidal":
-            # Embeddings are scaled up to the positions' size (Vaswani et al. 2017, section 3.4).
-            width = x_BxLxD.shape[-1]
-            sinusoids_PxD = sinusoids(self.model.max_positions, width).astype(x_BxLxD.dtype)
-            x_BxLxD = x_BxLxD * width**0.5 + sinusoids_PxD[text.positions_BxL]
+            x_BxLxD += sinusoids(self.model.max_positions, width).astype(x_BxLxD.dtype)[text.positions_BxL]
         if self.model.type_vocab_size:
             x_BxLxD += self.type(text.types_BxL)
         if self.model.embed_norm:
             x_BxLxD = self.embed_norm(x_BxLxD)
         x_BxLxD = x_BxLxD.astype(platform_kernels.activation_dtype(self.model))
-        x_BxLxD = dropout(x_BxLxD, fold_in(key_B, 0), self.model.dropout)
-        return x_BxLxD if embedding_dim(self.model) == self.model.width else self.embed_projection(x_BxLxD)
+        x_BxLxD = dropout(x_BxLxD, key_B, self.model.dropout)
+        return x_BxLxD if width == self.model.width else self.embed_projection(x_BxLxD)
+
+    def lm_head(self, h):
+        """(h, table_VxD, bias_V): the logits are h @ table.T + bias."""
+        if self.model.lm_head == "bert":
+            h = self.transform_norm(ACTIVATIONS[self.model.lm_head_activation](self.transform(h)))
+        elif embedding_dim(self.model) != self.model.width:
+            h = self.transform(h)
+        h, table = h.astype(self.model.dtype), self.token if self.model.tie_embeddings else self.output
+        return h, table.embedding.astype(h.dtype), self.bias
+
+    def logits(self, h):
+        """Returns logits_...xV in float32 for states h_...xD."""
+        h, table_VxD, bias_V = self.lm_head(h)
+        return jnp.einsum("...d,vd->...v", h, table_VxD, preferred_element_type=jnp.float32) + bias_V
+
+
+class EncoderLM(TokenLM):
+    """Embeddings, an encoder and an output layer (BERT's, or linear; see model.lm_head).
+
+    With model.directionality = "two_stack" two encoders, each of which sees one side in all its layers, share the
+    embeddings and the output layer (ELMo, Peters et al. 2018, section 3.1). The encoder of the right side reads the
+    reversed sequence.
+    """
+
+    encoder: Any  # a module class of (x_BxLxD, segments_BxL, left_B, key_B) -> h_BxLxD, whose model.directionality is
+    # bidirectional, causal or mixed
+
+    def setup(self):
+        """Declares embeddings, encoders (two if model.directionality is two_stack) and the output layer."""
+        model = self.model
+        has_bias = model.lm_head == "bert" and model.bias != "none"
+        self.declare_tokens(initializer(model), is_scaled=self.positions == "sinusoidal", has_bias=has_bias)
+        if model.directionality == Directionality.TWO_STACK:
+            causal = dataclasses.replace(model, directionality="causal")
+            self.left, self.right = (self.encoder(causal, name=side) for side in encoder_names(model))
+        else:
+            self.body = self.encoder(model, name="body")
+
+    def embed(self, text: types.Tokens, key_B=None):
+        """x_BxLxD, the input of the encoder."""
+        return self.embed_tokens(text, fold_in(key_B, 0))
 
     def encode(self, text: types.Tokens, key_B, shift_BxLxD=None, left_B=None):
         """A tuple of h_BxLxD, one for each of DIRECTIONS[model.directionality]."""
@@ -111,17 +132,6 @@ class EncoderLM(LinearHead):
         right_key_B = fold_in(key_B, self.model.num_layers + 1)
         right_BxLxD = self.right(x_BxLxD[:, ::-1], text.segments_BxL[:, ::-1], None, right_key_B)
         return self.left(x_BxLxD, text.segments_BxL, None, key_B), right_BxLxD[:, ::-1]
-
-    def lm_head(self, h):
-        """(h, table_VxD, bias_V): the logits are h @ table.T + bias."""
-        if self.model.lm_head == "bert":
-            h = self.transform_norm(ACTIVATIONS[self.model.lm_head_activation](self.transform(h)))
-        elif embedding_dim(self.model) != self.model.width:
-            h = self.transform(h)
-        has_bias = self.model.lm_head == "bert" and self.model.bias != "none"
-        bias_V = self.bias if has_bias else jnp.zeros(self.vocab_size)
-        h, table = h.astype(self.model.dtype), self.token if self.model.tie_embeddings else self.output
-        return h, table.embedding.astype(h.dtype), bias_V
 
     def __call__(self, text: types.Tokens):
         """Returns logits_BxLxV of the first direction, without dropout; flax creates all parameters by this call."""
@@ -146,7 +156,7 @@ def build(
 
     decoder: None if it cannot decode one token at a time; has_attention: whether its layers sow attention weights.
     """
-    module = EncoderLM(model, vocab_size, encoder, positions)
+    module, directions = EncoderLM(model, vocab_size, positions, encoder), DIRECTIONS[model.directionality]
 
     def init(key):
         ids_1x2 = jnp.zeros((1, 2), jnp.int32)
@@ -169,20 +179,20 @@ def build(
         assert source is None, "an encoder reads no source"
         states, intermediates, stacks = encode_with_intermediates(params, text, key_B)
         (embeddings_BxLxD,) = intermediates["embeddings"]
-        directions = []
-        for direction, h_BxLxD, stack in zip(DIRECTIONS[model.directionality], states, stacks, strict=True):
+        parts = []
+        for direction, h_BxLxD, stack in zip(directions, states, stacks, strict=True):
             (outputs_KxBxLxD,) = stack["after"]
             outputs_KxBxLxD = outputs_KxBxLxD[:, :, ::-1] if direction == Direction.RIGHT else outputs_KxBxLxD
-            directions.append(jnp.concatenate([embeddings_BxLxD[None], outputs_KxBxLxD[:-1], h_BxLxD[None]]))
-        return jnp.concatenate(directions, -1)
+            parts.append(jnp.concatenate([embeddings_BxLxD[None], outputs_KxBxLxD[:-1], h_BxLxD[None]]))
+        return jnp.concatenate(parts, -1)
 
     def attention(params, text):
         _, _, stacks = encode_with_intermediates(params, text, None)
-        directions = []
-        for direction, stack in zip(DIRECTIONS[model.directionality], stacks, strict=True):
+        parts = []
+        for direction, stack in zip(directions, stacks, strict=True):
             (weights_KxBxHxLxL,) = stack["layer"]["attention"]["weights"]
-            directions.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
-        return jnp.concatenate(directions, 2)
+            parts.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
+        return jnp.concatenate(parts, 2)
 
     def init_cache(params, text, source, max_len):
         assert source is None, "an encoder reads no source"
@@ -204,7 +214,7 @@ def build(
     return make_model(
         module,
         model,
-        DIRECTIONS[model.directionality],
+        directions,
         init=init,
         encode=encode,
         encode_layers=encode_layers,
@@ -216,13 +226,14 @@ def build(
 
 def make_model(module, model: config.Model, directions: tuple[Direction, ...], **functions: Any) -> types.Model:
     """The pure functions of a module with `logits` and `lm_head`; functions: those that differ, by name."""
-    method = make_method(module)
+    method, has_blocks = make_method(module), platform_kernels.uses_kernel(model, "blocked_cross_entropy")
+    has_kernel = has_blocks or platform_kernels.uses_kernel(model, "cross_entropy")
     return types.Model(
         directions=directions,
         width=model.width,
         logits=method("logits"),
-        lm_head=method("lm_head") if platform_kernels.splits_lm_head(model) else None,
-        vocab_block=platform_kernels.select_vocab_block(model),
+        lm_head=method("lm_head") if has_kernel else None,  # the kernel reads the output layer's table itself
+        vocab_block=platform_kernels.VOCAB_BLOCK if has_blocks else 0,
         **functions,
     )
 

@@ -39,16 +39,6 @@ def uses_kernel(model: config.Model, kernel: str) -> bool:
     return kernel in resolve_kernels(model.kernels).split(",")
 
 
-def select_vocab_block(model: config.Model) -> int:
-    """Entries of the vocabulary whose logits the loss computes at a time; 0: all."""
-    return VOCAB_BLOCK if uses_kernel(model, "blocked_cross_entropy") else 0
-
-
-def splits_lm_head(model: config.Model) -> bool:
-    """Whether the loss has a kernel, which reads the output layer's table itself."""
-    return uses_kernel(model, "cross_entropy") or uses_kernel(model, "blocked_cross_entropy")
-
-
 def find_platform() -> str:
     """JAX's name of the platform that is traced for: the mesh's inside jax.shard_map, which need not be here."""
     device = jax.sharding.get_abstract_mesh().abstract_device

@@ -1,9 +1,10 @@
-"""Recurrence with a hand-written backward pass: a faster `rnn.scan_cell`, with equal values and gradients.
+"""Recurrent cells, and how they run over a sequence: by JAX's own gradient, or faster by a hand-written one.
 
-A step computes all gates with one tanh, since sigmoid(x) = (1 + tanh(x / 2)) / 2: XLA vectorizes one tanh over all
-gates, but not one function per gate. The backward loop computes only what the previous step needs; the gradient of the
-recurrent weights is one product over all steps, after the loop. The loops write few arrays with an entry per token,
-since XLA fills each with zeros first. Both directions share one loop.
+Both give equal values and gradients. The fast one computes all gates of a step with one tanh, since
+sigmoid(x) = (1 + tanh(x / 2)) / 2: XLA vectorizes one tanh over all gates, but not one function per gate. Its backward
+loop computes only what the previous step needs; the gradient of the recurrent weights is one product over all steps,
+after the loop. The loops write few arrays with an entry per token, since XLA fills each with zeros first. Both
+directions share one loop.
 
 Letters in array names: L tokens, B examples, H units, G = gates * H. Tuples hold one entry per direction.
 """
@@ -20,18 +21,20 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from mlm.models import platform_kernels
 
 
-class CellKernel(NamedTuple):
-    """The forward and backward pass of one step. A carry is a tuple of arrays BxH, the output first.
+class RecurrentCell(NamedTuple):
+    """All that is true of a recurrent cell. A carry is a tuple of arrays BxH, the output first."""
 
-    forward: (input_BxG, recurrent_BxG, carry) -> (new carry, residuals).
-    backward: (residuals, previous output, gradient of the new carry) -> (gradient of the input; a tuple of the last
-    columns of the gradient of the recurrent product, where they differ from the input's; gradient of the previous
-    carry, without what flows through the recurrent product).
-    """
-
+    gates: int  # G / H
     carries: int
-    forward: Callable
+    step: Callable  # (input_BxG, recurrent_BxG, carry) -> new carry
+    forward: Callable  # as step, with one tanh -> (new carry, residuals)
+    # (residuals, previous output, gradient of the new carry) -> (gradient of the input; a tuple of the last columns of
+    # the gradient of the recurrent product, where they differ from the input's; gradient of the previous carry, without
+    # what flows through the recurrent product)
     backward: Callable
+    has_recurrent_bias: bool = False  # of the recurrent product, where it is not just added to the input
+    # (open_H, zero_H) -> biases of all gates with which a unit remembers for exp(open_H) tokens; None: it has no gates
+    chrono_gates: Callable | None = None
 
 
 def apply_gates(x_BxG, kinds: str, bias: tuple[float, ...]):
@@ -42,19 +45,31 @@ def apply_gates(x_BxG, kinds: str, bias: tuple[float, ...]):
     return jnp.tanh(x_BxG * scale_G + shift_G) * scale_G + (1 - scale_G)
 
 
-def elman_forward(input_BxG, recurrent_BxG, carry):
-    """A step of an Elman network: the new carry, and what its gradient needs."""
+def elman_step(input_BxG, recurrent_BxG, carry):
+    """A tanh of both (Elman 1990)."""
+    return (jnp.tanh(input_BxG + recurrent_BxG),)
+
+
+def _elman_forward(input_BxG, recurrent_BxG, carry):
     h_BxH = jnp.tanh(input_BxG + recurrent_BxG)
     return (h_BxH,), h_BxH
 
 
-def elman_backward(h_BxH, previous_BxH, d_carry):
-    """The gradients of `elman_forward`: of the input, of the recurrent product where it differs, of the carry."""
+def _elman_backward(h_BxH, previous_BxH, d_carry):
     return d_carry[0] * (1 - h_BxH * h_BxH), (), (jnp.zeros_like(h_BxH),)
 
 
-def gru_forward(input_BxG, recurrent_BxG, carry):
-    """A step of a GRU whose reset gate multiplies the recurrent product (as in cuDNN and torch.nn)."""
+def gru_step(input_BxG, recurrent_BxG, carry):
+    """A GRU (Cho et al. 2014) whose reset gate multiplies the recurrent product, as in cuDNN and torch.nn."""
+    (h_BxH,) = carry
+    input_r, input_z, input_n = jnp.split(input_BxG, 3, -1)
+    recurrent_r, recurrent_z, recurrent_n = jnp.split(recurrent_BxG, 3, -1)
+    r_BxH, z_BxH = jax.nn.sigmoid(input_r + recurrent_r), jax.nn.sigmoid(input_z + recurrent_z)
+    new_BxH = jnp.tanh(input_n + r_BxH * recurrent_n)
+    return ((1 - z_BxH) * new_BxH + z_BxH * h_BxH,)
+
+
+def _gru_forward(input_BxG, recurrent_BxG, carry):
     (h_BxH,) = carry
     H = h_BxH.shape[-1]
     rz_BxG = apply_gates(input_BxG[:, : 2 * H] + recurrent_BxG[:, : 2 * H], "ss", (0, 0))
@@ -63,8 +78,7 @@ def gru_forward(input_BxG, recurrent_BxG, carry):
     return (n_BxH + z_BxH * (h_BxH - n_BxH),), (rz_BxG, n_BxH, recurrent_BxG[:, 2 * H :])
 
 
-def gru_backward(residuals, previous_BxH, d_carry):
-    """The gradients of `gru_forward`, as `elman_backward` returns them."""
+def _gru_backward(residuals, previous_BxH, d_carry):
     (rz_BxG, n_BxH, recurrent_BxH), (d_BxH,) = residuals, d_carry
     r_BxH, z_BxH = jnp.split(rz_BxG, 2, -1)
     d_n_BxH = d_BxH * (1 - z_BxH) * (1 - n_BxH * n_BxH)
@@ -73,8 +87,15 @@ def gru_backward(residuals, previous_BxH, d_carry):
     return jnp.concatenate([d_r_BxH, d_z_BxH, d_n_BxH], -1), (d_n_BxH * r_BxH,), (d_BxH * z_BxH,)
 
 
-def lstm_forward(input_BxG, recurrent_BxG, carry):
-    """A step of an LSTM whose forget gate has a bias of 1 (Jozefowicz et al. 2015)."""
+def lstm_step(input_BxG, recurrent_BxG, carry):
+    """An LSTM whose forget gate has a bias of 1 (Jozefowicz et al. 2015)."""
+    _, c_BxH = carry
+    i, f, g, o = jnp.split(input_BxG + recurrent_BxG, 4, -1)
+    c_BxH = jax.nn.sigmoid(f + 1) * c_BxH + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c_BxH), c_BxH
+
+
+def _lstm_forward(input_BxG, recurrent_BxG, carry):
     gates_BxG = apply_gates(input_BxG + recurrent_BxG, "ssts", (0, 1, 0, 0))
     i, f, g, o = jnp.split(gates_BxG, 4, -1)
     c_BxH = f * carry[1] + i * g
@@ -82,8 +103,7 @@ def lstm_forward(input_BxG, recurrent_BxG, carry):
     return (o * tanh_BxH, c_BxH), (gates_BxG, tanh_BxH, carry[1])
 
 
-def lstm_backward(residuals, previous_BxH, d_carry):
-    """The gradients of `lstm_forward`, as `elman_backward` returns them."""
+def _lstm_backward(residuals, previous_BxH, d_carry):
     (gates_BxG, tanh_BxH, c_BxH), (d_h, d_c) = residuals, d_carry
     i, f, g, o = jnp.split(gates_BxG, 4, -1)
     d_c += d_h * o * (1 - tanh_BxH * tanh_BxH)
@@ -93,14 +113,35 @@ def lstm_backward(residuals, previous_BxH, d_carry):
     return d_BxG, (), (jnp.zeros_like(d_h), d_c * f)
 
 
-CELL_KERNELS = {
-    "elman": CellKernel(1, elman_forward, elman_backward),
-    "gru": CellKernel(1, gru_forward, gru_backward),
-    "lstm": CellKernel(2, lstm_forward, lstm_backward),
-}
+CELLS = {
+    "lstm": RecurrentCell(
+        *(4, 2, lstm_step, _lstm_forward, _lstm_backward),
+        chrono_gates=lambda open_H, zero_H: [-open_H, open_H - 1, zero_H, zero_H],
+    ),
+    "gru": RecurrentCell(
+        *(3, 1, gru_step, _gru_forward, _gru_backward),
+        has_recurrent_bias=True,
+        chrono_gates=lambda open_H, zero_H: [zero_H, open_H, zero_H],
+    ),
+    "elman": RecurrentCell(1, 1, elman_step, _elman_forward, _elman_backward),
+}  # the first is the default
 
 
-def scan_cell(cell: str, unroll: int, kernels, biases, inputs, same):
+def scan_cell(cell: RecurrentCell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):
+    """h_LxBxH of a cell that starts from a zero state, and again wherever same_LxB is false."""
+
+    def step(carry, inputs):
+        input_BxG, same_B = inputs
+        carry = reset_carry(same_B, carry)
+        carry = cell.step(input_BxG, carry[0] @ kernel_HxG + bias_G, carry)
+        return carry, carry[0]
+
+    zero_BxH = jnp.zeros((input_LxBxG.shape[1], kernel_HxG.shape[0]), input_LxBxG.dtype)
+    _, h_LxBxH = jax.lax.scan(step, (zero_BxH,) * cell.carries, (input_LxBxG, same_LxB), unroll=unroll)
+    return h_LxBxH
+
+
+def scan_cell_fast(cell: RecurrentCell, unroll: int, kernels, biases, inputs, same):
     """The states of each direction, a tuple of h_LxBxH. They are computed in float32 and have the type of the inputs.
 
     Kernels are HxG, biases G, inputs LxBxG in the order in which the direction reads the sequence. same: LxB, whether
@@ -125,15 +166,14 @@ def scan_directions_fwd(cell, unroll, kernels, biases, inputs, same):
         for carry, (input_BxG, same_B), kernel_HxG, bias_G in zip(carries, step_inputs, kernels, biases, strict=True):
             carry = reset_carry(same_B, carry)
             recurrent_BxG = matmul_float32(carry[0], kernel_HxG) + bias_G
-            new_carry, residuals = CELL_KERNELS[cell].forward(input_BxG, recurrent_BxG, carry)
+            new_carry, residuals = cell.forward(input_BxG, recurrent_BxG, carry)
             new_carries.append(new_carry)
             outputs.append((new_carry[0], residuals))
         return tuple(new_carries), tuple(outputs)
 
     inputs = tuple(map(order_by_token, inputs))
     zero = tuple(
-        (jnp.zeros((x.shape[1], k.shape[0]), x.dtype),) * CELL_KERNELS[cell].carries
-        for x, k in zip(inputs, kernels, strict=True)
+        (jnp.zeros((x.shape[1], k.shape[0]), x.dtype),) * cell.carries for x, k in zip(inputs, kernels, strict=True)
     )
     _, outputs = jax.lax.scan(step, zero, tuple(zip(inputs, same, strict=True)), unroll=unroll)
     return tuple(h_LxBxH for h_LxBxH, _ in outputs), (kernels, same, outputs)
@@ -154,13 +194,13 @@ def scan_directions_bwd(cell, unroll, saved, d_outputs):
         rows = zip(d_carries, step_inputs, transposed, strict=True)
         for d_carry, (d_h, residuals, previous_BxH, same_B), kernel_GxH in rows:
             d_carry = (d_carry[0] + d_h, *d_carry[1:])
-            d_input, d_last, d_carry = CELL_KERNELS[cell].backward(residuals, previous_BxH, d_carry)
+            d_input, d_last, d_carry = cell.backward(residuals, previous_BxH, d_carry)
             d_h = d_carry[0] + matmul_float32(assemble_gate_gradient(d_input, d_last), kernel_GxH)
             d_previous.append(reset_carry(same_B, (d_h, *d_carry[1:])))
             gradients.append((d_input, d_last))
         return tuple(d_previous), tuple(gradients)
 
-    zero = tuple((jnp.zeros_like(d_h[0]),) * CELL_KERNELS[cell].carries for d_h in d_outputs)
+    zero = tuple((jnp.zeros_like(d_h[0]),) * cell.carries for d_h in d_outputs)
     loop_inputs = tuple(zip(d_outputs, [residuals for _, residuals in outputs], previous, same, strict=True))
     _, gradients = jax.lax.scan(step, zero, loop_inputs, reverse=True, unroll=unroll)
     return (

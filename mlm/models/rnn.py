@@ -3,74 +3,27 @@
 A layer is x + project(recurrence(norm(x))), in place of the Transformer's attention and MLP.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import incremental, layers, lm, platform_kernels, recurrence
-
-
-class RecurrentCell(NamedTuple):
-    """A recurrent cell. Its carry is a tuple of arrays BxH, the output first."""
-
-    gates: int
-    carries: int
-    step: Callable  # (input_BxG, recurrent_BxG, carry) -> carry, G = gates * H
-
-
-def gru_step(input_BxG, recurrent_BxG, carry):
-    """The variant of cuDNN, which applies the reset gate after the recurrent product."""
-    (h_BxH,) = carry
-    input_r, input_z, input_n = jnp.split(input_BxG, 3, -1)
-    recurrent_r, recurrent_z, recurrent_n = jnp.split(recurrent_BxG, 3, -1)
-    r_BxH, z_BxH = jax.nn.sigmoid(input_r + recurrent_r), jax.nn.sigmoid(input_z + recurrent_z)
-    new_BxH = jnp.tanh(input_n + r_BxH * recurrent_n)
-    return ((1 - z_BxH) * new_BxH + z_BxH * h_BxH,)
-
-
-def lstm_step(input_BxG, recurrent_BxG, carry):
-    """The bias of the forget gate starts at 1 (Jozefowicz et al. 2015)."""
-    _, c_BxH = carry
-    i, f, g, o = jnp.split(input_BxG + recurrent_BxG, 4, -1)
-    c_BxH = jax.nn.sigmoid(f + 1) * c_BxH + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return jax.nn.sigmoid(o) * jnp.tanh(c_BxH), c_BxH
-
-
-CELLS = {
-    "elman": RecurrentCell(1, 1, lambda input_BxG, recurrent_BxG, _: (jnp.tanh(input_BxG + recurrent_BxG),)),
-    "gru": RecurrentCell(3, 1, gru_step),
-    "lstm": RecurrentCell(4, 2, lstm_step),
-}
+from mlm.models import incremental, layers, lm, platform_kernels, recurrence, stack
+from mlm.models.recurrence import CELLS
 
 
 def input_bias_initializer(model: config.Model):
     """Chrono initialization: gates that remember for 1 to model.chrono_init tokens (Tallec & Ollivier 2018, eq. 16)."""
+    chrono_gates = CELLS[model.cell].chrono_gates
+    if not (model.chrono_init and chrono_gates):
+        return nn.initializers.zeros
 
     def init_gates(key, shape, dtype=jnp.float32):
         zero_H = jnp.zeros(model.rnn_dim, dtype)
         open_H = jnp.log(jax.random.uniform(key, zero_H.shape, dtype, 1, model.chrono_init - 1))
-        is_lstm = model.cell == "lstm"
-        return jnp.concatenate([-open_H, open_H - 1, zero_H, zero_H] if is_lstm else [zero_H, open_H, zero_H])
+        return jnp.concatenate(chrono_gates(open_H, zero_H))
 
-    return init_gates if model.chrono_init and model.cell in ("lstm", "gru") else nn.initializers.zeros
-
-
-def scan_cell(cell: RecurrentCell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):
-    """h_LxBxH of a cell that starts from a zero state, and again wherever same_LxB is false."""
-
-    def step(carry, inputs):
-        input_BxG, same_B = inputs
-        carry = tuple(jnp.where(same_B[:, None], c_BxH, 0) for c_BxH in carry)
-        carry = cell.step(input_BxG, carry[0] @ kernel_HxG + bias_G, carry)
-        return carry, carry[0]
-
-    zero_BxH = jnp.zeros((input_LxBxG.shape[1], kernel_HxG.shape[0]), input_LxBxG.dtype)
-    _, h_LxBxH = jax.lax.scan(step, (zero_BxH,) * cell.carries, (input_LxBxG, same_LxB), unroll=unroll)
-    return h_LxBxH
+    return init_gates
 
 
 class RecurrentLayer(layers.ResidualLayer):
@@ -87,29 +40,25 @@ class RecurrentLayer(layers.ResidualLayer):
         model, cell = self.model, CELLS[self.model.cell]
         rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
         y_LxBxD = jnp.swapaxes(y_BxLxD, 0, 1)
-        has_bias, zeros = model.cell == "gru" and model.bias == "all", (nn.initializers.zeros, (gate_dim,))
+        has_bias, zeros = cell.has_recurrent_bias and model.bias == "all", (nn.initializers.zeros, (gate_dim,))
 
         def init_kernel(key):
             init = nn.initializers.orthogonal()
             return jnp.concatenate([init(k, (rnn_dim, rnn_dim)) for k in jax.random.split(key, cell.gates)], 1)
 
-        kernels, biases, inputs, same = [], [], [], []
+        directions = []
         for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
             step = -1 if name == "backward" else 1
-            segments_LxB = segments_BxL.T[::step]
             project = layers.dense(model, gate_dim, f"{name}_input", input_bias_initializer(model))
-            inputs.append(project(y_LxBxD[::step]))
-            same.append(jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0))))
-            kernel_HxG = self.param(f"{name}_kernel", init_kernel)
-            # In the other cells the recurrent product is added to the input, which has a bias.
+            input_LxBxG, segments_LxB = project(y_LxBxD[::step]), segments_BxL.T[::step]
+            same_LxB = jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0)))
+            kernel_HxG = self.param(f"{name}_kernel", init_kernel).astype(model.dtype)
             bias_G = self.param(f"{name}_bias", *zeros) if has_bias else jnp.zeros(gate_dim)
-            kernels.append(kernel_HxG.astype(model.dtype))
-            biases.append(bias_G.astype(y_LxBxD.dtype))
+            directions.append((kernel_HxG, bias_G.astype(y_LxBxD.dtype), input_LxBxG, same_LxB))
         if platform_kernels.uses_kernel(model, "recurrence"):
-            states = recurrence.scan_cell(model.cell, model.rnn_unroll, *map(tuple, (kernels, biases, inputs, same)))
+            states = recurrence.scan_cell_fast(cell, model.rnn_unroll, *zip(*directions, strict=True))
         else:
-            directions = zip(kernels, biases, inputs, same, strict=True)
-            states = [scan_cell(cell, *operands, model.rnn_unroll) for operands in directions]
+            states = [recurrence.scan_cell(cell, *operands, model.rnn_unroll) for operands in directions]
         forward_LxBxH, *backward = states
         backward = [h_LxBxH[::-1] for h_LxBxH in backward]
         if left_B is not None:
@@ -126,7 +75,7 @@ class RecurrentEncoder(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         """Returns h_BxLxD after a final norm; left_B: the examples without a backward state, None for none."""
-        h_BxLxD = layers.Stack(self.model, RecurrentLayer, name="stack")(x_BxLxD, (segments_BxL, left_B), key_B)
+        h_BxLxD = stack.Stack(self.model, RecurrentLayer, name="stack")(x_BxLxD, (segments_BxL, left_B), key_B)
         return layers.final_norm(self.model, h_BxLxD)
 
 
@@ -140,7 +89,7 @@ def build(model: config.Model, vocab_size: int) -> types.Model:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config that a recurrent model cannot use."""
     errors.require_number("config.model.rnn_unroll", cfg.model.rnn_unroll, 1, cfg.pack.seq_len)
-    has_gate_biases = cfg.model.cell != "elman" and cfg.model.bias == "all"
+    has_gate_biases = CELLS[cfg.model.cell].chrono_gates is not None and cfg.model.bias == "all"
     is_possible = not has_gate_biases or cfg.model.chrono_init == 0 or cfg.model.chrono_init > 2
     errors.require_field(cfg, "model.chrono_init", is_possible, "0, or at least 3 tokens")
 
@@ -148,7 +97,7 @@ def check(cfg: config.Config) -> None:
 SPEC = types.ModelSpec(
     build,
     check,
-    ("lstm", "gru", "elman"),
+    tuple(CELLS),
     conditional_fields=("rnn_dim", "rnn_unroll", "first_norm"),
-    cell_fields={"chrono_init": ("lstm", "gru")},
+    cell_fields={"chrono_init": tuple(name for name, cell in CELLS.items() if cell.chrono_gates)},
 )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from mlm.base import config
 from mlm.models import layers, platform_kernels, rnn
-from mlm.models.recurrence import matmul_float32
+from mlm.models.recurrence import gru_step, matmul_float32
 
 
 class RecurrentDecoder(nn.Module):
@@ -54,7 +54,7 @@ class RecurrentDecoder(nn.Module):
             "bs,bsd->bd", weights_BxS.astype(dtype), source_BxSxD.astype(dtype), preferred_element_type=jnp.float32
         )
         gates_BxG = input_BxG + matmul_float32(context_BxD, self.context.astype(dtype))
-        (s_BxH,) = rnn.gru_step(gates_BxG, matmul_float32(s_BxH, self.kernel.astype(dtype)) + self.bias, (s_BxH,))
+        (s_BxH,) = gru_step(gates_BxG, matmul_float32(s_BxH, self.kernel.astype(dtype)) + self.bias, (s_BxH,))
         return s_BxH, context_BxD
 
     def compute_readout(self, s, context, x):

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import attention, incremental, layers, lm, positions
+from mlm.models import attention, incremental, layers, lm, positions, stack
 
 
 class TransformerLayer(layers.ResidualLayer):
@@ -37,7 +37,7 @@ class TransformerEncoder(nn.Module):
         segments = positions.Segments(segments_BxL, is_causal) if left_B is None else None
         table_KxH = positions.declare_bias_table(self)
         context = positions.make_context(self.model, visible_Bx1xLxL, table_KxH, segments=segments)
-        h_BxLxD = layers.Stack(self.model, TransformerLayer, name="stack")(x_BxLxD, context, key_B)
+        h_BxLxD = stack.Stack(self.model, TransformerLayer, name="stack")(x_BxLxD, context, key_B)
         return layers.final_norm(self.model, h_BxLxD)
 
 

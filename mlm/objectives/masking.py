@@ -159,26 +159,17 @@ def build_sampler(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callab
     """(batch, key_B, hparams, *, train, mask_index=0) -> `sample_masks` as config.mask says, or in evaluation."""
     unigram_V = np.frombuffer(dataset.unigram_counts, np.int64)
     cdf_V = compute_random_token_cdf(unigram_V, cfg.mask.random_token_from == "uniform")
-    unit = masking_units.build_unit(cfg, dataset)
-    eval_unit = masking_units.build_unit(cfg, dataset, train=False)
+    unit, eval_unit = (masking_units.build_unit(cfg, dataset, train=train) for train in (True, False))
 
     def sample(batch, key_B, hparams, *, train, mask_index=0):
-        ids_BxL = batch.text.ids_BxL
-        if not train:
-            num_slots = count_slots(cfg.eval.mask_rate, dataset.seq_len, eval_unit)
-            return sample_masks(key_B, ids_BxL, hparams, num_slots=num_slots, cdf_V=cdf_V, unit=eval_unit)
-        return sample_masks(
-            key_B,
-            ids_BxL,
-            hparams,
-            num_slots=count_slots(cfg.mask.max_rate, dataset.seq_len, unit),
-            cdf_V=cdf_V,
-            static_key_B=derive_static_keys(hparams, batch) if batch.split_index_B is not None else None,
-            mask_index=mask_index,
-            num_masks=cfg.mask.masks_per_example,
-            mask_unk=cfg.mask.mask_unk,
-            unit=unit,
-        )
+        max_rate, own_unit = (cfg.mask.max_rate, unit) if train else (cfg.eval.mask_rate, eval_unit)
+        settings: dict[str, Any] = {"unit": own_unit, "cdf_V": cdf_V}
+        settings["num_slots"] = count_slots(max_rate, dataset.seq_len, own_unit)
+        if train:
+            settings |= {"num_masks": cfg.mask.masks_per_example, "mask_unk": cfg.mask.mask_unk}
+            settings["mask_index"] = mask_index
+            settings["static_key_B"] = derive_static_keys(hparams, batch) if batch.split_index_B is not None else None
+        return sample_masks(key_B, batch.text.ids_BxL, hparams, **settings)
 
     return sample
 

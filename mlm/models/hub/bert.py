@@ -140,7 +140,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, is_electra: b
         name = "roberta-prelayernorm"
     else:
         name = "roberta" if model.type_vocab_size == 1 else "bert"
-    settings.require_default_blocks(model, name)
+    settings.require_default_blocks(model, name, ("embedding_dim",) if is_electra else ())
     architecture, pad = ARCHITECTURES[name], int(order_V[PAD])
     head_activation = model.activation if architecture.lm_head is BERT_LM_HEAD else "gelu"
     settings.require_fields(model, {"lm_head_activation": head_activation}, f"transformers' {name} needs")

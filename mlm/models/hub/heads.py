@@ -114,11 +114,21 @@ def get_model_class(config_json: Mapping[str, Any]) -> str:
 
 def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
     """BERT's pooler, which fine-tuning trains on, or None; RoBERTa's untrained one is ignored as in transformers."""
-    names = [f"{bert.POOLER}.weight", f"{bert.POOLER}.bias"]
-    if not all(name in tensors for name in names):
-        return None
-    weight, bias = (tensors[name] for name in names)
-    return {"kernel": np.ascontiguousarray(weight.T), "bias": bias}
+    return _read_dense_layers(tensors, {bert.POOLER: "pool"}).get("pool")
+
+
+def read_discriminator_head(tensors: Mapping[str, np.ndarray]) -> types.Params:
+    """The head of ELECTRA's discriminator as parameters of replaced_token_detection; {} if there is none."""
+    return _read_dense_layers(tensors, DISCRIMINATOR_HEAD)
+
+
+def _read_dense_layers(tensors, modules) -> types.Params:
+    """Dense layers by our parameter; {} where a tensor is missing."""
+    leaves = LEAVES["dense"].items()
+    if not all(f"{module}.{tensor}" in tensors for module in modules for tensor, _ in leaves):
+        return {}
+    read = lambda module: {leaf: np.ascontiguousarray(tensors[f"{module}.{tensor}"].T) for tensor, leaf in leaves}
+    return {path: read(module) for module, path in modules.items()}
 
 
 def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,17 +171,6 @@ def export_tensors(objective: str, params: types.Params, config_json: Mapping[st
         leaves = {tensor: leaf for tensor, leaf in _get_leaves(path).items() if leaf in layer}
         tensors |= {f"{module}.{tensor}": np.asarray(layer[leaf]).T for tensor, leaf in leaves.items()}
     return tensors
-
-
-def read_discriminator_head(tensors: Mapping[str, np.ndarray]) -> types.Params:
-    """The head of ELECTRA's discriminator as parameters of replaced_token_detection; {} if there is none."""
-    if not all(f"{module}.weight" in tensors and f"{module}.bias" in tensors for module in DISCRIMINATOR_HEAD):
-        return {}
-    read = lambda name: np.ascontiguousarray(tensors[name].T)
-    return {
-        path: {leaf: read(f"{module}.{tensor}") for tensor, leaf in _get_leaves(path).items()}
-        for module, path in DISCRIMINATOR_HEAD.items()
-    }
 
 
 def _read_classes(where, config_json) -> tuple[str, ...]:

@@ -72,15 +72,10 @@ MODEL_FIELDS: dict[str, Any] = {
     "family": "transformer",
     "directionality": "bidirectional",
     "positions": "rotary",
-    "norm": "layernorm",
     "norm_placement": "pre",
     "first_norm": False,
     "embed_norm": True,
     "type_vocab_size": 0,
-    "layer_scale": 0.0,
-    "qk_norm": False,
-    "attention_gate": False,
-    "embedding_dim": 0,
     "lm_head": "bert",
 }  # of every ModernBERT
 
@@ -149,6 +144,7 @@ def _read_theta(where, config_json, name, older_name, default) -> float:
 def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     """The config.json of a model of ours; raises ConfigError if the model is not a ModernBERT."""
     settings.require_fields(model, MODEL_FIELDS, "transformers' ModernBERT needs")
+    settings.require_default_blocks(model, "ModernBERT", ("first_norm", "bias", "local_window"))
     local_theta = model.local_rope_theta or model.rope_theta
     biases = next(biases for biases, bias in BIASES.items() if bias == model.bias)
     global_every = 0 if model.global_layers else model.global_every if model.local_window else 1

@@ -19,7 +19,7 @@ TORCH_FILES = ("modeling_mlm.py", "encoders_mlm.py")  # its classes in torch, wh
 MAX_INT = 2**31 - 1
 # config.model.activation by the name in a config.json; of two names for one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-# Fields of config.model that choose a block; every class but ModernBERT's has their defaults.
+# Fields of config.model that choose a block.
 BLOCK_FIELDS = (
     *("norm", "first_norm", "bias", "layer_scale", "qk_norm", "attention_gate", "local_window", "embedding_dim"),
 )
@@ -137,11 +137,10 @@ def require_fields(model: config.Model, required: Mapping[str, Any], reason: str
         errors.require(value == expected or is_width, f"config.model.{field}", value, f"{expected}, which {reason}")
 
 
-def require_default_blocks(model: config.Model, model_type: str) -> None:
-    """Raises ConfigError for a block that the class of a model_type lacks."""
-    names = [field for field in BLOCK_FIELDS if (model_type, field) != ("electra", "embedding_dim")]
-    default = config.Model()
-    require_fields(model, {field: getattr(default, field) for field in names}, f"transformers' {model_type} needs")
+def require_default_blocks(model: config.Model, model_type: str, own_fields: Sequence[str] = ()) -> None:
+    """Raises ConfigError for a block that the class of a model_type lacks; own_fields: of those that it has."""
+    required = {field: getattr(config.Model(), field) for field in BLOCK_FIELDS if field not in own_fields}
+    require_fields(model, required, f"transformers' {model_type} needs")
 
 
 def build_own_config_json(

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from mlm.base import types
 
 Tree = TypeVar("Tree")
-LAYERS_KEY = "layers"  # in the path of arrays that hold all layers along their first axis (models/layers.py: Stack)
+LAYERS_KEY = "layers"  # in the path of arrays that hold all layers along their first axis (models/stack.py: Stack)
 REPLICATED = -1  # in place of an axis: every device has the full array
 SLICE_AXIS = "slice"  # of a mesh of several slices; along it, every slice has the same shards
 

@@ -1,0 +1,138 @@
+"""A scan over the layers of an encoder or decoder, and what of them is saved for the backward pass."""
+
+import contextlib
+import math
+from collections.abc import Callable, Collection
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mlm.base import config
+from mlm.models import platform_kernels
+from mlm.models.layers import fold_in
+
+# (primitive, *abstract inputs, **parameters) -> whether its result is saved; None: nothing is.
+Policy = Callable[..., Any] | None
+FUSED_KERNEL = "fused_kernel"  # jax.ad_checkpoint.checkpoint_name's name of what a fused kernel reads and gives
+CUDNN_ATTENTION = "dot_product_attention_fwd_wrapper"  # JAX's primitive: attention, and what its backward pass needs
+
+
+def save_all_but_attention(num_scores: int) -> Policy:
+    """Saves all but attention's scores (num_scores a layer), what follows from them, and random bits."""
+
+    def is_saved(primitive, *arrays, **params):
+        has_batch = primitive.name == "dot_general" and params["dimension_numbers"][1] != ((), ())
+        shapes = [params.get("shape", ()), *(getattr(array, "shape", ()) for array in arrays)]
+        with contextlib.suppress(ValueError):
+            shapes.append(np.broadcast_shapes(*shapes))  # of an operation on entries
+        is_score = any(math.prod(shape) == num_scores for shape in shapes)
+        return not (has_batch or is_score or primitive.name.startswith("random_"))
+
+    return is_saved
+
+
+def save_products(primitive: Any, *arrays: Any, **params: Any) -> bool:
+    """Saves products with weights, and what a fused kernel such as splash attention reads and gives.
+
+    The backward pass computes the rest again: operations on entries, which cost an accelerator less than storing and
+    reading their results, and the scores of attention where no kernel fuses them.
+    """
+    is_product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *arrays, **params)
+    is_named = primitive.name == "name" and params["name"] == FUSED_KERNEL
+    return is_product or is_named or primitive.name == CUDNN_ATTENTION
+
+
+POLICIES: dict[str, Callable[[int], Policy]] = {  # of config.model.remat_policy, from the number of scores of a layer
+    "all": lambda num_scores: None,
+    "dots": lambda num_scores: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "attention": save_all_but_attention,
+}
+
+
+def save_all_but_gathered(sizes: Collection[int]) -> Policy:
+    """A policy that gathers a layer's parameters again in the backward pass (ZeRO-3); sizes: of the gathered arrays."""
+
+    def is_saved(primitive, *arrays, **params):
+        if primitive.name == "custom_vjp_call":  # the gathering is one (mlm/training/step/sharding.py)
+            arrays = params["call_jaxpr"].out_avals
+        elif primitive.name not in ("convert_element_type", "reshape", "transpose"):
+            return True
+        return arrays[0].size not in sizes
+
+    return is_saved
+
+
+def join_policies(policies: list[Policy]) -> Policy:
+    """Saves what all of them save."""
+    saving = [policy for policy in policies if policy is not None]
+    if len(saving) < len(policies):
+        return None
+    return lambda *arguments, **params: all(policy(*arguments, **params) for policy in saving)
+
+
+class ScanStep(nn.Module):
+    """A layer as a step of the scan: it folds its number into the keys and sows its output."""
+
+    model: config.Model
+    layer: Any
+
+    @nn.compact
+    def __call__(self, x_BxLxD, number, shared, key_B):
+        """Returns the layer's output, and nothing for the scan to stack."""
+        x_BxLxD = self.layer(self.model, name="layer")(x_BxLxD, number, shared, fold_in(key_B, number))
+        self.sow("intermediates", "after", x_BxLxD)
+        return x_BxLxD, None
+
+
+class Stack(nn.Module):
+    """model.num_layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
+
+    layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
+    same for every layer. The output of each layer is sown in the collection "intermediates". With model.remat the
+    forward pass stores the input of each layer and what model.remat_policy says, and the backward pass recomputes the
+    rest (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little to compute. A
+    parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass and again in
+    the backward pass (mlm/training/step/sharding.py).
+    """
+
+    model: config.Model
+    layer: Any
+
+    @nn.compact
+    def __call__(self, x_BxLxD, shared, key_B):
+        """Returns the last layer's x_BxLxD, without a final norm; each layer folds its number into key_B."""
+        num_layers, step, layer = self.model.num_layers, ScanStep, self.layer
+        unroll = self.model.scan_unroll or num_layers
+        shards = list(filter(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard)))
+        if shards:
+            gather = lambda leaf: leaf.gather() if is_shard(leaf) else leaf
+            layer = nn.map_variables(layer, "params", lambda params: jax.tree.map(gather, params, is_leaf=is_shard))
+        # A recurrence would run its loop again.
+        recomputes = platform_kernels.uses_kernel(self.model, "recomputation") and not self.model.cell
+        if self.model.remat or recomputes or shards:
+            policies = [save_all_but_gathered({shard.full_size // num_layers for shard in shards})]
+            if self.model.remat:
+                num_scores = x_BxLxD.shape[0] * self.model.num_heads * x_BxLxD.shape[1] ** 2
+                policies.append(POLICIES[self.model.remat_policy](num_scores))
+            elif recomputes:
+                policies.append(save_products)
+            # In a loop that is not unrolled, XLA cannot merge the two passes anyway.
+            step = nn.remat(ScanStep, prevent_cse=unroll == num_layers, policy=join_policies(policies))
+        scan = nn.scan(
+            step,
+            variable_axes={"params": 0, "intermediates": 0},
+            split_rngs={"params": True},
+            in_axes=(0, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
+            length=num_layers,
+            unroll=unroll,
+        )
+        x_BxLxD, _ = scan(self.model, layer, name="layers")(x_BxLxD, jnp.arange(1, num_layers + 1), shared, key_B)
+        return x_BxLxD
+
+
+def is_shard(leaf) -> bool:
+    """Whether a parameter is a device's shard."""
+    return hasattr(leaf, "gather")
