@@ -3,6 +3,8 @@
 A layer is x + project(recurrence(norm(x))), in place of the Transformer's attention and MLP.
 """
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -58,7 +60,8 @@ class RecurrentLayer(layers.ResidualLayer):
         if platform_kernels.uses_kernel(model, "recurrence"):
             states = recurrence.scan_cell_fast(cell, model.rnn_unroll, *zip(*directions, strict=True))
         else:
-            states = [recurrence.scan_cell(cell, *operands, model.rnn_unroll) for operands in directions]
+            scan = functools.partial(recurrence.scan_cell, cell, unroll=model.rnn_unroll)
+            states = [scan(*operands) for operands in directions]
         forward_LxBxH, *backward = states
         backward = [h_LxBxH[::-1] for h_LxBxH in backward]
         if left_B is not None:
