@@ -85,6 +85,7 @@ class Log(Hook):
         if self.progress is not None:
             start = f"continuing from step {start_step:,}" if start_step else "training"
             self.progress.write_message(f"{start} in {self.workdir}; the first step compiles")
+            self.progress.announce("compiling the first step")
 
     def on_metrics(self, step: int, metrics: Mapping[str, Any], pause: bool) -> None:
         """Adds the metrics of a step; writes a record every log_every steps and before a pause."""

@@ -30,6 +30,11 @@ class Progress:
         settings = {"desc": title, "unit": unit, "dynamic_ncols": True, "bar_format": layout}
         self.bar = tqdm(total=steps, initial=step, **settings) if sys.stderr.isatty() else None
 
+    def announce(self, activity: str) -> None:
+        """Shows beside the bar what happens before its first step, such as compiling."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(activity)
+
     def advance(self, step: int) -> None:
         """Moves the bar to a step."""
         if self.bar is not None:
