@@ -236,8 +236,8 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
         others_are = f"each of the {worse} others" if worse > 1 else "the other"
         return f"{lead.format('is best')}; {others_are} is worse (p below {MAX_P:g})."
     if is_brief:
-        told = f"{worse} of {format_count(len(others), 'other')}" if worse else "none of the others"
-        return f"{lead.format('is ahead')}, better than {told} beyond doubt (p below {MAX_P:g})."
+        told = worse or "none"
+        return f"{lead.format('is ahead')}, told from {told} of {format_count(len(others), 'other')}."
     near = ", ".join(name(row) for row in undecided[:MAX_NAMED])
     more = f" and {len(undecided) - MAX_NAMED} more" if len(undecided) > MAX_NAMED else ""
     end = f"; {worse} of {format_count(len(others), 'other')} are worse (p below {MAX_P:g})" if worse else ""

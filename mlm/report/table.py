@@ -79,7 +79,7 @@ def add_paper_differences(rows: Sequence[dict], columns: Sequence[Column]) -> tu
 
 def format_count(count: int, noun: str) -> str:
     """A number with its noun, which gets an s unless the number is 1."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def format_cell(value, form: str) -> str:
