@@ -12,7 +12,7 @@ from test_step import uneven
 
 from mlm.base import batch_warmup, config, fields, files
 from mlm.base.types import BatchSums
-from mlm.data.rows import mixture
+from mlm.data.rows import loader, mixture
 from mlm.training.run import extension, log
 from mlm.training.step import program, sharding, update
 
@@ -127,7 +127,8 @@ def test_time_left_and_utilisation_follow_the_microbatches_of_each_step(
     clock = [100.0]
     monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
     built = program.build_program(cfg, make_dataset_info(cfg))
-    packed = types.SimpleNamespace(train={"ids": np.zeros((99, 8))}, sources=(), dataset_info=make_dataset_info(cfg))
+    source = loader.Source("", num_train=99, num_validation=0, parts=(1,))
+    packed = types.SimpleNamespace(sources=(source,), dataset_info=make_dataset_info(cfg))
     segments = mixture.list_segments(cfg, packed, lambda cfg: packed)
     writer = log.Log(cfg, built.objective, 0, {}, segments)
     for step in range(1, steps + 1):

@@ -88,7 +88,7 @@ def test_padding_and_batch_size_change_no_score(family, cell):
 def test_all_devices_give_the_scores_of_one(mode):
     cfg = small_config(**ONE)
     model, params, _ = build(cfg)
-    run = parallel.MODES[mode].build(lambda total, state, batch, knobs: (state, {}))
+    run = parallel.MODES[mode].build(lambda *operands: (operands[1], {}), None, cfg.parallel)
     state = run.put_state(types.TrainState(jnp.int32(0), {"model": params}, ()))
     together = pseudo_likelihood.score_sentences(
         forward_passes.make_scorer(model, run, state),
