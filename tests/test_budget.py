@@ -74,6 +74,7 @@ def test_equal_flops_are_spent(base, tmp_path):
     assert steps(points)[0] == 1000 > steps(points)[2] > steps(points)[1]
 
 
+@pytest.mark.exhaustive
 def test_equal_seconds_follow_the_step_times_that_are_kept(base, tmp_path):
     points = [
         small_config(**base | changes)

@@ -136,6 +136,7 @@ def iterate_deviations(model: HMM, samples: np.ndarray) -> Iterator[float]:
         yield np.abs(apart[normal] / error[normal]).max()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_samples_agree_with_the_posterior_and_not_with_a_wrong_one():
     samples = sample_documents(TINY, LENGTH, 0, 0, 100_000)

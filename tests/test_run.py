@@ -104,6 +104,7 @@ def newest(workdir) -> int:
     return max((record["step"] for record in files.read_records(workdir / "metrics.jsonl")), default=0)
 
 
+@pytest.mark.exhaustive
 def test_killed_at_a_random_moment_it_ends_bit_for_bit_the_same(base, tmp_path):
     """Killed after its tenth step, then continued in this process."""
     seed = time.time_ns()

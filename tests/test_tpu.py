@@ -88,6 +88,7 @@ def calls(cloud, *verbs) -> list[str]:
     return [" ".join(words[:2]) for words in lines if words[0] in verbs]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_each_command_gets_a_tpu_and_gives_it_back(cloud, tmp_path):
     """One is preempted, one fails once, one each time, one is told to end: all do, two at a time."""

@@ -124,6 +124,7 @@ def read_metrics(workdir):
     return values
 
 
+@pytest.mark.exhaustive
 def test_the_trackers_hold_what_metrics_jsonl_holds_and_the_config_though_the_run_was_interrupted_twice(
     folder, monkeypatch
 ):

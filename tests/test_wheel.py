@@ -114,6 +114,7 @@ def test_its_metadata_are_those_of_the_project(wheel):
     assert readme.strip() == (ROOT / "README.md").read_text().strip()
 
 
+@pytest.mark.exhaustive
 def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
     (call.work / "seeds.py").write_text(EXPERIMENT)
     done = call("mlm", "sweep", "run", "seeds.py")
