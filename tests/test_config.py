@@ -142,8 +142,7 @@ def test_the_command_line_reaches_every_depth():
             "--config.downstream.batch_sizes",
             "8,16",
             "--points=a",
-        ],
-        allow_bare=True,
+        ]
     )
     assert others == ["run", "--points=a"]
     assert found.overrides == {
@@ -154,7 +153,6 @@ def test_the_command_line_reaches_every_depth():
         "downstream.batch_sizes": (8, 16),
     }
     assert fields.override(config.Config(), found.overrides).data.language.topic_strength == 1
-    assert command.extract_config_flags(["mask.rate=0.4"], allow_bare=False)[1] == ["mask.rate=0.4"]  # a text to read
     for name, default, text in config_help.list_fields():
         assert name in fields.DEFAULT and fields.DEFAULT[name] == default and text.strip()
 

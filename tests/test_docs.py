@@ -78,7 +78,7 @@ def check_command(line: str) -> None:
     errors.require_one_of("command", words[0], list(entry.COMMANDS))
     flags, others = (command.ConfigFlags("", {}), words[1:])
     if words[0] in WITH_FIELDS:
-        flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+        flags, others = command.extract_config_flags(words[1:])
     if flags.path:
         flags.load_base()
     verb, others = (others[0], others[1:]) if words[0] == "sweep" else ("", others)

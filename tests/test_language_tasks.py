@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from tiny import TINY, documents
 
-from mlm.base import errors
+from mlm.base import config, errors, fields
 from mlm.base.config import Language
 from mlm.data.language import subjects, synthetic_task, tasks
 from mlm.data.language.grammar import build_grammar
 from mlm.data.language.hmm import compute_topic_posterior, sample_documents, sample_latents
 from mlm.data.language.tasks import FORMAT, TASKS
+from mlm.data.rows import preprocessors
 from mlm.data.text.corpus import FIRST_VALIDATION_NUMBER
+from mlm.data.tokenizers import kinds
 
 LANGUAGE = Language()
 LENGTH = 6
@@ -44,6 +46,14 @@ def test_an_example_depends_on_its_number_alone(task_examples):
     assert len(list(task.generate_examples(LANGUAGE, "dev", None))) == 1000
     other = Language(max_words=20, train_documents=7)  # what changes pretraining's documents alone
     assert list(task.generate_examples(other, "train", 30)) == given[:30]
+
+
+def test_a_passage_that_is_longer_than_a_row_has_windows_though_no_stride_is_set():
+    given = list(TASKS["subject"].generate_examples(LANGUAGE, "dev", 20))
+    words = kinds.train_tokenizer(config.Tokenizer("words", 0), [text for example in given for text in example.texts])
+    cfg = fields.override(config.Config(), {"pack.seq_len": 24})
+    windows = list(preprocessors.encode_questions(given, words, cfg, ()))
+    assert len(windows) == 20 and max(map(len, windows)) > 1
 
 
 def test_splits_share_no_document(monkeypatch):

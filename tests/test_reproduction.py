@@ -46,7 +46,7 @@ def load_sweep(path):
     """The experiment, the config flags and the flags of the command in a file of figures."""
     figures = reproduction.read_figures(path)
     assert figures.command.startswith("mlm sweep run ")
-    config_flags, others = extract_config_flags(figures.sweep_words, allow_bare=True)
+    config_flags, others = extract_config_flags(figures.sweep_words)
     args = command.make_parser("list").parse_words(others)
     return command.load_experiment(str(ROOT / args.experiment)), config_flags, args
 

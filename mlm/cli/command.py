@@ -194,10 +194,10 @@ def check_encoding(words: Sequence[str]) -> None:
         errors.require(not text_files.SURROGATE.search(word), "argument", word, "text in UTF-8")
 
 
-def extract_config_flags(words: Sequence[str], *, allow_bare: bool) -> tuple[ConfigFlags, list[str]]:
+def extract_config_flags(words: Sequence[str]) -> tuple[ConfigFlags, list[str]]:
     """Separates --config=FILE and --config.NAME=VALUE from the other words of a command line. Raises ConfigError.
 
-    allow_bare: whether NAME=VALUE without --config. sets a field, too, unless a file of that name exists.
+    NAME=VALUE without --config. sets a field, too, unless a file of that name exists.
     """
     path, overrides, others = "", {}, []
     remaining = list(words)
@@ -217,7 +217,7 @@ def extract_config_flags(words: Sequence[str], *, allow_bare: bool) -> tuple[Con
                 errors.require(boolean or bool(remaining), f"config.{field}", "", "a value: --config.NAME=VALUE")
                 text = str(not match[1]) if boolean else remaining.pop(0)
             overrides[field] = fields.parse_value(field, text)
-        elif allow_bare and equals and re.fullmatch(r"[a-z_0-9]+(\.[a-z_0-9]+)*", name) and not os.path.exists(word):
+        elif equals and re.fullmatch(r"[a-z_0-9]+(\.[a-z_0-9]+)*", name) and not os.path.exists(word):
             fields.check_name(name)
             overrides[name] = fields.parse_value(name, text)
         else:

@@ -107,7 +107,7 @@ def describe_training(workdir: str) -> tuple[bool, str]:
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    config_flags, others = command.extract_config_flags(words[1:])
     args = make_parser().parse_words(others)
     if args.suite and not args.blimp:
         evaluate_suites(args, config_flags.overrides)

@@ -58,7 +58,7 @@ def make_parser() -> command.CommandParser:
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    config_flags, others = command.extract_config_flags(words[1:])
     args = make_parser().parse_words(others)
     command.check_layers(config_flags.load_layers())
     from mlm.base.estimates import read_first_score, read_scores

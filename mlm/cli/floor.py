@@ -98,7 +98,7 @@ VERBS = {"bound": measure_bound, "score": score_texts, "next": rank_next_words}
 
 def main(words: list[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    config_flags, others = command.extract_config_flags(words[1:])
     args = make_parser().parse_words(others)
     from mlm.report.table import Column, to_markdown
     from mlm.training.run import resolution

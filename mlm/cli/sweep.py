@@ -356,7 +356,7 @@ def make_parser(verb: str = "") -> command.CommandParser:
 
 def main(words: Sequence[str]) -> None:
     """Runs the command; words: its name, then its arguments."""
-    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    config_flags, others = command.extract_config_flags(words[1:])
     verb = others[0] if others else ""
     if verb in ("-h", "--help"):
         make_parser().parse_words([verb])

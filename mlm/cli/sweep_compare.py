@@ -47,7 +47,7 @@ def check_evaluation(flags: str) -> None:
         words = shlex.split(flags)
     except ValueError as error:  # an open quotation mark
         raise errors.ConfigError(f"--evaluate = {flags!r}: expected flags of mlm evaluate ({error})") from None
-    _, others = command.extract_config_flags(words, allow_bare=True)
+    _, others = command.extract_config_flags(words)
     evaluate.make_parser().parse_words(["RUN", *others])
 
 

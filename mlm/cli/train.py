@@ -99,7 +99,7 @@ def main(words: list[str]) -> None:
 
 def parse_words(words: list[str]):
     """The flags of a command line, and its layers of fields, the lowest first."""
-    config_flags, others = command.extract_config_flags(words[1:], allow_bare=True)
+    config_flags, others = command.extract_config_flags(words[1:])
     args = make_parser().parse_words(others)
     layers = make_layers(config_flags, args.recipe)
     if args.extend_to:

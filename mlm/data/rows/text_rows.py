@@ -186,7 +186,7 @@ def find_shard_mb(data: config.Data, pack: config.Pack) -> float:
 
 
 @functools.lru_cache(4)
-def _plan_shards(data, shard_mb, content):
+def _plan_shards(data, shard_mb, content):  # content: of the files, which another plan follows from
     return corpus.plan_shards(data, int(shard_mb * MEGABYTE))
 
 
