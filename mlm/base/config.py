@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, dataclass_transform
 
+from mlm.base.labelled_objectives import TABLE_FORMATS
+
 T = TypeVar("T")
 MAX_BEAMS = 1024  # of a beam search
 
@@ -47,8 +49,7 @@ Seed = Annotated[int, Bounds(0, 2**32 - 1)]
 TEXT, TFDS, TASK, PARALLEL = ({"data.corpus": corpus} for corpus in ("text", "tfds", "task", "parallel"))
 ONE_SOURCE = TEXT | {"data.sources": ""}
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
-TABLE = {"data.labelled.format": ("tsv", "csv", "jsonl", "parquet", "arrow", "tfds")}
-SQUAD = {"data.labelled.format": "squad"}
+TABLE, SQUAD = {"data.labelled.format": TABLE_FORMATS}, {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
 ROTARY, WSD, OWN_TOKENIZER = {"model.positions": "rotary"}, {"optim.schedule": "wsd"}, {"tokenizer.path": ""}
