@@ -104,12 +104,12 @@ COLUMNS = (
     Column("optimizer", "optimizer"),
     *run_columns.select_columns("size", "learning_rate", "tokens_per_second"),
     Column("difference", "loss minus AdamW's (nats)", "+.3f"),
-    Column("p_end", "p of the loss (Holm)", ".2g", note=RULE),
+    Column("p", "p of the loss (Holm)", ".2g", note=RULE),
     *excess_loss.build_threshold_columns(THRESHOLDS),
     *(Column(f"p_{threshold:g}", f"p of the steps to {threshold:g} (Holm)", ".2g") for threshold in THRESHOLDS),
 )
 RESULT_COLUMNS = (
-    *("optimizer", "size", "learning_rate", "excess_loss", "difference", "p_end"),
+    *("optimizer", "size", "learning_rate", "excess_loss", "difference", "p"),
     *(f"{name}_{threshold:g}" for threshold in THRESHOLDS for name in ("steps", "p")),
     *(f"seconds_{threshold:g}" for threshold in THRESHOLDS),
 )
@@ -195,7 +195,7 @@ def table(results: Sequence[dict]) -> tuple[list[dict], Sequence[Column]]:
         return {
             "optimizer": find_member(config),
             **excess_loss.measure_thresholds(seeds, THRESHOLDS),
-            **({"difference": own["end"].difference} if "end" in own else {}),
+            **({"difference": own["end"].difference, "p": own["end"].p} if "end" in own else {}),
             **{f"p_{name}": test.p for name, test in own.items()},
         }
 

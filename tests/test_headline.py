@@ -3,12 +3,13 @@
 import math
 import random
 import re
+from pathlib import Path
 
 import pages
 import pytest
 
 from experiments import architectures
-from mlm.base import evaluation_score
+from mlm.base import estimates, evaluation_score
 from mlm.report import compare, headline, series, table
 
 
@@ -110,9 +111,47 @@ def test_one_seed_ranks_nothing(results):
             if run["config"]["seed"] == 0
         ]
     )
-    end = "1 seed, so another seed may change the order. Measured on 200 held-out examples of the built-in language."
-    assert made.sentence.endswith(end)
+    end = "1 seed, so another seed may change the order. Measured on 200 held-out examples of the built-in language"
+    assert made.sentence.endswith(f"{end}, whose best possible loss, the floor, is known.")
     assert headline.VERDICT not in made.table.columns
+
+
+def test_an_experiment_s_own_comparisons_come_first(results):
+    rows, columns = architectures.table(results)
+    differences = {"lstm": (-0.2, 0.01), "gru": (0.4, 0.001), "window": (3.0, 0.5)}
+    for row in rows:
+        if difference := differences.get(row["model"]):
+            row["difference"], row["p"] = estimates.Estimate(difference[0], None, None), difference[1]
+    columns = [*columns, table.Column("difference", "Loss minus AdamW's", "+.1f"), table.Column("p", "p", ".2g")]
+    made = headline.build_headline(results, rows, columns, series.group_runs(results), [])
+    start = "Loss minus AdamW's: 2 of 3 differences are more than chance (p below 0.05), largest: gru +0.4, lstm -0.2. "
+    assert made.sentence.startswith(f"{start}Best: {pages.MEMBERS[0]}, ")
+    models = [row["model"] for row in rows if "seeds" in row]
+    assert [row["model"] for row in made.table.rows][: len(models)] == models
+    assert {"difference", "p"} <= {column.name for column in made.table.columns}
+    bold = [row["model"] for i, row in enumerate(made.table.rows) if made.row_kinds.get(i) == "best"]
+    assert sorted(bold) == ["gru", "lstm"]
+
+
+def test_models_on_different_examples_are_not_ranked_together(results):
+    causal = [
+        run
+        | {
+            "config": run["config"]
+            | {"objective": "causal", "workdir": f"causal-{Path(run['config']['workdir']).name}"},
+            "held_out": run["held_out"] | {"mlm_weight": 1 + run["held_out"]["mlm_weight"]},
+        }
+        for run in results
+    ]
+    sentence = make([*results, *causal]).sentence
+    for examples in ("A (mlm)", "B (causal)"):
+        assert f"On examples {examples}, {pages.MEMBERS[0]}" in sentence
+    assert "Scores on different examples do not compare." in sentence
+
+
+def test_references_stand_from_the_best_on(results):
+    references = [row["model"] for row in make(results).table.rows if "seeds" not in row]
+    assert references == ["Bayes optimum", "window floor", "unigram"]
 
 
 def test_a_table_of_an_experiment_s_own_is_shown_as_it_is(results):

@@ -132,7 +132,7 @@ def test_a_table_of_runs_that_something_else_made_says_so_above_it(sweep, name, 
     results[3]["provenance"] = [other] if other else []
     text = pages.html(results)
     before, _, after = plain(text).partition("Is it better?")
-    assert f"These runs differ in {name}" in before and f"{name} 0123456 (5 runs) {said}" in after
+    assert f"Not all runs have the same {name}" in before and f"{name} 0123456 (5 runs) {said}" in after
     assert f" {name} " not in after.partition("Of all runs")[2].partition(".")[0]
     columns = json.loads(re.search(r'id="run-columns">(.*?)</script>', text, re.DOTALL)[1])
     odd = [column for column in columns if column[2] == "provenance" and column[3][3] != column[5] and column[5]]

@@ -196,7 +196,9 @@ def print_table(sweep: Sweep, *, has_report: bool = False) -> None:
         for name in names:
             errors.require_one_of("--columns", name, list(by_name))
         rows, shown = report.rows, make_readable([by_name[name] for name in names], results)
-    print(f"\n{report.headline.sentence}\n")
+    print()
+    table.print_paragraph(report.headline.sentence)
+    print()
     for content in ((rows, shown), *(extra[-2:] for extra in report.tables)):
         table.print_table(*content)
         print()

@@ -1,5 +1,6 @@
 """The headline of a sweep: a sentence on which model is best and how sure that is, and a table of few columns."""
 
+import collections
 import itertools
 import math
 import re
@@ -10,6 +11,7 @@ from mlm.base.estimates import Estimate, Score
 from mlm.report import compare, evaluation_scores, excess_loss, series, summary
 from mlm.report.compare import MAX_P
 from mlm.report.table import (
+    P_VALUE,
     PERCENT,
     QUANTITY,
     Column,
@@ -22,6 +24,7 @@ from mlm.report.table import (
     to_grid,
 )
 
+SOURCE_FIELDS = ("data.corpus", "data.tfds_name", "data.path", "data.validation_path")
 MAX_EVALUATIONS, MAX_NAMED, MAX_SETS = 2, 3, 3
 TEX_ESCAPES = {sign: f"\\{sign}" for sign in "%&_#${}"}
 TEX_ESCAPES |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
@@ -31,6 +34,7 @@ TEST = (
     "examples"
 )
 BEST, UNDECIDED, WORSE = "best", "undecided", "worse"
+DIFFERENCE, P = "difference", "p"  # columns of an experiment whose own rule compares each row with another
 VERDICT = Column(
     "verdict",
     "against the best",
@@ -47,9 +51,11 @@ class Headline(NamedTuple):
 
     @property
     def row_kinds(self) -> dict[int, str]:
-        """Returns "best" by the index of each best model, and "rule" by that of the first reference."""
+        """Returns "best" by the index of each best model, or difference told from chance, "rule" by that of the first
+        reference.
+        """
         rows = self.table.rows
-        best = {i: BEST for i, row in enumerate(rows) if row.get(VERDICT.name) == BEST}
+        best = {i: BEST for i, row in enumerate(rows) if row.get(VERDICT.name) == BEST or is_clear(row)}
         return best | {i: "rule" for i, row in enumerate(rows) if "seeds" not in row and i and "seeds" in rows[i - 1]}
 
     def to_latex(self) -> str:
@@ -72,6 +78,11 @@ class Headline(NamedTuple):
         return replace_signs(re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text))
 
 
+def is_clear(row: dict) -> bool:
+    """Whether an experiment's own rule tells a row's difference from chance."""
+    return row.get(P) is not None and row[P] < MAX_P
+
+
 class Ranking(NamedTuple):
     """The models that were evaluated on the same examples, the best first."""
 
@@ -91,20 +102,21 @@ def build_headline(
     primary = series.select_primary_score(results)
     models = [row for row in rows if "seeds" in row]
     names = select_name_columns(models, columns)
-    rankings = rank_models(models, groups, families, primary)
+    compared = [row for row in models if row.get(P) is not None and DIFFERENCE in row]
+    rankings = [] if compared else rank_models(models, groups, families, primary)
     judged = [
         row | {VERDICT.name: verdict}
         for ranking in rankings
         for row, verdict in zip(ranking.rows, judge(ranking.p_values), strict=True)
     ]
     placed = {id(row) for ranking in rankings for row in ranking.rows}
-    references = [row for row in rows if "seeds" not in row]
+    references = sort_references([row for row in rows if "seeds" not in row], primary)
     if models and columns[0] not in names:  # where references have their names
         references = [{names[0].name: row.get(columns[0].name, "")} | row for row in references]
     shown = [*judged, *(row for row in models if id(row) not in placed), *references]
     wanted = [
         *(column.name for column in names),
-        *(summary.EVALUATION_SET, primary.name, VERDICT.name),
+        *(summary.EVALUATION_SET, primary.name, VERDICT.name, *((DIFFERENCE, P) if compared else ())),
         *select_scores(results, columns, models, primary),
         *(() if any(column.name == "size" for column in names) else ("parameters",)),  # a size says about as much
         "seeds",
@@ -114,13 +126,19 @@ def build_headline(
     kept = [column for column in kept if any(row.get(column.name) not in (None, "") for row in shown)]
     scored = [column.name for column in kept if column not in names]
     shown = [row for row in shown if "seeds" in row or any(row.get(name) not in (None, "") for name in scored)]
-    sentences = [
-        describe_ranking(ranking, names, primary, is_brief=len(rankings) > 1) for ranking in rankings[:MAX_SETS]
-    ]
-    if len(rankings) > MAX_SETS:
-        sentences.append(f"{format_count(len(rankings) - MAX_SETS, 'more set')} of examples: see the table.")
-    sentence = " ".join([*sentences, *describe_data(results, models, primary.name), *describe_faults(models)])
-    return Headline(sentence, NamedTable("headline", "Headline", sentence, shown, kept), primary.name)
+    if compared:
+        sentences = [describe_differences(compared, models, columns, names, primary)]
+    else:
+        labels = label_sets(results) if len(rankings) > 1 else {}
+        sentences = [describe_ranking(ranking, names, primary, labels) for ranking in rankings[:MAX_SETS]]
+        if len(rankings) > MAX_SETS:
+            sentences.append(f"{format_count(len(rankings) - MAX_SETS, 'more set')} of examples: see the table.")
+        if len(rankings) > 1:
+            sentences.append("Scores on different examples do not compare.")
+    sentence = " ".join([*sentences, *describe_data(results, models, primary), *describe_faults(models)])
+    order = f"bold: p below {MAX_P:g}" if compared else "the best first"
+    caption = f"Means over seeds of the finished points, {order}."
+    return Headline(sentence, NamedTable("headline", "Headline", caption, shown, kept), primary.name)
 
 
 def make_readable(columns: Sequence[Column], results: Sequence[dict]) -> list[Column]:
@@ -134,6 +152,8 @@ def make_readable(columns: Sequence[Column], results: Sequence[dict]) -> list[Co
             column = column._replace(title=f"{column.title} (%)", format="+" * ("+" in column.format) + PERCENT)
         elif column.name == "parameters" or column.format in (".3g", ".2e"):
             column = column._replace(format=QUANTITY)
+        elif column.name == P:
+            column = column._replace(format=P_VALUE)
         readable.append(column)
     return readable
 
@@ -205,56 +225,102 @@ def judge(p_values: Sequence[float | None]) -> list[str]:
     return [BEST, *(verdict.removesuffix(", p 1") for verdict in described)]
 
 
-def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, *, is_brief: bool) -> str:
-    """A sentence: the best model, its score, and from which others it is told; is_brief: how many, not which."""
+def sort_references(references: Sequence[dict], primary: Score) -> list[dict]:
+    """The rows of references by examples, the best first; those without the primary score last."""
+
+    def place(row: dict) -> tuple[str, float]:
+        value = row.get(primary.name)
+        return row.get(summary.EVALUATION_SET, ""), -primary.better * value if isinstance(value, float) else math.inf
+
+    return sorted(references, key=place)
+
+
+def label_sets(results: Sequence[dict]) -> dict[str, str]:
+    """What to call each set of examples: by its letter, and by its objectives, if no other set has one of them."""
+    sets = series.group_by_examples(results)
+    objectives = {each.name: sorted({run["config"]["objective"] for run in each.runs}) for each in sets}
+    counts = collections.Counter(itertools.chain.from_iterable(objectives.values()))
+    return {
+        name: f"examples {name}" if any(counts[one] > 1 for one in own) else f"examples {name} ({', '.join(own)})"
+        for name, own in objectives.items()
+    }
+
+
+def name_row(row: dict, names: Sequence[Column]) -> str:
+    """A model as a sentence names it: by its cells in some columns."""
+    cells = [(format_cell(row.get(column.name), column.format), column) for column in names]
+    first, *rest = [f"{cell} {column.title}" if column.format else cell for cell, column in cells if cell]
+    return first + (f" ({', '.join(rest)})" if rest else "")
+
+
+def describe_score(row: dict, primary: Score) -> str:
+    """A row's primary score with what it is."""
+    cell = format_cell(row[primary.name], primary.format) + (f" {primary.unit.split()[0]}" if primary.unit else "")
+    return f"{cell} above the floor" if primary.columns[0] == series.EXCESS else f"{primary.title} {cell}"
+
+
+def join_names(names: Sequence[str], limit: int = MAX_NAMED) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, labels: Mapping[str, str]) -> str:
+    """A sentence: the best model, its score, and over which others its lead may be chance.
+
+    labels: what to call each set of examples; if there are several, the sentence says how many models, not which.
+    """
     best, *others = ranking.rows
-    unit = f" {primary.unit.split()[0]}" if primary.unit else ""
-    measure = f"{unit} above the floor" if primary.columns[0] == series.EXCESS else unit
-    start = "" if primary.columns[0] == series.EXCESS else f"{primary.title} "
-    prefix = f"On examples {best[summary.EVALUATION_SET]}, " if summary.EVALUATION_SET in best else ""
-
-    def name(row: dict) -> str:
-        cells = [(format_cell(row.get(column.name), column.format), column) for column in names]
-        first, *rest = [f"{cell} {column.title}" if column.format else cell for cell, column in cells if cell]
-        return first + (f" ({', '.join(rest)})" if rest else "")
-
-    def score(row: dict) -> str:
-        return format_cell(row[primary.name], primary.format)
-
+    prefix, limit = (f"On {labels[best[summary.EVALUATION_SET]]}, ", 1) if labels else ("", MAX_NAMED)
+    name, score = name_row(best, names), describe_score(best, primary)
     if not others:
-        return f"{prefix}{name(best)}: {start}{score(best)}{measure} ({format_count(best['seeds'], 'seed')})."
-    lead = f"{prefix}{name(best)} {{}}: {start}{score(best)}{measure}"
+        return f"{prefix}{name}: {score} ({format_count(best['seeds'], 'seed')})."
     if not any(p is not None for p in ranking.p_values):
-        next_best = ", ".join(f"{name(row)} {score(row)}" for row in others[: 1 if is_brief else MAX_NAMED])
+        rest = [f"{name_row(row, names)} {format_cell(row[primary.name], primary.format)}" for row in others]
         seeds = format_count(max(row["seeds"] for row in ranking.rows), "seed")
-        num_more = len(others) - (1 if is_brief else MAX_NAMED)
-        more = f" and {num_more} more behind" if num_more > 0 else ""
-        return f"{lead.format('is ahead')}, then {next_best}{more}; {seeds}, so another seed may change the order."
+        end = f"{join_names(rest, limit)}; {seeds}, so another seed may change the order"
+        return f"{prefix}{name} is ahead: {score}, then {end}."
     undecided = [row for row, p in zip(others, ranking.p_values[1:], strict=True) if p is None or p >= MAX_P]
     worse = len(others) - len(undecided)
     if not undecided:
         others_are = f"each of the {worse} others" if worse > 1 else "the other"
-        return f"{lead.format('is best')}; {others_are} is worse (p below {MAX_P:g})."
-    if is_brief:
-        told = worse or "none"
-        return f"{lead.format('is ahead')}, told from {told} of {format_count(len(others), 'other')}."
-    near = ", ".join(name(row) for row in undecided[:MAX_NAMED])
-    more = f" and {len(undecided) - MAX_NAMED} more" if len(undecided) > MAX_NAMED else ""
-    end = f"; {worse} of {format_count(len(others), 'other')} are worse (p below {MAX_P:g})" if worse else ""
-    return f"{lead.format('is ahead')}, not told from {near}{more}{end}."
+        return f"{prefix}{name} is best: {score}; {others_are} is worse (p below {MAX_P:g})."
+    if labels:
+        near = f"{len(undecided)} of {len(others)} others" if worse or len(others) == 1 else f"all {len(others)} others"
+    else:
+        near = join_names([name_row(row, names) for row in undecided])
+    are = "is" if worse == 1 else "are"
+    end = f"; {worse} of {len(others)} others {are} worse (p below {MAX_P:g})" if worse and not labels else ""
+    return f"{prefix}{name} is ahead: {score}; its lead over {near} may be chance (p {MAX_P:g} or more){end}."
 
 
-def describe_data(results: Sequence[dict], models: Sequence[dict], name: str) -> list[str]:
-    """A sentence on the examples of the primary score `name` and on its intervals; none where examples differ."""
-    config, count = results[0]["config"], results[0]["evaluation"].get("rows")
-    if count is None or len(series.group_by_examples(results)) > 1:
+def describe_differences(
+    compared: Sequence[dict], models: Sequence[dict], columns: Sequence[Column], names: Sequence[Column], primary: Score
+) -> str:
+    """Sentences on the rows that an experiment's rule compares: the largest differences, and the best row."""
+    column = next(column for column in columns if column.name == DIFFERENCE)
+    clear = sorted(filter(is_clear, compared), key=lambda row: -abs(row[DIFFERENCE].mean))
+    largest = [f"{name_row(row, names)} {row[DIFFERENCE].mean:{column.format}}" for row in clear]
+    count = f"{len(clear) or 'none'} of {format_count(len(compared), 'difference')}"
+    found = f"{count} {'is' if len(clear) < 2 else 'are'} more than chance (p below {MAX_P:g})"
+    found += f", {'largest: ' if len(clear) > 1 else ''}{join_names(largest)}" if clear else ""
+    best = max(models, key=lambda row: primary.better * row[primary.name].mean)
+    title = column.title[0].upper() + column.title[1:]
+    return f"{title}: {found}. Best: {name_row(best, names)}, {describe_score(best, primary)}."
+
+
+def describe_data(results: Sequence[dict], models: Sequence[dict], primary: Score) -> list[str]:
+    """A sentence on the examples of the primary score and on its intervals; none where sets differ in their number."""
+    config, counts = results[0]["config"], {result["evaluation"].get("rows") for result in results}
+    sources = {tuple(result["config"].get(name) for name in SOURCE_FIELDS) for result in results}
+    if counts == {None} or len(counts) > 1 or len(sources) > 1:
         return []
     corpora = {"language": "the built-in language", "tfds": config.get("data.tfds_name")}
     corpora["text"] = "/".join(str(config.get("data.validation_path") or config.get("data.path")).split("/")[-2:])
     corpus = corpora.get(config["data.corpus"]) or f"data.corpus={config['data.corpus']}"
-    values = [value for row in models if isinstance(value := row.get(name), Estimate) and value.low is not None]
+    floor = ", whose best possible loss, the floor, is known" if primary.columns[0] == series.EXCESS else ""
+    values = [value for row in models if isinstance(value := row.get(primary.name), Estimate) and value.low is not None]
     bounds = f"; {bounds_sign(values[0])}: {values[0].bounds_title}" if values else ""
-    return [f"Measured on {format_count(count, 'held-out example')} of {corpus}{bounds}."]
+    return [f"Measured on {format_count(counts.pop(), 'held-out example')} of {corpus}{floor}{bounds}."]
 
 
 def describe_faults(models: Sequence[dict]) -> list[str]:

@@ -3,7 +3,9 @@
 import csv
 import io
 import math
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,7 @@ SUFFIXES = ("", "_low", "_high", "_min", "_max", "_se", "_note")  # of the CSV c
 SI_PREFIXES = "KMGTPEZ"
 QUANTITY = "quantity"  # a format: a count of three digits with its SI prefix
 PERCENT = "percent"  # a format: a share in per cent, whose sign the title has
+P_VALUE = "p_value"  # a format: a probability, of which no more is shown than that it is small
 EN_DASH = "\N{EN DASH}"
 
 
@@ -94,9 +97,11 @@ def format_cell(value, form: str) -> str:
 
 
 def format_number(value: float, form: str) -> str:
-    """A number in a format of Python, or QUANTITY or PERCENT."""
+    """A number in a format of Python, or QUANTITY, PERCENT or P_VALUE."""
     if form.endswith(PERCENT):
         return format(100 * value, f"{form.removesuffix(PERCENT)}.1f")
+    if form == P_VALUE:
+        return format(value, ".2g") if value >= 1e-3 else "<0.001"
     return format_quantity(value) if form == QUANTITY else format(value, form)
 
 
@@ -192,8 +197,15 @@ def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
         grid.add_row(*cells, style="bold" if row.get("verdict") == "best" else None)
     terminal.print(grid)
     left_out = ", ".join(column.title for column in columns if column not in shown)
-    notes = [*collect_notes(rows, shown), *([f"No room here for: {left_out}."] if left_out else [])]
-    print("".join(f"\n{note}\n" for note in notes), end="")
+    for note in [*collect_notes(rows, shown), *([f"No room here for: {left_out}."] if left_out else [])]:
+        print()
+        print_paragraph(note)
+
+
+def print_paragraph(text: str) -> None:
+    """Prints a text, on a terminal in lines that fit there."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text) + 1
+    print(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def measure_column(rows: Sequence[dict], column: Column) -> int:
