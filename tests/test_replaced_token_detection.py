@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, batch, make_dataset_info, small_config
+from small import PLAIN, VOCAB, batch, make_dataset_info, small_config, small_program
 
 from mlm import objectives
 from mlm.base.special import MASK, NUM_SPECIAL
 from mlm.objectives import masking, replaced_token_detection
 from mlm.training.step import program, update
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
 ROWS = batch(8)
 KEYS = update.make_example_keys(np.uint32(0), 0, ROWS.index_B)
 
@@ -137,4 +138,62 @@ def test_the_terms_of_the_loss_are_weighed(cfg):
     assert float(objective.loss_weights(program.make_train_hparams(other))["replaced_token_detection"]) == 7
     assert program.make_static_config(other) == program.make_static_config(
         small_config("feedforward", "bag", objective="replaced_token_detection")
+    )
+
+
+def train(embeddings, weight):
+    """The parameters before and after two updates."""
+    cfg = small_config(
+        "feedforward",
+        "bag",
+        objective="replaced_token_detection",
+        model__num_layers=1,
+        mask__rate=0.4,
+        optim__clip_norm=0.0,
+        optim__weight_decay=0.0,
+        train__steps=2,
+        train__batch_size=8,
+        replaced_token_detection__embeddings=embeddings,
+        replaced_token_detection__discriminator_weight=weight,
+        **PLAIN,
+    )
+    made, hparams = small_program(cfg), program.make_train_hparams(cfg)
+    state = made.init_state(hparams)
+    before = jax.device_get(made.partitioner.get_state(state).params)
+    for seed in range(2):
+        state, _ = made.partitioner.train_step(state, made.partitioner.put_batch(batch(8, seed=seed)), hparams)
+    return before, jax.device_get(made.partitioner.get_state(state).params)
+
+
+def test_a_generator_of_shared_embeddings_reads_and_moves_the_model_s():
+    before, after = train("shared", 0.0)
+    assert not {*replaced_token_detection.TABLES} & {*before["objective"]["generator"]}
+    tables = replaced_token_detection.get_tables(before["model"])
+    assert {*tables} == {"token", "type"}
+    for name, rest in before["model"].items():
+        has_moved = any(map(np.any, jax.tree.leaves(jax.tree.map(np.not_equal, rest, after["model"][name]))))
+        assert has_moved == (name in tables), name  # the generator's loss alone, which the weight 0 leaves
+
+
+def test_disentangled_embeddings_move_with_the_generator_s_and_not_the_reverse():
+    get_tables = replaced_token_detection.get_tables
+    ends = {}
+    for weight in (0.0, 50.0):
+        before, after = train("disentangled", weight)
+        start = get_tables(before["model"])
+        jax.tree.map(np.testing.assert_array_equal, start, get_tables(before["objective"]["generator"]))
+        ends[weight] = get_tables(after["model"]), get_tables(after["objective"]["generator"])
+    jax.tree.map(np.testing.assert_array_equal, *ends[0.0])
+    jax.tree.map(np.testing.assert_array_equal, ends[0.0][1], ends[50.0][1])
+    assert (ends[50.0][0]["token"]["embedding"] != ends[50.0][1]["token"]["embedding"]).any()
+    assert (ends[0.0][1]["token"]["embedding"] != start["token"]["embedding"]).any()
+
+
+def test_a_low_temperature_takes_the_likeliest_token(cfg):
+    run, params = compile_losses(cfg)
+    hparams = program.make_eval_hparams(cfg)
+    cold = hparams._replace(objective=hparams.objective | {"temperature": np.float32(1e-6)})
+    losses, (masked_BxL, shown_BxL) = jax.device_get(run(params, cold))
+    np.testing.assert_array_equal(
+        (shown_BxL == ROWS.text.ids_BxL)[masked_BxL == MASK].sum(), losses.sums_B["mlm_correct"].sum()
     )

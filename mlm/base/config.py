@@ -365,6 +365,12 @@ class ReplacedTokenDetection:
 
     generator_size: FractionAbove0 = field(0.25, "its width, heads and hidden units, as a share of the discriminator's")
     discriminator_weight: NonNegative = field(50.0, "weight of the discriminator's loss; generator's: 1", role=TRACED)
+    temperature: Positive = field(1.0, "divides the generator's logits before it samples", role=TRACED)
+    embeddings: Annotated[str, "separate", "shared", "disentangled"] = field(
+        "separate",
+        "its tables of tokens, positions and types: separate (its own) | shared (the discriminator's, as ELECTRA) | "
+        "disentangled (shared, but the discriminator's loss moves a difference of its own alone, as DeBERTaV3)",
+    )
 
 
 @section

@@ -310,6 +310,10 @@ class Objective:
     # The hyperparameters of a step -> the factor of each term that is not 1.
     loss_weights: Callable[[TracedHparams], dict[str, Array]] = lambda hparams: {}
     host_metrics: HostMetricsFn = lambda columns, rows, examples: columns
+    # Parameters of which some move with others: (at the start) -> those that training starts from, and (an optimizer's
+    # updates) -> those that are made. None: each moves by itself.
+    link_params: Callable[[Params], Params] | None = None
+    link_updates: Callable[[Params], Params] | None = None
 
     @property
     def predicts_tokens(self) -> bool:

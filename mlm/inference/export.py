@@ -189,7 +189,8 @@ def _export_electra(model, params):
     generator_config = hub.build_config_json(generator_model, order_V, is_electra=True)
     tensors = hub.export_tensors(params["model"], discriminator_config, order_V, has_lm_head=False)
     tensors |= label_heads.export_tensors(cfg.objective, params["objective"], discriminator_config)
-    generator_tensors = hub.export_tensors(params["objective"]["generator"], generator_config, order_V)
+    generator_params = replaced_token_detection.get_generator_params(params)
+    generator_tensors = hub.export_tensors(generator_params, generator_config, order_V)
     return (discriminator_config, tensors), (generator_config, generator_tensors)
 
 

@@ -2,7 +2,12 @@
 
 The generator is trained as mlm. Its samples replace the masked tokens, and the run's model classifies every token as
 original or replaced. A sample that happens to be the original token counts as original. No gradient passes through the
-sampling. Generator and model share no parameters; the paper's share their token embeddings, through a projection.
+sampling.
+
+replaced_token_detection.embeddings says what tables the generator reads: its own; the model's, through a projection
+where it is narrower (section 3.2); or its own, whose every update moves the model's too, while the model's loss moves the
+model's alone (gradient-disentangled sharing, DeBERTaV3, He et al. 2023, arXiv 2111.09543, section 3.3, with the sum of
+its two tables as the model's).
 """
 
 import dataclasses
@@ -17,6 +22,7 @@ from mlm.base.special import NUM_SPECIAL
 from mlm.objectives import heads, masking
 
 TERM = "replaced_token_detection"
+TABLES = ("token", "position", "type")  # the embeddings that a generator may share
 NATS, WEIGHT = f"{TERM}_nats", f"{TERM}_weight"
 LOSS = Score("loss", "held-out loss", (NATS, WEIGHT), unit="nats per token", better=-1, chart=True)
 ACCURACY = Score("accuracy", "held-out accuracy", ("correct", WEIGHT), better=1, share=True, chart=True)
@@ -40,34 +46,64 @@ TRAIN_SCORES = (
 
 
 def build_generator_config(cfg: config.Config) -> config.Model:
-    """The run's model with a share of its width, its heads and the units of its layers."""
+    """The run's model with a share of its width, its heads and the units of its layers; shared embeddings are as wide
+    as the model's.
+    """
     model, size = cfg.model, cfg.replaced_token_detection.generator_size
     num_heads = max(1, round(size * model.num_heads)) if model.num_heads else 0
     width = num_heads * (model.width // model.num_heads) if num_heads else max(1, round(size * model.width))
     units = {name: max(1, round(size * count)) for name in ("mlp_dim", "rnn_dim") if (count := getattr(model, name))}
-    return dataclasses.replace(model, width=width, num_heads=num_heads, **units)
+    is_apart = cfg.replaced_token_detection.embeddings == "separate"
+    embedding_dim = model.embedding_dim if is_apart else model.embedding_dim or model.width
+    return dataclasses.replace(model, width=width, num_heads=num_heads, embedding_dim=embedding_dim, **units)
+
+
+def get_generator_params(params: types.Params) -> types.Params:
+    """The generator's parameters, with the model's tables of embeddings in place of those that it lacks."""
+    return get_tables(params["model"]) | params["objective"]["generator"]
+
+
+def get_tables(params: types.Params) -> types.Params:
+    """The tables of embeddings among a model's parameters."""
+    return {name: params[name] for name in TABLES if name in params}
+
+
+def link_params(params: types.Params) -> types.Params:
+    """The parameters with the model's tables of embeddings as the generator's."""
+    head = params["objective"]
+    tables = jax.tree.map(jnp.copy, get_tables(params["model"]))
+    return params | {"objective": head | {"generator": head["generator"] | tables}}
+
+
+def link_updates(updates: types.Params) -> types.Params:
+    """The updates, in which the model's tables of embeddings also move as the generator's do."""
+    tables = get_tables(updates["objective"]["generator"])
+    moved = jax.tree.map(jnp.add, {name: updates["model"][name] for name in tables}, tables)
+    return updates | {"model": updates["model"] | moved}
 
 
 def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, generator: types.Model) -> types.Objective:
     """The objective; the generator is that of `build_generator_config`. Samples are never special tokens."""
-    sample_masks = masking.build_sampler(cfg, dataset)
+    sample_masks, embeddings = masking.build_sampler(cfg, dataset), cfg.replaced_token_detection.embeddings
 
     def init(key, model):
         key_generator, key_hidden, key_label = jax.random.split(key, 3)
+        params = generator.init(key_generator)
+        own = {name: leaf for name, leaf in params.items() if embeddings != "shared" or name not in TABLES}
         return {
-            "generator": generator.init(key_generator),
+            "generator": own,
             "hidden": heads.init_dense(key_hidden, model.width, model.width),
             "label": heads.init_dense(key_label, model.width, 1),
         }
 
     def loss(params, model, batch, key_B, hparams, *, train, mask_index=0):
-        text, head = batch.text, params["objective"]
+        text, head, generator_params = batch.text, params["objective"], get_generator_params(params)
         masked, rest_key_B = sample_masks(batch, key_B, hparams, train=train)
         generator_key_B, key_B, sample_key_B = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(rest_key_B)
         masked_text = text._replace(ids_BxL=masked.ids_BxL)
-        (h_BxLxE,) = generator.encode(head["generator"], masked_text, key_B=generator_key_B if train else None)
+        (h_BxLxE,) = generator.encode(generator_params, masked_text, key_B=generator_key_B if train else None)
         h_BxKxE = jnp.take_along_axis(h_BxLxE, masked.positions_BxK[..., None], axis=1)
-        logits_BxKxV = generator.logits(head["generator"], h_BxKxE)
+        logits_BxKxV = generator.logits(generator_params, h_BxKxE)
         label_BxK = jnp.take_along_axis(logits_BxKxV, masked.targets_BxK[..., None], axis=-1)[..., 0]
         log_sum_BxK = jax.nn.logsumexp(logits_BxKxV, axis=-1)
         nats_BxK = log_sum_BxK - label_BxK
@@ -76,7 +112,8 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, generator: types.
         nats_BxK *= masked.weights_BxK
         correct_BxK = (logits_BxKxV.argmax(-1) == masked.targets_BxK) * masked.weights_BxK
 
-        input_BxL = insert_samples(sample_key_B, text.ids_BxL, masked, logits_BxKxV)
+        sampled = logits_BxKxV / hparams.objective["temperature"]
+        input_BxL = insert_samples(sample_key_B, text.ids_BxL, masked, sampled)
         replaced_BxL, real_BxL = input_BxL != text.ids_BxL, (text.segments_BxL > 0).astype(jnp.float32)
         (h_BxLxD,) = model.encode(params["model"], text._replace(ids_BxL=input_BxL), key_B=key_B if train else None)
         hidden_BxLxD = jax.nn.gelu(heads.apply_dense(head["hidden"], h_BxLxD.astype(jnp.float32)), approximate=False)
@@ -101,6 +138,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, generator: types.
         totals=("tokens", "eligible", "corrupted"),
         schedule_hparams=masking.schedule_rate,
         loss_weights=lambda hparams: {TERM: hparams.objective["discriminator_weight"]},
+        **({"link_params": link_params, "link_updates": link_updates} if embeddings == "disentangled" else {}),
     )
 
 
@@ -115,9 +153,19 @@ def insert_samples(key_B, ids_BxL, masked: masking.MaskedBatch, logits_BxKxV):
 
 
 def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
-    """The traced values: those of the masks, and the weight of the discriminator's loss."""
+    """The traced values: those of the masks and of the samples, and the weight of the discriminator's loss."""
     weight = np.float32(cfg.replaced_token_detection.discriminator_weight)
-    return masking.make_train_hparams(cfg) | {"discriminator_weight": weight}
+    return masking.make_train_hparams(cfg) | make_sample_hparams(cfg) | {"discriminator_weight": weight}
+
+
+def make_eval_hparams(cfg: config.Config) -> dict[str, np.generic]:
+    """The traced values of an evaluation: those of the masks and of the samples."""
+    return masking.make_eval_hparams(cfg) | make_sample_hparams(cfg)
+
+
+def make_sample_hparams(cfg: config.Config) -> dict[str, np.generic]:
+    """The traced value of the generator's samples."""
+    return {"temperature": np.float32(cfg.replaced_token_detection.temperature)}
 
 
 def check(cfg: config.Config) -> None:
@@ -137,6 +185,6 @@ SPEC = types.ObjectiveSpec(
     required_fields={"mask.masks_per_example": 1},
     auxiliary_model=build_generator_config,
     train_hparams=make_train_hparams,
-    eval_hparams=masking.make_eval_hparams,
+    eval_hparams=make_eval_hparams,
     conditional_fields=("mask", "eval.mask_rate", "eval.mask_unit", "optim.z_loss", "replaced_token_detection"),
 )

@@ -189,8 +189,12 @@ def build_transformation(
     multipliers: types.Params | None = None,
     *,
     model: config.Model | None = None,
+    link_updates: Callable[[types.Params], types.Params] | None = None,
 ) -> Transformation:
-    """The optimizer of so many steps; multipliers: of each leaf's learning rate; model: None: the default one."""
+    """The optimizer of so many steps.
+
+    multipliers: of each leaf's learning rate; model: None: the default one; link_updates: the objective's.
+    """
     schedule = build_schedule(optim, steps)
     decay_mask = functools.partial(make_decay_mask, split_decay_groups(optim))
     decay = optax.add_decayed_weights(hparams.weight_decay, decay_mask)
@@ -200,6 +204,7 @@ def build_transformation(
         *OPTIMIZERS[optim.optimizer].build(optim, decay, model or config.Model()),
         *((scale_leaves,) if multipliers is not None else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
+        *((optax.stateless(lambda updates, _: link_updates(updates)),) if link_updates else ()),
     )
     if optim.ema_decay:
         return average_updates(optimizer, optim.ema_decay)

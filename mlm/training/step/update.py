@@ -3,6 +3,7 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 import functools
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -34,8 +35,10 @@ def init_state(
     # Steps draw from the seed's key with their number folded in; 2^31 is no step's number.
     key_model, key_objective = jax.random.split(jax.random.fold_in(jax.random.key(hparams.seed), 2**31))
     params = {"model": model.init(key_model), "objective": objective.init(key_objective, model)}
+    if objective.link_params:
+        params = objective.link_params(params)
     trainable_params = trainable.select_trainable(params, make_freeze_rule(cfg, objective))
-    opt_state = build_optimizer(cfg, trainable_params, hparams).init(trainable_params)
+    opt_state = build_optimizer(cfg, trainable_params, hparams, objective.link_updates).init(trainable_params)
     return types.TrainState(jnp.int32(0), params, opt_state)
 
 
@@ -47,13 +50,18 @@ def make_freeze_rule(cfg: types.StaticConfig, objective: types.Objective) -> tra
 
 
 def build_optimizer(
-    cfg: types.StaticConfig, trainable_params: types.Params, hparams: types.TracedHparams
+    cfg: types.StaticConfig,
+    trainable_params: types.Params,
+    hparams: types.TracedHparams,
+    link_updates: Callable[[types.Params], types.Params] | None = None,
 ) -> optax.GradientTransformation:
-    """The optimizer of the trainable parameters."""
+    """The optimizer of the trainable parameters; link_updates: the objective's."""
     multipliers = None
     if cfg.finetune.layerwise_lr_decay < 1:
         multipliers = trainable.compute_lr_multipliers(trainable_params, cfg.finetune, cfg.model.num_layers)
-    return optim.build_transformation(cfg.optim, cfg.train.steps, hparams, multipliers, model=cfg.model)
+    return optim.build_transformation(
+        cfg.optim, cfg.train.steps, hparams, multipliers, model=cfg.model, link_updates=link_updates
+    )
 
 
 def train_step(
@@ -73,7 +81,7 @@ def train_step(
     gradient_point = optim.get_gradient_point(state.opt_state, trainable_params)
     grads, sums, loss_terms = gradient_fn(state.params, gradient_point, state.step, batch, hparams)
 
-    optimizer = build_optimizer(cfg, trainable_params, hparams)
+    optimizer = build_optimizer(cfg, trainable_params, hparams, objective.link_updates)
     updates, opt_state = optimizer.update(grads, state.opt_state, trainable_params)
     params = trainable.merge_params(state.params, optax.apply_updates(trainable_params, updates), freeze_rule)
     metrics = {
