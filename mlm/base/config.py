@@ -360,6 +360,17 @@ class Hybrid:
 
 
 @section
+class Distillation:
+    """Objective mlm: what training predicts in place of the masked tokens."""
+
+    teacher: Annotated[str, "", "posterior"] = field(
+        "",
+        "whose probabilities of a masked token are the target in training: posterior (the exact ones of the built-in "
+        "language); empty: the token itself",
+    )
+
+
+@section
 class ReplacedTokenDetection:
     """Objective replaced_token_detection (ELECTRA): its generator."""
 
@@ -743,6 +754,7 @@ class Config:
     pack: Pack = subsection(Pack)
     mask: Mask = subsection(Mask)
     hybrid: Hybrid = subsection(Hybrid)
+    distillation: Distillation = subsection(Distillation)
     replaced_token_detection: ReplacedTokenDetection = subsection(ReplacedTokenDetection)
     model: Model = subsection(Model)
     optim: Optim = subsection(Optim)

@@ -58,6 +58,8 @@ class DatasetInfo(NamedTuple):
     class_counts: bytes = b""
     source_len: int = 0  # tokens of the source beside each example; 0: there is no source
     word_starts: bytes = b""  # uint8: 1: the entry begins a word, 2: it ends one; empty: no mask needs it
+    language: config.Language | None = None  # the built-in one, if a teacher is its posterior,
+    language_words: bytes = b""  # and int32: the number of each entry's word in it, -1 for none
 
 
 FLOAT_LABELS = ("value_B",)  # labels that are float32, not int32
@@ -262,6 +264,12 @@ class LossFn(Protocol):
     ) -> LossSums: ...
 
 
+class TeacherFn(Protocol):
+    """prob_BxKxV: a teacher's probabilities of the tokens at positions_BxK of masked examples."""
+
+    def __call__(self, ids_BxL: jax.Array, positions_BxK: jax.Array, /) -> jax.Array: ...
+
+
 class EvalMaskFn(Protocol):
     """eval_mask_BxL: the tokens that evaluation predicts."""
 
@@ -337,8 +345,8 @@ class Visibility(enum.StrEnum):
 class ObjectiveSpec:
     """An entry of OBJECTIVES."""
 
-    # (static config, dataset) -> the objective; where there is an auxiliary model, it is the third argument. The config
-    # hides the fields that are traced: their values are in hparams.
+    # (static config, dataset) -> the objective; an auxiliary model or a teacher, where there is one, is the third
+    # argument. The config hides the fields that are traced: their values are in hparams.
     build: Callable[..., Objective]
     predictions_per_token: Callable[[config.Config], float]  # of a step per token of the batch, mean over the run
     directionalities: tuple[Directionality, ...]  # that it can use; the default is the first

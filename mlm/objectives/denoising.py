@@ -61,7 +61,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 
 
 SPEC = dataclasses.replace(
-    mlm.SPEC,
+    mlm.MASKED_SPEC,
     build=build,
     predictions_per_token=lambda cfg: 1.0,
     directionalities=(types.Directionality.CAUSAL,),

@@ -162,13 +162,13 @@ def count_predictions_per_token(cfg: config.Config) -> float:
 
 
 SPEC = dataclasses.replace(
-    mlm.SPEC,
+    mlm.MASKED_SPEC,
     build=build,
     required_fields={"mask.masks_per_example": 1},  # a causal example has no other mask
     predictions_per_token=count_predictions_per_token,
     directionalities=(types.Directionality.MIXED,),
     train_hparams=make_train_hparams,
-    conditional_fields=(*mlm.SPEC.conditional_fields, "hybrid"),
+    conditional_fields=(*mlm.MASKED_SPEC.conditional_fields, "hybrid"),
     loss_visibility={"causal_loss": types.Visibility.CAUSAL},
     shift_states=shift_states,
 )

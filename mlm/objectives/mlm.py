@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mlm.base import types
+from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK
 from mlm.objectives import heads, masking, masking_units, token_prediction
@@ -30,9 +30,14 @@ NSP_SCORES = (
 )
 
 
-def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
-    """The objective; it holds rates up to mask.max_rate in training and eval.mask_rate in evaluation."""
-    forward, unit = build_forward(cfg, dataset), masking_units.build_unit(cfg, dataset, train=False)
+def build(
+    cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: types.TeacherFn | None = None
+) -> types.Objective:
+    """The objective; it holds rates up to mask.max_rate in training and eval.mask_rate in evaluation.
+
+    With a teacher, training predicts its probabilities of the masked tokens, and evaluation the tokens.
+    """
+    forward, unit = build_forward(cfg, dataset, teacher), masking_units.build_unit(cfg, dataset, train=False)
     num_slots = masking.count_slots(cfg.eval.mask_rate, dataset.seq_len, unit)
 
     def compute_eval_mask(text, key_B, hparams):
@@ -51,7 +56,9 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
     )
 
 
-def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callable:
+def build_forward(
+    cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: types.TeacherFn | None = None
+) -> Callable:
     """As Objective.loss, but it returns (LossSums, h_BxLxD), for objectives that add a term."""
     sample_masks = masking.build_sampler(cfg, dataset)
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
@@ -62,9 +69,14 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> Callab
         masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
         (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
-        nats_B, sums = token_prediction.predict_tokens(
-            cfg.optim, log_unigram_V, params, model, h_BxKxD, masked.targets_BxK, masked.weights_BxK, train=train
-        )
+        slots = masked.targets_BxK, masked.weights_BxK
+        if train and teacher:
+            prob_BxKxV = teacher(masked.ids_BxL, masked.positions_BxK)
+            nats_B, sums = token_prediction.predict_distribution(params, model, h_BxKxD, prob_BxKxV, *slots)
+        else:
+            nats_B, sums = token_prediction.predict_tokens(
+                cfg.optim, log_unigram_V, params, model, h_BxKxD, *slots, train=train
+            )
         counts = masking.count_tokens(masked, text)  # an example with several masks counts once
         sums |= {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
         return types.LossSums({"mlm": nats_B}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
@@ -95,7 +107,22 @@ def build_nsp(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Obje
     return dataclasses.replace(build(cfg, dataset), init=init, loss=loss, scores=NSP_SCORES)
 
 
-SPEC = types.ObjectiveSpec(
+def check(cfg: config.Config) -> None:
+    """Raises ConfigError for bad masks, and for a teacher that cannot know the masked tokens."""
+    masking.check(cfg)
+    if cfg.distillation.teacher:
+        required = {
+            "data.corpus": "language",
+            "pack.mode": "doc_sentences",
+            "mask.mask_token_prob": 1.0,
+            "optim.z_loss": 0.0,
+        }
+        for name, value in required.items():
+            is_met = operator.attrgetter(name)(cfg) == value
+            errors.require_field(cfg, name, is_met, str(value), "distillation.teacher")
+
+
+MASKED_SPEC = types.ObjectiveSpec(  # of all objectives that predict masked tokens
     build,
     predictions_per_token=lambda cfg: masking.estimate_predict_rate(cfg.mask),
     directionalities=(types.Directionality.BIDIRECTIONAL, types.Directionality.CAUSAL, types.Directionality.MIXED),
@@ -105,8 +132,11 @@ SPEC = types.ObjectiveSpec(
     eval_hparams=masking.make_eval_hparams,
     conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates", "eval.mask_unit", "optim.z_loss"),
 )
+SPEC = dataclasses.replace(
+    MASKED_SPEC, check=check, conditional_fields=(*MASKED_SPEC.conditional_fields, "distillation")
+)
 NSP_SPEC = dataclasses.replace(
-    SPEC,
+    MASKED_SPEC,
     build=build_nsp,
     required_fields={"pack.mode": "segment_pair"},
     directionalities=(types.Directionality.BIDIRECTIONAL,),

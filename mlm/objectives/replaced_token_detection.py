@@ -5,9 +5,9 @@ original or replaced. A sample that happens to be the original token counts as o
 sampling.
 
 replaced_token_detection.embeddings says what tables the generator reads: its own; the model's, through a projection
-where it is narrower (section 3.2); or its own, whose every update moves the model's too, while the model's loss moves the
-model's alone (gradient-disentangled sharing, DeBERTaV3, He et al. 2023, arXiv 2111.09543, section 3.3, with the sum of
-its two tables as the model's).
+where it is narrower (section 3.2); or its own, whose every update moves the model's too, while the model's loss moves
+the model's alone (gradient-disentangled sharing, DeBERTaV3, He et al. 2023, arXiv 2111.09543, section 3.3, with the sum
+of its two tables as the model's).
 """
 
 import dataclasses

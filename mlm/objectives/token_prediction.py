@@ -90,6 +90,17 @@ def predict_tokens(
     return (nats_BxK * weight_BxK).sum(-1), sums
 
 
+def predict_distribution(params, model, h_BxKxD, prob_BxKxV, target_BxK, weight_BxK) -> tuple[jax.Array, dict]:
+    """(nats_B, sums) as of `predict_tokens` in training, of the cross-entropy with a teacher's probabilities (Hinton et
+    al. 2015, arXiv 1503.02531, section 2, at temperature 1): at its least, their entropy.
+    """
+    logits_BxKxV = model.logits(params["model"], h_BxKxD)
+    prob_BxKxV = jnp.where(weight_BxK[..., None] > 0, prob_BxKxV, 0)  # of an unused slot it may be NaN
+    nats_BxK = -(prob_BxKxV * jax.nn.log_softmax(logits_BxKxV)).sum(-1)
+    correct_BxK = logits_BxKxV.argmax(-1) == target_BxK
+    return (nats_BxK * weight_BxK).sum(-1), {"correct": (correct_BxK * weight_BxK).sum(-1)}
+
+
 def compute_unigram_baseline(log_unigram_V, target_BxK, weight_BxK) -> dict:
     """Sums over each example of the nats and the correct predictions of the train split's token frequencies."""
     correct_BxK = target_BxK == log_unigram_V.argmax()

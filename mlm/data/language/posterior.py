@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mlm.base.special import MASK
+from mlm.base.types import TeacherFn
 from mlm.data.language.hmm import HMM, compute_state_marginals
 
 BAG_SIZE = 5  # neighbours on each side whose order a bag can sum out: the work grows as 4 to this power
@@ -245,6 +247,29 @@ def compute_posterior(
     return make_posterior(
         row_K, column_K, class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM
     )
+
+
+def build_teacher(hmm: HMM, word_V: np.ndarray) -> TeacherFn:
+    """A traceable function (ids_BxL, positions_BxK) -> prob_BxKxV: the distribution of masked tokens that
+    `compute_posterior` gives, in a vocabulary whose entries are these words (-1: none).
+    """
+    ends_2xS = np.stack([hmm.trans_SxS[hmm.end], np.eye(len(hmm.trans_SxS))[hmm.end]]).astype(np.float32)
+
+    def compute_probs(ids_BxL, positions_BxK):
+        model, words_BxL = put_on_device(hmm), jnp.asarray(word_V)[ids_BxL]
+        visible_BxL = words_BxL >= 0
+        hidden_BxL = jnp.where(ids_BxL == MASK, 0, words_BxL)
+        first_BxS, last_BxS = jnp.broadcast_to(ends_2xS[:, None], (2, len(ids_BxL), ends_2xS.shape[1]))
+        class_BxLxC, *odds = _infer_examples(model, hidden_BxL, visible_BxL, first_BxS, last_BxS)
+        topic_BxW, name_BxW = (
+            jnp.matmul(jax.nn.softmax(odds_BxZ), by_ZxW, precision=jax.lax.Precision.HIGHEST)
+            for odds_BxZ, by_ZxW in zip(odds, (model.topic_emission_TxW, model.name_emission_MxW), strict=True)
+        )
+        class_BxKxC = jnp.take_along_axis(class_BxLxC, positions_BxK[..., None], 1)
+        prob_BxKxW = class_BxKxC[..., model.class_W] * (topic_BxW * name_BxW)[:, None]
+        return jnp.where(jnp.asarray(word_V) >= 0, prob_BxKxW[..., word_V], 0)
+
+    return compute_probs
 
 
 def compute_leave_one_out_posterior(hmm: HMM, words_NxL: np.ndarray, asked_NxL: np.ndarray) -> Posterior:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm.base import config, errors, files, types, warnings_
+from mlm.data.language import grammar
 from mlm.data.rows import columns, store, tokenization, vocabulary
 from mlm.data.rows.columns import ColumnSpec, PackedDataset
 from mlm.data.rows.packing import PACKERS, build_columns
@@ -155,14 +156,19 @@ def load_dataset(
         return packer.make_dataset(folder, processes)
 
     masks_words = {cfg.mask.unit, cfg.eval.mask_unit} != {"token"}
-    word_starts = tokenizer.pack_word_bounds() if masks_words else b""
+    more: dict[str, Any] = {"word_starts": tokenizer.pack_word_bounds()} if masks_words else {}
+    if cfg.distillation.teacher == "posterior":
+        words_V = grammar.convert_ids_to_words(
+            grammar.build_grammar(cfg.data.language), tokenizer.pieces, np.arange(tokenizer.vocab_size)
+        )
+        more |= {"language": cfg.data.language, "language_words": words_V.astype(np.int32).tobytes()}
     packed = columns.load_dataset(
         cfg.data.cache_dir,
         tokenizer,
         packer.inputs,
         packer.layout,
         make,
-        lambda unigram_V, _: build_dataset_info(cfg, len(unigram_V), unigram_V)._replace(word_starts=word_starts),
+        lambda unigram_V, _: build_dataset_info(cfg, len(unigram_V), unigram_V)._replace(**more),
         verify=verify,
     )
     if is_made:  # and they are joined

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from mlm.base import config, fields, types
+from mlm.data.language import grammar, posterior
 from mlm.models import MODELS
 from mlm.objectives import OBJECTIVES
 from mlm.training.step import parallel, update
@@ -89,6 +90,9 @@ def build_model_and_objective(cfg: config.Config, info: types.DatasetInfo) -> tu
     build_model, spec = MODELS[cfg.model.family].build, OBJECTIVES[cfg.objective]
     auxiliary = spec.auxiliary_model(cfg)
     extra = () if auxiliary is None else (build_model(auxiliary, info.vocab_size),)
+    if info.language is not None:
+        hmm = grammar.build_grammar(info.language).hmm
+        extra = (posterior.build_teacher(hmm, np.frombuffer(info.language_words, np.int32)),)
     return build_model(cfg.model, info.vocab_size), spec.build(make_static_config(cfg), info, *extra)
 
 
