@@ -85,6 +85,11 @@ VARIANTS = {
             "model__bias": "norms",
         },
     ),
+    "disentangled": (
+        "transformer",
+        "",
+        {"model__positions": "disentangled", "model__position_buckets": 8, "model__num_unique_layers": 1},
+    ),
     "alibi": (
         "transformer",
         "",

@@ -40,7 +40,8 @@ BLOCKS = {
     "lm_head": ("bert", "bert", "linear"),
     "lm_head_activation": ("gelu", "gelu_tanh", "relu"),
     "tie_embeddings": (True, False),
-    "positions": ("learned", "sinusoidal", "rotary", "alibi", "relative"),
+    "positions": ("learned", "sinusoidal", "rotary", "alibi", "relative", "disentangled"),
+    "position_buckets": (8,),
     "local_window": (0, 4, 8),
     "global_every": (0, 1, 2),
     "global_layers": ((), (2,)),
@@ -48,6 +49,7 @@ BLOCKS = {
     "num_heads": (1, 2, 4),
     "window": (1, 3),
     "type_vocab_size": (0, 2),
+    "num_unique_layers": (0, 1),
 }  # fields of config.model and the values that are drawn
 ENDS = {
     "mlm": ["ForMaskedLM"],

@@ -392,6 +392,11 @@ class Model:
     cell: str = field("", "rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder: transformer | gru")
     size: str = field("tiny", "named size (SIZES in mlm/models/__init__.py); it sets the size fields below that are 0")
     num_layers: PositiveInt = field(0, "number of layers, of each side of an encoder_decoder; 0: from model.size")
+    num_unique_layers: Count = field(
+        0,
+        "layers with parameters of their own, run in turn until num_layers have run (1: ALBERT, Lan et al. 2020; "
+        "more: a looped model); 0: num_layers",
+    )
     width: PositiveInt = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size")
     embedding_dim: Count = field(
         0, "width of embeddings and output table, projected to model.width and back (ALBERT, ELECTRA); 0: model.width"
@@ -454,10 +459,17 @@ class Model:
         when={"model.lm_head": "bert"},
     )
     tie_embeddings: bool = field(True, "the output layer uses the embeddings' table", unless=ENCODER_DECODER)
-    positions: Annotated[str, "learned", "sinusoidal", "rotary", "alibi", "relative"] = field(
+    positions: Annotated[str, "learned", "sinusoidal", "rotary", "alibi", "relative", "disentangled"] = field(
         "",
         "position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | relative (32 "
-        "learned biases, Raffel et al. 2020); empty: rotary, or learned where the model reads a source",
+        "learned biases, Raffel et al. 2020) | disentangled (DeBERTa, He et al. 2021); empty: rotary, or learned where "
+        "the model reads a source",
+    )
+    position_buckets: Annotated[int, Bounds(2)] = field(
+        256,
+        "disentangled: embeddings of the distances on each side, half of them of one distance each, the others' ranges "
+        "growing up to max_positions (DeBERTaV2)",
+        when={"model.positions": "disentangled"},
     )
     rope_theta: RotaryBase = field(10_000.0, "rotary: base of the angles", when=ROTARY)
     local_window: Count = field(

@@ -31,7 +31,8 @@ def apply_layers(layer_class: Callable, model: config.Model, body, x, get_argume
     # The barrier lets XLA hoist the slices out of a loop.
     stacked, barrier = body["stack"]["layers"]["layer"], jax.lax.optimization_barrier
     for number in range(1, model.num_layers + 1):
-        params = jax.tree.map(lambda leaf, k=number - 1: barrier(leaf[k]), stacked)
+        index = (number - 1) % layers.count_unique_layers(model)
+        params = jax.tree.map(lambda leaf, index=index: barrier(leaf[index]), stacked)
         x = layer_class(model).apply({"params": params}, x, number, *get_arguments(number, params))
     return x if model.norm_placement == "post" else layers.norm(model).apply({"params": body["norm"]}, x)
 
@@ -53,14 +54,15 @@ def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
         batch_Bx1, S = jnp.arange(len(x_BxLxD))[:, None], visible_Bx1xLxS.shape[3]
         new_cache = []
 
-        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxS, key_B, bias_BxHxLxS, segments):
+        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxS, key_B, bias, segments):
             q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd))
             pairs = zip(cache[len(new_cache)], (k, v), strict=True)
             new_cache.append(tuple(old.at[0, batch_Bx1, :, position_BxL].set(x) for old, x in pairs))
             k_BxHxSxd, v_BxHxSxd = (x[0, :, :, :S] for x in new_cache[-1])
+            bias_BxHxLxS = bias(q, k_BxHxSxd.swapaxes(1, 2)) if callable(bias) else bias
             return _attend(q.swapaxes(1, 2), k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS)
 
-        context = positions.make_context(model, visible_Bx1xLxS, body.get("relative_bias"), position_BxL)
+        context = positions.make_context(model, visible_Bx1xLxS, positions.read_table(model, body), position_BxL)
         return apply_layers(layer_class, model, body, x_BxLxD, lambda *_: (context, None, attend)), new_cache
 
     def prefill(model, body, x_BxLxD, length_B, max_len):
