@@ -1,4 +1,4 @@
-"""ModernBERT, ELECTRA, and heads for spans and choices: what theirs say, ours says; ours goes out where it is one.
+"""Models beyond BERT and RoBERTa, and heads for spans and choices: what theirs say, ours says; ours goes out as one.
 
 Against the file that fixtures/hub_modern.py makes; where torch and transformers are installed, it is what they say.
 """
@@ -35,9 +35,9 @@ def write_case(plain, top, case, **settings):
     kind, folder = theirs.CASES[case][0], top / case
     folder.mkdir(parents=True)
     for key, content in load_expected().items():
-        if kind == "modernbert" and key.startswith("modernbert/token"):
+        if kind in theirs.OWN_TOKENIZERS and key.startswith(f"{kind}/token"):
             (folder / key.partition("/")[2]).write_bytes(content.tobytes())
-    if kind != "modernbert":
+    if kind in theirs.TOKENIZERS:
         for file in plain[theirs.TOKENIZERS[kind]].glob("*token*"):
             shutil.copy(file, folder)
     said = json.loads(load_expected()[f"{case}/config.json"].tobytes()) | settings
@@ -107,11 +107,15 @@ def test_what_was_read_is_written_again_to_the_bit(folders, models, case, tmp_pa
     assert before == after
 
 
+@pytest.mark.parametrize("kind", theirs.OWN_TOKENIZERS)
+def test_texts_are_their_ids(models, kind):
+    for (text, second), ids_L in zip(theirs.ROWS, load_expected()[f"{kind}:ids"], strict=True):
+        found = models[kind].tokenize(text)[: -1 if second else None]  # behind it stands the second text
+        assert found == ids_L[: len(found)].tolist()
+
+
 def test_modernbert_s_special_tokens_stand_behind_its_vocabulary(models):
-    model, rows = models["modernbert"], load_expected()
-    assert model.tokenize([text for text, second in theirs.ROWS if second is None]) == [
-        rows["modernbert:ids"][row][rows["modernbert:real"][row] > 0].tolist() for row in (0, 2)
-    ]
+    model = models["modernbert"]
     assert len(model.vocab) == load_expected()["modernbert:logits"].shape[-1]
     assert [model.vocab[i] for i in model.tokenize("[MASK]")] == ["[CLS]", "[MASK]", "[SEP]"]
 
@@ -308,6 +312,7 @@ def test_fine_tuning_starts_from_a_discriminator_and_detection_from_its_head(fol
 
 CHOICES = {"data__labelled__choice_columns": "a,b", "data__labelled__format": "csv"}
 ELECTRA = {"finetune__pooler": "electra", "model__embedding_dim": 8}
+DISTIL = {"finetune__pooler": "distilbert", "model__type_vocab_size": 0, "model__norm_eps": 1e-12}
 MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
 
 
@@ -319,6 +324,7 @@ MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
         ("classification", ELECTRA, "ElectraForSequenceClassification"),
         ("extractive_qa", ELECTRA, "ElectraForQuestionAnswering"),
         ("multiple_choice", ELECTRA | CHOICES, "ElectraForMultipleChoice"),
+        ("classification", DISTIL, "DistilBertForSequenceClassification"),
         ("extractive_qa", MODERN_HEAD, "ModernBertForQuestionAnswering"),
         ("multiple_choice", MODERN_HEAD | CHOICES | {"finetune__pooling": "mean"}, "ModernBertForMultipleChoice"),
     ],

@@ -569,11 +569,11 @@ class Finetune:
         "an example's vector: first (first token's state through a pooler, as BERT) | last (last token's) | mean (over "
         "tokens); empty: last where a state sees one side alone, else first for a Transformer, and mean",
     )
-    pooler: Annotated[str, "bert", "electra", "modernbert"] = field(
+    pooler: Annotated[str, "bert", "electra", "distilbert", "modernbert"] = field(
         "bert",
         "layer between that vector and the label's: bert (dense, tanh; pooling first and last) | electra (dense, GELU; "
-        "as bert) | modernbert (dense, model.lm_head_activation, norm; biases as model.bias says; with every pooling, "
-        "and of each token in tagging and extractive_qa)",
+        "as bert) | distilbert (dense, ReLU; as bert) | modernbert (dense, model.lm_head_activation, norm; biases as "
+        "model.bias says; with every pooling, and of each token in tagging and extractive_qa)",
     )
     layer_features: str = field(
         "last",

@@ -164,8 +164,8 @@ def _export_transformers(model, params):
     """config.json and tensors of a transformers class. Raises ConfigError, with the reason, where none fits."""
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     has_labels = objectives.get_visibility(cfg) == types.Visibility.FULL
-    is_electra = has_labels and cfg.finetune.pooler == "electra"
-    hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, is_electra=is_electra)
+    pooler = cfg.finetune.pooler if has_labels else "bert"
+    hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, pooler=pooler)
     if has_labels:
         hf_config |= label_heads.build_config_json(cfg, model.dataset_info.classes, hf_config)
     tensors = hub.export_tensors(params["model"], hf_config, order_V, has_lm_head=not has_labels)
@@ -182,11 +182,13 @@ def _export_electra(model, params):
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
         cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
-    discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | label_heads.DISCRIMINATOR_FIELDS
+    discriminator_config = (
+        hub.build_config_json(cfg.model, order_V, pooler="electra") | label_heads.DISCRIMINATOR_FIELDS
+    )
     activation, expected = cfg.model.activation, "gelu, which is also the activation of the discriminator's head"
     errors.require(activation == "gelu", "config.model.activation", activation, expected)
     generator_model = replaced_token_detection.build_generator_config(cfg)
-    generator_config = hub.build_config_json(generator_model, order_V, is_electra=True)
+    generator_config = hub.build_config_json(generator_model, order_V, pooler="electra")
     tensors = hub.export_tensors(params["model"], discriminator_config, order_V, has_lm_head=False)
     tensors |= label_heads.export_tensors(cfg.objective, params["objective"], discriminator_config)
     generator_tensors = hub.export_tensors(params["objective"]["generator"], generator_config, order_V)

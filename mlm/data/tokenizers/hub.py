@@ -29,6 +29,7 @@ CLASS_BY_MODEL_TYPE = {
     **dict.fromkeys(("bert", "electra", "distilbert"), "BertTokenizer"),
     **dict.fromkeys(("roberta", "roberta-prelayernorm"), "RobertaTokenizer"),
     "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
     "gpt2": "GPT2Tokenizer",
 }  # where none is named, by the model_type of config.json
 MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
@@ -238,5 +239,5 @@ STEPS = {
     **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), ("WordPiece", _make_bert_steps)),
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), ("BPE", _make_roberta_steps)),
     "GPT2Tokenizer": ("BPE", _make_gpt2_steps),
-    "XLMRobertaTokenizer": ("Unigram", _make_xlm_roberta_steps),
+    **dict.fromkeys(("XLMRobertaTokenizer", "CamembertTokenizer"), ("Unigram", _make_xlm_roberta_steps)),
 }

@@ -54,7 +54,8 @@ def read_label_head(
     if not has_label_head(config_json):
         return None
     model_class = get_model_class(config_json)
-    architecture, width = ARCHITECTURES[config_json["model_type"]], config_json["hidden_size"]
+    architecture = ARCHITECTURES[config_json["model_type"]]
+    width = config_json[architecture.names.sizes["width"]]
     classes = _read_classes(where, config_json)
     objective = next(name for name, end in CLASSES.items() if model_class.endswith(end))
     if objective in PROBLEM_TYPES:

@@ -14,7 +14,7 @@ from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.models import transformer
 from mlm.models.hub import bert, gpt2, heads, modern_bert, settings, tensors
-from mlm.models.hub.architecture import QKV, canonical_name, map_tensors
+from mlm.models.hub.architecture import NUM_QKV, canonical_name, map_tensors
 
 # The module of each model_type.
 MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert) for name in module.ARCHITECTURES}
@@ -116,13 +116,16 @@ def export_tensors(
     leaves = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params).items()}
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.NAMES.sizes["num_layers"]]
+    is_tied, num_layers = (
+        config_json.get("tie_word_embeddings", True),
+        config_json[architecture.names.sizes["num_layers"]],
+    )
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
         x = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
-            x = np.split(x, len(QKV), -1)[mapping.qkv_index]
+            x = np.split(x, NUM_QKV, -1)[mapping.qkv_index]
         if mapping.path in VOCABULARY_PARAMS:
             x = x[np.argsort(order_V)]
         if mapping.path[0] == "position":
@@ -141,17 +144,17 @@ def read_model_config(folder: Path | str) -> config.Model:
 
 
 def build_config_json(
-    model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True, is_electra: bool = False
+    model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True, pooler: str = "bert"
 ) -> dict[str, Any]:
     """The config.json of a model of ours. Raises ConfigError if no class of transformers can read the model.
 
-    order_V: as for `read_folder`; is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA.
+    order_V: as for `read_folder`; pooler: config.finetune.pooler, of classes with the same encoder one has each.
     """
     if has_lm_head and model.directionality == "causal":
         return gpt2.build_config_json(model, order_V)
     if model.family == "transformer" and model.positions == "rotary":
         return modern_bert.build_config_json(model, order_V)
-    return bert.build_config_json(model, order_V, is_electra=is_electra)
+    return bert.build_config_json(model, order_V, pooler=pooler)
 
 
 def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
@@ -266,7 +269,7 @@ def _param_shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
 def _tensor_shape(mapping, shapes, first_position) -> tuple[int, ...]:
     shape = shapes[mapping.path][mapping.layer is not None :]
     if mapping.qkv_index is not None:
-        shape = (*shape[:-1], shape[-1] // len(QKV))
+        shape = (*shape[:-1], shape[-1] // NUM_QKV)
     if mapping.path[0] == "position":
         shape = (shape[0] + first_position, shape[1])
     return shape[::-1] if mapping.transposed else shape
@@ -284,6 +287,6 @@ def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
             leaves[mapping.path] = np.zeros(x.shape, np.float32)
         leaf = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
-            leaf = np.split(leaf, len(QKV), -1)[mapping.qkv_index]
+            leaf = np.split(leaf, NUM_QKV, -1)[mapping.qkv_index]
         leaf[...] = x.T if mapping.transposed else x
     return traverse_util.unflatten_dict(leaves)
