@@ -95,6 +95,7 @@ VARIANTS = {
             "model__local_window": 6,
             "model__global_layers": (2,),
             "model__depth_scaled_init": True,
+            "model__num_unique_layers": 1,
             "model__embedding_dim": 8,
             "model__bias": "none",
         },

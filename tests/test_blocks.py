@@ -337,6 +337,7 @@ def test_scaled_by_depth_the_last_matrix_of_a_sublayer_starts_smaller(init_std):
         {"positions": "alibi"},
         {"positions": "relative"},
         {"local_window": 8},
+        {"num_unique_layers": 1},
     ],
     ids=str,
 )

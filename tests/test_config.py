@@ -32,6 +32,11 @@ def check(changes):
         ),
         ({"model.family": "feedforward", "model.window": 129}, ["config.model.window = 129", "<= 128"]),
         ({"model.scan_unroll": 3}, ["config.model.scan_unroll = 3", "<= 2"]),
+        ({"model.num_unique_layers": 3}, ["config.model.num_unique_layers = 3", "a divisor", "num_layers = 2"]),
+        (
+            {"model.size": "mini", "model.num_unique_layers": 2, "finetune.trainable_layers": 1},
+            ["config.finetune.trainable_layers = 1", "-1, 0 or 2", "num_unique_layers is 2"],
+        ),
         ({"mask.rate": 0.4, "mask.predict_rate": 0.9}, ["config.mask.masks_per_example = 3", "at most 1 / 0.4"]),
         (
             {"mask.rate": 0.2, "mask.predict_rate": 0.4, "mask.masks_per_example": 1},

@@ -26,7 +26,7 @@ from mlm.base import config, fields, types
 from mlm.base.special import MASK
 from mlm.models import MODELS, SIZES, layers, lm, recurrence, transformer
 from mlm.training.run import resolution
-from mlm.training.step import program, update
+from mlm.training.step import program, sharding, update
 
 # The members, and those with other blocks than the default's, which stand for the members of their cell in the suite.
 PLAIN_MEMBERS = [(*member, {}) for member in FAMILY_CELLS]
@@ -146,6 +146,19 @@ def test_rolled_and_unrolled_layers_agree(family, cell, changes):
     rows = batch()
     values = [logits(small_config(family, cell, **changes, model__scan_unroll=unroll), rows) for unroll in (0, 1)]
     np.testing.assert_allclose(values[0], values[1], rtol=1e-5, atol=1e-5)
+
+
+def test_layers_that_share_parameters_compute_what_layers_with_equal_ones_do():
+    sizes = {"model__num_layers": 4, "model__scan_unroll": 1}
+    looped, every = (build(small_config("feedforward", "bag", **sizes, model__num_unique_layers=n)) for n in (2, 0))
+    rows, keys = batch(), update.make_example_keys(np.uint32(0), 0, batch().index_B)
+    twice = lambda path, leaf: jnp.concatenate([leaf, leaf]) if sharding.is_stacked(path) else leaf
+    states = jax.jit(looped[0].encode_layers)(looped[1], rows.text, key_B=keys)
+    expected = jax.jit(every[0].encode_layers)(
+        jax.tree_util.tree_map_with_path(twice, looped[1]), rows.text, key_B=keys
+    )
+    assert len(states) == 5
+    np.testing.assert_allclose(states, expected, rtol=1e-5, atol=1e-5)
 
 
 @MEMBERS
@@ -286,13 +299,16 @@ def counts(vocab_size, **changes):
     )
 
 
-def test_bert_base_and_xlm_r_large_have_their_published_size():
+def test_published_models_have_their_size():
     # BertForMaskedLM, bert-base-uncased: 109,514,298. XLM-RoBERTa large (514 positions, one segment type): 560,142,482.
     theirs = {"model__norm_placement": "post", "model__positions": "learned"}
     bert = counts(30_522, model__size="base", **theirs)
     xlm_r = counts(250_002, model__size="large", model__max_positions=514, model__type_vocab_size=1, **theirs)
     assert bert["parameters"] == 109_514_298
     assert xlm_r["parameters"] == 560_142_482
+    # AlbertForMaskedLM, albert-base-v2.
+    albert = counts(30_000, model__size="base", model__embedding_dim=128, model__num_unique_layers=1, **theirs)
+    assert albert["parameters"] == 11_221_680
 
 
 sizes = pytest.mark.parametrize(

@@ -176,7 +176,16 @@ def test_each_device_has_its_part_and_no_more(four):
             },
             2,
         ),
-        ({"family": "feedforward", "cell": "bag", "optim__optimizer": "muon", "optim__ema_decay": 0.9}, 4),
+        (
+            {
+                "family": "feedforward",
+                "cell": "bag",
+                "model__num_unique_layers": 1,
+                "optim__optimizer": "muon",
+                "optim__ema_decay": 0.9,
+            },
+            4,
+        ),
         (
             {
                 "family": "feedforward",
@@ -189,7 +198,12 @@ def test_each_device_has_its_part_and_no_more(four):
             2,
         ),
     ],
-    ids=["lstm", "bag, half of it frozen, in parts and views", "muon, averaged", "stable_adamw, batches that grow"],
+    ids=[
+        "lstm",
+        "bag, half of it frozen, in parts and views",
+        "a layer that loops, muon, averaged",
+        "stable_adamw, batches that grow",
+    ],
 )
 def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
     """The first on one device, as it is; split, each layer is computed again as well."""

@@ -375,6 +375,11 @@ class Model:
     cell: str = field("", "rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder: transformer | gru")
     size: str = field("tiny", "named size (SIZES in mlm/models/__init__.py); it sets the size fields below that are 0")
     num_layers: PositiveInt = field(0, "number of layers, of each side of an encoder_decoder; 0: from model.size")
+    num_unique_layers: Count = field(
+        0,
+        "layers with parameters of their own, run in turn until num_layers have run (1: ALBERT, Lan et al. 2020; "
+        "more: a looped model); 0: num_layers",
+    )
     width: PositiveInt = field(0, "hidden size: width of embeddings and layer outputs; 0: from model.size")
     embedding_dim: Count = field(
         0, "width of embeddings and output table, projected to model.width and back (ALBERT, ELECTRA); 0: model.width"

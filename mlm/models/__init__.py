@@ -126,7 +126,10 @@ def reads_source(cfg: config.Config) -> bool:
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.model that no run could use."""
     model = cfg.model
-    errors.require_number("config.model.scan_unroll", model.scan_unroll, 0, model.num_layers)
+    divides = model.num_layers % layers.count_unique_layers(model) == 0
+    expected = f"a divisor of config.model.num_layers = {model.num_layers}"
+    errors.require_field(cfg, "model.num_unique_layers", divides, expected)
+    errors.require_number("config.model.scan_unroll", model.scan_unroll, 0, layers.count_unique_layers(model))
     has_bias = model.lm_head == "bert" or model.bias != "output"
     errors.require_field(cfg, "model.bias", has_bias, "all, norms or none", "model.lm_head")
     platform_kernels.check(model.kernels)

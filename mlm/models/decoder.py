@@ -55,7 +55,8 @@ def init_cache(model: config.Model, params, source_BxSxD, visible_BxS, max_len: 
     stacked, cross = params["stack"]["layers"]["layer"]["cross"], attention.CrossAttention(model)
     source = []
     for layer in range(model.num_layers):
-        bound = cross.bind({"params": jax.tree.map(lambda leaf, layer=layer: leaf[layer], stacked)})
+        index = layer % layers.count_unique_layers(model)
+        bound = cross.bind({"params": jax.tree.map(lambda leaf, index=index: leaf[index], stacked)})
         source.append(tuple(x_BxSxHxd.astype(model.dtype)[None] for x_BxSxHxd in bound.project_source(source_BxSxD)))
     return {"self": [(empty, empty)] * model.num_layers, "visible": visible_BxS[None], "source": source}
 

@@ -31,7 +31,8 @@ def apply_layers(layer_class: Callable, model: config.Model, body, x, get_argume
     # The barrier lets XLA hoist the slices out of a loop.
     stacked, barrier = body["stack"]["layers"]["layer"], jax.lax.optimization_barrier
     for number in range(1, model.num_layers + 1):
-        params = jax.tree.map(lambda leaf, k=number - 1: barrier(leaf[k]), stacked)
+        index = (number - 1) % layers.count_unique_layers(model)
+        params = jax.tree.map(lambda leaf, index=index: barrier(leaf[index]), stacked)
         x = layer_class(model).apply({"params": params}, x, number, *get_arguments(number, params))
     return x if model.norm_placement == "post" else layers.norm(model).apply({"params": body["norm"]}, x)
 

@@ -28,6 +28,11 @@ def embedding_dim(model: config.Model) -> int:
     return model.embedding_dim or model.width
 
 
+def count_unique_layers(model: config.Model) -> int:
+    """The number of layers with parameters of their own; layer n, from 0, has those of layer n modulo this number."""
+    return model.num_unique_layers or model.num_layers
+
+
 def fold_in(key_B, number):
     """key_B with `number` folded into each key; None (evaluation) stays None."""
     return None if key_B is None else jax.vmap(jax.random.fold_in, (0, None))(key_B, number)

@@ -181,7 +181,7 @@ def build(
         (embeddings_BxLxD,) = intermediates["embeddings"]
         parts = []
         for direction, h_BxLxD, stack in zip(directions, states, stacks, strict=True):
-            (outputs_KxBxLxD,) = stack["after"]
+            outputs_KxBxLxD = jnp.concatenate(stack["after"])
             outputs_KxBxLxD = outputs_KxBxLxD[:, :, ::-1] if direction == Direction.RIGHT else outputs_KxBxLxD
             parts.append(jnp.concatenate([embeddings_BxLxD[None], outputs_KxBxLxD[:-1], h_BxLxD[None]]))
         return jnp.concatenate(parts, -1)
@@ -190,7 +190,7 @@ def build(
         _, _, stacks = encode_with_intermediates(params, text, None)
         parts = []
         for direction, stack in zip(directions, stacks, strict=True):
-            (weights_KxBxHxLxL,) = stack["layer"]["attention"]["weights"]
+            weights_KxBxHxLxL = jnp.concatenate(stack["layer"]["attention"]["weights"])
             parts.append(weights_KxBxHxLxL[..., ::-1, ::-1] if direction == Direction.RIGHT else weights_KxBxHxLxL)
         return jnp.concatenate(parts, 2)
 

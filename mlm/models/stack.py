@@ -12,7 +12,7 @@ import numpy as np
 
 from mlm.base import config
 from mlm.models import platform_kernels
-from mlm.models.layers import fold_in
+from mlm.models.layers import count_unique_layers, fold_in
 
 # (primitive, *abstract inputs, **parameters) -> whether its result is saved; None: nothing is.
 Policy = Callable[..., Any] | None
@@ -88,14 +88,15 @@ class ScanStep(nn.Module):
 
 
 class Stack(nn.Module):
-    """model.num_layers copies of a layer, their parameters stacked along a leading axis, run by one scan.
+    """model.num_layers layers, run by a scan over their parameters, which are stacked along a leading axis.
 
     layer: a module of (x_BxLxD, number, shared, key_B) -> x_BxLxD; `number` counts the layers from 1, `shared` is the
-    same for every layer. The output of each layer is sown in the collection "intermediates". With model.remat the
-    forward pass stores the input of each layer and what model.remat_policy says, and the backward pass recomputes the
-    rest (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little to compute. A
-    parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass and again in
-    the backward pass (mlm/training/step/sharding.py).
+    same for every layer. With model.num_unique_layers the scan is over those, and runs again until num_layers have run.
+    The output of each layer is sown in the collection "intermediates", an array for each run of the scan. With
+    model.remat the forward pass stores the input of each layer and what model.remat_policy says, and the backward pass
+    recomputes the rest (Chen et al. 2016, arXiv 1604.06174). The kernel `recomputation` does so with what costs little
+    to compute. A parameter with a method `gather` is a device's shard: each layer gathers its own, in the forward pass
+    and again in the backward pass (mlm/training/step/sharding.py).
     """
 
     model: config.Model
@@ -104,8 +105,8 @@ class Stack(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD, shared, key_B):
         """Returns the last layer's x_BxLxD, without a final norm; each layer folds its number into key_B."""
-        num_layers, step, layer = self.model.num_layers, ScanStep, self.layer
-        unroll = self.model.scan_unroll or num_layers
+        num_unique, step, layer = count_unique_layers(self.model), ScanStep, self.layer
+        unroll = self.model.scan_unroll or num_unique
         shards = list(filter(is_shard, jax.tree.leaves(self.variables.get("params"), is_leaf=is_shard)))
         if shards:
             gather = lambda leaf: leaf.gather() if is_shard(leaf) else leaf
@@ -113,23 +114,25 @@ class Stack(nn.Module):
         # A recurrence would run its loop again.
         recomputes = platform_kernels.uses_kernel(self.model, "recomputation") and not self.model.cell
         if self.model.remat or recomputes or shards:
-            policies = [save_all_but_gathered({shard.full_size // num_layers for shard in shards})]
+            policies = [save_all_but_gathered({shard.full_size // num_unique for shard in shards})]
             if self.model.remat:
                 num_scores = x_BxLxD.shape[0] * self.model.num_heads * x_BxLxD.shape[1] ** 2
                 policies.append(POLICIES[self.model.remat_policy](num_scores))
             elif recomputes:
                 policies.append(save_products)
             # In a loop that is not unrolled, XLA cannot merge the two passes anyway.
-            step = nn.remat(ScanStep, prevent_cse=unroll == num_layers, policy=join_policies(policies))
+            step = nn.remat(ScanStep, prevent_cse=unroll == num_unique, policy=join_policies(policies))
         scan = nn.scan(
             step,
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast, nn.broadcast),  # pyright: ignore[reportArgumentType]
-            length=num_layers,
+            length=num_unique,
             unroll=unroll,
         )
-        x_BxLxD, _ = scan(self.model, layer, name="layers")(x_BxLxD, jnp.arange(1, num_layers + 1), shared, key_B)
+        run_layers = scan(self.model, layer, name="layers")
+        for first in range(1, self.model.num_layers + 1, num_unique):
+            x_BxLxD, _ = run_layers(x_BxLxD, jnp.arange(first, first + num_unique), shared, key_B)
         return x_BxLxD
 
 

@@ -239,14 +239,15 @@ LAYERS = {"transformer": TransformerLayer, "rnn": RecurrentLayer, "feedforward":
 
 
 class Stack(nn.Module):
-    """The layers of an encoder; each parameter holds those of all layers."""
+    """The layers of an encoder; each parameter holds those of all layers, which run in turn until num_layers have."""
 
     def __init__(self, model, layer):
         super().__init__()
         self.num_layers, self.gradient_checkpointing = model.num_layers, False
+        self.num_unique = model.num_unique_layers or model.num_layers
         for module in layer.modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
-                setattr(module, name, nn.Parameter(parameter.new_empty(model.num_layers, *parameter.shape)))
+                setattr(module, name, nn.Parameter(parameter.new_empty(self.num_unique, *parameter.shape)))
         self.layers = nn.ModuleDict({"layer": layer})
 
     def forward(self, x_BxLxD, *shared):
@@ -255,7 +256,7 @@ class Stack(nn.Module):
         unstacked = {name: parameter.unbind() for name, parameter in layer.named_parameters()}
 
         def run_layer(k, x_BxLxD, *shared):
-            parameters = {name: parts[k] for name, parts in unstacked.items()}
+            parameters = {name: parts[k % self.num_unique] for name, parts in unstacked.items()}
             return functional_call(layer, parameters, (x_BxLxD, k + 1, *shared))
 
         if self.gradient_checkpointing and self.training:

@@ -10,7 +10,7 @@ import jax
 
 from mlm.base import batch_warmup, config, errors, fields, phases, types
 from mlm.data.rows import pack
-from mlm.models import platform_kernels
+from mlm.models import layers, platform_kernels
 from mlm.training.compilation import data_movement
 from mlm.training.step import parallel, program, trainable, update
 from mlm.training.step.optimizers import OPTIMIZERS
@@ -63,7 +63,7 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
         **PLAIN_STEP,
     }
     static_cfg = program.clear_tokenizer_path(program.make_static_config(fields.override(cfg, changes)))
-    num_layers = cfg.model.num_layers
+    num_layers = layers.count_unique_layers(cfg.model)
     if not 0 < cfg.finetune.trainable_layers < num_layers:
         return _count_lowered_flops(static_cfg, vocab_size)
     # JAX leaves out a gradient of frozen layers where all of a stack are frozen. Each layer takes as much as the other,
@@ -220,7 +220,7 @@ def compute_min_memory(cfg: config.Config) -> int:
     model = cfg.model
     num_rows = cfg.tokenizer.vocab_size + (model.max_positions if model.positions == "learned" else 0)
     params = num_rows * (model.embedding_dim or model.width)
-    params += 2 * model.num_layers * model.width * max(model.mlp_dim, model.rnn_dim)
+    params += 2 * layers.count_unique_layers(model) * model.width * max(model.mlp_dim, model.rnn_dim)
     params += model.window * model.width**2 if model.cell == "window" else 0
     size = 4 * (2 + OPTIMIZERS[cfg.optim.optimizer].num_moments) * params
     if parallel.MODES[cfg.parallel.mode].shards_params:

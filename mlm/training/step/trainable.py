@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mlm.base import config, errors, types
+from mlm.models import layers
 from mlm.training.step.sharding import is_stacked
 
 Path = tuple[Any, ...]  # of a leaf: its keys, as jax.tree_util gives them
@@ -22,7 +23,12 @@ LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
 
 def check(cfg: config.Config) -> None:
     """Raises ConfigError for a config.finetune that no run could use."""
-    errors.require_number("config.finetune.trainable_layers", cfg.finetune.trainable_layers, -1, cfg.model.num_layers)
+    num_trainable, num_unique = cfg.finetune.trainable_layers, layers.count_unique_layers(cfg.model)
+    errors.require_number("config.finetune.trainable_layers", num_trainable, -1, num_unique)
+    # The last layers of one loop are not the last of the model.
+    is_whole = num_unique == cfg.model.num_layers or num_trainable in (-1, 0, num_unique)
+    expected = f"-1, 0 or {num_unique}"
+    errors.require_field(cfg, "finetune.trainable_layers", is_whole, expected, "model.num_unique_layers")
 
 
 def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from mlm.base import batch_warmup, config, types
+from mlm.models import layers
 from mlm.training.step import optim, trainable
 from mlm.training.step.sharding import Replicated
 
@@ -42,7 +43,7 @@ def init_state(
 def make_freeze_rule(cfg: types.StaticConfig, objective: types.Objective) -> trainable.FreezeRule:
     """(path of a leaf) -> how much of the leaf is frozen, as `trainable.count_frozen_layers` gives it."""
     return functools.partial(
-        trainable.count_frozen_layers, cfg.finetune, cfg.model.num_layers, objective.predicts_tokens
+        trainable.count_frozen_layers, cfg.finetune, layers.count_unique_layers(cfg.model), objective.predicts_tokens
     )
 
 
@@ -52,7 +53,9 @@ def build_optimizer(
     """The optimizer of the trainable parameters."""
     multipliers = None
     if cfg.finetune.layerwise_lr_decay < 1:
-        multipliers = trainable.compute_lr_multipliers(trainable_params, cfg.finetune, cfg.model.num_layers)
+        multipliers = trainable.compute_lr_multipliers(
+            trainable_params, cfg.finetune, layers.count_unique_layers(cfg.model)
+        )
     return optim.build_transformation(cfg.optim, cfg.train.steps, hparams, multipliers, model=cfg.model)
 
 
