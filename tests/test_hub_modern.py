@@ -14,16 +14,20 @@ import numpy as np
 import pytest
 from fixtures import hub_modern as theirs
 from hub_folders import change_tensors, same_tensors
-from safetensors.numpy import save_file
+from safetensors.numpy import load, save_file
 from small import load_arrays
 
 import mlm
 from mlm.base import errors, fields, types
+from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_model
+from mlm.models.hub import hub
 from mlm.objectives import heads
 from mlm.training.run import initialization, pretrained_folder
 from mlm.training.step import program
 
+# Whose names of the parts that they use are another case's.
+FURTHER = ("distilbert-tag", "distilbert-span", "mpnet-tag", "mpnet-span")
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
 
@@ -89,6 +93,7 @@ def answer(model, rows, discriminator_head=None):
     return states, logits, asked
 
 
+@pytest.mark.exhaustive(but={*theirs.CASES} - {*FURTHER})
 @EVERY
 def test_states_and_logits_are_theirs(folders, models, case):
     rows = {name: load_expected()[f"{theirs.CASES[case][0]}:{name}"] for name in ("ids", "types", "real")}
@@ -114,6 +119,44 @@ def test_texts_are_their_ids(models, kind):
         assert found == ids_L[: len(found)].tolist()
 
 
+# The class by which a model goes out that another computes too.
+SAME = {"camembert": "roberta", "distilbert": "bert"}
+
+
+@EVERY
+def test_a_model_that_was_read_goes_out_as_its_class(models, case, tmp_path):
+    model, kind = models[case], theirs.CASES[case][0]
+    order_V = hub_model.get_original_ids(model.tokenizer)
+    written = hub.build_config_json(model.config.model, order_V, pooler=model.config.finetune.pooler)
+    assert written["model_type"] == SAME.get(case, kind)
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    num_types = 1 if kind != SAME.get(case, kind) == "bert" else model.config.model.type_vocab_size  # all zeros
+    assert hub.read_model_config(tmp_path) == dataclasses.replace(model.config.model, type_vocab_size=num_types)
+
+
+@pytest.mark.parametrize("case", [case for case, (_, head, _) in theirs.CASES.items() if head == "MaskedLM"])
+def test_each_tensor_is_needed(plain, folders, case, tmp_path):
+    folder, names = write_case(plain, tmp_path, case), sorted(load((folders[case] / "model.safetensors").read_bytes()))
+    missing = names[len(names) // 2]
+    change_tensors(folder, lambda name, x: [(name, x)] * (name != missing))
+    with pytest.raises(errors.ConfigError, match=f"expected {missing} among them$") as refused:
+        mlm.load(folder)
+    assert "\n" not in str(refused.value) and str(folder) in str(refused.value)
+
+
+def test_mpnet_s_list_of_entries_is_its_tokenizer(folders, models, tmp_path):
+    number, model = json.loads((folders["mpnet"] / "tokenizer.json").read_text())["model"]["vocab"], models["mpnet"]
+    (tmp_path / "vocab.txt").write_text("\n".join(sorted(number, key=number.get)))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    (tmp_path / "config.json").write_text('{"model_type": "mpnet"}')
+    read = vocabulary.read_tokenizer(tmp_path)
+    assert read.encode_batch([text for text, _ in theirs.ROWS]) == model.tokenizer.encode_batch(
+        [text for text, _ in theirs.ROWS]
+    )
+    assert read.encode_masked("red [MASK]") == model.tokenizer.encode_masked("red [MASK]")
+    assert hub_model.count_pair_separators(read) == hub_model.count_pair_separators(model.tokenizer) == 2
+
+
 def test_modernbert_s_special_tokens_stand_behind_its_vocabulary(models):
     model = models["modernbert"]
     assert len(model.vocab) == load_expected()["modernbert:logits"].shape[-1]
@@ -129,6 +172,7 @@ BAD = {
         {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
         "rope_parameters = .*: expected rope_type default",
     ),
+    "padding that is no padding there": ({"pad_token_id": 0}, "pad_token_id = 0: expected 1$"),
     "a summary by the last token": ({"summary_type": "last"}, "summary_type = 'last': expected 'first'"),
 }
 
@@ -182,7 +226,8 @@ def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path
 @pytest.mark.parametrize("case", BAD)
 def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     settings, line = BAD[case]
-    folder = write_case(plain, tmp_path, "electra-choice" if "summary" in case else "modernbert", **settings)
+    name = next((name for word, name in {"summary": "electra-choice", "padding": "mpnet"}.items() if word in case), "")
+    folder = write_case(plain, tmp_path, name or "modernbert", **settings)
     with pytest.raises(errors.ConfigError, match=line) as refused:
         mlm.load(folder)
     assert "\n" not in str(refused.value) and str(folder) in str(refused.value)

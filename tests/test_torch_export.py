@@ -48,6 +48,7 @@ BLOCKS = {
     "num_heads": (1, 2, 4),
     "window": (1, 3),
     "type_vocab_size": (0, 2),
+    "relative_bias": (False, True),
     "num_unique_layers": (0, 1),
 }  # fields of config.model and the values that are drawn
 ENDS = {

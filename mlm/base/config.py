@@ -447,6 +447,11 @@ class Model:
         "position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | relative (32 "
         "learned biases, Raffel et al. 2020); empty: rotary, or learned where the model reads a source",
     )
+    relative_bias: bool = field(
+        False,
+        "transformer: the biases of positions=relative beside other positions (MPNet, Song et al. 2020)",
+        unless={"model.positions": "relative"},
+    )
     rope_theta: RotaryBase = field(10_000.0, "rotary: base of the angles", when=ROTARY)
     local_window: Count = field(
         0, "transformer: window of local attention in tokens, half on each side (Beltagy et al. 2020); 0: none"

@@ -41,9 +41,14 @@ class AttentionContext(NamedTuple):
     segments: Segments | None = None  # what visible_Bx1xLxS and local_Bx1xLxS say; None: they cannot be said so
 
 
+def has_relative_bias(model: config.Model) -> bool:
+    """Whether the scores have a learned bias for each bucket of distances."""
+    return model.positions == "relative" or model.relative_bias
+
+
 def declare_bias_table(module: nn.Module):
-    """The biases of a stack with model.positions = relative, by bucket and head; None for other positions."""
-    if module.model.positions != "relative":
+    """The biases of a stack with relative positions, by bucket and head; None for a model without them."""
+    if not has_relative_bias(module.model):
         return None
     shape = NUM_BUCKETS, module.model.num_heads
     return module.param("relative_bias", layers.initializer(module.model), shape)
@@ -61,7 +66,7 @@ def make_context(
         segments = dataclasses.replace(segments, window=model.local_window)
     context = AttentionContext(visible_Bx1xLxS, position_BxL=query_BxL, segments=segments)
     # Otherwise the compiled program needs no distances.
-    if not model.local_window and model.positions not in ("alibi", "relative"):
+    if not model.local_window and model.positions != "alibi" and not has_relative_bias(model):
         return context
     query_BxL = jnp.arange(L)[None] if query_BxL is None else query_BxL
     distance_BxLxS = jnp.arange(S) - query_BxL[:, :, None]
@@ -71,8 +76,9 @@ def make_context(
     if model.positions == "alibi":
         context = context._replace(bias_BxHxLxS=compute_alibi(model.num_heads, distance_BxLxS))
     if table_KxH is not None:
-        bias_BxLxSxH = jnp.take(table_KxH, compute_buckets(distance_BxLxS), axis=0)
-        context = context._replace(bias_BxHxLxS=jnp.moveaxis(bias_BxLxSxH, -1, 1))
+        bias_BxHxLxS = jnp.moveaxis(jnp.take(table_KxH, compute_buckets(distance_BxLxS), axis=0), -1, 1)
+        bias_BxHxLxS = bias_BxHxLxS if context.bias_BxHxLxS is None else context.bias_BxHxLxS + bias_BxHxLxS
+        context = context._replace(bias_BxHxLxS=bias_BxHxLxS)
     return context
 
 

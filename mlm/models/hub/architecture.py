@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from mlm.models.hub import settings
 
@@ -33,6 +34,8 @@ class HubArchitecture(NamedTuple):
     final_norm: str = ""  # name of the norm after the last layer; "": there is none
     qkv: tuple[str, ...] = ()  # names in a layer of the matrices of queries, keys and values; (): it has one for all
     positions_after_pad: bool = False  # positions start after the padding token's id, as in fairseq; else at 0
+    relative_bias: str = ""  # name of the table of relative biases; "": there is none
+    required_settings: Mapping[str, Any] = MappingProxyType({})  # of its config.json, since our models have no others
     lm_head_activation: str = "gelu"  # config.model.lm_head_activation; "": that of the MLP
     pooler: str = "bert"  # config.finetune.pooler
     transposed: bool = True  # a matrix in a file has shape (outputs, inputs), unlike ours
@@ -75,6 +78,8 @@ def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool
         for name, path in architecture.layer_params.items():
             if layer or name != "attn_norm":  # the first layer of a ModernBERT has no norm of that name
                 yield from map_leaves(f"{prefix}.{name}", f"{layer_path}.{path}", layer=layer)
+    if architecture.relative_bias:
+        yield TensorMapping(f"{architecture.prefix}.{architecture.relative_bias}.weight", ("body", "relative_bias"))
     if architecture.final_norm:
         yield from map_leaves(f"{architecture.prefix}.{architecture.final_norm}", "body.norm")
     for name, path in architecture.lm_head.items():

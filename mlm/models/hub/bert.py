@@ -7,6 +7,7 @@ import numpy as np
 
 from mlm.base import config, errors
 from mlm.base.special import PAD
+from mlm.models import positions
 from mlm.models.hub import settings
 from mlm.models.hub.architecture import HubArchitecture, make_heads
 
@@ -42,17 +43,25 @@ DISTILBERT_PARAMS = {
     "ffn.lin2": "mlp.down",
     "output_layer_norm": "mlp_norm",
 }
+MPNET_PARAMS = {
+    "attention.attn.o": "attention.out",
+    "attention.LayerNorm": "attention_norm",
+    "intermediate.dense": "mlp.up",
+    "output.dense": "mlp.down",
+    "output.LayerNorm": "mlp_norm",
+}
 BERT_LM_HEAD = {"cls.predictions.transform.dense": "transform", "cls.predictions.transform.LayerNorm": "transform_norm"}
 ROBERTA_LM_HEAD = {"lm_head.dense": "transform", "lm_head.layer_norm": "transform_norm"}
 ELECTRA_LM_HEAD = {"generator_predictions.dense": "transform", "generator_predictions.LayerNorm": "transform_norm"}
 DISTILBERT_LM_HEAD = {"vocab_transform": "transform", "vocab_layer_norm": "transform_norm"}
 POOLER = "bert.pooler.dense"
 BERT_HEAD = {POOLER: "pool", "classifier": "label"}  # of sequence labels: tensor -> parameter
-LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of RoBERTa and ELECTRA
+LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of RoBERTa, MPNet and ELECTRA
 DISTILBERT_HEAD = {"pre_classifier": "pool", "classifier": "label"}
 WORD_HEADS = {"tagging": {"classifier": ""}, "extractive_qa": {"qa_outputs": ""}}
 # Our models have no other values.
 REQUIRED_SETTINGS = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+MPNET_SETTINGS = {"relative_attention_num_buckets": positions.NUM_BUCKETS, "pad_token_id": 1}  # the class reads neither
 MODEL_FIELDS: dict[str, Any] = {
     "family": "transformer",
     "positions": "learned",
@@ -70,6 +79,7 @@ def _make_architecture(prefix, model_class, label_head, choice_head, **fields):
         "names": NAMES,
         "layers": "encoder.layer",
         "qkv": QKV,
+        "required_settings": REQUIRED_SETTINGS,
         "buffers": ("position_ids", "token_type_ids"),
     }
     heads = make_heads(label_head, choice_head, WORD_HEADS)
@@ -106,6 +116,15 @@ ARCHITECTURES = {
     "camembert": _make_roberta("roberta", "CamembertForMaskedLM"),
     "xlm-roberta": _make_roberta("roberta", "XLMRobertaForMaskedLM"),
     "roberta-prelayernorm": _make_roberta("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", **PRE_NORM_FIELDS),
+    "mpnet": _make_roberta(
+        "mpnet",
+        "MPNetForMaskedLM",
+        embeddings=NO_TYPES,
+        qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        layer_params=MPNET_PARAMS,
+        relative_bias="encoder.relative_attention_bias",
+        required_settings=REQUIRED_SETTINGS | MPNET_SETTINGS,
+    ),
     "electra": _make_architecture(
         "electra",
         "ElectraForMaskedLM",
@@ -139,7 +158,7 @@ ARCHITECTURES = {
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, vocabulary size, positions before the first token's) of a config.json that our models can be."""
     architecture = ARCHITECTURES[config_json["model_type"]]
-    settings.require_settings(where, config_json, REQUIRED_SETTINGS)
+    settings.require_settings(where, config_json, architecture.required_settings)
     fields = settings.read_fields(where, config_json, architecture.names)
     pad = settings.get_integer(where, config_json, "pad_token_id", 0, 1)
     first = pad + 1 if architecture.positions_after_pad else 0
@@ -155,6 +174,7 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
         **MODEL_FIELDS,
         **fields,
         norm_placement=architecture.norm_placement,
+        relative_bias=bool(architecture.relative_bias),
         max_positions=num_positions - first,
         type_vocab_size=num_types,
         lm_head_activation=architecture.lm_head_activation or fields["activation"],
@@ -173,13 +193,16 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str =
         name = "electra"
     elif pooler == "distilbert":
         name = "distilbert"
+    elif model.relative_bias:
+        name = "mpnet"
     elif model.norm_placement == "pre":
         name = "roberta-prelayernorm"
     else:
         name = "roberta" if model.type_vocab_size == 1 else "bert"
     architecture, pad, needed = ARCHITECTURES[name], int(order_V[PAD]), f"transformers' {name} needs"
     embeddings = architecture.embeddings.values()
-    settings.require_default_blocks(model, name, ("embedding_dim",) if "embed_projection" in embeddings else ())
+    own_fields = {"electra": ("embedding_dim",), "mpnet": ("relative_bias",)}.get(name, ())
+    settings.require_default_blocks(model, name, own_fields)
     required = {
         "norm_placement": architecture.norm_placement,
         "lm_head_activation": architecture.lm_head_activation or model.activation,
@@ -187,10 +210,12 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str =
         **({} if architecture.names.eps else {"norm_eps": architecture.names.default_eps}),
     }
     settings.require_fields(model, required, needed)
+    entries = settings.build_entries(model, name, architecture.model_class, architecture.names, order_V)
+    settings.require_settings(f"transformers' {name}", entries, architecture.required_settings)
     return {
-        **settings.build_entries(model, name, architecture.model_class, architecture.names, order_V),
+        **entries,
         **({"embedding_size": model.embedding_dim or model.width} if "embed_projection" in embeddings else {}),
         "max_position_embeddings": model.max_positions + (pad + 1 if architecture.positions_after_pad else 0),
         **({"type_vocab_size": max(model.type_vocab_size, 1)} if "type" in embeddings else {}),
-        **REQUIRED_SETTINGS,
+        **architecture.required_settings,
     }
