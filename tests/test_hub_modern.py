@@ -27,7 +27,7 @@ from mlm.training.run import initialization, pretrained_folder
 from mlm.training.step import program
 
 # Whose names of the parts that they use are another case's.
-FURTHER = ("distilbert-tag", "distilbert-span", "mpnet-tag", "mpnet-span")
+FURTHER = {f"{kind}-{head}" for kind in ("albert", "distilbert", "mpnet") for head in ("tag", "span")}
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
 
@@ -93,7 +93,7 @@ def answer(model, rows, discriminator_head=None):
     return states, logits, asked
 
 
-@pytest.mark.exhaustive(but={*theirs.CASES} - {*FURTHER})
+@pytest.mark.exhaustive(but={*theirs.CASES} - FURTHER)
 @EVERY
 def test_states_and_logits_are_theirs(folders, models, case):
     rows = {name: load_expected()[f"{theirs.CASES[case][0]}:{name}"] for name in ("ids", "types", "real")}
@@ -173,6 +173,11 @@ BAD = {
         "rope_parameters = .*: expected rope_type default",
     ),
     "padding that is no padding there": ({"pad_token_id": 0}, "pad_token_id = 0: expected 1$"),
+    "groups of layers": ({"num_hidden_groups": 2}, "num_hidden_groups = 2: expected 1$"),
+    "embeddings as wide as the groups": (
+        {"embedding_size": 16},
+        "embedding_size = 16: expected another width than hid",
+    ),
     "a summary by the last token": ({"summary_type": "last"}, "summary_type = 'last': expected 'first'"),
 }
 
@@ -226,7 +231,8 @@ def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path
 @pytest.mark.parametrize("case", BAD)
 def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     settings, line = BAD[case]
-    name = next((name for word, name in {"summary": "electra-choice", "padding": "mpnet"}.items() if word in case), "")
+    words = {"summary": "electra-choice", "padding": "mpnet", "groups": "albert"}
+    name = next((name for word, name in words.items() if word in case), "")
     folder = write_case(plain, tmp_path, name or "modernbert", **settings)
     with pytest.raises(errors.ConfigError, match=line) as refused:
         mlm.load(folder)
@@ -357,6 +363,7 @@ def test_fine_tuning_starts_from_a_discriminator_and_detection_from_its_head(fol
 
 CHOICES = {"data__labelled__choice_columns": "a,b", "data__labelled__format": "csv"}
 ELECTRA = {"finetune__pooler": "electra", "model__embedding_dim": 8}
+ALBERT = {"model__num_unique_layers": 1, "model__embedding_dim": 8}
 DISTIL = {"finetune__pooler": "distilbert", "model__type_vocab_size": 0, "model__norm_eps": 1e-12}
 MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
 
@@ -369,6 +376,7 @@ MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
         ("classification", ELECTRA, "ElectraForSequenceClassification"),
         ("extractive_qa", ELECTRA, "ElectraForQuestionAnswering"),
         ("multiple_choice", ELECTRA | CHOICES, "ElectraForMultipleChoice"),
+        ("classification", ALBERT, "AlbertForSequenceClassification"),
         ("classification", DISTIL, "DistilBertForSequenceClassification"),
         ("extractive_qa", MODERN_HEAD, "ModernBertForQuestionAnswering"),
         ("multiple_choice", MODERN_HEAD | CHOICES | {"finetune__pooling": "mean"}, "ModernBertForMultipleChoice"),

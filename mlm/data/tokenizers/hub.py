@@ -18,7 +18,10 @@ from mlm.data.tokenizers.unigram import SPACE
 
 SPECIAL_TOKEN_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 DEFAULT_SPECIAL_TOKENS = (SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
-SPECIAL_TOKENS_BY_CLASS = {"MPNetTokenizer": ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")}  # whose defaults these are
+SPECIAL_TOKENS_BY_CLASS = {
+    "AlbertTokenizer": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "MPNetTokenizer": ("<pad>", "[UNK]", "<s>", "</s>", "<mask>"),
+}  # whose defaults these are
 VOCAB_FILE, TOKENIZER_CONFIG_FILE = "vocab.txt", "tokenizer_config.json"
 SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_CONFIG_FILE = "config.json"
@@ -31,13 +34,14 @@ CLASS_BY_MODEL_TYPE = {
     **dict.fromkeys(("roberta", "roberta-prelayernorm"), "RobertaTokenizer"),
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer",
     "mpnet": "MPNetTokenizer",
     "gpt2": "GPT2Tokenizer",
 }  # where none is named, by the model_type of config.json
 MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
 # Classes of BERT's and RoBERTa's models that split text with other programs and read no tokenizer.json.
 OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer", "RoCBertTokenizer")
-SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
+SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space", "keep_accents")
 
 
 def read_tokenizer(folder: Path | str) -> Tokenizer:
@@ -254,9 +258,19 @@ def _make_xlm_roberta_steps(made, knobs):
     return {"normalizer": table, "pre_tokenizer": step}
 
 
+def _make_albert_steps(made, knobs):
+    steps = _make_xlm_roberta_steps(made, knobs)
+    quotes = [{"type": "Replace", "pattern": {"String": mark}, "content": '"'} for mark in ("``", "''")]
+    accents = [] if knobs.get("keep_accents", False) else [{"type": "NFKD"}, {"type": "StripAccents"}]
+    case = [{"type": "Lowercase"}] if knobs.get("do_lower_case", True) else []
+    table = [steps["normalizer"]] if steps["normalizer"] else []
+    return steps | {"normalizer": {"type": "Sequence", "normalizers": [*quotes, *accents, *case, *table]}}
+
+
 STEPS = {
     **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), ("WordPiece", _make_bert_steps)),
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), ("BPE", _make_roberta_steps)),
+    "AlbertTokenizer": ("Unigram", _make_albert_steps),
     "MPNetTokenizer": ("WordPiece", _make_mpnet_steps),
     "GPT2Tokenizer": ("BPE", _make_gpt2_steps),
     **dict.fromkeys(("XLMRobertaTokenizer", "CamembertTokenizer"), ("Unigram", _make_xlm_roberta_steps)),

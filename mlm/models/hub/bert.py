@@ -32,6 +32,7 @@ DISTILBERT_NAMES = NAMES._replace(
     eps="",
     activation="activation",
 )
+ALBERT_NAMES = NAMES._replace(default_activation="gelu_new", default_dropout=0.0)
 QKV = ("attention.self.query", "attention.self.key", "attention.self.value")
 LAYER_PARAMS = {"attention.output.dense": "attention.out", "intermediate.dense": "mlp.up", "output.dense": "mlp.down"}
 POST_NORM_PARAMS = LAYER_PARAMS | {"attention.output.LayerNorm": "attention_norm", "output.LayerNorm": "mlp_norm"}
@@ -43,6 +44,13 @@ DISTILBERT_PARAMS = {
     "ffn.lin2": "mlp.down",
     "output_layer_norm": "mlp_norm",
 }
+ALBERT_PARAMS = {
+    "attention.dense": "attention.out",
+    "attention.LayerNorm": "attention_norm",
+    "ffn": "mlp.up",
+    "ffn_output": "mlp.down",
+    "full_layer_layer_norm": "mlp_norm",
+}
 MPNET_PARAMS = {
     "attention.attn.o": "attention.out",
     "attention.LayerNorm": "attention_norm",
@@ -53,15 +61,18 @@ MPNET_PARAMS = {
 BERT_LM_HEAD = {"cls.predictions.transform.dense": "transform", "cls.predictions.transform.LayerNorm": "transform_norm"}
 ROBERTA_LM_HEAD = {"lm_head.dense": "transform", "lm_head.layer_norm": "transform_norm"}
 ELECTRA_LM_HEAD = {"generator_predictions.dense": "transform", "generator_predictions.LayerNorm": "transform_norm"}
+ALBERT_LM_HEAD = {"predictions.dense": "transform", "predictions.LayerNorm": "transform_norm"}
 DISTILBERT_LM_HEAD = {"vocab_transform": "transform", "vocab_layer_norm": "transform_norm"}
-POOLER = "bert.pooler.dense"
+POOLER, ALBERT_POOLER = "bert.pooler.dense", "albert.pooler"
 BERT_HEAD = {POOLER: "pool", "classifier": "label"}  # of sequence labels: tensor -> parameter
+ALBERT_HEAD = {ALBERT_POOLER: "pool", "classifier": "label"}
 LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of RoBERTa, MPNet and ELECTRA
 DISTILBERT_HEAD = {"pre_classifier": "pool", "classifier": "label"}
 WORD_HEADS = {"tagging": {"classifier": ""}, "extractive_qa": {"qa_outputs": ""}}
 # Our models have no other values.
 REQUIRED_SETTINGS = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 MPNET_SETTINGS = {"relative_attention_num_buckets": positions.NUM_BUCKETS, "pad_token_id": 1}  # the class reads neither
+ALBERT_SETTINGS = {"num_hidden_groups": 1, "inner_group_num": 1}  # all layers are one
 MODEL_FIELDS: dict[str, Any] = {
     "family": "transformer",
     "positions": "learned",
@@ -136,6 +147,22 @@ ARCHITECTURES = {
         embeddings=EMBEDDINGS | {"embeddings_project": "embed_projection"},
         pooler="electra",
     ),
+    "albert": _make_architecture(
+        "albert",
+        "AlbertForMaskedLM",
+        label_head=ALBERT_HEAD,
+        choice_head=ALBERT_HEAD,
+        names=ALBERT_NAMES,
+        embeddings=EMBEDDINGS | {"encoder.embedding_hidden_mapping_in": "embed_projection"},
+        layers="encoder.albert_layer_groups.0.albert_layers",
+        qkv=("attention.query", "attention.key", "attention.value"),
+        layer_params=ALBERT_PARAMS,
+        lm_head=ALBERT_LM_HEAD,
+        lm_head_activation="",
+        lm_head_bias="predictions.bias",
+        decoder="predictions.decoder",
+        required_settings=REQUIRED_SETTINGS | ALBERT_SETTINGS,
+    ),
     "distilbert": _make_architecture(
         "distilbert",
         "DistilBertForMaskedLM",
@@ -154,10 +181,17 @@ ARCHITECTURES = {
     ),
 }
 
+# Fields of config.model that choose a block which the other architectures lack.
+OWN_BLOCKS = {
+    "albert": ("embedding_dim", "num_unique_layers"),
+    "electra": ("embedding_dim",),
+    "mpnet": ("relative_bias",),
+}
+
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, vocabulary size, positions before the first token's) of a config.json that our models can be."""
-    architecture = ARCHITECTURES[config_json["model_type"]]
+    is_albert, architecture = config_json["model_type"] == "albert", ARCHITECTURES[config_json["model_type"]]
     settings.require_settings(where, config_json, architecture.required_settings)
     fields = settings.read_fields(where, config_json, architecture.names)
     pad = settings.get_integer(where, config_json, "pad_token_id", 0, 1)
@@ -168,6 +202,9 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     embeddings = architecture.embeddings.values()
     if "embed_projection" in embeddings:
         embedding_dim = settings.get_integer(where, config_json, "embedding_size", 1, 128)
+        has_projection = not is_albert or embedding_dim != fields["width"]  # ALBERT's projects to the same width too
+        expected = f"another width than hidden_size = {fields['width']}"
+        errors.require(has_projection, f"{where}: embedding_size", embedding_dim, expected)
         fields["embedding_dim"] = 0 if embedding_dim == fields["width"] else embedding_dim
     num_types = settings.get_integer(where, config_json, "type_vocab_size", 1, 2) if "type" in embeddings else 0
     model = config.Model(
@@ -175,6 +212,7 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
         **fields,
         norm_placement=architecture.norm_placement,
         relative_bias=bool(architecture.relative_bias),
+        num_unique_layers=int(is_albert),
         max_positions=num_positions - first,
         type_vocab_size=num_types,
         lm_head_activation=architecture.lm_head_activation or fields["activation"],
@@ -183,16 +221,16 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
 
 
 def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str = "bert") -> dict[str, Any]:
-    """The config.json of a model of ours; one with factorised embeddings is an ELECTRA, with one token type a RoBERTa.
+    """The config.json of a model of ours: of the class that has its blocks; with one token type it is a RoBERTa.
 
     order_V and pooler: as in hub.build_config_json. Raises ConfigError if no class of transformers can read the model.
     """
     settings.require_fields(model, MODEL_FIELDS, "transformers needs")
     errors.require_one_of("config.model.norm_placement", model.norm_placement, ("pre", "post"))
-    if pooler == "electra" or model.embedding_dim not in (0, model.width):
-        name = "electra"
-    elif pooler == "distilbert":
-        name = "distilbert"
+    if pooler in ("electra", "distilbert"):
+        name = pooler
+    elif model.embedding_dim not in (0, model.width):
+        name = "albert" if model.num_unique_layers == 1 else "electra"
     elif model.relative_bias:
         name = "mpnet"
     elif model.norm_placement == "pre":
@@ -201,8 +239,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str =
         name = "roberta" if model.type_vocab_size == 1 else "bert"
     architecture, pad, needed = ARCHITECTURES[name], int(order_V[PAD]), f"transformers' {name} needs"
     embeddings = architecture.embeddings.values()
-    own_fields = {"electra": ("embedding_dim",), "mpnet": ("relative_bias",)}.get(name, ())
-    settings.require_default_blocks(model, name, own_fields)
+    settings.require_default_blocks(model, name, OWN_BLOCKS.get(name, ()))
     required = {
         "norm_placement": architecture.norm_placement,
         "lm_head_activation": architecture.lm_head_activation or model.activation,

@@ -114,8 +114,9 @@ def get_model_class(config_json: Mapping[str, Any]) -> str:
 
 
 def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
-    """BERT's pooler, which fine-tuning trains on, or None; RoBERTa's untrained one is ignored as in transformers."""
-    return _read_dense_layers(tensors, {bert.POOLER: "pool"}).get("pool")
+    """BERT's or ALBERT's pooler, which fine-tuning trains on, or None; the others' are ignored as in transformers."""
+    found = (_read_dense_layers(tensors, {name: "pool"}) for name in (bert.POOLER, bert.ALBERT_POOLER))
+    return next((layers["pool"] for layers in found if layers), None)
 
 
 def read_discriminator_head(tensors: Mapping[str, np.ndarray]) -> types.Params:

@@ -12,7 +12,7 @@ from flax import traverse_util
 
 from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
-from mlm.models import transformer
+from mlm.models import layers, transformer
 from mlm.models.hub import bert, gpt2, heads, modern_bert, settings, tensors
 from mlm.models.hub.architecture import NUM_QKV, canonical_name, map_tensors
 
@@ -20,6 +20,7 @@ from mlm.models.hub.architecture import NUM_QKV, canonical_name, map_tensors
 MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert) for name in module.ARCHITECTURES}
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
+LAYERS_PARAM = ("body", "stack", "layers", "layer", "attention", "out", "kernel")  # has an axis of layers, as any other
 # Our parameters that have another name in torch, where a model's own method has ours.
 TORCH_NAMES = {"type.embedding": "token_type.embedding"}
 VOCABULARY_NAMES = [".".join(path) for path in VOCABULARY_PARAMS]
@@ -70,7 +71,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
         lm_head = [mapping.name in names for mapping in outside_layers.values() if mapping.lm_head]
         has_lm_head = (any(lm_head) or not lm_head) and not heads.has_label_head(config_json)
         mappings = []
-        for mapping in map_model(model.num_layers):
+        for mapping in map_model(layers.count_unique_layers(model)):
             if mapping.path in shapes and (has_lm_head or not mapping.lm_head):
                 is_present = mapping.name in names  # the first missing tensor ends a config.json of a billion layers
                 errors.require(is_present, f"{tensors_path}: tensors", len(names), f"{mapping.name} among them")
@@ -116,10 +117,7 @@ def export_tensors(
     leaves = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params).items()}
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    is_tied, num_layers = (
-        config_json.get("tie_word_embeddings", True),
-        config_json[architecture.names.sizes["num_layers"]],
-    )
+    is_tied, num_layers = config_json.get("tie_word_embeddings", True), len(leaves[LAYERS_PARAM])
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
