@@ -123,7 +123,7 @@ def test_texts_are_their_ids(models, kind):
 SAME = {"camembert": "roberta", "distilbert": "bert"}
 
 
-@EVERY
+@pytest.mark.parametrize("case", [case for case in theirs.CASES if "neobert" not in case])  # of no class there
 def test_a_model_that_was_read_goes_out_as_its_class(models, case, tmp_path):
     model, kind = models[case], theirs.CASES[case][0]
     order_V = hub_model.get_original_ids(model.tokenizer)
@@ -157,6 +157,15 @@ def test_mpnet_s_list_of_entries_is_its_tokenizer(folders, models, tmp_path):
     assert hub_model.count_pair_separators(read) == hub_model.count_pair_separators(model.tokenizer) == 2
 
 
+def test_neobert_s_code_is_that_of_its_repository(plain, tmp_path):
+    mlm.load(write_case(plain, tmp_path, "neobert", auto_map={"AutoModel": "model.NeoBERT"})).save_pretrained(
+        str(tmp_path / "out")
+    )
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert written["auto_map"] == {"AutoModel": "chandar-lab/NeoBERT--model.NeoBERT"}
+    assert not [*(tmp_path / "out").glob("*.py")]
+
+
 def test_modernbert_s_special_tokens_stand_behind_its_vocabulary(models):
     model = models["modernbert"]
     assert len(model.vocab) == load_expected()["modernbert:logits"].shape[-1]
@@ -177,6 +186,10 @@ BAD = {
     "embeddings as wide as the groups": (
         {"embedding_size": 16},
         "embedding_size = 16: expected another width than hid",
+    ),
+    "a new head": (
+        {"architectures": ["NeoBERTForTokenClassification"]},
+        "'NeoBERTForTokenClassification': expected a class that ends in ForSequenceClassification$",
     ),
     "a summary by the last token": ({"summary_type": "last"}, "summary_type = 'last': expected 'first'"),
 }
@@ -231,7 +244,7 @@ def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path
 @pytest.mark.parametrize("case", BAD)
 def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     settings, line = BAD[case]
-    words = {"summary": "electra-choice", "padding": "mpnet", "groups": "albert"}
+    words = {"summary": "electra-choice", "padding": "mpnet", "groups": "albert", "new": "neobert-classify"}
     name = next((name for word, name in words.items() if word in case), "")
     folder = write_case(plain, tmp_path, name or "modernbert", **settings)
     with pytest.raises(errors.ConfigError, match=line) as refused:

@@ -66,8 +66,6 @@ def draw_config(number):
     objective = rng.choice([*OBJECTIVES])
     changes = {f"model__{name}": rng.choice(values) for name, values in BLOCKS.items()}
     changes["model__directionality"] = rng.choice(OBJECTIVES[objective])
-    if changes["model__lm_head"] == "linear" and changes["model__bias"] == "output":
-        changes["model__bias"] = "none"
     if changes["model__global_every"] == 1 and not changes["model__global_layers"]:  # no layer would be local
         changes["model__local_window"] = 0
     cfg = small_config(family, cell, objective=objective, pack__seq_len=LENGTH, model__scan_unroll=1, **changes)

@@ -433,7 +433,9 @@ class Model:
         False, "transformer: a sigmoid of the attention's input multiplies each head's output (Qiu et al. 2025)"
     )
     lm_head: Annotated[str, "bert", "linear"] = field(
-        "bert", "output layer: bert (dense, activation, norm, table, bias) | linear (table)", unless=ENCODER_DECODER
+        "bert",
+        "output layer: bert (dense, activation, norm, table, bias) | linear (table; with model.bias=output bias)",
+        unless=ENCODER_DECODER,
     )
     lm_head_activation: Annotated[str, "gelu", "gelu_tanh", "relu"] = field(
         "gelu",

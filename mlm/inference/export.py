@@ -247,7 +247,8 @@ def format_model_card(model, hf_config: dict) -> str:
         head = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), "")
         pipeline = PIPELINES.get(head)
         front = ["library_name: transformers", *[f"pipeline_tag: {pipeline}"] * bool(pipeline)]
-        argument, code = ("(FOLDER, trust_remote_code=True)", ", by its modeling_mlm.py") if is_own else ("", "")
+        argument = "(FOLDER, trust_remote_code=True)" if "auto_map" in hf_config else ""
+        code = ", by its modeling_mlm.py" if is_own else ""
         loaders = (f"AutoModel{head and f'For{head}'}", "AutoTokenizer")
         classes = " and ".join(f"`{name}.from_pretrained{argument}`" for name in loaders)
         readers = f"transformers' {classes} read this folder{code}, as does `mlm.load`."

@@ -30,7 +30,7 @@ FOLDER_FILES = (TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKEN
 END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between texts
 MAX_PADDING = 4096  # rows of a model's table beyond the vocabulary, which make its size a round number
 CLASS_BY_MODEL_TYPE = {
-    **dict.fromkeys(("bert", "electra", "distilbert"), "BertTokenizer"),
+    **dict.fromkeys(("bert", "electra", "distilbert", "neobert"), "BertTokenizer"),
     **dict.fromkeys(("roberta", "roberta-prelayernorm"), "RobertaTokenizer"),
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",

@@ -1,9 +1,11 @@
 """How the tensors that transformers' AutoModelForMaskedLM, or a GPT-2's class, saves map to our parameters."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from mlm.models.hub import settings
 
@@ -33,6 +35,9 @@ class HubArchitecture(NamedTuple):
     heads: Mapping[str, Mapping[str, str]]  # of labels: by objective, tensor -> the objective's parameter
     final_norm: str = ""  # name of the norm after the last layer; "": there is none
     qkv: tuple[str, ...] = ()  # names in a layer of the matrices of queries, keys and values; (): it has one for all
+    order_qkv: Callable[[int, int], np.ndarray] | None = (
+        None  # (width, heads) -> its output for each of our qkv; None: same
+    )
     positions_after_pad: bool = False  # positions start after the padding token's id, as in fairseq; else at 0
     relative_bias: str = ""  # name of the table of relative biases; "": there is none
     required_settings: Mapping[str, Any] = MappingProxyType({})  # of its config.json, since our models have no others

@@ -13,11 +13,11 @@ from flax import traverse_util
 from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.models import layers, transformer
-from mlm.models.hub import bert, gpt2, heads, modern_bert, settings, tensors
+from mlm.models.hub import bert, gpt2, heads, modern_bert, neo_bert, settings, tensors
 from mlm.models.hub.architecture import NUM_QKV, canonical_name, map_tensors
 
 # The module of each model_type.
-MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert) for name in module.ARCHITECTURES}
+MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert, neo_bert) for name in module.ARCHITECTURES}
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
 LAYERS_PARAM = ("body", "stack", "layers", "layer", "attention", "out", "kernel")  # has an axis of layers, as any other
@@ -96,7 +96,8 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     if ("position", "embedding") in outside_layers:
         name = outside_layers["position", "embedding"].name
         unused[name], mapped[name] = np.split(mapped[name], [first_position])
-    params = _build_params(mappings, mapped, shapes, order_V)
+    order_E = architecture.order_qkv and architecture.order_qkv(model.width, model.num_heads)
+    params = _build_params(mappings, mapped, shapes, order_V, order_E)
     return HubModel(model, params, config_json, unused, has_lm_head, label_head)
 
 
@@ -117,13 +118,17 @@ def export_tensors(
     leaves = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params).items()}
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    is_tied, num_layers = config_json.get("tie_word_embeddings", True), len(leaves[LAYERS_PARAM])
+    is_tied, num_layers = ("output", "embedding") not in leaves, len(leaves[LAYERS_PARAM])
+    sizes = (config_json[architecture.names.sizes[name]] for name in ("width", "num_heads"))
+    order_E = architecture.order_qkv and architecture.order_qkv(*sizes)
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
         x = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
             x = np.split(x, NUM_QKV, -1)[mapping.qkv_index]
+        if order_E is not None and "qkv" in mapping.path:
+            x = x[..., np.argsort(order_E)]
         if mapping.path in VOCABULARY_PARAMS:
             x = x[np.argsort(order_V)]
         if mapping.path[0] == "position":
@@ -156,7 +161,9 @@ def build_config_json(
 
 
 def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
-    """The entries of config.json that change when all our special tokens are added to its vocabulary."""
+    """The entries of config.json that change: all our special tokens are added, and no file of code is written."""
+    if "auto_map" in config_json and config_json["model_type"] == "neobert":
+        return neo_bert.name_published_classes(config_json)
     return settings.build_vocabulary_entries(order_V) if _get_mapping(config_json)[0] is gpt2 else {}
 
 
@@ -236,7 +243,7 @@ def _dotted_name(path) -> str:
 
 def write_folder(folder: Path | str, config_json: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Writes config.json and the tensors, and the classes that config.json names, into an existing folder."""
-    if "auto_map" in config_json:
+    if config_json["model_type"] == settings.OWN_MODEL_TYPE and "auto_map" in config_json:
         for name in settings.TORCH_FILES:
             files.write_text(Path(folder, name), Path(__file__).with_name(name).read_text())
     files.write_json(Path(folder, settings.CONFIG_FILE), dict(config_json))
@@ -273,7 +280,7 @@ def _tensor_shape(mapping, shapes, first_position) -> tuple[int, ...]:
     return shape[::-1] if mapping.transposed else shape
 
 
-def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
+def _build_params(mappings, mapped, shapes, order_V, order_E) -> types.Params:
     """Our parameters; each tensor leaves `mapped` once it is copied, to save memory."""
     leaves: dict[tuple[str, ...], np.ndarray] = {  # a norm that no tensor has keeps its initial scale
         path: np.full(shape, path[-1] == "scale", np.float32) for path, shape in shapes.items()
@@ -286,5 +293,6 @@ def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
         leaf = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
             leaf = np.split(leaf, NUM_QKV, -1)[mapping.qkv_index]
-        leaf[...] = x.T if mapping.transposed else x
+        x = x.T if mapping.transposed else x
+        leaf[...] = x if order_E is None or "qkv" not in mapping.path else x[..., order_E]
     return traverse_util.unflatten_dict(leaves)
