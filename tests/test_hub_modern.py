@@ -1,4 +1,4 @@
-"""ModernBERT, ELECTRA, and heads for spans and choices: what theirs say, ours says; ours goes out where it is one.
+"""Models beyond BERT and RoBERTa, and heads for spans and choices: what theirs say, ours says; ours goes out as one.
 
 Against the file that fixtures/hub_modern.py makes; where torch and transformers are installed, it is what they say.
 """
@@ -14,16 +14,20 @@ import numpy as np
 import pytest
 from fixtures import hub_modern as theirs
 from hub_folders import change_tensors, same_tensors
-from safetensors.numpy import save_file
+from safetensors.numpy import load, save_file
 from small import load_arrays
 
 import mlm
 from mlm.base import errors, fields, types
+from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers import hub_model
+from mlm.models.hub import hub
 from mlm.objectives import heads
 from mlm.training.run import initialization, pretrained_folder
 from mlm.training.step import program
 
+# Whose names of the parts that they use are another case's.
+FURTHER = {f"{kind}-{head}" for kind in ("albert", "distilbert", "mpnet") for head in ("tag", "span")}
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
 
@@ -35,9 +39,9 @@ def write_case(plain, top, case, **settings):
     kind, folder = theirs.CASES[case][0], top / case
     folder.mkdir(parents=True)
     for key, content in load_expected().items():
-        if kind == "modernbert" and key.startswith("modernbert/token"):
+        if kind in theirs.OWN_TOKENIZERS and key.startswith(f"{kind}/token"):
             (folder / key.partition("/")[2]).write_bytes(content.tobytes())
-    if kind != "modernbert":
+    if kind in theirs.TOKENIZERS:
         for file in plain[theirs.TOKENIZERS[kind]].glob("*token*"):
             shutil.copy(file, folder)
     said = json.loads(load_expected()[f"{case}/config.json"].tobytes()) | settings
@@ -89,6 +93,7 @@ def answer(model, rows, discriminator_head=None):
     return states, logits, asked
 
 
+@pytest.mark.exhaustive(but={*theirs.CASES} - FURTHER)
 @EVERY
 def test_states_and_logits_are_theirs(folders, models, case):
     rows = {name: load_expected()[f"{theirs.CASES[case][0]}:{name}"] for name in ("ids", "types", "real")}
@@ -107,11 +112,62 @@ def test_what_was_read_is_written_again_to_the_bit(folders, models, case, tmp_pa
     assert before == after
 
 
+@pytest.mark.parametrize("kind", theirs.OWN_TOKENIZERS)
+def test_texts_are_their_ids(models, kind):
+    for (text, second), ids_L in zip(theirs.ROWS, load_expected()[f"{kind}:ids"], strict=True):
+        found = models[kind].tokenize(text)[: -1 if second else None]  # behind it stands the second text
+        assert found == ids_L[: len(found)].tolist()
+
+
+# The class by which a model goes out that another computes too.
+SAME = {"camembert": "roberta", "distilbert": "bert"}
+
+
+@pytest.mark.parametrize("case", [case for case in theirs.CASES if "neobert" not in case])  # of no class there
+def test_a_model_that_was_read_goes_out_as_its_class(models, case, tmp_path):
+    model, kind = models[case], theirs.CASES[case][0]
+    order_V = hub_model.get_original_ids(model.tokenizer)
+    written = hub.build_config_json(model.config.model, order_V, pooler=model.config.finetune.pooler)
+    assert written["model_type"] == SAME.get(case, kind)
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    num_types = 1 if kind != SAME.get(case, kind) == "bert" else model.config.model.type_vocab_size  # all zeros
+    assert hub.read_model_config(tmp_path) == dataclasses.replace(model.config.model, type_vocab_size=num_types)
+
+
+@pytest.mark.parametrize("case", [case for case, (_, head, _) in theirs.CASES.items() if head == "MaskedLM"])
+def test_each_tensor_is_needed(plain, folders, case, tmp_path):
+    folder, names = write_case(plain, tmp_path, case), sorted(load((folders[case] / "model.safetensors").read_bytes()))
+    missing = names[len(names) // 2]
+    change_tensors(folder, lambda name, x: [(name, x)] * (name != missing))
+    with pytest.raises(errors.ConfigError, match=f"expected {missing} among them$") as refused:
+        mlm.load(folder)
+    assert "\n" not in str(refused.value) and str(folder) in str(refused.value)
+
+
+def test_mpnet_s_list_of_entries_is_its_tokenizer(folders, models, tmp_path):
+    number, model = json.loads((folders["mpnet"] / "tokenizer.json").read_text())["model"]["vocab"], models["mpnet"]
+    (tmp_path / "vocab.txt").write_text("\n".join(sorted(number, key=number.get)))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    (tmp_path / "config.json").write_text('{"model_type": "mpnet"}')
+    read = vocabulary.read_tokenizer(tmp_path)
+    assert read.encode_batch([text for text, _ in theirs.ROWS]) == model.tokenizer.encode_batch(
+        [text for text, _ in theirs.ROWS]
+    )
+    assert read.encode_masked("red [MASK]") == model.tokenizer.encode_masked("red [MASK]")
+    assert hub_model.count_pair_separators(read) == hub_model.count_pair_separators(model.tokenizer) == 2
+
+
+def test_neobert_s_code_is_that_of_its_repository(plain, tmp_path):
+    mlm.load(write_case(plain, tmp_path, "neobert", auto_map={"AutoModel": "model.NeoBERT"})).save_pretrained(
+        str(tmp_path / "out")
+    )
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert written["auto_map"] == {"AutoModel": "chandar-lab/NeoBERT--model.NeoBERT"}
+    assert not [*(tmp_path / "out").glob("*.py")]
+
+
 def test_modernbert_s_special_tokens_stand_behind_its_vocabulary(models):
-    model, rows = models["modernbert"], load_expected()
-    assert model.tokenize([text for text, second in theirs.ROWS if second is None]) == [
-        rows["modernbert:ids"][row][rows["modernbert:real"][row] > 0].tolist() for row in (0, 2)
-    ]
+    model = models["modernbert"]
     assert len(model.vocab) == load_expected()["modernbert:logits"].shape[-1]
     assert [model.vocab[i] for i in model.tokenize("[MASK]")] == ["[CLS]", "[MASK]", "[SEP]"]
 
@@ -124,6 +180,16 @@ BAD = {
     "scaled positions": (
         {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
         "rope_parameters = .*: expected rope_type default",
+    ),
+    "padding that is no padding there": ({"pad_token_id": 0}, "pad_token_id = 0: expected 1$"),
+    "groups of layers": ({"num_hidden_groups": 2}, "num_hidden_groups = 2: expected 1$"),
+    "embeddings as wide as the groups": (
+        {"embedding_size": 16},
+        "embedding_size = 16: expected another width than hid",
+    ),
+    "a new head": (
+        {"architectures": ["NeoBERTForTokenClassification"]},
+        "'NeoBERTForTokenClassification': expected a class that ends in ForSequenceClassification$",
     ),
     "a summary by the last token": ({"summary_type": "last"}, "summary_type = 'last': expected 'first'"),
 }
@@ -178,7 +244,9 @@ def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path
 @pytest.mark.parametrize("case", BAD)
 def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     settings, line = BAD[case]
-    folder = write_case(plain, tmp_path, "electra-choice" if "summary" in case else "modernbert", **settings)
+    words = {"summary": "electra-choice", "padding": "mpnet", "groups": "albert", "new": "neobert-classify"}
+    name = next((name for word, name in words.items() if word in case), "")
+    folder = write_case(plain, tmp_path, name or "modernbert", **settings)
     with pytest.raises(errors.ConfigError, match=line) as refused:
         mlm.load(folder)
     assert "\n" not in str(refused.value) and str(folder) in str(refused.value)
@@ -308,6 +376,8 @@ def test_fine_tuning_starts_from_a_discriminator_and_detection_from_its_head(fol
 
 CHOICES = {"data__labelled__choice_columns": "a,b", "data__labelled__format": "csv"}
 ELECTRA = {"finetune__pooler": "electra", "model__embedding_dim": 8}
+ALBERT = {"model__num_unique_layers": 1, "model__embedding_dim": 8}
+DISTIL = {"finetune__pooler": "distilbert", "model__type_vocab_size": 0, "model__norm_eps": 1e-12}
 MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
 
 
@@ -319,6 +389,8 @@ MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
         ("classification", ELECTRA, "ElectraForSequenceClassification"),
         ("extractive_qa", ELECTRA, "ElectraForQuestionAnswering"),
         ("multiple_choice", ELECTRA | CHOICES, "ElectraForMultipleChoice"),
+        ("classification", ALBERT, "AlbertForSequenceClassification"),
+        ("classification", DISTIL, "DistilBertForSequenceClassification"),
         ("extractive_qa", MODERN_HEAD, "ModernBertForQuestionAnswering"),
         ("multiple_choice", MODERN_HEAD | CHOICES | {"finetune__pooling": "mean"}, "ModernBertForMultipleChoice"),
     ],

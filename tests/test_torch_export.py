@@ -49,6 +49,7 @@ BLOCKS = {
     "num_heads": (1, 2, 4),
     "window": (1, 3),
     "type_vocab_size": (0, 2),
+    "relative_bias": (False, True),
     "num_unique_layers": (0, 1),
 }  # fields of config.model and the values that are drawn
 ENDS = {
@@ -66,8 +67,6 @@ def draw_config(number):
     objective = rng.choice([*OBJECTIVES])
     changes = {f"model__{name}": rng.choice(values) for name, values in BLOCKS.items()}
     changes["model__directionality"] = rng.choice(OBJECTIVES[objective])
-    if changes["model__lm_head"] == "linear" and changes["model__bias"] == "output":
-        changes["model__bias"] = "none"
     if changes["model__global_every"] == 1 and not changes["model__global_layers"]:  # no layer would be local
         changes["model__local_window"] = 0
     cfg = small_config(family, cell, objective=objective, pack__seq_len=LENGTH, model__scan_unroll=1, **changes)

@@ -450,7 +450,9 @@ class Model:
         False, "transformer: a sigmoid of the attention's input multiplies each head's output (Qiu et al. 2025)"
     )
     lm_head: Annotated[str, "bert", "linear"] = field(
-        "bert", "output layer: bert (dense, activation, norm, table, bias) | linear (table)", unless=ENCODER_DECODER
+        "bert",
+        "output layer: bert (dense, activation, norm, table, bias) | linear (table; with model.bias=output bias)",
+        unless=ENCODER_DECODER,
     )
     lm_head_activation: Annotated[str, "gelu", "gelu_tanh", "relu"] = field(
         "gelu",
@@ -470,6 +472,11 @@ class Model:
         "disentangled: embeddings of the distances on each side, half of them of one distance each, the others' ranges "
         "growing up to max_positions (DeBERTaV2)",
         when={"model.positions": "disentangled"},
+    )
+    relative_bias: bool = field(
+        False,
+        "transformer: the biases of positions=relative beside other positions (MPNet, Song et al. 2020)",
+        unless={"model.positions": "relative"},
     )
     rope_theta: RotaryBase = field(10_000.0, "rotary: base of the angles", when=ROTARY)
     local_window: Count = field(
@@ -598,11 +605,11 @@ class Finetune:
         "an example's vector: first (first token's state through a pooler, as BERT) | last (last token's) | mean (over "
         "tokens); empty: last where a state sees one side alone, else first for a Transformer, and mean",
     )
-    pooler: Annotated[str, "bert", "electra", "modernbert"] = field(
+    pooler: Annotated[str, "bert", "electra", "distilbert", "modernbert"] = field(
         "bert",
         "layer between that vector and the label's: bert (dense, tanh; pooling first and last) | electra (dense, GELU; "
-        "as bert) | modernbert (dense, model.lm_head_activation, norm; biases as model.bias says; with every pooling, "
-        "and of each token in tagging and extractive_qa)",
+        "as bert) | distilbert (dense, ReLU; as bert) | modernbert (dense, model.lm_head_activation, norm; biases as "
+        "model.bias says; with every pooling, and of each token in tagging and extractive_qa)",
     )
     layer_features: str = field(
         "last",

@@ -164,8 +164,8 @@ def _export_transformers(model, params):
     """config.json and tensors of a transformers class. Raises ConfigError, with the reason, where none fits."""
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     has_labels = objectives.get_visibility(cfg) == types.Visibility.FULL
-    is_electra = has_labels and cfg.finetune.pooler == "electra"
-    hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, is_electra=is_electra)
+    pooler = cfg.finetune.pooler if has_labels else "bert"
+    hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, pooler=pooler)
     if has_labels:
         hf_config |= label_heads.build_config_json(cfg, model.dataset_info.classes, hf_config)
     tensors = hub.export_tensors(params["model"], hf_config, order_V, has_lm_head=not has_labels)
@@ -182,11 +182,13 @@ def _export_electra(model, params):
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
         cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
-    discriminator_config = hub.build_config_json(cfg.model, order_V, is_electra=True) | label_heads.DISCRIMINATOR_FIELDS
+    discriminator_config = (
+        hub.build_config_json(cfg.model, order_V, pooler="electra") | label_heads.DISCRIMINATOR_FIELDS
+    )
     activation, expected = cfg.model.activation, "gelu, which is also the activation of the discriminator's head"
     errors.require(activation == "gelu", "config.model.activation", activation, expected)
     generator_model = replaced_token_detection.build_generator_config(cfg)
-    generator_config = hub.build_config_json(generator_model, order_V, is_electra=True)
+    generator_config = hub.build_config_json(generator_model, order_V, pooler="electra")
     tensors = hub.export_tensors(params["model"], discriminator_config, order_V, has_lm_head=False)
     tensors |= label_heads.export_tensors(cfg.objective, params["objective"], discriminator_config)
     generator_params = replaced_token_detection.get_generator_params(params)
@@ -246,7 +248,8 @@ def format_model_card(model, hf_config: dict) -> str:
         head = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), "")
         pipeline = PIPELINES.get(head)
         front = ["library_name: transformers", *[f"pipeline_tag: {pipeline}"] * bool(pipeline)]
-        argument, code = ("(FOLDER, trust_remote_code=True)", ", by its modeling_mlm.py") if is_own else ("", "")
+        argument = "(FOLDER, trust_remote_code=True)" if "auto_map" in hf_config else ""
+        code = ", by its modeling_mlm.py" if is_own else ""
         loaders = (f"AutoModel{head and f'For{head}'}", "AutoTokenizer")
         classes = " and ".join(f"`{name}.from_pretrained{argument}`" for name in loaders)
         readers = f"transformers' {classes} read this folder{code}, as does `mlm.load`."

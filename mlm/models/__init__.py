@@ -130,8 +130,6 @@ def check(cfg: config.Config) -> None:
     expected = f"a divisor of config.model.num_layers = {model.num_layers}"
     errors.require_field(cfg, "model.num_unique_layers", divides, expected)
     errors.require_number("config.model.scan_unroll", model.scan_unroll, 0, layers.count_unique_layers(model))
-    has_bias = model.lm_head == "bert" or model.bias != "output"
-    errors.require_field(cfg, "model.bias", has_bias, "all, norms or none", "model.lm_head")
     platform_kernels.check(model.kernels)
     has_types = model.type_vocab_size != 1 or cfg.pack.mode != "segment_pair"
     errors.require_field(cfg, "model.type_vocab_size", has_types, "2 (or 0)", "pack.mode")

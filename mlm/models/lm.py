@@ -109,7 +109,7 @@ class EncoderLM(TokenLM):
     def setup(self):
         """Declares embeddings, encoders (two if model.directionality is two_stack) and the output layer."""
         model = self.model
-        has_bias = model.lm_head == "bert" and model.bias != "none"
+        has_bias = model.bias == "output" or (model.lm_head == "bert" and model.bias != "none")
         self.declare_tokens(initializer(model), is_scaled=self.positions == "sinusoidal", has_bias=has_bias)
         if model.directionality == Directionality.TWO_STACK:
             causal = dataclasses.replace(model, directionality="causal")

@@ -43,19 +43,22 @@ class AttentionContext(NamedTuple):
     segments: Segments | None = None  # what visible_Bx1xLxS and local_Bx1xLxS say; None: they cannot be said so
 
 
+def has_relative_bias(model: config.Model) -> bool:
+    """Whether the scores have a learned bias for each bucket of distances."""
+    return model.positions == "relative" or model.relative_bias
+
+
 def declare_table(module: nn.Module):
     """What a stack learns of distances; None with most values of model.positions.
 
-    With "relative" these are biases by bucket and head (table_KxH), with "disentangled" embeddings after a norm
+    With relative biases these are by bucket and head (table_KxH), with "disentangled" embeddings after a norm
     (table_RxD).
     """
     model, init = module.model, layers.initializer(module.model)
-    if model.positions == "relative":
-        return module.param("relative_bias", init, (NUM_BUCKETS, model.num_heads))
     if model.positions == "disentangled":
         table_RxD = module.param("relative_embedding", init, (2 * model.position_buckets, model.width))
         return layers.norm(model, "relative_norm")(table_RxD)
-    return None
+    return module.param("relative_bias", init, (NUM_BUCKETS, model.num_heads)) if has_relative_bias(model) else None
 
 
 def read_table(model: config.Model, params):
@@ -77,7 +80,7 @@ def make_context(
         segments = dataclasses.replace(segments, window=model.local_window)
     context = AttentionContext(visible_Bx1xLxS, position_BxL=query_BxL, segments=segments)
     # Otherwise the compiled program needs no distances.
-    if not model.local_window and model.positions not in ("alibi", "relative", "disentangled"):
+    if not (model.local_window or model.positions in ("alibi", "disentangled") or has_relative_bias(model)):
         return context
     query_BxL = jnp.arange(L)[None] if query_BxL is None else query_BxL
     distance_BxLxS = jnp.arange(S) - query_BxL[:, :, None]
@@ -90,8 +93,9 @@ def make_context(
         row_BxLxS = compute_rows(model.position_buckets, model.max_positions, -distance_BxLxS)
         context = context._replace(relative_RxD=table, row_BxLxS=row_BxLxS)
     elif table is not None:
-        bias_BxLxSxH = jnp.take(table, compute_buckets(distance_BxLxS), axis=0)
-        context = context._replace(bias_BxHxLxS=jnp.moveaxis(bias_BxLxSxH, -1, 1))
+        bias_BxHxLxS = jnp.moveaxis(jnp.take(table, compute_buckets(distance_BxLxS), axis=0), -1, 1)
+        bias_BxHxLxS = bias_BxHxLxS if context.bias_BxHxLxS is None else context.bias_BxHxLxS + bias_BxHxLxS
+        context = context._replace(bias_BxHxLxS=bias_BxHxLxS)
     return context
 
 

@@ -76,6 +76,6 @@ SPEC = types.ModelSpec(
     conditional_fields=(
         *("mlp_dim", "num_heads", "activation", "positions", "max_positions", "attention_dropout", "qk_norm"),
         *("attention_gate", "rope_theta", "local_window", "global_every", "global_layers", "local_rope_theta"),
-        *("first_norm", "position_buckets"),
+        *("first_norm", "relative_bias", "position_buckets"),
     ),
 )

@@ -24,6 +24,11 @@ ACTIVATIONS: dict[str, Callable] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
 }  # by config.model.lm_head_activation
+POOLER_ACTIVATIONS: dict[str, Callable] = {
+    "bert": jnp.tanh,
+    "electra": ACTIVATIONS["gelu"],
+    "distilbert": jax.nn.relu,
+}  # by config.finetune.pooler
 BERT_INIT = jax.nn.initializers.truncated_normal(0.02)
 DROPOUT_STREAM = 2**31  # folded into an example's key; no layer has this number
 
@@ -147,10 +152,8 @@ def init_pooler(cfg: config.Config, key, width: int) -> types.Params:
 def apply_pooler(cfg: config.Config, params: types.Params, x_BxD):
     """The layer that config.finetune.pooler names: BxD to BxD."""
     x_BxD = apply_dense(params["pool"], x_BxD)
-    if cfg.finetune.pooler == "bert":
-        return jnp.tanh(x_BxD)
-    if cfg.finetune.pooler == "electra":
-        return ACTIVATIONS["gelu"](x_BxD)
+    if cfg.finetune.pooler != "modernbert":
+        return POOLER_ACTIVATIONS[cfg.finetune.pooler](x_BxD)
     x_BxD = ACTIVATIONS[cfg.model.lm_head_activation](x_BxD)
     norm = params["pool_norm"]
     x_BxD = jax.nn.standardize(x_BxD, epsilon=cfg.model.norm_eps) * norm["scale"]

@@ -18,6 +18,10 @@ from mlm.data.tokenizers.unigram import SPACE
 
 SPECIAL_TOKEN_KEYS = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 DEFAULT_SPECIAL_TOKENS = (SPECIAL_TOKENS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"))  # BERT's and RoBERTa's
+SPECIAL_TOKENS_BY_CLASS = {
+    "AlbertTokenizer": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "MPNetTokenizer": ("<pad>", "[UNK]", "<s>", "</s>", "<mask>"),
+}  # whose defaults these are
 VOCAB_FILE, TOKENIZER_CONFIG_FILE = "vocab.txt", "tokenizer_config.json"
 SPECIAL_TOKENS_FILE, ADDED_TOKENS_FILE = "special_tokens_map.json", "added_tokens.json"
 MODEL_CONFIG_FILE = "config.json"
@@ -26,15 +30,18 @@ FOLDER_FILES = (TOKENIZER_FILE, VOCAB_FILE, TOKENIZER_CONFIG_FILE, SPECIAL_TOKEN
 END_OF_TEXT = "<|endoftext|>"  # its one special token, which stands between texts
 MAX_PADDING = 4096  # rows of a model's table beyond the vocabulary, which make its size a round number
 CLASS_BY_MODEL_TYPE = {
-    **dict.fromkeys(("bert", "electra", "distilbert"), "BertTokenizer"),
+    **dict.fromkeys(("bert", "electra", "distilbert", "neobert"), "BertTokenizer"),
     **dict.fromkeys(("roberta", "roberta-prelayernorm"), "RobertaTokenizer"),
     "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer",
+    "mpnet": "MPNetTokenizer",
     "gpt2": "GPT2Tokenizer",
 }  # where none is named, by the model_type of config.json
 MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
 # Classes of BERT's and RoBERTa's models that split text with other programs and read no tokenizer.json.
 OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer", "RoCBertTokenizer")
-SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space")
+SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space", "keep_accents")
 
 
 def read_tokenizer(folder: Path | str) -> Tokenizer:
@@ -52,28 +59,33 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
         hint = "transformers writes the first: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         raise errors.ConfigError(f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; {hint}")
     _check_settings(paths, knobs, config, source[0])
+    class_name = _get_class_name(knobs, config)
+    own_special = SPECIAL_TOKENS_BY_CLASS.get(class_name, SPECIAL_TOKENS)
     if source == (TOKENIZER_FILE,):
         made = _read_json(folder / TOKENIZER_FILE)
     elif source == GPT2_FILES:
         made = _convert_gpt2_files(folder)
     else:
-        made = _convert_vocab_file(folder / VOCAB_FILE, knobs)
+        made = _convert_vocab_file(folder / VOCAB_FILE, _get_special_tokens(knobs, own_special))
         # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
         lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
-        knobs = {"do_lower_case": lower} | knobs | {"tokenizer_class": "BertTokenizer"}
+        class_name = class_name if class_name in SPECIAL_TOKENS_BY_CLASS else "BertTokenizer"
+        knobs = {"do_lower_case": lower} | knobs
     where = str(folder / source[0])
     build_backend(where, made)
-    made = _merge_added_tokens(folder, _apply_class_steps(made, knobs, config), knobs)
+    made = _merge_added_tokens(folder, _apply_class_steps(made, knobs, class_name), knobs)
     number, size = get_entry_ids(made), config["vocab_size"] if type(config.get("vocab_size")) is int else 0
     if END_OF_TEXT in number and not any(knobs.get(key) for key in SPECIAL_TOKEN_KEYS[CLS:]):
         made, knobs = _add_special_tokens(made, number)
         number, size = get_entry_ids(made), 0
-    usual = (names for names in DEFAULT_SPECIAL_TOKENS if number.keys() >= set(names))
-    special = _get_special_tokens(knobs, next(usual, SPECIAL_TOKENS))
+    usual = (names for names in (own_special, *DEFAULT_SPECIAL_TOKENS) if number.keys() >= set(names))
+    special = _get_special_tokens(knobs, next(usual, own_special))
     for key, name in zip(SPECIAL_TOKEN_KEYS, special, strict=True):
         errors.require(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
     added, flags = made.get("added_tokens", []), knobs.get("mask_token")
-    flags = flags if isinstance(flags, dict) else {"lstrip": source == GPT2_FILES}  # as RoBERTa's mask takes its space
+    flags = (
+        flags if isinstance(flags, dict) else {"lstrip": source == GPT2_FILES or "<mask>" in own_special}
+    )  # the mask takes its space
     if any(map(flags.get, ("lstrip", "rstrip"))) and all(one["content"] != special[MASK] for one in added):
         mask = _make_added_token(number[special[MASK]], flags | {"content": special[MASK], "special": True})
         made |= {"added_tokens": [*added, mask]}
@@ -135,7 +147,7 @@ def _get_special_tokens(knobs, usual=SPECIAL_TOKENS) -> list[str]:
     return [name if isinstance(name, str) else other for name, other in zip(named, usual, strict=True)]
 
 
-def _convert_vocab_file(path, knobs):
+def _convert_vocab_file(path, special):
     """tokenizer.json of BERT's list of entries, but for the steps that its class makes."""
     import tokenizers
 
@@ -143,7 +155,6 @@ def _convert_vocab_file(path, knobs):
         number = tokenizers.models.WordPiece.read_file(str(path))
     except Exception as error:  # the library raises nothing more exact
         raise errors.ConfigError(f"{path}: expected UTF-8, an entry a line ({errors.first_line(error)})") from None
-    special = _get_special_tokens(knobs)
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(number, unk_token=special[UNK]))
     made.decoder = tokenizers.decoders.WordPiece()
     around = [(name, number[name]) for name in special[CLS:MASK] if name in number]
@@ -192,11 +203,15 @@ def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dic
         errors.require(is_switch, f"{paths[0]}: {key}", knobs.get(key), "true or false")
 
 
-def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """tokenizer.json with the steps of its class, by tokenizer_config.json or config.json, if that is known."""
+def _get_class_name(knobs: dict[str, Any], config: dict[str, Any]) -> str:
+    """The class that tokenizer_config.json or config.json names, or else the model_type."""
     named = knobs.get("tokenizer_class") or config.get("tokenizer_class")
-    name = named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))
-    model, steps = STEPS.get(str(name).removesuffix("Fast"), (None, None))
+    return str(named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))).removesuffix("Fast")
+
+
+def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], class_name: str) -> dict[str, Any]:
+    """tokenizer.json with the steps of its class, if that is known."""
+    model, steps = STEPS.get(class_name, (None, None))
     return made | steps(made, knobs) if steps and made["model"].get("type", model) == model else made
 
 
@@ -210,6 +225,15 @@ def _make_bert_steps(made, knobs):
             "handle_chinese_chars": bool(knobs.get("tokenize_chinese_chars", True)),
             "lowercase": bool(knobs.get("do_lower_case", True)),
         },
+    }
+
+
+def _make_mpnet_steps(made, knobs):
+    number = get_entry_ids(made)
+    _, _, cls, sep, _ = _get_special_tokens(knobs, SPECIAL_TOKENS_BY_CLASS["MPNetTokenizer"])
+    around = {"type": "RobertaProcessing", "cls": [cls, number.get(cls)], "sep": [sep, number.get(sep)]}
+    return _make_bert_steps(made, knobs) | {
+        "post_processor": around | {"trim_offsets": True, "add_prefix_space": False}
     }
 
 
@@ -234,9 +258,20 @@ def _make_xlm_roberta_steps(made, knobs):
     return {"normalizer": table, "pre_tokenizer": step}
 
 
+def _make_albert_steps(made, knobs):
+    steps = _make_xlm_roberta_steps(made, knobs)
+    quotes = [{"type": "Replace", "pattern": {"String": mark}, "content": '"'} for mark in ("``", "''")]
+    accents = [] if knobs.get("keep_accents", False) else [{"type": "NFKD"}, {"type": "StripAccents"}]
+    case = [{"type": "Lowercase"}] if knobs.get("do_lower_case", True) else []
+    table = [steps["normalizer"]] if steps["normalizer"] else []
+    return steps | {"normalizer": {"type": "Sequence", "normalizers": [*quotes, *accents, *case, *table]}}
+
+
 STEPS = {
     **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), ("WordPiece", _make_bert_steps)),
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), ("BPE", _make_roberta_steps)),
+    "AlbertTokenizer": ("Unigram", _make_albert_steps),
+    "MPNetTokenizer": ("WordPiece", _make_mpnet_steps),
     "GPT2Tokenizer": ("BPE", _make_gpt2_steps),
-    "XLMRobertaTokenizer": ("Unigram", _make_xlm_roberta_steps),
+    **dict.fromkeys(("XLMRobertaTokenizer", "CamembertTokenizer"), ("Unigram", _make_xlm_roberta_steps)),
 }

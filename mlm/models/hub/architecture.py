@@ -1,10 +1,15 @@
 """How the tensors that transformers' AutoModelForMaskedLM, or a GPT-2's class, saves map to our parameters."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-QKV = ("query", "key", "value")  # one matrix in our parameters
+import numpy as np
+
+from mlm.models.hub import settings
+
+NUM_QKV = 3  # queries, keys and values, which one matrix gives in our parameters
 LEAVES = {
     "table": {"weight": "embedding"},
     "norm": {"weight": "scale", "bias": "bias"},
@@ -19,6 +24,7 @@ class HubArchitecture(NamedTuple):
 
     prefix: str  # of all tensors except the output layer's
     model_class: str  # the class that AutoModelForMaskedLM builds
+    names: settings.EntryNames  # of its config.json
     norm_placement: str  # config.model.norm_placement
     embeddings: Mapping[str, str]
     layers: str  # name of the list of layers
@@ -28,8 +34,14 @@ class HubArchitecture(NamedTuple):
     decoder: str  # of the output layer's table and bias, where they are not those of the embeddings and of the head
     heads: Mapping[str, Mapping[str, str]]  # of labels: by objective, tensor -> the objective's parameter
     final_norm: str = ""  # name of the norm after the last layer; "": there is none
-    qkv: str = ""  # what precedes the names QKV of three matrices in a layer; "": it has one for all
+    qkv: tuple[str, ...] = ()  # names in a layer of the matrices of queries, keys and values; (): it has one for all
+    order_qkv: Callable[[int, int], np.ndarray] | None = (
+        None  # (width, heads) -> its output for each of our qkv; None: same
+    )
     positions_after_pad: bool = False  # positions start after the padding token's id, as in fairseq; else at 0
+    relative_bias: str = ""  # name of the table of relative biases; "": there is none
+    required_settings: Mapping[str, Any] = MappingProxyType({})  # of its config.json, since our models have no others
+    lm_head_activation: str = "gelu"  # config.model.lm_head_activation; "": that of the MLP
     pooler: str = "bert"  # config.finetune.pooler
     transposed: bool = True  # a matrix in a file has shape (outputs, inputs), unlike ours
     buffers: tuple[str, ...] = ()  # ends of the names of tensors that are no parameters, in older files
@@ -41,7 +53,7 @@ class TensorMapping(NamedTuple):
     name: str
     path: tuple[str, ...]  # of our parameter
     layer: int | None = None  # index on the leading axis of our parameter
-    qkv_index: int | None = None  # index in QKV, which are concatenated on the last axis of our parameter
+    qkv_index: int | None = None  # of queries, keys and values, concatenated on the last axis of our parameter
     lm_head: bool = False  # whether it belongs to the output layer
     transposed: bool = False  # whether its outputs come first
 
@@ -66,12 +78,13 @@ def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool
         yield from map_leaves(f"{architecture.prefix}.{name}", path)
     for layer in range(num_layers):
         prefix, layer_path = f"{architecture.prefix}.{architecture.layers}.{layer}", "body.stack.layers.layer"
-        for index, name in enumerate(QKV if architecture.qkv else ()):
-            qkv = f"{prefix}.{architecture.qkv}.{name}"
-            yield from map_leaves(qkv, f"{layer_path}.attention.qkv", layer=layer, qkv_index=index)
+        for index, name in enumerate(architecture.qkv):
+            yield from map_leaves(f"{prefix}.{name}", f"{layer_path}.attention.qkv", layer=layer, qkv_index=index)
         for name, path in architecture.layer_params.items():
             if layer or name != "attn_norm":  # the first layer of a ModernBERT has no norm of that name
                 yield from map_leaves(f"{prefix}.{name}", f"{layer_path}.{path}", layer=layer)
+    if architecture.relative_bias:
+        yield TensorMapping(f"{architecture.prefix}.{architecture.relative_bias}.weight", ("body", "relative_bias"))
     if architecture.final_norm:
         yield from map_leaves(f"{architecture.prefix}.{architecture.final_norm}", "body.norm")
     for name, path in architecture.lm_head.items():

@@ -293,7 +293,7 @@ class Encoder(nn.Module):
         self.model, self.stack = model, Stack(model, LAYERS[model.family](model))
         if model.norm_placement != "post":
             self.norm = Norm(model, model.width)
-        if model.positions == "relative":
+        if model.positions == "relative" or model.relative_bias:
             self.relative_bias = nn.Parameter(torch.empty(NUM_BUCKETS, model.num_heads))
         if model.positions == "disentangled":
             self.relative_embedding = nn.Parameter(torch.empty(2 * model.position_buckets, model.width))
@@ -324,8 +324,8 @@ class Encoder(nn.Module):
         bias_HxLxL = torch.zeros((), device=segments_BxL.device)
         if model.positions == "alibi":
             bias_HxLxL = compute_alibi(model.num_heads, distance_LxL)
-        if model.positions == "relative":
-            bias_HxLxL = self.relative_bias[compute_buckets(distance_LxL)].movedim(-1, 0)
+        if model.positions == "relative" or model.relative_bias:
+            bias_HxLxL = bias_HxLxL + self.relative_bias[compute_buckets(distance_LxL)].movedim(-1, 0)
         near_LxL = distance_LxL.abs() <= model.local_window // 2
         masks = visible_Bx1xLxL, visible_Bx1xLxL & near_LxL
         dtype = self.stack.layers["layer"].attention.qkv.kernel.dtype

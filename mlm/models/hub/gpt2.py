@@ -22,10 +22,16 @@ LAYER_PARAMS = {
     "ln_1": "attention_norm",
     "ln_2": "mlp_norm",
 }
+NAMES = settings.EntryNames(
+    {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"},
+    {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"},
+    *("layer_norm_epsilon", "activation_function", 1e-5, "gelu_new"),
+)
 ARCHITECTURES = {
     "gpt2": HubArchitecture(
         "transformer",
         "GPT2LMHeadModel",
+        NAMES,
         "pre",
         {"wte": "token", "wpe": "position"},
         "h",
@@ -39,11 +45,6 @@ ARCHITECTURES = {
         buffers=(".attn.bias", ".attn.masked_bias"),
     )
 }
-NAMES = settings.EntryNames(
-    {"num_layers": "n_layer", "width": "n_embd", "num_heads": "n_head"},
-    {"dropout": "resid_pdrop", "attention_dropout": "attn_pdrop"},
-    *("layer_norm_epsilon", "activation_function", 1e-5, "gelu_new"),
-)
 REQUIRED_SETTINGS = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,

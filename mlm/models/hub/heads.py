@@ -10,10 +10,10 @@ import numpy as np
 
 from mlm.base import config, errors, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind
-from mlm.models.hub import bert, modern_bert, settings
+from mlm.models.hub import bert, modern_bert, neo_bert, settings
 from mlm.models.hub.architecture import LEAVES
 
-ARCHITECTURES = bert.ARCHITECTURES | modern_bert.ARCHITECTURES
+ARCHITECTURES = bert.ARCHITECTURES | modern_bert.ARCHITECTURES | neo_bert.ARCHITECTURES
 MASKED_LM_CLASS = "ForMaskedLM"
 # The end of the class's name by objective.
 CLASSES = {name: row.hub_class for name, row in LABELLED_OBJECTIVES.items() if row.hub_class}
@@ -54,9 +54,14 @@ def read_label_head(
     if not has_label_head(config_json):
         return None
     model_class = get_model_class(config_json)
-    architecture, width = ARCHITECTURES[config_json["model_type"]], config_json["hidden_size"]
+    architecture = ARCHITECTURES[config_json["model_type"]]
+    width = config_json[architecture.names.sizes["width"]]
     classes = _read_classes(where, config_json)
     objective = next(name for name, end in CLASSES.items() if model_class.endswith(end))
+    ends = " or ".join(dict.fromkeys(CLASSES[name] for name in architecture.heads))
+    errors.require(
+        objective in architecture.heads, f"{where}: architectures", model_class, f"a class that ends in {ends}"
+    )
     if objective in PROBLEM_TYPES:
         default = PROBLEM_TYPES["regression" if len(classes) == 1 else "classification"]
         problem_type = config_json.get("problem_type") or default
@@ -113,8 +118,9 @@ def get_model_class(config_json: Mapping[str, Any]) -> str:
 
 
 def read_pooler(tensors: Mapping[str, np.ndarray]) -> types.Params | None:
-    """BERT's pooler, which fine-tuning trains on, or None; RoBERTa's untrained one is ignored as in transformers."""
-    return _read_dense_layers(tensors, {bert.POOLER: "pool"}).get("pool")
+    """BERT's or ALBERT's pooler, which fine-tuning trains on, or None; the others' are ignored as in transformers."""
+    found = (_read_dense_layers(tensors, {name: "pool"}) for name in (bert.POOLER, bert.ALBERT_POOLER))
+    return next((layers["pool"] for layers in found if layers), None)
 
 
 def read_discriminator_head(tensors: Mapping[str, np.ndarray]) -> types.Params:

@@ -12,14 +12,15 @@ from flax import traverse_util
 
 from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
-from mlm.models import transformer
-from mlm.models.hub import bert, gpt2, heads, modern_bert, settings, tensors
-from mlm.models.hub.architecture import QKV, canonical_name, map_tensors
+from mlm.models import layers, transformer
+from mlm.models.hub import bert, gpt2, heads, modern_bert, neo_bert, settings, tensors
+from mlm.models.hub.architecture import NUM_QKV, canonical_name, map_tensors
 
 # The module of each model_type.
-MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert) for name in module.ARCHITECTURES}
+MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert, neo_bert) for name in module.ARCHITECTURES}
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
+LAYERS_PARAM = ("body", "stack", "layers", "layer", "attention", "out", "kernel")  # has an axis of layers, as any other
 # Our parameters that have another name in torch, where a model's own method has ours.
 TORCH_NAMES = {"type.embedding": "token_type.embedding"}
 VOCABULARY_NAMES = [".".join(path) for path in VOCABULARY_PARAMS]
@@ -70,7 +71,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
         lm_head = [mapping.name in names for mapping in outside_layers.values() if mapping.lm_head]
         has_lm_head = (any(lm_head) or not lm_head) and not heads.has_label_head(config_json)
         mappings = []
-        for mapping in map_model(model.num_layers):
+        for mapping in map_model(layers.count_unique_layers(model)):
             if mapping.path in shapes and (has_lm_head or not mapping.lm_head):
                 is_present = mapping.name in names  # the first missing tensor ends a config.json of a billion layers
                 errors.require(is_present, f"{tensors_path}: tensors", len(names), f"{mapping.name} among them")
@@ -95,7 +96,8 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     if ("position", "embedding") in outside_layers:
         name = outside_layers["position", "embedding"].name
         unused[name], mapped[name] = np.split(mapped[name], [first_position])
-    params = _build_params(mappings, mapped, shapes, order_V)
+    order_E = architecture.order_qkv and architecture.order_qkv(model.width, model.num_heads)
+    params = _build_params(mappings, mapped, shapes, order_V, order_E)
     return HubModel(model, params, config_json, unused, has_lm_head, label_head)
 
 
@@ -116,13 +118,17 @@ def export_tensors(
     leaves = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params).items()}
     if ("type", "embedding") not in leaves:  # transformers needs one, our models do not
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
-    is_tied, num_layers = config_json.get("tie_word_embeddings", True), config_json[module.NAMES.sizes["num_layers"]]
+    is_tied, num_layers = ("output", "embedding") not in leaves, len(leaves[LAYERS_PARAM])
+    sizes = (config_json[architecture.names.sizes[name]] for name in ("width", "num_heads"))
+    order_E = architecture.order_qkv and architecture.order_qkv(*sizes)
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
         x = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
-            x = np.split(x, len(QKV), -1)[mapping.qkv_index]
+            x = np.split(x, NUM_QKV, -1)[mapping.qkv_index]
+        if order_E is not None and "qkv" in mapping.path:
+            x = x[..., np.argsort(order_E)]
         if mapping.path in VOCABULARY_PARAMS:
             x = x[np.argsort(order_V)]
         if mapping.path[0] == "position":
@@ -141,21 +147,23 @@ def read_model_config(folder: Path | str) -> config.Model:
 
 
 def build_config_json(
-    model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True, is_electra: bool = False
+    model: config.Model, order_V: np.ndarray, *, has_lm_head: bool = True, pooler: str = "bert"
 ) -> dict[str, Any]:
     """The config.json of a model of ours. Raises ConfigError if no class of transformers can read the model.
 
-    order_V: as for `read_folder`; is_electra: as ELECTRA where the encoder is that of BERT and of ELECTRA.
+    order_V: as for `read_folder`; pooler: config.finetune.pooler, of classes with the same encoder one has each.
     """
     if has_lm_head and model.directionality == "causal":
         return gpt2.build_config_json(model, order_V)
     if model.family == "transformer" and model.positions == "rotary":
         return modern_bert.build_config_json(model, order_V)
-    return bert.build_config_json(model, order_V, is_electra=is_electra)
+    return bert.build_config_json(model, order_V, pooler=pooler)
 
 
 def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
-    """The entries of config.json that change when all our special tokens are added to its vocabulary."""
+    """The entries of config.json that change: all our special tokens are added, and no file of code is written."""
+    if "auto_map" in config_json and config_json["model_type"] == "neobert":
+        return neo_bert.name_published_classes(config_json)
     return settings.build_vocabulary_entries(order_V) if _get_mapping(config_json)[0] is gpt2 else {}
 
 
@@ -235,7 +243,7 @@ def _dotted_name(path) -> str:
 
 def write_folder(folder: Path | str, config_json: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Writes config.json and the tensors, and the classes that config.json names, into an existing folder."""
-    if "auto_map" in config_json:
+    if config_json["model_type"] == settings.OWN_MODEL_TYPE and "auto_map" in config_json:
         for name in settings.TORCH_FILES:
             files.write_text(Path(folder, name), Path(__file__).with_name(name).read_text())
     files.write_json(Path(folder, settings.CONFIG_FILE), dict(config_json))
@@ -266,13 +274,13 @@ def _param_shapes(model, vocab_size) -> dict[tuple[str, ...], tuple[int, ...]]:
 def _tensor_shape(mapping, shapes, first_position) -> tuple[int, ...]:
     shape = shapes[mapping.path][mapping.layer is not None :]
     if mapping.qkv_index is not None:
-        shape = (*shape[:-1], shape[-1] // len(QKV))
+        shape = (*shape[:-1], shape[-1] // NUM_QKV)
     if mapping.path[0] == "position":
         shape = (shape[0] + first_position, shape[1])
     return shape[::-1] if mapping.transposed else shape
 
 
-def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
+def _build_params(mappings, mapped, shapes, order_V, order_E) -> types.Params:
     """Our parameters; each tensor leaves `mapped` once it is copied, to save memory."""
     leaves: dict[tuple[str, ...], np.ndarray] = {  # a norm that no tensor has keeps its initial scale
         path: np.full(shape, path[-1] == "scale", np.float32) for path, shape in shapes.items()
@@ -284,6 +292,7 @@ def _build_params(mappings, mapped, shapes, order_V) -> types.Params:
             leaves[mapping.path] = np.zeros(x.shape, np.float32)
         leaf = leaves[mapping.path] if mapping.layer is None else leaves[mapping.path][mapping.layer]
         if mapping.qkv_index is not None:
-            leaf = np.split(leaf, len(QKV), -1)[mapping.qkv_index]
-        leaf[...] = x.T if mapping.transposed else x
+            leaf = np.split(leaf, NUM_QKV, -1)[mapping.qkv_index]
+        x = x.T if mapping.transposed else x
+        leaf[...] = x if order_E is None or "qkv" not in mapping.path else x[..., order_E]
     return traverse_util.unflatten_dict(leaves)

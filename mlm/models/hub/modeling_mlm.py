@@ -157,7 +157,7 @@ class MLMForMaskedLM(ModelWithHead):
             self.transform = Dense(model.width, width, model.bias in ("all", "norms"))
         if model.lm_head == "bert":
             self.transform_norm = Norm(model, width)
-        if model.lm_head == "bert" and model.bias != "none":
+        if model.bias == "output" or (model.lm_head == "bert" and model.bias != "none"):
             self.bias = nn.Parameter(torch.empty(self.config.vocab_size))
         if not model.tie_embeddings:
             self.output = make_table(self.config.vocab_size, width)

@@ -29,10 +29,17 @@ LM_HEAD = {"head.dense": "transform", "head.norm": "transform_norm"}
 POOLER = {"head.dense": "pool", "head.norm": "pool_norm"}
 LABEL_HEAD, WORD_HEAD = POOLER | {"classifier": "label"}, POOLER | {"classifier": ""}
 HEADS = make_heads(LABEL_HEAD, LABEL_HEAD, dict.fromkeys(("tagging", "extractive_qa"), WORD_HEAD))
+NAMES = settings.EntryNames(
+    SIZES,
+    {"dropout": "embedding_dropout", "attention_dropout": "attention_dropout"},
+    *("norm_eps", "hidden_activation", 1e-5, "gelu", 0.0),
+    {"gelu": "geglu", "silu": "swiglu"},
+)
 ARCHITECTURES = {
     "modernbert": HubArchitecture(
         "model",
         "ModernBertForMaskedLM",
+        NAMES,
         "pre",
         EMBEDDINGS,
         "layers",
@@ -46,12 +53,6 @@ ARCHITECTURES = {
         buffers=("_inv_freq",),
     )
 }
-NAMES = settings.EntryNames(
-    SIZES,
-    {"dropout": "embedding_dropout", "attention_dropout": "attention_dropout"},
-    *("norm_eps", "hidden_activation", 1e-5, "gelu", 0.0),
-    {"gelu": "geglu", "silu": "swiglu"},
-)
 # config.model.bias by (norm_bias, classifier_bias, attention_bias, mlp_bias, decoder_bias).
 BIAS_FIELDS = ("norm_bias", "classifier_bias", "attention_bias", "mlp_bias", "decoder_bias")
 BIASES = {

@@ -22,7 +22,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "ge
 # Fields of config.model that choose a block.
 BLOCK_FIELDS = (
     *("norm", "first_norm", "bias", "layer_scale", "qk_norm", "attention_gate", "local_window", "embedding_dim"),
-    "num_unique_layers",
+    *("num_unique_layers", "relative_bias"),
 )
 
 
@@ -74,7 +74,7 @@ class EntryNames(NamedTuple):
 
     sizes: Mapping[str, str]  # by field of config.model, as dropout
     dropout: Mapping[str, str]
-    eps: str
+    eps: str  # "": it has none, the default is always that of transformers
     activation: str
     default_eps: float
     default_activation: str = "gelu"
@@ -108,7 +108,7 @@ def build_entries(model: config.Model, model_type: str, model_class: str, names:
         "architectures": [model_class],
         "model_type": model_type,
         **{name: getattr(model, field) for field, name in {**names.sizes, **names.dropout}.items()},
-        names.eps: model.norm_eps,
+        **({names.eps: model.norm_eps} if names.eps else {}),
         names.activation: name_activation(model.activation, names.activations),
         "initializer_range": model.init_std or 0.02,
         "tie_word_embeddings": model.tie_embeddings,

@@ -43,7 +43,7 @@ class PretrainedFolder(NamedTuple):
         return heads.read_discriminator_head(self.source.unused_tensors)
 
     def read_pooler(self) -> types.Params | None:
-        """BERT's pooler, if the folder has one."""
+        """BERT's or ALBERT's pooler, if the folder has one."""
         return heads.read_pooler(self.source.unused_tensors) if self.source is not None else None
 
 

@@ -1,0 +1,83 @@
+"""The config.json and the tensor names of NeoBERT (Breton et al. 2025, arXiv 2502.19587), mapped to ours.
+
+transformers has no class for it: its repository has one, which its config.json names. One matrix holds query, key and
+value of one head after the other, and a rotation turns neighboring entries of a head; one holds both halves of the
+gated MLP, in our order.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mlm.base import config
+from mlm.models.hub import settings
+from mlm.models.hub.architecture import HubArchitecture
+from mlm.models.hub.bert import SIZES
+
+REPOSITORY = "chandar-lab/NeoBERT"  # whose classes read what is exported
+LAYER_PARAMS = {
+    "attention_norm": "attention_norm",
+    "qkv": "attention.qkv",
+    "wo": "attention.out",
+    "ffn_norm": "mlp_norm",
+    "ffn.w12": "mlp.up",
+    "ffn.w3": "mlp.down",
+}
+LABEL_HEAD = {"dense": "pool", "classifier": "label"}
+NAMES = settings.EntryNames(SIZES, {}, "norm_eps", "hidden_act", 1e-6, "SwiGLU", activations={"SwiGLU": "swiglu"})
+MODEL_FIELDS: dict[str, Any] = {
+    "family": "transformer",
+    "directionality": "bidirectional",
+    "positions": "rotary",
+    "norm": "rmsnorm",
+    "norm_placement": "pre",
+    "embed_norm": False,
+    "type_vocab_size": 0,
+    "lm_head": "linear",
+    "bias": "output",
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+}  # of every NeoBERT
+
+
+def order_qkv(width: int, num_heads: int) -> np.ndarray:
+    """The column of its matrix for each of ours: all queries, keys and values; the halves of a head that rotate."""
+    columns_HxPxd = np.arange(3 * width).reshape(num_heads, 3, -1)
+    halves_HxPxhx2 = columns_HxPxd[:, :2].reshape(num_heads, 2, -1, 2)
+    return np.concatenate([halves_HxPxhx2.transpose(1, 0, 3, 2).ravel(), columns_HxPxd[:, 2].ravel()])
+
+
+ARCHITECTURES = {
+    "neobert": HubArchitecture(
+        "model",
+        "NeoBERTLMHead",
+        NAMES,
+        "pre",
+        {"encoder": "token"},
+        "transformer_encoder",
+        LAYER_PARAMS,
+        lm_head={},
+        lm_head_bias="decoder.bias",
+        decoder="decoder",
+        heads={"classification": LABEL_HEAD, "regression": LABEL_HEAD},
+        final_norm="layer_norm",
+        order_qkv=order_qkv,
+    )
+}
+
+
+def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
+    """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
+    fields = settings.read_fields(where, config_json, NAMES)
+    fields["tie_embeddings"] = False
+    fields["mlp_dim"] = -(-(2 * fields["mlp_dim"] // 3) // 8) * 8  # two thirds, a multiple of 8
+    max_positions = settings.get_integer(where, config_json, "max_length", 1, 1024)
+    model = config.Model(**MODEL_FIELDS, **fields, max_positions=max_positions)
+    return model, settings.get_integer(where, config_json, "vocab_size", 1), 0
+
+
+def name_published_classes(config_json: Mapping[str, Any]) -> dict[str, Any]:
+    """auto_map with the classes of REPOSITORY in place of a file of the folder, which is not written again."""
+    auto_map = {key: f"{REPOSITORY}--{str(name).rpartition('--')[2]}" for key, name in config_json["auto_map"].items()}
+    return {"auto_map": auto_map}
