@@ -53,8 +53,8 @@ def get_names(path: tuple[Any, ...]) -> list[str]:
 def find_group(path: tuple[Any, ...], leaf: types.Array) -> ParameterGroup:
     """The group of a parameter.
 
-    Names tell biases, norms, taps of short convolutions, embeddings and kernels. Of the others, those with one axis beside that of the layers are
-    vectors; only the weights with which a head mixes layers ("logits") count as a matrix.
+    Names tell biases, norms, taps of short convolutions, embeddings and kernels. Of the others, those with one axis
+    beside that of the layers are vectors; only the weights with which a head mixes layers ("logits") count as a matrix.
     """
     name = get_names(path)[-1]
     if "bias" in name or name in ("scale", "taps"):
