@@ -12,8 +12,8 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            the same 32,000 examples once, at a masking rate of 30%; trials has micro size alone, so that tiny is not
            tuned. long: those with gates or attention at micro size, three seeds, 256,000 examples once, with what
            laptop's search chose: a family is within 0.02 nats of the floor if its 95% interval over seeds ends there.
-           recurrences: LSTM, GRU and Transformer beside cells that train in parallel (minGRU, minLSTM, Griffin's RG-LRU,
-           Mamba-2's state-space dual), micro size, three seeds, laptop's examples and masks; the learning rate and
+           recurrences: LSTM, GRU and Transformer beside cells that train in parallel (minGRU, minLSTM, Griffin's,
+           Mamba-2's), micro size, three seeds, laptop's examples and masks; the learning rate and
            batch are the LSTM's where no trial chose. recurrences_quick: 40 steps, to see that they run. Their speed by
            length: --only=rnn of experiments/benchmark.
            paper: all at base size, three seeds, BERT's batch size, English Wikipedia, for an accelerator; all have

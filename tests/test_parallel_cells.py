@@ -1,6 +1,8 @@
 """Cells that train in parallel: all tokens at once equal one at a time, and other projects' layers."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +10,35 @@ import numpy as np
 import pytest
 from small import params_of, small_config
 
-from mlm.models import linear_recurrence, parallel_cells, rnn, state_space
+from mlm import models
+from mlm.base import config, fields
+from mlm.models import linear_recurrence, lm, parallel_cells, rnn, state_space
+from mlm.training.run import resolution
 
-cells = pytest.mark.parametrize("cell", rnn.PARALLEL_CELLS)
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+ROOT = Path(__file__).parents[1]
 LENGTH = 70  # more than a chunk of ssd
 STARTS = {0: [0, 3, 4, 66], 1: [0, 64]}  # of the segments of each example
 
 
+def read_documented_cell():
+    """(the class of docs/extending.md, its row of SIZES)."""
+    diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
+    (diff,) = (one for one in diffs if "--- mlm/models/parallel_cells.py" in one)
+    row, added = ("".join(re.findall(r"^\+(.*\n)", part, re.MULTILINE)) for part in diff.split("parallel_cells.py"))
+    names = dict(vars(parallel_cells))
+    exec(added, names)
+    return names["CELLS"]["average"], eval(row.partition(": ")[2].strip(" ,\n"), vars(models))
+
+
+CELLS = rnn.PARALLEL_CELLS | {"of the documentation": read_documented_cell()[0]}
+
+
 def draw_inputs(cell):
     """(module, parameters, y_LxBxD, same_LxB) of one direction; each has 6 units, a head of ssd 2."""
-    model = dataclasses.replace(small_config("rnn", cell).model, rnn_dim=6, width=3, state_dim=3)
-    module, rng = rnn.PARALLEL_CELLS[cell](model), np.random.default_rng(0)
+    model = dataclasses.replace(small_config("rnn", "ssd").model, rnn_dim=6, width=3, state_dim=3)
+    module, rng = CELLS[cell](model), np.random.default_rng(0)
     y_LxBxD, same_LxB = rng.normal(size=(LENGTH, 2, 3)).astype(np.float32), np.ones((LENGTH, 2), bool)
     for example, starts in STARTS.items():
         same_LxB[starts, example] = False
@@ -27,7 +47,7 @@ def draw_inputs(cell):
 
 
 @pytest.mark.slow
-@cells
+@pytest.mark.parametrize("cell", CELLS)
 def test_all_tokens_at_once_equal_one_at_a_time_in_values_and_gradients(cell):
     module, params, y_LxBxD, same_LxB = draw_inputs(cell)
     weight_LxBx1 = np.random.default_rng(1).normal(size=(LENGTH, 2, 1)).astype(np.float32)
@@ -55,6 +75,20 @@ def test_all_tokens_at_once_equal_one_at_a_time_in_values_and_gradients(cell):
     np.testing.assert_allclose(at_once[0], by_token[0], rtol=1e-5, atol=1e-5)
     # A gradient of a parameter is a sum over all tokens.
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=3e-5), at_once[1], by_token[1])
+
+
+def test_the_cell_of_the_documentation_needs_no_other_line(monkeypatch):
+    cell, sizes = read_documented_cell()
+    monkeypatch.setitem(rnn.PARALLEL_CELLS, "average", cell)
+    monkeypatch.setitem(rnn.CELLS, "average", cell)
+    monkeypatch.setitem(models.SIZES, "average", sizes)
+    monkeypatch.setitem(models.MODELS, "rnn", dataclasses.replace(rnn.SPEC, cells=tuple(rnn.CELLS)))
+    counts = []
+    for member in ({"model.family": "rnn", "model.cell": "average"}, {}):
+        cfg = resolution.resolve(fields.override(config.Config(), member | {"model.size": "micro"}))
+        shapes = jax.eval_shape(models.MODELS[cfg.model.family].build(cfg.model, 1000).init, jax.random.key(0))
+        counts.append(lm.count_parameters(shapes)["non_embedding"])
+    assert abs(counts[0] / counts[1] - 1) < 0.03
 
 
 @pytest.mark.parametrize("scan", [linear_recurrence.scan_by_token, linear_recurrence.scan_by_halves])
@@ -118,7 +152,7 @@ def test_mamba_2_is_transformers_own():
             "norm.weight": params["norm"]["scale"],
         },
     )
-    compare_with_torch(module, params, y_LxBxD, theirs)
+    compare_with_torch(module, params, y_LxBxD, theirs.eval())
 
 
 @pytest.mark.slow

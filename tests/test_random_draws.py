@@ -123,4 +123,5 @@ def test_first_parameters(family, cell):
     model = MODELS[family].build(small_config(family, cell).model, VOCAB)
     leaves = jax.tree.leaves(jax.jit(model.init)(jax.random.key(3)))
     found = [float(sum(np.sum(function(leaf)) for leaf in leaves)) for function in (np.abs, np.sin)]
+    assert (family, cell) in SUMS, f"SUMS lacks {(family, cell)}, whose sums are {found}"
     assert RNG_VERSIONS["parameters"] == 1 and found == pytest.approx(SUMS[family, cell], rel=1e-4)

@@ -82,7 +82,9 @@ def _look_up_size(model: config.Model) -> dict[str, int]:
         errors.require_one_of("config.model.cell", model.cell, cells)
     else:
         errors.require(not model.cell, "config.model.cell", model.cell, f"nothing: {model.family} has no cells")
-    sizes = SIZES[model.cell or model.family]
+    name = model.cell or model.family
+    assert name in SIZES, f"SIZES of mlm/models/__init__.py has no row {name!r}, with the Transformer's parameters"
+    sizes = SIZES[name]
     errors.require_one_of("config.model.size", model.size, list(sizes))
     return sizes[model.size]
 
