@@ -142,6 +142,7 @@ def small_config(family="transformer", cell="", **changes) -> config.Config:
         "model.width": 16,
         "model.mlp_dim": 24,
         "model.rnn_dim": 24,
+        "model.state_dim": 8,
         "model.init_std": 0.0,
         "model.dropout": 0.1,
         "model.attention_dropout": 0.1,

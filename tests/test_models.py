@@ -41,8 +41,17 @@ variants = pytest.mark.parametrize(
 
 # Fields of config.model that are no block: a member's name and size, and how it is computed, not what.
 NO_BLOCKS = {
-    *("family", "cell", "size", "num_layers", "width", "mlp_dim", "rnn_dim", "num_heads", "window", "max_positions"),
-    *("directionality", "chrono_init", "norm_eps", "dropout", "attention_dropout", "init_std", "dtype"),
+    *("family", "cell", "size", "num_layers", "width", "mlp_dim", "rnn_dim", "state_dim", "num_heads", "window"),
+    *(
+        "max_positions",
+        "directionality",
+        "chrono_init",
+        "norm_eps",
+        "dropout",
+        "attention_dropout",
+        "init_std",
+        "dtype",
+    ),
     *("scan_unroll", "rnn_unroll", "remat", "remat_policy", "kernels"),
 }
 
@@ -233,7 +242,7 @@ def test_dropout_s_hash_maps_no_two_numbers_to_one_and_each_bit_of_one_flips_hal
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("cell", MODELS["rnn"].cells)
+@pytest.mark.parametrize("cell", recurrence.CELLS)
 def test_recurrence_equals_a_loop_over_each_segment(cell, reverse):
     rng, spec, hidden = np.random.default_rng(0), recurrence.CELLS[cell], 4
     kernel = rng.normal(size=(hidden, spec.gates * hidden)).astype(np.float32)

@@ -109,6 +109,10 @@ SUMS = {
     ("rnn", "lstm"): [3183.6775, 81.9547],
     ("rnn", "gru"): [2507.6223, 73.4342],
     ("rnn", "elman"): [1115.8020, 77.6432],
+    ("rnn", "mingru"): [1056.3153, 73.5709],
+    ("rnn", "minlstm"): [1381.2072, 67.5393],
+    ("rnn", "rglru"): [2225.3816, 61.4561],
+    ("rnn", "ssd"): [1636.9906, 141.4796],
     ("transformer", ""): [1057.2512, 90.2736],
 }
 
@@ -119,4 +123,5 @@ def test_first_parameters(family, cell):
     model = MODELS[family].build(small_config(family, cell).model, VOCAB)
     leaves = jax.tree.leaves(jax.jit(model.init)(jax.random.key(3)))
     found = [float(sum(np.sum(function(leaf)) for leaf in leaves)) for function in (np.abs, np.sin)]
+    assert (family, cell) in SUMS, f"SUMS lacks {(family, cell)}, whose sums are {found}"
     assert RNG_VERSIONS["parameters"] == 1 and found == pytest.approx(SUMS[family, cell], rel=1e-4)

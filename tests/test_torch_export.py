@@ -153,7 +153,12 @@ def assert_torch_computes_ours(model, folder, load_torch, ends):
         np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=1e-5, err_msg=end)
 
 
-@pytest.mark.parametrize("number", [pytest.param(n, marks=pytest.mark.exhaustive if n >= 4 else ()) for n in range(64)])
+IN_SUITE = (*range(4), 17)  # 17 is an ssd
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=() if n in IN_SUITE else pytest.mark.exhaustive) for n in range(64)]
+)
 def test_torch_computes_our_states_and_logits(number, tmp_path, load_torch):
     cfg = draw_config(number)
     assert_torch_computes_ours(build_model(cfg), tmp_path / "out", load_torch, ["", *ENDS[cfg.objective]])

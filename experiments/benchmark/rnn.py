@@ -2,6 +2,7 @@
 
 Two layers, 32 x 128 tokens at width 256 and 16 x 128 at width 512. Embeddings, residual stream and head are the same on
 every side. Only ours does the work of resetting the state between segments, though each example here has one segment.
+Then each recurrence and a Transformer of two layers of size mini beside our LSTM, by length, at 8,192 tokens a step.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ CASES = [
     ("lstm", 512, "bfloat16"),
 ]
 BATCH_SIZES = {256: 32, 512: 16}
+LENGTHS = (128, 512, 2048, 8192)
+TOKENS = 8192  # of a step, at each of LENGTHS
+MEMBERS = ("lstm", "gru", "mingru", "minlstm", "rglru", "ssd", "transformer")  # the first is the others' peer
 
 
 def make_config(cell: str, width: int, dtype: str, rows: int) -> config.Config:
@@ -62,6 +66,29 @@ def measure() -> Iterator[dict]:
                 times,
                 work=mlm_step.count_tokens(cfg),
             )
+
+        yield from measure_lengths(processes)
+
+
+def measure_lengths(processes: side_processes.SideProcesses) -> Iterator[dict]:
+    for length in LENGTHS:
+        configs = {member: make_length_config(member, length) for member in MEMBERS}
+        sides = {name: processes.build_side(name, mlm_step.build_step, cfg) for name, cfg in configs.items()}
+        times = timing.measure_times(sides, SECONDS)
+        processes.clear_sides()
+        peer = MEMBERS[0]
+        for name in MEMBERS[1:]:
+            case = f"{name} mini, {TOKENS // length} x {length}"
+            yield timing.make_row(case, "tokens/s", times[name], times[peer], f"our {peer}", work=TOKENS)
+
+
+def make_length_config(member: str, length: int) -> config.Config:
+    """A small vocabulary, so that the layers take most of the time."""
+    own = {"model.family": "rnn", "model.cell": member}
+    if member == "transformer":
+        own = {"model.positions": "rotary", "model.attention_dropout": 0.0, "model.max_positions": length}
+    shape = {"model.size": "mini", "model.num_layers": 2, "train.batch_size": TOKENS // length, "pack.seq_len": length}
+    return mlm_step.make_config(own | shape | {"tokenizer.vocab_size": 1000})
 
 
 def build_torch_sides(

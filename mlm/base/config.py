@@ -389,7 +389,11 @@ class Model:
     """The architecture and its size."""
 
     family: str = field("transformer", "feedforward | rnn | transformer | encoder_decoder (reads a source text)")
-    cell: str = field("", "rnn: elman | gru | lstm; feedforward: window | bag; encoder_decoder: transformer | gru")
+    cell: str = field(
+        "",
+        "rnn: lstm | gru | elman | mingru | minlstm | rglru | ssd; feedforward: window | bag; encoder_decoder: "
+        "transformer | gru",
+    )
     size: str = field("tiny", "named size (SIZES in mlm/models/__init__.py); it sets the size fields below that are 0")
     num_layers: PositiveInt = field(0, "number of layers, of each side of an encoder_decoder; 0: from model.size")
     num_unique_layers: Count = field(
@@ -403,6 +407,7 @@ class Model:
     )
     mlp_dim: PositiveInt = field(0, "units of the MLP (gated: of each half); 0: from model.size (gated: two thirds)")
     rnn_dim: PositiveInt = field(0, "rnn: recurrent units of each direction; 0: from model.size")
+    state_dim: PositiveInt = field(0, "ssd: entries of the state of each recurrent unit; 0: from model.size")
     num_heads: PositiveInt = field(0, "transformer: number of attention heads; 0: from model.size")
     window: PositiveInt = field(
         0, "feedforward: neighbors on each side; causal, mixed: on the left with the token itself; 0: from model.size"
@@ -414,7 +419,8 @@ class Model:
     )
     chrono_init: Count = field(
         -1,
-        "gru, lstm: gates remember at first for 1 to so many tokens (Tallec & Ollivier 2018); 0: no; -1: by width",
+        "gru, lstm, mingru, minlstm: gates remember at first for 1 to so many tokens (Tallec & Ollivier 2018); 0: no; "
+        "-1: by width",
         when={"model.bias": "all"},
     )
     norm: Annotated[str, "layernorm", "rmsnorm"] = field(

@@ -41,6 +41,10 @@ SIZES = {
     "elman": _build_sizes("rnn_dim", [106, 212, 424, 848, 848, 1264, 1680]),
     "gru": _build_sizes("rnn_dim", [58, 116, 232, 464, 464, 688, 912]),
     "lstm": _build_sizes("rnn_dim", [48, 96, 192, 384, 384, 576, 768]),
+    "mingru": _build_sizes("rnn_dim", [128, 256, 512, 1024, 1024, 1536, 2048]),
+    "minlstm": _build_sizes("rnn_dim", [96, 192, 384, 768, 768, 1152, 1536]),
+    "rglru": _build_sizes("rnn_dim", [72, 144, 288, 576, 576, 864, 1152]),
+    "ssd": _build_sizes("rnn_dim", [80, 208, 464, 960, 960, 1472, 1984], state_dim=64),
     "window": _build_sizes("mlp_dim", [226, 448, 1216, 2432, 2752, 4288, 5936], window=WINDOW_NEIGHBORS),
     "bag": _build_sizes("mlp_dim", [370, 736, 1504, 3008, 3040, 4576, 6128], window=2),
 }
@@ -78,7 +82,9 @@ def _look_up_size(model: config.Model) -> dict[str, int]:
         errors.require_one_of("config.model.cell", model.cell, cells)
     else:
         errors.require(not model.cell, "config.model.cell", model.cell, f"nothing: {model.family} has no cells")
-    sizes = SIZES[model.cell or model.family]
+    name = model.cell or model.family
+    assert name in SIZES, f"SIZES of mlm/models/__init__.py has no row {name!r}, with the Transformer's parameters"
+    sizes = SIZES[name]
     errors.require_one_of("config.model.size", model.size, list(sizes))
     return sizes[model.size]
 

@@ -89,45 +89,92 @@ def _attend(q_BxHxLxd, k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS):
     return jnp.einsum("bhls,bhsd->bhld", weights_BxHxLxS, v_BxHxSxd).swapaxes(1, 2)
 
 
-def build_recurrent_decoder(layer_class: Callable, step: Callable, carries: int) -> IncrementalDecoder:
-    """The decoder of layers (x_BxLxD, number, shared, key_B, recur) and a cell's step, with so many carries."""
+class RecurrentReader(NamedTuple):
+    """How the forward direction of a recurrent layer reads on from its carry, a tree of arrays with the batch first."""
 
-    def recur(model, params, x_BxLxD, carry, is_token_BxL):
-        """(output of the recurrence, carry after the last token)."""
+    make_carry: Callable  # (model, parameters of a layer, x_BxLxD) -> the carry before the first token
+    # (model, parameters of a layer, x_BxLxD, carry, is_token_BxL, position_BxL) -> (h_BxLxH, carry after the tokens)
+    read: Callable
+
+
+def _read_tokens(read_token: Callable, inputs, carry, is_token_BxL):
+    """(h_BxLxH, carry after the last token) by a loop over the tokens of inputs, arrays BxLx...."""
+
+    def step(carry, token):
+        inputs, is_token_B = token
+        h_BxH, new = read_token(inputs, carry)
+        keep = lambda new, old: jnp.where(is_token_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+        return jax.tree.map(keep, new, carry), h_BxH
+
+    by_token = jax.tree.map(lambda x: x.swapaxes(0, 1), (inputs, is_token_BxL))
+    carry, h_LxBxH = jax.lax.scan(step, carry, by_token)
+    return h_LxBxH.swapaxes(0, 1), carry
+
+
+def build_sequential_reader(step: Callable, carries: int) -> RecurrentReader:
+    """The reader of a cell's step, with so many carries (recurrence.py)."""
+
+    def make_carry(model, params, x_BxLxD):
+        return (jnp.zeros((len(x_BxLxD), model.rnn_dim)),) * carries
+
+    def read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL):
         input_BxLxG = _apply_dense(model, params["forward_input"], x_BxLxD)
         kernel_HxG, bias_G = params["forward_kernel"].astype(model.dtype), params.get("forward_bias", 0)
 
-        def read_token(carry, inputs):
-            input_BxG, is_token_B = inputs
-            new = step(input_BxG, matmul_float32(carry[0], kernel_HxG) + bias_G, carry)
-            carry = tuple(jnp.where(is_token_B[:, None], *pair) for pair in zip(new, carry, strict=True))
-            return carry, carry[0]
+        def read_token(input_BxG, carry):
+            carry = step(input_BxG, matmul_float32(carry[0], kernel_HxG) + bias_G, carry)
+            return carry[0], carry
 
-        carry, h_LxBxH = jax.lax.scan(read_token, carry, (input_BxLxG.swapaxes(0, 1), is_token_BxL.T))
-        h_BxLxH = _pad_inputs(h_LxBxH.swapaxes(0, 1).astype(x_BxLxD.dtype), params["out"])
-        return _apply_dense(model, params["out"], h_BxLxH), carry
+        return _read_tokens(read_token, input_BxLxG, carry, is_token_BxL)
 
-    def run_layers(model, body, x_BxLxD, cache, is_token_BxL):
+    return RecurrentReader(make_carry, read)
+
+
+def build_parallel_reader(cell: Callable) -> RecurrentReader:
+    """The reader of a cell of parallel_cells.py, which reads one token here."""
+
+    def apply(model, params, x_BxD, is_first_B, carry) -> Any:
+        out_1xBxH, carry = cell(model).apply({"params": params["forward_cell"]}, x_BxD[None], ~is_first_B[None], carry)
+        return out_1xBxH[0], carry
+
+    def make_carry(model, params, x_BxLxD):
+        _, carry = jax.eval_shape(lambda x_BxD: apply(model, params, x_BxD, x_BxD[:, 0] == 0, None), x_BxLxD[:, 0])
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), carry)
+
+    def read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL):
+        read_token = lambda inputs, carry: apply(model, params, inputs[0], inputs[1], carry)
+        return _read_tokens(read_token, (x_BxLxD, position_BxL == 0), carry, is_token_BxL)
+
+    return RecurrentReader(make_carry, read)
+
+
+def build_recurrent_decoder(layer_class: Callable, reader: RecurrentReader) -> IncrementalDecoder:
+    """The decoder of layers (x_BxLxD, number, shared, key_B, recur)."""
+
+    def run_layers(model, body, x_BxLxD, cache, is_token_BxL, position_BxL):
         new_cache = []
 
         def get_arguments(number, params):
             def recur_further(x_BxLxD):
-                carry = tuple(x[0] for x in cache[number - 1])
-                out_BxLxD, carry = recur(model, params, x_BxLxD, carry, is_token_BxL)
-                new_cache.append(tuple(x[None] for x in carry))
-                return out_BxLxD
+                carry = jax.tree.map(lambda x: x[0], cache[number - 1])
+                h_BxLxH, carry = reader.read(model, params, x_BxLxD, carry, is_token_BxL, position_BxL)
+                new_cache.append(jax.tree.map(lambda x: x[None], carry))
+                return _apply_dense(model, params["out"], _pad_inputs(h_BxLxH.astype(x_BxLxD.dtype), params["out"]))
 
             return None, None, recur_further
 
         return apply_layers(layer_class, model, body, x_BxLxD, get_arguments), new_cache
 
     def prefill(model, body, x_BxLxD, length_B, max_len):
-        B, L, _ = x_BxLxD.shape
-        zero = [(jnp.zeros((1, B, model.rnn_dim)),) * carries] * model.num_layers
-        return run_layers(model, body, x_BxLxD, zero, jnp.arange(L) < length_B[:, None])[1]
+        position_BxL = jnp.broadcast_to(jnp.arange(x_BxLxD.shape[1]), x_BxLxD.shape[:2])
+        first_layer = jax.tree.map(lambda leaf: leaf[0], body["stack"]["layers"]["layer"])
+        carry = jax.tree.map(lambda x: x[None], reader.make_carry(model, first_layer, x_BxLxD))
+        is_token_BxL = position_BxL < length_B[:, None]
+        return run_layers(model, body, x_BxLxD, [carry] * model.num_layers, is_token_BxL, position_BxL)[1]
 
     def decode(model, body, x_BxD, position_B, cache):
-        h_Bx1xD, cache = run_layers(model, body, x_BxD[:, None], cache, jnp.ones((len(x_BxD), 1), bool))
+        is_token_Bx1 = jnp.ones((len(x_BxD), 1), bool)
+        h_Bx1xD, cache = run_layers(model, body, x_BxD[:, None], cache, is_token_Bx1, position_B[:, None])
         return h_Bx1xD[:, 0], cache
 
     return IncrementalDecoder(prefill, decode)

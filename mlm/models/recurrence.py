@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from mlm.base import config
 from mlm.models import platform_kernels
 
 
@@ -125,6 +126,19 @@ CELLS = {
     ),
     "elman": RecurrentCell(1, 1, elman_step, _elman_forward, _elman_backward),
 }  # the first is the default
+
+
+def build_bias_initializer(model: config.Model, chrono_gates: Callable | None):
+    """Chrono initialization: gates that remember for 1 to model.chrono_init tokens (Tallec & Ollivier 2018, eq. 16)."""
+    if not (model.chrono_init and chrono_gates):
+        return jax.nn.initializers.zeros
+
+    def init_gates(key, shape, dtype=jnp.float32):
+        zero_H = jnp.zeros(model.rnn_dim, dtype)
+        open_H = jnp.log(jax.random.uniform(key, zero_H.shape, dtype, 1, model.chrono_init - 1))
+        return jnp.concatenate(chrono_gates(open_H, zero_H))
+
+    return init_gates
 
 
 def scan_cell(cell: RecurrentCell, kernel_HxG, bias_G, input_LxBxG, same_LxB, unroll: int):

@@ -1,31 +1,21 @@
-"""Recurrent encoders: Elman (1990), GRU (Cho et al. 2014) and LSTM (Hochreiter & Schmidhuber 1997) layers.
+"""Recurrent encoders: Elman (1990), GRU (Cho et al. 2014) and LSTM (Hochreiter & Schmidhuber 1997) layers, and those of
+cells that train in parallel (parallel_cells.py, state_space.py).
 
 A layer is x + project(recurrence(norm(x))), in place of the Transformer's attention and MLP.
 """
 
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mlm.base import config, errors, types
-from mlm.models import incremental, layers, lm, platform_kernels, recurrence, stack
-from mlm.models.recurrence import CELLS
+from mlm.models import incremental, layers, lm, parallel_cells, platform_kernels, recurrence, stack, state_space
 
-
-def input_bias_initializer(model: config.Model):
-    """Chrono initialization: gates that remember for 1 to model.chrono_init tokens (Tallec & Ollivier 2018, eq. 16)."""
-    chrono_gates = CELLS[model.cell].chrono_gates
-    if not (model.chrono_init and chrono_gates):
-        return nn.initializers.zeros
-
-    def init_gates(key, shape, dtype=jnp.float32):
-        zero_H = jnp.zeros(model.rnn_dim, dtype)
-        open_H = jnp.log(jax.random.uniform(key, zero_H.shape, dtype, 1, model.chrono_init - 1))
-        return jnp.concatenate(chrono_gates(open_H, zero_H))
-
-    return init_gates
+PARALLEL_CELLS = parallel_cells.CELLS | {"ssd": state_space.SSD}
+CELLS: dict[str, Any] = recurrence.CELLS | PARALLEL_CELLS  # the first is the default
 
 
 class RecurrentLayer(layers.ResidualLayer):
@@ -39,9 +29,34 @@ class RecurrentLayer(layers.ResidualLayer):
 
     def recur(self, y_BxLxD, segments_BxL, left_B):
         """out_BxLxD of the recurrence, in one direction or both."""
-        model, cell = self.model, CELLS[self.model.cell]
-        rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
+        model = self.model
         y_LxBxD = jnp.swapaxes(y_BxLxD, 0, 1)
+        inputs = []  # of each direction: its name, what it reads in its order, whether a token continues its segment
+        for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
+            step = -1 if name == "backward" else 1
+            segments_LxB = segments_BxL.T[::step]
+            same_LxB = jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0)))
+            inputs.append((name, y_LxBxD[::step], same_LxB))
+        if model.cell in PARALLEL_CELLS:
+            states = [self.run_parallel(*direction) for direction in inputs]
+        else:
+            states = self.run_sequential(inputs)
+        forward_LxBxH, *backward = states
+        backward = [h_LxBxH[::-1] for h_LxBxH in backward]
+        if left_B is not None:
+            backward = [jnp.where(left_B[:, None], 0, h_LxBxH) for h_LxBxH in backward]
+        h_LxBxH = jnp.concatenate([forward_LxBxH, *backward], -1)
+        return jnp.swapaxes(layers.residual_dense(model, "out")(h_LxBxH), 0, 1)
+
+    def run_parallel(self, name, y_LxBxD, same_LxB):
+        """out_LxBxH of a cell of parallel_cells in one direction."""
+        out_LxBxH, _ = CELLS[self.model.cell](self.model, name=f"{name}_cell")(y_LxBxD, same_LxB)
+        return out_LxBxH.astype(y_LxBxD.dtype)
+
+    def run_sequential(self, inputs):
+        """The states LxBxH of a cell of recurrence in each direction."""
+        model, cell = self.model, recurrence.CELLS[self.model.cell]
+        rnn_dim, gate_dim = model.rnn_dim, cell.gates * model.rnn_dim
         has_bias, zeros = cell.has_recurrent_bias and model.bias == "all", (nn.initializers.zeros, (gate_dim,))
 
         def init_kernel(key):
@@ -49,25 +64,16 @@ class RecurrentLayer(layers.ResidualLayer):
             return jnp.concatenate([init(k, (rnn_dim, rnn_dim)) for k in jax.random.split(key, cell.gates)], 1)
 
         directions = []
-        for name in ("forward", "backward")[: 1 if model.directionality == "causal" else 2]:
-            step = -1 if name == "backward" else 1
-            project = layers.dense(model, gate_dim, f"{name}_input", input_bias_initializer(model))
-            input_LxBxG, segments_LxB = project(y_LxBxD[::step]), segments_BxL.T[::step]
-            same_LxB = jnp.pad(segments_LxB[1:] == segments_LxB[:-1], ((1, 0), (0, 0)))
+        for name, y_LxBxD, same_LxB in inputs:
+            init_bias = recurrence.build_bias_initializer(model, cell.chrono_gates)
+            input_LxBxG = layers.dense(model, gate_dim, f"{name}_input", init_bias)(y_LxBxD)
             kernel_HxG = self.param(f"{name}_kernel", init_kernel).astype(model.dtype)
             bias_G = self.param(f"{name}_bias", *zeros) if has_bias else jnp.zeros(gate_dim)
             directions.append((kernel_HxG, bias_G.astype(y_LxBxD.dtype), input_LxBxG, same_LxB))
         if platform_kernels.uses_kernel(model, "recurrence"):
-            states = recurrence.scan_cell_fast(cell, model.rnn_unroll, *zip(*directions, strict=True))
-        else:
-            scan = functools.partial(recurrence.scan_cell, cell, unroll=model.rnn_unroll)
-            states = [scan(*operands) for operands in directions]
-        forward_LxBxH, *backward = states
-        backward = [h_LxBxH[::-1] for h_LxBxH in backward]
-        if left_B is not None:
-            backward = [jnp.where(left_B[:, None], 0, h_LxBxH) for h_LxBxH in backward]
-        h_LxBxH = jnp.concatenate([forward_LxBxH, *backward], -1)
-        return jnp.swapaxes(layers.residual_dense(model, "out")(h_LxBxH), 0, 1)
+            return recurrence.scan_cell_fast(cell, model.rnn_unroll, *zip(*directions, strict=True))
+        scan = functools.partial(recurrence.scan_cell, cell, unroll=model.rnn_unroll)
+        return [scan(*operands) for operands in directions]
 
 
 class RecurrentEncoder(nn.Module):
@@ -84,8 +90,12 @@ class RecurrentEncoder(nn.Module):
 
 def build(model: config.Model, vocab_size: int) -> types.Model:
     """The pure functions of the model over a vocabulary of this size."""
-    cell = CELLS[model.cell]
-    decoder = incremental.build_recurrent_decoder(RecurrentLayer, cell.step, cell.carries)
+    if model.cell in PARALLEL_CELLS:
+        reader = incremental.build_parallel_reader(PARALLEL_CELLS[model.cell])
+    else:
+        cell = recurrence.CELLS[model.cell]
+        reader = incremental.build_sequential_reader(cell.step, cell.carries)
+    decoder = incremental.build_recurrent_decoder(RecurrentLayer, reader)
     return lm.build(model, vocab_size, RecurrentEncoder, decoder)
 
 
@@ -101,6 +111,10 @@ SPEC = types.ModelSpec(
     build,
     check,
     tuple(CELLS),
-    conditional_fields=("rnn_dim", "rnn_unroll", "first_norm"),
-    cell_fields={"chrono_init": tuple(name for name, cell in CELLS.items() if cell.chrono_gates)},
+    conditional_fields=("rnn_dim", "first_norm"),
+    cell_fields={
+        "chrono_init": tuple(name for name, cell in CELLS.items() if cell.chrono_gates),
+        "rnn_unroll": tuple(recurrence.CELLS),
+        "state_dim": ("ssd",),
+    },
 )

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import layers, platform_kernels, rnn
-from mlm.models.recurrence import gru_step, matmul_float32
+from mlm.models import layers, platform_kernels
+from mlm.models.recurrence import CELLS, build_bias_initializer, gru_step, matmul_float32
 
 
 class RecurrentDecoder(nn.Module):
@@ -27,7 +27,7 @@ class RecurrentDecoder(nn.Module):
         model = self.model
         H, G = model.rnn_dim, 3 * model.rnn_dim
         initial, orthogonal = layers.initializer(model), nn.initializers.orthogonal()
-        self.input = layers.dense(model, G, "input", rnn.input_bias_initializer(model))
+        self.input = layers.dense(model, G, "input", build_bias_initializer(model, CELLS["gru"].chrono_gates))
         self.key, self.start = layers.dense(model, H, "key"), layers.dense(model, H, "start")
         self.readout = layers.dense(model, model.width, "readout")
         self.query = self.param("query", initial, (H, H))

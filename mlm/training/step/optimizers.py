@@ -19,7 +19,7 @@ import optax
 from jax.tree_util import tree_map_with_path
 
 from mlm.base import config, types
-from mlm.models import layers
+from mlm.models import layers, rnn
 from mlm.training.step import sharding
 
 # The usual root mean square of AdamW's updates. Muon's have it too, so that one learning rate and one weight decay
@@ -38,8 +38,7 @@ class ParameterGroup(enum.StrEnum):
     VECTORS = "vectors"  # biases, the scales of norms, and all else that has one entry a unit
 
 
-FUSED_LAYERS = {"qkv": 3, "source": 2}  # layers that make several projections with one matrix -> how many
-GATES = {"gru": 3, "lstm": 4}  # of a recurrent cell
+FUSED_LAYERS = {"qkv": 3, "source": 2, "gates": 2}  # layers that make several projections with one matrix -> how many
 GATED_LAYERS = (  # layers that compute all gates of a recurrent cell with one matrix
     *("forward_input", "forward_kernel", "backward_input", "backward_kernel", "input", "context", "decoder"),
 )
@@ -54,11 +53,11 @@ def get_names(path: tuple[Any, ...]) -> list[str]:
 def find_group(path: tuple[Any, ...], leaf: types.Array) -> ParameterGroup:
     """The group of a parameter.
 
-    Names tell biases, norms, embeddings and kernels. Of the others, those with one axis beside that of the layers are
-    vectors; only the weights with which a head mixes layers ("logits") count as a matrix.
+    Names tell biases, norms, taps of short convolutions, embeddings and kernels. Of the others, those with one axis
+    beside that of the layers are vectors; only the weights with which a head mixes layers ("logits") count as a matrix.
     """
     name = get_names(path)[-1]
-    if "bias" in name or name == "scale":
+    if "bias" in name or name in ("scale", "taps"):
         return ParameterGroup.VECTORS
     if "embedding" in name:
         return ParameterGroup.EMBEDDINGS
@@ -86,7 +85,9 @@ def count_projections(path: tuple[Any, ...], model: config.Model) -> int:
     layer = names[-2] if names[-1] == "kernel" else names[-1]
     if layer == "up" and model.activation in layers.GATES:  # a gate, and what it multiplies
         return 2
-    return FUSED_LAYERS.get(layer, GATES.get(model.cell, 1) if layer in GATED_LAYERS else 1)
+    if layer in GATED_LAYERS:
+        return rnn.CELLS[model.cell].gates if model.cell in rnn.CELLS else 1
+    return FUSED_LAYERS.get(layer, 1)
 
 
 class BuildOptimizerFn(Protocol):

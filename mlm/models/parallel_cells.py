@@ -1,0 +1,132 @@
+"""Recurrent cells that train in parallel: gates read the input alone, so that the state is linear in the state before.
+
+A cell is a module of (y_LxBxD, same_LxB, carry) -> (out_LxBxH, carry). It reads any number of tokens: all of a sequence
+in training, one in generation, where the carry stands for the tokens before. same_LxB: whether a token continues the
+segment of the token before; else the state before counts as zero. All but the products with weights is in float32.
+
+Letters in array names: L tokens, B examples, D width, H units, C channels of a convolution, K its taps.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from mlm.base import config
+from mlm.models import layers, recurrence
+from mlm.models.linear_recurrence import scan_linear
+
+CONV_TAPS = 4  # of the short convolution (De et al. 2024, section 2.4; Dao & Gu 2024, section 7)
+RGLRU_POWER = 8.0  # c of De et al. 2024, equation 3
+RGLRU_DECAYS = 0.9, 0.999  # between which a of equation 3 starts
+MIN_VARIANCE = 1e-12  # of an input's scale: keeps the gradient of a square root finite
+
+
+class ParallelCell(nn.Module):
+    """What cells share; a cell is a subclass with `__call__`, and its entry in CELLS."""
+
+    model: config.Model
+
+    gates: ClassVar[int] = 1  # matrices of one size that stand side by side in the layer "input"
+    chrono_gates: ClassVar[Callable | None] = None  # as RecurrentCell's
+
+    def project(self, y_LxBxD) -> list[Any]:
+        """The `gates` arrays LxBxH of the layer "input"."""
+        initializer = recurrence.build_bias_initializer(self.model, self.chrono_gates)
+        dense = layers.dense(self.model, self.gates * self.model.rnn_dim, "input", initializer)
+        return jnp.split(dense(y_LxBxD).astype(jnp.float32), self.gates, -1)
+
+
+class MinGRU(ParallelCell):
+    """minGRU (Feng et al. 2024, arXiv 2410.01201, section 3.1): h_t = (1 - z_t) h_(t-1) + z_t new_t.
+
+    It is the plain form of the paper (appendix A.1): a scan over (1 - z, z new) needs no logarithms, which the paper's
+    log-space form takes at the price of candidates that are positive.
+    """
+
+    gates = 2
+    chrono_gates = staticmethod(lambda open_H, zero_H: [-open_H, zero_H])
+
+    @nn.compact
+    def __call__(self, y_LxBxD, same_LxB, carry=None):
+        """Returns (h_LxBxH, h_BxH)."""
+        z_LxBxH, new_LxBxH = self.project(y_LxBxD)
+        decay_LxBxH = jnp.where(same_LxB[..., None], jax.nn.sigmoid(-z_LxBxH), 0)
+        h_LxBxH = scan_linear(decay_LxBxH, jax.nn.sigmoid(z_LxBxH) * new_LxBxH, carry)
+        return h_LxBxH, h_LxBxH[-1]
+
+
+class MinLSTM(ParallelCell):
+    """minLSTM (Feng et al. 2024, section 3.2): h_t = f h_(t-1) + i new_t, with gates divided by their sum f + i."""
+
+    gates = 3
+    chrono_gates = staticmethod(lambda open_H, zero_H: [open_H, -open_H, zero_H])
+
+    @nn.compact
+    def __call__(self, y_LxBxD, same_LxB, carry=None):
+        """Returns (h_LxBxH, h_BxH)."""
+        f_LxBxH, i_LxBxH, new_LxBxH = self.project(y_LxBxD)
+        ratio_LxBxH = jax.nn.log_sigmoid(f_LxBxH) - jax.nn.log_sigmoid(i_LxBxH)  # log(f / i)
+        decay_LxBxH = jnp.where(same_LxB[..., None], jax.nn.sigmoid(ratio_LxBxH), 0)
+        h_LxBxH = scan_linear(decay_LxBxH, jax.nn.sigmoid(-ratio_LxBxH) * new_LxBxH, carry)
+        return h_LxBxH, h_LxBxH[-1]
+
+
+class ShortConv(nn.Module):
+    """A causal convolution of each channel over the last CONV_TAPS tokens of its segment."""
+
+    model: config.Model
+
+    @nn.compact
+    def __call__(self, x_LxBxC, same_LxB, carry=None):
+        """Returns (out_LxBxC, carry: the last inputs, the newest first, as far as the segment goes)."""
+        C = x_LxBxC.shape[-1]
+        uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")  # as torch.nn.Conv1d
+        taps_KxC = self.param("taps", uniform, (CONV_TAPS, C))  # the last is of the token itself
+        out_LxBxC = x_LxBxC * taps_KxC[-1]
+        before, new_carry = carry or (jnp.zeros_like(x_LxBxC[0]),) * (CONV_TAPS - 1), []
+        for tap_C, before_BxC in zip(taps_KxC[-2::-1], before, strict=True):
+            new_carry.append(x_LxBxC[-1])
+            shifted_LxBxC = jnp.concatenate([before_BxC[None], x_LxBxC[:-1]])
+            x_LxBxC = jnp.where(same_LxB[..., None], shifted_LxBxC, 0)
+            out_LxBxC += x_LxBxC * tap_C
+        if self.model.bias == "all":
+            out_LxBxC += self.param("bias", nn.initializers.zeros, (C,))
+        return out_LxBxC, tuple(new_carry)
+
+
+class RGLRU(ParallelCell):
+    """Griffin's recurrent block (De et al. 2024, arXiv 2402.19427, section 2.3) with the RG-LRU of equations 1 to 4.
+
+    As in the authors' code a state that starts takes its input whole: a_t = 0 there in the scale sqrt(1 - a_t^2) too.
+    The gates' matrices are full ones; the paper's have 16 blocks, for devices that share them.
+    """
+
+    gates = 2
+
+    @nn.compact
+    def __call__(self, y_LxBxD, same_LxB, carry=None):
+        """Returns (out_LxBxH, (last inputs, h_BxH))."""
+        branch_LxBxH, x_LxBxH = self.project(y_LxBxD)
+        inputs, h_BxH = carry or (None, None)
+        x_LxBxH, inputs = ShortConv(self.model, name="conv")(x_LxBxH, same_LxB, inputs)
+        gates = jax.nn.sigmoid(layers.dense(self.model, 2 * self.model.rnn_dim, "gates")(x_LxBxH).astype(jnp.float32))
+        r_LxBxH, i_LxBxH = jnp.split(gates, 2, -1)
+        base_H = self.param("decay", init_rglru_decay, (self.model.rnn_dim,))  # Lambda of the paper
+        log_decay_LxBxH = RGLRU_POWER * r_LxBxH * jax.nn.log_sigmoid(base_H)
+        log_decay_LxBxH = jnp.where(same_LxB[..., None], log_decay_LxBxH, -jnp.inf)
+        scale_LxBxH = jnp.sqrt(jnp.maximum(-jnp.expm1(2 * log_decay_LxBxH), MIN_VARIANCE))
+        h_LxBxH = scan_linear(jnp.exp(log_decay_LxBxH), scale_LxBxH * i_LxBxH * x_LxBxH, h_BxH)
+        return layers.ACTIVATIONS["gelu_tanh"](branch_LxBxH) * h_LxBxH, (inputs, h_LxBxH[-1])
+
+
+def init_rglru_decay(key, shape, dtype=jnp.float32):
+    """Lambda, of which a = sigmoid(Lambda) is uniform in the area of a ring, as the authors' code has it."""
+    low, high = RGLRU_DECAYS
+    decay_H = jnp.sqrt(jax.random.uniform(key, shape, dtype, low**2, high**2))
+    return jnp.log(decay_H) - jnp.log1p(-decay_H)
+
+
+CELLS: dict[str, type[ParallelCell]] = {"mingru": MinGRU, "minlstm": MinLSTM, "rglru": RGLRU}
