@@ -68,6 +68,7 @@ def test_greedy_takes_the_likeliest_token_of_the_model_up_to_its_length(model):
         assert found.text.startswith(prompt)
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_texts_whatever_is_asked_beside(model):
     how = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "num_return_sequences": 3, "max_length": 16}
     one = model.generate(PROMPTS, seed=3, **how)
@@ -79,6 +80,7 @@ def test_the_same_seed_gives_the_same_texts_whatever_is_asked_beside(model):
     assert len({each.text for each in one[0]}) > 1 and all(len(texts) == 3 for texts in one)
 
 
+@pytest.mark.exhaustive
 def test_beams_are_likelier_than_greedy_and_sorted(model):
     (greedy,) = model.generate("w3 w1", max_length=9)
     best = model.generate("w3 w1", max_length=9, num_beams=6, length_penalty="none", num_return_sequences=6)
@@ -179,7 +181,7 @@ def test_what_cannot_be_written_is_said_in_a_line(model, what, how):
     assert str(error.value).startswith(what) and "\n" not in str(error.value)
 
 
-@pytest.mark.exhaustive(but=("transformer",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cell", ["transformer", "gru"])
 def test_a_translation_is_the_likeliest_text_beside_its_source(cell):
     model = open_model("encoder_decoder", cell, source=10, data__corpus="parallel")

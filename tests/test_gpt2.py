@@ -99,6 +99,7 @@ def test_the_first_released_names_and_buffers_are_read(folder, model, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, read, jax.device_get(model.params["model"]))
 
 
+@pytest.mark.exhaustive
 def test_a_table_of_its_own_and_another_activation_are_taken(folder, model, tmp_path):
     there = shutil.copytree(folder, tmp_path / "untied")
     settings = json.loads((there / "config.json").read_text())

@@ -69,6 +69,7 @@ def test_every_next_token_is_the_enumerated_one(tables, every):
     assert_enumerated(tables, words_NxL, causal_posterior.compute_causal_posterior(TINY, words_NxL, LENGTH), LENGTH)
 
 
+@pytest.mark.exhaustive(but=("1",))
 @pytest.mark.parametrize("window", [0, 1, 3])
 def test_every_next_token_given_a_window_is_the_enumerated_one(tables, every, window):
     words_NxL, _ = every
@@ -152,6 +153,7 @@ def test_float32_is_enough_for_whole_rows(default):
     np.testing.assert_allclose(log_prob_K, np.diff(np.log(prefix)), atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_the_less_a_model_sees_the_higher_its_floor(default):
     hmm, words_NxL = default
     rising = [

@@ -196,6 +196,7 @@ def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data,
         np.testing.assert_allclose([found[part][name] for part in PARTS], by_hand, rtol=1e-4)
 
 
+@pytest.mark.exhaustive(but=("number",))
 @pytest.mark.parametrize("lacks", PARTS)
 def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
     """The optimum made too sure of one thing: of kinds, of numbers in a kind, or of words in a class."""

@@ -125,6 +125,7 @@ def count(**changes):
     return small_config(train__batch_size=4, **changes), VOCAB
 
 
+@pytest.mark.exhaustive
 def test_flops_of_a_transformer_are_six_n_d_and_attention():
     arguments = count(
         model__num_layers=4,
@@ -140,6 +141,7 @@ def test_flops_of_a_transformer_are_six_n_d_and_attention():
     assert cost.count_step_flops(*arguments) == pytest.approx(by_hand, rel=0.05)
 
 
+@pytest.mark.exhaustive
 def test_flops_of_a_second_view_of_the_rows_are_counted():
     one, two = (cost.count_step_flops(*count(mask__masks_per_example=views)) for views in (1, 2))
     assert two == pytest.approx(2 * one, rel=0.02)
@@ -163,7 +165,7 @@ FROZEN = {
 }
 
 
-@pytest.mark.exhaustive(but=("transformer",))
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FROZEN)
 def test_flops_leave_out_the_gradients_of_frozen_layers(name):
     """Of a product, forward and both gradients take the same; a layer's products are those with its matrices."""

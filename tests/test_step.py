@@ -105,6 +105,7 @@ def test_parts_on_devices_of_their_own_equal_the_whole_batch(objective):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)  # the gradients' moments, not clipped
 
 
+@pytest.mark.exhaustive
 def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
     cfg = small_config(mask__rate=0.3, pack__mode="segment_pair", **PLAIN, **LAYER)
     made, knobs, rows = (
@@ -125,6 +126,7 @@ def test_loss_is_the_mean_over_masked_tokens_and_not_a_mean_of_means():
     assert abs(halves - first[0]) > 1e-4
 
 
+@pytest.mark.exhaustive
 def test_next_sentence_loss_reads_the_label_and_only_it():
     cfg = small_config(objective="nsp", **PLAIN, **LAYER)
     made, knobs, rows = (
