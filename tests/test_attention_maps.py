@@ -112,6 +112,7 @@ def test_an_answer_does_not_know_the_token_that_stands_there(open_model):
     np.testing.assert_allclose(one.rollout_KxTxT, attention_maps.compute_rollout(one.attention_KxHxTxT))
 
 
+@pytest.mark.exhaustive(but=("transformer--causal-<lambda>", "feedforward-window-mlm-<lambda>"))
 @pytest.mark.parametrize(
     ("family", "cell", "objective", "seen"),
     [

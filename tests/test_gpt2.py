@@ -157,6 +157,7 @@ def top(tmp_path_factory):
     return tmp_path_factory.mktemp("drawn")
 
 
+@pytest.mark.exhaustive(but=("exact", "greedy"))
 @pytest.mark.parametrize("case", theirs.CASES)
 def test_with_fifty_random_models_the_same_texts_are_found(case, top):
     how = theirs.CASES[case]

@@ -313,6 +313,13 @@ ELECTRA = {"finetune__pooler": "electra", "model__embedding_dim": 8}
 MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "multiple_choice--BertForMultipleChoice",
+        "classification--ElectraForSequenceClassification",
+        "extractive_qa--ModernBertForQuestionAnswering",
+    )
+)
 @pytest.mark.parametrize(
     ("objective", "changes", "name"),
     [

@@ -104,6 +104,7 @@ def drop_fits(hmm, length):
     return np.concatenate([np.ones_like(fits_FxS), unfit_F[:, None]], 1)
 
 
+@pytest.mark.exhaustive
 def test_samples_reach_the_enumerated_entropy_and_a_wrong_floor_does_not(every, monkeypatch):
     _, share_N = every
     entropy = -(share_N * np.log(share_N)).sum()
@@ -127,6 +128,7 @@ def default():
     return hmm, np.pad(sample_documents(hmm, 126, 0, 0, 64), ((0, 0), (1, 1)), constant_values=-1)
 
 
+@pytest.mark.exhaustive
 def test_float32_is_enough_for_whole_rows(default):
     """Against the forward recursion of the textbook in float64, for each topic and name apart."""
     hmm, words_NxL = default

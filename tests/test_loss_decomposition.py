@@ -91,6 +91,7 @@ def test_a_window_reaches_the_window_floor(data):
     assert result["excess_loss_se"] < result["loss_se"] / 2  # the difference is paired by row
 
 
+@pytest.mark.exhaustive
 def test_a_bag_reaches_the_bag_floor(data):
     """Which no other model's results have."""
     cfg, rows, language = data

@@ -87,6 +87,7 @@ def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
     assert len(compile_step(views)[-1]) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_step_of_two_views_is_one_update_from_both():
     cfg, made, train_step, state, _ = compile_step(2)
     knobs, rows = program.make_train_hparams(cfg), batch(ROWS, pad=0)

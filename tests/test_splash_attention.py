@@ -114,6 +114,7 @@ def test_no_document_reads_another():
     assert np.abs(np.asarray(gradient)[ids_BxL == 1]).min() > 0  # of the values
 
 
+@pytest.mark.exhaustive(but=("{'L': 130}", "{'kernels': 'gelu'}"))
 @pytest.mark.parametrize(
     "changes",
     [

@@ -80,6 +80,7 @@ def test_words_are_chosen_whole_and_on_average_as_many_tokens_as_the_rate_says(k
     assert found.num_corrupted_B.sum() / budget_B.sum() == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.exhaustive(but=("span",))
 @pytest.mark.parametrize("kind", ["token", "word", "span"])
 def test_cls_sep_and_padding_are_never_masked(kind):
     """Not even at a rate of all that may be masked, with [UNK] among it."""
