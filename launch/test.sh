@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Style, layout and types, then the test suite; arguments go to pytest. --all adds the exhaustive tests: an hour or more.
-# Installs what it needs.
+# Style, layout and types beside the test suite; arguments go to pytest. --all adds the exhaustive tests: an hour or more.
+# Installs what it needs. Fails where either does.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")"
-bash lint.sh
-exec bash suite.sh "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" test
+nice bash launch/lint.sh &
+failed=0
+bash launch/suite.sh "$@" || failed=$?
+wait $! || { failed=$?; echo "error: launch/lint.sh failed: see above" >&2; }
+exit "$failed"

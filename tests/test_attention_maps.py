@@ -54,6 +54,7 @@ def test_rollout_is_the_sum_over_all_ways_down_through_the_layers():
         np.testing.assert_allclose(found_KxTxT[layers - 1], reached_TxT, atol=1e-6)
 
 
+@pytest.mark.exhaustive(but=("transformer-",))
 @pytest.mark.parametrize(("family", "cell"), [("transformer", ""), ("rnn", "gru")])
 def test_saliency_is_the_steepest_slope_of_the_answer(open_model, family, cell):
     """By central differences along every axis of an embedding, at a place whose token is hidden by hand."""
@@ -111,6 +112,7 @@ def test_an_answer_does_not_know_the_token_that_stands_there(open_model):
     np.testing.assert_allclose(one.rollout_KxTxT, attention_maps.compute_rollout(one.attention_KxHxTxT))
 
 
+@pytest.mark.exhaustive(but=("transformer--causal-<lambda>", "feedforward-window-mlm-<lambda>"))
 @pytest.mark.parametrize(
     ("family", "cell", "objective", "seen"),
     [
@@ -128,6 +130,7 @@ def test_saliency_is_where_the_model_sees_and_nowhere_else(open_model, family, c
     assert looked.is_masked == (objective == "mlm") and (looked.attention_KxHxTxT is None) == (family != "transformer")
 
 
+@pytest.mark.exhaustive
 def test_many_short_batches_tell_what_one_does(open_model):
     model = open_model("transformer")
     few, whole = (

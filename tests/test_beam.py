@@ -52,6 +52,7 @@ def every_text(row, most, normalise, alpha=0.6):
     return sorted(texts, reverse=True)
 
 
+@pytest.mark.exhaustive(but=("mean",))
 @pytest.mark.parametrize("normalise", decoding.LENGTH_PENALTIES)
 def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
     most_B = np.array([4, 3, 4, 1, 2])
@@ -65,6 +66,7 @@ def test_a_wide_beam_finds_the_best_of_all_texts(normalise):
         assert (np.asarray(wide.score_BxW[row]) > -np.inf).sum() == len(texts)
 
 
+@pytest.mark.exhaustive(but=("mean",))
 @pytest.mark.parametrize("normalise", decoding.LENGTH_PENALTIES)
 def test_a_beam_of_one_is_greedy(normalise):
     followed = decoding.decode_tokens(

@@ -65,6 +65,7 @@ def test_equal_predictions_are_made(base, tmp_path):
     assert made[1] == pytest.approx(made[0], rel=0.07)
 
 
+@pytest.mark.exhaustive
 def test_equal_flops_are_spent(base, tmp_path):
     bag = base | {"family": "feedforward", "cell": "bag"}
     points = [small_config(**bag | changes) for changes in ({}, {"model__num_layers": 3}, {"mask__rate": 0.8})]

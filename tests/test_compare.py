@@ -39,6 +39,7 @@ def test_the_interval_covers_the_true_difference_nineteen_times_in_twenty(paired
     assert 0.9 < covered / sets < 0.985
 
 
+@pytest.mark.exhaustive
 def test_pairing_takes_out_what_seeds_share_and_no_pairing_does_not():
     rng = np.random.default_rng(1)
     predictions_N = np.full(200, 10.0)

@@ -72,6 +72,7 @@ def points(sweep, tmp_path):
     return [fields.override(cfg, {"workdir": str(tmp_path / Path(cfg.workdir).name)}) for cfg in sweep]
 
 
+@pytest.mark.exhaustive(but=("result.json-empty", "held_out.npz-flip_bit", "provenance.json-remove_content"))
 @pytest.mark.parametrize(("name", "harm"), CASES, ids=[f"{name}-{harm.__name__}" for name, harm in CASES])
 def test_a_damaged_file_is_named_and_made_again(points, name, harm):
     before = RunDirectory(points[0].workdir).read_finished()

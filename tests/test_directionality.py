@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, batch, build, make_dataset_info, mark_further, small_config
+from small import FAMILY_CELLS, batch, build, make_dataset_info, mark_further, small_config
 
 from mlm.objectives import OBJECTIVES
 
@@ -29,8 +29,17 @@ def may_see(way, family, segments_L, window):
     return (segments_L == segments_L[:, None]) & near & side
 
 
-@pytest.mark.parametrize("sees", ["bidirectional", "causal", "two_stack", "mixed"])
-@MEMBERS
+@pytest.mark.parametrize(
+    ("family", "cell", "sees"),
+    mark_further(
+        [(*member, sees) for member in FAMILY_CELLS for sees in ("bidirectional", "causal", "two_stack", "mixed")],
+        [
+            *(("transformer", "", sees) for sees in ("bidirectional", "causal", "two_stack", "mixed")),
+            *(("rnn", "lstm", sees) for sees in ("bidirectional", "two_stack")),
+            *(("feedforward", "window", sees) for sees in ("bidirectional", "causal")),
+        ],
+    ),
+)
 def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family, cell, sees):
     """By its gradients: across segments, of padding, of past and future, of the token itself, through all layers."""
     cfg, rows = small_config(family, cell, model__directionality=sees, model__scan_unroll=1), batch()
@@ -62,6 +71,7 @@ def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family
             np.testing.assert_array_equal(reach_QxBxL[:, row], may_see(said, family, segments_L, 3), err_msg=way)
 
 
+@pytest.mark.exhaustive(but=("transformer-",))
 @pytest.mark.parametrize(("family", "cell"), mark_further(FAMILIES, FAMILIES[1:]))
 def test_what_sees_by_row_gives_each_row_the_states_that_it_has_among_its_like(family, cell):
     cfg, rows = small_config(family, cell, model__directionality="mixed"), batch()
@@ -74,6 +84,7 @@ def test_what_sees_by_row_gives_each_row_the_states_that_it_has_among_its_like(f
     assert np.abs(left - whole)[:, 2].max() > 1e-3
 
 
+@pytest.mark.exhaustive(but=("transformer-",))
 @pytest.mark.parametrize(("family", "cell"), mark_further(FAMILIES, FAMILIES[1:]))
 def test_what_sees_both_sides_apart_is_two_that_see_the_left_of_one_row_and_of_the_turned_one(family, cell):
     """They share embeddings and output layer; layers and attention have the ways side by side."""
@@ -95,6 +106,7 @@ def test_what_sees_both_sides_apart_is_two_that_see_the_left_of_one_row_and_of_t
         np.testing.assert_allclose(right_KxBxHxLxL.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_causal_of_both_sides_apart_is_the_sum_of_two_that_read_the_row_and_the_turned_one():
     """Its weight, too: from the left the first token of a segment is given, from the right the last."""
     rows, found = batch(), {}

@@ -186,6 +186,7 @@ def test_the_dry_runs_of_the_guide_show_their_files(line, monkeypatch, capsys):
     assert "2 to submit" in said and "==> " in said and "masking_rate" in said
 
 
+@pytest.mark.exhaustive(but=("LIBTPU_INIT_ARGS",))
 @pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])
 def test_the_compilers_know_the_flags_that_the_guide_names(variable, tmp_path):
     if variable == "LIBTPU_INIT_ARGS" and not importlib.util.find_spec("libtpu"):

@@ -94,6 +94,7 @@ def test_each_point_of_the_grid_is_trained_once_for_each_seed_and_never_again(fi
     assert fewer["trials"] == 1 and RunDirectory(cfg.workdir).read_evaluations() == kept and starts(cfg) == begun
 
 
+@pytest.mark.exhaustive
 def test_one_that_is_stopped_goes_on_to_the_same_and_nobody_else_is_at_it_meanwhile(
     pretrained, finished_run, monkeypatch
 ):

@@ -143,6 +143,7 @@ def test_a_recurrent_decoder_takes_several_tokens_an_iteration():
     np.testing.assert_allclose(*values, atol=2e-5)
 
 
+@pytest.mark.exhaustive(but=("transformer",))
 @cells
 def test_dropout_of_a_row_depends_on_its_key_alone(cell):
     text, source = pairs()
@@ -156,6 +157,7 @@ def test_dropout_of_a_row_depends_on_its_key_alone(cell):
     assert np.abs(one[1] - other[1]).max() > 0.1
 
 
+@pytest.mark.exhaustive(but=("transformer-paths0",))
 @pytest.mark.parametrize(("cell", "paths"), [("transformer", (True, False)), ("gru", (True,))])
 def test_the_loss_s_gradient_reaches_every_parameter_by_either_path(cell, paths):
     text, source = pairs()
@@ -181,6 +183,7 @@ def test_the_loss_s_gradient_reaches_every_parameter_by_either_path(cell, paths)
         np.testing.assert_allclose(one, two, atol=2e-4 * np.abs(two).max(), err_msg=jax.tree_util.keystr(path))
 
 
+@pytest.mark.exhaustive
 @cells
 def test_bfloat16_is_close_to_float32(cell):
     cfg = config_of(cell)

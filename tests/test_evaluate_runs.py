@@ -205,6 +205,7 @@ def test_the_command_prints_both_tables_and_errors_in_one_line(run, suite, tmp_p
         assert get_refusal(evaluate.main, ["evaluate", *words]).startswith(message)
 
 
+@pytest.mark.exhaustive
 def test_a_folder_is_a_row_beside_a_run_and_is_left_as_it_was(run, tmp_path, monkeypatch, capsys):
     cfg, _ = run
     monkeypatch.chdir(tmp_path)

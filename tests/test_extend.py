@@ -98,7 +98,7 @@ def test_it_can_be_made_longer_before_its_end_and_twice(copy_run):
     assert_from_scratch(last)
 
 
-@pytest.mark.exhaustive(but=("before", "after", "checkpoint"))
+@pytest.mark.exhaustive(but=("checkpoint",))
 @pytest.mark.parametrize("where", ["before", "after", "held_out.npz", "evaluations.json", "result.json", "checkpoint"])
 def test_a_kill_leaves_the_old_run_or_the_longer_one(copy_run, where, monkeypatch):
     cfg = copy_run(f"killed-{where}", "wsd", train__steps=LONG)
@@ -176,6 +176,7 @@ def test_what_spreads_over_all_steps_is_refused(copy_run, schedule, changes, sai
         extension.extend_config(fields.override(cfg, {"train.steps": LONG}), {}, saved)
 
 
+@pytest.mark.exhaustive(but=("wsd",))
 @pytest.mark.parametrize("schedule", optim.EXTENDABLE_SCHEDULES)
 def test_rates_are_the_same_for_just_as_many_steps_as_said(schedule):
     rng = np.random.default_rng(0)

@@ -66,13 +66,6 @@ def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimiser_state(one_layer):
     assert kept == 2 * train
 
 
-def test_two_devices_give_the_numbers_of_one(one_layer):
-    _, after, losses = one_layer
-    _, after_two, losses_two = steps(3, devices=2, finetune__trainable_layers=1, finetune__layerwise_lr_decay=0.5)
-    np.testing.assert_allclose(losses_two, losses, rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after_two.params, after.params)
-
-
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
     """A run of a few steps on the built-in language, and what all fine-tunings here have in common."""

@@ -176,6 +176,7 @@ def test_float32_is_enough_for_whole_rows(default):
     )
 
 
+@pytest.mark.exhaustive
 def test_the_less_a_model_sees_the_higher_its_floor(default):
     hmm, words_NxL, masked_NxL = default
     few_NxL, few_masked_NxL = words_NxL[:32], masked_NxL[:32]

@@ -99,6 +99,7 @@ def test_the_first_released_names_and_buffers_are_read(folder, model, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, read, jax.device_get(model.params["model"]))
 
 
+@pytest.mark.exhaustive
 def test_a_table_of_its_own_and_another_activation_are_taken(folder, model, tmp_path):
     there = shutil.copytree(folder, tmp_path / "untied")
     settings = json.loads((there / "config.json").read_text())
@@ -156,6 +157,7 @@ def top(tmp_path_factory):
     return tmp_path_factory.mktemp("drawn")
 
 
+@pytest.mark.exhaustive(but=("exact", "greedy"))
 @pytest.mark.parametrize("case", theirs.CASES)
 def test_with_fifty_random_models_the_same_texts_are_found(case, top):
     how = theirs.CASES[case]

@@ -113,6 +113,7 @@ def untrained(data, mode, devices):
     return answer_all(cfg, rows, made, made.partitioner.put_state(state))
 
 
+@pytest.mark.exhaustive
 def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
     single = untrained(data, "data_parallel", 1)
     for at in single["mask_rates"].values():

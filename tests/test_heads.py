@@ -155,6 +155,7 @@ def test_dropout_draws_for_each_row_from_its_own_key_and_keeps_the_mean():
     )
 
 
+@pytest.mark.exhaustive(but=("tagging",))
 @pytest.mark.parametrize("objective", ["classification", "regression", "tagging"])
 def test_training_drops_what_evaluation_keeps(objective):
     of, given = build_objective(objective, model__dropout=0.5), rows()

@@ -81,6 +81,7 @@ def test_logits_of_labels_are_theirs(models, case):
         np.testing.assert_allclose(found, load_head_outputs()[f"{case}:logits:{i}"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.exhaustive(but=("roberta-tag",))
 @pytest.mark.parametrize("case", ["bert-classify", "roberta-tag", "xlm-roberta-regress"])
 def test_predictions_are_the_likeliest_labels_of_theirs(models, case):
     model = models[case]
@@ -212,6 +213,7 @@ def test_ours_is_theirs(plain, case, tmp_path):
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.exhaustive(but=("bilstm",))
 @pytest.mark.parametrize(
     ("objective", "changes", "why"),
     [

@@ -219,6 +219,7 @@ def test_a_window_is_half_of_it_on_each_side(plain, tmp_path):
     np.testing.assert_allclose(logits, peer(ids).logits[0].detach().numpy(), rtol=0, atol=1e-4)
 
 
+@pytest.mark.exhaustive(but=("llg",))
 @pytest.mark.parametrize("kinds", ["lgg", "glg", "llg", "ggl"])
 def test_any_layers_may_see_all_tokens(plain, tmp_path, kinds):
     layer_types = [{"l": "sliding_attention", "g": "full_attention"}[kind] for kind in kinds]
@@ -291,6 +292,7 @@ def assert_equal_used(path, found, wanted):
     np.testing.assert_array_equal(found[int(first) :], wanted[int(first) :])
 
 
+@pytest.mark.exhaustive(but=("local", "tagging"))
 @pytest.mark.parametrize(
     ("objective", "changes"),
     [
@@ -381,6 +383,13 @@ DISTIL = {"finetune__pooler": "distilbert", "model__type_vocab_size": 0, "model_
 MODERN_HEAD = MODERN | {"finetune__pooler": "modernbert"}
 
 
+@pytest.mark.exhaustive(
+    but=(
+        "multiple_choice--BertForMultipleChoice",
+        "classification--ElectraForSequenceClassification",
+        "extractive_qa--ModernBertForQuestionAnswering",
+    )
+)
 @pytest.mark.parametrize(
     ("objective", "changes", "name"),
     [

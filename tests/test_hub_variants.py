@@ -108,6 +108,7 @@ def test_pretraining_goes_on_from_them(folders, models, tmp_path, case):
     assert len(state.params["model"]["token"]["embedding"]) == len(models[case].vocab)
 
 
+@pytest.mark.exhaustive
 def test_a_table_of_its_own_predicts_and_the_embeddings_do_not():
     """In our own training: the logits depend on it alone, the states on the embeddings alone."""
     cfg = small_config(model__tie_embeddings=False, model__num_layers=1)
@@ -128,6 +129,7 @@ def test_fields_at_their_defaults_rename_no_run():
     assert fields.fingerprint(small_config(model__tie_embeddings=False)) != fields.fingerprint(small_config())
 
 
+@pytest.mark.exhaustive(but=("changes0-bert", "changes2-roberta"))
 @pytest.mark.parametrize(
     ("changes", "called"),
     [

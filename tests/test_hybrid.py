@@ -207,6 +207,7 @@ def test_a_judge_reads_a_hidden_token_where_it_was_learnt(cfg):
     assert objectives.shift_states(small_config(objective="mlm"), model) is model
 
 
+@pytest.mark.exhaustive
 def test_what_is_opened_is_read_so_and_its_embeddings_stay_where_they_are(cfg, tokenizer):
     words = kinds.load_tokenizer_folder("path", tokenizer)
     model = MODELS["feedforward"].build(cfg.model, words.vocab_size)

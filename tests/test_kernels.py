@@ -76,6 +76,7 @@ def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_keeps_the_kernels_it_began_with(tmp_path, monkeypatch):
     member = {"family": "feedforward", "cell": "bag", "model__num_layers": 1}

@@ -113,7 +113,7 @@ def test_a_start_is_known_before_processes_join(runs, monkeypatch):
     assert inheritance.read_source_fields(runs["words"].workdir, config.Config())["init.run_sha256"] == wanted
 
 
-@pytest.mark.exhaustive(but=("unigram", "words"))
+@pytest.mark.exhaustive(but=("words",))
 @KINDS
 def test_a_hidden_word_leaves_the_rest_of_the_row_as_it_is(models, kind):
     words = models[kind].tokenizer
@@ -127,7 +127,7 @@ def test_a_hidden_word_leaves_the_rest_of_the_row_as_it_is(models, kind):
     assert batching.encode_text(words, "the [MASK] [MASK] .", allow_mask=True).count(MASK) == 2
 
 
-@pytest.mark.exhaustive(but=("unigram", "words"))
+@pytest.mark.exhaustive(but=("words",))
 @KINDS
 def test_fillings_are_the_likeliest_of_a_row_that_is_asked_alone(models, kind):
     model, texts = models[kind], ["the [MASK] is red .", "[MASK]", "the apple is [MASK] the [MASK] tree ."]
@@ -151,7 +151,7 @@ def test_fillings_are_the_likeliest_of_a_row_that_is_asked_alone(models, kind):
     assert sum(one.probability for one in first) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.exhaustive(but=("unigram", "words"))
+@pytest.mark.exhaustive(but=("words",))
 @KINDS
 def test_embeddings_are_in_the_order_of_the_texts_and_those_of_each_text_alone(models, kind):
     model, draw = models[kind], random.Random(1)
@@ -171,6 +171,7 @@ def test_embeddings_are_in_the_order_of_the_texts_and_those_of_each_text_alone(m
     assert [one[0].index for one in near] == [0, 1] and near[0][0].cosine == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_attention_is_what_makes_each_state_of_those_before_it(models):
     """By hand: from the states below and a layer's own matrices."""
     model, text = models["unigram"], "the apple is red ."
@@ -263,7 +264,7 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective, caplog):
             "label_column": "1",
             "scheme": "bio",
         }
-    run = runs["unigram"].workdir
+    run = runs["words"].workdir
     given = {
         "train.steps": 3,
         "train.batch_size": 8,

@@ -94,6 +94,7 @@ def test_a_model_that_sees_both_sides_apart_does_not_beat_the_floor(cache):
     assert not leaks(result) and result["loss"] < result["unigram_loss"] - 0.05, result
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_sees_the_words_is_caught(cache):
     """The words reach the planted model as sentence kinds, which no mask hides."""
 

@@ -69,6 +69,7 @@ def test_every_next_token_is_the_enumerated_one(tables, every):
     assert_enumerated(tables, words_NxL, causal_posterior.compute_causal_posterior(TINY, words_NxL, LENGTH), LENGTH)
 
 
+@pytest.mark.exhaustive(but=("1",))
 @pytest.mark.parametrize("window", [0, 1, 3])
 def test_every_next_token_given_a_window_is_the_enumerated_one(tables, every, window):
     words_NxL, _ = every
@@ -103,6 +104,7 @@ def drop_fits(hmm, length):
     return np.concatenate([np.ones_like(fits_FxS), unfit_F[:, None]], 1)
 
 
+@pytest.mark.exhaustive
 def test_samples_reach_the_enumerated_entropy_and_a_wrong_floor_does_not(every, monkeypatch):
     _, share_N = every
     entropy = -(share_N * np.log(share_N)).sum()
@@ -126,6 +128,7 @@ def default():
     return hmm, np.pad(sample_documents(hmm, 126, 0, 0, 64), ((0, 0), (1, 1)), constant_values=-1)
 
 
+@pytest.mark.exhaustive
 def test_float32_is_enough_for_whole_rows(default):
     """Against the forward recursion of the textbook in float64, for each topic and name apart."""
     hmm, words_NxL = default
@@ -152,6 +155,7 @@ def test_float32_is_enough_for_whole_rows(default):
     np.testing.assert_allclose(log_prob_K, np.diff(np.log(prefix)), atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_the_less_a_model_sees_the_higher_its_floor(default):
     hmm, words_NxL = default
     rising = [

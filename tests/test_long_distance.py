@@ -15,6 +15,7 @@ from mlm.training.run import trained_run
 from mlm.training.step import program
 
 
+@pytest.mark.exhaustive(but=("rnn-elman-16",))
 @pytest.mark.parametrize(("family", "cell", "far"), [("feedforward", "window", 3), ("rnn", "elman", 16)])
 def test_a_gradient_s_norm_is_that_of_finite_differences(family, cell, far):
     """At each distance; beyond a window of three there is none, nor behind the state or in another segment."""

@@ -91,6 +91,7 @@ def test_a_window_reaches_the_window_floor(data):
     assert result["excess_loss_se"] < result["loss_se"] / 2  # the difference is paired by row
 
 
+@pytest.mark.exhaustive
 def test_a_bag_reaches_the_bag_floor(data):
     """Which no other model's results have."""
     cfg, rows, language = data
@@ -196,6 +197,7 @@ def test_the_parts_add_up_to_the_gap_and_are_each_the_sum_of_probabilities(data,
         np.testing.assert_allclose([found[part][name] for part in PARTS], by_hand, rtol=1e-4)
 
 
+@pytest.mark.exhaustive(but=("number",))
 @pytest.mark.parametrize("lacks", PARTS)
 def test_what_a_model_gets_wrong_is_where_its_gap_is(data, lacks):
     """The optimum made too sure of one thing: of kinds, of numbers in a kind, or of words in a class."""

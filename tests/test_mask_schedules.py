@@ -51,6 +51,7 @@ def sums(views=1, **changes):
     return found
 
 
+@pytest.mark.exhaustive(but=("cosine-rates2",))
 @pytest.mark.parametrize(
     ("schedule", "rates"),
     [
@@ -71,6 +72,7 @@ def test_the_rate_follows_its_schedule_and_one_compiled_step_serves_all(schedule
     assert len(compile_step(1)[-1]) == 1
 
 
+@pytest.mark.exhaustive(but=("2-0.3-0.6",))
 @pytest.mark.parametrize(
     ("views", "rate", "predict"), [(1, 0.6, 0.2), (1, 0.6, 0.6), (2, 0.3, 0.6), (2, 0.4, 0.6), (2, 0.3, 0.0)]
 )
@@ -85,6 +87,7 @@ def test_corruption_and_prediction_are_apart_and_traced(views, rate, predict):
     assert len(compile_step(views)[-1]) == 1
 
 
+@pytest.mark.exhaustive
 def test_a_step_of_two_views_is_one_update_from_both():
     cfg, made, train_step, state, _ = compile_step(2)
     knobs, rows = program.make_train_hparams(cfg), batch(ROWS, pad=0)

@@ -44,6 +44,7 @@ def corrupt(ids, rate, mask_share=1.0, random_share=0.0, uniform=False, max_rate
     )
 
 
+@pytest.mark.exhaustive(but=("0.01", "0.4"))
 @pytest.mark.parametrize("rate", [0.01, 0.15, 0.4, 0.8, 0.99])
 def test_the_count_is_floor_of_rate_times_eligible_plus_uniform(rate):
     ids = rows()
@@ -170,6 +171,7 @@ def test_less_than_is_corrupted_can_be_predicted_and_it_is_a_random_part():
     assert stats.chisquare(hits).pvalue > 1e-4
 
 
+@pytest.mark.exhaustive(but=("0.3333333333333333-1.0-3",))
 @pytest.mark.parametrize(("rate", "predict", "views"), [(0.2, 0.4, 2), (0.3, 0.4, 2), (1 / 3, 1.0, 3), (0.4, 0.4, 1)])
 def test_views_of_a_row_hide_disjoint_tokens_and_together_predict_more_than_each_corrupts(rate, predict, views):
     ids = rows()

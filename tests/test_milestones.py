@@ -49,6 +49,7 @@ def assert_equal(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.exhaustive
 def test_a_milestone_holds_the_parameters_of_its_step_alone_and_changes_no_result(run, make_config):
     cfg, result = run
     assert checkpoint.list_milestones(cfg.workdir) == [1, 4, 7]
@@ -66,6 +67,7 @@ def test_a_milestone_holds_the_parameters_of_its_step_alone_and_changes_no_resul
     assert sizes[0] < 0.6 * sizes[1]  # parameters, without Adam's two moments
 
 
+@pytest.mark.exhaustive(but=("between it and the checkpoint",))
 @pytest.mark.parametrize("kill", ["before the milestone", "between it and the checkpoint"])
 def test_a_killed_run_has_the_same_milestones(run, make_config, monkeypatch, kill):
     """Step 6 has a checkpoint, step 7 none: the milestone of step 7 is written again. Step 3 has both."""

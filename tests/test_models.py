@@ -74,6 +74,7 @@ def replace_tokens(rows, where_BxL, seed=9):
     return replace_text(rows, ids_BxL=np.where(where_BxL, other_BxL, rows.text.ids_BxL))
 
 
+@pytest.mark.exhaustive(but=("transformer-",))
 @MEMBERS
 def test_masked_logits_do_not_depend_on_the_true_tokens(family, cell):
     cfg = small_config(family, cell, eval__mask_rate=0.3)
@@ -150,6 +151,7 @@ def test_dropout_of_a_row_depends_on_its_key_alone(family, cell):
     assert np.abs(together - encode(rows, keys[::-1])).max() > 0.1
 
 
+@pytest.mark.exhaustive(but=("transformer", "lstm variant", "window variant"))
 @variants
 def test_rolled_and_unrolled_layers_agree(family, cell, changes):
     rows = batch()
@@ -170,6 +172,7 @@ def test_layers_that_share_parameters_compute_what_layers_with_equal_ones_do():
     np.testing.assert_allclose(states, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.exhaustive(but=("rnn-lstm",))
 @MEMBERS
 def test_bfloat16_computes_close_to_float32_with_float32_parameters(family, cell):
     cfg, rows = small_config(family, cell), batch()
@@ -334,6 +337,7 @@ def test_sizes_match_the_transformer_within_three_percent(family, cell, size):
     assert abs(ours / theirs - 1) < 0.03
 
 
+@pytest.mark.exhaustive(but=("transformer--micro", "feedforward-window-base", "feedforward-bag-large"))
 @sizes
 @pytest.mark.parametrize(("family", "cell"), [("transformer", ""), ("feedforward", "window"), ("feedforward", "bag")])
 def test_a_gated_mlp_has_as_many_parameters_within_three_percent(family, cell, size):

@@ -88,6 +88,7 @@ def test_a_word_ends_where_the_vocabulary_begins_another():
     assert [(one.start, one.end) for one in found] == [(0, 2), (2, 3), (3, 4)]
 
 
+@pytest.mark.exhaustive(but=("unigram--1", "roberta--1"))
 @pytest.mark.parametrize(("kind", "layer"), [("unigram", 0), ("unigram", -1), ("roberta", -1)])
 def test_the_nearest_are_those_by_brute_force(models, texts, kind, layer, monkeypatch):
     """Read in parts of few texts, too."""

@@ -304,6 +304,7 @@ def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(
     assert expected["evaluation"]["excess_loss"] > 0
 
 
+@pytest.mark.exhaustive(but=("mlm",))
 @pytest.mark.parametrize(
     ("name",),
     mark_further(

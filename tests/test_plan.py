@@ -68,6 +68,7 @@ def test_flops_of_base_are_six_n_d_and_attention(rate):
     assert row["hours"] == pytest.approx(row["flops"] / (0.5 * 989e12) / 3600)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("uncounted")
 def test_more_devices_take_less_time_and_memory_each():
     cfg, before = member(**BAG), allocated()
@@ -188,6 +189,7 @@ def test_another_process_answers_one_after_the_other_and_ends_with_its_reader():
         list(subprocess_worker.map_in_subprocess(signal.raise_signal, [signal.SIGKILL]))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("uncounted")
 def test_split_or_computed_again_a_step_takes_less_and_what_would_fit_is_said(monkeypatch):
     cfg = member(model__num_layers=8, model__width=64, model__mlp_dim=256)
@@ -212,6 +214,7 @@ def test_split_or_computed_again_a_step_takes_less_and_what_would_fit_is_said(mo
     )
 
 
+@pytest.mark.exhaustive
 def test_a_policy_of_rematerialization_saves_what_it_says():
     """Of two layers, and of the heads, which are no part of one."""
     sizes = {"pack__seq_len": 40, "model__max_positions": 40, "train__batch_size": 4, "model__num_layers": 2}

@@ -97,6 +97,7 @@ def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):
         assert roomy["evaluation"][name] == pytest.approx(value, rel=1e-5), name
 
 
+@pytest.mark.exhaustive
 def test_fine_tunings_of_runs_with_one_vocabulary_share_a_program(cfg):
     """Each names the folder of its own run's; what is compiled, and counted, is told the vocabulary's size alone."""
     one, other = (member(cfg, name, tokenizer__path=name) for name in ("one", "other"))

@@ -81,6 +81,7 @@ def test_zero_shot_is_the_log_probability_of_each_word_at_the_hidden_place(run, 
     assert answer(run.state, asked, None)[-1].shape == (2,)
 
 
+@pytest.mark.exhaustive
 def test_rows_of_like_lengths_are_asked_together_and_answered_as_alone_and_in_order(run):
     draws, length = np.random.default_rng(0), 32
     size_N = draws.integers(3, length, 50)

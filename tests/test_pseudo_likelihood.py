@@ -71,6 +71,7 @@ def test_scores_are_those_of_one_forward_a_token_by_hand():
     assert found.tokens_S.tolist() == [6, 6, 6, 1] and found.words_S.tolist() == [3, 6, 2, 1]
 
 
+@pytest.mark.exhaustive(but=("transformer-",))
 @MEMBERS
 def test_padding_and_batch_size_change_no_score(family, cell):
     cfg = small_config(family, cell, **ONE)

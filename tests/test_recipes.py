@@ -77,6 +77,7 @@ def test_the_layer_norm_adds_its_epsilon_to_the_variance(eps):
     np.testing.assert_allclose(module.apply(scale_D, x_BxLxD), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.exhaustive(but=("rnn-lstm-fast", "transformer--plain", "feedforward-window-fast"))
 @pytest.mark.parametrize("quick", [True, False], ids=["fast", "plain"])
 @MEMBERS
 def test_every_layer_norm_of_either_path_reads_the_epsilon(family, cell, quick):

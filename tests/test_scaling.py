@@ -40,7 +40,7 @@ def test_the_compute_optimal_size_has_the_lowest_loss_of_its_compute():
     assert ends[0] - ends[1] == pytest.approx(TRUE.frontier_exponent, rel=1e-6)
 
 
-@pytest.mark.exhaustive(but=("3-E fitted",))
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("fits_floor", [False, True], ids=["E known", "E fitted"])
 @pytest.mark.parametrize("seeds", [2, 3, 5])

@@ -222,6 +222,7 @@ def test_a_bad_space_ends_in_one_line(tmp_path, space, message):
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.exhaustive(but=("experiments.architectures", "experiments.optimizers"))
 @pytest.mark.parametrize("experiment", [architectures, modern_bert, objectives, optimizers, scaling])
 def test_every_row_of_an_experiment_has_a_space_that_its_trials_can_have(experiment, tmp_path):
     scale = "laptop" if experiment is not scaling else "quick"

@@ -302,6 +302,7 @@ def test_the_optimum_is_the_exact_posterior():
             panels.answer_request(best, panels.PanelRequest(0, "fill_mask", text))
 
 
+@pytest.mark.exhaustive
 def test_a_link_has_the_text_and_differences_are_marked(chromium, server, opened_models):
     with tab_of(chromium, server) as tab:
         tab.goto(f"http://127.0.0.1:{server.server_port}/?text=the+[MASK]+is+red")

@@ -211,6 +211,7 @@ def test_members_and_parts_of_batches_are_those_of_one_device(changes, devices):
     same(train(cfg, devices), train(member(**changes), 1))
 
 
+@pytest.mark.exhaustive
 def test_each_tree_s_layers_are_gathered_along_their_own_axes():
     """A generator's up are split along their first axis, the model's, of the same path, along their second."""
 
@@ -248,6 +249,7 @@ def test_each_tree_s_layers_are_gathered_along_their_own_axes():
     )
 
 
+@pytest.mark.exhaustive
 def test_rows_that_end_at_different_tokens_are_translated_as_by_a_device_that_has_all():
     """A loop that ends on each device with its own rows."""
     words = [f"w{number}" for number in range(VOCAB - NUM_SPECIAL)]

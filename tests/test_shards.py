@@ -43,6 +43,7 @@ def digest(packed):
     }
 
 
+@pytest.mark.exhaustive(but=("-blank_line", "1.txt-file"))
 @pytest.mark.parametrize("boundary", ["blank_line", "line", "file", "ab .*"])
 @pytest.mark.parametrize("held_out", ["", "1.txt"])
 def test_shards_hold_each_document_once_and_in_order(tmp_path, boundary, held_out):

@@ -334,6 +334,7 @@ def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, mon
         mlm.load("hf:a/b")
 
 
+@pytest.mark.exhaustive(but=("transformer-",))
 @MEMBERS
 def test_a_direction_is_free_exactly_where_the_parameters_are_the_same(family, cell):
     """But for a feedforward model, whose neighbors are others in each direction."""

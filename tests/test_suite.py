@@ -105,6 +105,7 @@ def test_retrieval_is_by_hand_what_the_cosines_say(data, monkeypatch):
     assert result["recall"] == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_task_is_fine_tuned_for_each_seed_and_kept(data, monkeypatch, capsys):
     flags = f"--suite={data / 'tuned.toml'}", "--out=tuned.jsonl"

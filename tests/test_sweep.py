@@ -69,6 +69,7 @@ def sweep(tmp_path, monkeypatch, capsys):
     return folder / "runs", call
 
 
+@pytest.mark.exhaustive
 def test_a_plan_says_what_points_cost_and_trains_nothing(sweep):
     runs, call = sweep
     code, out, _ = call("plan", "--accelerator=v4-8", "--count=2")

@@ -210,6 +210,7 @@ def test_a_missing_package_is_one_line_before_anything_is_made(folder, name, mon
     assert not Path(cfg.workdir).exists()
 
 
+@pytest.mark.exhaustive
 def test_the_tensorboard_tracker_does_not_import_torch(tmp_path):
     code = f"""import pathlib, sys
 from mlm.training.run import trackers
