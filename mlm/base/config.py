@@ -594,6 +594,17 @@ class Init:
         "", "in place of run: Hugging Face folder, or hf:ORG/NAME to download; empty: none", is_path=True
     )
     hub_sha256: str = field("", "expected SHA-256 of config, weights, vocabulary; empty: any", unless={"init.hub": ""})
+    positions: Annotated[str, "", "interpolate", "tile"] = field(
+        "",
+        "learned positions for another model.max_positions than the source's: interpolate (read in between) | tile "
+        "(from the start again, as Longformer); empty: as many as there",
+        when={"model.positions": "learned"},
+    )
+    new_vocabulary: bool = field(
+        False,
+        "the tokenizer may be another than the source's: its entry keeps the embedding that the source has of the same "
+        "text, else it gets the mean of those of the text's tokens there",
+    )
 
 
 @section

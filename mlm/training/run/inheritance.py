@@ -30,6 +30,9 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
     run, hub_folder = cfg.init.run, cfg.init.hub
     errors.require(not (run and hub_folder), "config.init.hub", hub_folder, "only one of config.init.run and this")
     if not (run or hub_folder):
+        expected = "a source, config.init.run or config.init.hub, beside it"
+        errors.require(not cfg.init.positions, "config.init.positions", cfg.init.positions, expected)
+        errors.require(not cfg.init.new_vocabulary, "config.init.new_vocabulary", True, expected)
         return {}
     source, kind = run or hub_folder, "run" if run else "hub"
     fields.check_values(cfg)
@@ -108,7 +111,8 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
     """Raises ConfigError if the model or the vocabulary of a config is not that of its source."""
     flat, source = fields.flatten(cfg), cfg.init.run or cfg.init.hub
     shared = SHARED_DIRECTIONALITIES.get(inherited_fields.get("model.family", ""), ())
-    free = {*FREE_FIELDS, *(["model.max_positions"] if inherited_fields.get("model.positions") != "learned" else [])}
+    has_any_length = inherited_fields.get("model.positions") != "learned" or cfg.init.positions
+    free = {*FREE_FIELDS, *(["model.max_positions"] if has_any_length else [])}
     for name, value in inherited_fields.items():
         if name.startswith("model."):
             shares_params = name == "model.directionality" and {value, flat[name]} <= {*shared}
@@ -116,7 +120,7 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
             expected = f"{value!r}, as {source} has it; leave it out: its parameters depend on it"
             errors.require(is_allowed, f"config.{name}", flat[name], expected)
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")
-    if source_path not in ("", path):
+    if source_path not in ("", path) and not cfg.init.new_vocabulary:
         vocabularies = [
             kinds.load_tokenizer_folder("config.tokenizer.path", one).model for one in (path, source_path) if one
         ]

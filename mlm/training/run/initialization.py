@@ -7,7 +7,7 @@ from absl import logging
 from mlm import objectives
 from mlm.base import config, errors, fields, types
 from mlm.data.tokenizers.tokenizer import Tokenizer
-from mlm.training.run import pretrained_folder, trained_run
+from mlm.training.run import adaptation, pretrained_folder, trained_run
 from mlm.training.run.directory import RunDirectory
 from mlm.training.step import trainable
 
@@ -27,7 +27,7 @@ def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tok
     expected = f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}"
     errors.require_field(cfg, "init.run_sha256", is_same, expected)
     params = run.program.partitioner.get_state(run.state).params["model"]
-    return _replace_model_params(cfg, state, params, run.cfg, run.tokenizer.model == tokenizer.model)
+    return _replace_model_params(cfg, state, *_adapt(cfg, params, run.tokenizer, tokenizer), run.cfg)
 
 
 def _init_from_hub(cfg, state, tokenizer):
@@ -36,13 +36,14 @@ def _init_from_hub(cfg, state, tokenizer):
     is_same = cfg.init.hub_sha256 in ("", digest)
     errors.require_field(cfg, "init.hub_sha256", is_same, f"what is in {cfg.init.hub}, {digest}")
     source = pretrained_folder.read_folder(folder)
-    model, parts = source.params["model"], ["its encoder"]
+    model, has_same_vocabulary = _adapt(cfg, source.params["model"], source.tokenizer, tokenizer)
+    parts = ["its encoder"]
     if not source.has_lm_head:
         own = state.params["model"]
         model = model | {name: own[name] for name in trainable.LM_HEAD_PARAMS if name in own}
     if objectives.get_visibility(cfg) != types.Visibility.FULL:
         parts.append("its output layer" if source.has_lm_head else "a new output layer")
-    state = _replace_model_params(cfg, state, model, source.cfg, source.tokenizer.model == tokenizer.model)
+    state = _replace_model_params(cfg, state, model, has_same_vocabulary, source.cfg)
     head = state.params["objective"]
     if cfg.finetune.pooling == "first" and cfg.finetune.pooler == "bert" and "pool" in head:
         pooler = source.read_pooler()
@@ -65,7 +66,15 @@ def _init_from_hub(cfg, state, tokenizer):
     return state
 
 
-def _replace_model_params(cfg, state, model_params, source_cfg, has_same_vocabulary):
+def _adapt(cfg, model_params, source_tokenizer, tokenizer):
+    """The source's parameters as config.init asks for them, and whether their vocabulary is that of the data."""
+    model_params, changes = adaptation.adapt_params(cfg, model_params, source_tokenizer, tokenizer)
+    if changes:
+        logging.info("%s: %s", cfg.init.run or cfg.init.hub, "; ".join(changes))
+    return model_params, cfg.init.new_vocabulary or source_tokenizer.model == tokenizer.model
+
+
+def _replace_model_params(cfg, state, model_params, has_same_vocabulary, source_cfg):
     field = f"config.init.{'run' if cfg.init.run else 'hub'} = {cfg.init.run or cfg.init.hub!r}"
     source_shapes, shapes = (
         jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree) for tree in (model_params, state.params["model"])
@@ -76,7 +85,8 @@ def _replace_model_params(cfg, state, model_params, source_cfg, has_same_vocabul
         raise errors.ConfigError(f"{field}: expected a run of the same model; {reason}")
     if not has_same_vocabulary:
         raise errors.ConfigError(
-            f"{field}: expected the vocabulary of the training data; leave config.tokenizer.path out to use its own"
+            f"{field}: expected the vocabulary of the training data; leave config.tokenizer.path out to use its own, "
+            "or set init.new_vocabulary=true"
         )
     if differences:
         logging.info("%s: %s", field, differences)

@@ -1,0 +1,71 @@
+"""What a source's parameters become where a run continues with more positions or with another vocabulary."""
+
+import numpy as np
+
+from mlm.base import config, types
+from mlm.base.special import NUM_SPECIAL, UNK
+from mlm.data.tokenizers.tokenizer import Tokenizer
+
+VOCABULARY_PARAMS = ("token", "output", "bias")  # with an entry of the vocabulary along their first axis
+
+
+def adapt_params(
+    cfg: config.Config, params: types.Params, source_tokenizer: Tokenizer, tokenizer: Tokenizer
+) -> tuple[types.Params, list[str]]:
+    """A model's parameters (numpy) as config.init asks for them, and what changed, in words."""
+    changes = []
+    if cfg.init.positions and "position" in params:
+        table_PxD = params["position"]["embedding"]
+        resized = resize_positions(table_PxD, cfg.model.max_positions, interpolates=cfg.init.positions == "interpolate")
+        changes.append(f"{len(table_PxD)} positions became {len(resized)} ({cfg.init.positions})")
+        params = params | {"position": {"embedding": resized}}
+    if cfg.init.new_vocabulary and source_tokenizer.model != tokenizer.model:
+        pieces = find_pieces(source_tokenizer, tokenizer)
+        tables = {name: average_pieces(params[name], pieces) for name in VOCABULARY_PARAMS if name in params}
+        num_kept = sum(len(ids) == 1 for ids in pieces)
+        changes.append(
+            f"of {len(pieces)} entries of the vocabulary {num_kept} are the source's, the others means of its"
+        )
+        params = params | tables
+    return params, changes
+
+
+def resize_positions(table_PxD: np.ndarray, num_positions: int, *, interpolates: bool) -> np.ndarray:
+    """A table of positions of another length: read in between, or from its start again where it ends.
+
+    The first is what Chen et al. 2023 (arXiv 2306.15595) do to rotary positions, the second what Longformer does to
+    RoBERTa's table (Beltagy et al. 2020, section 5).
+    """
+    if not interpolates:
+        return table_PxD[np.arange(num_positions) % len(table_PxD)]
+    place_P = np.linspace(0, len(table_PxD) - 1, num_positions)
+    below_P = np.minimum(place_P.astype(int), max(len(table_PxD) - 2, 0))
+    share_Px1 = (place_P - below_P)[:, None].astype(table_PxD.dtype)
+    return (1 - share_Px1) * table_PxD[below_P] + share_Px1 * table_PxD[np.minimum(below_P + 1, len(table_PxD) - 1)]
+
+
+def find_pieces(source: Tokenizer, tokenizer: Tokenizer) -> list[list[int]]:
+    """For each entry of a vocabulary the source's entries that it is made of: the same one, the tokens of its text, or
+    all of them where the source knows none.
+    """
+    number = {text: i for i, text in reversed([*enumerate(list_texts(source))])}
+    texts = list_texts(tokenizer)
+    known = [[i] if i < NUM_SPECIAL else [number[text]] if text in number else [] for i, text in enumerate(texts)]
+    encoded = iter(source.encode_batch([text.strip() for text, ids in zip(texts, known, strict=True) if not ids]))
+    everything = [*range(source.vocab_size)]
+    return [ids or [i for i in next(encoded) if i != UNK] or everything for ids in known]
+
+
+def list_texts(tokenizer: Tokenizer) -> list[str]:
+    """What each entry adds to the text of the entry before it; where it begins a word, a space first."""
+    candidates = np.flatnonzero(tokenizer.starts_word_V[NUM_SPECIAL:]) + NUM_SPECIAL
+    before = next(int(i) for i in candidates if tokenizer.decode([int(i)]).strip().isalnum())
+    start = len(tokenizer.decode([before]))
+    return [tokenizer.decode([before, i])[start:] for i in range(tokenizer.vocab_size)]
+
+
+def average_pieces(param: types.Params, pieces: list[list[int]]) -> types.Params:
+    """A table or a bias with the mean over each entry's pieces."""
+    if isinstance(param, dict):
+        return {name: average_pieces(leaf, pieces) for name, leaf in param.items()}
+    return np.stack([param[ids].mean(0) for ids in pieces]).astype(param.dtype)
