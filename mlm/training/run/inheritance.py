@@ -117,7 +117,8 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
         if name.startswith("model."):
             shares_params = name == "model.directionality" and {value, flat[name]} <= {*shared}
             is_allowed = flat[name] == value or shares_params or name in free
-            expected = f"{value!r}, as {source} has it; leave it out: its parameters depend on it"
+            way = "; init.positions=tile makes more" if name == "model.max_positions" else ""
+            expected = f"{value!r}, as {source} has it; leave it out: its parameters depend on it{way}"
             errors.require(is_allowed, f"config.{name}", flat[name], expected)
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")
     if source_path not in ("", path) and not cfg.init.new_vocabulary:
@@ -125,4 +126,6 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
             kinds.load_tokenizer_folder("config.tokenizer.path", one).model for one in (path, source_path) if one
         ]
         is_same = len(vocabularies) == 2 and vocabularies[0] == vocabularies[1]
-        errors.require_field(cfg, "tokenizer.path", is_same, f"the vocabulary of {source}; leave it out")
+        errors.require_field(
+            cfg, "tokenizer.path", is_same, f"the vocabulary of {source}; leave it out, or set init.new_vocabulary=true"
+        )
