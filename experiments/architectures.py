@@ -12,6 +12,10 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            the same 32,000 examples once, at a masking rate of 30%; trials has micro size alone, so that tiny is not
            tuned. long: those with gates or attention at micro size, three seeds, 256,000 examples once, with what
            laptop's search chose: a family is within 0.02 nats of the floor if its 95% interval over seeds ends there.
+           mixers: the Transformer beside models without attention and recurrence (gated convolution, gMLP, FNet),
+           micro size, three seeds, laptop's examples and masks; the learning rate and batch are the Transformer's where
+           no trial chose. FNet's paper has 92% to 97% of BERT's accuracy on GLUE (arXiv 2105.03824, abstract).
+           mixers_quick: 40 steps, to see that they run.
            paper: all at base size, three seeds, BERT's batch size, English Wikipedia, for an accelerator; all have
            BERT's learning rate, tuned for none of them.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 168 points, two and a half hours. laptop: 42 points,
@@ -37,6 +41,7 @@ from mlm.experiment.recipes import (
     LAPTOP_TASKS,
     MODERN_BLOCK,
     PAPER_TASKS,
+    QUICK,
     QUICK_TASKS,
     SMALL,
     TUNED_FIELDS,
@@ -88,6 +93,12 @@ LONG_POINTS = {
     member: [OWN_FIELDS[member] | set_training_length(LONG_EXAMPLES, 8 * EVAL_INTERVAL, TUNED[member])]
     for member in ("gru", "lstm", "transformer", MODERN)
 }
+MIXERS = {"conv": {}, "gmlp": {}, "fnet": {}}
+MIXER_FIELDS = {"transformer": OWN_FIELDS["transformer"]} | MIXERS
+MIXER_POINTS = {
+    member: [fields | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED["transformer"])]
+    for member, fields in MIXER_FIELDS.items()
+}
 # At scale quick, one model shows what fine-tuning is.
 QUICK_POINTS = TUNED_POINTS | {"lstm": [TUNED_POINTS["lstm"][0] | QUICK_TASKS]}
 TRIAL_POINTS = {
@@ -120,6 +131,20 @@ SCALES = {
         "search": "laptop",
         "own": LONG_POINTS,
         "fields": BASE_FIELDS | {"data.language.train_documents": LONG_EXAMPLES},
+    },
+    "mixers": {
+        "members": tuple(MIXER_FIELDS),
+        "sizes": ("micro",),
+        "seeds": 3,
+        "own": MIXER_POINTS,
+        "fields": BASE_FIELDS,
+    },
+    "mixers_quick": {
+        "members": tuple(MIXER_FIELDS),
+        "sizes": ("micro",),
+        "seeds": 1,
+        "own": {member: [fields] for member, fields in MIXER_FIELDS.items()},
+        "fields": QUICK | BASE_FIELDS | {"data.language.train_documents": 2000},
     },
     "paper": {
         "members": tuple(FAMILIES),
@@ -156,10 +181,11 @@ def sweep(scale: str) -> dict[str, dict]:
     seeds = make_seeds(plan["seeds"])
 
     def points(size, member):
+        family = FAMILIES.get(member, "mixer")
         model = {
             "name": f"{member}-{size}",
-            "model.family": FAMILIES[member],
-            "model.cell": "" if FAMILIES[member] == "transformer" else member,
+            "model.family": family,
+            "model.cell": "" if family == "transformer" else member,
             "model.size": size,
         }
         return cross_points([model], plan["own"][member], seeds)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import MEMBERS, batch, build, make_dataset_info, mark_further, small_config
+from small import ONE_SIDED_MEMBERS, batch, build, make_dataset_info, mark_further, small_config
 
 from mlm.objectives import OBJECTIVES
 
@@ -30,7 +30,7 @@ def may_see(way, family, segments_L, window):
 
 
 @pytest.mark.parametrize("sees", ["bidirectional", "causal", "two_stack", "mixed"])
-@MEMBERS
+@ONE_SIDED_MEMBERS
 def test_a_state_knows_of_the_tokens_that_its_way_may_see_and_of_no_other(family, cell, sees):
     """By its gradients: across segments, of padding, of past and future, of the token itself, through all layers."""
     cfg, rows = small_config(family, cell, model__directionality=sees, model__scan_unroll=1), batch()
