@@ -16,6 +16,10 @@ Scales     quick: four models, one seed, for a first look. trials: four learning
            Mamba-2's), micro size, three seeds, laptop's examples and masks; the learning rate and
            batch are the LSTM's where no trial chose. recurrences_quick: 40 steps, to see that they run. Their speed by
            length: --only=rnn of experiments/benchmark.
+           mixers: the Transformer beside models without attention and recurrence (gated convolution, gMLP, FNet),
+           micro size, three seeds, laptop's examples and masks; the learning rate and batch are the Transformer's where
+           no trial chose. FNet's paper has 92% to 97% of BERT's accuracy on GLUE (arXiv 2105.03824, abstract).
+           mixers_quick: 40 steps, to see that they run.
            paper: all at base size, three seeds, BERT's batch size, English Wikipedia, for an accelerator; all have
            BERT's learning rate, tuned for none of them.
 Cost       quick: a minute or two per point on 2 CPU cores. trials: 168 points, two and a half hours. laptop: 42 points,
@@ -99,6 +103,12 @@ RECURRENCE_POINTS = {
     member: [fields | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED.get(member, TUNED["lstm"]))]
     for member, fields in RECURRENCES.items()
 }
+MIXERS = {"conv": {}, "gmlp": {}, "fnet": {}}
+MIXER_FIELDS = {"transformer": OWN_FIELDS["transformer"]} | MIXERS
+MIXER_POINTS = {
+    member: [fields | set_training_length(NUM_EXAMPLES, EVAL_INTERVAL, TUNED["transformer"])]
+    for member, fields in MIXER_FIELDS.items()
+}
 # At scale quick, one model shows what fine-tuning is.
 QUICK_POINTS = TUNED_POINTS | {"lstm": [TUNED_POINTS["lstm"][0] | QUICK_TASKS]}
 TRIAL_POINTS = {
@@ -146,6 +156,20 @@ SCALES = {
         "own": {member: [fields] for member, fields in RECURRENCES.items()},
         "fields": QUICK | BASE_FIELDS | {"data.language.train_documents": 2000},
     },
+    "mixers": {
+        "members": tuple(MIXER_FIELDS),
+        "sizes": ("micro",),
+        "seeds": 3,
+        "own": MIXER_POINTS,
+        "fields": BASE_FIELDS,
+    },
+    "mixers_quick": {
+        "members": tuple(MIXER_FIELDS),
+        "sizes": ("micro",),
+        "seeds": 1,
+        "own": {member: [fields] for member, fields in MIXER_FIELDS.items()},
+        "fields": QUICK | BASE_FIELDS | {"data.language.train_documents": 2000},
+    },
     "paper": {
         "members": tuple(FAMILIES),
         "sizes": ("base",),
@@ -181,10 +205,11 @@ def sweep(scale: str) -> dict[str, dict]:
     seeds = make_seeds(plan["seeds"])
 
     def points(size, member):
+        family = FAMILIES.get(member, "mixer" if member in MIXERS else "rnn")
         model = {
             "name": f"{member}-{size}",
-            "model.family": FAMILIES.get(member, "rnn"),
-            "model.cell": "" if FAMILIES.get(member) == "transformer" else member,
+            "model.family": family,
+            "model.cell": "" if family == "transformer" else member,
             "model.size": size,
         }
         return cross_points([model], plan["own"][member], seeds)

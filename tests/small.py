@@ -39,7 +39,10 @@ ON_LANGUAGE = sorted({*OBJECTIVES} - {"nsp", "replaced_token_detection", *LABELL
 ABOVE_STATES = ("hybrid", "diffusion")  # objectives of which all that is their own is done above a model's states
 # Every (family, cell) of an encoder; the cell is "" in a family without cells.
 FAMILY_CELLS = [(family, cell) for family, of in MODELS.items() if not of.reads_source for cell in of.cells or ("",)]
-ONE_EACH = list({family: (family, cell) for family, cell in reversed(FAMILY_CELLS)}.values())  # a member of each family
+# A member of each family that stands for others in the suite; mixers are a part of it by VARIANTS, else with --all.
+ONE_EACH = list({family: (family, cell) for family, cell in reversed(FAMILY_CELLS) if family != "mixer"}.values())
+# Those that can see one side alone, which a Fourier transform cannot.
+ONE_SIDED = [member for member in FAMILY_CELLS if member != ("mixer", "fnet")]
 ALL_MEMBERS = pytest.mark.parametrize(
     ("family", "cell"), FAMILY_CELLS, ids=["-".join(filter(None, member)) for member in FAMILY_CELLS]
 )
@@ -53,6 +56,7 @@ def mark_further(cases, kept):
 
 # Every member, where a family's first stands for the others in the suite.
 MEMBERS = pytest.mark.parametrize(("family", "cell"), mark_further(FAMILY_CELLS, ONE_EACH))
+ONE_SIDED_MEMBERS = pytest.mark.parametrize(("family", "cell"), mark_further(ONE_SIDED, ONE_EACH))
 # Members with blocks that are not the default, each block in one of them: (family, cell, changes).
 VARIANTS = {
     "modern_bert": (
@@ -128,6 +132,11 @@ VARIANTS = {
             "model__type_vocab_size": 0,
         },
     ),
+}
+VARIANTS |= {
+    "conv": ("mixer", "conv", {"model__norm_placement": "sandwich", "model__first_norm": False}),
+    "gmlp": ("mixer", "gmlp", {"model__bias": "none", "model__norm": "rmsnorm"}),
+    "fnet": ("mixer", "fnet", {"model__norm_placement": "post"}),
 }
 PLAIN = {"model__dropout": 0.0, "model__attention_dropout": 0.0}
 

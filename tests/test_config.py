@@ -32,6 +32,18 @@ def check(changes):
         ),
         ({"model.family": "feedforward", "model.window": 129}, ["config.model.window = 129", "<= 128"]),
         ({"model.scan_unroll": 3}, ["config.model.scan_unroll = 3", "<= 2"]),
+        (
+            {"model.family": "mixer", "model.cell": "fnet", "objective": "causal"},
+            ["config.model.directionality = 'causal': expected bidirectional", "model.cell is fnet"],
+        ),
+        (
+            {"model.family": "mixer", "model.cell": "gmlp", "model.activation": "geglu"},
+            ["config.model.activation = 'geglu'", "without a gate", "model.cell is gmlp"],
+        ),
+        (
+            {"model.positions": "disentangled", "model.position_buckets": 1024},
+            ["config.model.position_buckets = 1024", "less than twice config.model.max_positions = 512"],
+        ),
         ({"model.num_unique_layers": 3}, ["config.model.num_unique_layers = 3", "a divisor", "num_layers = 2"]),
         (
             {"model.size": "mini", "model.num_unique_layers": 2, "finetune.trainable_layers": 1},

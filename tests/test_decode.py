@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, MEMBERS, VARIANTS, VOCAB, build, mark_further, small_config
+from small import ONE_SIDED, ONE_SIDED_MEMBERS, VARIANTS, VOCAB, build, mark_further, small_config
 
 from mlm.inference import forward_passes
 
@@ -14,7 +14,7 @@ ROOM = 14
 LENGTHS = np.array([14, 9, 5, 1])  # of the rows
 READ = np.array([6, 8, 1, 0])  # tokens of each that are read at once
 CASES = (
-    [(*member, {}) for member in FAMILY_CELLS]
+    [(*member, {}) for member in ONE_SIDED]
     + [
         ("transformer", "", changes)
         for changes in (
@@ -27,12 +27,12 @@ CASES = (
             {"model__positions": "sinusoidal", "model__activation": "gelu_tanh", "model__directionality": "two_stack"},
         )
     ]
-    + list(VARIANTS.values())
-    + [(*member, {"model__directionality": "mixed"}) for member in FAMILY_CELLS if member[1] not in ("elman", "gru")]
+    + [case for case in VARIANTS.values() if case[:2] in ONE_SIDED]
+    + [(*member, {"model__directionality": "mixed"}) for member in ONE_SIDED if member[1] not in ("elman", "gru")]
 )
 IN_SUITE = [
     ("feedforward", "bag", {}),
-    *(VARIANTS["modern_bert"], VARIANTS["lstm"]),
+    *(VARIANTS["modern_bert"], VARIANTS["lstm"], VARIANTS["gmlp"]),
     ("transformer", "", {"model__directionality": "mixed"}),
 ]
 
@@ -74,7 +74,7 @@ def test_token_by_token_a_model_says_what_it_says_of_whole_rows(family, cell, ch
 
 
 @pytest.mark.exhaustive
-@MEMBERS
+@ONE_SIDED_MEMBERS
 def test_rows_of_a_cache_are_on_axis_1_of_every_leaf(family, cell):
     """As beam search takes them: a cache whose rows change places goes on as the rows would."""
     model, params, _ = build(small_config(family, cell, objective="causal"))

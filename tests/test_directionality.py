@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, batch, build, make_dataset_info, mark_further, small_config
+from small import ONE_SIDED, batch, build, make_dataset_info, mark_further, small_config
 
 from mlm.objectives import OBJECTIVES
 
@@ -32,10 +32,11 @@ def may_see(way, family, segments_L, window):
 @pytest.mark.parametrize(
     ("family", "cell", "sees"),
     mark_further(
-        [(*member, sees) for member in FAMILY_CELLS for sees in ("bidirectional", "causal", "two_stack", "mixed")],
+        [(*member, sees) for member in ONE_SIDED for sees in ("bidirectional", "causal", "two_stack", "mixed")],
         [
             *(("transformer", "", sees) for sees in ("bidirectional", "causal", "two_stack", "mixed")),
             *(("rnn", "lstm", sees) for sees in ("bidirectional", "two_stack")),
+            *(("mixer", "conv", sees) for sees in ("causal",)),
             *(("feedforward", "window", sees) for sees in ("bidirectional", "causal")),
         ],
     ),

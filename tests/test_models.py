@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +24,10 @@ from small import (
     small_config,
 )
 
+from mlm import models
 from mlm.base import config, fields, types
 from mlm.base.special import MASK
-from mlm.models import MODELS, SIZES, layers, lm, recurrence, transformer
+from mlm.models import MODELS, SIZES, layers, lm, mixer, recurrence, transformer
 from mlm.training.run import resolution
 from mlm.training.step import program, sharding, update
 
@@ -309,6 +312,27 @@ def counts(vocab_size, **changes):
     return lm.count_parameters(
         jax.eval_shape(MODELS[cfg.model.family].build(cfg.model, vocab_size).init, jax.random.key(0))
     )
+
+
+def test_the_mixer_of_the_documentation_is_complete(monkeypatch):
+    """One class, one entry and one row: its layers see their segments alone, and have the Transformer's parameters."""
+    diffs = re.findall(r"```diff\n(.*?)```", (Path(__file__).parents[1] / "docs/extending.md").read_text(), re.DOTALL)
+    (diff,) = (one for one in diffs if "--- mlm/models/mixer.py" in one)
+    row, added = ("".join(re.findall(r"^\+(.*\n)", part, re.MULTILINE)) for part in diff.split("--- mlm/models/mixer"))
+    monkeypatch.setattr(mixer, "MIXERS", dict(mixer.MIXERS))
+    exec(added, dict(vars(mixer)))
+    sizes = eval(row.partition(": ")[2].strip(" ,\n"), vars(models))
+    cfg, rows = small_config("mixer", "conv"), batch()
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, cell="mean"))
+    before = logits(cfg, rows)
+    changed = rows.text.segments_BxL == 1
+    changed[:, 1] = False
+    difference = np.abs(logits(cfg, replace_tokens(rows, changed)) - before).max(-1)
+    assert (difference[:, 1] > 1e-4).all() and (difference[rows.text.segments_BxL != 1] == 0).all()
+    for size in ("micro", "base"):
+        model = dataclasses.replace(cfg.model, **sizes[size])
+        count = lm.count_parameters(jax.eval_shape(MODELS["mixer"].build(model, 1000).init, jax.random.key(0)))
+        assert abs(count["non_embedding"] / counts(1000, model__size=size)["non_embedding"] - 1) < 0.03, size
 
 
 def test_published_models_have_their_size():

@@ -19,6 +19,7 @@ from small import (
     LABELLED,
     ON_LANGUAGE,
     ONE_EACH,
+    ONE_SIDED,
     PLAIN,
     SOURCED,
     VOCAB,
@@ -53,7 +54,7 @@ CROSS = [
     (objective, *member)
     for objective in OF_TOKENS
     if objective != "replaced_token_detection"
-    for member in (ONE_EACH if objective in ABOVE_STATES else FAMILY_CELLS)
+    for member in (ONE_EACH if objective in ABOVE_STATES else ONE_SIDED if objective == "causal" else FAMILY_CELLS)
 ]
 CROSS.append(("replaced_token_detection", *ONE_EACH[0]))
 # Each objective with one member, each member with one objective, and one of each family with another.

@@ -15,20 +15,23 @@ def transformers():
     return pytest.importorskip("transformers")
 
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
-LENGTHS = (40, 25)  # of two sequences
+SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24}
 
 
-def compute_states(their_model):
-    """(ids, segments, the last states) of sequences of which one is padded, where weights are no initial ones."""
+def draw_weights(their_model):
+    """The model with weights that are no initial ones."""
     import torch
 
     torch.manual_seed(0)
     for parameter in their_model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    segments_BxL = (np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]).astype(np.int32)
-    ids_BxL = np.random.default_rng(0).integers(5, VOCAB, segments_BxL.shape).astype(np.int32)
-    return ids_BxL, segments_BxL
+    return their_model.eval()
+
+
+def draw_rows(*lengths):
+    """(ids_BxL, segments_BxL) of sequences of so many tokens."""
+    segments_BxL = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int32)
+    return np.random.default_rng(0).integers(5, VOCAB, segments_BxL.shape).astype(np.int32), segments_BxL
 
 
 def read_layers(tensors, layer_names):
@@ -54,27 +57,30 @@ def read_dense(tensors, name):
     return {"kernel": weight.T, "bias": bias} if weight.ndim > 1 else {"scale": weight, "bias": bias}
 
 
-def test_disentangled_attention_is_deberta_v2_s(transformers):
+def assert_states_are_theirs(cfg, params, their_model, ids_BxL, segments_BxL):
     import torch
 
-    theirs = transformers.DebertaV2Config(
-        **SIZES,
-        vocab_size=VOCAB,
-        max_position_embeddings=64,
-        relative_attention=True,
-        position_buckets=8,
-        norm_rel_ebd="layer_norm",
-        share_att_key=True,
-        pos_att_type=["c2p", "p2c"],
-        position_biased_input=False,
-        type_vocab_size=0,
-        layer_norm_eps=1e-7,
-        attn_implementation="eager",
-    )
-    model = transformers.DebertaV2Model(theirs).eval()
-    ids_BxL, segments_BxL = compute_states(model)
     with torch.no_grad():
-        expected = model(torch.from_numpy(ids_BxL).long(), torch.from_numpy(segments_BxL).long()).last_hidden_state
+        expected = their_model(torch.from_numpy(ids_BxL).long(), torch.from_numpy(segments_BxL).long())
+    ours = MODELS[cfg.model.family].build(cfg.model, VOCAB)
+    text = types.Tokens(ids_BxL, segments_BxL, np.arange(ids_BxL.shape[1])[None], 0 * ids_BxL)
+    (found,) = jax.jit(ours.encode)(params | {"bias": np.zeros(VOCAB)}, text)
+    real = segments_BxL > 0
+    np.testing.assert_allclose(found[real], expected.last_hidden_state.numpy()[real], rtol=0, atol=1e-5)
+
+
+def test_disentangled_attention_is_deberta_v2_s(transformers):
+    model = draw_weights(
+        transformers.DebertaV2Model(
+            transformers.DebertaV2Config(
+                **SIZES,
+                **{"num_attention_heads": 4, "max_position_embeddings": 64, "layer_norm_eps": 1e-6},
+                **{"relative_attention": True, "position_buckets": 8, "norm_rel_ebd": "layer_norm"},
+                **{"share_att_key": True, "pos_att_type": ["c2p", "p2c"]},
+                **{"position_biased_input": False, "type_vocab_size": 0},
+            )
+        )
+    )
     tensors = {name: x.detach().numpy() for name, x in model.state_dict().items()}
     attention = "attention.self"
     names = {
@@ -87,7 +93,6 @@ def test_disentangled_attention_is_deberta_v2_s(transformers):
     }
     params = {
         "token": {"embedding": tensors["embeddings.word_embeddings.weight"]},
-        "bias": np.zeros(VOCAB),
         "embed_norm": read_dense(tensors, "embeddings.LayerNorm"),
         "body": {
             "relative_embedding": tensors["encoder.rel_embeddings.weight"],
@@ -102,14 +107,44 @@ def test_disentangled_attention_is_deberta_v2_s(transformers):
         model__max_positions=64,
         model__norm_placement="post",
         model__type_vocab_size=0,
-        model__norm_eps=1e-7,
         model__num_heads=4,
     )
-    ours = MODELS["transformer"].build(cfg.model, VOCAB)
-    text = types.Tokens(ids_BxL, segments_BxL, np.arange(40)[None], 0 * ids_BxL)
-    (found,) = jax.jit(ours.encode)(params, text)
-    real = segments_BxL > 0
-    np.testing.assert_allclose(found[real], expected.numpy()[real], rtol=0, atol=1e-5)
+    assert_states_are_theirs(cfg, params, model, *draw_rows(40, 25))
+
+
+def test_fourier_mixing_is_fnet_s(transformers):
+    """Theirs transforms a whole row, ours each text: without padding and packing they are the same."""
+    import torch
+
+    class WithoutMask(transformers.FNetModel):
+        def forward(self, input_ids, mask):
+            return super().forward(input_ids)
+
+    config = transformers.FNetConfig(
+        **SIZES, hidden_act="gelu", max_position_embeddings=64, type_vocab_size=1, layer_norm_eps=1e-6
+    )
+    model = draw_weights(WithoutMask(config))
+    tensors = {name: x.detach().numpy() for name, x in model.state_dict().items()}
+    # Ours has a projection for embeddings of another width alone.
+    model.embeddings.projection = torch.nn.Identity()
+    names = {
+        "mixing_norm": ["fourier.output.LayerNorm"],
+        "mlp.up": ["intermediate.dense"],
+        "mlp.down": ["output.dense"],
+        "mlp_norm": ["output.LayerNorm"],
+    }
+    params = {
+        **{
+            name: {"embedding": tensors[f"embeddings.{there}_embeddings.weight"]}
+            for name, there in (("token", "word"), ("position", "position"), ("type", "token_type"))
+        },
+        "embed_norm": read_dense(tensors, "embeddings.LayerNorm"),
+        "body": {"stack": read_layers(tensors, names)},
+    }
+    cfg = small_config(
+        "mixer", "fnet", **PLAIN, model__max_positions=64, model__norm_placement="post", model__type_vocab_size=1
+    )
+    assert_states_are_theirs(cfg, params, model, *draw_rows(37, 37))
 
 
 @pytest.mark.parametrize(("num_buckets", "max_positions"), [(256, 512), (8, 64)])

@@ -16,7 +16,7 @@ import pytest
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors
 from safetensors.numpy import load
-from small import MEMBERS, prepare_finetuning, small_config, train_config
+from small import ONE_SIDED_MEMBERS, prepare_finetuning, small_config, train_config
 
 import mlm
 from mlm.base import config, errors, fields
@@ -335,7 +335,7 @@ def test_without_the_library_or_the_word_nothing_is_fetched(texts, tmp_path, mon
 
 
 @pytest.mark.exhaustive(but=("transformer-",))
-@MEMBERS
+@ONE_SIDED_MEMBERS
 def test_a_direction_is_free_exactly_where_the_parameters_are_the_same(family, cell):
     """But for a feedforward model, whose neighbors are others in each direction."""
     cfg = small_config(family, cell, pack__seq_len=16, model__num_layers=1, objective="classification")

@@ -19,6 +19,7 @@ from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.base.special import SPECIAL_TOKENS
 from mlm.data.tokenizers import hub, kinds
 from mlm.inference import export, pretrained_io
+from mlm.models import layers
 from mlm.models.hub import settings
 from mlm.objectives import heads
 from mlm.training.run import pretrained_folder, resolution
@@ -69,6 +70,10 @@ def draw_config(number):
     changes["model__directionality"] = rng.choice(OBJECTIVES[objective])
     if changes["model__global_every"] == 1 and not changes["model__global_layers"]:  # no layer would be local
         changes["model__local_window"] = 0
+    if cell == "fnet":
+        objective, changes["model__directionality"] = "mlm", "bidirectional"
+    if cell == "gmlp" and changes["model__activation"] in layers.GATES:
+        changes["model__activation"] = "gelu"
     cfg = small_config(family, cell, objective=objective, pack__seq_len=LENGTH, model__scan_unroll=1, **changes)
     resolution.check(cfg)
     return cfg

@@ -388,11 +388,13 @@ class ReplacedTokenDetection:
 class Model:
     """The architecture and its size."""
 
-    family: str = field("transformer", "feedforward | rnn | transformer | encoder_decoder (reads a source text)")
+    family: str = field(
+        "transformer", "feedforward | rnn | transformer | mixer | encoder_decoder (reads a source text)"
+    )
     cell: str = field(
         "",
-        "rnn: lstm | gru | elman | mingru | minlstm | rglru | ssd; feedforward: window | bag; encoder_decoder: "
-        "transformer | gru",
+        "rnn: lstm | gru | elman | mingru | minlstm | rglru | ssd; feedforward: window | bag; mixer: conv | gmlp | "
+        "fnet; encoder_decoder: transformer | gru",
     )
     size: str = field("tiny", "named size (SIZES in mlm/models/__init__.py); it sets the size fields below that are 0")
     num_layers: PositiveInt = field(0, "number of layers, of each side of an encoder_decoder; 0: from model.size")
@@ -410,7 +412,7 @@ class Model:
     state_dim: PositiveInt = field(0, "ssd: entries of the state of each recurrent unit; 0: from model.size")
     num_heads: PositiveInt = field(0, "transformer: number of attention heads; 0: from model.size")
     window: PositiveInt = field(
-        0, "feedforward: neighbors on each side; causal, mixed: on the left with the token itself; 0: from model.size"
+        0, "neighbors on each side; feedforward, causal or mixed: on the left with the token itself; 0: from model.size"
     )
     directionality: Annotated[str, "bidirectional", "causal", "two_stack", "mixed"] = field(
         "",
@@ -497,7 +499,7 @@ class Model:
     local_rope_theta: Annotated[float, Bounds(0, 1e12)] = field(
         0.0, "local_window: rope_theta of local layers; 0: as the others'", when=ROTARY, unless=NO_LOCAL_LAYERS
     )
-    max_positions: PositiveInt = field(512, "transformer: longest sequence, in tokens")
+    max_positions: PositiveInt = field(512, "transformer, gmlp, fnet: longest sequence, in tokens")
     type_vocab_size: Count = field(2, "token types (segment embeddings); 0: none", unless=ENCODER_DECODER)
     dropout: FractionBelow1 = field(
         -1.0, "rate in embeddings, sublayers and task heads; -1: 0 up to width 128, else and for encoder_decoder 0.1"

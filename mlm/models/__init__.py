@@ -4,12 +4,13 @@ from mlm.base import config, errors
 from mlm.base.conditional_fields import FieldCondition
 from mlm.base.derived_fields import DerivedField
 from mlm.base.recipe_constants import WINDOW_NEIGHBORS
-from mlm.models import encoder_decoder, feedforward, layers, platform_kernels, rnn, transformer
+from mlm.models import encoder_decoder, feedforward, layers, mixer, platform_kernels, rnn, transformer
 
 MODELS = {
     "feedforward": feedforward.SPEC,
     "rnn": rnn.SPEC,
     "transformer": transformer.SPEC,
+    "mixer": mixer.SPEC,
     "encoder_decoder": encoder_decoder.SPEC,
 }
 
@@ -47,6 +48,9 @@ SIZES = {
     "ssd": _build_sizes("rnn_dim", [80, 208, 464, 960, 960, 1472, 1984], state_dim=64),
     "window": _build_sizes("mlp_dim", [226, 448, 1216, 2432, 2752, 4288, 5936], window=WINDOW_NEIGHBORS),
     "bag": _build_sizes("mlp_dim", [370, 736, 1504, 3008, 3040, 4576, 6128], window=2),
+    "conv": _build_sizes("mlp_dim", [288, 576, 1152, 2304, 2304, 3456, 4608], window=3),
+    "gmlp": _build_sizes("mlp_dim", [248, 512, 1024, 2048, 2048, 3072, 4096]),
+    "fnet": _build_sizes("mlp_dim", [384, 768, 1536, 3072, 3072, 4608, 6144]),
 }
 
 

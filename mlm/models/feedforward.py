@@ -4,6 +4,8 @@ With the context "bidirectional" the token itself is left out; with "causal" and
 left context. Cells: window concatenates the embeddings in order (Bengio et al. 2003); bag takes their mean.
 """
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -11,21 +13,25 @@ from mlm.base import config, errors, types
 from mlm.models import incremental, layers, lm, stack
 
 
-def gather_neighbors(x_BxLxD, segments_BxL, window: int, context: str, left_B=None):
-    """Pairs (x_BxLxD, same_BxL) of the neighbors of each token, from left to right; zero where same_BxL, its segment,
-    differs.
+def list_offsets(window: int, directionality: str) -> list[int]:
+    """The places of the neighbors, counted from the token: of "causal" and "mixed" it is the last one on the left."""
+    left, right = [*range(1 - window, 1)], [*range(1, window + 1)]
+    return {"bidirectional": [*range(-window, 0), *right], "causal": left, "mixed": left + right}[directionality]
 
-    context: "bidirectional", the `window` tokens on each side; "causal", the last `window` tokens up to the token
-    itself; "mixed", those and the `window` tokens to the right, which are zero in the examples of left_B.
+
+def gather_neighbors(x_BxLxD, segments_BxL, offsets: Sequence[int], left_B=None):
+    """Pairs (x_BxLxD, same_BxL) of the neighbors of each token; zero where same_BxL, its segment, differs.
+
+    offsets: their places, counted from the token; those to the right are zero in the examples of left_B.
     """
-    L = x_BxLxD.shape[1]
+    L, window = x_BxLxD.shape[1], max(map(abs, offsets))
     padded = jnp.pad(x_BxLxD, ((0, 0), (window, window), (0, 0)))
     segments = jnp.pad(segments_BxL, ((0, 0), (window, window)), constant_values=-1)
     pairs = []
-    left, right = [*range(1, window + 1)], [*range(window + 1, 2 * window + 1)]
-    for start in {"bidirectional": [*range(window), *right], "causal": left, "mixed": left + right}[context]:
+    for offset in offsets:
+        start = window + offset
         same_BxL = segments[:, start : start + L] == segments_BxL
-        if left_B is not None and start in right:
+        if left_B is not None and offset > 0:
             same_BxL &= ~left_B[:, None]
         pairs.append((jnp.where(same_BxL[..., None], padded[:, start : start + L], 0), same_BxL))
     return pairs
@@ -49,7 +55,8 @@ class FeedforwardEncoder(nn.Module):
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         """Returns h_BxLxD; left_B: the examples of a "mixed" model whose right side is zero."""
         model = self.model
-        neighbors = gather_neighbors(x_BxLxD, segments_BxL, model.window, model.directionality, left_B)
+        offsets = list_offsets(model.window, model.directionality)
+        neighbors = gather_neighbors(x_BxLxD, segments_BxL, offsets, left_B)
         embeddings, same = zip(*neighbors, strict=True)
         if self.model.cell == "window":
             context = jnp.concatenate(embeddings, -1)

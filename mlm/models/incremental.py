@@ -5,6 +5,7 @@ leaves of its own, so that a loop updates them in place. Letters in array names:
 G = gates * H.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -197,5 +198,24 @@ def build_window_decoder(layer_class: Callable) -> IncrementalDecoder:
             context_BxE = last_WxBxD.sum(0) / jnp.minimum(position_B + 1, model.window)[:, None].astype(x_BxD.dtype)
         h_BxD = _apply_dense(model, body["context"], _pad_inputs(context_BxE, body["context"]))
         return apply_layers(layer_class, model, body, h_BxD, lambda *_: (None, None)), last_WxBxD[1:]
+
+    return IncrementalDecoder(prefill, decode)
+
+
+def build_rereading_decoder(encoder_class: Callable) -> IncrementalDecoder:
+    """The decoder of any causal encoder: its cache holds the embeddings, all of which are read for each token."""
+
+    def prefill(model, body, x_BxLxD, length_B, max_len):
+        """Later tokens overwrite the embeddings of padding before any token sees them."""
+        return jnp.pad(x_BxLxD, ((0, 0), (0, max_len - x_BxLxD.shape[1]), (0, 0)))[None]
+
+    def decode(model, body, x_BxD, position_B, cache):
+        batch_B, is_mixed = jnp.arange(len(x_BxD)), model.directionality == "mixed"
+        encoder = encoder_class(model if is_mixed else dataclasses.replace(model, directionality="causal"))
+        cache = cache.at[0, batch_B, position_B].set(x_BxD)
+        segments_BxS = (jnp.arange(cache.shape[2]) <= position_B[:, None]).astype(jnp.int32)
+        left_B = jnp.ones_like(batch_B, bool) if is_mixed else None
+        h_BxSxD = encoder.apply({"params": body}, cache[0], segments_BxS, left_B, None)
+        return h_BxSxD[batch_B, position_B], cache
 
     return IncrementalDecoder(prefill, decode)

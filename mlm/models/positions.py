@@ -43,6 +43,15 @@ class AttentionContext(NamedTuple):
     segments: Segments | None = None  # what visible_Bx1xLxS and local_Bx1xLxS say; None: they cannot be said so
 
 
+def compute_visible(model: config.Model, segments_BxL, left_B=None):
+    """visible_BxLxL: the tokens of its segment that each token sees; left_B: examples that see the left side only."""
+    visible_BxLxL = segments_BxL[:, :, None] == segments_BxL[:, None, :]
+    causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
+    if model.directionality == "causal":
+        return visible_BxLxL & causal_LxL
+    return visible_BxLxL if left_B is None else visible_BxLxL & (causal_LxL | ~left_B[:, None, None])
+
+
 def has_relative_bias(model: config.Model) -> bool:
     """Whether the scores have a learned bias for each bucket of distances."""
     return model.positions == "relative" or model.relative_bias

@@ -1,7 +1,6 @@
 """The Transformer (Vaswani et al. 2017) as BERT, GPT and ModernBERT use it; config.model names its blocks."""
 
 import flax.linen as nn
-import jax.numpy as jnp
 
 from mlm.base import config, errors, types
 from mlm.models import attention, incremental, layers, lm, positions, stack
@@ -28,12 +27,8 @@ class TransformerEncoder(nn.Module):
     @nn.compact
     def __call__(self, x_BxLxD, segments_BxL, left_B, key_B):
         """Returns h_BxLxD; left_B: the examples of a "mixed" model that see the left side only."""
-        visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :])[:, None]
-        is_causal, causal_LxL = self.model.directionality == "causal", jnp.tri(segments_BxL.shape[1], dtype=bool)
-        if is_causal:
-            visible_Bx1xLxL &= causal_LxL
-        elif left_B is not None:
-            visible_Bx1xLxL &= causal_LxL | ~left_B[:, None, None, None]
+        visible_Bx1xLxL = positions.compute_visible(self.model, segments_BxL, left_B)[:, None]
+        is_causal = self.model.directionality == "causal"
         segments = positions.Segments(segments_BxL, is_causal) if left_B is None else None
         table = positions.declare_table(self)
         context = positions.make_context(self.model, visible_Bx1xLxL, table, segments=segments)

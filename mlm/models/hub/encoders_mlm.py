@@ -355,7 +355,85 @@ class FeedforwardLayer(ResidualLayer):
         return self.add("", self.mlp, x_BxLxD)
 
 
-LAYERS = {"transformer": TransformerLayer, "rnn": RecurrentLayer, "feedforward": FeedforwardLayer}
+class GatedConvolution(nn.Module):
+    """A gated linear unit, and a filter for each of its units over the tokens within model.window."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, has_bias = model, model.bias == "all"
+        self.offsets = range(-model.window, 1 if model.directionality == "causal" else model.window + 1)
+        self.halves = Dense(model.width, 2 * model.width, has_bias)
+        self.filter = nn.Parameter(torch.empty(len(self.offsets), model.width))
+        self.out = Dense(model.width, model.width, has_bias)
+
+    def forward(self, x_BxLxD, segments_BxL, is_left_only):
+        taps = gather_neighbors(F.glu(self.halves(x_BxLxD)), segments_BxL, self.offsets, is_left_only)
+        return self.out(sum(tap_BxLxD * self.filter[k] for k, (tap_BxLxD, _) in enumerate(taps)))
+
+
+class SpatialGatingMLP(nn.Module):
+    """An MLP of which one half gates the other after a sum over tokens, weighted by their distance."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, has_bias = model, model.bias == "all"
+        num_sides = 1 if model.directionality == "causal" else 2
+        self.halves = Dense(model.width, 2 * model.mlp_dim, has_bias)
+        self.gate_norm = Norm(model, model.mlp_dim)
+        self.filter = nn.Parameter(torch.empty(num_sides * (model.max_positions - 1) + 1))
+        self.filter_bias = nn.Parameter(torch.empty(())) if has_bias else 1
+        self.down = Dense(model.mlp_dim, model.width, has_bias)
+
+    def forward(self, x_BxLxD, visible_BxLxL):
+        h_BxLxE, gate_BxLxE = ACTIVATIONS[self.model.activation](self.halves(x_BxLxD)).chunk(2, -1)
+        place_L = torch.arange(x_BxLxD.shape[1], device=x_BxLxD.device)
+        index_LxL = (place_L - place_L[:, None] + self.model.max_positions - 1).clamp(max=len(self.filter) - 1)
+        weight_BxLxL = self.filter[index_LxL] * visible_BxLxL
+        return self.down(h_BxLxE * (weight_BxLxL @ self.gate_norm(gate_BxLxE) + self.filter_bias))
+
+
+class FourierMixing(nn.Module):
+    """The real part of a Fourier transform over a text's tokens and their units."""
+
+    def __init__(self, model):
+        super().__init__()
+
+    def forward(self, x_BxLxD, visible_BxLxL):
+        place_BxL, length_Bx1x1 = visible_BxLxL.tril(-1).sum(-1), visible_BxLxL.sum(-1)[..., None]
+        turn_BxLxL = place_BxL[:, :, None] * place_BxL[:, None] % length_Bx1x1 / length_Bx1x1
+        wave_BxLxL = torch.polar(visible_BxLxL.float(), -2 * math.pi * turn_BxLxL)
+        return (wave_BxLxL @ torch.fft.fft(x_BxLxD.float())).real.to(x_BxLxD.dtype)
+
+
+MIXERS = {"conv": GatedConvolution, "gmlp": SpatialGatingMLP, "fnet": FourierMixing}
+
+
+class MixerLayer(ResidualLayer):
+    """A sublayer that mixes tokens and, but for gMLP's, an MLP."""
+
+    def __init__(self, model):
+        super().__init__(model, "mixing_", *([] if model.cell == "gmlp" else ["mlp_"]))
+        self.mixing, self.mlp = MIXERS[model.cell](model), None if model.cell == "gmlp" else MLP(model)
+
+    def forward(self, x_BxLxD, number, *shared):
+        mix = lambda x_BxLxD: self.mixing(x_BxLxD, *shared)
+        x_BxLxD = self.add("mixing_", mix, x_BxLxD, number == 1 and not self.model.first_norm)
+        return x_BxLxD if self.mlp is None else self.add("mlp_", self.mlp, x_BxLxD)
+
+
+def gather_neighbors(x_BxLxD, segments_BxL, offsets, is_left_only):
+    """The neighbours at these places, counted from each token, and whether they are of its segment; else zero."""
+    L, window, pairs = x_BxLxD.shape[1], max(map(abs, offsets)), []
+    padded, segments = F.pad(x_BxLxD, (0, 0, window, window)), F.pad(segments_BxL, (window, window), value=-1)
+    for place in offsets:
+        start = place + window
+        same_BxLx1 = (segments[:, start : start + L] == segments_BxL)[..., None]
+        same_BxLx1 = same_BxLx1 & (not (is_left_only and place > 0))
+        pairs.append((padded[:, start : start + L] * same_BxLx1, same_BxLx1))
+    return pairs
+
+
+LAYERS = {"transformer": TransformerLayer, "rnn": RecurrentLayer, "feedforward": FeedforwardLayer, "mixer": MixerLayer}
 
 
 class Stack(nn.Module):
@@ -408,20 +486,25 @@ class Encoder(nn.Module):
         if self.model.family == "transformer":
             masks = self.make_masks(segments_BxL, is_left_only)
             states = self.stack(x_BxLxD, *masks, *self.embed_distances(x_BxLxD))
-        elif self.model.family == "rnn":
+        elif self.model.family == "rnn" or self.model.cell == "conv":
             states = self.stack(x_BxLxD, segments_BxL, is_left_only)
+        elif self.model.family == "mixer":
+            states = self.stack(x_BxLxD, self.find_visible(segments_BxL, is_left_only))
         else:
             states = self.stack(self.mix_neighbors(x_BxLxD, segments_BxL, is_left_only))
             states[0] = x_BxLxD
         return [*states[:-1], states[-1] if self.model.norm_placement == "post" else self.norm(states[-1])]
 
+    def find_visible(self, segments_BxL, is_left_only):
+        """visible_BxLxL: the tokens of its segment that each token sees."""
+        visible_BxLxL = segments_BxL[:, :, None] == segments_BxL[:, None]
+        return visible_BxLxL.tril() if self.model.directionality == "causal" or is_left_only else visible_BxLxL
+
     def make_masks(self, segments_BxL, is_left_only):
         """What is added to the scores of attention in global and in local layers."""
         model, place_L = self.model, torch.arange(segments_BxL.shape[1], device=segments_BxL.device)
         distance_LxL = place_L - place_L[:, None]
-        visible_Bx1xLxL = (segments_BxL[:, :, None] == segments_BxL[:, None])[:, None]
-        if model.directionality == "causal" or is_left_only:
-            visible_Bx1xLxL = visible_Bx1xLxL & (distance_LxL <= 0)
+        visible_Bx1xLxL = self.find_visible(segments_BxL, is_left_only)[:, None]
         bias_HxLxL = torch.zeros((), device=segments_BxL.device)
         if model.positions == "alibi":
             bias_HxLxL = compute_alibi(model.num_heads, distance_LxL)
@@ -448,14 +531,8 @@ class Encoder(nn.Module):
 
     def mix_neighbors(self, x_BxLxD, segments_BxL, is_left_only):
         """The embeddings of the neighbours in order, or their mean, through a dense layer."""
-        (_, L, _), window, parts, count_BxLx1 = x_BxLxD.shape, self.model.window, [], 0
-        padded = F.pad(x_BxLxD, (0, 0, window, window))
-        segments = F.pad(segments_BxL, (window, window), value=-1)
-        for place in self.list_neighbors():
-            start = place + window
-            same_BxLx1 = (segments[:, start : start + L] == segments_BxL)[..., None]
-            same_BxLx1 = same_BxLx1 & (not (is_left_only and place > 0))
-            parts.append(padded[:, start : start + L] * same_BxLx1)
-            count_BxLx1 = count_BxLx1 + same_BxLx1.to(x_BxLxD.dtype)
-        is_bag = self.model.cell == "bag"
-        return self.context(sum(parts) / count_BxLx1.clamp(min=1) if is_bag else torch.cat(parts, -1))
+        parts, same = zip(*gather_neighbors(x_BxLxD, segments_BxL, self.list_neighbors(), is_left_only), strict=True)
+        if self.model.cell == "window":
+            return self.context(torch.cat(parts, -1))
+        count_BxLx1 = sum(same_BxLx1.to(x_BxLxD.dtype) for same_BxLx1 in same)
+        return self.context(sum(parts) / count_BxLx1.clamp(min=1))

@@ -31,7 +31,8 @@ class MLMConfig(PretrainedConfig):
         fields = {name: value for name, value in self.config.items() if name.startswith("model.")}
         model = SimpleNamespace(**{name.removeprefix("model."): value for name, value in fields.items()})
         model.embedding_dim = model.embedding_dim or model.width
-        model.positions = model.positions if model.family == "transformer" else "none"
+        if model.family != "transformer":
+            model.positions = "learned" if model.cell == "fnet" else "none"
         return model
 
 
@@ -77,7 +78,7 @@ class MLMModel(PreTrainedModel):
     def _init_weights(self, module):
         std = self.config.config.get("model.init_std") or 0.02
         for name, parameter in module.named_parameters(recurse=False):
-            if name == "scale":
+            if name in ("scale", "filter_bias"):
                 nn.init.constant_(parameter, self.fields.layer_scale if isinstance(module, nn.ParameterDict) else 1)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)

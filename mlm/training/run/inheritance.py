@@ -20,7 +20,11 @@ FREE_FIELDS = (
     *("model.dtype", "model.scan_unroll", "model.rnn_unroll", "model.remat", "model.remat_policy"),
 )
 # The values of model.directionality that share their parameters, by family.
-SHARED_DIRECTIONALITIES = {"transformer": ("bidirectional", "causal", "mixed"), "rnn": ("bidirectional", "mixed")}
+SHARED_DIRECTIONALITIES = {
+    "transformer": ("bidirectional", "causal", "mixed"),
+    "rnn": ("bidirectional", "mixed"),
+    "mixer": ("bidirectional", "mixed"),
+}
 
 
 def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,8 +115,8 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
     """Raises ConfigError if the model or the vocabulary of a config is not that of its source."""
     flat, source = fields.flatten(cfg), cfg.init.run or cfg.init.hub
     shared = SHARED_DIRECTIONALITIES.get(inherited_fields.get("model.family", ""), ())
-    has_any_length = inherited_fields.get("model.positions") != "learned" or cfg.init.positions
-    free = {*FREE_FIELDS, *(["model.max_positions"] if has_any_length else [])}
+    has_table = inherited_fields.get("model.positions") == "learned" or inherited_fields.get("model.family") == "mixer"
+    free = {*FREE_FIELDS, *([] if has_table and not cfg.init.positions else ["model.max_positions"])}
     for name, value in inherited_fields.items():
         if name.startswith("model."):
             shares_params = name == "model.directionality" and {value, flat[name]} <= {*shared}

@@ -35,10 +35,10 @@ class ParameterGroup(enum.StrEnum):
 
     MATRICES = "matrices"
     EMBEDDINGS = "embeddings"  # tables of tokens, positions and types, and an output table of its own
-    VECTORS = "vectors"  # biases, the scales of norms, and all else that has one entry a unit
+    VECTORS = "vectors"  # biases, the scales of norms, filters over tokens, and all else that has one entry a unit
 
 
-FUSED_LAYERS = {"qkv": 3, "source": 2, "gates": 2}  # layers that make several projections with one matrix -> how many
+FUSED_LAYERS = {"qkv": 3, "source": 2, "gates": 2, "halves": 2}  # that make several projections with one matrix
 GATED_LAYERS = (  # layers that compute all gates of a recurrent cell with one matrix
     *("forward_input", "forward_kernel", "backward_input", "backward_kernel", "input", "context", "decoder"),
 )
@@ -53,11 +53,11 @@ def get_names(path: tuple[Any, ...]) -> list[str]:
 def find_group(path: tuple[Any, ...], leaf: types.Array) -> ParameterGroup:
     """The group of a parameter.
 
-    Names tell biases, norms, taps of short convolutions, embeddings and kernels. Of the others, those with one axis
-    beside that of the layers are vectors; only the weights with which a head mixes layers ("logits") count as a matrix.
+    Names tell biases, norms, filters over tokens, embeddings and kernels. Of the others, those with one axis beside
+    that of the layers are vectors; only the weights with which a head mixes layers ("logits") count as a matrix.
     """
     name = get_names(path)[-1]
-    if "bias" in name or name in ("scale", "taps"):
+    if "bias" in name or name in ("scale", "taps", "filter"):
         return ParameterGroup.VECTORS
     if "embedding" in name:
         return ParameterGroup.EMBEDDINGS
