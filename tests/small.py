@@ -85,6 +85,11 @@ VARIANTS = {
             "model__bias": "norms",
         },
     ),
+    "disentangled": (
+        "transformer",
+        "",
+        {"model__positions": "disentangled", "model__position_buckets": 8, "model__num_unique_layers": 1},
+    ),
     "alibi": (
         "transformer",
         "",
@@ -95,7 +100,6 @@ VARIANTS = {
             "model__local_window": 6,
             "model__global_layers": (2,),
             "model__depth_scaled_init": True,
-            "model__num_unique_layers": 1,
             "model__embedding_dim": 8,
             "model__bias": "none",
         },

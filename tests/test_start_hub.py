@@ -357,7 +357,7 @@ def test_a_direction_is_free_exactly_where_the_parameters_are_the_same(family, c
             inheritance.check_inherited_fields(fields.override(cfg, {"model.directionality": new.value}), inherited)
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "alibi", "relative"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "alibi", "relative", "disentangled"])
 def test_windows_and_lengths_are_the_new_runs_but_for_a_table_of_positions(positions):
     cfg = small_config(model__positions=positions, model__local_window=4, model__max_positions=512)
     inherited = {name: value for name, value in fields.flatten(cfg).items() if name.startswith("model.")}

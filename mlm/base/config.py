@@ -444,15 +444,22 @@ class Model:
         when={"model.lm_head": "bert"},
     )
     tie_embeddings: bool = field(True, "the output layer uses the embeddings' table", unless=ENCODER_DECODER)
-    positions: Annotated[str, "learned", "sinusoidal", "rotary", "alibi", "relative"] = field(
+    positions: Annotated[str, "learned", "sinusoidal", "rotary", "alibi", "relative", "disentangled"] = field(
         "",
         "position encoding: learned | sinusoidal | rotary | alibi (Press et al. 2022, on both sides) | relative (32 "
-        "learned biases, Raffel et al. 2020); empty: rotary, or learned where the model reads a source",
+        "learned biases, Raffel et al. 2020) | disentangled (DeBERTa, He et al. 2021); empty: rotary, or learned where "
+        "the model reads a source",
+    )
+    position_buckets: Annotated[int, Bounds(2)] = field(
+        256,
+        "disentangled: embeddings of the distances on each side, half of them of one distance each, the others' ranges "
+        "growing up to max_positions (DeBERTaV2)",
+        when={"model.positions": "disentangled"},
     )
     relative_bias: bool = field(
         False,
         "transformer: the biases of positions=relative beside other positions (MPNet, Song et al. 2020)",
-        unless={"model.positions": "relative"},
+        unless={"model.positions": ("relative", "disentangled")},
     )
     rope_theta: RotaryBase = field(10_000.0, "rotary: base of the angles", when=ROTARY)
     local_window: Count = field(

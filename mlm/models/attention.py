@@ -1,5 +1,8 @@
 """Self-attention and cross-attention."""
 
+import functools
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,13 +18,13 @@ def attend(
     v_BxSxHxd,
     visible_Bx1xLxS,
     key_B,
-    bias_BxHxLxS=None,
+    bias_BxHxLxS: jax.Array | Callable | None = None,
     segments: positions.Segments | None = None,
 ):
     """out_BxLxHxd: attention over the keys that visible_Bx1xLxS allows; its weights are sown in "intermediates".
 
-    key_B None drops nothing; bias_BxHxLxS is added to the scores; segments is what visible_Bx1xLxS says, for a kernel
-    that reads no mask, or None where it cannot be said so.
+    key_B None drops nothing; bias_BxHxLxS, or what it makes of q_BxLxHxd and k_BxSxHxd, is added to the scores;
+    segments is what visible_Bx1xLxS says, for a kernel that reads no mask, or None where it cannot be said so.
     """
     model, d = module.model, q_BxLxHxd.shape[-1]
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
@@ -35,6 +38,7 @@ def attend(
         if platform_kernels.uses_kernel(model, "attention"):
             return attention_kernels.attend_by_blocks(q, k, v, visible_Bx1xLxS, key_B, rate)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5
+    bias_BxHxLxS = bias_BxHxLxS(q, k) if callable(bias_BxHxLxS) else bias_BxHxLxS
     scores_BxHxLxS = scores_BxHxLxS if bias_BxHxLxS is None else scores_BxHxLxS + bias_BxHxLxS
     weights_BxHxLxS = jax.nn.softmax(jnp.where(visible_Bx1xLxS, scores_BxHxLxS, -1e9)).astype(v.dtype)
     module.sow("intermediates", "weights", weights_BxHxLxS)
@@ -85,15 +89,25 @@ class Attention(AttentionBlock):
 
     def __call__(self, x_BxLxD, number, context: positions.AttentionContext, key_B, attend=attend):
         """Returns out_BxLxD of layer `number`, from 1; attend: as `attend`, perhaps with keys and values of a cache."""
-        q, k, v = (part.squeeze(2) for part in jnp.split(self.split_heads(self.qkv(x_BxLxD), 3), 3, 2))
-        q, k = self.normalize_queries(q), self.normalize_keys(k)
+        q, k, v = self.project(x_BxLxD)
         if self.model.positions == "rotary":
             theta = positions.select_rope_theta(self.model, number)
             q, k = (positions.rotate(x_BxLxHxd, context.position_BxL, theta) for x_BxLxHxd in (q, k))
+        bias = context.bias_BxHxLxS
+        if context.relative_RxD is not None:
+            # A score has three terms: all are divided by sqrt(3 d).
+            relative_q, relative_k = (x[0] for x in self.project(context.relative_RxD[None])[:2])
+            q, relative_q = q / 3**0.5, relative_q / 3**0.5
+            bias = functools.partial(positions.compute_disentangled_bias, context.row_BxLxS, relative_q, relative_k)
         visible_Bx1xLxS = positions.select_visible(self.model, context, number)
         segments = positions.select_segments(self.model, context, number)
-        out_BxLxHxd = attend(self, q, k, v, visible_Bx1xLxS, key_B, context.bias_BxHxLxS, segments)
+        out_BxLxHxd = attend(self, q, k, v, visible_Bx1xLxS, key_B, bias, segments)
         return self.project_out(x_BxLxD, out_BxLxHxd)
+
+    def project(self, x_BxLxD):
+        """q, k and v, each BxLxHxd."""
+        q, k, v = (part.squeeze(2) for part in jnp.split(self.split_heads(self.qkv(x_BxLxD), 3), 3, 2))
+        return self.normalize_queries(q), self.normalize_keys(k), v
 
 
 class CrossAttention(AttentionBlock):

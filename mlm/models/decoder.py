@@ -42,8 +42,8 @@ class TransformerDecoder(nn.Module):
         """Returns h_BxLxD; a token sees its own segment up to itself. Post-norm layers get no final norm."""
         causal_LxL = jnp.tri(segments_BxL.shape[1], dtype=bool)
         visible_BxLxL = (segments_BxL[:, :, None] == segments_BxL[:, None, :]) & causal_LxL
-        segments, table_KxH = positions.Segments(segments_BxL, is_causal=True), positions.declare_bias_table(self)
-        context = positions.make_context(self.model, visible_BxLxL[:, None], table_KxH, segments=segments)
+        segments, table = positions.Segments(segments_BxL, is_causal=True), positions.declare_table(self)
+        context = positions.make_context(self.model, visible_BxLxL[:, None], table, segments=segments)
         shared = context, source_BxSxD, visible_BxLxS[:, None]
         h_BxLxD = stack.Stack(self.model, DecoderLayer, name="stack")(x_BxLxD, shared, key_B)
         return layers.final_norm(self.model, h_BxLxD)
@@ -65,7 +65,7 @@ def decode_step(model: config.Model, params, cache: dict, position_B, x_BxD) -> 
     """(h_BxD of the next token of each sequence, at position_B, and the updated cache)."""
     batch_B, max_len = jnp.arange(len(position_B)), cache["self"][0][0].shape[2]
     visible_Bx1x1xR = (jnp.arange(max_len) <= position_B[:, None])[:, None, None]
-    context = positions.make_context(model, visible_Bx1x1xR, params.get("relative_bias"), position_B[:, None])
+    context = positions.make_context(model, visible_Bx1x1xR, positions.read_table(model, params), position_B[:, None])
     shared = context, None, cache["visible"][0][:, None, None]
     new_cache = []
 

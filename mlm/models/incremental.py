@@ -54,14 +54,15 @@ def build_attention_decoder(layer_class: Callable) -> IncrementalDecoder:
         batch_Bx1, S = jnp.arange(len(x_BxLxD))[:, None], visible_Bx1xLxS.shape[3]
         new_cache = []
 
-        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxS, key_B, bias_BxHxLxS, segments):
+        def attend(module, q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, visible_Bx1xLxS, key_B, bias, segments):
             q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd))
             pairs = zip(cache[len(new_cache)], (k, v), strict=True)
             new_cache.append(tuple(old.at[0, batch_Bx1, :, position_BxL].set(x) for old, x in pairs))
             k_BxHxSxd, v_BxHxSxd = (x[0, :, :, :S] for x in new_cache[-1])
+            bias_BxHxLxS = bias(q, k_BxHxSxd.swapaxes(1, 2)) if callable(bias) else bias
             return _attend(q.swapaxes(1, 2), k_BxHxSxd, v_BxHxSxd, visible_Bx1xLxS, bias_BxHxLxS)
 
-        context = positions.make_context(model, visible_Bx1xLxS, body.get("relative_bias"), position_BxL)
+        context = positions.make_context(model, visible_Bx1xLxS, positions.read_table(model, body), position_BxL)
         return apply_layers(layer_class, model, body, x_BxLxD, lambda *_: (context, None, attend)), new_cache
 
     def prefill(model, body, x_BxLxD, length_B, max_len):

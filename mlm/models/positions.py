@@ -1,4 +1,4 @@
-"""Positions inside self-attention: rotary embeddings, position biases, and windows of the nearest tokens."""
+"""Positions inside self-attention: rotary embeddings, position biases, embeddings of distances, and local windows."""
 
 import dataclasses
 import functools
@@ -37,36 +37,47 @@ class AttentionContext(NamedTuple):
     visible_Bx1xLxS: jax.Array  # the keys that a query sees in a global layer
     local_Bx1xLxS: jax.Array | None = None  # in a local layer; None: no layer is local
     bias_BxHxLxS: jax.Array | None = None  # added to the scores
+    relative_RxD: jax.Array | None = None  # embeddings of distances that queries and keys meet; None: they meet none
+    row_BxLxS: jax.Array | None = None  # the row of relative_RxD for each query and key
     position_BxL: jax.Array | None = None  # of the queries and the new keys in their sequences; None: from 0
     segments: Segments | None = None  # what visible_Bx1xLxS and local_Bx1xLxS say; None: they cannot be said so
 
 
-def has_relative_bias(model: config.Model) -> bool:
-    """Whether the scores have a learned bias for each bucket of distances."""
-    return model.positions == "relative" or model.relative_bias
+def declare_table(module: nn.Module):
+    """What a stack learns of distances; None with most values of model.positions.
+
+    With "relative" or model.relative_bias these are biases by bucket and head (table_KxH), with "disentangled"
+    embeddings after a norm (table_RxD).
+    """
+    model, init = module.model, layers.initializer(module.model)
+    if model.positions == "relative" or model.relative_bias:
+        return module.param("relative_bias", init, (NUM_BUCKETS, model.num_heads))
+    if model.positions == "disentangled":
+        table_RxD = module.param("relative_embedding", init, (2 * model.position_buckets, model.width))
+        return layers.norm(model, "relative_norm")(table_RxD)
+    return None
 
 
-def declare_bias_table(module: nn.Module):
-    """The biases of a stack with relative positions, by bucket and head; None for a model without them."""
-    if not has_relative_bias(module.model):
-        return None
-    shape = NUM_BUCKETS, module.model.num_heads
-    return module.param("relative_bias", layers.initializer(module.model), shape)
+def read_table(model: config.Model, params):
+    """What `declare_table` gives, from the parameters of its module."""
+    if model.positions == "disentangled":
+        return layers.norm(model).apply({"params": params["relative_norm"]}, params["relative_embedding"])
+    return params.get("relative_bias")
 
 
 def make_context(
-    model: config.Model, visible_Bx1xLxS, table_KxH=None, query_BxL=None, segments: Segments | None = None
+    model: config.Model, visible_Bx1xLxS, table=None, query_BxL=None, segments: Segments | None = None
 ) -> AttentionContext:
     """The context of a stack's self-attention; a key's position is its index, as is a query's unless query_BxL says it.
 
-    table_KxH: of `declare_bias_table`; segments: what visible_Bx1xLxS says, None where it cannot be said so.
+    table: of `declare_table`; segments: what visible_Bx1xLxS says, None where it cannot be said so.
     """
     L, S = visible_Bx1xLxS.shape[2:]
     if segments is not None:
         segments = dataclasses.replace(segments, window=model.local_window)
     context = AttentionContext(visible_Bx1xLxS, position_BxL=query_BxL, segments=segments)
     # Otherwise the compiled program needs no distances.
-    if not model.local_window and model.positions != "alibi" and not has_relative_bias(model):
+    if not model.local_window and model.positions != "alibi" and table is None:
         return context
     query_BxL = jnp.arange(L)[None] if query_BxL is None else query_BxL
     distance_BxLxS = jnp.arange(S) - query_BxL[:, :, None]
@@ -75,8 +86,11 @@ def make_context(
         context = context._replace(local_Bx1xLxS=visible_Bx1xLxS & is_near_BxLxS[:, None])
     if model.positions == "alibi":
         context = context._replace(bias_BxHxLxS=compute_alibi(model.num_heads, distance_BxLxS))
-    if table_KxH is not None:
-        bias_BxHxLxS = jnp.moveaxis(jnp.take(table_KxH, compute_buckets(distance_BxLxS), axis=0), -1, 1)
+    if model.positions == "disentangled":
+        row_BxLxS = compute_rows(model.position_buckets, model.max_positions, -distance_BxLxS)
+        context = context._replace(relative_RxD=table, row_BxLxS=row_BxLxS)
+    elif table is not None:
+        bias_BxHxLxS = jnp.moveaxis(jnp.take(table, compute_buckets(distance_BxLxS), axis=0), -1, 1)
         bias_BxHxLxS = bias_BxHxLxS if context.bias_BxHxLxS is None else context.bias_BxHxLxS + bias_BxHxLxS
         context = context._replace(bias_BxHxLxS=bias_BxHxLxS)
     return context
@@ -144,3 +158,30 @@ def compute_buckets(distance_BxLxS):
     log_BxLxS = exact + (jnp.log(jnp.maximum(size_BxLxS, exact) / exact) * scale).astype(jnp.int32)
     bucket_BxLxS = jnp.where(size_BxLxS < exact, size_BxLxS, jnp.minimum(log_BxLxS, side - 1))
     return bucket_BxLxS + side * (distance_BxLxS > 0)
+
+
+def compute_rows(num_buckets: int, max_positions: int, offset_BxLxS):
+    """The row of the embeddings of distances for a query so many tokens after a key (DeBERTaV2, as its code has it).
+
+    There are num_buckets rows for each side. Half of these are for one distance each; the others grow with the
+    logarithm of the distance up to max_positions.
+    """
+    exact, size_BxLxS = num_buckets // 2, abs(offset_BxLxS)
+    log_BxLxS = jnp.log(jnp.maximum(size_BxLxS, exact) / exact) / np.log(np.float32((max_positions - 1) / exact))
+    bucket_BxLxS = exact + jnp.ceil(log_BxLxS * (exact - 1)).astype(jnp.int32)
+    bucket_BxLxS = jnp.sign(offset_BxLxS) * jnp.where(size_BxLxS <= exact, size_BxLxS, bucket_BxLxS)
+    return jnp.clip(num_buckets + bucket_BxLxS, 0, 2 * num_buckets - 1)
+
+
+def compute_disentangled_bias(row_BxLxS, q_RxHxd, k_RxHxd, q_BxLxHxd, k_BxSxHxd):
+    """bias_BxHxLxS: content to position and position to content (He et al. 2021, arXiv 2006.03654, equation 4).
+
+    q_RxHxd, k_RxHxd: of the embeddings of distances, which have no dropout. As in the authors' code both terms read the
+    row of the query's distance from the key, where the paper's second term has that of the key from the query.
+    """
+    einsum, row_Bx1xLxS = functools.partial(jnp.einsum, preferred_element_type=jnp.float32), row_BxLxS[:, None]
+    to_position_BxHxLxR = einsum("blhd,rhd->bhlr", q_BxLxHxd, k_RxHxd.astype(q_BxLxHxd.dtype))
+    to_content_BxHxSxR = einsum("bshd,rhd->bhsr", k_BxSxHxd, q_RxHxd.astype(k_BxSxHxd.dtype))
+    bias_BxHxLxS = jnp.take_along_axis(to_position_BxHxLxR, row_Bx1xLxS, 3)
+    bias_BxHxLxS += jnp.take_along_axis(to_content_BxHxSxR, row_Bx1xLxS.swapaxes(2, 3), 3).swapaxes(2, 3)
+    return bias_BxHxLxS / q_BxLxHxd.shape[-1] ** 0.5

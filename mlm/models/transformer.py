@@ -35,8 +35,8 @@ class TransformerEncoder(nn.Module):
         elif left_B is not None:
             visible_Bx1xLxL &= causal_LxL | ~left_B[:, None, None, None]
         segments = positions.Segments(segments_BxL, is_causal) if left_B is None else None
-        table_KxH = positions.declare_bias_table(self)
-        context = positions.make_context(self.model, visible_Bx1xLxL, table_KxH, segments=segments)
+        table = positions.declare_table(self)
+        context = positions.make_context(self.model, visible_Bx1xLxL, table, segments=segments)
         h_BxLxD = stack.Stack(self.model, TransformerLayer, name="stack")(x_BxLxD, context, key_B)
         return layers.final_norm(self.model, h_BxLxD)
 
@@ -48,6 +48,9 @@ def check(cfg: config.Config) -> None:
     errors.require_field(cfg, "model.num_heads", divides, f"a divisor of config.model.width = {model.width}")
     fits = model.positions != "rotary" or model.width // model.num_heads % 2 == 0
     errors.require_field(cfg, "model.num_heads", fits, "heads of an even width", "model.positions")
+    fits = model.positions != "disentangled" or model.position_buckets // 2 < model.max_positions - 1
+    expected = f"less than twice config.model.max_positions = {model.max_positions}"
+    errors.require_field(cfg, "model.position_buckets", fits, expected)
     is_base = model.local_rope_theta == 0 or model.local_rope_theta >= 1
     errors.require_field(cfg, "model.local_rope_theta", is_base, "0, or 1 to 1e12")
     errors.require_field(cfg, "model.local_window", model.local_window % 2 == 0, "0, or an even number of tokens")
@@ -73,6 +76,6 @@ SPEC = types.ModelSpec(
     conditional_fields=(
         *("mlp_dim", "num_heads", "activation", "positions", "max_positions", "attention_dropout", "qk_norm"),
         *("attention_gate", "rope_theta", "local_window", "global_every", "global_layers", "local_rope_theta"),
-        *("first_norm", "relative_bias"),
+        *("first_norm", "relative_bias", "position_buckets"),
     ),
 )

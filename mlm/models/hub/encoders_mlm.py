@@ -107,20 +107,29 @@ class Attention(nn.Module):
         if model.attention_gate:
             self.gate = Dense(model.width, model.num_heads, has_bias)
 
-    def forward(self, x_BxLxD, mask_BxHxLxL, rope_theta):
+    def forward(self, x_BxLxD, mask_BxHxLxL, rope_theta, relative_RxD, row_LxL):
         model, (B, L, _) = self.model, x_BxLxD.shape
-        q, k, v = self.qkv(x_BxLxD).view(B, L, 3, model.num_heads, -1).unbind(2)
-        if model.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = self.project(x_BxLxD)
         if model.positions == "rotary":
             q, k = rotate(q, rope_theta), rotate(k, rope_theta)
         q, k, v = (x_BxLxHxd.transpose(1, 2) for x_BxLxHxd in (q, k, v))
+        if model.positions == "disentangled":  # a score has three terms: all are divided by sqrt(3 d)
+            relative_q, relative_k, _ = (x.transpose(1, 2) for x in self.project(relative_RxD[None]))
+            q, relative_q, row_BxHxLxL = q / 3**0.5, relative_q / 3**0.5, row_LxL.expand(B, model.num_heads, L, L)
+            bias_BxHxLxL = (q @ relative_k.mT).gather(3, row_BxHxLxL)
+            bias_BxHxLxL = bias_BxHxLxL + (k @ relative_q.mT).gather(3, row_BxHxLxL.mT).mT
+            mask_BxHxLxL = mask_BxHxLxL + bias_BxHxLxL / q.shape[-1] ** 0.5
         dropout = model.attention_dropout if self.training else 0.0
         out_BxHxLxd = F.scaled_dot_product_attention(q, k, v, mask_BxHxLxL, dropout)
         out_BxLxHxd = out_BxHxLxd.transpose(1, 2)
         if model.attention_gate:
             out_BxLxHxd = out_BxLxHxd * self.gate(x_BxLxD).sigmoid()[..., None]
         return self.out(out_BxLxHxd.flatten(2))
+
+    def project(self, x_BxLxD):
+        """q, k and v, each BxLxHxd."""
+        q, k, v = self.qkv(x_BxLxD).view(*x_BxLxD.shape[:2], 3, self.model.num_heads, -1).unbind(2)
+        return (self.q_norm(q), self.k_norm(k), v) if self.model.qk_norm else (q, k, v)
 
 
 def rotate(x_BxLxHxd, theta):
@@ -150,6 +159,15 @@ def compute_buckets(distance_LxL):
     return bucket_LxL + side * (distance_LxL > 0)
 
 
+def compute_rows(model, offset_LxL):
+    """The row of the embeddings of distances for each query and key (DeBERTaV2), half of them for each side."""
+    buckets, exact, size_LxL = model.position_buckets, model.position_buckets // 2, offset_LxL.abs()
+    largest = torch.tensor((model.max_positions - 1) / exact).log()
+    bucket_LxL = exact + ((size_LxL.clamp(min=exact) / exact).log() / largest * (exact - 1)).ceil().long()
+    bucket_LxL = offset_LxL.sign() * torch.where(size_LxL <= exact, size_LxL, bucket_LxL)
+    return (buckets + bucket_LxL).clamp(0, 2 * buckets - 1)
+
+
 class TransformerLayer(ResidualLayer):
     """Attention and an MLP."""
 
@@ -157,11 +175,12 @@ class TransformerLayer(ResidualLayer):
         super().__init__(model, "attention_", "mlp_")
         self.attention, self.mlp = Attention(model), MLP(model)
 
-    def forward(self, x_BxLxD, number, global_mask, local_mask):
+    def forward(self, x_BxLxD, number, global_mask, local_mask, *relative):
         model, is_local, theta = self.model, self.is_local(number), self.model.rope_theta
         if is_local and model.local_rope_theta:
             theta = model.local_rope_theta
-        attend = lambda x_BxLxD: self.attention(x_BxLxD, local_mask if is_local else global_mask, theta)
+        mask = local_mask if is_local else global_mask
+        attend = lambda x_BxLxD: self.attention(x_BxLxD, mask, theta, *relative)
         x_BxLxD = self.add("attention_", attend, x_BxLxD, number == 1 and not model.first_norm)
         return self.add("mlp_", self.mlp, x_BxLxD)
 
@@ -276,6 +295,9 @@ class Encoder(nn.Module):
             self.norm = Norm(model, model.width)
         if model.positions == "relative" or model.relative_bias:
             self.relative_bias = nn.Parameter(torch.empty(NUM_BUCKETS, model.num_heads))
+        if model.positions == "disentangled":
+            self.relative_embedding = nn.Parameter(torch.empty(2 * model.position_buckets, model.width))
+            self.relative_norm = Norm(model, model.width)
         if model.family == "feedforward":
             num_neighbors = 1 if model.cell == "bag" else len(self.list_neighbors())
             self.context = Dense(num_neighbors * model.width, model.width, model.bias == "all")
@@ -283,7 +305,8 @@ class Encoder(nn.Module):
     def forward(self, x_BxLxD, segments_BxL, is_left_only):
         """The states below the first layer and above each one; segments_BxL: 0 on padding."""
         if self.model.family == "transformer":
-            states = self.stack(x_BxLxD, *self.make_masks(segments_BxL, is_left_only))
+            masks = self.make_masks(segments_BxL, is_left_only)
+            states = self.stack(x_BxLxD, *masks, *self.embed_distances(x_BxLxD))
         elif self.model.family == "rnn":
             states = self.stack(x_BxLxD, segments_BxL, is_left_only)
         else:
@@ -307,6 +330,14 @@ class Encoder(nn.Module):
         masks = visible_Bx1xLxL, visible_Bx1xLxL & near_LxL
         dtype = self.stack.layers["layer"].attention.qkv.kernel.dtype
         return [torch.where(mask, bias_HxLxL, -math.inf).to(dtype) for mask in masks]
+
+    def embed_distances(self, x_BxLxD):
+        """The embeddings of distances and the row of each query and key; None where queries and keys meet none."""
+        if self.model.positions != "disentangled":
+            return None, None
+        place_L = torch.arange(x_BxLxD.shape[1], device=x_BxLxD.device)
+        row_LxL = compute_rows(self.model, place_L[:, None] - place_L)
+        return self.relative_norm(self.relative_embedding), row_LxL
 
     def list_neighbors(self):
         """The places that a feedforward model reads, counted from the token itself."""
