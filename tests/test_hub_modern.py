@@ -27,7 +27,7 @@ from mlm.training.run import initialization, pretrained_folder
 from mlm.training.step import program
 
 # Whose names of the parts that they use are another case's.
-FURTHER = {f"{kind}-{head}" for kind in ("albert", "distilbert", "mpnet") for head in ("tag", "span")}
+FURTHER = {f"{kind}-{head}" for kind in ("albert", "deberta-v2", "distilbert", "mpnet") for head in ("tag", "span")}
 EVERY = pytest.mark.parametrize("case", theirs.CASES)
 
 
@@ -187,6 +187,8 @@ BAD = {
         {"embedding_size": 16},
         "embedding_size = 16: expected another width than hid",
     ),
+    "an older DeBERTa": ({"relative_attention": None}, "relative_attention = False: expected True$"),
+    "half a DeBERTa": ({"pos_att_type": "c2p"}, "pos_att_type = 'c2p': expected c2p and p2c$"),
     "a new head": (
         {"architectures": ["NeoBERTForTokenClassification"]},
         "'NeoBERTForTokenClassification': expected a class that ends in ForSequenceClassification$",
@@ -244,7 +246,13 @@ def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path
 @pytest.mark.parametrize("case", BAD)
 def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     settings, line = BAD[case]
-    words = {"summary": "electra-choice", "padding": "mpnet", "groups": "albert", "new": "neobert-classify"}
+    words = {
+        "summary": "electra-choice",
+        "padding": "mpnet",
+        "groups": "albert",
+        "new": "neobert-classify",
+        "DeBERTa": "deberta-v2",
+    }
     name = next((name for word, name in words.items() if word in case), "")
     folder = write_case(plain, tmp_path, name or "modernbert", **settings)
     with pytest.raises(errors.ConfigError, match=line) as refused:

@@ -182,6 +182,7 @@ def _export_electra(model, params):
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
         cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
+    settings.require_fields(cfg.model, {"positions": "learned"}, "transformers' electra needs")
     discriminator_config = (
         hub.build_config_json(cfg.model, order_V, pooler="electra") | label_heads.DISCRIMINATOR_FIELDS
     )

@@ -35,13 +35,14 @@ CLASS_BY_MODEL_TYPE = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     "mpnet": "MPNetTokenizer",
     "gpt2": "GPT2Tokenizer",
 }  # where none is named, by the model_type of config.json
 MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
 # Classes of BERT's and RoBERTa's models that split text with other programs and read no tokenizer.json.
 OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer", "RoCBertTokenizer")
-SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space", "keep_accents")
+SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space", "keep_accents", "split_by_punct")
 
 
 def read_tokenizer(folder: Path | str) -> Tokenizer:
@@ -267,10 +268,24 @@ def _make_albert_steps(made, knobs):
     return steps | {"normalizer": {"type": "Sequence", "normalizers": [*quotes, *accents, *case, *table]}}
 
 
+def _make_deberta_steps(made, knobs):
+    case = [{"type": "Lowercase"}] if knobs.get("do_lower_case", False) else []
+    spaces = {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "}
+    normal = [*case, spaces, {"type": "NFC"}, {"type": "Strip", "strip_left": False, "strip_right": True}]
+    marks = [{"type": "Punctuation", "behavior": "Isolated"}] if knobs.get("split_by_punct", False) else []
+    scheme = "always" if knobs.get("add_prefix_space", True) else "first"
+    words = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": normal},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*marks, words]},
+    }
+
+
 STEPS = {
     **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), ("WordPiece", _make_bert_steps)),
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), ("BPE", _make_roberta_steps)),
     "AlbertTokenizer": ("Unigram", _make_albert_steps),
+    "DebertaV2Tokenizer": ("Unigram", _make_deberta_steps),
     "MPNetTokenizer": ("WordPiece", _make_mpnet_steps),
     "GPT2Tokenizer": ("BPE", _make_gpt2_steps),
     **dict.fromkeys(("XLMRobertaTokenizer", "CamembertTokenizer"), ("Unigram", _make_xlm_roberta_steps)),

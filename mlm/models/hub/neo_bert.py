@@ -61,7 +61,7 @@ ARCHITECTURES = {
         lm_head_bias="decoder.bias",
         decoder="decoder",
         heads={"classification": LABEL_HEAD, "regression": LABEL_HEAD},
-        final_norm="layer_norm",
+        stack_params={"layer_norm": "norm"},
         order_qkv=order_qkv,
     )
 }
