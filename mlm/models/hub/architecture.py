@@ -35,9 +35,7 @@ class HubArchitecture(NamedTuple):
     heads: Mapping[str, Mapping[str, str]]  # of labels: by objective, tensor -> the objective's parameter
     stack_params: Mapping[str, str] = MappingProxyType({})  # beside its layers: a norm, or a table of distances
     qkv: tuple[str, ...] = ()  # names in a layer of the matrices of queries, keys and values; (): it has one for all
-    order_qkv: Callable[[int, int], np.ndarray] | None = (
-        None  # (width, heads) -> its output for each of our qkv; None: same
-    )
+    order_qkv: Callable[[int, int], np.ndarray] | None = None  # (width, heads) -> its column for each of our qkv
     positions_after_pad: bool = False  # positions start after the padding token's id, as in fairseq; else at 0
     required_settings: Mapping[str, Any] = MappingProxyType({})  # of its config.json, since our models have no others
     default_settings: Mapping[str, Any] = MappingProxyType({})  # those of them whose default is another
@@ -103,7 +101,8 @@ def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = 
     name = f"{stem}.{LEGACY_LEAVES.get(last, last)}" if stem.endswith("LayerNorm") else name
     if is_tied and architecture.lm_head_bias and name == f"{architecture.decoder}.bias":
         return architecture.lm_head_bias
-    has_own_pooler = "pooler.dense" in architecture.heads.get("classification", {})  # outside the encoder
-    modules = (*architecture.embeddings, architecture.layers, *architecture.stack_params, "LayerNorm")
-    tops = {module.partition(".")[0] for module in (*modules, *["pooler"] * (not has_own_pooler))}
+    has_own_pooler = "pooler.dense" in architecture.heads.get("classification", {})  # beside the encoder
+    poolers = () if has_own_pooler else ("pooler",)
+    modules = (*architecture.embeddings, architecture.layers, *architecture.stack_params, "LayerNorm", *poolers)
+    tops = {module.partition(".")[0] for module in modules}
     return f"{architecture.prefix}.{name}" if re.match(rf"({'|'.join(tops)})\.", name) else name

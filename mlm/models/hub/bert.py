@@ -74,7 +74,7 @@ DISTILBERT_HEAD = {"pre_classifier": "pool", "classifier": "label"}
 WORD_HEADS = {"tagging": {"classifier": ""}, "extractive_qa": {"qa_outputs": ""}}
 # Our models have no other values.
 REQUIRED_SETTINGS = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
-MPNET_SETTINGS = {"relative_attention_num_buckets": positions.NUM_BUCKETS, "pad_token_id": 1}  # the class reads neither
+MPNET_SETTINGS = {"relative_attention_num_buckets": positions.NUM_BUCKETS, "pad_token_id": 1}  # constants of its class
 ALBERT_SETTINGS = {"num_hidden_groups": 1, "inner_group_num": 1}  # all layers are one
 DEBERTA_DEFAULTS = {
     "relative_attention": False,
