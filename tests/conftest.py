@@ -102,9 +102,14 @@ def folders(plain):
 
 @pytest.fixture(scope="module")
 def models(folders):
+    """The model of each folder, which is loaded when a test first reads it."""
     import mlm
 
-    return {name: mlm.load(folder) for name, folder in folders.items()}
+    class Models(dict):
+        def __missing__(self, name):
+            return self.setdefault(name, mlm.load(folders[name]))
+
+    return Models()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from fixtures import hub_modern as theirs
 from hub_folders import change_tensors, same_tensors
 from safetensors.numpy import load, save_file
-from small import load_arrays
+from small import load_arrays, mark_further
 
 import mlm
 from mlm.base import errors, fields, types
@@ -27,8 +27,10 @@ from mlm.training.run import initialization, pretrained_folder
 from mlm.training.step import program
 
 # Whose names of the parts that they use are another case's.
-FURTHER = {f"{kind}-{head}" for kind in ("albert", "distilbert", "mpnet") for head in ("tag", "span")}
-EVERY = pytest.mark.parametrize("case", theirs.CASES)
+FURTHER = {f"{kind}-{head}" for kind in ("albert", "deberta-v2", "distilbert", "mpnet") for head in ("tag", "span")}
+EVERY = pytest.mark.parametrize(
+    "case", mark_further([(case,) for case in theirs.CASES], {(case,) for case in theirs.CASES if case not in FURTHER})
+)
 
 
 load_expected = functools.partial(load_arrays, theirs.PATH)
@@ -93,7 +95,6 @@ def answer(model, rows, discriminator_head=None):
     return states, logits, asked
 
 
-@pytest.mark.exhaustive(but={*theirs.CASES} - FURTHER)
 @EVERY
 def test_states_and_logits_are_theirs(folders, models, case):
     rows = {name: load_expected()[f"{theirs.CASES[case][0]}:{name}"] for name in ("ids", "types", "real")}
@@ -123,9 +124,11 @@ def test_texts_are_their_ids(models, kind):
 SAME = {"camembert": "roberta", "distilbert": "bert"}
 
 
-@pytest.mark.parametrize("case", [case for case in theirs.CASES if "neobert" not in case])  # of no class there
+@EVERY
 def test_a_model_that_was_read_goes_out_as_its_class(models, case, tmp_path):
     model, kind = models[case], theirs.CASES[case][0]
+    if kind == "neobert":  # of no class there
+        return
     order_V = hub_model.get_original_ids(model.tokenizer)
     written = hub.build_config_json(model.config.model, order_V, pooler=model.config.finetune.pooler)
     assert written["model_type"] == SAME.get(case, kind)
@@ -187,6 +190,8 @@ BAD = {
         {"embedding_size": 16},
         "embedding_size = 16: expected another width than hid",
     ),
+    "an older DeBERTa": ({"relative_attention": None}, "relative_attention = False: expected True$"),
+    "half a DeBERTa": ({"pos_att_type": "c2p"}, "pos_att_type = 'c2p': expected c2p and p2c$"),
     "a new head": (
         {"architectures": ["NeoBERTForTokenClassification"]},
         "'NeoBERTForTokenClassification': expected a class that ends in ForSequenceClassification$",
@@ -245,7 +250,13 @@ def test_a_tied_table_is_read_by_the_output_layer_s_name(plain, models, tmp_path
 @pytest.mark.parametrize("case", BAD)
 def test_what_ours_cannot_be_ends_in_one_line(plain, case, tmp_path):
     settings, line = BAD[case]
-    words = {"summary": "electra-choice", "padding": "mpnet", "groups": "albert", "new": "neobert-classify"}
+    words = {
+        "summary": "electra-choice",
+        "padding": "mpnet",
+        "groups": "albert",
+        "new": "neobert-classify",
+        "DeBERTa": "deberta-v2",
+    }
     name = next((name for word, name in words.items() if word in case), "")
     folder = write_case(plain, tmp_path, name or "modernbert", **settings)
     with pytest.raises(errors.ConfigError, match=line) as refused:

@@ -484,7 +484,7 @@ class Model:
     relative_bias: bool = field(
         False,
         "transformer: the biases of positions=relative beside other positions (MPNet, Song et al. 2020)",
-        unless={"model.positions": "relative"},
+        unless={"model.positions": ("relative", "disentangled")},
     )
     rope_theta: RotaryBase = field(10_000.0, "rotary: base of the angles", when=ROTARY)
     local_window: Count = field(

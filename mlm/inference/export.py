@@ -154,7 +154,7 @@ def _export_source(model, params):
     hf_config = {key: value for key, value in source.config_json.items() if key != "torch_dtype"}  # dtype's older name
     hf_config["dtype"] = "float32"
     order_V = get_original_ids(model.tokenizer)
-    hf_config |= hub.vocabulary_settings(hf_config, order_V)
+    hf_config |= hub.build_changed_entries(hf_config, order_V)
     return hf_config, hub.export_tensors(
         params["model"], hf_config, order_V, source.unused_tensors, has_lm_head=model.has_lm_head
     )
@@ -182,6 +182,7 @@ def _export_electra(model, params):
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     if cfg.model.directionality == types.Directionality.MIXED:  # of this objective's examples none is causal
         cfg = fields.override(cfg, {"model.directionality": types.Directionality.BIDIRECTIONAL.value})
+    settings.require_fields(cfg.model, {"positions": "learned"}, "transformers' electra needs")
     discriminator_config = (
         hub.build_config_json(cfg.model, order_V, pooler="electra") | label_heads.DISCRIMINATOR_FIELDS
     )

@@ -52,22 +52,19 @@ def compute_visible(model: config.Model, segments_BxL, left_B=None):
     return visible_BxLxL if left_B is None else visible_BxLxL & (causal_LxL | ~left_B[:, None, None])
 
 
-def has_relative_bias(model: config.Model) -> bool:
-    """Whether the scores have a learned bias for each bucket of distances."""
-    return model.positions == "relative" or model.relative_bias
-
-
 def declare_table(module: nn.Module):
     """What a stack learns of distances; None with most values of model.positions.
 
-    With relative biases these are by bucket and head (table_KxH), with "disentangled" embeddings after a norm
-    (table_RxD).
+    With "relative" or model.relative_bias these are biases by bucket and head (table_KxH), with "disentangled"
+    embeddings after a norm (table_RxD).
     """
     model, init = module.model, layers.initializer(module.model)
+    if model.positions == "relative" or model.relative_bias:
+        return module.param("relative_bias", init, (NUM_BUCKETS, model.num_heads))
     if model.positions == "disentangled":
         table_RxD = module.param("relative_embedding", init, (2 * model.position_buckets, model.width))
         return layers.norm(model, "relative_norm")(table_RxD)
-    return module.param("relative_bias", init, (NUM_BUCKETS, model.num_heads)) if has_relative_bias(model) else None
+    return None
 
 
 def read_table(model: config.Model, params):
@@ -89,7 +86,7 @@ def make_context(
         segments = dataclasses.replace(segments, window=model.local_window)
     context = AttentionContext(visible_Bx1xLxS, position_BxL=query_BxL, segments=segments)
     # Otherwise the compiled program needs no distances.
-    if not (model.local_window or model.positions in ("alibi", "disentangled") or has_relative_bias(model)):
+    if not model.local_window and model.positions != "alibi" and table is None:
         return context
     query_BxL = jnp.arange(L)[None] if query_BxL is None else query_BxL
     distance_BxLxS = jnp.arange(S) - query_BxL[:, :, None]

@@ -35,13 +35,14 @@ CLASS_BY_MODEL_TYPE = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     "mpnet": "MPNetTokenizer",
     "gpt2": "GPT2Tokenizer",
 }  # where none is named, by the model_type of config.json
 MODEL_BY_FILE = {"vocab.txt": "WordPiece", "vocab.json": "BPE"}  # which the class completes
 # Classes of BERT's and RoBERTa's models that split text with other programs and read no tokenizer.json.
 OTHER_CLASSES = ("BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer", "RoCBertTokenizer")
-SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space", "keep_accents")
+SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "add_prefix_space", "keep_accents", "split_by_punct")
 
 
 def read_tokenizer(folder: Path | str) -> Tokenizer:
@@ -60,6 +61,8 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
         raise errors.ConfigError(f"{folder}: expected a folder with {TOKENIZER_FILE}, or {VOCAB_FILE} of BERT; {hint}")
     _check_settings(paths, knobs, config, source[0])
     class_name = _get_class_name(knobs, config)
+    if source == (VOCAB_FILE,) and STEPS.get(class_name, ("", None))[0] != MODEL_BY_FILE[VOCAB_FILE]:
+        class_name = "BertTokenizer"
     own_special = SPECIAL_TOKENS_BY_CLASS.get(class_name, SPECIAL_TOKENS)
     if source == (TOKENIZER_FILE,):
         made = _read_json(folder / TOKENIZER_FILE)
@@ -69,7 +72,6 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
         made = _convert_vocab_file(folder / VOCAB_FILE, _get_special_tokens(knobs, own_special))
         # Where nothing says it: lower-casing would make every word of a cased vocabulary unknown.
         lower = all(entry == entry.lower() for entry in made["model"]["vocab"] if entry[:1] != "[")
-        class_name = class_name if class_name in SPECIAL_TOKENS_BY_CLASS else "BertTokenizer"
         knobs = {"do_lower_case": lower} | knobs
     where = str(folder / source[0])
     build_backend(where, made)
@@ -83,9 +85,8 @@ def read_tokenizer(folder: Path | str) -> Tokenizer:
     for key, name in zip(SPECIAL_TOKEN_KEYS, special, strict=True):
         errors.require(name in number, f"{where}: {key}", name, "an entry of the vocabulary")
     added, flags = made.get("added_tokens", []), knobs.get("mask_token")
-    flags = (
-        flags if isinstance(flags, dict) else {"lstrip": source == GPT2_FILES or "<mask>" in own_special}
-    )  # the mask takes its space
+    takes_space = source == GPT2_FILES or class_name == "MPNetTokenizer"  # as RoBERTa's mask
+    flags = flags if isinstance(flags, dict) else {"lstrip": takes_space}
     if any(map(flags.get, ("lstrip", "rstrip"))) and all(one["content"] != special[MASK] for one in added):
         mask = _make_added_token(number[special[MASK]], flags | {"content": special[MASK], "special": True})
         made |= {"added_tokens": [*added, mask]}
@@ -206,7 +207,7 @@ def _check_settings(paths: tuple[Path, Path], knobs: dict[str, Any], config: dic
 def _get_class_name(knobs: dict[str, Any], config: dict[str, Any]) -> str:
     """The class that tokenizer_config.json or config.json names, or else the model_type."""
     named = knobs.get("tokenizer_class") or config.get("tokenizer_class")
-    return str(named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")))).removesuffix("Fast")
+    return str(named or CLASS_BY_MODEL_TYPE.get(str(config.get("model_type")), "")).removesuffix("Fast")
 
 
 def _apply_class_steps(made: dict[str, Any], knobs: dict[str, Any], class_name: str) -> dict[str, Any]:
@@ -267,10 +268,24 @@ def _make_albert_steps(made, knobs):
     return steps | {"normalizer": {"type": "Sequence", "normalizers": [*quotes, *accents, *case, *table]}}
 
 
+def _make_deberta_steps(made, knobs):
+    case = [{"type": "Lowercase"}] if knobs.get("do_lower_case", False) else []
+    spaces = {"type": "Replace", "pattern": {"Regex": r"\s{2,}|[\n\r\t]"}, "content": " "}
+    normal = [*case, spaces, {"type": "NFC"}, {"type": "Strip", "strip_left": False, "strip_right": True}]
+    marks = [{"type": "Punctuation", "behavior": "Isolated"}] if knobs.get("split_by_punct", False) else []
+    scheme = "always" if knobs.get("add_prefix_space", True) else "first"
+    words = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": normal},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*marks, words]},
+    }
+
+
 STEPS = {
     **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), ("WordPiece", _make_bert_steps)),
     **dict.fromkeys(("RobertaTokenizer", "BartTokenizer"), ("BPE", _make_roberta_steps)),
     "AlbertTokenizer": ("Unigram", _make_albert_steps),
+    "DebertaV2Tokenizer": ("Unigram", _make_deberta_steps),
     "MPNetTokenizer": ("WordPiece", _make_mpnet_steps),
     "GPT2Tokenizer": ("BPE", _make_gpt2_steps),
     **dict.fromkeys(("XLMRobertaTokenizer", "CamembertTokenizer"), ("Unigram", _make_xlm_roberta_steps)),

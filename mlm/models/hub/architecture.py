@@ -33,14 +33,12 @@ class HubArchitecture(NamedTuple):
     lm_head_bias: str  # name of the output layer's bias; "": it has none
     decoder: str  # of the output layer's table and bias, where they are not those of the embeddings and of the head
     heads: Mapping[str, Mapping[str, str]]  # of labels: by objective, tensor -> the objective's parameter
-    final_norm: str = ""  # name of the norm after the last layer; "": there is none
+    stack_params: Mapping[str, str] = MappingProxyType({})  # beside its layers: a norm, or a table of distances
     qkv: tuple[str, ...] = ()  # names in a layer of the matrices of queries, keys and values; (): it has one for all
-    order_qkv: Callable[[int, int], np.ndarray] | None = (
-        None  # (width, heads) -> its output for each of our qkv; None: same
-    )
+    order_qkv: Callable[[int, int], np.ndarray] | None = None  # (width, heads) -> its column for each of our qkv
     positions_after_pad: bool = False  # positions start after the padding token's id, as in fairseq; else at 0
-    relative_bias: str = ""  # name of the table of relative biases; "": there is none
     required_settings: Mapping[str, Any] = MappingProxyType({})  # of its config.json, since our models have no others
+    default_settings: Mapping[str, Any] = MappingProxyType({})  # those of them whose default is another
     lm_head_activation: str = "gelu"  # config.model.lm_head_activation; "": that of the MLP
     pooler: str = "bert"  # config.finetune.pooler
     transposed: bool = True  # a matrix in a file has shape (outputs, inputs), unlike ours
@@ -83,10 +81,11 @@ def map_tensors(architecture: HubArchitecture, num_layers: int, *, is_tied: bool
         for name, path in architecture.layer_params.items():
             if layer or name != "attn_norm":  # the first layer of a ModernBERT has no norm of that name
                 yield from map_leaves(f"{prefix}.{name}", f"{layer_path}.{path}", layer=layer)
-    if architecture.relative_bias:
-        yield TensorMapping(f"{architecture.prefix}.{architecture.relative_bias}.weight", ("body", "relative_bias"))
-    if architecture.final_norm:
-        yield from map_leaves(f"{architecture.prefix}.{architecture.final_norm}", "body.norm")
+    for name, path in architecture.stack_params.items():
+        if path.endswith("norm"):
+            yield from map_leaves(f"{architecture.prefix}.{name}", f"body.{path}")
+        else:
+            yield TensorMapping(f"{architecture.prefix}.{name}.weight", ("body", path))
     for name, path in architecture.lm_head.items():
         yield from map_leaves(name, path, lm_head=True)
     if not is_tied:
@@ -102,6 +101,8 @@ def canonical_name(name: str, architecture: HubArchitecture, *, is_tied: bool = 
     name = f"{stem}.{LEGACY_LEAVES.get(last, last)}" if stem.endswith("LayerNorm") else name
     if is_tied and architecture.lm_head_bias and name == f"{architecture.decoder}.bias":
         return architecture.lm_head_bias
-    modules = (*architecture.embeddings, architecture.layers, architecture.final_norm, "pooler", "LayerNorm")
-    tops = {module.partition(".")[0] for module in modules if module}
+    has_own_pooler = "pooler.dense" in architecture.heads.get("classification", {})  # beside the encoder
+    poolers = () if has_own_pooler else ("pooler",)
+    modules = (*architecture.embeddings, architecture.layers, *architecture.stack_params, "LayerNorm", *poolers)
+    tops = {module.partition(".")[0] for module in modules}
     return f"{architecture.prefix}.{name}" if re.match(rf"({'|'.join(tops)})\.", name) else name

@@ -18,6 +18,7 @@ EMBEDDINGS = {
     "embeddings.LayerNorm": "embed_norm",
 }
 NO_TYPES = {name: path for name, path in EMBEDDINGS.items() if path != "type"}
+NO_POSITIONS = {name: path for name, path in NO_TYPES.items() if path != "position"}
 SIZES = {
     "num_layers": "num_hidden_layers",
     "width": "hidden_size",
@@ -33,6 +34,7 @@ DISTILBERT_NAMES = NAMES._replace(
     activation="activation",
 )
 ALBERT_NAMES = NAMES._replace(default_activation="gelu_new", default_dropout=0.0)
+DEBERTA_NAMES = NAMES._replace(default_eps=1e-7)
 QKV = ("attention.self.query", "attention.self.key", "attention.self.value")
 LAYER_PARAMS = {"attention.output.dense": "attention.out", "intermediate.dense": "mlp.up", "output.dense": "mlp.down"}
 POST_NORM_PARAMS = LAYER_PARAMS | {"attention.output.LayerNorm": "attention_norm", "output.LayerNorm": "mlp_norm"}
@@ -67,15 +69,34 @@ POOLER, ALBERT_POOLER = "bert.pooler.dense", "albert.pooler"
 BERT_HEAD = {POOLER: "pool", "classifier": "label"}  # of sequence labels: tensor -> parameter
 ALBERT_HEAD = {ALBERT_POOLER: "pool", "classifier": "label"}
 LABEL_HEAD = {"classifier.dense": "pool", "classifier.out_proj": "label"}  # of RoBERTa, MPNet and ELECTRA
+DEBERTA_HEAD = {"pooler.dense": "pool", "classifier": "label"}
 DISTILBERT_HEAD = {"pre_classifier": "pool", "classifier": "label"}
 WORD_HEADS = {"tagging": {"classifier": ""}, "extractive_qa": {"qa_outputs": ""}}
 # Our models have no other values.
 REQUIRED_SETTINGS = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
-MPNET_SETTINGS = {"relative_attention_num_buckets": positions.NUM_BUCKETS, "pad_token_id": 1}  # the class reads neither
+MPNET_SETTINGS = {"relative_attention_num_buckets": positions.NUM_BUCKETS, "pad_token_id": 1}  # constants of its class
 ALBERT_SETTINGS = {"num_hidden_groups": 1, "inner_group_num": 1}  # all layers are one
+DEBERTA_DEFAULTS = {
+    "relative_attention": False,
+    "position_biased_input": True,
+    "pos_att_type": None,
+    "share_att_key": False,
+    "norm_rel_ebd": "none",
+    "position_buckets": -1,
+}
+DEBERTA_SETTINGS = {
+    "relative_attention": True,
+    "position_biased_input": False,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "max_relative_positions": -1,
+    "conv_kernel_size": 0,
+    "type_vocab_size": 0,
+    "pooler_hidden_act": "gelu",
+    "legacy": True,
+}
 MODEL_FIELDS: dict[str, Any] = {
     "family": "transformer",
-    "positions": "learned",
     "directionality": "bidirectional",
     "embed_norm": True,
     "lm_head": "bert",
@@ -111,7 +132,7 @@ def _make_roberta(prefix, model_class, **fields):
     )
 
 
-PRE_NORM_FIELDS = {"norm_placement": "pre", "layer_params": PRE_NORM_PARAMS, "final_norm": "LayerNorm"}
+PRE_NORM_FIELDS = {"norm_placement": "pre", "layer_params": PRE_NORM_PARAMS, "stack_params": {"LayerNorm": "norm"}}
 ARCHITECTURES = {
     "bert": _make_architecture(
         "bert",
@@ -133,7 +154,7 @@ ARCHITECTURES = {
         embeddings=NO_TYPES,
         qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
         layer_params=MPNET_PARAMS,
-        relative_bias="encoder.relative_attention_bias",
+        stack_params={"encoder.relative_attention_bias": "relative_bias"},
         required_settings=REQUIRED_SETTINGS | MPNET_SETTINGS,
     ),
     "electra": _make_architecture(
@@ -162,6 +183,23 @@ ARCHITECTURES = {
         lm_head_bias="predictions.bias",
         decoder="predictions.decoder",
         required_settings=REQUIRED_SETTINGS | ALBERT_SETTINGS,
+    ),
+    "deberta-v2": _make_architecture(
+        "deberta",
+        "DebertaV2ForMaskedLM",
+        label_head=DEBERTA_HEAD,
+        choice_head=DEBERTA_HEAD,
+        names=DEBERTA_NAMES,
+        embeddings=NO_POSITIONS,
+        qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
+        stack_params={"encoder.rel_embeddings": "relative_embedding", "encoder.LayerNorm": "relative_norm"},
+        lm_head=BERT_LM_HEAD,
+        lm_head_activation="",
+        lm_head_bias="cls.predictions.bias",
+        decoder="cls.predictions.decoder",
+        required_settings=DEBERTA_SETTINGS,
+        default_settings=DEBERTA_DEFAULTS,
+        pooler="electra",
     ),
     "distilbert": _make_architecture(
         "distilbert",
@@ -192,6 +230,7 @@ OWN_BLOCKS = {
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, vocabulary size, positions before the first token's) of a config.json that our models can be."""
     is_albert, architecture = config_json["model_type"] == "albert", ARCHITECTURES[config_json["model_type"]]
+    config_json = {**architecture.default_settings, **config_json}
     settings.require_settings(where, config_json, architecture.required_settings)
     fields = settings.read_fields(where, config_json, architecture.names)
     pad = settings.get_integer(where, config_json, "pad_token_id", 0, 1)
@@ -206,12 +245,16 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
         expected = f"another width than hidden_size = {fields['width']}"
         errors.require(has_projection, f"{where}: embedding_size", embedding_dim, expected)
         fields["embedding_dim"] = 0 if embedding_dim == fields["width"] else embedding_dim
+    if "position" in embeddings:
+        fields["positions"] = "learned"
+    else:
+        fields |= _read_distances(where, config_json, fields["width"])
     num_types = settings.get_integer(where, config_json, "type_vocab_size", 1, 2) if "type" in embeddings else 0
     model = config.Model(
         **MODEL_FIELDS,
         **fields,
         norm_placement=architecture.norm_placement,
-        relative_bias=bool(architecture.relative_bias),
+        relative_bias="relative_bias" in architecture.stack_params.values(),
         num_unique_layers=int(is_albert),
         max_positions=num_positions - first,
         type_vocab_size=num_types,
@@ -220,14 +263,33 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     return model, settings.get_integer(where, config_json, "vocab_size", 1), first
 
 
+def _read_distances(where, config_json, width) -> dict[str, Any]:
+    """The fields of config.model on the disentangled attention of a DeBERTaV2 or V3."""
+    kinds: Any = config_json["pos_att_type"]
+    kinds = kinds.split("|") if isinstance(kinds, str) else kinds
+    has_both = isinstance(kinds, list) and sorted(map(str, kinds)) == ["c2p", "p2c"]
+    errors.require(has_both, f"{where}: pos_att_type", config_json["pos_att_type"], "c2p and p2c")
+    for name in ("embedding_size", "pooler_hidden_size"):
+        settings.require_settings(where, config_json, {name: width})
+    num_positions = settings.get_integer(where, config_json, "max_position_embeddings", 1)
+    num_buckets = settings.get_integer(where, config_json, "position_buckets", 2)
+    expected = f"less than twice max_position_embeddings = {num_positions}"
+    errors.require(num_buckets < 2 * num_positions, f"{where}: position_buckets", num_buckets, expected)
+    return {"positions": "disentangled", "position_buckets": num_buckets}
+
+
 def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str = "bert") -> dict[str, Any]:
     """The config.json of a model of ours: of the class that has its blocks; with one token type it is a RoBERTa.
 
     order_V and pooler: as in hub.build_config_json. Raises ConfigError if no class of transformers can read the model.
     """
-    settings.require_fields(model, MODEL_FIELDS, "transformers needs")
+    is_deberta = model.positions == "disentangled"
+    positions_field = {"positions": "disentangled" if is_deberta else "learned"}
+    settings.require_fields(model, MODEL_FIELDS | positions_field, "transformers needs")
     errors.require_one_of("config.model.norm_placement", model.norm_placement, ("pre", "post"))
-    if pooler in ("electra", "distilbert"):
+    if is_deberta:
+        name = "deberta-v2"
+    elif pooler in ("electra", "distilbert"):
         name = pooler
     elif model.embedding_dim not in (0, model.width):
         name = "albert" if model.num_unique_layers == 1 else "electra"
@@ -255,4 +317,5 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str =
         "max_position_embeddings": model.max_positions + (pad + 1 if architecture.positions_after_pad else 0),
         **({"type_vocab_size": max(model.type_vocab_size, 1)} if "type" in embeddings else {}),
         **architecture.required_settings,
+        **({"pos_att_type": ["c2p", "p2c"], "position_buckets": model.position_buckets} if is_deberta else {}),
     }

@@ -40,7 +40,7 @@ ARCHITECTURES = {
         lm_head_bias="",
         decoder="lm_head",
         heads={},
-        final_norm="ln_f",
+        stack_params={"ln_f": "norm"},
         transposed=False,
         buffers=(".attn.bias", ".attn.masked_bias"),
     )

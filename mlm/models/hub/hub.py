@@ -160,8 +160,11 @@ def build_config_json(
     return bert.build_config_json(model, order_V, pooler=pooler)
 
 
-def vocabulary_settings(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
-    """The entries of config.json that change: all our special tokens are added, and no file of code is written."""
+def build_changed_entries(config_json: Mapping[str, Any], order_V: np.ndarray) -> dict[str, Any]:
+    """The entries of a config.json that are others when it is written again.
+
+    A GPT-2's vocabulary has all our special tokens then; the folder of a NeoBERT has no file of code.
+    """
     if "auto_map" in config_json and config_json["model_type"] == "neobert":
         return neo_bert.name_published_classes(config_json)
     return settings.build_vocabulary_entries(order_V) if _get_mapping(config_json)[0] is gpt2 else {}

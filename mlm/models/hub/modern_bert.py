@@ -48,7 +48,7 @@ ARCHITECTURES = {
         lm_head_bias="decoder.bias",
         decoder="decoder",
         heads=HEADS,
-        final_norm="final_norm",
+        stack_params={"final_norm": "norm"},
         pooler="modernbert",
         buffers=("_inv_freq",),
     )

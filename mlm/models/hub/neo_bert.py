@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlm.base import config
+from mlm.base import config, errors
 from mlm.models.hub import settings
 from mlm.models.hub.architecture import HubArchitecture
 from mlm.models.hub.bert import SIZES
@@ -61,7 +61,7 @@ ARCHITECTURES = {
         lm_head_bias="decoder.bias",
         decoder="decoder",
         heads={"classification": LABEL_HEAD, "regression": LABEL_HEAD},
-        final_norm="layer_norm",
+        stack_params={"layer_norm": "norm"},
         order_qkv=order_qkv,
     )
 }
@@ -69,6 +69,8 @@ ARCHITECTURES = {
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
+    auto_map: Any = config_json.get("auto_map", {})
+    errors.require(isinstance(auto_map, dict), f"{where}: auto_map", auto_map, "names of classes")
     fields = settings.read_fields(where, config_json, NAMES)
     fields["tie_embeddings"] = False
     fields["mlp_dim"] = -(-(2 * fields["mlp_dim"] // 3) // 8) * 8  # two thirds, a multiple of 8
