@@ -18,7 +18,7 @@ from mlm.base import config
 from mlm.models import layers, recurrence
 from mlm.models.linear_recurrence import scan_linear
 
-CONV_TAPS = 4  # of the short convolution (De et al. 2024, section 2.4; Dao & Gu 2024, section 7)
+CONV_TAPS = 4  # of the short convolution (De et al. 2024, section 2.3; Dao & Gu 2024, section 7)
 RGLRU_POWER = 8.0  # c of De et al. 2024, equation 3
 RGLRU_DECAYS = 0.9, 0.999  # between which a of equation 3 starts
 MIN_VARIANCE = 1e-12  # of an input's scale: keeps the gradient of a square root finite
@@ -42,8 +42,8 @@ class ParallelCell(nn.Module):
 class MinGRU(ParallelCell):
     """minGRU (Feng et al. 2024, arXiv 2410.01201, section 3.1): h_t = (1 - z_t) h_(t-1) + z_t new_t.
 
-    It is the plain form of the paper (appendix A.1): a scan over (1 - z, z new) needs no logarithms, which the paper's
-    log-space form takes at the price of candidates that are positive.
+    It is the paper's vanilla form: a scan over (1 - z, z new) needs no logarithms, for which the paper's log-space form
+    takes candidates that are positive.
     """
 
     gates = 2
@@ -98,7 +98,7 @@ class ShortConv(nn.Module):
 
 
 class RGLRU(ParallelCell):
-    """Griffin's recurrent block (De et al. 2024, arXiv 2402.19427, section 2.3) with the RG-LRU of equations 1 to 4.
+    """Griffin's recurrent block (De et al. 2024, arXiv 2402.19427, section 2.3) with its RG-LRU (equations 1 to 4).
 
     As in the authors' code a state that starts takes its input whole: a_t = 0 there in the scale sqrt(1 - a_t^2) too.
     The gates' matrices are full ones; the paper's have 16 blocks, for devices that share them.

@@ -78,8 +78,8 @@ def scan_chunks(log_decay_LxBxh, x_LxBxhxP, b_LxBxN, c_LxBxN, same_LxB, state_Bx
     out_KxQxBxhxP = jnp.einsum("kqsbh,ksbhp->kqbhp", score_KxQxQxB[..., None] * weight_KxQxQxBxh, x_KxQxBxhxP)
 
     is_last_KxQxB = starts_KxQxB == starts_KxQxB[:, -1:]  # of the segment that goes on after the chunk
-    to_end_KxQxBxh = jnp.where(is_last_KxQxB[..., None], jnp.exp(decay_KxQxBxh[:, -1:] - decay_KxQxBxh), 0)
-    update_KxBxhxPxN = jnp.einsum("kqbh,kqbhp,kqbn->kbhpn", to_end_KxQxBxh, x_KxQxBxhxP, b_KxQxBxN)
+    rest_KxQxBxh = jnp.where(is_last_KxQxB[..., None], decay_KxQxBxh[:, -1:] - decay_KxQxBxh, -jnp.inf)
+    update_KxBxhxPxN = jnp.einsum("kqbh,kqbhp,kqbn->kbhpn", jnp.exp(rest_KxQxBxh), x_KxQxBxhxP, b_KxQxBxN)
     is_first_KxQxB = starts_KxQxB == 0  # of the segment that began before the chunk
     since_start_KxQxBxh = jnp.where(is_first_KxQxB[..., None], jnp.exp(decay_KxQxBxh), 0)
     decay_KxBxhxPxN = jnp.broadcast_to(since_start_KxQxBxh[:, -1, :, :, None, None], update_KxBxhxPxN.shape)
