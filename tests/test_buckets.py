@@ -233,7 +233,8 @@ def test_source_files_on_a_bucket_are_read_and_fetched_again_when_they_change(ro
     def read(pattern):
         remote_files.fetch_files.cache_clear()
         found = text_files.find_files("config.data.path", f"{pattern},{tmp_path}/c.txt", "text")
-        return sorted(text_files.read_documents(found, text_files.make_boundary("", "file"), "", "text"))
+        documents = text_files.read_documents(found, text_files.make_boundary("", "file"), "", "text")
+        return sorted(one.text for one in documents)
 
     assert read("gs://lab/texts/*.jsonl") == ["one", "three", "two"]
     assert read("gs://lab/texts") == ["four", "one", "three", "two"]
