@@ -214,6 +214,8 @@ def test_rows_of_one_id_are_held_out_together_and_messages_name_them(tmp_path, c
     assert found == [files.Document("y", "")] and "a.jsonl, line 1 (id 7)" in caplog.text
     with pytest.raises(errors.ConfigError, match=r"config\.data\.id_column = 'bok'.*did you mean 'book'\?"):
         list(files.read_documents([str(tmp_path / "0.jsonl")], LINES, "", "text", "bok"))
+    (tmp_path / "index.csv").write_text(",text\n0,x\n1,y\n")
+    assert [*files.read_documents([str(tmp_path / "index.csv")], LINES, "", "text")] == [("x", ""), ("y", "")]
     (tmp_path / "a.txt").write_text("no rows")
     with pytest.raises(errors.ConfigError, match=r"config\.data\.id_column = 'id': expected a file of rows"):
         corpus.compute_fingerprint(config.Data(corpus="text", path=str(tmp_path / "a.txt"), id_column="id"))

@@ -153,7 +153,7 @@ def read_rows(path: str, kind: str, column: str, id_column: str = "") -> Iterato
         return list(dict.fromkeys(filter(None, [chosen, id_column])))
 
     for where, record in read_records(path, kind, select):
-        text, name = record.get(chosen), record.get(id_column)
+        text, name = record.get(chosen), record.get(id_column) if id_column else None  # an index has no name
         errors.require(name is None or isinstance(name, str | int), f"{where}: {id_column}", name, "a text or integer")
         where += f" ({id_column} {name})" if name is not None else ""
         errors.require(text is None or isinstance(text, str), f"{where}: {chosen}", text, "a text")
