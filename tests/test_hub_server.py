@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from mlm.base import errors
+from mlm.base import config, errors
+from mlm.data.tasks import splits
 from mlm.data.text import files, remote_files
 from mlm.inference import export
 
@@ -82,6 +83,9 @@ def test_a_data_set_is_downloaded_and_read(server):
     found = files.find_files("config.data.path", "hf:datasets/lab/texts", "text")
     documents = files.read_documents(found, files.make_boundary("", "file"), "", "text")
     assert [document.text for document in documents] == ["one", "two"] and len(found) == 1
+    labelled = config.Labelled(train="0.jsonl", dev="0.jsonl", text_column="text")
+    task = config.Data(task="own", task_path="hf:datasets/lab/texts/data", labelled=labelled)
+    assert splits.find_files(task)["train"].read_bytes() == STORED["data/0.jsonl"]
     with pytest.raises(errors.ConfigError, match=r"config\.data\.path = 'hf:datasets/lab/none': cannot be downloaded"):
         files.find_files("config.data.path", "hf:datasets/lab/none", "text")
 

@@ -1,13 +1,10 @@
 """Text files that a user made: their lines, the JSON in them, and what is no plain text."""
 
-import contextlib
-import gzip
 import io
 import json
 import os
 import re
 import sys
-import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -103,12 +100,11 @@ def split_paths(text: str) -> list[str]:
     return [path for path in paths if path]
 
 
-def check_plain_text(field: str, path: str, start: bytes | None = None, accepted: Collection[str] = ()) -> None:
-    """Raises ConfigError, which says what it is, for a file that is no plain text; start: its first bytes, if known."""
-    if start is None:
-        start, opener = b"", gzip.open if path.endswith(".gz") else open
-        with contextlib.suppress(OSError, EOFError, zlib.error), opener(path, "rb") as file:
-            start = file.read(START_BYTES)  # whoever reads on names the byte that cannot be read
+def check_plain_text(field: str, path: str, start: bytes, accepted: Collection[str] = ()) -> None:
+    """Raises ConfigError, which says what it is, for a file that is no plain text; start: its first bytes, unpacked.
+
+    accepted: endings of its name that say something else.
+    """
     kinds = [found[1].upper() for found in OTHER_ENDING.finditer(path) if found[1].lower() not in accepted]
     kinds += [kind for kind, pattern in START_BY_FORMAT.items() if re.match(pattern, start, re.DOTALL)]
     text = start.decode("utf-8", "replace").removeprefix("\ufeff")

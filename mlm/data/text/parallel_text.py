@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mlm.base import config, errors, warnings_
 from mlm.data.language import translation
 from mlm.data.tasks import examples
-from mlm.data.text import files, records
+from mlm.data.text import files, records, remote_files
 
 
 class Pair(NamedTuple):
@@ -47,7 +47,8 @@ def open_pairs(data: config.Data) -> PairSource:
     if is_generated(data):
         return _generate_pairs(data.language)
     names = [side for side in (data.parallel.source, data.parallel.target) if side]
-    is_table = Path(data.parallel_path, data.parallel.train).expanduser().is_file()
+    folder = remote_files.fetch_folder("config.data.parallel_path", data.parallel_path)
+    is_table = (folder / data.parallel.train).is_file()
     columns, endings = (names, [""]) if is_table else ([], [f".{name}" for name in names] or [""])
     there = examples.find_split_files("parallel_path", data.parallel_path, "parallel", data.parallel, endings)
 

@@ -114,7 +114,7 @@ def check_file(field: str, path: str, column: str = "") -> None:
         return
     start, endings = b"", ENDINGS if column else ()
     with contextlib.suppress(*DAMAGE), open_file(path) as file:
-        start = file.read(text_files.START_BYTES)
+        start = file.read(text_files.START_BYTES)  # whoever reads on names the byte that cannot be read
     text_files.check_plain_text(field, path, start, accepted=(*endings, "zst", "zstd", "bz2", "xz"))
 
 
