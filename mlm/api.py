@@ -1,11 +1,13 @@
 """The functions of `import mlm`: load a model, train one, evaluate one."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from mlm.base import errors
+from mlm.base import errors, warnings_
 from mlm.base.config import Config
 from mlm.inference.language_model import LanguageModel
 
@@ -78,17 +80,22 @@ def train(config: Config | Mapping[str, Any]) -> Result:
     return Result(cfg.workdir, content["steps"], metrics[read_first_score(content).name], metrics, content)
 
 
-def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[Any, Any]:
+def evaluate(
+    model: LanguageModel | str | os.PathLike, *, suite: str = "", data: str | os.PathLike = "", **options: Any
+) -> dict[Any, Any]:
     """Evaluates a run's model, as `mlm evaluate` does, and stores the results in the run's evaluations.json.
 
     Args:
         model: a run's directory, or a model that was loaded from one.
+        suite: names of suites with commas, or the path of one (.toml), in place of other options.
+        data: of suite: the folder that holds a folder for each task; a task that is not there is left out, and said.
         **options: the flags of `mlm evaluate` (`mlm evaluate --help`), such as max_sentences=50, blimp="FOLDER",
             sts="FOLDER", anisotropy=True or prompt="sst2". None: pseudo-log-likelihood of the held-out sentences.
 
     Returns:
         {"evaluations": {evaluation: {case: result}}, "summary": {evaluation: its scores}} of this call; with
-        milestones=True one of these for each milestone of the run, by its step.
+        milestones=True one of these for each milestone of the run, by its step. Of suites {"scores": records with
+        "suite", "task", "metric", "unit", "value" and its 95% interval from "low" to "high"}.
 
     Raises:
         mlm.base.errors.ConfigError: no such run or option, or the model does not support an evaluation.
@@ -96,12 +103,23 @@ def evaluate(model: LanguageModel | str | os.PathLike, **options: Any) -> dict[A
     Examples:
         >>> found = mlm.evaluate("runs/a", max_sentences=20)
         >>> found["summary"]
+        >>> pandas.DataFrame(mlm.evaluate("runs/a", suite="babylm", data="FOLDER")["scores"])
     """
     from mlm.evaluation import engine, evaluation_tasks, flags
+    from mlm.evaluation import suite as suites
     from mlm.training.run import trained_run
 
     is_loaded = isinstance(model, LanguageModel)
     run, step = (model.config.workdir, model.milestone) if is_loaded else (str(model), None)
+    if suite and "blimp" not in options:
+        errors.require(not options and step is None, "suite", suite, "no other option, and no model of a milestone")
+        found = [suites.read_suite(name, Path(data).expanduser()) for name in suite.split(",")]
+        for task, reason in itertools.chain.from_iterable(one.missing.items() for one in found):
+            warnings_.warn_once(f"left out: {task}: {reason}")
+        suite_tasks = [task for one in found for task in one.tasks]
+        scores = suites.evaluate_model(run, suite_tasks, {}, warnings_.warn_once)
+        return {"scores": [score.make_record() for score in scores]}
+    options |= {"suite": suite} if suite else {}  # the name of blimp's pairs
     at_milestones = options.pop("milestones", False)
     list_cases = evaluation_tasks.read_flags(flags.make_arguments(options))
     if at_milestones:

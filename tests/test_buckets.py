@@ -13,7 +13,7 @@ from fsspec.registry import _registry
 from mlm.base import buckets, config, errors, files, lease, storage
 from mlm.data.rows import store
 from mlm.data.text import files as text_files
-from mlm.data.text import remote_files
+from mlm.data.text import parallel_text, remote_files
 from mlm.training.run import log
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 
@@ -233,7 +233,8 @@ def test_source_files_on_a_bucket_are_read_and_fetched_again_when_they_change(ro
     def read(pattern):
         remote_files.fetch_files.cache_clear()
         found = text_files.find_files("config.data.path", f"{pattern},{tmp_path}/c.txt", "text")
-        return sorted(text_files.read_documents(found, text_files.make_boundary("", "file"), "", "text"))
+        documents = text_files.read_documents(found, text_files.make_boundary("", "file"), "", "text")
+        return sorted(one.text for one in documents)
 
     assert read("gs://lab/texts/*.jsonl") == ["one", "three", "two"]
     assert read("gs://lab/texts") == ["four", "one", "three", "two"]
@@ -241,3 +242,8 @@ def test_source_files_on_a_bucket_are_read_and_fetched_again_when_they_change(ro
     assert read("gs://lab/texts/b/*.txt") == ["five", "three"]
     with pytest.raises(errors.ConfigError, match=r"config\.data\.path = 'gs://lab/texts/\*\.csv': expected files"):
         read("gs://lab/texts/*.csv")
+    for name in ("train.tsv", "val.tsv"):
+        storage.BUCKET.write(f"gs://lab/pairs/{name}", b"one\ttwo\n")
+    named = config.ParallelText(train="train.tsv", dev="val.tsv")
+    there = parallel_text.open_pairs(config.Data(corpus="parallel", parallel_path="gs://lab/pairs", parallel=named))
+    assert [*there.splits["train"]()] == [("one", "two")]

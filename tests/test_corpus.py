@@ -63,7 +63,7 @@ def test_a_larger_held_out_share_keeps_what_was_held_out(tmp_path):
 @pytest.mark.parametrize("boundary, count", [("file", 1), ("blank_line", 4), (" = [^=]+ = ", 2)])
 def test_boundaries(tmp_path, boundary, count):
     (tmp_path / "a.txt").write_text(" \n = One = \n \n = = Part = = \n text\n\n\n = Two = \n \n more \n")
-    found = list(files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", boundary)))
+    found = [one.text for one in files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", boundary))]
     assert len(found) == count
     assert "".join("".join(found).split()) == "=One===Part==text=Two=more"
     if count == 2:
@@ -144,7 +144,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 def test_a_long_document_is_cut_between_characters_and_counted(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(files, "MAX_DOCUMENT_LENGTH", 101)
     (tmp_path / "a.txt").write_text("é€" * 300, encoding="utf-8")
-    found = list(files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", "file")))
+    found = [one.text for one in files.read_documents([str(tmp_path / "a.txt")], files.make_boundary("", "file"))]
     assert "".join(found) == "é€" * 300 and max(map(len, found)) <= 101
     assert "documents longer than 101 characters, cut" in caplog.text and "not UTF-8" not in caplog.text
 

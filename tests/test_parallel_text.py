@@ -1,6 +1,9 @@
 """Rows of aligned text: every pair whole beside its own source, few tokens padding, faults told by file and line."""
 
 import dataclasses
+import gzip
+import json
+import lzma
 import random
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from mlm.base import config, errors, special, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import loader, pack, parallel_text
+from mlm.data.text import corpus
 from mlm.training.run import resolution
 
 LENGTH, SOURCE = 24, 20
@@ -144,6 +148,53 @@ def test_a_table_of_two_columns_gives_the_same_pairs(dataset, tmp_path):
     )
     for name, column in rows.train.items():
         assert np.array_equal(column, packed.train[name])
+
+
+def test_pairs_in_rows_or_compressed_are_the_same_pairs(dataset, tmp_path):
+    """In each kind of file, the columns by their names in whatever order; the other way round they are another corpus."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    _, packed = dataset
+    rows = {
+        "train": [{"n": n, "de": b, "en": a} for n, (a, b) in enumerate(TRAIN)],
+        "val": [{"n": n, "de": b, "en": a} for n, (a, b) in enumerate(DEV)],
+    }
+    line = lambda values: ",".join(f'"{value}"' for value in values)
+    write = {
+        "jsonl.gz": lambda found: gzip.compress("".join(f"{json.dumps(row)}\n" for row in found).encode()),
+        "csv": lambda found: "".join(f"{line(one)}\n" for one in [found[0], *(row.values() for row in found)]).encode(),
+        "tsv": lambda found: "".join(
+            "\t".join(map(str, one)) + "\n" for one in [found[0], *map(dict.values, found)]
+        ).encode(),
+    }
+    for ending, to_bytes in write.items():
+        for name, found in rows.items():
+            (tmp_path / f"{name}.{ending}").write_bytes(to_bytes(found))
+    for name, found in rows.items():
+        parquet.write_table(pyarrow.Table.from_pylist(found), tmp_path / f"{name}.parquet")
+        for side in ("en", "de"):
+            text = "".join(f"{row[side]}\n" for row in found)
+            (tmp_path / f"{name}.{side}.xz").write_bytes(lzma.compress(text.encode()))
+    digests = {}
+    for ending in (*write, "parquet", ""):
+        said = (
+            {"train": f"train.{ending}", "dev": f"val.{ending}"} if ending else {"source": "en.xz", "target": "de.xz"}
+        )
+        cfg = config_of(tmp_path, tmp_path / "cache", **said)
+        for name, column in pack.load_dataset(cfg).train.items():
+            assert np.array_equal(column, packed.train[name])
+        digests[ending] = corpus.compute_fingerprint(cfg.data)
+    turned = config_of(tmp_path, tmp_path / "cache", train="train.csv", dev="val.csv", source="de", target="en")
+    assert corpus.compute_fingerprint(turned.data) != digests["csv"]
+    with pytest.raises(
+        errors.ConfigError, match=r"train\.csv: config\.data\.parallel\.target = 'dee'.*did you mean 'de'"
+    ):
+        pack.load_dataset(config_of(tmp_path, tmp_path / "cache", train="train.csv", dev="val.csv", target="dee"))
+    (tmp_path / "none.csv").write_text("en,de\n")
+    with pytest.raises(errors.ConfigError, match=r"none\.csv, row 1 = '': expected a pair of texts; the file has none"):
+        pack.load_dataset(config_of(tmp_path, tmp_path / "cache", train="train.csv", dev="none.csv"))
+    (tmp_path / "bad.jsonl").write_text('{"en": "a", "de": "b"}\n{"en": "a", "de": null}\n')
+    with pytest.raises(errors.ConfigError, match=r"bad\.jsonl, line 2: de = None: expected a text that is not blank"):
+        pack.load_dataset(config_of(tmp_path, tmp_path / "cache", train="bad.jsonl", dev="val.csv"))
 
 
 @pytest.mark.parametrize(

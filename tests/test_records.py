@@ -14,7 +14,7 @@ from small import small_config
 
 from mlm.base import config, errors
 from mlm.data.rows import pack
-from mlm.data.text import files
+from mlm.data.text import corpus, files
 from mlm.data.tokenizers import kinds
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra data is not installed")
@@ -70,7 +70,8 @@ def draw(count=40, seed=0):
 
 
 def read(pattern, column="text"):
-    return list(files.read_documents(files.find_files("config.data.path", str(pattern), column), LINES, "", column))
+    found = files.find_files("config.data.path", str(pattern), column)
+    return [one.text for one in files.read_documents(found, LINES, "", column)]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -189,6 +190,35 @@ def test_the_column_is_the_one_named_or_the_only_one_of_texts(tmp_path):
     parquet.write_table(pyarrow.table({"text": [["a"], ["b"]]}), tmp_path / "c.parquet")
     with pytest.raises(errors.ConfigError, match=r"config\.data\.text_column = 'text': expected a column of texts"):
         read(tmp_path / "c.parquet")
+
+
+def test_rows_of_one_id_are_held_out_together_and_messages_name_them(tmp_path, caplog):
+    """Chapters of books in rows: no book is on both sides, whatever other books there are, and however it is divided."""
+    chapters = [(f"book {i % 50}", f"Chapter {i} of it.") for i in range(400)]
+
+    def split(rows, number, **more):
+        (tmp_path / f"{number}.jsonl").write_text("".join(json.dumps({"book": b, "text": t}) + "\n" for b, t in rows))
+        data = config.Data(corpus="text", path=str(tmp_path / f"{number}.jsonl"), id_column="book", **more)
+        sides = [corpus.read_documents(data, name) for name in corpus.SPLITS]
+        return [{int(text.split()[1]) % 50 for text in side} for side in sides]
+
+    train, held_out = split(chapters, 0, validation_fraction=0.3)
+    assert train | held_out == {*range(50)} and not train & held_out and 5 < len(held_out) < 30
+    some_train, some_held_out = split(chapters[:15], 1, validation_fraction=0.3)
+    assert some_train <= train and some_held_out <= held_out
+    searched, search = split(chapters, 2, validation_fraction=0.3, search_fraction=0.3)
+    assert searched | search == train and not searched & search and search
+
+    (tmp_path / "a.jsonl").write_text('{"id": 7, "text": null}\n{"text": "y"}\n')
+    found = [*files.read_documents([str(tmp_path / "a.jsonl")], LINES, "", "text", "id")]
+    assert found == [files.Document("y", "")] and "a.jsonl, line 1 (id 7)" in caplog.text
+    with pytest.raises(errors.ConfigError, match=r"config\.data\.id_column = 'bok'.*did you mean 'book'\?"):
+        list(files.read_documents([str(tmp_path / "0.jsonl")], LINES, "", "text", "bok"))
+    (tmp_path / "index.csv").write_text(",text\n0,x\n1,y\n")
+    assert [*files.read_documents([str(tmp_path / "index.csv")], LINES, "", "text")] == [("x", ""), ("y", "")]
+    (tmp_path / "a.txt").write_text("no rows")
+    with pytest.raises(errors.ConfigError, match=r"config\.data\.id_column = 'id': expected a file of rows"):
+        corpus.compute_fingerprint(config.Data(corpus="text", path=str(tmp_path / "a.txt"), id_column="id"))
 
 
 def test_rows_without_text_are_counted(tmp_path, caplog):

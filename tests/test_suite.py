@@ -9,6 +9,7 @@ from small import get_refusal
 from test_surprisal import CAUSAL, MASKED, make_model, words
 
 import mlm
+from mlm.base import errors
 from mlm.cli import evaluate
 from mlm.evaluation import suite
 from mlm.training.run.directory import RunDirectory
@@ -88,6 +89,10 @@ def test_models_are_rows_and_a_second_call_prints_only_what_is_new(data, monkeyp
     run(data, monkeypatch, f"--suite={data / 'own.toml'}")
     again = capsys.readouterr().out
     assert "masked: order: " in again and "masked: wug: " not in again and "| causal" in again
+    found = mlm.evaluate("causal", suite=str(data / "own.toml"), data=data)["scores"]
+    assert [(one["task"], one["value"]) for one in found[1:]] == [(r["task"], float(r["value"])) for r in rows[4:]]
+    with pytest.raises(errors.ConfigError, match="expected no other option"):
+        mlm.evaluate("causal", suite="blimp", data=data, anisotropy=True)
 
 
 def test_retrieval_is_by_hand_what_the_cosines_say(data, monkeypatch):

@@ -190,13 +190,15 @@ class Labelled:
 
 @section
 class ParallelText:
-    """Which files of data.parallel_path hold pairs of a text and its translation, one pair a line."""
+    """Which files of data.parallel_path hold pairs of a text and its translation, one pair a line or a row."""
 
-    source: str = field("", 'suffix of the source language\'s files, such as "en" of train.en')
+    source: str = field(
+        "", 'suffix of the source language\'s files, such as "en" of train.en; its column where train is a file of rows'
+    )
     target: str = field("", 'like source, such as "de"; both empty: one file with source, tab and target on a line')
-    train: str = field("train", "training files, without the suffixes")
-    dev: str = field("val", "held-out files, without the suffixes")
-    test: str = field("", "test files, without the suffixes; empty: none")
+    train: str = field("train", "training files, without the suffixes; or a file of rows, such as train.parquet")
+    dev: str = field("val", "held-out files, as train")
+    test: str = field("", "test files, as train; empty: none")
 
 
 @section
@@ -222,6 +224,12 @@ class Data:
     text_column: str = field(
         "text",
         "text: the column of the documents in files of rows; where it is missing, the only one of texts",
+        when=TEXT,
+        unless={"pack.mode": "stream"},
+    )
+    id_column: str = field(
+        "",
+        "text: column that names a row's document in files of rows; rows of one name are held out together",
         when=TEXT,
         unless={"pack.mode": "stream"},
     )

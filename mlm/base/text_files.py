@@ -1,13 +1,10 @@
 """Text files that a user made: their lines, the JSON in them, and what is no plain text."""
 
-import contextlib
-import gzip
 import io
 import json
 import os
 import re
 import sys
-import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,27 +30,10 @@ START_BY_FORMAT = {
 }
 
 
-def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 file, without their ends (a line feed, after a carriage return or not), numbered from 1.
-
-    Raises ConfigError for a file that cannot be read or is empty, a line that is too long or not UTF-8, and NUL.
-    """
-    number = 0
-    is_special = os.path.exists(path) and not os.path.isfile(path)
-    errors.require(not is_special, "a text file", str(path), "a file; this is a folder, a pipe or a device")
-    try:
-        with open(path, "rb") as file:
-            for number, line in iterate_lines(file, path, max_line_bytes):
-                yield number, line
-    except OSError as error:
-        raise errors.ConfigError(f"{path}: expected a file that can be read ({error.strerror})") from None
-    errors.require(number > 0, f"{path}, line 1", "", "an example; the file is empty")
-
-
 def read_numbered_lines(flag: str, path: str) -> dict[int, str]:
     """The lines of a file of texts, or of standard input where it is "", that hold something, by number from 1.
 
-    Raises ConfigError as `read_lines` does, and for what is no plain text; a table with tabs is some.
+    Raises ConfigError as `iterate_lines` does, for none, and for what is no plain text; a table with tabs is some.
     """
     name = path or "standard input"
     try:
@@ -68,7 +48,10 @@ def read_numbered_lines(flag: str, path: str) -> dict[int, str]:
 
 
 def iterate_lines(file: BinaryIO, name: Path | str, max_line_bytes: int) -> Iterator[tuple[int, str]]:
-    """The lines of an open file as `read_lines` gives them; name: of the file, for errors."""
+    """The lines of an open file, without their ends (a line feed, after a carriage return or not), numbered from 1.
+
+    name: of the file, for errors. Raises ConfigError for a line that is too long or not UTF-8, and for NUL.
+    """
     number = 0
     while raw := file.readline(max_line_bytes + 1):
         number += 1
@@ -117,12 +100,11 @@ def split_paths(text: str) -> list[str]:
     return [path for path in paths if path]
 
 
-def check_plain_text(field: str, path: str, start: bytes | None = None, accepted: Collection[str] = ()) -> None:
-    """Raises ConfigError, which says what it is, for a file that is no plain text; start: its first bytes, if known."""
-    if start is None:
-        start, opener = b"", gzip.open if path.endswith(".gz") else open
-        with contextlib.suppress(OSError, EOFError, zlib.error), opener(path, "rb") as file:
-            start = file.read(START_BYTES)  # whoever reads on names the byte that cannot be read
+def check_plain_text(field: str, path: str, start: bytes, accepted: Collection[str] = ()) -> None:
+    """Raises ConfigError, which says what it is, for a file that is no plain text; start: its first bytes, unpacked.
+
+    accepted: endings of its name that say something else.
+    """
     kinds = [found[1].upper() for found in OTHER_ENDING.finditer(path) if found[1].lower() not in accepted]
     kinds += [kind for kind, pattern in START_BY_FORMAT.items() if re.match(pattern, start, re.DOTALL)]
     text = start.decode("utf-8", "replace").removeprefix("\ufeff")

@@ -44,7 +44,7 @@ def read_sentences(data: config.Data, args: argparse.Namespace) -> list[str]:
     """The sentences to evaluate: those of --sentences, else of the held-out documents."""
     if args.sentences:
         paths, boundary = files.find_files("--sentences", args.sentences), files.make_boundary("--sentences", "file")
-        texts = list(files.read_documents(paths, boundary))
+        texts = [document.text for document in files.read_documents(paths, boundary)]
         errors.require(bool(texts), "--sentences", args.sentences, "text; there is none in it")
     else:
         is_run = data.corpus != "auto"

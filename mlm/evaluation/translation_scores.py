@@ -56,7 +56,6 @@ def read_flags(args: argparse.Namespace):
     errors.require(len(args.pairs) < 3, "--pairs", ",".join(args.pairs), "one file, or two separated by a comma")
     paths = [Path(path) for path in args.pairs]
     pairs = {"pairs": [list(pair) for pair in parallel_text.read_pairs(paths)]}
-    errors.require(bool(pairs["pairs"]), "pairs", paths[-1].name, "a file of at least one pair of texts")
     return lambda run: list_cases(paths[-1].name, pairs, args.beams, run.cfg.eval.bleu_tokenizer)
 
 

@@ -16,6 +16,7 @@ from mlm.base import errors, extras, fields, files, types
 from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
 from mlm.data.tokenizers import hub_export
 from mlm.data.tokenizers.hub_model import get_original_ids
+from mlm.inference.decoding import SUPPRESSED_IDS
 from mlm.models.hub import heads as label_heads
 from mlm.models.hub import hub, settings
 from mlm.objectives import replaced_token_detection
@@ -26,6 +27,7 @@ POOLING_FOLDER = "1_Pooling"  # of sentence-transformers
 GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of replaced_token_detection
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 EXPORTED_FIELDS = ("objective", "pack.seq_len")
+EXPORTED_SOURCE_FIELDS = ("data.corpus", "pack.source_len")  # also of a model that reads a source
 # Also exported for a fine-tuned model.
 EXPORTED_LABEL_FIELDS = (
     *(f"finetune.{name}" for name in ("pooling", "pooler", "layer_features", "head", "head_dim", "max_layer")),
@@ -35,6 +37,7 @@ EXPORTED_LABEL_FIELDS = (
 PIPELINES = {
     "MaskedLM": "fill-mask",
     "CausalLM": "text-generation",
+    "Seq2SeqLM": "translation",
     "SequenceClassification": "text-classification",
     "TokenClassification": "token-classification",
     "QuestionAnswering": "question-answering",
@@ -46,9 +49,8 @@ PIPELINES = {
 def save_pretrained(model, folder: str, *, sentence_transformers: bool = False, milestones: Iterable = ()) -> dict:
     """Exports a LanguageModel as a Hugging Face folder and returns {"written", "model_type", "note"}.
 
-    A model that no class of transformers computes is written with a config of our own, which `load_model` reads, and,
-    unless it reads a source, with classes in torch, which transformers reads with trust_remote_code=True; the note says
-    why.
+    A model that no class of transformers computes is written with a config of our own, which `load_model` reads, and
+    with classes in torch, which transformers reads with trust_remote_code=True; the note says why.
 
     Args:
         sentence_transformers: whether the folder is also one of sentence-transformers.
@@ -112,13 +114,12 @@ def _write_folder(model, path, sentence_transformers) -> dict:
                 hf_config, tensors = _export_transformers(model, params)
         except errors.ConfigError as error:
             hf_config, tensors = _export_native(model, params)
-            remedy = "docs/guides/hugging_face.md has the fields of a model that transformers reads"
-            if "auto_map" in hf_config:
-                remedy = "transformers reads the folder by classes of its own, with trust_remote_code=True"
-            note = f"{error}; {remedy}"
+            note = f"{error}; transformers reads the folder by classes of its own, with trust_remote_code=True"
     labelled = LABELLED_OBJECTIVES.get(cfg.objective)
     reads_words = labelled is not None and labelled.tags_words and model.source is None
-    tokenizer_files = hub_export.export_files(model.tokenizer, model.length, cfg.model.type_vocab_size, reads_words)
+    reads = {"reads_words": reads_words, "reads_source": models.reads_source(cfg)}
+    num_types = 0 if models.reads_source(cfg) else cfg.model.type_vocab_size
+    tokenizer_files = hub_export.export_files(model.tokenizer, model.length, num_types, **reads)
     for part, exported in (("", (hf_config, tensors)), (GENERATOR_FOLDER, generator)):
         if exported is not None:
             (path / part).mkdir(exist_ok=True)
@@ -126,11 +127,21 @@ def _write_folder(model, path, sentence_transformers) -> dict:
                 files.write_text(path / part / name, text)
             files.write_text(path / part / "README.md", format_model_card(model, exported[0]))
             hub.write_folder(path / part, *exported)
+    if hf_config.get("is_encoder_decoder"):
+        files.write_json(path / "generation_config.json", _build_generation_config(model, hf_config))
     if sentence_transformers:
         expected = "a model that reads a text alone"
         errors.require(not models.reads_source(cfg), "--sentence_transformers", cfg.model.family, expected)
         _write_sentence_transformer(path, len(model.model.directions) * model.model.width, model.length)
     return {"model_type": hf_config["model_type"], "note": note}
+
+
+def _build_generation_config(model, hf_config) -> dict:
+    """What makes generate(input_ids) of an encoder-decoder do what `mlm translate --num_beams=1` does."""
+    order_V = get_original_ids(model.tokenizer)
+    ids = {name: hf_config[name] for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id")}
+    never = [int(order_V[token]) for token in SUPPRESSED_IDS]
+    return ids | {"max_length": model.length, "suppress_tokens": never, "use_cache": False}
 
 
 def _write_sentence_transformer(path, width, length) -> None:
@@ -202,11 +213,8 @@ def _export_native(model, params):
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     flat, visibilities = fields.flatten(cfg), set(objectives.get_loss_visibilities(cfg).values())
     has_labels = types.Visibility.FULL in visibilities
-    kept = {
-        name: flat[name]
-        for name in flat
-        if name.startswith("model.") or name in EXPORTED_FIELDS or (has_labels and name in EXPORTED_LABEL_FIELDS)
-    }
+    exported = EXPORTED_FIELDS + EXPORTED_SOURCE_FIELDS * models.reads_source(cfg) + EXPORTED_LABEL_FIELDS * has_labels
+    kept = {name: flat[name] for name in flat if name.startswith("model.") or name in exported}
     if visibilities <= {types.Visibility.UNMASKED, types.Visibility.BOUND}:
         kept["objective"] = "mlm"
     heads, labelled = _list_torch_heads(cfg), LABELLED_OBJECTIVES.get(cfg.objective)
@@ -217,16 +225,16 @@ def _export_native(model, params):
         heads,
         labelled.problem_type if labelled else "",
     )
-    return config_json, hub.export_own_tensors(params, order_V if heads else None)
+    return config_json, hub.export_own_tensors(params, order_V)
 
 
 def _list_torch_heads(cfg) -> list[str]:
-    """The ends of the names of the classes of modeling_mlm.py that read a model: "", its states, and then its heads.
+    """The ends of the names of the classes in torch that read a model: "", its states, and then its heads.
 
     Before them stand those with a new head for labels, for a model that has none.
     """
     if models.reads_source(cfg):
-        return []
+        return [settings.SEQ2SEQ_HEAD]
     visibilities, finetune = set(objectives.get_loss_visibilities(cfg).values()), cfg.finetune
     heads = [*settings.LABEL_HEADS * (types.Visibility.FULL not in visibilities), ""]
     if visibilities & {types.Visibility.CAUSAL, types.Visibility.TWO_STACK}:
@@ -243,17 +251,16 @@ def _list_torch_heads(cfg) -> list[str]:
 def format_model_card(model, hf_config: dict) -> str:
     """The README.md of a LanguageModel. hf_config: the exported config.json."""
     cfg, is_run, is_own = model.config, model.source is None, hf_config["model_type"] == "mlm"
-    front, readers = [], "No class of transformers is this model: `mlm.load(FOLDER)` reads this folder."
-    if not is_own or "auto_map" in hf_config:
-        class_name = label_heads.get_model_class(hf_config)
-        head = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), "")
-        pipeline = PIPELINES.get(head)
-        front = ["library_name: transformers", *[f"pipeline_tag: {pipeline}"] * bool(pipeline)]
-        argument = "(FOLDER, trust_remote_code=True)" if "auto_map" in hf_config else ""
-        code = ", by its modeling_mlm.py" if is_own else ""
-        loaders = (f"AutoModel{head and f'For{head}'}", "AutoTokenizer")
-        classes = " and ".join(f"`{name}.from_pretrained{argument}`" for name in loaders)
-        readers = f"transformers' {classes} read this folder{code}, as does `mlm.load`."
+    class_name = label_heads.get_model_class(hf_config)
+    head = next((end for end in PIPELINES if class_name.endswith(f"For{end}")), "")
+    pipeline = PIPELINES.get(head)
+    front = ["library_name: transformers", *[f"pipeline_tag: {pipeline}"] * bool(pipeline)]
+    loaders, code = (f"AutoModel{head and f'For{head}'}", "AutoTokenizer"), ""
+    argument = "(FOLDER, trust_remote_code=True)" if "auto_map" in hf_config else ""
+    if is_own:
+        code = f", by its {hf_config['auto_map'][loaders[0]].partition('.')[0]}.py"
+    classes = " and ".join(f"`{name}.from_pretrained{argument}`" for name in loaders)
+    readers = f"transformers' {classes} read this folder{code}, as does `mlm.load`."
     origin = f"A language model trained by `mlm` with the objective `{cfg.objective}`."
     if not is_run:
         origin = (

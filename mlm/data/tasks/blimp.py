@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from absl import logging
-
-from mlm.base import text_files
+from mlm.base import text_files, warnings_
 from mlm.base.errors import require, require_one_of
 from mlm.data.tasks.examples import require_column
 from mlm.data.text import records
@@ -61,7 +59,8 @@ def read_suite(folder: Path | str, names: Sequence[str] = (), max_pairs: int = 0
     available = sorted(existing & terms.keys() or terms or existing)
     require(bool(available), "blimp", str(folder), "a folder of BLiMP's .jsonl files; this one has none")
     if missing := sorted(terms.keys() - existing):
-        logging.warning("%s lacks %d of its %d paradigms: %s", folder, len(missing), len(terms), ", ".join(missing))
+        lacks = f"{folder} lacks {len(missing)} of its {len(terms)} paradigms: {', '.join(missing)}"
+        warnings_.warn_once(lacks)  # two suites may read it
     for name in names:
         require_one_of("paradigm", name, available)
     paradigms = [_read_paradigm(folder / f"{name}.jsonl", terms) for name in available]

@@ -1,7 +1,6 @@
 """Examples with labels: an error names file and line."""
 
 import math
-import os
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mlm.base import config, errors, text_files
+from mlm.data.text import remote_files
 
 FILE_FIELDS = {
     "train": "train",
@@ -41,9 +41,10 @@ def find_split_files(
 ) -> dict[str, list[Path]]:
     """The files of each split in a folder: what FILE_FIELDS of a section of config.data name, with each of the endings.
 
-    path_field: of the folder, for errors. Raises ConfigError for a file that is not there, with the nearest name.
+    path_field: of the folder, which may be remote, for errors. Raises ConfigError for a file that is not there, with
+    the nearest name.
     """
-    folder, found = Path(os.path.expanduser(path)), dict[str, list[Path]]()
+    folder, found = remote_files.fetch_folder(f"config.data.{path_field}", path), dict[str, list[Path]]()
     errors.require(folder.is_dir(), f"config.data.{path_field}", path, "the folder of its files")
     for split, field in FILE_FIELDS.items():
         stem = getattr(names, field)

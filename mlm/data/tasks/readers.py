@@ -85,7 +85,7 @@ def read_conll(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
 def _read_sentences(path: Path) -> Iterator[list[tuple[str, str]]]:
     """Pairs (where, line) of each stretch without blank lines."""
     sentence: list[tuple[str, str]] = []
-    for number, line in text_files.read_lines(path):
+    for number, line in records.read_lines(path):
         if line.strip():
             sentence.append((f"{path}, line {number}", line))
             expected = f"a blank line after at most {MAX_SENTENCE_WORDS} lines, since one ends a sentence"
@@ -157,7 +157,7 @@ def _parse_head(value: str, where: str, num_words: int) -> int:
 
 def read_squad(path: Path, labelled: config.Labelled, parse_label: LabelParser) -> Iterator[Example]:
     """The questions of SQuAD 1.1 or 2.0, each with its passage, as it stands there, and all its answers."""
-    text = "\n".join(line for _, line in text_files.read_lines(path, MAX_SQUAD_BYTES))
+    text = "\n".join(line for _, line in records.read_lines(path, MAX_SQUAD_BYTES))
     found = text_files.parse_json(text, path)
     seen: set[str] = set()
     for i, article in enumerate(_get_key(found, "data", list, f"{path}, line 1")):

@@ -1,7 +1,7 @@
 """Documents of a corpus, one at a time, divided once and for all into a train and a validation split.
 
-The split goes by document, by a hash of its text: it depends on no order and no seed, and equal documents stay
-together.
+The split goes by document, by a hash of its text, or of the id that data.id_column gives it: it depends on no order and
+no seed, and equal documents, or those of one id, stay together.
 """
 
 import ast
@@ -55,8 +55,8 @@ class Shard(NamedTuple):
 class Corpus(NamedTuple):
     """Where the documents come from: functions, so that each pass over the corpus starts anew."""
 
-    train: Callable[[], Iterator[str]]
-    validation: Callable[[], Iterator[str]] | None  # None: a share of train's documents is held out
+    train: Callable[[], Iterator[files.Document]]
+    validation: Callable[[], Iterator[files.Document]] | None  # None: a share of train's documents is held out
     compute_digest: Callable[[], bytes]  # digest of all that the documents follow from
     read_lexicon: Callable[[], Iterable[str]] | None = None  # every word there can be, where that is known
 
@@ -85,9 +85,14 @@ def read_documents(data: config.Data, split: str, shard: Shard | None = None) ->
     """
     errors.require_one_of("split", split, SPLITS)
     if shard is None:
-        return _require_documents(_select_split(CORPORA[data.corpus](data), data, split), data, split)
+        return (document.text for document in _read_split(data, split))
     is_elsewhere = split == "validation" and data.validation_path and not data.search_fraction and not shard.is_first
-    return iter(()) if is_elsewhere else _select_split(open_text(data, shard.parts), data, split)
+    found = () if is_elsewhere else _select_split(open_text(data, shard.parts), data, split)
+    return (document.text for document in found)
+
+
+def _read_split(data, split) -> Iterator[files.Document]:
+    return _require_documents(_select_split(CORPORA[data.corpus](data), data, split), data, split)
 
 
 def count_bytes(data: config.Data) -> int:
@@ -237,6 +242,10 @@ def _hash_text(text):
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+def _hash_document(document):
+    return _hash_text(document.id or document.text)
+
+
 def _is_held_out(digest, fraction):
     return int.from_bytes(digest, "big") < fraction * 2.0**64
 
@@ -246,36 +255,36 @@ def _select_split(corpus, data, split):
     if not data.search_fraction:
         yield from _select_real_split(corpus, data.validation_fraction, split)
         return
-    for text in _select_real_split(corpus, data.validation_fraction, "train"):
+    for document in _select_real_split(corpus, data.validation_fraction, "train"):
         # The other half of the hash decides the real split.
-        if _is_held_out(_hash_text(text)[8:], data.search_fraction) == (split == "validation"):
-            yield text
+        if _is_held_out(_hash_document(document)[8:], data.search_fraction) == (split == "validation"):
+            yield document
 
 
 def _select_real_split(corpus, fraction, split):
     if corpus.validation is None:
-        for text in corpus.train():
-            if _is_held_out(_hash_text(text)[:8], fraction) == (split == "validation"):
-                yield text
+        for document in corpus.train():
+            if _is_held_out(_hash_document(document)[:8], fraction) == (split == "validation"):
+                yield document
     elif split == "validation":
         yield from corpus.validation()
     else:
-        held_out, dropped = {_hash_text(text) for text in corpus.validation()}, 0  # grows with the held-out split only
-        for text in corpus.train():
-            if _hash_text(text) in held_out:
+        held_out, dropped = {_hash_text(one.text) for one in corpus.validation()}, 0  # grows with that split only
+        for document in corpus.train():
+            if _hash_text(document.text) in held_out:
                 dropped += 1
             else:
-                yield text
+                yield document
         if dropped:
             message = "training documents also stand in the validation split: left out of training"
             warnings_.warn_once(f"{dropped} {message}")
 
 
-def _require_documents(texts, data, split):
+def _require_documents(documents, data, split):
     is_empty = True
-    for text in texts:
+    for document in documents:
         is_empty = False
-        yield text
+        yield document
     if is_empty:
         name = {"text": "path", "tfds": "tfds_name"}.get(data.corpus, "corpus")
         name = "validation_path" if split == "validation" and data.validation_path else name
@@ -306,11 +315,13 @@ def open_text(data: config.Data, parts: Sequence[files.FilePart] = ()) -> Corpus
         paths = [*train, *validation]
         head = [hashlib.sha256(data.document_boundary.encode()).digest(), len(train).to_bytes(8, "big")]
         has_records = any(records.detect_kind(path) != records.TEXT for path in paths)
-        column = [data.text_column.encode()] if has_records else []
-        return b"".join([*head, *column, *files.hash_files(paths, data.cache_dir)])
+        errors.require(has_records or not data.id_column, "config.data.id_column", data.id_column, "a file of rows")
+        column = "\0".join(filter(None, (data.text_column, data.id_column))) if has_records else ""
+        return b"".join([*head, column.encode(), *files.hash_files(paths, data.cache_dir)])
 
     def read(paths):
-        has_match = yield from files.read_documents(paths, boundary, data.word_separator, data.text_column)
+        columns = data.text_column, data.id_column
+        has_match = yield from files.read_documents(paths, boundary, data.word_separator, *columns)
         if not has_match and not parts and data.document_boundary != "file":
             reason = f"no line of {len(paths)} files matches; each file is one document"
             warnings_.warn_once(f"config.data.document_boundary = {data.document_boundary!r}: {reason}")
@@ -330,7 +341,7 @@ def open_sources(data: config.Data) -> Corpus:
     def read(split):
         for name, source in opened.items():
             with sources.name_source(data.sources, name):
-                yield from read_documents(source, split)
+                yield from _read_split(source, split)
 
     content = lambda: "".join(map(compute_fingerprint, opened.values())).encode()
     return Corpus(functools.partial(read, "train"), functools.partial(read, "validation"), content)
@@ -351,8 +362,8 @@ def open_tfds(data: config.Data) -> Corpus:
         return b"".join([data.tfds_field.encode(), *(tfds.compute_split_digest(builder, split) for split in splits)])
 
     return Corpus(
-        train=lambda: tfds.read_documents(builder, "train", data.tfds_field),
-        validation=held_out and (lambda: tfds.read_documents(builder, held_out, data.tfds_field)),
+        train=lambda: map(files.Document, tfds.read_documents(builder, "train", data.tfds_field)),
+        validation=held_out and (lambda: map(files.Document, tfds.read_documents(builder, held_out, data.tfds_field))),
         compute_digest=content,
     )
 
@@ -364,7 +375,7 @@ def open_docstrings(data: config.Data) -> Corpus:
     """
     texts = _read_library_docstrings()
     content = "\0".join(texts).encode("utf-8", "surrogatepass")
-    return Corpus(lambda: iter(texts), None, lambda: hashlib.sha256(content).digest())
+    return Corpus(lambda: map(files.Document, texts), None, lambda: hashlib.sha256(content).digest())
 
 
 @functools.cache  # parsing the library takes seconds, and its size does not grow with anything
@@ -406,15 +417,17 @@ def open_language(data: config.Data) -> Corpus:
         first = list(sample(0, grammar.DOCUMENT_BATCH))
         return hashlib.sha256(repr((language, lexicon(), first)).encode()).digest()
 
-    train = functools.partial(sample, 0, language.train_documents)
-    validation = functools.partial(sample, FIRST_VALIDATION_NUMBER, language.validation_documents)
+    train = lambda: map(files.Document, sample(0, language.train_documents))
+    validation = lambda: map(files.Document, sample(FIRST_VALIDATION_NUMBER, language.validation_documents))
     return Corpus(train, validation, content, lexicon)
 
 
 def open_parallel(data: config.Data) -> Corpus:
     """The lines of both sides of aligned text, of which rows/parallel_text.py makes rows of its own."""
-    train, validation = (functools.partial(two_sided.read_both_sides, data, split) for split in SPLITS)
-    lexicon = functools.partial(translation.list_words, data.language) if two_sided.is_generated(data) else train
+    read = functools.partial(two_sided.read_both_sides, data)
+    train, validation = (lambda split=split: map(files.Document, read(split)) for split in SPLITS)
+    is_generated = two_sided.is_generated(data)
+    lexicon = functools.partial(translation.list_words, data.language) if is_generated else lambda: read("train")
     return Corpus(train, validation, two_sided.open_pairs(data).compute_digest, lexicon)
 
 

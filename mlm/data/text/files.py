@@ -31,6 +31,13 @@ SETTLED_NS = 2 * 10**9  # age at which a later change of a file changes its time
 Boundary = Callable[[str], bool]  # line -> whether it starts a document
 
 
+class Document(NamedTuple):
+    """A text, and the id that its row has in a file of records."""
+
+    text: str
+    id: str = ""  # "": none
+
+
 class FilePart(NamedTuple):
     """A file, or whole documents of one: its bytes from `start` to `end`; None: to its end."""
 
@@ -102,7 +109,7 @@ def find_files(field: str, patterns: str, text_column: str = "") -> list[str]:
     errors.require(bool(paths), field, patterns, "globs of text files, separated by commas")
     errors.require(any(map(os.path.getsize, paths)), field, patterns, "text; there is not a byte in it")
     for path in sorted(paths):
-        records.check_file(field, path, text_column) if text_column else text_files.check_plain_text(field, path)
+        records.check_file(field, path, text_column)
     return sorted(paths)
 
 
@@ -179,11 +186,15 @@ def divide_file(path: str, boundary: Boundary, num_bytes: int) -> list[FilePart]
 
 
 def read_documents(
-    paths: Sequence[str | FilePart], boundary: Boundary, word_separator: str = "", text_column: str = ""
-) -> Generator[str, None, bool]:
+    paths: Sequence[str | FilePart],
+    boundary: Boundary,
+    word_separator: str = "",
+    text_column: str = "",
+    id_column: str = "",
+) -> Generator[Document, None, bool]:
     """The documents of the files, stripped, never empty; memory holds one of at most MAX_DOCUMENT_LENGTH characters.
 
-    text_column: of files of records, of which each row is a document; "": all files are text.
+    text_column: of files of records, of which each row is a document; "": all files are text. id_column: of the ids.
 
     Returns, at the end, whether a line started a document. Bytes that are not UTF-8 become U+FFFD; they, empty files
     and documents cut for their length are counted in a warning. Raises errors.ConfigError for a file that cannot be
@@ -200,11 +211,11 @@ def read_documents(
         if kind == records.TEXT:
             documents = _split_documents(_read_blocks(part, *faults), boundary, path, long, started)
         else:
-            documents, started[0] = _read_rows(path, kind, text_column, without, long), True
-        for document in documents:
-            if document := (document.replace(word_separator, " ") if word_separator else document).strip():
+            documents, started[0] = _read_rows(path, kind, text_column, id_column, without, long), True
+        for text, name in documents:
+            if text := (text.replace(word_separator, " ") if word_separator else text).strip():
                 found = True
-                yield document
+                yield Document(text, name)
         if not found:
             empty.add(f"{path} at byte 0")
     for counter in (*faults, empty, long, without):
@@ -212,16 +223,16 @@ def read_documents(
     return started[0]
 
 
-def _read_rows(path, kind, text_column, without, long) -> Iterator[str]:
-    """The texts of a file of records; one that is too long in pieces."""
-    for where, text in records.read_rows(path, kind, text_column):
+def _read_rows(path, kind, text_column, id_column, without, long) -> Iterator[Document]:
+    """The documents of a file of records; one that is too long in pieces."""
+    for where, text, name in records.read_rows(path, kind, text_column, id_column):
         text = text_files.SURROGATE.sub("\ufffd", (text or "").replace("\r\n", "\n").replace("\0", ""))
         if not text.strip():
             without.add(where)
         if len(text) > MAX_DOCUMENT_LENGTH:
             long.add(where)
         for start in range(0, len(text), MAX_DOCUMENT_LENGTH):
-            yield text[start : start + MAX_DOCUMENT_LENGTH]
+            yield Document(text[start : start + MAX_DOCUMENT_LENGTH], name)
 
 
 def read_lines(paths: list[str]) -> Iterator[str]:
@@ -241,7 +252,7 @@ def _make_counters():
     )
 
 
-def _split_documents(blocks, boundary, path, long, started):
+def _split_documents(blocks, boundary, path, long, started) -> Iterator[Document]:
     parts, size, begins = [], 0, True
     for offset, text in blocks:
         for line in _iterate_lines(text):
@@ -252,11 +263,11 @@ def _split_documents(blocks, boundary, path, long, started):
                 long.add(f"{path} at byte {offset}")
                 starts = True
             if starts:
-                yield "".join(parts)
+                yield Document("".join(parts))
                 parts, size = [], 0
             parts.append(line)
             size += len(line)
-    yield "".join(parts)
+    yield Document("".join(parts))
 
 
 def _read_blocks(part, undecodable, nul) -> Iterator[tuple[int, str]]:

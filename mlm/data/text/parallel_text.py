@@ -1,5 +1,5 @@
-"""Aligned text: pairs of a text and its translation, in two files line by line or in one with a tab between them, or
-drawn, where no folder of files is named.
+"""Aligned text: pairs of a text and its translation, in two files line by line, in one with a tab between them or with
+rows, or drawn, where no folder of files is named.
 """
 
 import functools
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mlm.base import config, errors, text_files, warnings_
+from mlm.base import config, errors, warnings_
 from mlm.data.language import translation
 from mlm.data.tasks import examples
-from mlm.data.text import files
+from mlm.data.text import files, records, remote_files
 
 
 class Pair(NamedTuple):
@@ -37,23 +37,28 @@ def check(data: config.Data) -> None:
     for field in ("train", "dev"):
         file = getattr(data.parallel, field)
         errors.require(bool(file.strip()), f"{name}.{field}", file, "a file's name")
-    expected = "the ending of the files beside those of the sources, or neither ending"
+    expected = "the ending or column beside that of the sources, or neither"
     errors.require(bool(source) == bool(target), f"{name}.target", target, expected)
-    errors.require(not source or source != target, f"{name}.target", target, "another ending than the sources'")
+    errors.require(not source or source != target, f"{name}.target", target, "another than the sources'")
 
 
 def open_pairs(data: config.Data) -> PairSource:
     """The pairs of config.data.parallel_path. Each pass raises ConfigError for the first fault, by file and line."""
     if is_generated(data):
         return _generate_pairs(data.language)
-    endings = [f".{side}" for side in (data.parallel.source, data.parallel.target) if side] or [""]
+    names = [side for side in (data.parallel.source, data.parallel.target) if side]
+    folder = remote_files.fetch_folder("config.data.parallel_path", data.parallel_path)
+    is_table = (folder / data.parallel.train).is_file()
+    columns, endings = (names, [""]) if is_table else ([], [f".{name}" for name in names] or [""])
     there = examples.find_split_files("parallel_path", data.parallel_path, "parallel", data.parallel, endings)
 
     def content():
         paths = itertools.chain.from_iterable(there.values())
-        return hashlib.sha256(b"".join(files.file_digest(str(path)) for path in paths)).digest()
+        digests = [files.file_digest(str(path)) for path in paths]
+        return hashlib.sha256(b"".join([*digests, "\0".join(columns).encode()])).digest()
 
-    return PairSource({split: functools.partial(read_pairs, paths) for split, paths in there.items()}, content)
+    read = {split: functools.partial(read_pairs, paths, columns) for split, paths in there.items()}
+    return PairSource(read, content)
 
 
 def is_generated(data: config.Data) -> bool:
@@ -91,16 +96,37 @@ def warn_of_duplicates(found: PairSource) -> None:
             warnings_.warn_once(f"{split}: pairs that also stand in the train split: {twice}")
 
 
-def read_pairs(paths: Sequence[Path]) -> Iterator[Pair]:
-    """The pairs of two files, or of one of two columns. Raises ConfigError for the first fault, by file and line."""
-    for path in paths:
-        text_files.check_plain_text("pairs", str(path), accepted=("tsv",))
-    return _read_table(*paths) if len(paths) == 1 else _read_two_files(*paths)
+def read_pairs(paths: Sequence[Path], columns: Sequence[str] = ()) -> Iterator[Pair]:
+    """The pairs of two files, or of one. Raises ConfigError for the first fault, by file and line or row.
+
+    columns: of the source and the target in a file of rows; (): "source" and "target", and no line of names in a tsv.
+    """
+    if len(paths) == 2:
+        for path in paths:
+            records.check_file("pairs", str(path))
+        return _read_two_files(*paths)
+    path, kind = paths[0], records.detect_kind(str(paths[0]))
+    if kind in (records.TEXT, "tsv") and not columns:
+        return _read_table(path)
+    errors.require(kind != records.TEXT, "pairs", str(path), "a file of rows, which has columns")
+    return _read_rows(str(path), kind, columns or Pair._fields)
+
+
+def _read_rows(path, kind, columns):
+    def select(has_text):
+        for field, name in zip(Pair._fields, columns, strict=True):
+            errors.require_one_of(f"{path}: config.data.parallel.{field}", name, list(has_text))
+        return columns
+
+    row = None
+    for where, row in records.read_records(path, kind, select):
+        yield Pair(*(examples.require_text(row.get(name), f"{where}: {name}") for name in columns))
+    errors.require(row is not None, f"{path}, row 1", "", "a pair of texts; the file has none")
 
 
 def _read_two_files(source, target):
     last = 0
-    for first, second in itertools.zip_longest(text_files.read_lines(source), text_files.read_lines(target)):
+    for first, second in itertools.zip_longest(records.read_lines(source), records.read_lines(target)):
         if first is None or second is None:
             longer, shorter = (target, source) if first is None else (source, target)
             raise errors.ConfigError(
@@ -114,7 +140,7 @@ def _read_two_files(source, target):
 
 def _read_table(path):
     expected = "2, a source and its translation (for two files set config.data.parallel.source and target)"
-    for number, line in text_files.read_lines(path):
+    for number, line in records.read_lines(path):
         parts, where = line.split("\t"), f"{path}, line {number}"
         errors.require(len(parts) == 2, f"{where}: columns", len(parts), expected)
         sides = zip(parts, Pair._fields, strict=True)

@@ -106,20 +106,40 @@ def _strip_ending(path: str) -> tuple[str, str]:
     return name, ending.lower()
 
 
-def check_file(field: str, path: str, column: str) -> None:
-    """Raises ConfigError for a file that is neither text nor records, and for records without that column."""
-    kind = detect_kind(path)
+def check_file(field: str, path: str, column: str = "") -> None:
+    """Raises ConfigError for a file that is neither text nor, with a column, records that have it."""
+    kind = detect_kind(path) if column else TEXT
     if kind != TEXT:
         next(read_rows(path, kind, column), None)
-    else:
-        start = b""
-        with contextlib.suppress(*DAMAGE), open_file(path) as file:
-            start = file.read(text_files.START_BYTES)
-        text_files.check_plain_text(field, path, start, accepted=(*ENDINGS, "zst", "zstd", "bz2", "xz"))
+        return
+    start, endings = b"", ENDINGS if column else ()
+    with contextlib.suppress(*DAMAGE), open_file(path) as file:
+        start = file.read(text_files.START_BYTES)  # whoever reads on names the byte that cannot be read
+    text_files.check_plain_text(field, path, start, accepted=(*endings, "zst", "zstd", "bz2", "xz"))
 
 
-def read_rows(path: str, kind: str, column: str) -> Iterator[tuple[str, str | None]]:
-    """Pairs (where, text) of the rows of a file of records, as they stand; None where a row has no text.
+def read_lines(path: Path, max_line_bytes: int = text_files.MAX_LINE_BYTES) -> Iterator[tuple[int, str]]:
+    """The lines of a text file, compressed or not, as `text_files.iterate_lines` has them.
+
+    Raises ConfigError as that does, and for a file that cannot be read to its end or is empty.
+    """
+    number = 0
+    is_special = path.exists() and not path.is_file()
+    errors.require(not is_special, "a text file", str(path), "a file; this is a folder, a pipe or a device")
+    try:
+        with open_file(str(path)) as file:
+            for number, line in text_files.iterate_lines(file, path, max_line_bytes):
+                yield number, line
+    except DAMAGE as error:
+        reason = getattr(error, "strerror", None) or errors.first_line(error)
+        raise errors.ConfigError(f"{path}: expected a file that can be read ({reason})") from None
+    errors.require(number > 0, f"{path}, line 1", "", "an example; the file is empty")
+
+
+def read_rows(path: str, kind: str, column: str, id_column: str = "") -> Iterator[tuple[str, str | None, str]]:
+    """Triples (where, text, id) of the rows of a file of records, as they stand; None where a row has no text.
+
+    id: what id_column says, which `where` names too; "" where it says nothing.
 
     Raises ConfigError as `read_records`, and for a column that is not there or holds no texts.
     """
@@ -128,12 +148,16 @@ def read_rows(path: str, kind: str, column: str) -> Iterator[tuple[str, str | No
     def select(has_text):
         nonlocal chosen
         chosen = choose_column("config.data.text_column", path, column, has_text)
-        return [chosen]
+        if id_column:
+            errors.require_one_of("config.data.id_column", id_column, list(has_text))
+        return list(dict.fromkeys(filter(None, [chosen, id_column])))
 
     for where, record in read_records(path, kind, select):
-        text = record.get(chosen)
+        text, name = record.get(chosen), record.get(id_column) if id_column else None  # an index has no name
+        errors.require(name is None or isinstance(name, str | int), f"{where}: {id_column}", name, "a text or integer")
+        where += f" ({id_column} {name})" if name is not None else ""
         errors.require(text is None or isinstance(text, str), f"{where}: {chosen}", text, "a text")
-        yield where, text
+        yield where, text, "" if name is None else str(name)
 
 
 def read_records(

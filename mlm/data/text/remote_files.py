@@ -22,6 +22,12 @@ def fetch_files(field: str, pattern: str) -> list[str]:
     return _fetch_from_bucket(field, pattern) if get_storage(pattern).is_remote else [pattern]
 
 
+def fetch_folder(field: str, path: str) -> Path:
+    """The folder on this machine with the files of a folder that may be remote; raises ConfigError as `fetch_files`."""
+    fetched = fetch_files(field, path)
+    return files.local_folder(files.make_path(path)) if get_storage(path).is_remote else Path(fetched[0]).expanduser()
+
+
 def _fetch_from_hub(field, pattern):
     owner, _, rest = pattern.removeprefix(HUB_PREFIX).partition("/")
     name, _, path = rest.partition("/")

@@ -16,7 +16,7 @@ from mlm.data.tasks import examples
 
 PATH_KEYS = ("path", "validation_path")
 DATA_KEYS = (  # fields of config.data that a source may have of its own
-    *("corpus", *PATH_KEYS, "text_column", "word_separator", "document_boundary", "validation_fraction"),
+    *("corpus", *PATH_KEYS, "text_column", "id_column", "word_separator", "document_boundary", "validation_fraction"),
     *("tfds_name", "tfds_dir", "tfds_field"),
 )
 SOURCE_KEYS = ("name", "weight", "max_epochs", *DATA_KEYS)

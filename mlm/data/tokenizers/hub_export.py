@@ -4,16 +4,18 @@ import json
 
 from mlm.base import errors
 from mlm.base.special import CLS, MASK, SEP, SPECIAL_TOKENS, UNK
-from mlm.data.tokenizers import bpe, hub, wordpiece
+from mlm.data.tokenizers import bpe, hub, hub_model, wordpiece
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.data.tokenizers.unigram import SPACE
 
 
-def export_files(tokenizer: Tokenizer, length: int, types: int, reads_words: bool = False) -> dict[str, str]:
+def export_files(
+    tokenizer: Tokenizer, length: int, types: int, *, reads_words: bool = False, reads_source: bool = False
+) -> dict[str, str]:
     """Texts by file name. length: of the longest example; types: segment types of the model.
 
-    reads_words: a space stands before each given word, which is how a tagger was trained. Raises ConfigError for a
-    vocabulary that the tokenizers library cannot have.
+    reads_words: a space stands before each given word, which is how a tagger was trained; reads_source: a text has
+    [SEP] behind it alone. Raises ConfigError for a vocabulary that the tokenizers library cannot have.
     """
     special = SPECIAL_TOKENS
     if tokenizer.kind == "hub":
@@ -22,6 +24,12 @@ def export_files(tokenizer: Tokenizer, length: int, types: int, reads_words: boo
     else:
         tool = BACKEND_BUILDERS[tokenizer.kind](tokenizer)
         made = json.loads(_add_special_tokens(tool, types, tokenizer.kind != "characters").to_str())
+    if reads_source:
+        first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+        behind = {"SpecialToken": {"id": special[SEP], "type_id": 0}}
+        end = {"id": special[SEP], "ids": [int(hub_model.get_original_ids(tokenizer)[SEP])], "tokens": [special[SEP]]}
+        template = {"single": [first, behind], "pair": [first, behind, second, behind]}
+        made["post_processor"] = {"type": "TemplateProcessing", **template, "special_tokens": {special[SEP]: end}}
     steps = made.get("pre_tokenizer") or {}
     for step in (steps, *steps.get("pretokenizers", ())) if reads_words else ():
         if step.get("type") == "ByteLevel":

@@ -93,13 +93,12 @@ class ResidualLayer(nn.Module):
         return norm(x) if is_post else x
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention."""
+class AttentionBlock(nn.Module):
+    """What attention to a text itself and to a source share: norms of queries and keys, gates, and the output layer."""
 
     def __init__(self, model):
         super().__init__()
         self.model, has_bias = model, model.bias == "all"
-        self.qkv = Dense(model.width, 3 * model.width, has_bias)
         self.out = Dense(model.width, model.width, has_bias)
         if model.qk_norm:
             head_dim = model.width // model.num_heads
@@ -107,29 +106,54 @@ class Attention(nn.Module):
         if model.attention_gate:
             self.gate = Dense(model.width, model.num_heads, has_bias)
 
-    def forward(self, x_BxLxD, mask_BxHxLxL, rope_theta, relative_RxD, row_LxL):
-        model, (B, L, _) = self.model, x_BxLxD.shape
-        q, k, v = self.project(x_BxLxD)
-        if model.positions == "rotary":
-            q, k = rotate(q, rope_theta), rotate(k, rope_theta)
+    def split_heads(self, x_BxLxE, num_parts):
+        """The heads of each part of the last axis, BxLxHxd."""
+        return x_BxLxE.unflatten(-1, (num_parts, self.model.num_heads, -1)).unbind(2)
+
+    def normalize(self, q, k):
+        """The queries and keys after model.qk_norm."""
+        return (self.q_norm(q), self.k_norm(k)) if self.model.qk_norm else (q, k)
+
+    def mix(self, x_BxLxD, q, k, v, mask_BxHxLxS):
+        """The output for the queries of x_BxLxD."""
         q, k, v = (x_BxLxHxd.transpose(1, 2) for x_BxLxHxd in (q, k, v))
-        if model.positions == "disentangled":  # a score has three terms: all are divided by sqrt(3 d)
-            relative_q, relative_k, _ = (x.transpose(1, 2) for x in self.project(relative_RxD[None]))
-            q, relative_q, row_BxHxLxL = q / 3**0.5, relative_q / 3**0.5, row_LxL.expand(B, model.num_heads, L, L)
-            bias_BxHxLxL = (q @ relative_k.mT).gather(3, row_BxHxLxL)
-            bias_BxHxLxL = bias_BxHxLxL + (k @ relative_q.mT).gather(3, row_BxHxLxL.mT).mT
-            mask_BxHxLxL = mask_BxHxLxL + bias_BxHxLxL / q.shape[-1] ** 0.5
-        dropout = model.attention_dropout if self.training else 0.0
-        out_BxHxLxd = F.scaled_dot_product_attention(q, k, v, mask_BxHxLxL, dropout)
+        dropout = self.model.attention_dropout if self.training else 0.0
+        out_BxHxLxd = F.scaled_dot_product_attention(q, k, v, mask_BxHxLxS, dropout)
         out_BxLxHxd = out_BxHxLxd.transpose(1, 2)
-        if model.attention_gate:
+        if self.model.attention_gate:
             out_BxLxHxd = out_BxLxHxd * self.gate(x_BxLxD).sigmoid()[..., None]
         return self.out(out_BxLxHxd.flatten(2))
 
+
+class Attention(AttentionBlock):
+    """Multi-head self-attention."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.qkv = Dense(model.width, 3 * model.width, model.bias == "all")
+
+    def forward(self, x_BxLxD, mask_BxHxLxL, rope_theta, relative_RxD, row_LxL):
+        q, k, v = self.project(x_BxLxD)
+        if self.model.positions == "rotary":
+            q, k = rotate(q, rope_theta), rotate(k, rope_theta)
+        if self.model.positions == "disentangled":  # a score has three terms: all are divided by sqrt(3 d)
+            q = q / 3**0.5
+            mask_BxHxLxL = mask_BxHxLxL + self.score_distances(q, k, relative_RxD, row_LxL)
+        return self.mix(x_BxLxD, q, k, v, mask_BxHxLxL)
+
     def project(self, x_BxLxD):
         """q, k and v, each BxLxHxd."""
-        q, k, v = self.qkv(x_BxLxD).view(*x_BxLxD.shape[:2], 3, self.model.num_heads, -1).unbind(2)
-        return (self.q_norm(q), self.k_norm(k), v) if self.model.qk_norm else (q, k, v)
+        q, k, v = self.split_heads(self.qkv(x_BxLxD), 3)
+        return *self.normalize(q, k), v
+
+    def score_distances(self, q, k, relative_RxD, row_LxL):
+        """What the scores BxHxLxL have of distances beside content."""
+        relative_q, relative_k, _ = (x.transpose(1, 2) for x in self.project(relative_RxD[None]))
+        q, k = q.transpose(1, 2), k.transpose(1, 2)
+        row_BxHxLxL = row_LxL.expand(*q.shape[:2], *row_LxL.shape)
+        bias_BxHxLxL = (q @ relative_k.mT).gather(3, row_BxHxLxL)
+        bias_BxHxLxL = bias_BxHxLxL + (k @ relative_q.mT / 3**0.5).gather(3, row_BxHxLxL.mT).mT
+        return bias_BxHxLxL / q.shape[-1] ** 0.5
 
 
 def rotate(x_BxLxHxd, theta):
@@ -171,18 +195,21 @@ def compute_rows(model, offset_LxL):
 class TransformerLayer(ResidualLayer):
     """Attention and an MLP."""
 
-    def __init__(self, model):
-        super().__init__(model, "attention_", "mlp_")
+    def __init__(self, model, *prefixes):
+        super().__init__(model, "attention_", "mlp_", *prefixes)
         self.attention, self.mlp = Attention(model), MLP(model)
 
-    def forward(self, x_BxLxD, number, global_mask, local_mask, *relative):
+    def forward(self, x_BxLxD, number, *context):
+        return self.add("mlp_", self.mlp, self.attend_to_self(x_BxLxD, number, *context))
+
+    def attend_to_self(self, x_BxLxD, number, global_mask, local_mask, *relative):
+        """x_BxLxD plus what attention makes of it in layer `number`."""
         model, is_local, theta = self.model, self.is_local(number), self.model.rope_theta
         if is_local and model.local_rope_theta:
             theta = model.local_rope_theta
         mask = local_mask if is_local else global_mask
         attend = lambda x_BxLxD: self.attention(x_BxLxD, mask, theta, *relative)
-        x_BxLxD = self.add("attention_", attend, x_BxLxD, number == 1 and not model.first_norm)
-        return self.add("mlp_", self.mlp, x_BxLxD)
+        return self.add("attention_", attend, x_BxLxD, number == 1 and not model.first_norm)
 
     def is_local(self, number):
         """Whether layer `number` sees the nearest tokens alone."""
@@ -327,21 +354,22 @@ class RecurrentLayer(ResidualLayer):
         states = []
         for input_BxG, same_Bx1 in zip(inputs_BxLxG.unbind(1), same_BxL[..., None].unbind(1), strict=True):
             h_BxH, c_BxH = h_BxH * same_Bx1, c_BxH * same_Bx1
-            h_BxH, c_BxH = self.step(input_BxG, h_BxH @ kernel + bias, h_BxH, c_BxH)
+            h_BxH, c_BxH = step_cell(self.model.cell, input_BxG, h_BxH @ kernel + bias, h_BxH, c_BxH)
             states.append(h_BxH)
         return torch.stack(states, 1)
 
-    def step(self, input_BxG, recurrent_BxG, h_BxH, c_BxH):
-        """The next state and, of an LSTM, the next cell state."""
-        if self.model.cell == "elman":
-            return (input_BxG + recurrent_BxG).tanh(), c_BxH
-        if self.model.cell == "gru":
-            (input_r, input_z, input_n), (r, z, n) = input_BxG.chunk(3, -1), recurrent_BxG.chunk(3, -1)
-            r, z = (input_r + r).sigmoid(), (input_z + z).sigmoid()
-            return (1 - z) * (input_n + r * n).tanh() + z * h_BxH, c_BxH
-        i, f, g, o = (input_BxG + recurrent_BxG).chunk(4, -1)
-        c_BxH = (f + 1).sigmoid() * c_BxH + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c_BxH.tanh(), c_BxH
+
+def step_cell(cell, input_BxG, recurrent_BxG, h_BxH, c_BxH):
+    """The next state and, of an LSTM, the next cell state."""
+    if cell == "elman":
+        return (input_BxG + recurrent_BxG).tanh(), c_BxH
+    if cell == "gru":
+        (input_r, input_z, input_n), (r, z, n) = input_BxG.chunk(3, -1), recurrent_BxG.chunk(3, -1)
+        r, z = (input_r + r).sigmoid(), (input_z + z).sigmoid()
+        return (1 - z) * (input_n + r * n).tanh() + z * h_BxH, c_BxH
+    i, f, g, o = (input_BxG + recurrent_BxG).chunk(4, -1)
+    c_BxH = (f + 1).sigmoid() * c_BxH + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c_BxH.tanh(), c_BxH
 
 
 class FeedforwardLayer(ResidualLayer):
@@ -467,9 +495,9 @@ class Stack(nn.Module):
 class Encoder(nn.Module):
     """A stack of layers, what it reads beside its input, and the last norm."""
 
-    def __init__(self, model):
+    def __init__(self, model, layer=None):
         super().__init__()
-        self.model, self.stack = model, Stack(model, LAYERS[model.family](model))
+        self.model, self.stack = model, Stack(model, (layer or LAYERS[model.family])(model))
         if model.norm_placement != "post":
             self.norm = Norm(model, model.width)
         if model.positions == "relative" or model.relative_bias:

@@ -205,14 +205,12 @@ def read_own_config(folder: Path | str) -> tuple[dict[str, Any], tuple[str, ...]
     return {name: tuple(value) if isinstance(value, list) else value for name, value in flat.items()}, tuple(labels)
 
 
-def export_own_tensors(params: types.Params, order_V: np.ndarray | None = None) -> dict[str, np.ndarray]:
+def export_own_tensors(params: types.Params, order_V: np.ndarray) -> dict[str, np.ndarray]:
     """Our parameters, "model" and "objective", by dotted name; the prefix "model." is left out.
 
-    order_V: as in `read_folder`, to number entries of the vocabulary as the folder's tokenizer does; None: as we do.
+    order_V: as in `read_folder`, to number entries of the vocabulary as the folder's tokenizer does.
     """
     exported = {_dotted_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    if order_V is None:
-        return exported
     ours_V = np.argsort(order_V)
     return {
         TORCH_NAMES.get(name, name): leaf[ours_V] if name in VOCABULARY_NAMES else leaf
@@ -223,7 +221,7 @@ def export_own_tensors(params: types.Params, order_V: np.ndarray | None = None) 
 def read_own_params(folder: Path | str, abstract: types.Params, order_V: np.ndarray) -> types.Params:
     """The parameters, "model" and "objective", of a folder with our own config; abstract: their shapes.
 
-    order_V: as in `read_folder`. A folder that torch does not read has our own numbers.
+    order_V: as in `read_folder`. An older folder, which torch does not read, has our own numbers.
     """
     tensors_path = str(Path(folder, tensors.TENSOR_FILE))
     is_ordered = "auto_map" in settings.read_json(Path(folder, settings.CONFIG_FILE))
@@ -246,8 +244,8 @@ def _dotted_name(path) -> str:
 
 def write_folder(folder: Path | str, config_json: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Writes config.json and the tensors, and the classes that config.json names, into an existing folder."""
-    if config_json["model_type"] == settings.OWN_MODEL_TYPE and "auto_map" in config_json:
-        for name in settings.TORCH_FILES:
+    if config_json["model_type"] == settings.OWN_MODEL_TYPE:
+        for name in settings.TORCH_FILES[: None if config_json.get("is_encoder_decoder") else 2]:
             files.write_text(Path(folder, name), Path(__file__).with_name(name).read_text())
     files.write_json(Path(folder, settings.CONFIG_FILE), dict(config_json))
     tensors.write_tensors(Path(folder), arrays)

@@ -31,6 +31,9 @@ class MLMConfig(PretrainedConfig):
         fields = {name: value for name, value in self.config.items() if name.startswith("model.")}
         model = SimpleNamespace(**{name.removeprefix("model."): value for name, value in fields.items()})
         model.embedding_dim = model.embedding_dim or model.width
+        if model.family == "encoder_decoder":  # of its parts
+            model.family = "transformer" if model.cell == "transformer" else "rnn"
+            model.lm_head, model.embed_norm, model.type_vocab_size = "linear", False, 0
         if model.family != "transformer":
             model.positions = "learned" if model.cell == "fnet" else "none"
         return model
@@ -63,17 +66,27 @@ class MLMModel(PreTrainedModel):
             self.embed_norm = Norm(model, model.embedding_dim)
         if model.embedding_dim != model.width:
             self.embed_projection = Dense(model.embedding_dim, model.width, model.bias in ("all", "norms"))
+        self.add_encoder()
+        self.num_features = model.width * (2 if model.directionality == "two_stack" else 1)
+        self.add_head()
+        self.post_init()
+
+    def add_encoder(self):
+        """Declares what stands between the embeddings and the states."""
+        model = self.fields
         if model.directionality == "two_stack":
             causal = SimpleNamespace(**vars(model) | {"directionality": "causal"})
             self.left, self.right = Encoder(causal), Encoder(causal)
         else:
             self.body = Encoder(model)
-        self.num_features = model.width * (2 if model.directionality == "two_stack" else 1)
-        self.add_head()
-        self.post_init()
 
     def add_head(self):
         """Declares what a class has above the states."""
+
+    @property
+    def is_scaled(self):
+        """Whether embeddings are multiplied by the root of their width."""
+        return self.fields.positions == "sinusoidal"
 
     def _init_weights(self, module):
         std = self.config.config.get("model.init_std") or 0.02
@@ -91,13 +104,15 @@ class MLMModel(PreTrainedModel):
     def embed(self, input_ids, positions_BxL, token_type_ids):
         """x_BxLxD, the input of the encoder."""
         model, x = self.fields, F.embedding(input_ids, self.token["embedding"])
+        width = x.shape[-1]
+        if self.is_scaled:
+            x = x * width**0.5
         if model.positions == "learned":
             x = x + self.position["embedding"][positions_BxL]
         if model.positions == "sinusoidal":
-            width = x.shape[-1]
             angle = positions_BxL[..., None] / 10_000 ** (torch.arange(0, width, 2, device=x.device) / width)
             sinusoids = torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
-            x = x * width**0.5 + sinusoids.to(x.dtype)
+            x = x + sinusoids.to(x.dtype)
         if model.type_vocab_size:
             types_BxL = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
             x = x + self.token_type["embedding"][types_BxL]

@@ -15,7 +15,9 @@ OWN_MODEL_TYPE = "mlm"  # the model_type of a model that no class of transformer
 # The ends of the names of those of its classes that have heads for labels; of the first ones labels have names.
 NAMED_LABEL_HEADS = ("ForSequenceClassification", "ForTokenClassification")
 LABEL_HEADS = (*NAMED_LABEL_HEADS, "ForMultipleChoice", "ForQuestionAnswering")
-TORCH_FILES = ("modeling_mlm.py", "encoders_mlm.py")  # its classes in torch, which nothing of ours imports
+SEQ2SEQ_HEAD = "ForSeq2SeqLM"  # of a model that reads a source
+# The files of its classes in torch, which nothing of ours imports; an encoder needs the first two.
+TORCH_FILES = ("modeling_mlm.py", "encoders_mlm.py", "seq2seq_mlm.py")
 MAX_INT = 2**31 - 1
 # config.model.activation by the name in a config.json; of two names for one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
@@ -147,30 +149,30 @@ def require_default_blocks(model: config.Model, model_type: str, own_fields: Seq
 def build_own_config_json(
     config_fields: Mapping[str, Any],
     order_V: np.ndarray,
-    classes: tuple[str, ...] = (),
-    heads: Sequence[str] = (),
+    classes: tuple[str, ...],
+    heads: Sequence[str],
     problem_type: str = "",
 ) -> dict[str, Any]:
     """The config.json of a model that no class of transformers computes: config fields by dotted name, class names.
 
     order_V: the id that the folder's tokenizer gives to each entry of our vocabulary; heads: the ends of the names of
-    the classes of modeling_mlm.py that read the model, "" for its states alone, its own last; problem_type: what labels
-    are.
+    the classes in torch that read the model, "" for its states alone, its own last; problem_type: what labels are.
     """
     labels = {"labels": list(classes)} if classes else {}
     own = {"model_type": OWN_MODEL_TYPE, "vocab_size": len(order_V), "config": dict(config_fields), **labels}
-    if not heads:
-        return own
     names = {f"AutoModel{head}": f"MLM{head or 'Model'}" for head in heads}
     if heads[-1] in NAMED_LABEL_HEADS:
         own["id2label"] = {str(number): label for number, label in enumerate(classes or ("value",))}
         own["label2id"] = {label: int(number) for number, label in own["id2label"].items()}
         own |= {"problem_type": problem_type} if problem_type else {}
+    module = "modeling_mlm"
+    if heads[-1] == SEQ2SEQ_HEAD:
+        module = "seq2seq_mlm"
+        own |= {"is_encoder_decoder": True, "decoder_start_token_id": int(order_V[CLS])}
+    classes_by_name = {name: f"{module}.{own_class}" for name, own_class in names.items()}
     return own | {
         "architectures": [names[f"AutoModel{heads[-1]}"]],
-        "auto_map": {
-            name: f"modeling_mlm.{own_class}" for name, own_class in {"AutoConfig": "MLMConfig", **names}.items()
-        },
+        "auto_map": {"AutoConfig": "modeling_mlm.MLMConfig", **classes_by_name},
         "hidden_size": config_fields["model.width"],
         "num_hidden_layers": config_fields["model.num_layers"],
         "num_attention_heads": config_fields["model.num_heads"],

@@ -120,7 +120,9 @@ def make_dataset_info(cfg: config.Config, tokenizer: Tokenizer, classes: tuple[s
     once_V = np.ones(tokenizer.vocab_size, np.int64)
     if objectives.get_visibility(cfg) == types.Visibility.FULL:
         return labelled.describe_classes(cfg, tokenizer.vocab_size, once_V, classes)
-    return types.DatasetInfo(tokenizer.vocab_size, cfg.pack.seq_len, (), once_V.tobytes())
+    return types.DatasetInfo(
+        tokenizer.vocab_size, cfg.pack.seq_len, (), once_V.tobytes(), source_len=cfg.pack.source_len
+    )
 
 
 def read_model_fields(folder: Path | str) -> dict[str, Any]:

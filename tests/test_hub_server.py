@@ -1,0 +1,103 @@
+"""What goes to huggingface.co and comes from it, by a server on this machine that answers as its interface does."""
+
+import base64
+import hashlib
+import http.server
+import json
+import threading
+
+import pytest
+
+from mlm.base import config, errors
+from mlm.data.tasks import splits
+from mlm.data.text import files, remote_files
+from mlm.inference import export
+
+constants = pytest.importorskip("huggingface_hub.constants", reason="the extra hub is not installed")
+COMMIT = 40 * "a"
+UPLOADED: dict[str, dict[str, bytes]] = {}  # contents by path, by branch
+NAMES = ("/lab/texts", "/lab/a", "/repos/create")  # what there is at all
+STORED = {"data/0.jsonl": b'{"text": "one"}\n{"text": "two"}\n', "README.md": b"# not a document"}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves STORED as the data set lab/texts, and keeps what is uploaded to the model lab/a."""
+
+    def answer(self, content, **headers):
+        raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(200 if any(name in self.path for name in NAMES) else 404)
+        for name, value in {"Content-Length": str(len(raw)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(raw if self.command != "HEAD" else b"")
+
+    def do_GET(self):
+        number = lambda raw: hashlib.sha1(raw).hexdigest()
+        if "/resolve/" in self.path:
+            raw = STORED[self.path.partition(f"{COMMIT}/")[2]]
+            self.answer(raw, ETag=f'"{number(raw)}"', X_Repo_Commit=COMMIT)
+        elif "/tree/" in self.path:
+            listed = [
+                {"type": "file", "path": name, "size": len(raw), "oid": number(raw)} for name, raw in STORED.items()
+            ]
+            self.answer(listed)
+        else:
+            self.answer({"id": "lab/texts", "sha": COMMIT, "siblings": [{"rfilename": name} for name in STORED]})
+
+    do_HEAD = do_GET
+
+    def do_POST(self):
+        body, (*_, action, branch) = self.rfile.read(int(self.headers["Content-Length"])), self.path.split("/")
+        address = f"http://127.0.0.1:{self.server.server_address[1]}/lab/a"
+        if action == "preupload":
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            self.answer({"files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]})
+        elif action == "commit":
+            lines = [json.loads(line) for line in body.splitlines()]
+            found = {line["value"]["path"]: line["value"]["content"] for line in lines if line["key"] == "file"}
+            UPLOADED[branch] = {path: base64.b64decode(content) for path, content in found.items()}
+            self.answer({"commitUrl": f"{address}/commit/{COMMIT}", "commitOid": COMMIT, "success": True})
+        else:  # creates the repository, or a branch
+            self.answer({"url": address, "id": "lab/a"})
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{running.server_address[1]}"
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + template)
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_TOKEN", "hf_none")
+        remote_files.fetch_files.cache_clear()
+        yield
+        running.shutdown()
+
+
+def test_a_data_set_is_downloaded_and_read(server):
+    found = files.find_files("config.data.path", "hf:datasets/lab/texts", "text")
+    documents = files.read_documents(found, files.make_boundary("", "file"), "", "text")
+    assert [document.text for document in documents] == ["one", "two"] and len(found) == 1
+    labelled = config.Labelled(train="0.jsonl", dev="0.jsonl", text_column="text")
+    task = config.Data(task="own", task_path="hf:datasets/lab/texts/data", labelled=labelled)
+    assert splits.find_files(task)["train"].read_bytes() == STORED["data/0.jsonl"]
+    with pytest.raises(errors.ConfigError, match=r"config\.data\.path = 'hf:datasets/lab/none': cannot be downloaded"):
+        files.find_files("config.data.path", "hf:datasets/lab/none", "text")
+
+
+def test_a_folder_is_uploaded_and_each_milestone_to_its_branch(server, tmp_path):
+    (tmp_path / "out" / "step4").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "step4/config.json"):
+        (tmp_path / "out" / name).write_text(name)
+    assert export.push_folder(str(tmp_path / "out"), "lab/a") == ["main", "step4"]
+    assert UPLOADED == {
+        "main": {"config.json": b"config.json", "model.safetensors": b"model.safetensors"},
+        "step4": {"config.json": b"step4/config.json"},
+    }
+    with pytest.raises(errors.ConfigError, match="--push = 'lab/none': cannot be uploaded"):
+        export.push_folder(str(tmp_path / "out"), "lab/none")
