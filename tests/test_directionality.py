@@ -35,8 +35,8 @@ def may_see(way, family, segments_L, window):
         [(*member, sees) for member in FAMILY_CELLS for sees in ("bidirectional", "causal", "two_stack", "mixed")],
         [
             *(("transformer", "", sees) for sees in ("bidirectional", "causal", "two_stack", "mixed")),
-            *(("rnn", "lstm", sees) for sees in ("bidirectional", "two_stack")),
-            *(("feedforward", "window", sees) for sees in ("bidirectional", "causal")),
+            ("rnn", "lstm", "two_stack"),
+            ("feedforward", "window", "causal"),
         ],
     ),
 )
