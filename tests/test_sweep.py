@@ -92,7 +92,7 @@ assign_points = runner.SweepRunner.assign_points
 
 @pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_a_failed_point_stops_no_other_and_is_tried_again(sweep, monkeypatch, is_killed):
-    """Its worker dies at first, where that is asked for, which takes no other point with it; its updates overflow."""
+    """Its updates overflow; is_killed: before that its worker dies, which takes no other point with it."""
     runs, call = sweep
     code, out, _ = call("list")
     assert code == 0 and out.count("not started") == 2
