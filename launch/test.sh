@@ -3,7 +3,7 @@
 # Installs what it needs. Fails where either does.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" test
-nice bash launch/lint.sh &
+nice bash launch/lint.sh &  # a minute of one core, of what two processes of tests leave
 failed=0
 bash launch/suite.sh "$@" || failed=$?
 wait $! || { failed=$?; echo "error: launch/lint.sh failed: see above" >&2; }

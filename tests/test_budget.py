@@ -65,14 +65,13 @@ def test_equal_predictions_are_made(base, tmp_path):
     assert made[1] == pytest.approx(made[0], rel=0.07)
 
 
-@pytest.mark.exhaustive
 def test_equal_flops_are_spent(base, tmp_path):
     bag = base | {"family": "feedforward", "cell": "bag"}
-    points = [small_config(**bag | changes) for changes in ({}, {"model__num_layers": 3}, {"mask__rate": 0.8})]
+    points = [small_config(**bag | changes) for changes in ({}, {"model__num_layers": 3, "mask__rate": 0.8})]
     points = budget.apply_budget([fields.override(cfg, {"train.steps": 1000}) for cfg in points], "flops", tmp_path)
     spent = [cost.count_step_flops(cfg, 12) * cfg.train.steps for cfg in points]
-    assert spent == [pytest.approx(spent[0], rel=0.002)] * 3
-    assert steps(points)[0] == 1000 > steps(points)[2] > steps(points)[1]
+    assert spent == [pytest.approx(spent[0], rel=0.002)] * 2
+    assert steps(points)[0] == 1000 > steps(points)[1]
 
 
 @pytest.mark.exhaustive

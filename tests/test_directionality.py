@@ -35,9 +35,9 @@ def may_see(way, family, segments_L, window):
         [(*member, sees) for member in ONE_SIDED for sees in ("bidirectional", "causal", "two_stack", "mixed")],
         [
             *(("transformer", "", sees) for sees in ("bidirectional", "causal", "two_stack", "mixed")),
-            *(("rnn", "lstm", sees) for sees in ("bidirectional", "two_stack")),
-            *(("mixer", "conv", sees) for sees in ("causal",)),
-            *(("feedforward", "window", sees) for sees in ("bidirectional", "causal")),
+            ("rnn", "lstm", "two_stack"),
+            ("feedforward", "window", "causal"),
+            ("mixer", "conv", "causal"),
         ],
     ),
 )

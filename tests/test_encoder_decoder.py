@@ -143,7 +143,7 @@ def test_a_recurrent_decoder_takes_several_tokens_an_iteration():
     np.testing.assert_allclose(*values, atol=2e-5)
 
 
-@pytest.mark.exhaustive(but=("transformer",))
+@pytest.mark.exhaustive
 @cells
 def test_dropout_of_a_row_depends_on_its_key_alone(cell):
     text, source = pairs()

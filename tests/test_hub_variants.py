@@ -108,21 +108,6 @@ def test_pretraining_goes_on_from_them(folders, models, tmp_path, case):
     assert len(state.params["model"]["token"]["embedding"]) == len(models[case].vocab)
 
 
-@pytest.mark.exhaustive
-def test_a_table_of_its_own_predicts_and_the_embeddings_do_not():
-    """In our own training: the logits depend on it alone, the states on the embeddings alone."""
-    cfg = small_config(model__tie_embeddings=False, model__num_layers=1)
-    model, params, _ = build(cfg)
-    text = batch().text
-    (h_BxLxD,), logits = jax.jit(model.encode)(params, text), jax.jit(model.logits)
-    table_VxD, other = params["output"]["embedding"], {"embedding": params["token"]["embedding"] + 1}
-    assert table_VxD.shape == params["token"]["embedding"].shape and not np.array_equal(table_VxD, other["embedding"])
-    np.testing.assert_array_equal(logits(params | {"token": other}, h_BxLxD), logits(params, h_BxLxD))
-    moved = logits(params | {"output": {"embedding": 0 * table_VxD}}, h_BxLxD)
-    np.testing.assert_array_equal(moved, jnp.broadcast_to(params["bias"], moved.shape))
-    assert "output" not in jax.eval_shape(build(small_config(model__num_layers=1))[0].init, jax.random.key(0))
-
-
 def test_fields_at_their_defaults_rename_no_run():
     defaults = {"model.tie_embeddings": True, "model.lm_head_activation": "gelu"}
     assert fields.fingerprint(config.Config()) == fields.fingerprint(fields.override(config.Config(), defaults))

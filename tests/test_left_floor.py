@@ -155,20 +155,6 @@ def test_float32_is_enough_for_whole_rows(default):
     np.testing.assert_allclose(log_prob_K, np.diff(np.log(prefix)), atol=1e-5)
 
 
-@pytest.mark.exhaustive
-def test_the_less_a_model_sees_the_higher_its_floor(default):
-    hmm, words_NxL = default
-    rising = [
-        floor.compute_causal_floor(hmm, words_NxL, 126),
-        *[floor.compute_causal_floor(hmm, words_NxL, 126, window) for window in (10, 3, 1)],
-    ]
-    for less, more in itertools.pairwise(rising):
-        gap, error = compute_ratio(more.nats_N - less.nats_N, less.count_N)
-        assert gap > max(0.05, 3 * error)
-    wide = floor.compute_causal_floor(hmm, words_NxL[:4], 126, 126)
-    np.testing.assert_allclose(wide.nats_N, rising[0].nats_N[:4], rtol=1e-6)
-
-
 def test_where_a_row_lies_and_its_batch_change_nothing(default, monkeypatch):
     hmm, words_NxL = default
     few_NxL = words_NxL[:10]

@@ -126,7 +126,7 @@ def test_a_plan_compiles_nothing_and_a_point_that_cannot_be_planned_hides_no_oth
     assert "cannot be planned: x = 1: expected 2" in said[0] and "< 1 minute" in said[1] and " fit;" in said[1]
 
 
-@pytest.mark.exhaustive(but=("estimated",))
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("uncounted")
 @pytest.mark.parametrize("exact", [False, True], ids=["estimated", "compiled"])
 def test_what_does_not_fit_is_told_what_would_make_it_fit(monkeypatch, exact):

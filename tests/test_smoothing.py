@@ -56,7 +56,6 @@ def test_smoothed_nats_and_their_gradients_are_those_of_the_formula(fast, block)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
 
 
-@pytest.mark.exhaustive
 def test_training_is_smoothed_and_evaluation_is_not():
     class Model:
         """The logits of a token are a row of a table."""

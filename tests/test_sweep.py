@@ -90,23 +90,26 @@ def kill_first_worker(self):
 assign_points = runner.SweepRunner.assign_points
 
 
-def test_a_failed_point_stops_no_other_and_is_tried_again(sweep, monkeypatch):
-    """At first its worker dies, which takes no other point with it; then its updates overflow."""
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_a_failed_point_stops_no_other_and_is_tried_again(sweep, monkeypatch, is_killed):
+    """Its updates overflow; is_killed: before that its worker dies, which takes no other point with it."""
     runs, call = sweep
     code, out, _ = call("list")
     assert code == 0 and out.count("not started") == 2
-    with monkeypatch.context() as patch:
-        patch.setattr(runner.SweepRunner, "assign_points", kill_first_worker)
-        code, out, err = call("run")
-    assert code == 1 and "1 of 2 points are done" in out
-    assert "the worker was ended by SIGKILL" in err.splitlines()[-1] and "bad-" in err.splitlines()[-1]
-    (good,) = runs.glob("good-*")
-    before = (good / "result.json").stat().st_mtime_ns
+    if is_killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(runner.SweepRunner, "assign_points", kill_first_worker)
+            code, out, err = call("run")
+        assert code == 1 and "1 of 2 points are done" in out
+        assert "the worker was ended by SIGKILL" in err.splitlines()[-1] and "bad-" in err.splitlines()[-1]
+        (good,) = runs.glob("good-*")
+        before = (good / "result.json").stat().st_mtime_ns
     code, out, err = call("run")
-    assert code == 1 and "bad-" in out and "good-" not in out.split("points are done")[0]
+    assert code == 1 and "bad-" in out
     assert "DivergenceError: step 1" in err.splitlines()[-1] and "bad-" in err.splitlines()[-1]
     assert "failed at step 0 of 6: DivergenceError: step 1" in call("list")[1]
-    assert (good / "result.json").stat().st_mtime_ns == before
+    if is_killed:
+        assert "good-" not in out.split("points are done")[0] and (good / "result.json").stat().st_mtime_ns == before
     code, out, _ = call("table")
     assert code == 0 and "1 of 2 points are done" in out
     assert " seeds |" in out and "training FLOPs" not in out and "training FLOPs" in call("table", "--columns=all")[1]
