@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from mlm.base import config, errors, types
 from mlm.models import feedforward, incremental, layers, lm, positions, stack
 
-SPATIAL_STD = 1e-3  # of the initial weights of a spatial gate: "near-zero values" (Liu et al. 2021, section 2.1)
+SPATIAL_STD = 1e-3  # of the initial weights of a spatial gate, which start near zero (Liu et al. 2021)
 
 
 def list_offsets(model: config.Model, reach: int) -> range:
@@ -47,7 +47,7 @@ class GatedConvolution(nn.Module):
 
 
 class SpatialGatingMLP(nn.Module):
-    """An MLP of which one half gates the other after a weighted sum over tokens (Liu et al. 2021, section 2.1).
+    """An MLP of which one half gates the other after a weighted sum over tokens (Liu et al. 2021).
 
     A weight depends on the distance of the tokens alone (a Toeplitz matrix), so that a text's states do not depend on
     where in a row it stands; the paper's has one for each pair of positions.
@@ -73,7 +73,7 @@ class SpatialGatingMLP(nn.Module):
 
 
 class FourierMixing(nn.Module):
-    """The real part of a Fourier transform over a text's tokens and their units (Lee-Thorp et al. 2021, equation 3).
+    """The real part of a Fourier transform over a text's tokens and their units (Lee-Thorp et al. 2021).
 
     It has no parameters. A transform is as long as its text, not as its row: it mixes neither packed texts nor padding.
     """
