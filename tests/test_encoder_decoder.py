@@ -183,16 +183,6 @@ def test_the_loss_s_gradient_reaches_every_parameter_by_either_path(cell, paths)
         np.testing.assert_allclose(one, two, atol=2e-4 * np.abs(two).max(), err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.exhaustive
-@cells
-def test_bfloat16_is_close_to_float32(cell):
-    cfg = config_of(cell)
-    half = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, dtype="bfloat16"))
-    text, source = pairs()
-    full, low = (np.asarray(build_logits(one)[2](text, source)) for one in (cfg, half))
-    assert low.dtype == np.float32 and 1e-6 < np.abs(full - low)[text.segments_BxL > 0].mean() < 0.1
-
-
 def test_without_a_source_it_says_so():
     model, params, _ = build_logits(config_of("transformer"))
     with pytest.raises(AssertionError, match="reads a source"):

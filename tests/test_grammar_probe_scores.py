@@ -104,30 +104,18 @@ def test_the_optimum_is_told_so(data):
     assert len(found["grammar_probes"]["agreement"]["attractors"]) > 1
 
 
-def untrained(data, mode, devices):
+def test_an_untrained_model_guesses(data):
     cfg, rows = data
-    made = program.build_program(
-        fields.override(cfg, {"parallel.mode": mode}), rows.dataset_info, jax.devices()[:devices]
-    )
+    made = program.build_program(cfg, rows.dataset_info, jax.devices()[:2])
     state = state_of(made.init_state.eval_shape(program.make_train_hparams(cfg)), std=0.02)
-    return answer_all(cfg, rows, made, made.partitioner.put_state(state))
-
-
-@pytest.mark.exhaustive
-def test_an_untrained_model_guesses_and_devices_agree_on_it(data):
-    single = untrained(data, "data_parallel", 1)
-    for at in single["mask_rates"].values():
+    found = answer_all(cfg, rows, made, made.partitioner.put_state(state))
+    for at in found["mask_rates"].values():
         assert at["excess_loss"] > 1 and at["loss"] == pytest.approx(np.log(data[1].dataset_info.vocab_size), abs=1)
-    assert sum_parts(single) == pytest.approx(single["mask_rates"]["0.4"]["excess_loss"], rel=1e-5)
-    assert single["loss_decomposition"]["parts"]["predictions"] == single["mask_rates"]["0.4"]["predictions"]
-    agreement = single["grammar_probes"]["agreement"]
+    assert sum_parts(found) == pytest.approx(found["mask_rates"]["0.4"]["excess_loss"], rel=1e-5)
+    assert found["loss_decomposition"]["parts"]["predictions"] == found["mask_rates"]["0.4"]["predictions"]
+    agreement = found["grammar_probes"]["agreement"]
     assert abs(agreement["accuracy"] - 0.5) < 0.25 < agreement["optimum"] - 0.5
-    assert single["grammar_probes"]["recall"]["accuracy"] < 0.5 * single["grammar_probes"]["recall"]["optimum"]
-    other = untrained(data, "pmap", 2)
-    assert other["grammar_probes"] == single["grammar_probes"]
-    assert sum_parts(other) == pytest.approx(sum_parts(single), rel=1e-4)
-    for rate, at in single["mask_rates"].items():
-        assert other["mask_rates"][rate] == pytest.approx(at, rel=1e-4, abs=1e-5)
+    assert found["grammar_probes"]["recall"]["accuracy"] < 0.5 * found["grammar_probes"]["recall"]["optimum"]
 
 
 def test_words_out_of_order_leave_agreement_out():

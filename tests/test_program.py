@@ -97,18 +97,6 @@ def test_room_for_more_masks_than_the_rate_asks_for_changes_no_result(cfg):
         assert roomy["evaluation"][name] == pytest.approx(value, rel=1e-5), name
 
 
-@pytest.mark.exhaustive
-def test_fine_tunings_of_runs_with_one_vocabulary_share_a_program(cfg):
-    """Each names the folder of its own run's; what is compiled, and counted, is told the vocabulary's size alone."""
-    one, other = (member(cfg, name, tokenizer__path=name) for name in ("one", "other"))
-    assert program.build_program(one, make_dataset_info(cfg)) is program.build_program(other, make_dataset_info(cfg))
-    assert program.make_static_config(one) != program.make_static_config(other)  # one batch would not serve both
-    other = fields.override(other, {"train.grad_accum_steps": 2, "parallel.mode": "pmap"})  # of the same gradient
-    counted = cost.count_step_flops(one, VOCAB)
-    before = cost._count_lowered_flops.cache_info().misses
-    assert cost.count_step_flops(other, VOCAB) == counted and cost._count_lowered_flops.cache_info().misses == before
-
-
 def test_every_field_is_either_traced_or_outside_or_asks_for_a_program_of_its_own(cfg):
     """A field that a knob carries or no compiled function reads is blanked; any other tells programs apart."""
     for name, value in fields.flatten(cfg).items():
