@@ -608,7 +608,6 @@ class Init:
         "",
         "learned positions for another model.max_positions than the source's: interpolate (read in between) | tile "
         "(from the start again, as Longformer); empty: as many as there",
-        when={"model.positions": "learned"},
     )
     new_vocabulary: bool = field(
         False,

@@ -245,7 +245,7 @@ def _dotted_name(path) -> str:
 def write_folder(folder: Path | str, config_json: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Writes config.json and the tensors, and the classes that config.json names, into an existing folder."""
     if config_json["model_type"] == settings.OWN_MODEL_TYPE:
-        for name in settings.TORCH_FILES[: None if config_json.get("is_encoder_decoder") else 2]:
+        for name in settings.TORCH_FILES[: None if config_json.get("is_encoder_decoder") else -1]:
             files.write_text(Path(folder, name), Path(__file__).with_name(name).read_text())
     files.write_json(Path(folder, settings.CONFIG_FILE), dict(config_json))
     tensors.write_tensors(Path(folder), arrays)

@@ -1,7 +1,7 @@
 """The models of mlm in torch: `AutoModel...from_pretrained(FOLDER, trust_remote_code=True)` runs this file.
 
 `mlm export` writes it beside config.json, whose entry "config" has mlm's fields by name, and model.safetensors, whose
-tensors have the names of the parameters here and in encoders_mlm.py.
+tensors have the names of the parameters here and in the files that it imports.
 
 Letters in array names: B examples, L tokens, D width, V vocabulary.
 """
@@ -14,7 +14,8 @@ from torch import nn
 from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers import modeling_outputs as outputs
 
-from .encoders_mlm import ACTIVATIONS, Dense, Encoder, Norm
+from .encoders_mlm import Encoder
+from .layers_mlm import ACTIVATIONS, Dense, Norm
 
 MASKED = -1e4  # the logit of what is no answer, in any float type
 OUTPUT_LAYER = (r"^(transform|transform_norm|output)\.", r"^bias$")  # its parameters, which not every class has

@@ -12,8 +12,10 @@ from torch import nn
 from transformers import GenerationMixin
 from transformers import modeling_outputs as outputs
 
-from .encoders_mlm import AttentionBlock, Dense, Encoder, TransformerLayer, step_cell
+from .encoders_mlm import AttentionBlock, Encoder, TransformerLayer
+from .layers_mlm import Dense
 from .modeling_mlm import MLMForMaskedLM, count_positions
+from .recurrence_mlm import step_cell
 
 
 class CrossAttention(AttentionBlock):

@@ -17,7 +17,7 @@ NAMED_LABEL_HEADS = ("ForSequenceClassification", "ForTokenClassification")
 LABEL_HEADS = (*NAMED_LABEL_HEADS, "ForMultipleChoice", "ForQuestionAnswering")
 SEQ2SEQ_HEAD = "ForSeq2SeqLM"  # of a model that reads a source
 # The files of its classes in torch, which nothing of ours imports; an encoder needs the first two.
-TORCH_FILES = ("modeling_mlm.py", "encoders_mlm.py", "seq2seq_mlm.py")
+TORCH_FILES = ("modeling_mlm.py", "encoders_mlm.py", "layers_mlm.py", "recurrence_mlm.py", "seq2seq_mlm.py")
 MAX_INT = 2**31 - 1
 # config.model.activation by the name in a config.json; of two names for one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}

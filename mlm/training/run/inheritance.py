@@ -34,9 +34,6 @@ def inherit_fields(cfg: config.Config, *overrides: Mapping[str, Any]) -> dict[st
     run, hub_folder = cfg.init.run, cfg.init.hub
     errors.require(not (run and hub_folder), "config.init.hub", hub_folder, "only one of config.init.run and this")
     if not (run or hub_folder):
-        expected = "a source, config.init.run or config.init.hub, beside it"
-        errors.require(not cfg.init.positions, "config.init.positions", cfg.init.positions, expected)
-        errors.require(not cfg.init.new_vocabulary, "config.init.new_vocabulary", True, expected)
         return {}
     source, kind = run or hub_folder, "run" if run else "hub"
     fields.check_values(cfg)

@@ -157,6 +157,7 @@ def _name_cause(cfg, message):
 
 
 def _check_resolved(cfg):
+    _check_init(cfg)
     corpus.check(cfg.data)
     pack.check(cfg)
     models.check(cfg)
@@ -187,6 +188,16 @@ def _check_phases(cfg):
             _check_resolved(phase.cfg)
         except errors.ConfigError as error:
             raise errors.ConfigError(f"config.phases, phase {phase.number + 1}: {error}") from None
+
+
+def _check_init(cfg):
+    """What says how a source is taken has a source."""
+    for name, value in (("positions", cfg.init.positions), ("new_vocabulary", cfg.init.new_vocabulary)):
+        has_source = bool(cfg.init.run or cfg.init.hub)
+        expected = "a source beside it, config.init.run or config.init.hub"
+        errors.require(has_source or not value, f"config.init.{name}", value, expected)
+    has_table = cfg.model.positions == "learned" or not cfg.init.positions
+    errors.require_field(cfg, "init.positions", has_table, "nothing, since only learned positions have a table")
 
 
 def _check_source(cfg):
