@@ -111,7 +111,7 @@ def test_one_seed_ranks_nothing(results):
             if run["config"]["seed"] == 0
         ]
     )
-    end = "1 seed, so another seed may change the order. Measured on 200 held-out examples of the built-in language"
+    end = "1 seed, so another seed may change the order. Measured on 200 held-out examples of the built-in synthetic language"
     assert made.sentence.endswith(f"{end}, whose best possible loss, the floor, is known.")
     assert headline.VERDICT not in made.table.columns
 
@@ -122,10 +122,11 @@ def test_an_experiment_s_own_comparisons_come_first(results):
     for row in rows:
         if difference := differences.get(row["model"]):
             row["difference"], row["p"] = estimates.Estimate(difference[0], None, None), difference[1]
-    columns = [*columns, table.Column("difference", "Loss minus AdamW's", "+.1f"), table.Column("p", "p", ".2g")]
+    columns = [*columns, table.Column("difference", "loss minus AdamW's (nats)", "+.1f"), table.Column("p", "p", ".2g")]
     made = headline.build_headline(results, rows, columns, series.group_runs(results), [])
-    start = "Loss minus AdamW's: 2 of 3 differences are more than chance (p below 0.05), largest: gru +0.4, lstm -0.2. "
-    assert made.sentence.startswith(f"{start}Best: {pages.MEMBERS[0]}, ")
+    start = "2 of 3 differences (loss minus AdamW's, nats) are more than chance (p below 0.05), the largest: "
+    start += "gru +0.4, lstm -0.2. "
+    assert made.sentence.startswith(f"{start}Lowest in the mean: {pages.MEMBERS[0]}, ")
     models = [row["model"] for row in rows if "seeds" in row]
     assert [row["model"] for row in made.table.rows][: len(models)] == models
     assert {"difference", "p"} <= {column.name for column in made.table.columns}

@@ -284,13 +284,11 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
     if not undecided:
         others_are = f"each of the {worse} others" if worse > 1 else "the other"
         return f"{prefix}{name} is best: {score}; {others_are} is worse (p below {MAX_P:g})."
-    if labels:
-        near = f"{len(undecided)} of {len(others)} others" if worse or len(others) == 1 else f"all {len(others)} others"
-    else:
-        near = join_names([name_row(row, names) for row in undecided])
-    are = "is" if worse == 1 else "are"
-    end = f"; {worse} of {len(others)} others {are} worse (p below {MAX_P:g})" if worse and not labels else ""
-    return f"{prefix}{name} is ahead: {score}; its lead over {near} may be chance (p {MAX_P:g} or more){end}."
+    near = f"{len(undecided)} of {len(others)} others" if worse else f"all {len(others)} others"
+    if not labels:
+        near += f" ({join_names([name_row(row, names) for row in undecided])})"
+    end = f"; {'the other is' if worse == 1 else f'the other {worse} are'} worse (p below {MAX_P:g})" if worse else ""
+    return f"{prefix}{name} is ahead: {score}; its lead over {near} may be chance{end}."
 
 
 def describe_differences(
@@ -300,12 +298,14 @@ def describe_differences(
     column = next(column for column in columns if column.name == DIFFERENCE)
     clear = sorted(filter(is_clear, compared), key=lambda row: -abs(row[DIFFERENCE].mean))
     largest = [f"{name_row(row, names)} {row[DIFFERENCE].mean:{column.format}}" for row in clear]
-    count = f"{len(clear) or 'none'} of {format_count(len(compared), 'difference')}"
+    title = column.title.replace(" (", ", ").removesuffix(")")
+    count = f"{len(clear) or 'None'} of {format_count(len(compared), 'difference')} ({title})"
     found = f"{count} {'is' if len(clear) < 2 else 'are'} more than chance (p below {MAX_P:g})"
-    found += f", {'largest: ' if len(clear) > 1 else ''}{join_names(largest)}" if clear else ""
+    found += f", {'the largest: ' if len(clear) > 1 else ''}{join_names(largest)}" if clear else ""
     best = max(models, key=lambda row: primary.better * row[primary.name].mean)
-    title = column.title[0].upper() + column.title[1:]
-    return f"{title}: {found}. Best: {name_row(best, names)}, {describe_score(best, primary)}."
+    order = "Lowest" if primary.better < 0 else "Highest"
+    end = f"{order} in the mean: {name_row(best, names)}, {describe_score(best, primary)}."
+    return f"{found}. {end}"
 
 
 def describe_data(results: Sequence[dict], models: Sequence[dict], primary: Score) -> list[str]:
@@ -314,12 +314,15 @@ def describe_data(results: Sequence[dict], models: Sequence[dict], primary: Scor
     sources = {tuple(result["config"].get(name) for name in SOURCE_FIELDS) for result in results}
     if counts == {None} or len(counts) > 1 or len(sources) > 1:
         return []
-    corpora = {"language": "the built-in language", "tfds": config.get("data.tfds_name")}
+    corpora = {"language": "the built-in synthetic language", "tfds": config.get("data.tfds_name")}
     corpora["text"] = "/".join(str(config.get("data.validation_path") or config.get("data.path")).split("/")[-2:])
     corpus = corpora.get(config["data.corpus"]) or f"data.corpus={config['data.corpus']}"
     floor = ", whose best possible loss, the floor, is known" if primary.columns[0] == series.EXCESS else ""
     values = [value for row in models if isinstance(value := row.get(primary.name), Estimate) and value.low is not None]
-    bounds = f"; {bounds_sign(values[0])}: {values[0].bounds_title}" if values else ""
+    num_seeds = {row["seeds"] for row in models}
+    count = format_count(num_seeds.pop(), "seed") if len(num_seeds) == 1 else "seeds"
+    title = values[0].bounds_title.replace("seeds", count) if values else ""
+    bounds = f"; {bounds_sign(values[0])}: {title}" if values else ""
     return [f"Measured on {format_count(counts.pop(), 'held-out example')} of {corpus}{floor}{bounds}."]
 
 
