@@ -99,6 +99,7 @@ VARIANTS = {
         "",
         {
             "model__positions": "alibi",
+            "model__relative_bias": True,
             "model__norm_placement": "post",
             "model__activation": "relu2",
             "model__local_window": 6,

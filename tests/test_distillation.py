@@ -69,7 +69,9 @@ def test_training_reads_the_teacher_and_evaluation_the_tokens():
         teacher = lambda ids_BxL, positions_BxK: jnp.broadcast_to(prob_V, (*positions_BxK.shape, VOCAB))
         objective = masked_lm.build(static, make_dataset_info(cfg), teacher)
         hparams = (program.make_train_hparams if train else program.make_eval_hparams)(cfg)
-        return objective.loss(params, model, rows, keys, hparams, train=train).loss_B["mlm"]
+        return jax.jit(lambda params: objective.loss(params, model, rows, keys, hparams, train=train))(params).loss_B[
+            "mlm"
+        ]
 
     one_V, other_V = np.eye(VOCAB, dtype=np.float32)[[7, 8]]
     one, other, half = (measure(prob_V, train=True) for prob_V in (one_V, other_V, (one_V + other_V) / 2))

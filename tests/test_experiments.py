@@ -24,6 +24,7 @@ from mlm.training.step import program
 from mlm.training.validation import references
 
 ROOT = Path(__file__).parents[1]
+LANGUAGE_ALONE = {"exact_teacher": {"paper"}}  # the scale that an experiment lacks, since no text has what it asks for
 NAMES = sorted(path.stem for path in (ROOT / "experiments").glob("*.py"))
 
 
@@ -53,7 +54,7 @@ def check(experiment, scales):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_point_of_every_scale_is_a_run_of_its_own(name, is_laptop):
     experiment = importlib.import_module(f"experiments.{name}")
-    assert {"quick", "laptop", "paper"} <= experiment.SCALES.keys()
+    assert {"quick", "laptop", "paper"} - (LANGUAGE_ALONE.get(name) or set()) <= experiment.SCALES.keys()
     check(experiment, [scale for scale in experiment.SCALES if (scale == "laptop") == is_laptop])
 
 
