@@ -58,11 +58,20 @@ def test_a_word_keeps_its_space():
         assert text == (piece[2:] if piece.startswith("##") and len(piece) > 2 else f" {piece}")
 
 
+def test_bytes_that_are_no_character_are_their_own():
+    source, tokenizer = (kinds.train_tokenizer(config.Tokenizer("bpe", size), TEXTS) for size in (300, 320))
+    assert len({*adaptation.list_texts(source)[NUM_SPECIAL:]}) == source.vocab_size - NUM_SPECIAL
+    for i, ids in enumerate(adaptation.find_pieces(source, tokenizer)[: source.vocab_size]):
+        assert [source.pieces[k] for k in ids] == [tokenizer.pieces[i]]
+
+
 def test_a_plain_continuation_has_the_very_parameters():
     tokenizer = train("wordpiece")
     params = draw_params(tokenizer)
-    adapted, changes = adapt(params, tokenizer, tokenizer, init__new_vocabulary=True)
-    assert adapted is params and changes == []
+    for how in ("tile", "interpolate"):
+        same = {"init__new_vocabulary": True, "init__positions": how, "model__max_positions": 8}
+        adapted, changes = adapt(params, tokenizer, tokenizer, **same)
+        assert adapted is params and changes == []
 
 
 @pytest.mark.parametrize("count", [5, 8, 13, 24])

@@ -3,6 +3,7 @@
 import math
 import random
 import re
+import sys
 from pathlib import Path
 
 import pages
@@ -177,6 +178,23 @@ def test_columns_of_measured_numbers_make_room_on_a_terminal_from_the_last_on(re
             column for column in made.table.columns if column not in measured
         ]
     assert fitted == list(made.table.columns) and len(measured) > 1
+
+
+def test_a_long_title_cuts_no_other_column_on_a_terminal(monkeypatch, capsys):
+    long = "loss with the posterior as target minus with tokens (nats)"
+    names = {"model": "", "target": "", "loss above the floor (nats)": ".3f", long: "+.3f", "p (Holm)": ".2g"}
+    columns = [table.Column(title, title, form) for title, form in (names | {"parameters": "", "seeds": ",d"}).items()]
+    value = estimates.Estimate(-0.127, -0.337, 0.084)
+    cells = ["Bayes optimum", "posterior", value, value, 0.2, "133K", 3]
+    row = {column.name: cell for column, cell in zip(columns, cells, strict=True)}
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for width in range(90, 130):
+        monkeypatch.setenv("COLUMNS", str(width))
+        table.print_table([row], table.fit_columns([row], columns, width))
+        lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert max(map(len, lines)) <= width and any(line.endswith(" seeds") for line in lines), width
+        assert any(re.search("133K +3$", line) for line in lines), width
 
 
 def test_models_that_learnt_nothing_are_counted(results):

@@ -302,7 +302,8 @@ def describe_differences(
     count = f"{len(clear) or 'None'} of {format_count(len(compared), 'difference')} ({title})"
     found = f"{count} {'is' if len(clear) < 2 else 'are'} more than chance (p below {MAX_P:g})"
     found += f", {'the largest: ' if len(clear) > 1 else ''}{join_names(largest)}" if clear else ""
-    best = max(models, key=lambda row: primary.better * row[primary.name].mean)
+    scored = [row for row in models if isinstance(row.get(primary.name), Estimate)]
+    best = max(scored, key=lambda row: primary.better * row[primary.name].mean)
     order = "Lowest" if primary.better < 0 else "Highest"
     end = f"{order} in the mean: {name_row(best, names)}, {describe_score(best, primary)}."
     return f"{found}. {end}"

@@ -20,6 +20,7 @@ SI_PREFIXES = "KMGTPEZ"
 QUANTITY = "quantity"  # a format: a count of three digits with its SI prefix
 PERCENT = "percent"  # a format: a share in per cent, whose sign the title has
 P_VALUE = "p_value"  # a format: a probability, of which no more is shown than that it is small
+SPACE = 3  # characters between two columns on a terminal
 EN_DASH = "\N{EN DASH}"
 
 
@@ -186,10 +187,8 @@ def print_table(rows: Sequence[dict], columns: Sequence[Column]) -> None:
     terminal = console.Console(highlight=False)
     shown = fit_columns(rows, columns, terminal.width)
     grid = table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in shown:
-        grid.add_column(
-            column.title, justify="right" if column.format else "left", min_width=measure_column(rows, column)
-        )
+    for column, width in zip(shown, share_width(rows, shown, terminal.width), strict=True):
+        grid.add_column(column.title, justify="right" if column.format else "left", width=width)
     for i, row in enumerate(rows):
         if i and "seeds" in rows[i - 1] and "seeds" not in row:
             grid.add_section()
@@ -217,9 +216,18 @@ def fit_columns(rows: Sequence[dict], columns: Sequence[Column], width: int) -> 
     """The columns that fit into so many characters: the last ones of numbers are left out, but never the first."""
     fitted = list(columns)
     measured = [column for column in columns if any(isinstance(row.get(column.name), Estimate) for row in rows)]
-    while len(measured) > 1 and sum(measure_column(rows, column) + 3 for column in fitted) > width:
+    while len(measured) > 1 and sum(measure_column(rows, column) + SPACE for column in fitted) > width:
         fitted.remove(measured.pop())
     return fitted
+
+
+def share_width(rows: Sequence[dict], columns: Sequence[Column], width: int) -> list[int]:
+    """The characters of each column on a terminal: what its cells need, and of what is left the most to long titles."""
+    widths = [measure_column(rows, column) for column in columns]
+    for _ in range(width - sum(widths) - SPACE * len(columns)):
+        longest = max(range(len(columns)), key=lambda i: len(columns[i].title) / widths[i])
+        widths[longest] += len(columns[longest].title) > widths[longest]
+    return widths
 
 
 def to_csv(rows: Sequence[dict], columns: Sequence[Column]) -> str:

@@ -6,6 +6,7 @@ from mlm.base import config, types
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer
 
+PART_OF_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # as which a piece is decoded that holds a part of a character
 VOCABULARY_PARAMS = ("token", "output", "bias")  # with an entry of the vocabulary along their first axis
 
 
@@ -14,17 +15,17 @@ def adapt_params(
 ) -> tuple[types.Params, list[str]]:
     """A model's parameters (numpy) as config.init asks for them, and what changed, in words."""
     changes = []
-    if cfg.init.positions and "position" in params:
-        table_PxD = params["position"]["embedding"]
+    table_PxD = params.get("position", {}).get("embedding", ())
+    if cfg.init.positions and len(table_PxD) not in (0, cfg.model.max_positions):
         resized = resize_positions(table_PxD, cfg.model.max_positions, interpolates=cfg.init.positions == "interpolate")
         changes.append(f"{len(table_PxD)} positions became {len(resized)} ({cfg.init.positions})")
         params = params | {"position": {"embedding": resized}}
     if cfg.init.new_vocabulary and source_tokenizer.model != tokenizer.model:
         pieces = find_pieces(source_tokenizer, tokenizer)
         tables = {name: average_pieces(params[name], pieces) for name in VOCABULARY_PARAMS if name in params}
-        num_kept = sum(len(ids) == 1 for ids in pieces)
+        num_single = sum(len(ids) == 1 for ids in pieces)
         changes.append(
-            f"of {len(pieces)} entries of the vocabulary {num_kept} are the source's, the others means of its"
+            f"of {len(pieces)} entries of the vocabulary {num_single} are one of the source's, the others means of some"
         )
         params = params | tables
     return params, changes
@@ -51,17 +52,25 @@ def find_pieces(source: Tokenizer, tokenizer: Tokenizer) -> list[list[int]]:
     number = {text: i for i, text in reversed([*enumerate(list_texts(source))])}
     texts = list_texts(tokenizer)
     known = [[i] if i < NUM_SPECIAL else [number[text]] if text in number else [] for i, text in enumerate(texts)]
-    encoded = iter(source.encode_batch([text.strip() for text, ids in zip(texts, known, strict=True) if not ids]))
+    unknown = [text.strip() for text, ids in zip(texts, known, strict=True) if not ids]
+    encoded = iter(source.encode_batch(["" if text.startswith(PART_OF_CHARACTER) else text for text in unknown]))
     everything = [*range(source.vocab_size)]
     return [ids or [i for i in next(encoded) if i != UNK] or everything for ids in known]
 
 
 def list_texts(tokenizer: Tokenizer) -> list[str]:
-    """What each entry adds to the text of the entry before it; where it begins a word, a space first."""
+    """What each entry adds to the text of the entry before it; where it begins a word, a space first.
+
+    Bytes that are no character alone are told by the entry, after PART_OF_CHARACTER.
+    """
     candidates = np.flatnonzero(tokenizer.starts_word_V[NUM_SPECIAL:]) + NUM_SPECIAL
     before = next(int(i) for i in candidates if tokenizer.decode([int(i)]).strip().isalnum())
     start = len(tokenizer.decode([before]))
-    return [tokenizer.decode([before, i])[start:] for i in range(tokenizer.vocab_size)]
+    texts = [tokenizer.decode([before, i])[start:] for i in range(tokenizer.vocab_size)]
+    return [
+        PART_OF_CHARACTER + piece if PART_OF_CHARACTER in text else text
+        for text, piece in zip(texts, tokenizer.pieces, strict=True)
+    ]
 
 
 def average_pieces(param: types.Params, pieces: list[list[int]]) -> types.Params:
