@@ -1,4 +1,4 @@
-"""Pages that mkdocs makes from the code, experiments/RESULTS.md and kept runs at each build: none goes out of date."""
+"""Pages that mkdocs makes from the code, the pages of results and kept runs at each build: none goes out of date."""
 
 import ast
 import base64
@@ -17,13 +17,12 @@ from collections.abc import Collection
 from pathlib import Path
 from unittest import mock
 
-from markdown.extensions.toc import slugify
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "experiments" / "figures"
 ARCHIVE = ".tar.xz"  # of a sweep's runs; a file of figures has the same name
-RESULTS = "experiments/RESULTS.md"  # a page of the site for each section
+RESULTS = "experiments/RESULTS.md"  # it links the pages of experiments/results
 NOTEBOOKS = {  # pages of the site by notebook
     "experiments/use.ipynb": "notebooks/use.md",
     "experiments/own_corpus.ipynb": "notebooks/own_corpus.md",
@@ -57,8 +56,8 @@ HELP_COLUMNS = "76"  # width of a command's help
 
 
 def on_config(config):
-    """Adds a page of the navigation for each section of the results. mkdocs calls it by its name."""
-    pages = [{title.partition(" ")[2]: path} for path, title in list_sections().items()]
+    """Adds the pages of results to the navigation. mkdocs calls it by its name."""
+    pages = [{title: path} for path, title in list_results().items()]
     config.nav = [
         {"Results": ["results.md", *pages]} if item == {"Results": "results.md"} else item for item in config.nav
     ]
@@ -76,7 +75,8 @@ def on_files(files: Files, config) -> Files:
         "reference/commands.md": render_commands(),
         "reference/python.md": render_python(),
         "changes.md": render_file("CHANGELOG.md", ()),
-        **render_results(names),
+        "results.md": render_file(RESULTS, names),
+        **{path: render_file(f"experiments/{path}", names) for path in list_results()},
         **{f"figures/{path.name}": path.read_text() for path in FIGURES.glob("*.svg")},
     }
     for notebook, path in NOTEBOOKS.items():
@@ -100,17 +100,12 @@ def on_page_markdown(markdown: str, page, config, **_) -> str:
     page.meta["search"] = {"boost": SEARCH_BOOSTS.get(page.file.src_uri.split("/")[0], 1)}
     up, drawn = "../" * page.file.src_uri.count("/"), config.extra["drawn"]
     markdown = FIGURE.sub(lambda found: render_picture(*found.groups(), up) if found[2] in drawn else "", markdown)
-    anchors = map_anchors()
-    markdown = re.sub(
-        r"\]\((?:\.\./)+experiments/RESULTS\.md(#[\w-]+)?\)",
-        lambda found: f"]({up}{anchors[found[1]]}{found[1]})" if found[1] else f"]({up}results.md)",
-        markdown,
-    )
+    markdown = re.sub(r"\]\((?:\.\./)+experiments/RESULTS\.md", f"]({up}results.md", markdown)
     for notebook, path in NOTEBOOKS.items():
         markdown = re.sub(rf"\]\((?:\.\./)+{re.escape(notebook)}\)", f"]({up}{path})", markdown)
     markdown = re.sub(r"\]\((?:\.\./)+CHANGELOG\.md", f"]({up}changes.md", markdown)
     markdown = markdown.replace("<!-- reports -->", render_cards([link_report(name) for name in drawn]))
-    return re.sub(r"\]\((?:\.\./)+experiments/figures/", f"]({up}figures/", markdown)
+    return re.sub(r"\]\((?:\.\./)+experiments/(?=figures/|results/)", f"]({up}", markdown)
 
 
 def render_picture(text: str, archive: str, chart: str, up: str) -> str:
@@ -225,39 +220,16 @@ def render_file(name: str, reports: Collection[str]) -> str:
     text = re.sub(r"(?<=\d) \(([\d.,]+)\N{EN DASH}([\d.,]+)\)", joined, text)
     text = re.sub(r"seed \d+: [\d.]+ at step \d+", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
     for report in reports:
-        text = text.replace(f"(figures/{report}{ARCHIVE})", f"(reports/{report}/report.html)")
-    return re.sub(r"\[([^\]]+)\]\((?!#|https?:|figures/[\w-]+\.svg\)|reports/)[^)]*\)", r"\1", text)
+        text = text.replace(f"figures/{report}{ARCHIVE})", f"reports/{report}/report.html)")
+    pages = r"#|https?:|(?:\.\./)?(?:figures/[\w-]+\.svg\)|reports/)|(?:results/)?[a-z_]+\.md"
+    return re.sub(rf"\[([^\]]+)\]\((?!{pages})[^)]*\)", r"\1", text)
 
 
-def list_sections() -> dict[str, str]:
-    """The titles of the sections of RESULTS.md by the path of their page."""
-    titles = re.findall(r"^## (.*)$", (ROOT / RESULTS).read_text(), re.MULTILINE)
-    return {f"results/{slugify(title, '-').partition('-')[2]}.md": title for title in titles}
-
-
-def map_anchors() -> dict[str, str]:
-    """The path of the page that has it, by each anchor of RESULTS.md."""
-    anchors, sections = {}, re.split(r"^(?=## )", (ROOT / RESULTS).read_text(), flags=re.MULTILINE)[1:]
-    for path, section in zip(list_sections(), sections, strict=True):
-        for title in re.findall(r"^##+ (.*)$", section, re.MULTILINE):
-            anchors[f"#{slugify(title, '-')}"] = path
-    return anchors
-
-
-def render_results(reports: Collection[str]) -> dict[str, str]:
-    """A page for each section of RESULTS.md by its path, and one of what stands before them, with a card for each."""
-    first, *sections = re.split(r"^(?=## )", render_file(RESULTS, reports), flags=re.MULTILINE)
-    anchors, pages, cards = map_anchors(), {}, []
-    facts = dict(re.findall(r"^\d+\. \[.*?\]\((#[\w-]+)\)(.*)$", first, re.MULTILINE))
-    for (path, title), section in zip(list_sections().items(), sections, strict=True):
-        text = re.sub(r"\]\((?=figures/|reports/)", "](../", section.replace("## ", "# ", 1))
-        pages[path] = re.sub(r"\]\((#[\w-]+)\)", lambda found: f"](../{anchors[found[1]]}{found[1]})", text)
-        live = [name for name in reports if f"(reports/{name}/" in section]
-        links = "".join(f"<br>Report: [{name}](reports/{name}/report.html)" for name in live)
-        cards.append(f"[**{title}**]({path}){facts[f'#{slugify(title, chr(45))}']}{links}")
-    first = re.sub(r"(?:^\d+\. \[.*\n)+", render_cards(cards), first, count=1, flags=re.MULTILINE)
-    pages["results.md"] = re.sub(r"\]\((#[\w-]+)\)", lambda found: f"]({anchors[found[1]]}{found[1]})", first)
-    return pages
+def list_results() -> dict[str, str]:
+    """The titles of the pages of results by their path in the site, in the order in which RESULTS.md links them."""
+    names = dict.fromkeys(re.findall(r"\(results/(\w+)\.md", (ROOT / RESULTS).read_text()))
+    paths = [f"results/{name}.md" for name in names]
+    return {path: (ROOT / "experiments" / path).read_text().partition("\n")[0].removeprefix("# ") for path in paths}
 
 
 def render_notebook(notebook: Path, path: str, *, is_run: bool) -> dict[str, str | bytes]:

@@ -16,10 +16,10 @@ Method     One architecture, the same examples and steps, and at scale laptop th
            models can be compared by the task's score after fine-tuning, which stands beside its optimum, and those that
            fill in masks by the verbs that agree and the names that recur, each masked alone.
 Rule       Written before the runs that have a search. Two claims are planned: causal steps first (25%), and a few
-           causal rows, lower the masked loss of a model that tells each token by the state before. Each is a one-sided
-           paired test over seeds (Student), with Holm's correction for the two in what is said of them; it is seen if p
-           is below 0.05. That an objective's masked loss is the lowest has Holm's correction for all pairs. Scores
-           after fine-tuning are told apart if their intervals do not meet.
+           causal examples, lower the masked loss of a model that predicts each masked token from the state before it
+           ("masked next token"). Each is a one-sided paired test over seeds (Student), with Holm's correction for the
+           two in what is said of them; it is seen if p is below 0.05. That an objective's masked loss is the lowest has
+           Holm's correction for all pairs. Scores after fine-tuning are told apart if their intervals do not meet.
 Run        mlm sweep run experiments/objectives.py --scale=laptop --workers=2
            (equal training FLOPs instead of equal tokens: --budget=flops, with a --config.workdir of its own)
 Search     mlm sweep search experiments/objectives.py --scale=laptop --trials=4 --rungs=1 --workers=2
@@ -92,9 +92,9 @@ LABELS = {
     "mlm": "masked, {rate:.0%}",
     "causal": "causal",
     "diffusion": "diffusion",
-    "denoising": "denoised, {rate:.0%}",
-    "replaced_token_detection": "replaced by a generator, {rate:.0%}",
-    "hybrid": "masked, {rate:.0%}, told by the state before",
+    "denoising": "denoising, {rate:.0%}",
+    "replaced_token_detection": "replaced token detection, {rate:.0%}",
+    "hybrid": "masked next token, {rate:.0%}",
 }
 SHARED_FIELDS = {"mask.max_rate": 0.4}  # one compiled program serves all rates
 FAMILIES = {
@@ -199,19 +199,19 @@ def search_space(point: dict) -> dict:
 
 
 def format_objective(config: dict) -> str:
-    """What a run was trained to tell."""
+    """What a run was trained to predict."""
     label = LABELS[config["objective"]].format(rate=config.get("mask.rate", 0.0))
-    label += ", both sides apart" if config["model.directionality"] == "two_stack" else ""
+    label += ", two stacks" if config["model.directionality"] == "two_stack" else ""
     if config["objective"] == "hybrid":
         first, share = config["hybrid.causal_first_fraction"], config["hybrid.causal_fraction"]
-        label += f"; {share:.3g} of the rows causal" if share else ""
-        label += f"; causal for the first {first:.0%} of the steps" if first else ""
+        label += f"; {share:.2%} of examples causal" if share else ""
+        label += f"; causal for the first {first:.0%} of steps" if first else ""
     return label
 
 
 def facet(result: dict) -> str:
-    """The small multiple of a run's line: objectives that mix, or tell by the state before, and pure ones."""
-    return "told by the state before" if "state before" in format_objective(result["config"]) else "one objective"
+    """The small multiple of a run's line: GPT-BERT's masked next token, alone or with causal steps, and the others."""
+    return "masked next token" if result["config"]["objective"] == "hybrid" else "other objectives"
 
 
 def describe_row(seeds: Sequence[dict]) -> dict:

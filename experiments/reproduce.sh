@@ -4,7 +4,7 @@
 # have figures) or NAME-SCALE. Each sweep is that of the command in its file of figures, which also names the texts that
 # it reads, and trains in runs/reproduce/NAME-SCALE; a second call goes on with what is there.
 # Exit code 1: a figure differs by more than 3 standard errors, or a sweep failed.
-# WRITE=1: writes the figures, and the parts of RESULTS.md that show them, in place of comparing.
+# WRITE=1: writes the figures, and the parts of results/*.md that show them, in place of comparing.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source launch/environment.sh ""
@@ -23,6 +23,7 @@ fi
 read_words='import json, shlex, sys
 command = json.load(open(sys.argv[1])).get(sys.argv[2], "")
 print(*shlex.split(command)[3:], sep="\0", end="\0")  # what follows mlm sweep run, or mlm evaluate and the runs'
+pages="$(printf ",%s" experiments/results/*.md)"
 status=0
 for file in "${files[@]}"; do
     name="$(basename "$file" .json)"
@@ -33,6 +34,6 @@ for file in "${files[@]}"; do
     if [ -n "${evaluate[0]}" ]; then # it names the runs that it does not suit, and leaves them out
         .venv/bin/python -m mlm evaluate "runs/reproduce/$name"/*/ "${evaluate[@]}"
     fi
-    .venv/bin/python -m mlm sweep compare "${sweep[@]}" ${WRITE:+--write --pages=experiments/RESULTS.md} || status=1
+    .venv/bin/python -m mlm sweep compare "${sweep[@]}" ${WRITE:+--write --pages="${pages#,}"} || status=1
 done
 exit "$status"

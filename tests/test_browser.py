@@ -157,7 +157,7 @@ UNREADABLE = """() => [...document.querySelectorAll("svg.marks")].flatMap(svg =>
 
 WITHOUT_SCROLL = """() => [...document.querySelectorAll("table")].filter(({ parentNode: box, offsetWidth }) =>
     offsetWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "auto").map(table => table.innerText)"""
-LONG = "masked, 30%, told by the state before; causal for the first 50% of the steps, transformer, micro, A"
+LONG = "masked next token, 30%; causal for the first 50% of steps; 6.25% of examples causal, transformer, micro, A"
 
 
 @pytest.mark.parametrize("width", [1280, 390])

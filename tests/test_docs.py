@@ -23,7 +23,7 @@ from mlm.training.run import loop
 
 ROOT = Path(__file__).parents[1]
 REPORT = "architectures-long"  # the only report of the tested site
-DOCS = ROOT / "docs"
+DOCS, RESULTS = ROOT / "docs", ROOT / "experiments" / "results"
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 WITH_FIELDS = ("pack", "train", "finetune", "evaluate", "sweep", "floor")  # commands that take config fields
 NOT_RUN = r"<!-- not run(?:: [^\n]+)? -->"
@@ -278,11 +278,9 @@ def test_generated_pages_are_those_of_the_code(site):
     assert not [name for name in fields.DEFAULT if f'id="{name}"' not in configuration]
     commands = (site / "reference" / "commands.html").read_text()
     assert not [name for name in entry.COMMANDS if f"usage: mlm {name} " not in commands]
-    results = (ROOT / "experiments" / "RESULTS.md").read_text()
-    titles = re.findall(r"^## (.*)$", results, re.MULTILINE)
-    cards, pages = (site / "results.html").read_text(), [path.read_text() for path in (site / "results").glob("*.html")]
-    assert titles and all(title in cards and any(title in page for page in pages) for title in titles)
-    page = "".join(pages)
+    names = {path.stem for path in RESULTS.glob("*.md")}
+    assert names == {path.stem for path in (site / "results").glob("*.html")}  # each is linked from the first
+    page = "".join(path.read_text() for path in (site / "results").glob("*.html"))
     assert not re.search(r"\d ± \d", page) and "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}" in page  # on one line
     assert not re.search(r"\d \([\d.,]+\N{EN DASH}", page) and "\N{WORD JOINER}\N{EN DASH}" in page
 
@@ -290,9 +288,8 @@ def test_generated_pages_are_those_of_the_code(site):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_archive_of_runs_has_its_report(site):
-    assert re.findall(r'href="(reports/[^"]*)"', (site / "results.html").read_text()) == [
-        f"reports/{REPORT}/report.html"
-    ]
+    pages = "".join(path.read_text() for path in (site / "results").glob("*.html"))
+    assert re.findall(r'href="\.\./(reports/[^"]*)"', pages) == [f"reports/{REPORT}/report.html"]
     report = site / "reports" / REPORT / "report.html"
     targets = re.findall(r'href="([^"#:]+)"', report.read_text())
     assert {"table.md", "figures/excess_loss-intervals.pdf"} <= set(targets)
@@ -321,5 +318,6 @@ def test_no_link_is_dead_and_the_search_finds_guides_from_a_folder(site, chromiu
 
 def test_results_link_each_archive_of_runs():
     names = [path.name.removesuffix(".tar.xz") for path in (ROOT / "experiments" / "figures").glob("*.tar.xz")]
-    links = re.findall(r"\(figures/([^)]*)\.tar\.xz\)", (ROOT / "experiments" / "RESULTS.md").read_text())
+    pages = "".join(path.read_text() for path in RESULTS.glob("*.md"))
+    links = re.findall(r"\(\.\./figures/([^)]*)\.tar\.xz\)", pages)
     assert names and sorted(links) == sorted(names)

@@ -108,7 +108,7 @@ def test_laws_cross_where_their_frontiers_do():
 
 
 def test_a_fit_is_not_caught_where_a_neighboring_law_is_worse():
-    """Causal LSTMs (experiments/RESULTS.md, section 17): exponents of 0.3 and 1 lead to a frontier of 0.715."""
+    """Causal LSTMs (experiments/results/scaling.md): exponents of 0.3 and 1 lead to a frontier of 0.715."""
     size_P, token_P, flops_P, loss_P = np.transpose(
         [
             (54464, 978702, 5.193e11, 0.26383),

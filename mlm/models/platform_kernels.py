@@ -19,7 +19,7 @@ FUSED_ATTENTION = ("cudnn_attention", "splash_attention")  # they drop no attent
 VOCAB_BLOCK = 8192  # entries of a block of `blocked_cross_entropy`, at most
 REFERENCE = "reference"  # none of them
 # Those that make a training step faster than XLA's code for the plain formulas, by platform. Measured by the part
-# `kernels` of experiments/benchmark: RESULTS.md, section 5; a TPU's, and a GPU's recomputation, by what their compilers
+# `kernels` of experiments/benchmark: results/benchmark.md; a TPU's, and a GPU's recomputation, by what their compilers
 # say (docs/scaling.md). On other platforms: none.
 FASTER_KERNELS = {
     "cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention"),
