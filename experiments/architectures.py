@@ -191,11 +191,6 @@ SEARCHES = searches.read_searches(__file__)
 COLUMNS = run_columns.select_columns(
     "model", "size", "learning_rate", "batch", "non_embedding", "tokens", "tokens_per_second"
 )
-RESULT_COLUMNS = (
-    *("model", "size", "learning_rate", "batch", "non_embedding", "tokens_per_second", "loss", "excess_loss"),
-    *("own_excess", "excess_kind", "excess_number", "excess_word", "plateau"),
-    *("near", "far", "recall", "task_topic"),
-)
 RESULT_TABLES = ("claims", "search-laptop")
 
 

@@ -118,9 +118,6 @@ COLUMNS = (
     *run_columns.select_columns("tokens_per_second"),
 )
 CHOICE_COLUMNS = COLUMNS[3:7]  # a combination
-RESULT_COLUMNS = (
-    *("model", "size", "text", "learning_rate", "init_std", "warmup", "dropout", "loss", "below_unigram", "accuracy"),
-)
 RESULT_TABLES = ("rule",)
 
 

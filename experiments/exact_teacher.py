@@ -43,7 +43,6 @@ COLUMNS = (
     Column("difference", "loss with the posterior as target minus with tokens (nats)", "+.3f"),
     Column("p", "p (Holm)", ".2g", note="p: two-sided, seeds as blocks; Holm's correction for all architectures."),
 )
-RESULT_COLUMNS = ("model", "target", "excess_loss", "difference", "p", "accuracy")
 
 
 def sweep(scale: str) -> dict[str, dict]:

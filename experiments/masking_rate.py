@@ -161,10 +161,6 @@ COLUMNS = (
     Column("p", "p (Holm)", ".2g", note="p: two-sided, seeds as blocks; Holm's correction for a size and budget."),
 )
 PAPER_COLUMNS = build_paper_columns(TASKS)
-RESULT_COLUMNS = (
-    *("model", "size", "masking", "examples", "rate", "learning_rate", "loss", "excess_loss", "difference", "p"),
-    *("at_40", "at_80", "pairs_blimp", "task_sst2", "task_cola", "task_mrpc", "task_rte", "task_stsb"),
-)
 RESULT_TABLES = ("moves", "search-trials")
 
 

@@ -147,11 +147,6 @@ COLUMNS = (
     Column("difference", "loss minus that of the row compared (nats)", "+.3f"),
     Column("p", "p (Holm)", ".2g", note=RULE),
 )
-RESULT_COLUMNS = (
-    *("change", "size", "learning_rate", "loss", "excess_loss", *(part.name for part in excess_loss.PARTS)),
-    *("difference", "p", "tokens_per_second", *(probe.name for probe in excess_loss.PROBES)),
-    *("accuracy", "pairs_blimp"),
-)
 
 
 def sweep(scale: str) -> dict[str, dict]:

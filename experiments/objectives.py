@@ -153,10 +153,6 @@ SCALES = {
 }
 SEARCHES = searches.read_searches(__file__)
 COLUMNS = (Column("objective", "objective"), *run_columns.select_columns("model", "size", "learning_rate"))
-RESULT_COLUMNS = (
-    *("objective", "model", "learning_rate", "loss", "excess_loss", "document_excess_loss", "causal_excess_loss"),
-    *("task_topic", *(probe.name for probe in excess_loss.PROBES)),
-)
 RESULT_TABLES = ("claims", "search-laptop")
 
 

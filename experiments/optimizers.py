@@ -108,11 +108,6 @@ COLUMNS = (
     *excess_loss.build_threshold_columns(THRESHOLDS),
     *(Column(f"p_{threshold:g}", f"p of the steps to {threshold:g} (Holm)", ".2g") for threshold in THRESHOLDS),
 )
-RESULT_COLUMNS = (
-    *("optimizer", "size", "learning_rate", "excess_loss", "difference", "p"),
-    *(f"{name}_{threshold:g}" for threshold in THRESHOLDS for name in ("steps", "p")),
-    *(f"seconds_{threshold:g}" for threshold in THRESHOLDS),
-)
 
 
 def sweep(scale: str) -> dict[str, dict]:

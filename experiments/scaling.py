@@ -109,16 +109,6 @@ COLUMNS = (
     Column("tokens_per_parameter", "tokens a parameter", ".3g"),
 )
 KIND_COLUMNS = COLUMNS[:2]
-RESULT_COLUMNS = (
-    "model",
-    "objective",
-    "layout",
-    "examples",
-    "non_embedding",
-    "tokens_per_parameter",
-    "loss",
-    "excess_loss",
-)
 RESULT_TABLES = ("laws", "sizes", "crossings", "parts")
 BOUND_NOTE = (
     f"An exponent of {scaling_law.MAX_EXPONENT:g} or 0 is a bound of the fit, and so is E = 0 (minus the floor): the "

@@ -81,10 +81,6 @@ COLUMNS = (
     Column("budget", "budget (tokens)"),
     *run_columns.select_columns("learning_rate", "non_embedding", "tokens", "tokens_per_second"),
 )
-RESULT_COLUMNS = (
-    *("model", "size", "budget", "learning_rate", "non_embedding", "tokens", "loss", "perplexity", "accuracy"),
-    *("excess_loss", "pseudo_perplexity", "pairs_blimp"),
-)
 RESULT_TABLES = ("blimp", "milestones", "blimp_milestones", "search-trials")
 
 

@@ -76,7 +76,6 @@ EXPERIMENT_VALUES: Contract = {
         "a dict of scales by name, at least one",
     ),
     "SEARCHES": (lambda searches: isinstance(searches, Mapping), "what read_searches(__file__) returns"),
-    "RESULT_COLUMNS": (lambda names: all(isinstance(name, str) for name in names), "names of columns"),
     "RESULT_TABLES": (lambda names: all(isinstance(name, str) for name in names), "names of tables"),
 }
 

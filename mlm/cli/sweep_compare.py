@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from mlm.base import errors
+from mlm.base import errors, files
 from mlm.base.flag import Flag
 from mlm.cli import command
 
@@ -52,8 +52,10 @@ def check_evaluation(flags: str) -> None:
 
 
 def compare_points(sweep) -> None:
-    """Writes the figures of a finished sweep, or prints what differs from the committed ones and exits with 1."""
-    from mlm.report import reproduction
+    """Writes the figures of a finished sweep and its whole table, or prints what differs from the committed figures
+    and exits with 1.
+    """
+    from mlm.report import reproduction, table
     from mlm.report.pages import sweep as page
 
     experiment, args, results, num_points = sweep.experiment, sweep.args, sweep.load_results(), len(sweep.configs)
@@ -67,11 +69,9 @@ def compare_points(sweep) -> None:
     words = [f"experiments/{source.name}", f"--scale={args.scale}"]
     words += [f"--budget={args.budget}"] if args.budget != "steps" else []
     line = f"mlm sweep run {shlex.join([*words, *(f'{name}={value}' for name, value in changes.items())])}"
-    shown = []
-    if names := getattr(experiment, "RESULT_COLUMNS", ()):
-        found, extra_names = page.collect_tables(experiment, results), getattr(experiment, "RESULT_TABLES", ())
-        tables = [found.claims, *found.tables]
-        shown = reproduction.render_tables(found.rows, found.columns, names, tables, extra_names)
+    tables = page.collect_tables(experiment, results)
+    names = getattr(experiment, "RESULT_TABLES", ())
+    shown = reproduction.render_tables(tables.headline, tables.columns, [tables.claims, *tables.tables], names)
     if args.evaluate is None:
         evaluate = reproduction.read_figures(path).evaluate if path.exists() else ""
     else:
@@ -80,6 +80,7 @@ def compare_points(sweep) -> None:
     if args.write:
         path.parent.mkdir(parents=True, exist_ok=True)
         reproduction.write_figures(path, found)
+        files.write_text(path.with_suffix(".csv"), table.to_csv(tables.rows, tables.columns))
         print(f"written: {path}")
     pages = [Path(file) for file in args.pages]
     for file in pages:

@@ -284,7 +284,8 @@ def describe_ranking(ranking: Ranking, names: Sequence[Column], primary: Score, 
     if not undecided:
         others_are = f"each of the {worse} others" if worse > 1 else "the other"
         return f"{prefix}{name} is best: {score}; {others_are} is worse (p below {MAX_P:g})."
-    near = f"{len(undecided)} of {len(others)} others" if worse else f"all {len(others)} others"
+    all_are = f"all {len(others)} others" if len(others) > 1 else "the other"
+    near = f"{len(undecided)} of {len(others)} others" if worse else all_are
     if not labels:
         near += f" ({join_names([name_row(row, names) for row in undecided])})"
     end = f"; {'the other is' if worse == 1 else f'the other {worse} are'} worse (p below {MAX_P:g})" if worse else ""

@@ -23,6 +23,7 @@ from mlm.base import errors, files
 from mlm.base.estimates import Score
 from mlm.base.evaluation_score import EvaluationMetric
 from mlm.report import evaluation_scores, milestone_curves, series, summary, table
+from mlm.report.headline import Headline
 from mlm.report.pages import run_provenance
 from mlm.report.table import Column, NamedTable
 
@@ -54,7 +55,7 @@ class Figures(NamedTuple):
     columns: dict[str, str]  # titles by name, of all but the evaluations at milestones
     rows: dict[str, dict[str, Figure]]
     evaluate: str = ""  # the command after it, of evaluations that training does not make
-    table: Sequence[str] = ()  # lines of Markdown that a page shows in place of the rows
+    table: Sequence[str] = ()  # lines of Markdown that a page shows
 
     @property
     def sweep_words(self) -> list[str]:
@@ -120,17 +121,16 @@ def collect_figures(
 
 
 def render_tables(
-    rows: Sequence[dict],
-    columns: Sequence[Column],
-    column_names: Sequence[str],
-    tables: Sequence[NamedTable],
-    table_names: Sequence[str],
+    headline: Headline, columns: Sequence[Column], tables: Sequence[NamedTable], names: Sequence[str]
 ) -> list[str]:
-    """Lines of Markdown: those of these columns that there are, then MARKS; below them the tables of these names."""
-    columns_by_name, tables_by_name = {column.name: column for column in columns}, {one.stem: one for one in tables}
-    shown = [columns_by_name[name] for name in (*column_names, *MARKS) if name in columns_by_name]
-    parts = [table.to_markdown(rows, shown)]
-    for one in (tables_by_name[name] for name in table_names if name in tables_by_name):
+    """Lines of Markdown: the headline's sentence and table, with those of the columns that are MARKS; below them the
+    tables of these names.
+    """
+    shown = [*headline.table.columns]
+    shown += [column for column in columns if column.name in MARKS and column not in shown]
+    parts = [f"**{headline.sentence}**", table.to_markdown(headline.table.rows, shown)]
+    tables_by_name = {one.stem: one for one in tables}
+    for one in (tables_by_name[name] for name in names if name in tables_by_name):
         parts += [f"**{one.title}** {one.caption}", table.to_markdown(one.rows, one.columns)]
     return "\n\n".join(parts).splitlines()
 
@@ -218,32 +218,12 @@ def read_figures(path: Path) -> Figures:
 
 
 def render_figures(figures: Figures) -> str:
-    """The figures in Markdown: the commands, their origin, and the table, by default of all scores and references."""
+    """The figures in Markdown: the commands, their origin, and the tables."""
     origin = f"Commit {figures.commit}, {figures.date}; {figures.device}; {figures.hours:.2f} hours of runs"
     seeds = f"{figures.seeds} seeds" if figures.seeds > 1 else "one seed"
     commands = [figures.command, *([figures.evaluate] if figures.evaluate else [])]
-    lines = ["\n".join(f"    {command}" for command in commands), f"{origin}; {seeds}."]
-    if figures.table:
-        return "\n\n".join([*lines, "\n".join(figures.table)]) + "\n"
-    first = next(iter(figures.rows.values()), {})
-    shared = {
-        name: f"{title} {first[name].value:.4f}"
-        for name, title in figures.columns.items()
-        if name in first
-        and not first[name].error
-        and all(cells.get(name) == first[name] for cells in figures.rows.values())
-    }
-    names = [name for name in figures.columns if name not in shared]
-    columns = [Column("row", "row"), *(Column(name, figures.columns[name], ".4f") for name in names)]
-    rows = [
-        {"row": row}
-        | {name: f"{value:.4f}" + (f" ± {error:.4f}" if error else "") for name, (value, error) in cells.items()}
-        for row, cells in figures.rows.items()
-    ]
-    meaning = "the standard error over seeds" if figures.seeds > 1 else "the standard error over held-out examples"
-    lines[-1] += f" ± is {meaning}."
-    lines.append(table.to_grid(rows, columns))
-    return "\n\n".join([*lines, *([f"Of all rows: {', '.join(shared.values())}."] if shared else [])]) + "\n"
+    lines = ["\n".join(f"    {command}" for command in commands), f"{origin}; {seeds}.", "\n".join(figures.table)]
+    return "\n\n".join(lines) + "\n"
 
 
 def render_page(page: str, figures: Mapping[str, Figures], where: str) -> str:

@@ -11,8 +11,8 @@ columns), in which a column NAME_paper holds the paper's values of the column NA
     facet(result) -> str        the small multiple that a run's line is in, where there are more than seven lines;
                                 default: the size of its model
     SEARCHES                    searches by scale (mlm/experiment/searches.py): those of the table's rows are stated
-    RESULT_COLUMNS              names of the table's columns that `mlm sweep compare --pages` shows; default: all scores
-    RESULT_TABLES               names of the tables that it shows below: claims, search-SCALE, milestones, of tables()
+    RESULT_TABLES               names of the tables that `mlm sweep compare --pages` shows below the headline's: claims,
+                                search-SCALE, milestones, of tables()
 """
 
 import collections
