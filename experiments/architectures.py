@@ -34,6 +34,7 @@ Columns    Where the floor is known, the table shows the excess loss over it and
            kind of a word (noun, preposition, ...), its number, and the word within that kind and number
            (mlm/data/language/floor.py). "plateau" is the number of training examples until the held-out loss had
            covered a tenth of the way from the unigram loss to the floor, at the first evaluation that showed it.
+Figures    experiments/results/architectures.md
 """
 
 from collections.abc import Sequence

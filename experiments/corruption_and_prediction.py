@@ -14,6 +14,7 @@ Published  The paper's table shows scores after fine-tuning; its numbers are not
            held-out loss and the score after fine-tuning: quick and laptop on the topic of a passage of the built-in
            language (laptop: half a minute for each of 3 seeds); paper on MNLI, QNLI, QQP and SST-2
            (--config.downstream.path=...).
+Figures    none yet
 """
 
 from collections.abc import Sequence

@@ -23,6 +23,7 @@ Cost       quick: seconds per point. trials: an hour on 2 CPU cores with --worke
            parameter and token.
 Columns    The held-out loss; the rows of a text, family and size are sorted by it. "On the unigram's plateau" names the
            runs that had not left it after a tenth of the steps. The second table is that of the rule.
+Figures    experiments/results/default_recipe.md
 """
 
 from collections.abc import Sequence

@@ -20,6 +20,7 @@ Published  BERT-base, development sets:  MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
            with a BiLSTM                 82.1  84.1  75.7  91.6   84.9
            They stand beside our scores at scale paper (--config.downstream.path=...). Our BiLSTM head is for tagging
            alone, so that row has no counterpart at scale paper.
+Figures    none yet
 """
 
 from collections.abc import Sequence

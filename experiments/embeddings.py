@@ -14,6 +14,7 @@ Columns    All columns are about the last layer's states of unmasked held-out te
            many random states. With STS-B the table has Spearman's correlation of people's similarity scores with the
            cosine of two sentences' [CLS] states, mean states, and mean input embeddings. Errors of a single seed are
            over examples, words and pairs.
+Figures    none yet
 """
 
 from collections.abc import Sequence

@@ -15,6 +15,7 @@ Cost       quick: a minute per point. laptop: 6 points, half an hour each on 2 C
            step. paper: one point of the base model, for an accelerator; not estimated.
 Published  dev F1: fine-tuned 96.4; embeddings 91.0; second-to-last 95.6; last 94.9; weighted sum of the last four 95.9;
            their concatenation 96.1; weighted sum of all twelve 95.5.
+Figures    none yet
 """
 
 from collections.abc import Sequence

@@ -18,6 +18,7 @@ Method     A learning rate that suits all parameters is too low for a head alone
 Cost       quick: two points, a minute or two each with 4 fine-tunings. laptop: 9 points of 48 fine-tunings, of which
            the 8 of SST-2 take most; some 20 hours on 2 CPU cores with --workers=2: an estimate from 20 ms per step.
            paper: 3 points of the base model, for an accelerator; not estimated.
+Figures    none yet
 """
 
 from collections.abc import Sequence

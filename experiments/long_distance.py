@@ -17,6 +17,7 @@ Columns    "reach" is the mean norm of the gradient with respect to an embedding
            the same number of tokens: it shows the wait of a sequential network where the device has idle capacity, and
            the cost of attention over pairs of tokens. A CPU is busy with either, so it shows the latter alone. Timing
            needs a machine with no other work: do not set --workers.
+Figures    none yet
 """
 
 from collections.abc import Sequence

@@ -17,6 +17,7 @@ Published  development sets:            MNLI  NER   NER from features
            features is the question of features.py. quick, laptop: fine-tuned on the topic of a passage of the built-in
            language (laptop: half a minute for each of 3 seeds). The table also has the held-out loss under [MASK]
            alone. The last two mixes never saw [MASK] in training, which alone makes their loss worse.
+Figures    none yet
 """
 
 from collections.abc import Sequence

@@ -43,6 +43,7 @@ Columns    Held-out loss with 15% masked, and with other rates masked: a row is 
 Tasks      paper: the four tasks, from folders below --config.downstream.path=... (--config.downstream.tasks= skips
            them). text: SST-2, CoLA, MRPC, RTE and STS-B, one fine-tuning of each model. quick: the topic of a passage
            of the built-in language, whose Bayes-optimal accuracy is known.
+Figures    experiments/results/masking_rate.md
 """
 
 from collections.abc import Mapping, Sequence

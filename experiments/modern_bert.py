@@ -40,6 +40,7 @@ Cost       quick: less than 2 minutes on 2 CPU cores; the first row learns nothi
            H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
 Columns    The excess loss, what it is made of (kind of word, number, word) and the plateau as in architectures.py; the
            difference to the row compared, and its p. On text the held-out loss in their place.
+Figures    experiments/results/modern_bert.md
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,6 +17,7 @@ Published  Penn Treebank by the word, test perplexity and its nats per word: LST
            78.4 (4.36), AWD-LSTM of 24M 57.3 (4.05). That text is not available here, so these are no column of ours.
 Columns    The n-gram rows are interpolated modified Kneser-Ney (Chen & Goodman 1999), as good as KenLM's. Where a word
            has several tokens, one column has nats per word and one nats per token.
+Figures    none yet
 """
 
 from collections.abc import Sequence

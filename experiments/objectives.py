@@ -33,6 +33,7 @@ Cost       quick: a minute per point on 2 CPU cores. laptop: 33 points, 29 minut
            trials, 33 minutes. families: 60 points, an hour and a half, a third of it for the recurrent
            encoder-decoder: estimated from the other 45 points, 49 minutes with other work beside. paper: 11 points of
            some 5 hours of an H200 at 40% of its peak: an estimate from 6 FLOPs per parameter and token.
+Figures    experiments/results/objectives.md
 """
 
 from collections.abc import Sequence

@@ -34,6 +34,7 @@ Cost       quick: a minute and a half on 2 CPU cores. The search: as much as 28 
            FLOPs per parameter and token.
 Published  Steps to one loss of a causal model (modded-nanogpt, track 3): Adam 5,625 (likely undertuned, as its authors
            say), Muon 3,250.
+Figures    experiments/results/optimizers.md
 """
 
 import math

@@ -21,6 +21,7 @@ Published  BERT, development sets:     MNLI  QNLI  MRPC  SST-2  SQuAD 1.1
            examples and masks: compare how far each is below its own unigram baseline. RoBERTa's pairs of single
            sentences are left out. laptop: English tasks need files that you bring
            (--config.downstream.tasks=mrpc,rte --config.downstream.path=...).
+Figures    none yet
 """
 
 from collections.abc import Sequence

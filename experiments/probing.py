@@ -16,6 +16,7 @@ Method     For each layer k, a probe reads a learned mix of the frozen model's l
 Cost       quick: a minute or two per point. laptop: 9 points of 15 probes, a quarter of an hour each on 2 CPU cores: an
            estimate from 20 ms per step. paper: one point of the large model, for an accelerator; not estimated.
 Published  large model, expected layer and center of gravity: parts of speech 3.39, 11.68; dependencies 5.69, 13.75.
+Figures    experiments/results/fine_tuning.md
 """
 
 import re

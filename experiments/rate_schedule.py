@@ -11,6 +11,7 @@ Columns    Held-out loss with 15% and with 30% masked, and the score after fine-
            a passage of the built-in language (laptop: half a minute for each of 3 seeds); paper on MNLI, QNLI, QQP and
            SST-2 (--config.downstream.path=...). The recipe at scale paper is that of masking_rate.py (Wettig et al.),
            not this paper's own.
+Figures    none yet
 """
 
 from collections.abc import Sequence

@@ -27,6 +27,7 @@ Cost       quick: a minute on 2 CPU cores. laptop: 288 points, two and a half ho
            of them took 14 minutes of an H200 with 7 to 13 processes (docs/guides/devices.md), 64 small ones 19 minutes
            of 2 CPU cores. paper: 32 points, 200 hours of an H200 at 40% of its peak, by 6 FLOPs per parameter and
            token.
+Figures    experiments/results/scaling.md
 """
 
 import itertools

@@ -27,6 +27,7 @@ Cost       quick: a minute on 2 CPU cores. The search: 16 trials, an hour, most 
            milestones: 6 points, 14 minutes with --workers=2, and 20 for 50 pairs of each paradigm and 500 sentences at
            each milestone, in two processes. paper: 9 points, 60 hours of an H200 at 40% of its peak: an estimate from 6
            FLOPs per parameter and token.
+Figures    experiments/results/small_bert.md
 """
 
 from collections.abc import Sequence

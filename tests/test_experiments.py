@@ -1,5 +1,6 @@
 """Experiments: every point of every scale is one that a run would take, and their tables say what the runs found."""
 
+import ast
 import importlib
 import json
 import math
@@ -56,6 +57,19 @@ def test_every_point_of_every_scale_is_a_run_of_its_own(name, is_laptop):
     experiment = importlib.import_module(f"experiments.{name}")
     assert {"quick", "laptop", "paper"} - (LANGUAGE_ALONE.get(name) or set()) <= experiment.SCALES.keys()
     check(experiment, [scale for scale in experiment.SCALES if (scale == "laptop") == is_laptop])
+
+
+def test_each_experiment_says_what_it_asks_and_where_its_figures_stand():
+    results = (ROOT / "experiments" / "RESULTS.md").read_text()
+    pages = dict(re.findall(r"^\| `(\w+)\.py` \|.*\| (.*?) ?\|$", results, re.MULTILINE))
+    assert sorted(pages) == NAMES
+    for name, links in pages.items():
+        text = ast.get_docstring(ast.parse((ROOT / "experiments" / f"{name}.py").read_text()))
+        entries = dict(re.findall(r"^([A-Z]\w+) {2,}(.*)$", text, re.MULTILINE))
+        assert {"Run", "Cost"} <= entries.keys() and entries.keys() & {"Paper", "Papers", "Question"}, name
+        linked = re.findall(r"\((results/\w+\.md)\)", links)
+        assert entries["Figures"].split() == ([f"experiments/{page}" for page in linked] or ["none", "yet"]), name
+        assert all((ROOT / "experiments" / page).exists() for page in linked)
 
 
 def test_the_experiment_of_the_readme_is_one():
