@@ -1,8 +1,8 @@
 """Contrastive: the embedding of a text is nearest to that of the text that belongs to it (van den Oord et al. 2018).
 
 The first text of each example is to find the second among those of the whole batch, by a softmax over cosines (SimCSE,
-Gao et al. 2021, arXiv 2104.08821, equation 4). Where examples have a third text, a negative, all of these are to choose
-from as well (equation 5). A single text is its own second text, under another dropout mask (section 3).
+Gao et al. 2021, arXiv 2104.08821, equation 1). Where examples have a third text, a negative, all of these are to choose
+from as well (equation 5). A single text is its own second text, under another dropout mask (equation 4).
 
 Letters in array names: T texts of an example, F texts of a batch, which are B * T; N examples of all devices; C texts
 to choose from: the second ones of N examples, then their third ones.
