@@ -188,10 +188,10 @@ class LanguageModel:
         errors.require(not models.reads_source(self.config), "encode", fields.family, "a model that reads a text alone")
         errors.require_number("layer", layer, -fields.num_layers - 1, fields.num_layers)
         errors.require(pooling in forward_passes.POOLINGS, "pooling", pooling, "mean, first, last or None")
-        pooling = self.default_pooling if pooling == "" else pooling
         layer %= fields.num_layers + 1
         layer = layer if layer < fields.num_layers else -1
-        encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, pooling)
+        kind = self.default_pooling if pooling == "" else pooling
+        encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, kind)
         sequences = self._encode(texts)
         states = forward_passes.map_sequences(self, sequences, encode, batch_size)
         if pooling is None:

@@ -37,9 +37,9 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objectiv
 
     def compare(embedding_BxTxD, batch, hparams, gather=lambda tree: tree):
         real_B = heads.flag_real_examples(batch.text)
-        others = gather((embedding_BxTxD[:, 1:], batch.index_B, real_B))
-        temperature = hparams.objective["temperature"]
-        nats_B, correct = find_pairs(embedding_BxTxD[:, 0], batch.index_B, *others, temperature, dims)
+        others_NxTxD, index_N, real_N = gather((embedding_BxTxD[:, 1:], batch.index_B, real_B))
+        first_BxD, temperature = embedding_BxTxD[:, 0], hparams.objective["temperature"]
+        nats_B, correct = find_pairs(first_BxD, batch.index_B, others_NxTxD, index_N, real_N, temperature, dims)
         sums = {name: correct_B * real_B for name, correct_B in correct.items()}
         sums["tokens"] = heads.count_tokens(batch.text)
         return types.LossSums({TERM: nats_B * real_B}, {TERM: real_B}, sums)
@@ -107,21 +107,19 @@ def compare_groups(columns, dims=()):
     Examples that follow each other in a file often share a text: they are in different groups.
     """
     columns = {name: np.asarray(column) for name, column in columns.items()}
-    embedding_NxTxD, temperature_N = columns.pop("embedding"), columns.pop("temperature")
-    real_N = columns[WEIGHT]
-    found = {f"{TERM}_nats": np.zeros(len(real_N)), "predicted": np.zeros(len(real_N))}
+    embedding_NxTxD, temperature_N, real_N = (columns[name] for name in ("embedding", "temperature", WEIGHT))
+    found = {name: column for name, column in columns.items() if name not in ("embedding", "temperature")}
     num_groups = -(-len(real_N) // GROUP_SIZE)
     for group in range(num_groups):
         index_B = np.arange(group, len(real_N), num_groups)
         embedding_BxTxD, real_B = embedding_NxTxD[index_B], real_N[index_B]
-        temperature = temperature_N.max()
-        others = embedding_BxTxD[:, 1:], index_B, real_B
-        nats_B, correct = find_pairs(embedding_BxTxD[:, 0], index_B, *others, temperature, dims)
-        found[f"{TERM}_nats"][index_B] = nats_B * real_B
-        for name, correct_B in correct.items():
-            found.setdefault(name, np.zeros(len(real_N)))[index_B] = correct_B * real_B
-        found["predicted"][index_B] = (_normalize(embedding_BxTxD[:, 0]) * _normalize(embedding_BxTxD[:, 1])).sum(-1)
-    return columns | found | {"score": -found[f"{TERM}_nats"]}
+        first_BxD, others_BxTxD = embedding_BxTxD[:, 0], embedding_BxTxD[:, 1:]
+        nats_B, correct = find_pairs(first_BxD, index_B, others_BxTxD, index_B, real_B, temperature_N.max(), dims)
+        cosine_B = (_normalize(first_BxD) * _normalize(others_BxTxD[:, 0])).sum(-1)
+        group_columns = {f"{TERM}_nats": nats_B, "score": -nats_B, "predicted": cosine_B, **correct}
+        for name, column_B in group_columns.items():
+            found.setdefault(name, np.zeros(len(real_N)))[index_B] = column_B * real_B
+    return found
 
 
 def count_texts(cfg: config.Config) -> int:
