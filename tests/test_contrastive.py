@@ -5,13 +5,14 @@ import functools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 from small import batch, make_dataset_info, params_of, small_config, train_config
 
 import mlm
-from mlm.base import config, errors, fields
+from mlm.base import config, errors, fields, types
 from mlm.base.special import CLS, SEP
 from mlm.data.rows import pack
 from mlm.data.tokenizers import kinds
@@ -118,6 +119,25 @@ def test_parts_and_devices_have_the_gradient_of_the_whole_batch(mode, devices, p
 
 def is_adam(leaf):
     return hasattr(leaf, "mu")
+
+
+@pytest.mark.parametrize("pair", ["", "two"])
+def test_dropout_alone_tells_a_text_from_itself_in_evaluation_too(pair):
+    """Of a model whose states are its dropout's draws; a pair is evaluated without."""
+    columns = {"data.labelled.text_column": "one", "data.labelled.text_pair_column": pair}
+    cfg = fields.override(make_config(), columns)
+
+    def encode(params, text, source, *, key_B):
+        draw = lambda key: jax.random.normal(key, (text.ids_BxL.shape[1], 4))
+        return (jnp.ones((*text.ids_BxL.shape, 4)) if key_B is None else jax.vmap(draw)(key_B),)
+
+    model = types.Model(("both",), 4, dict, encode, None)
+    objective, hparams = contrastive.build(cfg, make_dataset_info(cfg)), program.make_eval_hparams(cfg)
+    key_B = update.make_eval_keys(hparams, make_batch().index_B)
+    losses = objective.loss({"model": {}, "objective": {}}, model, make_batch(), key_B, hparams, train=False)
+    embedding_BxTxD = np.asarray(losses.sums_B["embedding"])
+    assert (embedding_BxTxD[:, 0] == embedding_BxTxD[:, 1]).all() == bool(pair)
+    assert len(np.unique(embedding_BxTxD)) == (1 if pair else embedding_BxTxD.size)
 
 
 def make_task(folder, tokenizer, **changes):
