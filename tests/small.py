@@ -28,6 +28,7 @@ LABELLED = {
     "tagging": ("tag_BxL",),
     "extractive_qa": ("start_B", "end_B", "passage_B", "first_B", "example_B"),
     "edge_probing": ("edge_BxL", "from_BxL", "to_BxL", "other_from_BxL", "other_to_BxL"),
+    "contrastive": (),
 }  # objectives' labels
 CLASSES = ("O", "B-X", "I-X")
 ENDINGS = ("0", "1", "2", "3")  # of a row of 16 tokens each has 4

@@ -126,7 +126,7 @@ def make_padded_batch(objective, length):
     if objective == "multiple_choice":
         segments = np.tile(np.repeat([[1], [2], [3], [4]], 4, 1).reshape(-1), (3, 1)).astype(np.int32)
         made = replace_text(made, segments_BxL=segments, ids_BxL=np.maximum(made.text.ids_BxL, 5))
-    stretches = 4 if objective == "multiple_choice" else 1
+    stretches = {"multiple_choice": 4, "contrastive": 2}.get(objective, 1)
 
     def longer(x_BxL, fill=0):
         of_stretch = x_BxL.reshape(len(x_BxL), stretches, -1)

@@ -76,11 +76,13 @@ def test_features_are_those_of_the_layers_asked_for(asked):
 def test_a_model_that_is_not_trained_drops_nothing(objective, asked, trained):
     cfg, keys = make_config(asked, objective=objective, finetune__trainable_layers=trained), []
     of = OBJECTIVES[objective].build(cfg, make_dataset_info(cfg))
+    hparams = types.TracedHparams(0, 0.0, 0.0, OBJECTIVES[objective].eval_hparams(cfg))
 
     def losses(key):
         params, key_B = {"model": {}, "objective": of.init(key, model())}, jax.random.split(key, ROWS)
         return [
-            of.loss(params, model(keys), batch(ROWS, labels=True), key_B, None, train=train) for train in (True, False)
+            of.loss(params, model(keys), batch(ROWS, labels=True), key_B, hparams, train=train)
+            for train in (True, False)
         ]
 
     jax.eval_shape(losses, jax.random.key(0))

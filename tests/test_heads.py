@@ -12,6 +12,7 @@ from mlm.base import fields, types
 from mlm.objectives import OBJECTIVES, heads
 
 ROWS, WIDTH = 6, 8
+HPARAMS = types.TracedHparams(0, 0.0, 0.0, {"temperature": 1.0})
 
 
 def make_config(objective, scores="", **changes):
@@ -63,7 +64,7 @@ def params(objective):
 def compute_losses(objective, params, rows, h_BxLxD=None):
     @jax.jit
     def losses(params, key):
-        return objective.loss(params, model(h_BxLxD), rows, jax.random.split(key, ROWS), None, train=False)
+        return objective.loss(params, model(h_BxLxD), rows, jax.random.split(key, ROWS), HPARAMS, train=False)
 
     return jax.device_get(losses(params, jax.random.key(0)))
 

@@ -14,7 +14,7 @@ from mlm.data.tasks import splits, table_task, task_file, tasks
 from mlm.inference import prediction
 
 WORDS = ["the", "old", "horse", "sleeps", "near", "a", "river"]
-COLUMNS = {"text": "", "text_pair": "", "label": "label"}
+COLUMNS = {"text": "", "text_pair": "", "negative": "", "label": "label"}
 
 
 def draw_rows(count=80, pair=False, label=lambda draw, text: draw.choice("ab")) -> list[dict]:
@@ -109,6 +109,17 @@ def test_what_is_held_out_follows_from_texts_and_seed_alone(tmp_path):
     assert hold_out("b", rows[:150]) < held_out
     assert hold_out("c", rows[::-1]) == held_out < hold_out("d", rows, share=0.6)
     assert hold_out("e", rows, seed=1) != held_out
+
+
+def test_texts_that_belong_together_need_no_label_but_their_objective(tmp_path):
+    rows = draw_rows(60, pair=True)
+    columns, path = {"text": "one", "text_pair": "", "negative": "", "label": ""}, write_csv(tmp_path / "t.csv", rows)
+    for more, fields in (({}, ("one",)), ({"text_pair": "two", "negative": "label"}, ("one", "two", "label"))):
+        task = table_task.write_task(path, tmp_path, columns | more, 0.2, 0, "contrastive")
+        cfg, sides = read_task(task.path)
+        assert cfg.objective == "contrastive" and sides["validation"]
+        found = [(texts, label) for side in sides.values() for texts, label in side]
+        assert sorted(found) == sorted((tuple(row[name] for name in fields), None) for row in rows)
 
 
 def test_formats_give_the_same_task_and_rows_without_text_or_label_are_counted(tmp_path):
@@ -213,6 +224,8 @@ def test_rows_with_other_values_than_texts_come_back(plain, tmp_path, capsys):
         (["--text=a"], "--text = 'a': expected a table beside it"),
         (["t.csv", "--task=t.toml"], "--task = 't.toml': expected none beside t.csv"),
         (["t.csv", "data.task=topic"], "finetune = 't.csv': expected no data.task beside it"),
+        (["t.csv", "--negative=a"], "--negative = 'a': expected none without objective=contrastive"),
+        (["t.csv", "objective=contrastive", "--label=a"], "--label = 'a': expected none beside objective=contrastive"),
     ],
 )
 def test_flags_of_a_table_go_with_a_table_alone(words, said):

@@ -152,6 +152,12 @@ class Labelled:
     text_pair_column: str = field(
         "", "column of a pair's second text; multiple_choice: of the text before the endings; empty: none", when=TABLE
     )
+    negative_column: str = field(
+        "",
+        "contrastive: column of a text that does not go with the first one, though it seems to; empty: none",
+        when={"objective": "contrastive"},
+        unless={"data.labelled.text_pair_column": ""},
+    )
     choice_columns: str = field(
         "", "multiple_choice: columns of endings, with commas", when={"objective": "multiple_choice"}
     )
@@ -174,8 +180,9 @@ class Labelled:
     )
     labels: str = field(
         "",
-        "labels in order, separated by commas; empty: the train split's labels, sorted (multiple_choice: 0, 1, ...)",
-        when={"objective": ("classification", "multiple_choice", "tagging", "edge_probing")},
+        "labels in order, separated by commas; empty: the train split's labels, sorted (multiple_choice: 0, 1, ...); "
+        "contrastive: those of the rows to read, such as entailment; empty: all rows",
+        when={"objective": ("classification", "multiple_choice", "tagging", "edge_probing", "contrastive")},
     )
     scores: str = field(
         "", "accuracy | f1 | matthews | pearson | spearman | exact, with commas; the first selects; empty: objective's"
@@ -301,7 +308,7 @@ class Pack:
         "language, else full_sentences",
         unless=ROWS_OF_THEIR_OWN,
     )
-    seq_len: Length = field(128, "sequence length in tokens; multiple_choice: of each choice")
+    seq_len: Length = field(128, "sequence length in tokens; multiple_choice, contrastive: of each choice or text")
     shard_mb: NonNegative = field(
         0.0,
         "text: MB of files in a shard, which is packed on its own; 0: a corpus of up to 1024 MB is one, a larger one "
@@ -389,6 +396,18 @@ class ReplacedTokenDetection:
         "separate",
         "its tables of tokens, positions and types: separate (its own) | shared (the discriminator's, as ELECTRA) | "
         "disentangled (shared, but the discriminator's loss moves a difference of its own alone, as DeBERTaV3)",
+    )
+
+
+@section
+class Contrastive:
+    """Objective contrastive: how the embeddings of a batch's texts are compared."""
+
+    temperature: Positive = field(0.05, "divides the cosines before the softmax over texts (SimCSE: 0.05)", role=TRACED)
+    matryoshka_dims: tuple[PositiveInt, ...] = field(
+        (),
+        "how many of an embedding's first numbers are trained to be one as well; the loss is the mean over these and "
+        "the whole (Kusupati et al. 2022)",
     )
 
 
@@ -629,7 +648,8 @@ class Finetune:
     pooling: Annotated[str, "first", "last", "mean"] = field(
         "",
         "an example's vector: first (first token's state through a pooler, as BERT) | last (last token's) | mean (over "
-        "tokens); empty: last where a state sees one side alone, else first for a Transformer, and mean",
+        "tokens); empty: last where a state sees one side alone, else first for a Transformer, and mean; contrastive "
+        "has no pooler, and mean for empty",
     )
     pooler: Annotated[str, "bert", "electra", "distilbert", "modernbert"] = field(
         "bert",
@@ -792,7 +812,7 @@ class Config:
         "pretraining: mlm (masked tokens, BERT) | nsp (mlm and next-sentence prediction) | causal (next token, GPT) | "
         "hybrid (causal and masked examples mixed) | diffusion (masked diffusion) | denoising (a decoder writes what "
         "the encoder sees masked, BART) | replaced_token_detection (ELECTRA); tasks: classification | regression | "
-        "multiple_choice | tagging | extractive_qa | edge_probing",
+        "multiple_choice | tagging | extractive_qa | edge_probing | contrastive (embeddings of texts)",
     )
     data: Data = subsection(Data)
     tokenizer: Tokenizer = subsection(Tokenizer)
@@ -801,6 +821,7 @@ class Config:
     hybrid: Hybrid = subsection(Hybrid)
     distillation: Distillation = subsection(Distillation)
     replaced_token_detection: ReplacedTokenDetection = subsection(ReplacedTokenDetection)
+    contrastive: Contrastive = subsection(Contrastive)
     model: Model = subsection(Model)
     optim: Optim = subsection(Optim)
     init: Init = subsection(Init, role=HOST)

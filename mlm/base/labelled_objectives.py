@@ -14,6 +14,7 @@ class LabelKind(enum.StrEnum):
     CHOICE = "choice"  # the number of one of several texts
     NUMBER = "number"
     ANSWERS = "answers"  # (text, start) of each
+    NONE = "none"  # texts of an example belong together; nothing is predicted of them
 
 
 class LabelledObjective(NamedTuple):
@@ -58,6 +59,7 @@ LABELLED_OBJECTIVES = {
     "extractive_qa": LabelledObjective(
         ("squad",), "f1,exact", LabelKind.ANSWERS, language_scores="exact,f1", hub_class="ForQuestionAnswering"
     ),
+    "contrastive": LabelledObjective(TABLE_FORMATS, "accuracy", LabelKind.NONE),
     "edge_probing": LabelledObjective(SENTENCE_FORMATS, "f1,accuracy", word_column="edge", labels_spans=True),
 }
 

@@ -303,6 +303,28 @@ class ScheduleHparamsFn(Protocol):
     def __call__(self, hparams: TracedHparams, progress: Array, /) -> TracedHparams: ...
 
 
+class CompareFn(Protocol):
+    """The sums of a batch by its embeddings; gather: a tree of a device's examples -> that of all devices'."""
+
+    def __call__(
+        self,
+        embedding_BxTxD: Array,
+        batch: Batch,
+        hparams: TracedHparams,
+        gather: Callable[[Any], Any] = lambda tree: tree,
+    ) -> LossSums: ...
+
+
+class Coupling(NamedTuple):
+    """The loss of an objective that compares the examples of a batch with each other, in two parts.
+
+    In training `Objective.loss` is `compare` of what `embed` gives, of a batch that one device holds as a whole.
+    """
+
+    embed: Callable[..., Array]  # (params, model, batch, key_B) -> embedding_BxTxD, of each example alone
+    compare: CompareFn
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """A training objective, built for one config and data set."""
@@ -322,6 +344,7 @@ class Objective:
     # updates) -> those that are made. None: each moves by itself.
     link_params: Callable[[Params], Params] | None = None
     link_updates: Callable[[Params], Params] | None = None
+    coupling: Coupling | None = None  # None: the loss of an example depends on no other
 
     @property
     def predicts_tokens(self) -> bool:
@@ -363,3 +386,5 @@ class ObjectiveSpec:
     # The config of a second model of the same family; None: there is none.
     auxiliary_model: Callable[[config.Config], config.Model | None] = lambda cfg: None
     shift_states: Callable[[Model], Model] = lambda model: model  # the same model, whose state at a token predicts it
+    # The default of finetune.pooling where that makes the embeddings that it trains; None: it trains none.
+    embedding_pooling: Pooling | None = None

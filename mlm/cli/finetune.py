@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from mlm.base import errors, fields, files
 from mlm.base.flag import Flag
-from mlm.base.labelled_objectives import LABELLED_OBJECTIVES
+from mlm.base.labelled_objectives import LABELLED_OBJECTIVES, LabelKind, has_kind
 from mlm.cli import command, config_help, evaluate
 
 DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the task.
@@ -14,6 +14,7 @@ DESCRIPTION = """Fine-tune a trained model on a task, with a new head for the ta
     mlm finetune runs/a reviews.csv --text=review --label=stars
     mlm finetune runs/a data.task=sst2 data.task_path=FOLDER
     mlm finetune FOLDER --task=reviews.toml
+    mlm finetune FOLDER pairs.csv objective=contrastive --text=question --text_pair=answer
 
 A table (csv, tsv, JSON lines, Parquet) is enough: a share of its rows is held out, and whether its labels are
 classes, numbers or a tag for each word is inferred and said, with the task file that was written for it.
@@ -29,6 +30,7 @@ workdir.
 TABLE_FLAGS = (
     Flag("text", "", "of a table: the column of the text (text, or the only one of texts)", "COLUMN"),
     Flag("text_pair", "", "of a table: the column of a second text", "COLUMN"),
+    Flag("negative", "", "of a table, objective=contrastive: the column of a text that does not go with it", "COLUMN"),
     Flag("label", "label", "of a table: the column of the label", "COLUMN"),
     Flag("held_out", 0.1, "of a table: the share of its texts to hold out", high=0.9),
     Flag("split_seed", 0, "of a table: the seed by which they are chosen"),
@@ -122,9 +124,16 @@ def write_table_task(args, layers: Sequence[fields.Layer]) -> str:
     errors.require(not args.task, "--task", args.task, f"none beside {args.table}")
     errors.require("data.task" not in settings, "finetune", args.table, "no data.task beside it")
     cache = settings.get("data.cache_dir", fields.DEFAULT["data.cache_dir"])
-    columns = {name: getattr(args, name) for name in ("text", "text_pair", "label")}
+    columns = {name: getattr(args, name) for name in ("text", "text_pair", "negative", "label")}
+    objective = settings.get("objective", "")
+    if has_kind(objective, LabelKind.NONE):
+        errors.require(args.label == "label", "--label", args.label, f"none beside objective={objective}")
+        columns["label"] = ""
+    else:
+        errors.require(not args.negative, "--negative", args.negative, "none without objective=contrastive")
+        objective = ""
     folder = files.expand_home("config.data.cache_dir", cache)
-    task = table_task.write_task(args.table, folder, columns, args.held_out, args.split_seed)
+    task = table_task.write_task(args.table, folder, columns, args.held_out, args.split_seed, objective)
     print(f"{args.table}: {task.description}. To change this: --task={task.path}")
     return str(task.path)
 

@@ -37,7 +37,12 @@ JSON_HELP = "print lines of JSON, in which masks, ranks, texts and lines count f
 TOP_K = Flag("top_k", 5, "how many answers (5)", low=1)
 STATES = (
     Flag("layer", -1, "0: the embeddings; -1: the last layer", low=-command.MAX_COUNT),
-    Flag("pooling", "mean", "the mean over tokens, or [CLS]'s state", choices=("mean", "first")),
+    Flag(
+        "pooling",
+        "",
+        "mean over tokens, or the first or last token's state; empty: as embeddings were trained, else mean",
+        choices=("mean", "first", "last"),
+    ),
 )
 WORD = Flag("word", "", "a word of the text, or its number from 1: finds the most similar words of --file in context")
 SCORE = (
@@ -181,7 +186,8 @@ def similar(args, load) -> Iterator[dict]:
     """Records of the texts, or words, that are most similar to each text; --file has those to search."""
     texts = read_texts(args.texts, "")
     errors.require(bool(args.file), "--file", args.file, "the file of texts to search, one a line")
-    errors.require(not args.word or args.pooling == "mean", "--pooling", args.pooling, "mean, over --word's pieces")
+    is_mean = args.pooling in ("", "mean")
+    errors.require(is_mean or not args.word, "--pooling", args.pooling, "mean, over --word's pieces")
     lines = text_files.read_numbered_lines("--file", args.file)
     model, number, others = load(), list(lines), list(lines.values())
     if args.word:
@@ -324,10 +330,7 @@ class ModelCommand(NamedTuple):
 COMMANDS = {
     "fill": ModelCommand(fill, 'mlm fill runs/a "the [MASK] milks the old cow ."', (TOP_K,), omitted=("text",)),
     "embed": ModelCommand(
-        embed,
-        "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1 --pooling=mean",
-        STATES,
-        out=".npy, a row a text",
+        embed, "mlm embed runs/a --file=texts.txt --out=vectors.npy --layer=-1", STATES, out=".npy, a row a text"
     ),
     "similar": ModelCommand(
         similar,

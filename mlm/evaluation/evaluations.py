@@ -194,9 +194,13 @@ def evaluate(evaluations: Mapping[str, Evaluation], run: TrainedRun, cases: Sequ
 
 
 def map_sequences(
-    run: TrainedRun, sequences: Sequence[Sequence[int]], function: Callable, progress: ReportProgress
+    run: TrainedRun, sequences: Sequence[Sequence[int]], function: Callable, progress: ReportProgress, *static_args: Any
 ) -> list:
-    """Each sequence's part of function(model, params, ids_BxL, hparams), in full batches, which the devices share."""
-    run_batch = forward_passes.make_scorer(run.program.model, run.program.partitioner, run.state, function)
+    """Each sequence's part of function(model, *static_args, params, ids_BxL, hparams), in full batches, which the
+    devices share.
+    """
+    run_batch = forward_passes.make_scorer(
+        run.program.model, run.program.partitioner, run.state, function, *static_args
+    )
     batches = batching.iterate_batches(sequences, run.cfg.pack.seq_len, run.cfg.eval.batch_size, full_batches=True)
     return batching.collect_outputs(batches, lambda indices, ids_BxL: run_batch(ids_BxL), len(sequences), progress)

@@ -1,4 +1,4 @@
-"""Retrieval: which of many documents are near a query, by the cosine of mean states (BEIR, Thakur et al. 2021).
+"""Retrieval: which of many documents are near a query, by the cosine of embeddings (BEIR, Thakur et al. 2021).
 
 Letters in array names: Q queries, D documents.
 """
@@ -62,11 +62,13 @@ def _read_rows(folder: Path, names: Sequence[str], columns: Sequence[str]) -> It
 def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) -> dict:
     """The means over queries of "ndcg" at 10 and "recall" at 100, with standard errors ("_se").
 
-    An embedding is the mean of the last layer's states; "truncated" counts the texts that are longer than an example.
+    An embedding is the mean of the last layer's states, or as the run's were trained ("embedding" says which);
+    "truncated" counts the texts that are longer than an example.
     """
     documents, queries, relevant = (case.inputs[name] for name in ("documents", "queries", "relevant"))
     embeddings, truncated = sentence_similarity.embed_sentences(run, [*documents.values(), *queries.values()], progress)
-    vectors = l2_normalize(embeddings["mean"][:, -1])
+    embedding = sentence_similarity.TRAINED if sentence_similarity.TRAINED in embeddings else "mean"
+    vectors = l2_normalize(embeddings[embedding][:, -1])
     cosine_QxD = vectors[len(documents) :] @ vectors[: len(documents)].T
     ids = np.array([*documents])
     found = []
@@ -75,7 +77,8 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
         grades = [relevant[query].get(one, 0.0) for one in nearest]
         ideal = compute_dcg(sorted(relevant[query].values(), reverse=True))
         found.append((compute_dcg(grades) / ideal, np.count_nonzero(grades) / len(relevant[query])))
-    result: dict[str, float] = {"queries": len(queries), "documents": len(documents), "truncated": truncated}
+    result: dict[str, Any] = {"queries": len(queries), "documents": len(documents), "truncated": truncated}
+    result["embedding"] = embedding
     for name, value_Q in zip(("ndcg", "recall"), np.array(found).T, strict=True):
         result[name], result[f"{name}_se"] = compute_ratio(value_Q, np.ones(len(value_Q)))
     return result
@@ -90,7 +93,8 @@ def list_scores(contents: Mapping[str, Any]) -> Iterator[EvaluationScore]:
     """nDCG at 10."""
     for name, result in get_results(contents, "retrieval").items():
         metric = EvaluationMetric(f"retrieval_{name}", "nDCG@10", result["sha256"], name, bounds=FRACTION)
-        note = f"{result['queries']:,} queries, {result['documents']:,} documents, cosine of mean states"
+        vectors = sentence_similarity.POOLINGS[result.get("embedding", "mean")]
+        note = f"{result['queries']:,} queries, {result['documents']:,} documents, cosine of {vectors}"
         yield EvaluationScore(metric, result["ndcg"], result["ndcg_se"], note)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from mlm import models
+from mlm import models, objectives
 from mlm.base import config, errors, fields, types
 from mlm.base.estimates import compute_score, normal_interval
 from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
@@ -22,13 +22,14 @@ from mlm.evaluation import evaluations
 from mlm.evaluation.evaluations import SPLITS, EvaluationCase, EvaluationTable, ReportProgress, get_results
 from mlm.inference import batching, forward_passes
 from mlm.inference.forward_passes import compute_cosines
-from mlm.objectives import scores
+from mlm.objectives import heads, scores
 from mlm.report.table import Column
 from mlm.training.run.trained_run import TrainedRun
 
+TRAINED = "trained"  # the embeddings that a contrastive objective trained
 STS_TASK = "stsb"  # the entry of TASKS with pairs of texts and their similarity
 FORMAT = 2  # of the results: raise it when their meaning changes
-POOLINGS = {"static": "static vectors", "cls": "[CLS]", "mean": "mean states"}
+POOLINGS = {"static": "static vectors", "cls": "[CLS]", "mean": "mean states", "trained": "trained embeddings"}
 
 
 def get_unsupported_reason(cfg: config.Config) -> str:
@@ -92,7 +93,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
     """Correlations of the cosine of two sentences' embeddings with human similarity scores (Cer et al. 2017).
 
     "spearman" and "pearson", each with its standard error over pairs ("_se"), of the "static" embeddings and, for each
-    of "layers", of the "mean" and the "cls" embeddings (`embed_sentences`). They are None, and "undefined" says why,
+    of "layers", of the others that there are (`embed_sentences`). They are None, and "undefined" says why,
     where embeddings are constant, as the embedding of [CLS] is below the first layer. A causal model has no "cls".
     "truncated" counts truncated sentences.
     """
@@ -108,6 +109,7 @@ def evaluate(run: TrainedRun, case: EvaluationCase, progress: ReportProgress) ->
 
     # [CLS] comes first, so that in these models it has seen no other token.
     poolings = ["mean"] if run.cfg.model.directionality in ("causal", "two_stack") else ["cls", "mean"]
+    poolings += embeddings.keys() & {TRAINED}
     return {
         "pairs": len(pairs),
         "sentences": len(texts),
@@ -142,19 +144,22 @@ def embed_sentences(
     """The embeddings of S texts, each as [CLS] text [SEP], and how many are truncated to config.pack.seq_len tokens.
 
     "cls", SxKxD: the state of [CLS]. "mean", SxKxD: the mean of the states of all tokens but [CLS] and [SEP]. "static",
-    SxD: the mean of these tokens' vectors in the embedding table.
+    SxD: the mean of these tokens' vectors in the embedding table. TRAINED, SxKxD: pooled as the run's embeddings were
+    trained (objective contrastive), where they were.
     """
     sequences, length = batching.encode_texts(run.tokenizer, texts), run.cfg.pack.seq_len
     truncated = [batching.truncate_ids(ids, length) for ids in sequences]
-    outputs = evaluations.map_sequences(run, truncated, compute_sentence_embeddings, progress)
-    cls_SxKxD, mean_SxKxD, static_SxD = map(np.stack, zip(*outputs, strict=True))
-    embeddings = {"cls": cls_SxKxD, "mean": mean_SxKxD, "static": static_SxD}
+    pooling = objectives.get_embedding_pooling(run.cfg)
+    outputs = evaluations.map_sequences(run, truncated, compute_sentence_embeddings, progress, pooling)
+    arrays = map(np.stack, zip(*outputs, strict=True))
+    embeddings = dict(zip(("cls", "mean", "static", *[TRAINED] * bool(pooling)), arrays, strict=True))
     return embeddings, sum(len(ids) > length for ids in sequences)
 
 
-def compute_sentence_embeddings(model: types.Model, params, ids_BxL, hparams=None) -> tuple:
-    """The "cls", "mean" and "static" embeddings of `embed_sentences`. hparams: unused."""
-    h_KxBxLxD = compute_layer_states(model, params, forward_passes.make_tokens(ids_BxL))
+def compute_sentence_embeddings(model: types.Model, pooling: str, params, ids_BxL, hparams=None) -> tuple:
+    """The "cls", "mean", "static" and, by a pooling, TRAINED embeddings of `embed_sentences`. hparams: unused."""
+    tokens = forward_passes.make_tokens(ids_BxL)
+    h_KxBxLxD = compute_layer_states(model, params, tokens)
     is_text_BxL = ((ids_BxL != PAD) & (ids_BxL != CLS) & (ids_BxL != SEP)).astype(jnp.float32)
     weight_BxL = is_text_BxL / jnp.maximum(is_text_BxL.sum(-1, keepdims=True), 1)
     table_VxD = params["model"]["token"]["embedding"].astype(jnp.float32)
@@ -162,6 +167,7 @@ def compute_sentence_embeddings(model: types.Model, params, ids_BxL, hparams=Non
         h_KxBxLxD[:, :, 0].swapaxes(0, 1),
         jnp.einsum("kbld,bl->bkd", h_KxBxLxD, weight_BxL),
         jnp.einsum("bld,bl->bd", table_VxD[ids_BxL], weight_BxL),
+        *[jnp.stack([heads.pool_states(pooling, h_BxLxD, tokens) for h_BxLxD in h_KxBxLxD], 1)] * bool(pooling),
     )
 
 

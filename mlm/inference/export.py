@@ -24,6 +24,11 @@ from mlm.training.run.directory import RunDirectory
 
 MILESTONE_PREFIX = "step"  # of the name of a milestone's folder, inside that of the run
 POOLING_FOLDER = "1_Pooling"  # of sentence-transformers
+SENTENCE_POOLINGS = {
+    "first": "pooling_mode_cls_token",
+    "last": "pooling_mode_lasttoken",
+    "mean": "pooling_mode_mean_tokens",
+}
 GENERATOR_FOLDER = "generator"  # inside the folder of the discriminator, of replaced_token_detection
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 EXPORTED_FIELDS = ("objective", "pack.seq_len")
@@ -132,7 +137,7 @@ def _write_folder(model, path, sentence_transformers) -> dict:
     if sentence_transformers:
         expected = "a model that reads a text alone"
         errors.require(not models.reads_source(cfg), "--sentence_transformers", cfg.model.family, expected)
-        _write_sentence_transformer(path, len(model.model.directions) * model.model.width, model.length)
+        _write_sentence_transformer(path, model)
     return {"model_type": hf_config["model_type"], "note": note}
 
 
@@ -144,8 +149,10 @@ def _build_generation_config(model, hf_config) -> dict:
     return ids | {"max_length": model.length, "suppress_tokens": never, "use_cache": False}
 
 
-def _write_sentence_transformer(path, width, length) -> None:
-    """Writes what makes a folder one of sentence-transformers: the mean of the last states, as `mlm embed` has it."""
+def _write_sentence_transformer(path, model) -> None:
+    """Writes what makes a folder one of sentence-transformers, which pools the last states as `mlm embed` does."""
+    width = len(model.model.directions) * model.model.width
+    modes = {mode: pooling == model.default_pooling for pooling, mode in SENTENCE_POOLINGS.items()}
     modules = [
         {"idx": number, "name": str(number), "path": folder, "type": f"sentence_transformers.models.{name}"}
         for number, (name, folder) in enumerate((("Transformer", ""), ("Pooling", POOLING_FOLDER)))
@@ -153,8 +160,8 @@ def _write_sentence_transformer(path, width, length) -> None:
     (path / POOLING_FOLDER).mkdir()
     for name, content in {
         "modules.json": modules,
-        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
-        f"{POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True},
+        "sentence_bert_config.json": {"max_seq_length": model.length, "do_lower_case": False},
+        f"{POOLING_FOLDER}/config.json": {"word_embedding_dimension": width, **modes},
     }.items():
         files.write_json(path / name, content)
 
@@ -175,12 +182,15 @@ def _export_transformers(model, params):
     """config.json and tensors of a transformers class. Raises ConfigError, with the reason, where none fits."""
     cfg, order_V = model.config, get_original_ids(model.tokenizer)
     has_labels = objectives.get_visibility(cfg) == types.Visibility.FULL
+    has_head = has_labels and not objectives.get_embedding_pooling(cfg)
     pooler = cfg.finetune.pooler if has_labels else "bert"
     hf_config = hub.build_config_json(cfg.model, order_V, has_lm_head=not has_labels, pooler=pooler)
-    if has_labels:
+    if has_head:
         hf_config |= label_heads.build_config_json(cfg, model.dataset_info.classes, hf_config)
+    elif has_labels:
+        hf_config["architectures"] = [label_heads.name_encoder_class(hf_config)]
     tensors = hub.export_tensors(params["model"], hf_config, order_V, has_lm_head=not has_labels)
-    if has_labels:
+    if has_head:
         tensors |= label_heads.export_tensors(cfg.objective, params["objective"], hf_config)
     return hf_config, tensors
 

@@ -16,10 +16,11 @@ from mlm.base import types
 from mlm.base.special import MASK, PAD
 from mlm.inference import batching
 from mlm.models import lm
+from mlm.objectives import heads
 from mlm.training.step import parallel
 
-POOLINGS = ("mean", "first", None)
-Pooling = Literal["mean", "first"] | None
+POOLINGS = ("", "mean", "first", "last", None)
+Pooling = Literal["", "mean", "first", "last"] | None  # "": as trained, else mean
 # Floating-point operations that a forward pass of another length is worth: a quarter of what the device could have done
 # while it compiles, since later calls use the program again. On a CPU of two cores it compiles in 0.6 to 0.9 s, at 83
 # GFLOP/s, for 4 layers of 256 and for 12 of 768.
@@ -130,8 +131,8 @@ def predict_top_tokens(model: types.Model, top_k: int, params, queries: MaskedQu
     return jnp.exp(log_prob_BxK), id_BxK
 
 
-def encode_tokens(model: types.Model, layer: int, pooling: Pooling, params, ids_BxL):
-    """h_BxD of sequences, float32, or h_BxLxD where pooling is None; layer -1: the last."""
+def encode_tokens(model: types.Model, layer: int, pooling: str | None, params, ids_BxL):
+    """h_BxD of sequences, float32, or h_BxLxD where pooling is None; pooling: of types.Pooling; layer -1: the last."""
     text = make_tokens(ids_BxL)
     if layer < 0:
         h_BxLxD = jnp.concatenate(model.encode(params["model"], text), -1)
@@ -139,12 +140,7 @@ def encode_tokens(model: types.Model, layer: int, pooling: Pooling, params, ids_
         assert model.encode_layers is not None
         h_BxLxD = model.encode_layers(params["model"], text)[layer]
     h_BxLxD = h_BxLxD.astype(jnp.float32)
-    if pooling == "first":
-        return h_BxLxD[:, 0]
-    if pooling == "mean":
-        is_token_BxLx1 = (text.segments_BxL > 0)[..., None]
-        return (h_BxLxD * is_token_BxLx1).sum(1) / is_token_BxLx1.sum(1)
-    return h_BxLxD
+    return h_BxLxD if pooling is None else heads.pool_states(pooling, h_BxLxD, text)
 
 
 def compute_logits(model: types.Model, params, ids_BxL):

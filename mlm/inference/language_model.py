@@ -162,7 +162,7 @@ class LanguageModel:
         self,
         text: str | Sequence[str],
         layer: int = -1,
-        pooling: Pooling = "mean",
+        pooling: Pooling = "",
         normalize: bool = False,
         batch_size: int | None = None,
     ) -> Any:
@@ -171,7 +171,8 @@ class LanguageModel:
         Args:
             text: a text, or several.
             layer: whose states to use: 1 is the first layer, -1 the last, 0 the embeddings below the first.
-            pooling: "mean" of the tokens' states, the state of the "first" token, or None for those of all tokens.
+            pooling: "mean" of the tokens' states, the state of the "first" or the "last" token, or None for those of
+                all tokens; "": that which the model's embeddings were trained by (objective contrastive), else "mean".
             normalize: scales each vector to length 1.
             batch_size: sequences of full length in a batch; None: `batch_size` of the model.
 
@@ -186,10 +187,11 @@ class LanguageModel:
         fields = self.config.model
         errors.require(not models.reads_source(self.config), "encode", fields.family, "a model that reads a text alone")
         errors.require_number("layer", layer, -fields.num_layers - 1, fields.num_layers)
-        errors.require(pooling in forward_passes.POOLINGS, "pooling", pooling, "mean, first or None")
+        errors.require(pooling in forward_passes.POOLINGS, "pooling", pooling, "mean, first, last or None")
         layer %= fields.num_layers + 1
         layer = layer if layer < fields.num_layers else -1
-        encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, pooling)
+        kind = self.default_pooling if pooling == "" else pooling
+        encode = forward_passes.compile_pass(forward_passes.encode_tokens, self.model, layer, kind)
         sequences = self._encode(texts)
         states = forward_passes.map_sequences(self, sequences, encode, batch_size)
         if pooling is None:
@@ -206,7 +208,7 @@ class LanguageModel:
         candidates: Sequence[str],
         top_k: int = 5,
         layer: int = -1,
-        pooling: Literal["mean", "first"] = "mean",
+        pooling: Literal["", "mean", "first", "last"] = "",
     ) -> Any:
         """Finds the candidates whose embeddings have the largest cosine with that of the text.
 
@@ -221,7 +223,7 @@ class LanguageModel:
             For a text a list of SimilarText, the most similar first. For a list of texts a list of these.
         """
         texts, is_single = _listed(text)
-        errors.require(pooling is not None, "pooling", pooling, "mean or first")
+        errors.require(pooling is not None, "pooling", pooling, "mean, first or last")
         errors.require_number("top_k", top_k, 1)
         query_SxD, candidate_CxD = self.encode(texts, layer, pooling), self.encode(candidates, layer, pooling)
         cosine_SxC = l2_normalize(query_SxD) @ l2_normalize(candidate_CxD).T
@@ -422,6 +424,11 @@ class LanguageModel:
             "note": why it has none}.
         """
         return export.save_pretrained(self, str(folder), sentence_transformers=sentence_transformers)
+
+    @property
+    def default_pooling(self) -> str:
+        """The pooling that the model's embeddings were trained by, else "mean"."""
+        return objectives.get_embedding_pooling(self.config) or types.Pooling.MEAN
 
     @functools.cached_property
     def vocab(self) -> list[str]:

@@ -8,6 +8,7 @@ from mlm.base.derived_fields import DerivedField
 from mlm.objectives import (
     causal,
     classification,
+    contrastive,
     denoising,
     diffusion,
     edge_probing,
@@ -34,12 +35,15 @@ OBJECTIVES = {
     "tagging": tagging.SPEC,
     "extractive_qa": extractive_qa.SPEC,
     "edge_probing": edge_probing.SPEC,
+    "contrastive": contrastive.SPEC,
 }
 _FIELDS = {name: spec.conditional_fields for name, spec in OBJECTIVES.items()}
 FIELD_CONDITIONS = list_registry_conditions("objective", _FIELDS)
 
 
 def _derive_pooling(cfg):
+    if pooling := OBJECTIVES[cfg.objective].embedding_pooling:
+        return pooling.value
     if is_one_sided(cfg.model.directionality):
         return "last"
     return "first" if cfg.model.family == "transformer" else "mean"
@@ -87,6 +91,11 @@ def get_visibility(cfg: config.Config) -> types.Visibility:
 def get_loss_visibilities(cfg: config.Config) -> dict[str, types.Visibility]:
     """`get_visibility` of each loss among the objective's scores, by the score's name."""
     return {"loss": get_visibility(cfg)} | dict(OBJECTIVES[cfg.objective].loss_visibility)
+
+
+def get_embedding_pooling(cfg: config.Config) -> str:
+    """The value of config.finetune.pooling that makes the embeddings which the objective trains; "": it has none."""
+    return cfg.finetune.pooling if OBJECTIVES[cfg.objective].embedding_pooling else ""
 
 
 def makes_source(cfg: config.Config) -> bool:

@@ -90,12 +90,10 @@ def compute_choice_logits(
     cfg: config.Config, params: types.Params, model: types.Model, batch: types.Batch, key_B, *, num_choices: int
 ):
     """logits_BxE: one number for each stretch, by `heads.apply_pooled_head`; -1e9 for an empty stretch."""
-    text = types.Tokens(*(x_BxL.reshape(len(x_BxL) * num_choices, -1) for x_BxL in batch.text))
-    choice_batch = batch._replace(text=text)
-    key_F = None if key_B is None else jax.vmap(lambda key: jax.random.split(key, num_choices))(key_B).reshape(-1)
-    h_FxLxD = heads.read_features(cfg, params, model, choice_batch, key_F)
-    logits_F = heads.apply_pooled_head(cfg, params["objective"], h_FxLxD, text, key_F)[:, 0]
-    return jnp.where(heads.flag_real_examples(text) > 0, logits_F, -1e9).reshape(-1, num_choices)
+    choices, key_F = heads.split_sequences(batch, key_B, num_choices)
+    h_FxLxD = heads.read_features(cfg, params, model, choices, key_F)
+    logits_F = heads.apply_pooled_head(cfg, params["objective"], h_FxLxD, choices.text, key_F)[:, 0]
+    return jnp.where(heads.flag_real_examples(choices.text) > 0, logits_F, -1e9).reshape(-1, num_choices)
 
 
 SPEC = labelled.build_spec(build, SCORE_NAMES, labelled.POOLED_FIELDS, heads.check, labelled.predict_once)

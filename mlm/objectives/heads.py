@@ -37,11 +37,16 @@ LAYER_FEATURES = ("last", "second_to_last", "sum4", "concat4", "mix")  # of fine
 
 
 def check(cfg: config.Config) -> None:
-    """Raises ConfigError where config.finetune.pooling does not see a whole example, and as `check_features` does."""
+    """Raises ConfigError as `check_pooling` and `check_features` do."""
+    check_pooling(cfg)
+    check_features(cfg)
+
+
+def check_pooling(cfg: config.Config) -> None:
+    """Raises ConfigError where config.finetune.pooling does not see a whole example."""
     pooling, context = cfg.finetune.pooling, cfg.model.directionality
     expected = " or ".join(POOLINGS[context])
     errors.require_field(cfg, "finetune.pooling", pooling in POOLINGS[context], expected, "model.directionality")
-    check_features(cfg)
 
 
 def check_features(cfg: config.Config) -> None:
@@ -181,15 +186,27 @@ def apply_pooled_head(cfg: config.Config, params: types.Params, h_BxLxD, text: t
     That is a pooler of the first token's state (Devlin et al. 2019, section 4.1) or of the last token's (Radford et al.
     2018, section 3.2), or the mean of all tokens' states, of which ModernBERT alone has a pooler.
     """
-    real_BxL, pooling = text.segments_BxL > 0, cfg.finetune.pooling
-    if pooling == Pooling.MEAN:
-        pooled_BxD = (h_BxLxD * real_BxL[..., None]).sum(1) / jnp.maximum(real_BxL.sum(1), 1)[:, None]
-    else:
-        place_B = jnp.maximum(real_BxL.sum(1) - 1, 0) if pooling == Pooling.LAST else jnp.zeros(len(h_BxLxD), jnp.int32)
-        pooled_BxD = jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
+    pooling = cfg.finetune.pooling
+    pooled_BxD = pool_states(pooling, h_BxLxD, text)
     if pooling != Pooling.MEAN or cfg.finetune.pooler == "modernbert":
         pooled_BxD = apply_pooler(cfg, params, pooled_BxD)
     return apply_dense(params["label"], apply_dropout(pooled_BxD, key_B, cfg.model.dropout))
+
+
+def pool_states(pooling: str, h_BxLxD, text: types.Tokens):
+    """BxD: the state of the first or the last token of each example, or the mean of all; pooling: of types.Pooling."""
+    real_BxL = text.segments_BxL > 0
+    if pooling == Pooling.MEAN:
+        return (h_BxLxD * real_BxL[..., None]).sum(1) / jnp.maximum(real_BxL.sum(1), 1)[:, None]
+    place_B = jnp.maximum(real_BxL.sum(1) - 1, 0) if pooling == Pooling.LAST else jnp.zeros(len(h_BxLxD), jnp.int32)
+    return jnp.take_along_axis(h_BxLxD, place_B[:, None, None], axis=1)[:, 0]
+
+
+def split_sequences(batch: types.Batch, key_B, num_sequences: int):
+    """(batch, key_F or None) of the sequences that stand beside each other in an example: F is B * num_sequences."""
+    text = types.Tokens(*(x_BxL.reshape(len(x_BxL) * num_sequences, -1) for x_BxL in batch.text))
+    key_F = None if key_B is None else jax.vmap(lambda key: jax.random.split(key, num_sequences))(key_B).reshape(-1)
+    return batch._replace(text=text), key_F
 
 
 def flag_real_examples(text: types.Tokens):

@@ -16,7 +16,6 @@ from mlm.data.rows import columns, loader
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks
-from mlm.data.tasks.examples import list_choice_columns
 from mlm.data.tokenizers import hub_model, kinds, words
 
 QUESTION_KINDS = ("answer", "no answer")  # what "counts" counts of questions
@@ -67,13 +66,13 @@ def load_dataset(cfg: config.Config, *, processes: int = 1, verify: bool = False
         return dataset_info._replace(class_counts=np.array(counts_C, np.int64).tobytes())
 
     inputs = columns.make_inputs(inputs, tokenizer, cfg.pack.seq_len)
-    seq_len, vocab_size = cfg.pack.seq_len * _count_choices(cfg), tokenizer.vocab_size
+    seq_len, vocab_size = cfg.pack.seq_len * tasks.count_sequences(cfg), tokenizer.vocab_size
     layout = columns.Layout(_list_columns(cfg, vocab_size), tuple(source.splits), vocab_size, seq_len)
     make = lambda folder: columns.write_splits(folder, layout, write) | summarize()
     packed = columns.load_dataset(cfg.data.cache_dir, tokenizer, inputs, layout, make, describe, verify=verify)
     _report_truncation(cfg, packed, source.splits)
     for arrays in map(packed.get_split, source.splits):
-        segments_NxExL = arrays["segments"].reshape(len(arrays["ids"]), _count_choices(cfg), -1)
+        segments_NxExL = arrays["segments"].reshape(len(arrays["ids"]), tasks.count_sequences(cfg), -1)
         arrays[loader.NUM_TOKENS] = np.count_nonzero(segments_NxExL, axis=-1)
     return packed
 
@@ -92,10 +91,6 @@ def _make_examples_path(folder: Path, split: str) -> Path:
     return folder / f"{split}.examples.jsonl"
 
 
-def _count_choices(cfg):
-    return max(1, len(list_choice_columns(cfg.data.labelled)))
-
-
 def build_dataset_info(cfg: config.Config, vocab_size: int, unigram_V: np.ndarray) -> types.DatasetInfo:
     """What a program must know of a task, whose classes are those of its config or its files."""
     return describe_classes(cfg, vocab_size, unigram_V, splits.open_task(cfg).get_classes())
@@ -106,7 +101,7 @@ def describe_classes(
 ) -> types.DatasetInfo:
     """What a program must know of examples with labels of these classes; all classes have the same count."""
     names = (f"{name}_{column.dims.replace('N', 'B')}" for name, column in PREPROCESSORS[cfg.objective].columns.items())
-    seq_len, ones = cfg.pack.seq_len * _count_choices(cfg), np.ones(len(classes), np.int64)
+    seq_len, ones = cfg.pack.seq_len * tasks.count_sequences(cfg), np.ones(len(classes), np.int64)
     return types.DatasetInfo(vocab_size, seq_len, tuple(names), unigram_V.tobytes(), tuple(classes), ones.tobytes())
 
 
@@ -142,14 +137,14 @@ def _write_split(writer, cfg, examples, tokenizer, classes, folder, split) -> di
 
 
 def _fill_example(arrays, index, encoded, example_index, seq_len):
-    for choice_index, choice in enumerate((encoded, *encoded.other_choices)):
-        start = choice_index * seq_len
-        end = start + len(choice.ids)
-        arrays["ids"][index, start:end] = choice.ids
-        arrays["segments"][index, start:end] = choice_index + 1  # the texts of a choice see each other
-        arrays["positions"][index, start:end] = np.arange(len(choice.ids))
+    for number, sequence in enumerate((encoded, *encoded.other_sequences)):
+        start = number * seq_len
+        end = start + len(sequence.ids)
+        arrays["ids"][index, start:end] = sequence.ids
+        arrays["segments"][index, start:end] = number + 1  # the texts of a sequence see each other
+        arrays["positions"][index, start:end] = np.arange(len(sequence.ids))
         if "types" in arrays:
-            arrays["types"][index, start + choice.second_start : end] = 1
+            arrays["types"][index, start + sequence.second_start : end] = 1
     if "example" in arrays:
         arrays["example"][index] = example_index
     for name, value in encoded.labels.items():

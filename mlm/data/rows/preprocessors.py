@@ -30,7 +30,7 @@ class EncodedExample(NamedTuple):
     labels: dict[str, Any]  # by column
     num_truncated: int = 0  # tokens, or words with tags, that did not fit
     metadata: Mapping[str, Any] = MappingProxyType({})  # saved with the example
-    other_choices: tuple["EncodedExample", ...] = ()  # sequences after this one in the example, each with own attention
+    other_sequences: tuple["EncodedExample", ...] = ()  # after this one in the example, each with own attention
 
 
 class Preprocessor(NamedTuple):
@@ -60,7 +60,19 @@ def encode_texts(
         first, *others = (_join_texts(choice, cfg.pack.seq_len, num_separators) for choice in choices)
         num_truncated = sum(choice.num_truncated for choice in (first, *others))
         labels = {"label": class_index[example.label]} if classes else {"value": example.label}
-        yield [first._replace(labels=labels, num_truncated=num_truncated, other_choices=tuple(others))]
+        yield [first._replace(labels=labels, num_truncated=num_truncated, other_sequences=tuple(others))]
+
+
+def encode_texts_apart(
+    examples: list[Example], tokenizer: Tokenizer, cfg: config.Config, classes: Sequence[str]
+) -> Iterator[list[EncodedExample]]:
+    """[CLS] text [SEP] for each text of an example; a single text twice."""
+    ids_of_texts = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
+    for example in examples:
+        texts = [next(ids_of_texts) for _ in example.texts]
+        first, *others = (_join_texts([ids], cfg.pack.seq_len, 0) for ids in (texts if len(texts) > 1 else texts * 2))
+        num_truncated = sum(text.num_truncated for text in (first, *others))
+        yield [first._replace(num_truncated=num_truncated, other_sequences=tuple(others))]
 
 
 def _join_texts(texts, seq_len, num_separators):
@@ -216,6 +228,7 @@ PREPROCESSORS = {
         "have an ending that is, with its context, longer than config.pack.seq_len = {seq_len} tokens and was "
         "truncated; {lost} tokens are lost",
     ),
+    "contrastive": Preprocessor({}, encode_texts_apart),
     "tagging": Preprocessor(
         {"tag": ColumnSpec(np.int32, "NxL", -1)},
         encode_tagging,

@@ -26,11 +26,11 @@ class Example(NamedTuple):
     """A labelled example.
 
     label: a class's name; a number; the tags of the words, "" for a word without one; or (text, start) of each answer,
-    start in characters of the second text, () where there is none.
+    start in characters of the second text, () where there is none; None where texts alone belong together.
     """
 
     id: str
-    texts: tuple[str, ...] = ()  # one, or a pair; a question and its passage; a context and its endings
+    texts: tuple[str, ...] = ()  # one, or more; a question and its passage; a context and its endings
     words: tuple[str, ...] = ()  # where the file has a token a line
     label: Any = None
     heads: tuple[int, ...] = ()  # of each word the number, from 1, of that which its label relates it to; 0: of none
@@ -67,7 +67,8 @@ def list_columns(labelled: config.Labelled) -> list[str]:
 
 
 def _list_text_columns(labelled):
-    return [*filter(None, (labelled.text_column, labelled.text_pair_column, *list_choice_columns(labelled)))]
+    texts = labelled.text_column, labelled.text_pair_column, labelled.negative_column
+    return [*filter(None, (*texts, *list_choice_columns(labelled)))]
 
 
 def make_example(
@@ -80,7 +81,8 @@ def make_example(
         texts[1:] = (" ".join((*prefix, one)) for one in texts[1:])
     name = labelled.id_column
     example_id = require_text(values[name], f"{where}: {name}") if name else str(index)
-    return Example(example_id, tuple(texts), label=parse_label(values[labelled.label_column], f"{where}: label"))
+    label = parse_label(values[labelled.label_column], f"{where}: label") if labelled.label_column else None
+    return Example(example_id, tuple(texts), label=label)
 
 
 def require_text(value: Any, where: str) -> str:

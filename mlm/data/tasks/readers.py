@@ -44,9 +44,9 @@ def read_table(path: Path, labelled: config.Labelled, parse_label: LabelParser) 
     for index, (where, values) in enumerate(rows):
         for column in columns:
             examples.require_column(column, list(values), where)
-        if not has_header and not index:
+        if label and not has_header and not index:
             examples.require_no_heading(values[label], f"{where}: label")
-        values[label] = _format_label(values[label], f"{where}: {label}")
+        values |= {label: _format_label(values[label], f"{where}: {label}")} if label else {}
         values |= {name: str(values[name])} if name else {}
         yield examples.make_example(labelled, values, parse_label, where, index)
 

@@ -39,7 +39,8 @@ def open_task(cfg: config.Config) -> TaskSource:
             for split, name in examples.FILE_FIELDS.items()
         }
     else:
-        read = lambda path, reader: _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)))
+        kept = tasks.list_labels(cfg.data.labelled) if has_kind(cfg.objective, LabelKind.NONE) else ()
+        read = lambda path, reader: _require_nonempty(path, reader, _make_label_parser(cfg, list_classes(cfg)), kept)
         readers = {split: functools.partial(read, *found) for split, found in _list_readers(cfg.data).items()}
     return TaskSource(readers, lambda: list_classes(cfg), lambda: hash_content(cfg.data))
 
@@ -54,8 +55,9 @@ def hash_content(data: config.Data) -> str:
         parts = [data.task, language.FORMAT, RNG_VERSIONS["language"], fields]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in LOCATION_FIELDS}
-    if not options["choice_columns"]:
-        del options["choice_columns"]  # a later field: tasks without it keep their digest
+    for name in ("choice_columns", "negative_column"):
+        if not options[name]:
+            del options[name]  # a later field: tasks without it keep their digest
     if data.labelled.format == "tfds":
         from mlm.data.text import tfds  # an extra
 
@@ -110,6 +112,8 @@ def list_classes(cfg: config.Config) -> tuple[str, ...]:
 def _make_label_parser(cfg, classes):
     if has_kind(cfg.objective, LabelKind.NUMBER):
         return examples.parse_number
+    if has_kind(cfg.objective, LabelKind.NONE):
+        return lambda value, where: examples.normalize_label(value)
     is_choice = has_kind(cfg.objective, LabelKind.CHOICE)
     origin = "config.data.labelled.choice_columns, by number" if is_choice else "the train split"
     origin = "config.data.labelled.labels" if cfg.data.labelled.labels else origin
@@ -139,8 +143,12 @@ def _list_readers(data):
     }
 
 
-def _require_nonempty(path, read, parse_label):
+def _require_nonempty(path, read, parse_label, kept=()):
+    """The examples of a file; kept: the labels of those that are examples; (): all are."""
     example = None
-    for example in read(parse_label):
-        yield example
-    errors.require(example is not None, f"{path}, line 1", "", "an example; the file has none")
+    for one in read(parse_label):
+        if not kept or one.label in kept:
+            example = one
+            yield example
+    expected = "an example; the file has none" + f" with the label {' or '.join(kept)}" * bool(kept)
+    errors.require(example is not None, f"{path}, line 1", "", expected)

@@ -19,7 +19,7 @@ MARK = re.compile(r"[BI]-.")  # a tag of a scheme that marks stretches of words
 
 
 class LabelledRow(NamedTuple):
-    """A row that has texts and a label; those of words have white space in between."""
+    """A row that has texts and a label, "" where they need none; those of words have white space in between."""
 
     texts: tuple[str, ...]
     label: str
@@ -32,22 +32,27 @@ class TableTask(NamedTuple):
     description: str
 
 
-def write_task(path: str, folder: Path | str, columns: Mapping[str, str], share: float, seed: int) -> TableTask:
+def write_task(
+    path: str, folder: Path | str, columns: Mapping[str, str], share: float, seed: int, objective: str = ""
+) -> TableTask:
     """Writes a task file, its training and its held-out examples into a folder of its own below `folder`.
 
     Which rows are held out follows from their texts and the seed alone, so that no text is on both sides.
 
     Args:
         path: a file of records (mlm/data/text/records.py).
-        columns: the names of the columns "text", "text_pair" ("": a text is no pair) and "label".
+        columns: the names of the columns "text", and "text_pair", "negative" and "label"; "": there is none.
         share: of the texts to hold out.
+        objective: of texts without labels; empty: the one that fits the labels.
 
     Raises:
         ConfigError: no such file or column, no labels to learn, or too few rows.
     """
     errors.require(Path(path).is_file(), "finetune", path, "a table of texts and labels, such as reviews.csv")
     rows, names, without = _read_rows(path, columns)
-    objective, tags, found = infer_objective(path, rows)
+    tags, found = list[str](), f"texts that belong together: {', '.join(names)}"
+    if not objective:
+        objective, tags, found = infer_objective(path, rows)
     sides = _split_rows(rows, share, seed, by_label=objective == "classification")
     expected = f"rows to train on and to hold out; of {len(rows)} texts --held_out={share:g} leaves one side empty"
     errors.require(all(sides.values()), "finetune", path, expected)
@@ -58,9 +63,10 @@ def write_task(path: str, folder: Path | str, columns: Mapping[str, str], share:
         settings |= {"scheme": "bio"} if _marks_stretches(rows) else {}
         content = {side: "\n".join(map(_format_sentence, part)) for side, part in sides.items()}
     else:
-        settings |= {"format": "jsonl"} | dict(zip(("text_column", "text_pair_column"), names, strict=False))
-        settings["label_column"] = columns["label"]
-        keys = [*names, columns["label"]]
+        keys, fields = [*names], ["text_column", "text_pair_column", "negative_column"][: len(names)]
+        if columns["label"]:
+            keys, fields = [*keys, columns["label"]], [*fields, "label_column"]
+        settings |= {"format": "jsonl"} | dict(zip(fields, keys, strict=True))
         content = {side: "".join(_format_row(keys, row) for row in part) for side, part in sides.items()}
     settings |= {"train": f"train.{settings['format']}", "dev": f"dev.{settings['format']}"}
     digest = hashlib.sha256("\0".join([*content.values(), json.dumps(settings)]).encode()).hexdigest()
@@ -98,26 +104,28 @@ def infer_objective(path: str, rows: Sequence[LabelledRow]) -> tuple[str, list[s
 
 
 def _read_rows(path: str, columns: Mapping[str, str]) -> tuple[list[LabelledRow], list[str], int]:
-    """The rows that have texts and a label, the columns of the texts, and how many rows have not."""
+    """The rows that have texts and a label, if there is a column of it, the columns of the texts, and how many rows
+    have not.
+    """
     kind = records.detect_kind(path)
     expected = "a table with the names of its columns: csv, tsv, JSON lines, Parquet or Arrow"
     errors.require(kind != records.TEXT, "finetune", path, expected)
     names: list[str] = []
 
     def select(has_text):
-        examples.require_column(columns["label"], list(has_text), f"--label: {path}")
+        if columns["label"]:
+            examples.require_column(columns["label"], list(has_text), f"--label: {path}")
         others = {name: is_text for name, is_text in has_text.items() if name != columns["label"]}
-        wanted = [columns["text"] or records.DEFAULT_COLUMN, *filter(None, [columns["text_pair"]])]
-        flags = ("--text", "--text_pair")
-        names.extend(records.choose_column(flag, path, name, others) for flag, name in zip(flags, wanted, strict=False))
-        return [*names, columns["label"]]
+        wanted = {"text": columns["text"] or records.DEFAULT_COLUMN}
+        wanted |= {flag: columns[flag] for flag in ("text_pair", "negative") if columns[flag]}
+        names.extend(records.choose_column(f"--{flag}", path, name, others) for flag, name in wanted.items())
+        return [*names, *filter(None, [columns["label"]])]
 
     rows, without = [], 0
     for where, record in records.read_records(path, kind, select):
-        *texts, label = (record.get(name) for name in (*names, columns["label"]))
-        texts = tuple(records.parse_text(text, where) for text in texts)
-        row = LabelledRow(texts, _format_label(label, f"{where}: {columns['label']}"))
-        if all(row.texts) and row.label:
+        texts, name = tuple(records.parse_text(record.get(name), where) for name in names), columns["label"]
+        row = LabelledRow(texts, _format_label(record.get(name), f"{where}: {name}") if name else "")
+        if all(row.texts) and bool(row.label) == bool(name):
             rows.append(row)
         else:
             without += 1
@@ -166,7 +174,7 @@ def _is_held_out(texts: Sequence[str], share: float, seed: int) -> bool:
 
 
 def _format_row(keys: Sequence[str], row: LabelledRow) -> str:
-    return json.dumps(dict(zip(keys, [*row.texts, row.label], strict=True)), ensure_ascii=False) + "\n"
+    return json.dumps(dict(zip(keys, [*row.texts, row.label], strict=False)), ensure_ascii=False) + "\n"
 
 
 def _format_sentence(row: LabelledRow) -> str:

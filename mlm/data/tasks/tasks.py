@@ -141,8 +141,9 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
     labelled, name = cfg.data.labelled, "data.labelled"
     require = functools.partial(errors.require_field, cfg)
     errors.require_one_of(f"config.{name}.format", labelled.format, LABELLED_OBJECTIVES[cfg.objective].formats)
-    is_choice = has_kind(cfg.objective, LabelKind.CHOICE)
-    columns = () if labelled.format == "squad" else ("text_column", "label_column", *["choice_columns"] * is_choice)
+    is_choice, has_label = has_kind(cfg.objective, LabelKind.CHOICE), not has_kind(cfg.objective, LabelKind.NONE)
+    columns = ("text_column", *["label_column"] * has_label, *["choice_columns"] * is_choice)
+    columns = () if labelled.format == "squad" else columns
     for field in (*required, "scores", *columns):
         is_set = bool(getattr(labelled, field).strip())
         require(f"{name}.{field}", is_set, "to be set, since config.data.task is own")
@@ -158,7 +159,11 @@ def check_labelled(cfg: config.Config, required: Collection[str] = ("train", "de
         fits = not labelled.labels or len(list_labels(labelled)) == len(choices)
         expected = f"{len(choices)} labels, one for each of config.{name}.choice_columns, in their order"
         require(f"{name}.labels", fits, expected)
-    if labelled.labels and has_classes(cfg.objective):
+    if not has_label:
+        goes_together = bool(labelled.labels) == bool(labelled.label_column)
+        expected = f"to be set where config.{name}.label_column is, and nowhere else"
+        require(f"{name}.labels", goes_together, expected)
+    elif labelled.labels and has_classes(cfg.objective):
         labels = list_labels(labelled)
         are_labels = len(set(labels)) == len(labels) > 1 and all(labels)
         require(f"{name}.labels", are_labels, "two or more different labels, separated by commas")
@@ -168,6 +173,13 @@ def takes_pairs(data: config.Data) -> bool:
     """Whether an example has two texts."""
     names_two = bool(data.labelled.text_pair_column or data.labelled.choice_columns)
     return names_two or data.labelled.format == "squad" or data.task in ("pair", "subject")
+
+
+def count_sequences(cfg: config.Config) -> int:
+    """The sequences of an example that do not see each other: endings to choose from, or texts to compare."""
+    if has_kind(cfg.objective, LabelKind.NONE):
+        return 2 + bool(cfg.data.labelled.negative_column)
+    return max(1, len(examples.list_choice_columns(cfg.data.labelled)))
 
 
 def list_labels(labelled: config.Labelled) -> tuple[str, ...]:

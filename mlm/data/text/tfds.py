@@ -107,7 +107,8 @@ def list_readers(data: config.Data) -> dict[str, tuple[str, Callable[[LabelParse
 
 def list_classes(data: config.Data) -> tuple[str, ...]:
     """The names of the label's classes in their order; () where the feature is no class."""
-    feature = _open_labelled_builder(data).info.features[data.labelled.label_column]
+    builder, column = _open_labelled_builder(data), data.labelled.label_column
+    feature = builder.info.features[column] if column else None
     return tuple(getattr(feature, "names", None) or ())
 
 
@@ -139,7 +140,8 @@ def _resolve_splits(builder, data):
 
 def _open_labelled_builder(data):
     builder, labelled = open_builder("config.data.task_path", data.task_path, data.tfds_dir), data.labelled
-    columns = [(f, getattr(labelled, f)) for f in ("text_column", "text_pair_column", "label_column", "id_column")]
+    names = ("text_column", "text_pair_column", "negative_column", "label_column", "id_column")
+    columns = [(name, getattr(labelled, name)) for name in names]
     columns += [("choice_columns", name) for name in examples.list_choice_columns(labelled)]
     for field, name in filter(operator.itemgetter(1), columns):
         errors.require_one_of(f"config.data.labelled.{field}", name, list(builder.info.features))

@@ -137,6 +137,11 @@ def _read_dense_layers(tensors, modules) -> types.Params:
     return {path: read(module) for module, path in modules.items()}
 
 
+def name_encoder_class(config_json: Mapping[str, Any]) -> str:
+    """The class of transformers that computes an encoder's states alone."""
+    return f"{ARCHITECTURES[config_json['model_type']].model_class.removesuffix(MASKED_LM_CLASS)}Model"
+
+
 def build_config_json(cfg: config.Config, classes: tuple[str, ...], config_json: Mapping[str, Any]) -> dict[str, Any]:
     """The head's entries of config.json beside its encoder's. Raises ConfigError if no class of transformers has it."""
     expected = f"{', '.join(CLASSES)}, which transformers has classes for"

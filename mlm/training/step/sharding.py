@@ -58,6 +58,12 @@ class Replicated:
         """The sums of all devices; on one device the tree itself, which XLA on CPU would copy."""
         return tree if self.num_devices == 1 else jax.lax.psum(tree, self.names)
 
+    def gather_examples(self, tree: Tree) -> Tree:
+        """Arrays of this device's examples as those of all devices; their gradient is the sum of all devices'."""
+        if self.num_devices == 1:
+            return tree
+        return jax.tree.map(lambda x_Bx: jax.lax.all_gather(x_Bx, self.names, tiled=True), tree)
+
 
 def reduce_as(dtype: str, all_reduce: Callable[[Any], Any], tree: Tree) -> Tree:
     """The sums of arrays over devices, sent and added in a type; they keep their own."""

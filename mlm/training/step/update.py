@@ -115,10 +115,17 @@ def compute_gradients(
     freeze_rule, num_masks = make_freeze_rule(cfg, objective), objective.masks_per_example
     key_B = make_example_keys(hparams.seed, step, batch.index_B)
 
+    def gather_params(trainable_params: types.Params) -> types.Params:
+        return sharding.gather_params(trainable.merge_params(params, trainable_params, freeze_rule))
+
+    if objective.coupling is not None:
+        compute = functools.partial(compute_coupled_gradients, cfg, model, objective, objective.coupling, sharding)
+        return compute(gather_params, trainable_params, step, batch, key_B, hparams)
+
     def compute_losses(
         trainable_params: types.Params, batch: types.Batch, key_B: jax.Array, mask_index: Any
     ) -> types.LossSums:
-        full_params = sharding.gather_params(trainable.merge_params(params, trainable_params, freeze_rule))
+        full_params = gather_params(trainable_params)
         return objective.loss(full_params, model, batch, key_B, hparams, train=True, mask_index=mask_index)
 
     # The compiler drops all of these calls but the sampling of masks, which decides the numbers of predictions.
@@ -142,6 +149,59 @@ def compute_gradients(
     grads, totals = accumulate_gradients(cfg.train, gradient_fn, trainable_params, examples, step, num_masks)
     sums, numerators = sharding.all_reduce(totals)
     return sharding.reduce_gradients(grads), sums, (numerators, denominators)
+
+
+def compute_coupled_gradients(
+    cfg: types.StaticConfig,
+    model: types.Model,
+    objective: types.Objective,
+    coupling: types.Coupling,
+    sharding: Replicated,
+    gather_params: Callable[[types.Params], types.Params],
+    trainable_params: types.Params,
+    step: types.Array,
+    batch: types.Batch,
+    key_B: jax.Array,
+    hparams: types.TracedHparams,
+) -> tuple[types.Params, types.BatchSums, tuple[Terms, Terms]]:
+    """As `compute_gradients`, where the loss compares the examples of all microbatches and devices with each other.
+
+    By gradient caching (Gao et al. 2021, arXiv 2101.06983, section 3): all microbatches are embedded, the loss is
+    differentiated by the embeddings, and each microbatch is embedded again, to pass its part of that on to the
+    parameters. Memory is that of one microbatch, and the gradient that of the whole batch.
+
+    gather_params: trainable parameters -> all of them, as an objective reads them.
+    """
+    num_parts = cfg.train.grad_accum_steps
+
+    def embed(trainable_params: types.Params, batch: types.Batch, key_B: jax.Array) -> jax.Array:
+        return coupling.embed(gather_params(trainable_params), model, batch, key_B)
+
+    def loss_fn(embedding_BxTxD: jax.Array) -> tuple[jax.Array, tuple[types.BatchSums, Terms]]:
+        losses = coupling.compare(embedding_BxTxD, batch, hparams, sharding.gather_examples)
+        sums = types.BatchSums(*jax.tree.map(jnp.sum, tuple(losses)))
+        denominators = sharding.all_reduce(sums.weight)
+        return compute_weighted_loss(objective, hparams, sums.loss, denominators), (sums, denominators)
+
+    def project(
+        trainable_params: types.Params, examples: tuple[types.Batch, jax.Array, jax.Array], _: Any
+    ) -> tuple[jax.Array, tuple[()]]:
+        batch, key_B, slope_BxTxD = examples
+        return jnp.vdot(embed(trainable_params, batch, key_B), slope_BxTxD), ()
+
+    if num_parts == 1:
+        embedding_BxTxD, pull_back = jax.vjp(lambda params: embed(params, batch, key_B), trainable_params)
+        slope_BxTxD, (sums, denominators) = jax.grad(loss_fn, has_aux=True)(embedding_BxTxD)
+        (grads,) = pull_back(slope_BxTxD)
+    else:
+        microbatches = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), (batch, key_B))
+        embedding_PxBxTxD = jax.lax.map(lambda part: embed(trainable_params, *part), microbatches)
+        embedding_BxTxD = embedding_PxBxTxD.reshape(-1, *embedding_PxBxTxD.shape[2:])
+        slope_BxTxD, (sums, denominators) = jax.grad(loss_fn, has_aux=True)(embedding_BxTxD)
+        examples, gradient_fn = (batch, key_B, slope_BxTxD), jax.grad(project, has_aux=True)
+        grads, _ = accumulate_gradients(cfg.train, gradient_fn, trainable_params, examples, step, num_masks=1)
+    sums = sharding.all_reduce(sums)
+    return sharding.reduce_gradients(grads), sums, (sums.loss, denominators)
 
 
 def weigh_examples(cfg: types.StaticConfig, step: types.Array, count_B: Terms) -> tuple[Terms, Terms | None]:
