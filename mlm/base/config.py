@@ -51,6 +51,7 @@ ONE_SOURCE = TEXT | {"data.sources": ""}
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
 TABLE, SQUAD = {"data.labelled.format": TABLE_FORMATS}, {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
+NO_MODEL_AS_TEACHER = {"distillation.teacher": ("", "posterior")}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
 ROTARY, WSD, OWN_TOKENIZER = {"model.positions": "rotary"}, {"optim.schedule": "wsd"}, {"tokenizer.path": ""}
 
@@ -78,6 +79,7 @@ class Facts(TypedDict, total=False):
     role: Role  # COMPILED where nothing is said
     affects_result: bool  # whether it is part of the fingerprint; True where nothing is said
     is_path: bool  # a `~` at its start is the home folder
+    path_sha256: str  # the field with a digest of what its path names: where that is set, the path changes no result
 
 
 def field(default: T, help: str, **facts: Unpack[Facts]) -> T:
@@ -369,12 +371,47 @@ class Hybrid:
 
 @section
 class Distillation:
-    """Objective mlm: what training predicts in place of the masked tokens."""
+    """Objective mlm: what training predicts in place of the masked tokens, or beside them."""
 
-    teacher: Annotated[str, "", "posterior"] = field(
+    teacher: str = field(
         "",
         "whose probabilities of a masked token are the target in training: posterior (the exact ones of the built-in "
-        "language); empty: the token itself",
+        "language) | the directory of a run, or a Hugging Face folder, of a masked language model with the same "
+        "vocabulary; empty: the token itself",
+        is_path=True,
+        path_sha256="distillation.teacher_sha256",
+    )
+    teacher_sha256: str = field(
+        "",
+        "expected SHA-256 of the teacher's checkpoint or folder; empty: any (a run records what it found)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=HOST,
+    )
+    temperature: Positive = field(
+        1.0,
+        "divides the logits of teacher and student in the soft loss, which it multiplies by its square (Hinton et al. "
+        "2015; DistilBERT: 2)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=TRACED,
+    )
+    soft_weight: NonNegative = field(
+        1.0,
+        "weight of the soft loss, the cross-entropy with the teacher's probabilities (DistilBERT: 5)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=TRACED,
+    )
+    hard_weight: NonNegative = field(
+        0.0,
+        "weight of the hard loss, that of the masked tokens themselves (DistilBERT: 2)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=TRACED,
+    )
+    hidden_weight: NonNegative = field(
+        0.0,
+        "weight of 1 minus the cosine of the last states of student and teacher, over all tokens; their widths are "
+        "equal (DistilBERT: 1)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=TRACED,
     )
 
 

@@ -34,6 +34,8 @@ def check(cfg: config.Config) -> None:
 def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int:
     """How many layers of a leaf are frozen, from the first on: 0 if it is trained as a whole, or WHOLE_LEAF if not."""
     names = [key.key for key in path]
+    if names[0] == types.TEACHER:
+        return WHOLE_LEAF
     if names[0] == "objective":
         return 0
     if names[1] in LM_HEAD_PARAMS:
@@ -43,6 +45,11 @@ def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tok
     if is_stacked(path) and finetune.trainable_layers:
         return num_layers - finetune.trainable_layers
     return 0 if names[2:3] == ["norm"] and finetune.trainable_layers else WHOLE_LEAF
+
+
+def drop_teacher(params: types.Params) -> types.Params:
+    """The parameters of a run itself."""
+    return {name: tree for name, tree in params.items() if name != types.TEACHER}
 
 
 def select_trainable(params: types.Params, freeze_rule: FreezeRule) -> types.Params:

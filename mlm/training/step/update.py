@@ -90,7 +90,7 @@ def train_step(
     metrics = {
         "loss": compute_weighted_loss(objective, hparams, *loss_terms),
         "gradient_norm": optax.tree.norm(grads),
-        "parameter_norm": optax.tree.norm(params),
+        "parameter_norm": optax.tree.norm(trainable.drop_teacher(params)),
         "learning_rate": hparams.learning_rate * optim.build_schedule(cfg.optim, cfg.train.steps)(state.step),
         "sums": sums,
     }
