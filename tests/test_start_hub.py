@@ -96,7 +96,7 @@ def test_it_takes_the_model_the_words_and_the_parameters(folders, texts, name):
     assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.init.hub == str(folders[name])
     packed = pack.load_dataset(cfg)
     assert packed.tokenizer.model == opened.tokenizer.model
-    begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
+    begun, _ = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(opened.params["model"]))
 
 
@@ -230,7 +230,7 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(folders, texts, tmp_pat
     for read in ("first", "mean"):
         cfg, packed = tuned(folder, texts, tmp_path, finetune__pooling=read)
         state = blank(cfg, packed)
-        begun = initialization.init_from_source(cfg, state, packed.tokenizer).params
+        begun = initialization.init_from_source(cfg, state, packed.tokenizer)[0].params
         head = begun["objective"]
         assert (head["label"]["kernel"] == 1).all() and ("pool" in head) == (read == "first")
         if read == "first":
@@ -269,7 +269,7 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
         resolution.resolve(config.Config(), asked | {"init.run_sha256": "0"})
     ) != fields.fingerprint(cfg)
     packed = pack.load_dataset(cfg)
-    begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
+    begun, _ = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(
         np.testing.assert_array_equal, begun.params["model"], jax.device_get(mlm.load(first.workdir).params["model"])
     )
@@ -309,7 +309,7 @@ def test_a_name_is_fetched_by_their_library(folders, texts, tmp_path, monkeypatc
     assert library.inputs == [("org/bert", "main"), ("org/bert", None)]
     packed = pack.load_dataset(named)
     assert (
-        initialization.init_from_source(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1
+        initialization.init_from_source(named, blank(named, packed), packed.tokenizer)[0].params["model"]["bias"] != 1
     ).any()
     for place in ("hf:org/bert@main", f"{folders['bert']}/.", str(folders["bert"])):
         assert finetuning_recipe.choose_finetuning_folder(place, "sst2") == (RunDirectory("runs/bert").tasks / "sst2")

@@ -134,12 +134,46 @@ def select_rope_theta(model: config.Model, number):
     return jnp.where(is_local(model, number), model.local_rope_theta, model.rope_theta)
 
 
-def rotate(x_BxLxHxd, position_BxL, theta):
-    """Rotary position embeddings (RoPE, Su et al. 2021, section 3.2.2); positions count from 0 if None."""
+def compute_periods(model: config.Model, number, half: int):
+    """(period_h, size) of the rotary angles of layer `number`: tokens per radian, and a factor of sine and cosine."""
+    period_h = select_rope_theta(model, number) ** (jnp.arange(half) / half)
+    if not model.rope_scaling:
+        return period_h, None
+    scaled_h, size = scale_periods(model, half)
+    if not model.local_window:
+        return scaled_h, size
+    is_near = is_local(model, number)
+    return jnp.where(is_near, period_h, scaled_h), jnp.where(is_near, 1.0, size)
+
+
+def scale_periods(model: config.Model, half: int):
+    """`compute_periods` of a layer that sees all tokens, with model.rope_scaling.
+
+    linear: Chen et al. 2023 (arXiv 2306.15595, section 2.3); ntk and yarn: Peng et al. 2023 (arXiv 2309.00071, sections
+    3.1 to 3.4), with their bounds of 1 and 32 turns within model.rope_original_len, which their code rounds to entries.
+    """
+    theta, factor, exponent_h = model.rope_theta, model.rope_factor, np.arange(half) / half
+    if model.rope_scaling == "linear":
+        return jnp.float32(factor * theta**exponent_h), 1.0
+    if model.rope_scaling == "ntk":
+        return jnp.float32((theta * factor ** (half / (half - 1))) ** exponent_h), 1.0
+    low, high = (half * math.log(model.rope_original_len / (2 * math.pi * turns), theta) for turns in (32, 1))
+    low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * half - 1)
+    divided_h = np.clip((np.arange(half) - low) / (high - low or 1e-3), 0, 1)  # the share that is as in linear
+    return jnp.float32(theta**exponent_h / (divided_h / factor + 1 - divided_h)), 0.1 * math.log(factor) + 1
+
+
+def rotate(x_BxLxHxd, position_BxL, period_h, size=None):
+    """Rotary position embeddings (RoPE, Su et al. 2021, section 3.2.2) with the angles of `compute_periods`.
+
+    Positions count from 0 if None.
+    """
     half = x_BxLxHxd.shape[-1] // 2
     position_BxL = jnp.arange(x_BxLxHxd.shape[1])[None] if position_BxL is None else position_BxL
-    angle_BxLx1xh = position_BxL[..., None, None] / theta ** (jnp.arange(half) / half)
-    sin, cos = jnp.sin(angle_BxLx1xh).astype(x_BxLxHxd.dtype), jnp.cos(angle_BxLx1xh).astype(x_BxLxHxd.dtype)
+    angle_BxLx1xh = position_BxL[..., None, None] / period_h
+    sin, cos = jnp.sin(angle_BxLx1xh), jnp.cos(angle_BxLx1xh)
+    sin, cos = (sin, cos) if size is None else (size * sin, size * cos)
+    sin, cos = sin.astype(x_BxLxHxd.dtype), cos.astype(x_BxLxHxd.dtype)
     first, second = x_BxLxHxd[..., :half], x_BxLxHxd[..., half:]
     return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], -1)
 

@@ -19,9 +19,14 @@ SOURCES = ("init.run", "init.hub", TEACHER)
 FREE_FIELDS = (
     *("model.dropout", "model.attention_dropout", "model.init_std", "model.depth_scaled_init", "model.chrono_init"),
     *("model.rope_theta", "model.local_rope_theta"),  # ModernBERT raises them
+    *("model.rope_scaling", "model.rope_factor", "model.rope_original_len"),
     *("model.local_window", "model.global_every", "model.global_layers"),
     *("model.dtype", "model.scan_unroll", "model.rnn_unroll", "model.remat", "model.remat_policy"),
 )
+WAYS = {  # to other values
+    "model.max_positions": "; init.positions=tile makes more",
+    "model.num_layers": "; init.layers=spread takes some of them",
+}
 # The values of model.directionality that share their parameters, by family.
 SHARED_DIRECTIONALITIES = {
     "transformer": ("bidirectional", "causal", "mixed"),
@@ -51,6 +56,9 @@ def _inherit_model(cfg):
     if not source.startswith(pretrained_folder.HUB_PREFIX):
         files.check_folder(f"config.init.{kind}", source, writable=False, schemes=CHECKPOINT_SCHEMES if run else ())
     inherited_fields = read_source_fields(source, cfg, kind=kind)
+    if cfg.model.rope_scaling and not inherited_fields.get("model.rope_scaling"):
+        length = "pack.seq_len" if run else "model.max_positions"
+        inherited_fields["model.rope_original_len"] = inherited_fields[length]
     data = fill_derived_fields(corpus.DERIVED_FIELDS, cfg).data
     language = {name for name in inherited_fields if name.startswith("data.language.")}
     if data.corpus == "language":
@@ -150,8 +158,9 @@ def check_inherited_fields(cfg: config.Config, inherited_fields: Mapping[str, An
     for name, value in inherited_fields.items():
         if name.startswith("model."):
             shares_params = name == "model.directionality" and {value, flat[name]} <= {*shared}
-            is_allowed = flat[name] == value or shares_params or name in free
-            way = "; init.positions=tile makes more" if name == "model.max_positions" else ""
+            is_part = name == "model.num_layers" and bool(cfg.init.layers) and flat[name] <= value
+            is_allowed = flat[name] == value or shares_params or is_part or name in free
+            way = WAYS.get(name, "")
             expected = f"{value!r}, as {source} has it; leave it out: its parameters depend on it{way}"
             errors.require(is_allowed, f"config.{name}", flat[name], expected)
     path, source_path = cfg.tokenizer.path, inherited_fields.get("tokenizer.path", "")

@@ -76,9 +76,12 @@ def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True
     program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.model if teacher else None)
     with checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg)) as checkpoints:
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
-        if saved.state.step == 0:
-            saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
-        with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher)) as run:
+        state, sources = saved.state, teacher.describe(cfg) if teacher else {}
+        if state.step == 0:
+            state, source = initialization.init_from_source(cfg, state, packed.tokenizer)
+            sources |= source
+        saved = saved._replace(state=state)
+        with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher, sources)) as run:
             yield run, teacher.join_state(saved.state) if teacher else saved.state
 
 
@@ -129,6 +132,7 @@ class TrainingRun:
         saved,
         cut: bool,
         teacher: Teacher | None,
+        sources: dict[str, Any],
     ):
         packed, self.teacher_model = segments[-1].packed, teacher.model if teacher else None
         self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
@@ -136,7 +140,6 @@ class TrainingRun:
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
         if parallel.is_primary():
-            sources = {"teacher": teacher.describe(cfg)} if teacher else {}
             RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step, sources)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.segments)
         self.write_notes()

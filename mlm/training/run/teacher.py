@@ -1,7 +1,7 @@
 """The teacher of a distillation: a trained masked language model whose parameters training reads and never changes."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mlm import models, objectives
 from mlm.base import config, errors, types
@@ -20,9 +20,9 @@ class Teacher(NamedTuple):
     params: types.Params
     digest: str
 
-    def describe(self, cfg: config.Config) -> dict[str, str]:
+    def describe(self, cfg: config.Config) -> dict[str, Any]:
         """What stands in the provenance of the run of a config."""
-        return {"path": cfg.distillation.teacher, "sha256": self.digest}
+        return {"teacher": {"path": cfg.distillation.teacher, "sha256": self.digest}}
 
     def join_state(self, state: types.TrainState) -> types.TrainState:
         """The state with the teacher's parameters beside its own."""

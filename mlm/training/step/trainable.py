@@ -19,6 +19,7 @@ FreezeRule = Callable[[Path], int]  # as `count_frozen_layers`
 WHOLE_LEAF = -1  # in place of a number of frozen layers
 # Of the output layer alone. Objectives that predict no tokens do not use it.
 LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
+VOCABULARY_PARAMS = ("token", "output", "bias")  # with an entry of the vocabulary along their first axis
 
 
 def check(cfg: config.Config) -> None:
@@ -82,6 +83,12 @@ def merge_params(params: types.Params, trainable_params: types.Params, freeze_ru
         return jnp.concatenate([leaf[:num_frozen], new_leaf]) if num_frozen else new_leaf
 
     return jax.tree_util.tree_map_with_path(replace, params)
+
+
+def flag_body(params: types.Params) -> types.Params:
+    """True for each leaf without an entry of the vocabulary along its first axis: all but embeddings and output."""
+    is_body = lambda path: path[0].key != "model" or path[1].key not in VOCABULARY_PARAMS
+    return jax.tree_util.tree_map_with_path(lambda path, _: is_body(path), params)
 
 
 def compute_lr_multipliers(trainable_params: types.Params, finetune: config.Finetune, num_layers: int) -> types.Params:

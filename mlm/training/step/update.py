@@ -63,7 +63,13 @@ def build_optimizer(
             trainable_params, cfg.finetune, layers.count_unique_layers(cfg.model)
         )
     return optim.build_transformation(
-        cfg.optim, cfg.train.steps, hparams, multipliers, model=cfg.model, link_updates=link_updates
+        cfg.optim,
+        cfg.train.steps,
+        hparams,
+        multipliers,
+        model=cfg.model,
+        link_updates=link_updates,
+        embedding_steps=cfg.init.embedding_steps,
     )
 
 
