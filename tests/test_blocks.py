@@ -123,16 +123,19 @@ def test_scaled_rotary_angles_are_those_of_transformers(scaling, theta, length, 
     """Of its functions (5.24) for four times the length, of dynamic scaling at that length; local layers have none."""
     changes = {"rope_scaling": scaling, "rope_theta": theta, "rope_factor": 4.0, "rope_original_len": length}
     model = change_fields(positions="rotary", **changes)
-    period_h, found = positions.compute_periods(model, 1, len(expected))
-    np.testing.assert_allclose(1 / np.asarray(period_h), expected, rtol=1e-6)
+    stretch_h, found = positions.select_scaling(model, 1, len(expected))
+    exponent_h = np.arange(len(expected)) / len(expected)
+    np.testing.assert_allclose(1 / (stretch_h * theta**exponent_h), expected, rtol=1e-6)
     assert found == pytest.approx(size, rel=1e-6)
     windowed = dataclasses.replace(model, local_window=4, global_every=2)
-    for number, one in ((1, model), (2, dataclasses.replace(model, rope_scaling=""))):
-        for x, y in zip(*(positions.compute_periods(m, number, len(expected)) for m in (windowed, one)), strict=True):
-            np.testing.assert_allclose(x, 1.0 if y is None else y, rtol=1e-6)
-    x_BxLxHxd = np.random.default_rng(0).normal(size=(1, 3, 1, 2 * len(expected)))
-    turned = positions.rotate(jnp.asarray(x_BxLxHxd, jnp.float32), None, period_h, found)
-    np.testing.assert_allclose(np.linalg.norm(turned), size * np.linalg.norm(x_BxLxHxd), rtol=1e-5)
+    for number, values in ((1, (stretch_h, size)), (2, (np.ones_like(stretch_h), 1.0))):
+        for x, y in zip(positions.select_scaling(windowed, number, len(expected)), values, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-6)
+    x_BxLxHxd = np.random.default_rng(0).normal(size=(1, 9, 1, 2 * len(expected))).astype(np.float32)
+    turned = positions.rotate(jnp.asarray(x_BxLxHxd), None, theta, (stretch_h, found))
+    halves = x_BxLxHxd[0, :, 0, : len(expected)] + 1j * x_BxLxHxd[0, :, 0, len(expected) :]
+    halves *= size * np.exp(1j * np.arange(9)[:, None] * expected)
+    np.testing.assert_allclose(turned[0, :, 0], np.concatenate([halves.real, halves.imag], -1), atol=1e-5)
 
 
 def bucket(distance):

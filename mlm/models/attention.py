@@ -91,8 +91,9 @@ class Attention(AttentionBlock):
         """Returns out_BxLxD of layer `number`, from 1; attend: as `attend`, perhaps with keys and values of a cache."""
         q, k, v = self.project(x_BxLxD)
         if self.model.positions == "rotary":
-            periods = positions.compute_periods(self.model, number, q.shape[-1] // 2)
-            q, k = (positions.rotate(x_BxLxHxd, context.position_BxL, *periods) for x_BxLxHxd in (q, k))
+            theta = positions.select_rope_theta(self.model, number)
+            scaling = positions.select_scaling(self.model, number, q.shape[-1] // 2)
+            q, k = (positions.rotate(x_BxLxHxd, context.position_BxL, theta, scaling) for x_BxLxHxd in (q, k))
         bias = context.bias_BxHxLxS
         if context.relative_RxD is not None:
             # A score has three terms: all are divided by sqrt(3 d).

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from mlm import models, objectives
-from mlm.base import config, errors, types
+from mlm.base import config, errors, phases, types
 from mlm.data.tokenizers.tokenizer import Tokenizer
 from mlm.objectives import distillation
 from mlm.training.run import pretrained_folder, trained_run
@@ -54,7 +54,8 @@ def load_teacher(cfg: config.Config, tokenizer: Tokenizer) -> Teacher | None:
     expected = f"a model with the run's vocabulary; leave tokenizer.path out, or set it to {path}"
     errors.require(source.tokenizer.model == tokenizer.model, NAME, path, expected)
     model = dataclasses.replace(source.cfg.model, kernels=cfg.model.kernels)
-    is_long = not models.reads_field(source.cfg, "max_positions") or cfg.pack.seq_len <= model.max_positions
+    seq_len = max(phase.cfg.pack.seq_len for phase in phases.list_phases(cfg))
+    is_long = not models.reads_field(source.cfg, "max_positions") or seq_len <= model.max_positions
     errors.require_field(cfg, "pack.seq_len", is_long, f"at most {model.max_positions}, as {path} reads")
     has_states = not cfg.distillation.hidden_weight or model.width == cfg.model.width
     expected = f"0, since states of {path} have {model.width} entries, not config.model.width = {cfg.model.width}"
