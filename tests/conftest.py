@@ -68,8 +68,8 @@ def programs():
 
     build = functools.lru_cache(maxsize=32)(program._build_cached.__wrapped__)
 
-    def build_shared(cfg, dataset_info, devices):
-        return build(fields.override(cfg, {"data.path": "", "data.cache_dir": ""}), dataset_info, devices)
+    def build_shared(cfg, *args):
+        return build(fields.override(cfg, {"data.path": "", "data.cache_dir": ""}), *args)
 
     build_shared.cache_clear = build.cache_clear  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:

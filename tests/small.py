@@ -66,6 +66,9 @@ VARIANTS = {
         {
             "model__positions": "rotary",
             "model__rope_theta": 1000.0,
+            "model__rope_scaling": "yarn",
+            "model__rope_factor": 4.0,
+            "model__rope_original_len": 16,
             "model__local_rope_theta": 50.0,
             "model__local_window": 4,
             "model__global_every": 2,

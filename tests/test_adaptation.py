@@ -1,15 +1,20 @@
-"""A source's parameters for more positions or another vocabulary: what an entry keeps, and what it is made of."""
+"""A source's parameters for a run that is not its own: positions, vocabulary, layers, and what is said of them."""
 
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from small import PLAIN, batch, get_refusal, make_letters_config, small_config, small_program, state_of, train_config
 
 from mlm.base import config, fields
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.tokenizers import kinds
-from mlm.training.run import adaptation
+from mlm.training.run import adaptation, resolution
+from mlm.training.run.directory import RunDirectory
+from mlm.training.step import program, trainable
 
+NORMAL = {"init__new_vocabulary": True, "init__new_entries": "normal"}
 TEXTS = Path(adaptation.__file__).read_text().split("\n")
 
 
@@ -87,3 +92,61 @@ def test_positions_are_tiled_or_read_in_between(count):
     expected = [np.interp(np.linspace(0, 7, count), np.arange(8), column) for column in table_PxD.T]
     np.testing.assert_allclose(interpolated, np.transpose(expected), atol=1e-6)
     assert interpolated.dtype == np.float32
+
+
+def test_new_entries_are_drawn_around_the_mean():
+    source, tokenizer = train("wordpiece"), train("unigram")
+    params = draw_params(source)
+    draw = lambda seed: adapt(params, source, tokenizer, **NORMAL | {"seed": seed})[0]["token"]["embedding"]
+    drawn, again, other, table_VxD = draw(0), draw(0), draw(1), params["token"]["embedding"]
+    is_new = np.array([len(ids) > 1 for ids in adaptation.find_pieces(source, tokenizer)])
+    np.testing.assert_array_equal(drawn, again)
+    np.testing.assert_array_equal(drawn[~is_new], other[~is_new])
+    assert (drawn[is_new] != other[is_new]).all()
+    z = (drawn[is_new] - table_VxD.mean(0)) / (1e-5**0.5 * table_VxD.std(0))
+    assert 0.8 < z.std() < 1.2 and abs(z).max() < 5
+
+
+@pytest.mark.parametrize(("how", "expected"), [("first", [0, 1, 2]), ("spread", [0, 2, 4])])
+def test_a_shallower_model_has_some_of_the_layers(how, expected):
+    tokenizer = train("words")
+    params = draw_params(tokenizer) | {"body": {"stack": {"layers": {"kernel": np.arange(6.0)}}}}
+    adapted, _ = adapt(params, tokenizer, tokenizer, init__layers=how, model__num_layers=3)
+    np.testing.assert_array_equal(adapted["body"]["stack"]["layers"]["kernel"], expected)
+    assert adapted["token"]["embedding"] is params["token"]["embedding"]
+
+
+def test_what_has_an_entry_of_the_vocabulary_is_trained_first():
+    cfg = small_config("feedforward", "bag", **PLAIN, model__num_layers=1, model__tie_embeddings=False)
+    cfg = fields.override(cfg, {"init.embedding_steps": 2, "train.steps": 9, "train.batch_size": 4})
+    made, hparams, rows = small_program(cfg), program.make_train_hparams(cfg), batch(4)
+    state = made.partitioner.put_state(state_of(jax.eval_shape(made.init_state, hparams)))
+    before = made.partitioner.get_state(state).params["model"]
+    for step in (1, 2, 3):
+        state, _ = made.partitioner.train_step(state, made.partitioner.put_batch(rows), hparams)
+        after = made.partitioner.get_state(state).params["model"]
+        moved = {name for name in before if not jax.tree.all(jax.tree.map(np.array_equal, before[name], after[name]))}
+        assert moved >= {*trainable.VOCABULARY_PARAMS}
+        assert (moved == {*trainable.VOCABULARY_PARAMS}) == (step < 3)
+
+
+@pytest.mark.usefixtures("quick_to_compile")
+def test_a_continuation_says_what_it_changed(tmp_path):
+    """Of a run of 16 tokens and two layers, whose continuation reads twice as many with the first of them."""
+    changes = {"family": "transformer", "num_layers": 2, "num_heads": 2, "positions": "rotary", "cell": ""}
+    base = make_letters_config(tmp_path, "first", **{f"model__{name}": value for name, value in changes.items()})
+    base = fields.override(base, {"train.steps": 1, "train.checkpoint_every": 1, "model.window": 0})
+    train_config(resolution.resolve(base))
+    source = {"init.run": base.workdir, "workdir": str(tmp_path / "second"), "pack.seq_len": 32}
+    plain = resolution.resolve(base, source)
+    scaled = resolution.resolve(base, source, {"model.rope_scaling": "yarn"})
+    assert (scaled.model.rope_original_len, scaled.model.rope_factor) == (16, 2.0)
+    refusal = get_refusal(resolution.resolve, base, source, {"model.num_layers": 1})
+    assert refusal.endswith("its parameters depend on it; init.layers=spread takes some of them")
+    fewer = {"model.num_layers": 1, "init.layers": "spread"}
+    train_config(resolution.resolve(base, source, {"model.rope_scaling": "yarn"}, fewer))
+    (start,) = RunDirectory(tmp_path / "second").read_provenance()
+    assert start["source"]["path"] == base.workdir and start["source"]["sha256"] == plain.init.run_sha256
+    (line,) = start["source"]["changes"]
+    for expected in ("num_layers is 2 there and 1 here", "rope_scaling is '' there and 'yarn' here"):
+        assert f"config.model.{expected}" in line

@@ -106,6 +106,38 @@ def rotate(x_LxHxd, theta):
     return np.concatenate([turned.real, turned.imag], -1)
 
 
+@pytest.mark.parametrize(
+    ("scaling", "theta", "length", "expected", "size"),
+    [
+        ("linear", 50.0, 2048, [0.25, 0.094015077, 0.035355341, 0.01329574], 1.0),
+        ("ntk", 50.0, 2048, [1.0, 0.23690316, 0.056123104, 0.01329574], 1.0),
+        ("yarn", 50.0, 2048, [1.0, 0.37606031, 0.14142136, 0.043211155], 1.1386294),
+        (
+            *("yarn", 10_000.0, 64),
+            [1.0, 0.23717082, 0.05, 0.0079056947, 0.0025, 7.9056947e-4, 2.5e-4, 7.9056947e-5],
+            1.1386294,
+        ),
+    ],
+)
+def test_scaled_rotary_angles_are_those_of_transformers(scaling, theta, length, expected, size):
+    """Of its functions (5.24) for four times the length, of dynamic scaling at that length; local layers have none."""
+    changes = {"rope_scaling": scaling, "rope_theta": theta, "rope_factor": 4.0, "rope_original_len": length}
+    model = change_fields(positions="rotary", **changes)
+    stretch_h, found = positions.select_scaling(model, 1, len(expected))
+    exponent_h = np.arange(len(expected)) / len(expected)
+    np.testing.assert_allclose(1 / (stretch_h * theta**exponent_h), expected, rtol=1e-6)
+    assert found == pytest.approx(size, rel=1e-6)
+    windowed = dataclasses.replace(model, local_window=4, global_every=2)
+    for number, values in ((1, (stretch_h, size)), (2, (np.ones_like(stretch_h), 1.0))):
+        for x, y in zip(positions.select_scaling(windowed, number, len(expected)), values, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-6)
+    x_BxLxHxd = np.random.default_rng(0).normal(size=(1, 9, 1, 2 * len(expected))).astype(np.float32)
+    turned = positions.rotate(jnp.asarray(x_BxLxHxd), None, theta, (stretch_h, found))
+    halves = x_BxLxHxd[0, :, 0, : len(expected)] + 1j * x_BxLxHxd[0, :, 0, len(expected) :]
+    halves *= size * np.exp(1j * np.arange(9)[:, None] * expected)
+    np.testing.assert_allclose(turned[0, :, 0], np.concatenate([halves.real, halves.imag], -1), atol=1e-5)
+
+
 def bucket(distance):
     """T5's bucket of a distance, from 32 in all, by the text of its paper and of its code."""
     size = abs(distance)

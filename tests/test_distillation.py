@@ -1,4 +1,4 @@
-"""A teacher that knows the language: its probabilities are the exact ones, and a model that has them cannot improve."""
+"""A teacher that knows the language, whose probabilities are the exact ones, and one that was trained."""
 
 import dataclasses
 
@@ -6,14 +6,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, batch, make_dataset_info, small_config
+from small import (
+    PLAIN,
+    VOCAB,
+    batch,
+    get_refusal,
+    make_dataset_info,
+    make_run_config,
+    mark_further,
+    params_of,
+    small_config,
+    state_of,
+    stop_at,
+    train_config,
+)
 
 from mlm.base import config, errors, fields
 from mlm.base.special import CLS, MASK, NUM_SPECIAL, PAD, SEP
 from mlm.data.language import grammar, hmm, posterior
+from mlm.objectives import masking, token_prediction
 from mlm.objectives import mlm as masked_lm
-from mlm.objectives import token_prediction
-from mlm.training.run import resolution
+from mlm.training.run import checkpoint, resolution
+from mlm.training.run.directory import RunDirectory
 from mlm.training.step import program, update
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -89,3 +103,108 @@ def test_a_teacher_that_cannot_know_is_refused(name, value):
     resolution.check(resolution.resolve(fields.override(config.Config(), changes)))
     with pytest.raises(errors.ConfigError, match=r"distillation\.teacher"):
         resolution.check(resolution.resolve(fields.override(config.Config(), changes | {name: value})))
+
+
+TRAINED = {"distillation__teacher": "a run", "distillation__temperature": 2.0, "distillation__soft_weight": 5.0}
+BAG = PLAIN | {"family": "feedforward", "cell": "bag", "model__num_layers": 1, "mask__rate": 0.4}
+
+
+def draw_pair(cfg, teacher):
+    """The parameters of a student and of its teacher, which are drawn alike."""
+    model, _ = program.build_model_and_objective(cfg, make_dataset_info(cfg), teacher)
+    student, taught = (
+        params_of(jax.eval_shape(one.init, jax.random.key(0)))
+        for one in (model, program.MODELS[teacher.family].build(teacher, VOCAB))
+    )
+    return {"model": student, "objective": {}, "teacher": taught}
+
+
+def test_a_student_that_is_its_teacher_has_the_entropy_as_loss_and_no_gradient():
+    """The teacher drops nothing, whatever its dropout: its entropy is that of plain logits."""
+    cfg = small_config(**BAG | TRAINED)
+    teacher, info = dataclasses.replace(cfg.model, dropout=0.5, attention_dropout=0.5), make_dataset_info(cfg)
+    model, objective = program.build_model_and_objective(cfg, info, teacher)
+    params, rows, hparams = draw_pair(cfg, teacher), batch(), program.make_train_hparams(cfg)
+    keys = update.make_example_keys(np.uint32(0), 0, rows.index_B)
+
+    @jax.jit
+    def measure(student):
+        """The soft loss and that of the states, and their gradients."""
+
+        def compute(student):
+            loss_B = objective.loss(params | {"model": student}, model, rows, keys, hparams, train=True).loss_B
+            return jnp.stack([loss_B["soft"].sum(), loss_B["hidden"].sum()])
+
+        return compute(student), jax.jacrev(compute)(student)
+
+    masked, _ = masking.build_sampler(program.make_static_config(cfg), info)(rows, keys, hparams, train=True)
+    (h_BxLxD,) = model.encode(params["model"], rows.text._replace(ids_BxL=masked.ids_BxL))
+    h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
+    log_BxKxV = jax.nn.log_softmax(model.logits(params["model"], h_BxKxD) / 2.0)
+    entropy = -(jnp.exp(log_BxKxV) * log_BxKxV).sum(-1) * masked.weights_BxK
+    losses, slopes = measure(params["model"])
+    np.testing.assert_allclose(losses, [float(entropy.sum()), 0], rtol=1e-5, atol=1e-4)
+    assert max(float(abs(slope).max()) for slope in jax.tree.leaves(slopes)) < 1e-4
+    assert (measure(jax.tree.map(lambda x: 1.1 * x + 0.01, params["model"]))[0] > losses + 1e-3).all()
+    weights = objective.loss_weights(hparams)
+    assert {name: float(weight) for name, weight in weights.items()} == {"mlm": 0.0, "soft": 20.0, "hidden": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices"), mark_further([("fsdp", 4), ("data_parallel", 4), ("pmap", 2)], [("fsdp", 4)])
+)
+def test_each_way_over_devices_makes_the_same_step_and_leaves_the_teacher(mode, devices):
+    weights = {"distillation__hard_weight": 2.0, "distillation__hidden_weight": 1.0}
+    cfg = small_config(**BAG | TRAINED | weights | {"train__batch_size": 4, "train__steps": 3})
+    teacher, info = dataclasses.replace(cfg.model, num_layers=2, num_unique_layers=2), make_dataset_info(cfg)
+    params, rows, states = draw_pair(cfg, teacher), batch(4), []
+    for one, count in (("data_parallel", 1), (mode, devices)):
+        own = fields.override(cfg, {"parallel.mode": one})
+        made = program.build_program(own, info, jax.devices()[:count], teacher)
+        hparams = program.make_train_hparams(own)
+        drawn = state_of(made.init_state.eval_shape(hparams))
+        state = made.partitioner.put_state(drawn._replace(params=params))
+        for _ in range(2):
+            state, _ = made.partitioner.train_step(state, made.partitioner.put_batch(rows), hparams)
+        states.append(made.partitioner.get_state(state).params)
+        jax.tree.map(np.testing.assert_array_equal, states[-1]["teacher"], params["teacher"])
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), *states)
+    assert not np.allclose(states[1]["model"]["bias"], params["model"]["bias"])
+
+
+def test_a_run_with_a_teacher_continues_with_that_one_alone(tmp_path):
+    make = lambda name, **changes: resolution.resolve(make_run_config(tmp_path / "cache", tmp_path / name, **changes))
+    train_config(make("teacher"))
+    taught = {"distillation__teacher": str(tmp_path / "teacher"), "distillation__temperature": 2.0}
+    cfg = make("student", **taught)
+    assert cfg.distillation.teacher_sha256 == checkpoint.read_newest_digest(tmp_path / "teacher")
+    whole = train_config(make("whole", **taught))
+    stop_at(cfg, 3)
+    result = train_config(cfg)
+    assert result["evaluation"]["loss"] == whole["evaluation"]["loss"]
+    history, starts = RunDirectory(cfg.workdir).read_history(result), RunDirectory(cfg.workdir).read_provenance()
+    expected = {"path": cfg.distillation.teacher, "sha256": cfg.distillation.teacher_sha256}
+    assert history[0]["soft_loss"] > 0 and [start["teacher"] for start in starts] == [expected] * 2
+
+    teach = lambda name: taught | {"distillation__teacher": str(tmp_path / name)}
+    (tmp_path / "teacher").rename(tmp_path / "moved")
+    done = make("student", **taught)  # which needs no teacher
+    moved = make("student", **teach("moved"))
+    assert train_config(done)["evaluation"] == train_config(moved)["evaluation"] == result["evaluation"]
+    assert fields.fingerprint(moved) == fields.fingerprint(cfg)
+    stop_at(make("later", **teach("moved")), 3)
+    (tmp_path / "moved").rename(tmp_path / "teacher")
+    gone = "config.distillation.teacher = .*moved': expected "
+    with pytest.raises(errors.ConfigError, match=f"{gone}this run's teacher, which is there no more"):
+        train_config(make("later", **teach("moved")))
+    with pytest.raises(errors.ConfigError, match=f"{gone}posterior, the directory of a run"):
+        make("new", **teach("moved"))
+    assert train_config(make("later", **taught))["evaluation"] == result["evaluation"]
+
+    other = make("other", seed=1, data__language__num_names=5)
+    train_config(other)
+    line = get_refusal(train_config, make("later", **teach("other")))
+    assert "belongs to another config: config.distillation.teacher_sha256 = " in line
+    assert "expected a model with the run's vocabulary" in get_refusal(train_config, make("words", **teach("other")))
+    wide = make("wide", **taught, model__width=8, distillation__hidden_weight=1.0)
+    assert "hidden_weight = 1.0: expected 0, since states of" in get_refusal(train_config, wide)

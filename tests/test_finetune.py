@@ -132,7 +132,7 @@ def test_it_starts_from_the_run_and_says_of_which_state(pretrained, tuned):
         made = program.build_program(cfg, packed.dataset_info)
         return state_of(made.init_state.eval_shape(program.make_train_hparams(cfg)))
 
-    begun = initialization.init_from_source(cfg, draw_state(cfg), packed.tokenizer)
+    begun, _ = initialization.init_from_source(cfg, draw_state(cfg), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(run.state.params["model"]))
     other = fields.override(cfg, {"init.run_sha256": "0" * 64})
     with pytest.raises(errors.ConfigError, match=r"config.init.run_sha256 = '0+': expected the state of the newest"):

@@ -382,7 +382,7 @@ def start_from(folder, **changes):
         lambda key: {"model": model.init(key), "objective": objective.init(key, model)}, jax.random.key(0)
     )
     seven = jax.tree.map(lambda x: np.full(x.shape, 7, np.float32), shapes)
-    state = initialization.init_from_source(cfg, types.TrainState(np.int32(0), seven, None), source.tokenizer)
+    state, _ = initialization.init_from_source(cfg, types.TrainState(np.int32(0), seven, None), source.tokenizer)
     return source, state.params
 
 

@@ -101,7 +101,7 @@ def test_pretraining_goes_on_from_them(folders, models, tmp_path, case):
     dataset = pack.load_dataset(cfg)
     built = program.build_program(cfg, dataset.dataset_info)
     shapes = jax.eval_shape(built.init_state, program.make_train_hparams(cfg))
-    state = initialization.init_from_source(
+    state, _ = initialization.init_from_source(
         cfg, jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes), dataset.tokenizer
     )
     jax.tree.map(np.testing.assert_array_equal, state.params["model"], jax.device_get(models[case].params["model"]))

@@ -16,7 +16,7 @@ import pytest
 from fixtures import hub as theirs
 from hub_folders import change_folder, change_tensors
 from safetensors.numpy import load
-from small import ONE_SIDED_MEMBERS, prepare_finetuning, small_config, train_config
+from small import ONE_SIDED_MEMBERS, get_refusal, prepare_finetuning, small_config, train_config
 
 import mlm
 from mlm.base import config, errors, fields
@@ -26,6 +26,7 @@ from mlm.data.rows import pack
 from mlm.models import MODELS
 from mlm.training.run import finetuning_recipe, inheritance, initialization, loop, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
+from mlm.training.run.teacher import load_teacher
 from mlm.training.step import program
 
 SHORT = {"pack.seq_len": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_examples": 8}
@@ -96,8 +97,26 @@ def test_it_takes_the_model_the_words_and_the_parameters(folders, texts, name):
     assert cfg.model.size == "micro" and cfg.tokenizer.path == cfg.init.hub == str(folders[name])
     packed = pack.load_dataset(cfg)
     assert packed.tokenizer.model == opened.tokenizer.model
-    begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
+    begun, _ = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(np.testing.assert_array_equal, begun.params["model"], jax.device_get(opened.params["model"]))
+
+
+def test_a_folder_teaches_with_its_parameters_and_its_words(folders, texts):
+    taught = lambda name, **more: resolution.resolve(
+        config.Config(), make_text_fields(texts, distillation__teacher=str(folders[name]), model__size="micro", **more)
+    )
+    cfg, opened = taught("bert"), mlm.load(folders["bert"])
+    words = pack.load_dataset(cfg).tokenizer
+    assert cfg.tokenizer.path == str(folders["bert"]) and not cfg.init.hub and words.model == opened.tokenizer.model
+    teacher = load_teacher(cfg, words)
+    assert teacher.digest == cfg.distillation.teacher_sha256
+    assert dataclasses.replace(teacher.model, size="", kernels="") == dataclasses.replace(
+        opened.config.model, size="", kernels=""
+    )
+    jax.tree.map(np.testing.assert_array_equal, teacher.params, jax.device_get(opened.params["model"]))
+    assert "expected a model with the run's vocabulary" in get_refusal(load_teacher, taught("roberta"), words)
+    long = fields.override(cfg, {"pack.seq_len": 64})
+    assert get_refusal(load_teacher, long, words).startswith("config.pack.seq_len = 64: expected at most 32, as ")
 
 
 def test_its_content_is_in_the_fingerprint_and_its_path_is_not(folders, texts, tmp_path):
@@ -230,7 +249,7 @@ def test_a_pooler_of_bert_s_is_taken_and_any_other_drawn(folders, texts, tmp_pat
     for read in ("first", "mean"):
         cfg, packed = tuned(folder, texts, tmp_path, finetune__pooling=read)
         state = blank(cfg, packed)
-        begun = initialization.init_from_source(cfg, state, packed.tokenizer).params
+        begun = initialization.init_from_source(cfg, state, packed.tokenizer)[0].params
         head = begun["objective"]
         assert (head["label"]["kernel"] == 1).all() and ("pool" in head) == (read == "first")
         if read == "first":
@@ -269,7 +288,7 @@ def test_a_run_goes_on_from_another_on_text(run, texts, tmp_path):
         resolution.resolve(config.Config(), asked | {"init.run_sha256": "0"})
     ) != fields.fingerprint(cfg)
     packed = pack.load_dataset(cfg)
-    begun = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
+    begun, _ = initialization.init_from_source(cfg, blank(cfg, packed), packed.tokenizer)
     jax.tree.map(
         np.testing.assert_array_equal, begun.params["model"], jax.device_get(mlm.load(first.workdir).params["model"])
     )
@@ -309,7 +328,7 @@ def test_a_name_is_fetched_by_their_library(folders, texts, tmp_path, monkeypatc
     assert library.inputs == [("org/bert", "main"), ("org/bert", None)]
     packed = pack.load_dataset(named)
     assert (
-        initialization.init_from_source(named, blank(named, packed), packed.tokenizer).params["model"]["bias"] != 1
+        initialization.init_from_source(named, blank(named, packed), packed.tokenizer)[0].params["model"]["bias"] != 1
     ).any()
     for place in ("hf:org/bert@main", f"{folders['bert']}/.", str(folders["bert"])):
         assert finetuning_recipe.choose_finetuning_folder(place, "sst2") == (RunDirectory("runs/bert").tasks / "sst2")

@@ -51,6 +51,9 @@ BLOCKS = {
     "type_vocab_size": (0, 2),
     "relative_bias": (False, True),
     "num_unique_layers": (0, 1),
+    "rope_scaling": ("", "linear", "ntk", "yarn"),
+    "rope_factor": (4.0,),
+    "rope_original_len": (16,),
 }  # fields of config.model and the values that are drawn
 ENDS = {
     "mlm": ["ForMaskedLM"],

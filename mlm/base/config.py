@@ -51,7 +51,9 @@ ONE_SOURCE = TEXT | {"data.sources": ""}
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
 TABLE, SQUAD = {"data.labelled.format": TABLE_FORMATS}, {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
+NO_MODEL_AS_TEACHER = {"distillation.teacher": ("", "posterior")}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
+NO_SCALING = {"model.rope_scaling": ""}
 ROTARY, WSD, OWN_TOKENIZER = {"model.positions": "rotary"}, {"optim.schedule": "wsd"}, {"tokenizer.path": ""}
 
 
@@ -63,7 +65,7 @@ class Role(enum.Enum):
     HOST = "host"  # none reads it
 
 
-TRACED, HOST = Role.TRACED, Role.HOST
+COMPILED, TRACED, HOST = Role.COMPILED, Role.TRACED, Role.HOST
 
 
 class Facts(TypedDict, total=False):
@@ -78,6 +80,7 @@ class Facts(TypedDict, total=False):
     role: Role  # COMPILED where nothing is said
     affects_result: bool  # whether it is part of the fingerprint; True where nothing is said
     is_path: bool  # a `~` at its start is the home folder
+    path_sha256: str  # the field with a digest of what its path names: where that is set, the path changes no result
 
 
 def field(default: T, help: str, **facts: Unpack[Facts]) -> T:
@@ -376,12 +379,47 @@ class Hybrid:
 
 @section
 class Distillation:
-    """Objective mlm: what training predicts in place of the masked tokens."""
+    """Objective mlm: what training predicts in place of the masked tokens, or beside them."""
 
-    teacher: Annotated[str, "", "posterior"] = field(
+    teacher: str = field(
         "",
         "whose probabilities of a masked token are the target in training: posterior (the exact ones of the built-in "
-        "language); empty: the token itself",
+        "language) | the directory of a run, or a Hugging Face folder, of a masked language model with the same "
+        "vocabulary; empty: the token itself",
+        is_path=True,
+        path_sha256="distillation.teacher_sha256",
+    )
+    teacher_sha256: str = field(
+        "",
+        "expected SHA-256 of the teacher's checkpoint or folder; empty: any (a run records what it found)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=HOST,
+    )
+    temperature: Positive = field(
+        1.0,
+        "divides the logits of teacher and student in the soft loss, which it multiplies by its square (Hinton et al. "
+        "2015; DistilBERT: 2)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=TRACED,
+    )
+    soft_weight: NonNegative = field(
+        1.0,
+        "weight of the soft loss, the cross-entropy with the teacher's probabilities (DistilBERT: 5)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=TRACED,
+    )
+    hard_weight: NonNegative = field(
+        0.0,
+        "weight of the hard loss, that of the masked tokens themselves (DistilBERT: 2)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=TRACED,
+    )
+    hidden_weight: NonNegative = field(
+        0.0,
+        "weight of 1 minus the cosine of the last states of student and teacher, over all tokens; their widths are "
+        "equal (DistilBERT: 1)",
+        unless=NO_MODEL_AS_TEACHER,
+        role=TRACED,
     )
 
 
@@ -514,6 +552,19 @@ class Model:
         unless={"model.positions": ("relative", "disentangled")},
     )
     rope_theta: RotaryBase = field(10_000.0, "rotary: base of the angles", when=ROTARY)
+    rope_scaling: Annotated[str, "", "linear", "ntk", "yarn"] = field(
+        "",
+        "rotary, to read longer examples than a model was trained on, in layers that see all tokens: linear (positions "
+        "divided by rope_factor, Chen et al. 2023) | ntk (a larger base) | yarn (slow angles divided, sharper "
+        "attention; Peng et al. 2023); empty: none",
+        when=ROTARY,
+    )
+    rope_factor: Annotated[float, Bounds(1, 4096)] = field(
+        0.0, "rope_scaling: how many times longer; 0: pack.seq_len / rope_original_len", when=ROTARY, unless=NO_SCALING
+    )
+    rope_original_len: Annotated[int, Bounds(8)] = field(
+        0, "rope_scaling: tokens of an example before; 0: those of init.run or init.hub", when=ROTARY, unless=NO_SCALING
+    )
     local_window: Count = field(
         0, "transformer: window of local attention in tokens, half on each side (Beltagy et al. 2020); 0: none"
     )
@@ -631,7 +682,24 @@ class Init:
     new_vocabulary: bool = field(
         False,
         "the tokenizer may be another than the source's: its entry keeps the embedding that the source has of the same "
-        "text, else it gets the mean of those of the text's tokens there",
+        "text, else it gets what new_entries says",
+    )
+    new_entries: Annotated[str, "pieces", "normal"] = field(
+        "pieces",
+        "new_vocabulary: the embedding of another entry: pieces (the mean of those of its text's tokens there) | "
+        "normal (drawn around the mean of all, with 1e-5 of their covariance; Hewitt 2021)",
+        when={"init.new_vocabulary": True},
+    )
+    layers: Annotated[str, "", "first", "spread"] = field(
+        "",
+        "those of the source that a model of fewer model.num_layers has: first (the first so many) | spread (evenly "
+        "spaced, from the first on; DistilBERT); empty: as many as there",
+    )
+    embedding_steps: Count = field(
+        0,
+        "steps at the start that train the embeddings of tokens, and the output layer's table and biases, alone "
+        "(Artetxe et al. 2020)",
+        role=COMPILED,
     )
 
 

@@ -67,6 +67,7 @@ DECLARATIONS = dict(list_declarations(Config))
 DEFAULT = {name: declaration.default for name, declaration in DECLARATIONS.items()}
 _get_values = operator.attrgetter(*DECLARATIONS)
 _RESULT_FIELDS = [name for name, declared in DECLARATIONS.items() if declared.facts.get("affects_result", True)]
+_PATH_DIGESTS = {name: field for name, declared in DECLARATIONS.items() if (field := declared.facts.get("path_sha256"))}
 PATH_FIELDS = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.facts.get("is_path"))
 FIRST_DEFAULT = {"optim.warmup_fraction": 0.06}  # of fields whose default has changed since: fingerprints keep it
 # Of no model: a saved run may still name them.
@@ -91,7 +92,9 @@ ALIASES = {  # what other libraries call fields: for the hint of an error alone
 def flatten(config: Config, *, results_only: bool = False) -> dict[str, Any]:
     """All fields by dotted name, in order; results_only: without those that cannot change a result."""
     flat = dict(zip(DECLARATIONS, _get_values(config), strict=True))
-    return {name: flat[name] for name in _RESULT_FIELDS} if results_only else flat
+    if not results_only:
+        return flat
+    return {name: flat[name] for name in _RESULT_FIELDS if not flat.get(_PATH_DIGESTS.get(name, ""))}
 
 
 class Layer(NamedTuple):

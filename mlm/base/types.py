@@ -86,8 +86,15 @@ class TracedHparams(NamedTuple):
     objective: dict[str, Array]  # the objective's own, by its names
 
 
+TEACHER = "teacher"  # the part of a state's parameters that a distillation reads
+
+
 class TrainState(NamedTuple):
-    """All that an update reads and writes besides its batch. params: {"model": ..., "objective": its head's}."""
+    """All that an update reads and writes besides its batch.
+
+    params: {"model": ..., "objective": its head's}, and while a run with a teacher trains TEACHER, which no update
+    changes and no checkpoint holds.
+    """
 
     step: Array  # int32, updates made
     params: Params
@@ -369,7 +376,8 @@ class ObjectiveSpec:
     """An entry of OBJECTIVES."""
 
     # (static config, dataset) -> the objective; an auxiliary model or a teacher, where there is one, is the third
-    # argument. The config hides the fields that are traced: their values are in hparams.
+    # argument: of a teacher a TeacherFn, or a Model whose parameters are params[TEACHER]. The config hides the fields
+    # that are traced: their values are in hparams.
     build: Callable[..., Objective]
     predictions_per_token: Callable[[config.Config], float]  # of a step per token of the batch, mean over the run
     directionalities: tuple[Directionality, ...]  # that it can use; the default is the first

@@ -51,7 +51,7 @@ def build_language_model(
 ) -> LanguageModel:
     """A LanguageModel of a resolved config, a tokenizer and the model's parameters; head: those of its objective."""
     dataset_info = folders.make_dataset_info(cfg, tokenizer) if dataset_info is None else dataset_info
-    key = program.clear_tokenizer_path(program.make_static_config(cfg))
+    key = program.clear_paths(program.make_static_config(cfg))
     # Rolled layers compile in half the time and run as fast.
     model, objective = _build_cached(fields.override(key, {"model.scan_unroll": 1}), dataset_info)
     params = jax.tree.map(jnp.asarray, {"model": params, "objective": head or {}})

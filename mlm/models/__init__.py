@@ -100,9 +100,19 @@ def _derive_mlp_dim(cfg):
 
 
 _SIZE_FIELDS = ("model.size", "model.family", "model.cell")
+
+
+def _derive_rope_factor(cfg):
+    length, seq_len = cfg.model.rope_original_len, cfg.pack.seq_len
+    return max(1.0, seq_len / length) if cfg.model.rope_scaling and length else 0.0
+
+
 DERIVED_FIELDS = (
     DerivedField("model.cell", ("model.family",), _derive_cell),
     DerivedField("model.mlp_dim", (*_SIZE_FIELDS, "model.activation"), _derive_mlp_dim),
+    DerivedField(
+        "model.rope_factor", ("model.rope_scaling", "model.rope_original_len", "pack.seq_len"), _derive_rope_factor
+    ),
     *(
         DerivedField(f"model.{name}", _SIZE_FIELDS, lambda cfg, name=name: _look_up_size(cfg.model).get(name, 0))
         for name in dict.fromkeys(name for sizes in SIZES.values() for name in sizes["tiny"] if name != "mlp_dim")

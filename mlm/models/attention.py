@@ -92,7 +92,8 @@ class Attention(AttentionBlock):
         q, k, v = self.project(x_BxLxD)
         if self.model.positions == "rotary":
             theta = positions.select_rope_theta(self.model, number)
-            q, k = (positions.rotate(x_BxLxHxd, context.position_BxL, theta) for x_BxLxHxd in (q, k))
+            scaling = positions.select_scaling(self.model, number, q.shape[-1] // 2)
+            q, k = (positions.rotate(x_BxLxHxd, context.position_BxL, theta, scaling) for x_BxLxHxd in (q, k))
         bias = context.bias_BxHxLxS
         if context.relative_RxD is not None:
             # A score has three terms: all are divided by sqrt(3 d).

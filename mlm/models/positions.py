@@ -134,11 +134,49 @@ def select_rope_theta(model: config.Model, number):
     return jnp.where(is_local(model, number), model.local_rope_theta, model.rope_theta)
 
 
-def rotate(x_BxLxHxd, position_BxL, theta):
-    """Rotary position embeddings (RoPE, Su et al. 2021, section 3.2.2); positions count from 0 if None."""
+def select_scaling(model: config.Model, number, half: int):
+    """(stretch_h, size) of the rotary angles of layer `number`: factors of their periods, and of sine and cosine.
+
+    None without model.rope_scaling; 1 in a local layer.
+    """
+    if not model.rope_scaling:
+        return None
+    stretch_h, size = compute_scaling(model, half)
+    if not model.local_window:
+        return stretch_h, size
+    is_near = is_local(model, number)
+    return jnp.where(is_near, 1.0, stretch_h), jnp.where(is_near, 1.0, size)
+
+
+def compute_scaling(model: config.Model, half: int):
+    """`select_scaling` of a layer that sees all tokens.
+
+    linear: Chen et al. 2023 (arXiv 2306.15595, section 2.3); ntk and yarn: Peng et al. 2023 (arXiv 2309.00071, sections
+    3.1 to 3.4), with their bounds of 1 and 32 turns within model.rope_original_len, which their code rounds to entries.
+    """
+    factor, entry_h = model.rope_factor, np.arange(half, dtype=np.float32)
+    if model.rope_scaling == "linear":
+        return np.full_like(entry_h, factor), 1.0
+    if model.rope_scaling == "ntk":
+        return factor ** (entry_h / (half - 1)), 1.0  # theta times factor^(half / (half - 1)), to the power of i / half
+    low, high = (half * math.log(model.rope_original_len / (2 * math.pi * n), model.rope_theta) for n in (32, 1))
+    low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * half - 1)
+    divided_h = np.clip((entry_h - low) / (high - low or 1e-3), 0, 1)  # the share that is as in linear
+    return 1 / (divided_h / factor + 1 - divided_h), 0.1 * math.log(factor) + 1
+
+
+def rotate(x_BxLxHxd, position_BxL, theta, scaling=None):
+    """Rotary position embeddings (RoPE, Su et al. 2021, section 3.2.2); positions count from 0 if None.
+
+    scaling: of `select_scaling`.
+    """
     half = x_BxLxHxd.shape[-1] // 2
     position_BxL = jnp.arange(x_BxLxHxd.shape[1])[None] if position_BxL is None else position_BxL
     angle_BxLx1xh = position_BxL[..., None, None] / theta ** (jnp.arange(half) / half)
+    if scaling is not None:
+        stretch_h, size = scaling
+        angle_BxLx1xh /= stretch_h
+        x_BxLxHxd = size * x_BxLxHxd
     sin, cos = jnp.sin(angle_BxLx1xh).astype(x_BxLxHxd.dtype), jnp.cos(angle_BxLx1xh).astype(x_BxLxHxd.dtype)
     first, second = x_BxLxHxd[..., :half], x_BxLxHxd[..., half:]
     return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], -1)

@@ -46,6 +46,12 @@ def check(cfg: config.Config) -> None:
     fits = model.positions != "disentangled" or model.position_buckets // 2 < model.max_positions - 1
     expected = f"less than twice config.model.max_positions = {model.max_positions}"
     errors.require_field(cfg, "model.position_buckets", fits, expected)
+    if model.positions == "rotary" and model.rope_scaling:
+        has_length = model.rope_original_len or (model.rope_factor and model.rope_scaling != "yarn")
+        expected = "the tokens of an example before; or init.run or init.hub, which say it"
+        errors.require_field(cfg, "model.rope_original_len", bool(has_length), expected, "model.rope_scaling")
+        is_wide = model.width // model.num_heads > 2
+        errors.require_field(cfg, "model.num_heads", is_wide, "heads of more than two units", "model.rope_scaling")
     is_base = model.local_rope_theta == 0 or model.local_rope_theta >= 1
     errors.require_field(cfg, "model.local_rope_theta", is_base, "0, or 1 to 1e12")
     errors.require_field(cfg, "model.local_window", model.local_window % 2 == 0, "0, or an even number of tokens")
@@ -70,7 +76,8 @@ SPEC = types.ModelSpec(
     check,
     conditional_fields=(
         *("mlp_dim", "num_heads", "activation", "positions", "max_positions", "attention_dropout", "qk_norm"),
-        *("attention_gate", "rope_theta", "local_window", "global_every", "global_layers", "local_rope_theta"),
+        *("attention_gate", "rope_theta", "rope_scaling", "rope_factor", "rope_original_len"),
+        *("local_window", "global_every", "global_layers", "local_rope_theta"),
         *("first_norm", "relative_bias", "position_buckets"),
     ),
 )

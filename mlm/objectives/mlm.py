@@ -3,6 +3,7 @@
 import dataclasses
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 from mlm.base import config, errors, types
 from mlm.base.estimates import Score
 from mlm.base.special import MASK
-from mlm.objectives import heads, masking, masking_units, token_prediction
+from mlm.objectives import distillation, heads, masking, masking_units, token_prediction
 
 SCORES = (
     *token_prediction.build_scores("mlm", "nats per masked token"),
@@ -30,13 +31,16 @@ NSP_SCORES = (
 )
 
 
-def build(
-    cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: types.TeacherFn | None = None
-) -> types.Objective:
+Teacher = types.TeacherFn | types.Model | None
+
+
+def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: Teacher = None) -> types.Objective:
     """The objective; it holds rates up to mask.max_rate in training and eval.mask_rate in evaluation.
 
-    With a teacher, training predicts its probabilities of the masked tokens, and evaluation the tokens.
+    With a teacher, training predicts its probabilities of the masked tokens, and evaluation the tokens. A teacher that
+    is a model adds the terms of distillation.py.
     """
+    has_model = isinstance(teacher, types.Model)
     forward, unit = build_forward(cfg, dataset, teacher), masking_units.build_unit(cfg, dataset, train=False)
     num_slots = masking.count_slots(cfg.eval.mask_rate, dataset.seq_len, unit)
 
@@ -49,16 +53,15 @@ def build(
         loss=lambda *args, **kwargs: forward(*args, **kwargs)[0],
         eval_mask=compute_eval_mask,
         scores=SCORES,
-        train_scores=TRAIN_SCORES,
+        train_scores=TRAIN_SCORES + (distillation.TRAIN_SCORES if has_model else ()),
         totals=("tokens", "eligible", "corrupted"),
         masks_per_example=cfg.mask.masks_per_example,
         schedule_hparams=masking.schedule_rate,
+        **({"loss_weights": distillation.compute_loss_weights} if has_model else {}),
     )
 
 
-def build_forward(
-    cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: types.TeacherFn | None = None
-) -> Callable:
+def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: Teacher = None) -> Callable:
     """As Objective.loss, but it returns (LossSums, h_BxLxD), for objectives that add a term."""
     sample_masks = masking.build_sampler(cfg, dataset)
     log_unigram_V = token_prediction.compute_word_log_unigram(dataset)
@@ -68,6 +71,9 @@ def build_forward(
         masked, dropout_key_B = sample_masks(batch, key_B, hparams, train=train, mask_index=mask_index)
         masked_text, key_B = text._replace(ids_BxL=masked.ids_BxL), dropout_key_B if train else None
         (h_BxLxD,) = model.encode(params["model"], masked_text, batch.source, key_B=key_B)
+        if train and isinstance(teacher, types.Model):
+            losses = distillation.compute_losses(teacher, params, model, masked_text, masked, h_BxLxD, hparams)
+            return losses._replace(sums_B=losses.sums_B | count_once(masked, text, mask_index)), h_BxLxD
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
         slots = masked.targets_BxK, masked.weights_BxK
         if train and teacher:
@@ -77,11 +83,16 @@ def build_forward(
             nats_B, sums = token_prediction.predict_tokens(
                 cfg.optim, log_unigram_V, params, model, h_BxKxD, *slots, train=train
             )
-        counts = masking.count_tokens(masked, text)  # an example with several masks counts once
-        sums |= {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
+        sums |= count_once(masked, text, mask_index)
         return types.LossSums({"mlm": nats_B}, {"mlm": masked.weights_BxK.sum(-1)}, sums), h_BxLxD
 
     return forward
+
+
+def count_once(masked: masking.MaskedBatch, text: types.Tokens, mask_index) -> dict[str, jax.Array]:
+    """`masking.count_tokens` of an example's first mask, 0 of its others."""
+    counts = masking.count_tokens(masked, text)
+    return {name: jnp.where(mask_index == 0, count_B, 0) for name, count_B in counts.items()}
 
 
 def build_nsp(cfg: types.StaticConfig, dataset: types.DatasetInfo) -> types.Objective:
@@ -111,15 +122,17 @@ def check(cfg: config.Config) -> None:
     """Raises ConfigError for bad masks, and for a teacher that cannot know the masked tokens."""
     masking.check(cfg)
     if cfg.distillation.teacher:
-        required = {
-            "data.corpus": "language",
-            "pack.mode": "doc_sentences",
-            "mask.mask_token_prob": 1.0,
-            "optim.z_loss": 0.0,
-        }
+        required: dict[str, Any] = {"optim.z_loss": 0.0}
+        if not distillation.has_model(cfg):
+            required |= {"data.corpus": "language", "pack.mode": "doc_sentences", "mask.mask_token_prob": 1.0}
         for name, value in required.items():
             is_met = operator.attrgetter(name)(cfg) == value
             errors.require_field(cfg, name, is_met, str(value), "distillation.teacher")
+
+
+def make_train_hparams(cfg: config.Config) -> dict[str, np.generic]:
+    """The traced values: those of the masks, and with a model as teacher those of its losses."""
+    return masking.make_train_hparams(cfg) | (distillation.make_hparams(cfg) if distillation.has_model(cfg) else {})
 
 
 MASKED_SPEC = types.ObjectiveSpec(  # of all objectives that predict masked tokens
@@ -133,7 +146,10 @@ MASKED_SPEC = types.ObjectiveSpec(  # of all objectives that predict masked toke
     conditional_fields=("mask", "eval.mask_rate", "eval.mask_rates", "eval.mask_unit", "optim.z_loss"),
 )
 SPEC = dataclasses.replace(
-    MASKED_SPEC, check=check, conditional_fields=(*MASKED_SPEC.conditional_fields, "distillation")
+    MASKED_SPEC,
+    check=check,
+    train_hparams=make_train_hparams,
+    conditional_fields=(*MASKED_SPEC.conditional_fields, "distillation"),
 )
 NSP_SPEC = dataclasses.replace(
     MASKED_SPEC,

@@ -28,7 +28,7 @@ from mlm.training.step import program
 GLOB_FIELDS = ("data.path", "data.validation_path")  # separated by commas
 PATH_FIELDS = (
     *(*GLOB_FIELDS, "data.sources", "data.task_path", "data.parallel_path", "data.tfds_dir", "tokenizer.path"),
-    *("init.run", "init.hub", "downstream.path", "eval.sts"),
+    *("init.run", "init.hub", "distillation.teacher", "downstream.path", "eval.sts"),
 )
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("mlm", "configs", "experiments")
@@ -141,7 +141,8 @@ def find_data_paths(configs: Sequence) -> tuple[tuple[str, str], ...]:
         values = fields.flatten(cfg)
         for name in PATH_FIELDS:
             paths = text_files.split_paths(values[name]) if name in GLOB_FIELDS else [values[name].strip()]
-            if name == "data.task_path" and cfg.data.labelled.format == "tfds":  # a data set's name
+            is_dataset = name == "data.task_path" and cfg.data.labelled.format == "tfds"
+            if is_dataset or (name, paths) == ("distillation.teacher", ["posterior"]):  # no path, but a name
                 paths = []
             for path in filter(None, paths):
                 if not buckets.is_bucket_path(path) and not path.startswith("hf:"):

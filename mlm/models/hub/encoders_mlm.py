@@ -59,10 +59,11 @@ class Attention(AttentionBlock):
         super().__init__(model)
         self.qkv = Dense(model.width, 3 * model.width, model.bias == "all")
 
-    def forward(self, x_BxLxD, mask_BxHxLxL, rope_theta, relative_RxD, row_LxL):
+    def forward(self, x_BxLxD, mask_BxHxLxL, is_local, relative_RxD, row_LxL):
         q, k, v = self.project(x_BxLxD)
         if self.model.positions == "rotary":
-            q, k = rotate(q, rope_theta), rotate(k, rope_theta)
+            period_h, size = compute_periods(self.model, is_local, q.shape[-1] // 2)
+            q, k = rotate(q, period_h, size), rotate(k, period_h, size)
         if self.model.positions == "disentangled":  # a score has three terms: all are divided by sqrt(3 d)
             q = q / 3**0.5
             mask_BxHxLxL = mask_BxHxLxL + self.score_distances(q, k, relative_RxD, row_LxL)
@@ -83,12 +84,29 @@ class Attention(AttentionBlock):
         return bias_BxHxLxL / q.shape[-1] ** 0.5
 
 
-def rotate(x_BxLxHxd, theta):
+def compute_periods(model, is_local, half):
+    """Tokens per radian of the rotary angles, and the factor of sine and cosine (model.rope_scaling)."""
+    theta, factor = model.rope_theta, model.rope_factor
+    if is_local:
+        return (model.local_rope_theta or theta) ** (torch.arange(half) / half), 1.0
+    if model.rope_scaling == "ntk":
+        theta = theta * factor ** (half / (half - 1))
+    period_h = theta ** (torch.arange(half) / half)
+    if model.rope_scaling == "linear":
+        return factor * period_h, 1.0
+    if model.rope_scaling != "yarn":
+        return period_h, 1.0
+    low, high = (half * math.log(model.rope_original_len / (2 * math.pi * turns), theta) for turns in (32, 1))
+    low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * half - 1)
+    divided_h = ((torch.arange(half) - low) / (high - low or 1e-3)).clamp(0, 1)
+    return period_h / (divided_h / factor + 1 - divided_h), 0.1 * math.log(factor) + 1
+
+
+def rotate(x_BxLxHxd, period_h, size):
     """Rotary position embeddings (Su et al. 2021)."""
-    half = x_BxLxHxd.shape[-1] // 2
     place_L = torch.arange(x_BxLxHxd.shape[1], device=x_BxLxHxd.device)
-    angle_Lx1xh = place_L[:, None, None] / theta ** (torch.arange(half, device=x_BxLxHxd.device) / half)
-    sin, cos = angle_Lx1xh.sin().to(x_BxLxHxd.dtype), angle_Lx1xh.cos().to(x_BxLxHxd.dtype)
+    angle_Lx1xh = place_L[:, None, None] / period_h.to(x_BxLxHxd.device)
+    sin, cos = ((size * x).to(x_BxLxHxd.dtype) for x in (angle_Lx1xh.sin(), angle_Lx1xh.cos()))
     first, second = x_BxLxHxd.chunk(2, -1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
 
@@ -131,11 +149,9 @@ class TransformerLayer(ResidualLayer):
 
     def attend_to_self(self, x_BxLxD, number, global_mask, local_mask, *relative):
         """x_BxLxD plus what attention makes of it in layer `number`."""
-        model, is_local, theta = self.model, self.is_local(number), self.model.rope_theta
-        if is_local and model.local_rope_theta:
-            theta = model.local_rope_theta
+        model, is_local = self.model, self.is_local(number)
         mask = local_mask if is_local else global_mask
-        attend = lambda x_BxLxD: self.attention(x_BxLxD, mask, theta, *relative)
+        attend = lambda x_BxLxD: self.attention(x_BxLxD, mask, is_local, *relative)
         return self.add("attention_", attend, x_BxLxD, number == 1 and not model.first_norm)
 
     def is_local(self, number):

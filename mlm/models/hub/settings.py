@@ -24,7 +24,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "ge
 # Fields of config.model that choose a block.
 BLOCK_FIELDS = (
     *("norm", "first_norm", "bias", "layer_scale", "qk_norm", "attention_gate", "local_window", "embedding_dim"),
-    *("num_unique_layers", "relative_bias"),
+    *("num_unique_layers", "relative_bias", "rope_scaling"),
 )
 
 

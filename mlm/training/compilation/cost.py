@@ -62,7 +62,7 @@ def count_lowered_flops(cfg: config.Config, vocab_size: int, *, rnn_unroll: int)
         "mask.max_rate": (cfg.mask.rate + (cfg.mask.final_rate or cfg.mask.rate)) / 2,
         **PLAIN_STEP,
     }
-    static_cfg = program.clear_tokenizer_path(program.make_static_config(fields.override(cfg, changes)))
+    static_cfg = program.clear_paths(program.make_static_config(fields.override(cfg, changes)))
     num_layers = layers.count_unique_layers(cfg.model)
     if not 0 < cfg.finetune.trainable_layers < num_layers:
         return _count_lowered_flops(static_cfg, vocab_size)
@@ -112,7 +112,7 @@ def make_abstract_state(cfg: types.StaticConfig, vocab_size: int) -> types.Train
     max_rate = fields.DEFAULT["mask.max_rate"]
     changes = {"train.batch_size": 1, "model.scan_unroll": 1, "model.rnn_unroll": 1, "mask.max_rate": max_rate}
     changes |= PLAIN_STEP
-    return _make_abstract_state(fields.override(program.clear_tokenizer_path(cfg), changes), vocab_size)
+    return _make_abstract_state(fields.override(program.clear_paths(cfg), changes), vocab_size)
 
 
 @functools.cache

@@ -1,13 +1,17 @@
 """What a source's parameters become where a run continues with more positions or with another vocabulary."""
 
+import jax
 import numpy as np
 
 from mlm.base import config, types
 from mlm.base.special import NUM_SPECIAL, UNK
 from mlm.data.tokenizers.tokenizer import Tokenizer
+from mlm.models import layers
+from mlm.training.step import trainable
+from mlm.training.step.sharding import is_stacked
 
+NEW_ENTRY_VARIANCE = 1e-5  # of the covariance of all entries
 PART_OF_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # as which a piece is decoded that holds a part of a character
-VOCABULARY_PARAMS = ("token", "output", "bias")  # with an entry of the vocabulary along their first axis
 
 
 def adapt_params(
@@ -22,13 +26,29 @@ def adapt_params(
         params = params | {"position": {"embedding": resized}}
     if cfg.init.new_vocabulary and source_tokenizer.model != tokenizer.model:
         pieces = find_pieces(source_tokenizer, tokenizer)
-        tables = {name: average_pieces(params[name], pieces) for name in VOCABULARY_PARAMS if name in params}
-        num_single = sum(len(ids) == 1 for ids in pieces)
+        rng = np.random.default_rng(cfg.seed) if cfg.init.new_entries == "normal" else None
+        names = [name for name in trainable.VOCABULARY_PARAMS if name in params]
+        num_single, others = sum(len(ids) == 1 for ids in pieces), "drawn" if rng else "means of some"
         changes.append(
-            f"of {len(pieces)} entries of the vocabulary {num_single} are one of the source's, the others means of some"
+            f"of {len(pieces)} entries of the vocabulary {num_single} are one of the source's, the others {others}"
         )
-        params = params | tables
+        params = params | {name: make_entries(params[name], pieces, rng) for name in names}
+    if cfg.init.layers:
+        params = select_layers(params, layers.count_unique_layers(cfg.model), spreads=cfg.init.layers == "spread")
     return params, changes
+
+
+def select_layers(params: types.Params, num_layers: int, *, spreads: bool) -> types.Params:
+    """The parameters of a model with fewer layers: the first so many, or evenly spaced ones from the first on.
+
+    The latter takes one layer out of two for half as many (Sanh et al. 2019, arXiv 1910.01108, section 3).
+    """
+
+    def select(path, leaf):
+        step = len(leaf) / num_layers if spreads else 1
+        return leaf[(np.arange(num_layers) * step).astype(int)] if is_stacked(path) else leaf
+
+    return jax.tree_util.tree_map_with_path(select, params)
 
 
 def resize_positions(table_PxD: np.ndarray, num_positions: int, *, interpolates: bool) -> np.ndarray:
@@ -73,8 +93,18 @@ def list_texts(tokenizer: Tokenizer) -> list[str]:
     ]
 
 
-def average_pieces(param: types.Params, pieces: list[list[int]]) -> types.Params:
-    """A table or a bias with the mean over each entry's pieces."""
+def make_entries(param: types.Params, pieces: list[list[int]], rng: np.random.Generator | None = None) -> types.Params:
+    """A table or a bias with the mean over each entry's pieces.
+
+    With an rng, entries of several pieces are drawn from a normal distribution with the mean of all entries of the
+    source and NEW_ENTRY_VARIANCE of their covariance (Hewitt 2021, Initializing new word embeddings for pretrained
+    language models).
+    """
     if isinstance(param, dict):
-        return {name: average_pieces(leaf, pieces) for name, leaf in param.items()}
-    return np.stack([param[ids].mean(0) for ids in pieces]).astype(param.dtype)
+        return {name: make_entries(leaf, pieces, rng) for name, leaf in param.items()}
+    made = np.stack([param[ids].mean(0) for ids in pieces]).astype(param.dtype)
+    if rng is not None:
+        flat, is_new = param.reshape(len(param), -1), np.array([len(ids) > 1 for ids in pieces])
+        covariance = NEW_ENTRY_VARIANCE * np.atleast_2d(np.cov(flat, rowvar=False))
+        made[is_new] = rng.multivariate_normal(flat.mean(0), covariance, is_new.sum()).reshape(-1, *param.shape[1:])
+    return made

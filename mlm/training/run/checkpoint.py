@@ -22,7 +22,7 @@ from mlm.data.rows import mixture
 from mlm.training.run import extension
 from mlm.training.run.directory import RunDirectory
 from mlm.training.run.hooks import Hook
-from mlm.training.step import parallel
+from mlm.training.step import parallel, trainable
 from mlm.training.step.program import Program, make_train_hparams
 
 NUM_KEPT = 2  # the newest, and the one before it in case the newest is damaged
@@ -240,6 +240,7 @@ class Checkpoint(Hook):
 
     def save(self, state) -> None:
         """Starts saving a state, with the run's totals."""
+        state = state._replace(params=trainable.drop_teacher(state.params))
         snapshot = Snapshot(self.program.partitioner.snapshot_state(state), self.get_run_totals())
         save(self.checkpoints, self.cfg, self.data, snapshot)
 

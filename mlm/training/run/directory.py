@@ -129,13 +129,13 @@ class RunDirectory:
         """The records of the run's starts."""
         return (self._read("provenance.json") or {"starts": []})["starts"]
 
-    def record_start(self, cfg: config.Config, data: dict, tokenizer: Tokenizer, step: int) -> None:
-        """Writes the identity, and adds this start at `step` to the provenance."""
+    def record_start(self, cfg: config.Config, data: dict, tokenizer: Tokenizer, step: int, sources: dict) -> None:
+        """Writes the identity, and adds this start at `step` to the provenance; sources: what it starts from."""
         self.write_identity(cfg, data, tokenizer)
         starts = []
         with files.recover_damaged():
             starts = self.read_provenance()
-        self._write("provenance.json", {"starts": [*starts, provenance.make_record(step)]})
+        self._write("provenance.json", {"starts": [*starts, provenance.make_record(step) | sources]})
 
     def read_trackers(self) -> dict:
         """By tracker, the run's id there, and the last step of each metric when the run was last started."""

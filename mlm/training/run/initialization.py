@@ -1,5 +1,7 @@
 """The initial parameters of a model: random, those of another run's newest checkpoint, or a Hugging Face folder's."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from absl import logging
@@ -12,22 +14,25 @@ from mlm.training.run.directory import RunDirectory
 from mlm.training.step import trainable
 
 
-def init_from_source(cfg: config.Config, state: types.TrainState, tokenizer: Tokenizer) -> types.TrainState:
-    """A state at step 0 (numpy) with the model of config.init.run or config.init.hub, if one is set.
+def init_from_source(
+    cfg: config.Config, state: types.TrainState, tokenizer: Tokenizer
+) -> tuple[types.TrainState, dict[str, Any]]:
+    """A state at step 0 (numpy) with the model of config.init.run or config.init.hub, and what provenance says of it.
 
-    tokenizer: of the training data. Raises ConfigError if the source is not as config.init.run_sha256 or
-    config.init.hub_sha256 says, or has another model or vocabulary.
+    Without one, the state itself, and nothing. tokenizer: of the training data. Raises ConfigError if the source is not
+    as config.init.run_sha256 or config.init.hub_sha256 says, or has another model or vocabulary.
     """
     if cfg.init.hub:
         return _init_from_hub(cfg, state, tokenizer)
     if not cfg.init.run:
-        return state
+        return state, {}
     run = trained_run.load(cfg.init.run, {}, exclusive=not RunDirectory(cfg.init.run).result.exists())
     is_same = cfg.init.run_sha256 in ("", run.digest)
     expected = f"the state of the newest checkpoint of {cfg.init.run}, {run.digest}"
     errors.require_field(cfg, "init.run_sha256", is_same, expected)
     params = run.program.partitioner.get_state(run.state).params["model"]
-    return _replace_model_params(cfg, state, *_adapt(cfg, params, run.tokenizer, tokenizer), run.cfg)
+    adapted = _adapt(cfg, params, run.tokenizer, tokenizer)
+    return _replace_model_params(cfg, state, *adapted, run.cfg, run.digest)
 
 
 def _init_from_hub(cfg, state, tokenizer):
@@ -36,14 +41,14 @@ def _init_from_hub(cfg, state, tokenizer):
     is_same = cfg.init.hub_sha256 in ("", digest)
     errors.require_field(cfg, "init.hub_sha256", is_same, f"what is in {cfg.init.hub}, {digest}")
     source = pretrained_folder.read_folder(folder)
-    model, has_same_vocabulary = _adapt(cfg, source.params["model"], source.tokenizer, tokenizer)
+    model, *adapted = _adapt(cfg, source.params["model"], source.tokenizer, tokenizer)
     parts = ["its encoder"]
     if not source.has_lm_head:
         own = state.params["model"]
         model = model | {name: own[name] for name in trainable.LM_HEAD_PARAMS if name in own}
     if objectives.get_visibility(cfg) != types.Visibility.FULL:
         parts.append("its output layer" if source.has_lm_head else "a new output layer")
-    state = _replace_model_params(cfg, state, model, has_same_vocabulary, source.cfg)
+    state, record = _replace_model_params(cfg, state, model, *adapted, source.cfg, digest)
     head = state.params["objective"]
     if cfg.finetune.pooling == "first" and cfg.finetune.pooler == "bert" and "pool" in head:
         pooler = source.read_pooler()
@@ -63,18 +68,16 @@ def _init_from_hub(cfg, state, tokenizer):
         state = state._replace(params=state.params | {"objective": head | discriminator_head})
         parts.append("its discriminator's head")
     logging.info("initial parameters: %s: %s", cfg.init.hub, ", ".join(parts))
-    return state
+    return state, record
 
 
 def _adapt(cfg, model_params, source_tokenizer, tokenizer):
-    """The source's parameters as config.init asks for them, and whether their vocabulary is that of the data."""
+    """The source's parameters as config.init asks for them, what changed, and whether they fit the vocabulary."""
     model_params, changes = adaptation.adapt_params(cfg, model_params, source_tokenizer, tokenizer)
-    if changes:
-        logging.info("%s: %s", cfg.init.run or cfg.init.hub, "; ".join(changes))
-    return model_params, cfg.init.new_vocabulary or source_tokenizer.model == tokenizer.model
+    return model_params, changes, cfg.init.new_vocabulary or source_tokenizer.model == tokenizer.model
 
 
-def _replace_model_params(cfg, state, model_params, has_same_vocabulary, source_cfg):
+def _replace_model_params(cfg, state, model_params, changes, has_same_vocabulary, source_cfg, digest):
     field = f"config.init.{'run' if cfg.init.run else 'hub'} = {cfg.init.run or cfg.init.hub!r}"
     source_shapes, shapes = (
         jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree) for tree in (model_params, state.params["model"])
@@ -88,8 +91,9 @@ def _replace_model_params(cfg, state, model_params, has_same_vocabulary, source_
             f"{field}: expected the vocabulary of the training data; leave config.tokenizer.path out to use its own, "
             "or set init.new_vocabulary=true"
         )
-    if differences:
-        logging.info("%s: %s", field, differences)
+    changes = [*changes, *filter(None, [differences])]
+    if changes:
+        logging.info("%s: %s", field, "; ".join(changes))
     directionality, default = cfg.model.directionality, objectives.list_directionalities(cfg)[0]
     if objectives.is_one_sided(directionality) and not objectives.is_one_sided(default):
         logging.warning(
@@ -97,7 +101,8 @@ def _replace_model_params(cfg, state, model_params, has_same_vocabulary, source_
             "sees one side of its token alone; a Transformer takes another if it is set",
             *(directionality, source_cfg.workdir, cfg.objective, default),
         )
-    return state._replace(params=state.params | {"model": model_params})
+    record = {"path": cfg.init.run or cfg.init.hub, "sha256": digest, "changes": changes}
+    return state._replace(params=state.params | {"model": model_params}), {"source": record}
 
 
 def _describe_differences(cfg: config.Config, source_cfg: config.Config) -> str:

@@ -22,6 +22,7 @@ from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Profile
 from mlm.training.run.log import Log
 from mlm.training.run.preemption import Preemption, RunStopped
+from mlm.training.run.teacher import Teacher, load_teacher
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs
@@ -71,13 +72,17 @@ def train(cfg: config.Config, packed: pack.PackedDataset) -> dict:
 def open_run(cfg: config.Config, packed: pack.PackedDataset, *, cut: bool = True):
     """A run with its files open, and the state (numpy) to continue from; cut: as in loader.iterate_train_batches."""
     segments = mixture.list_segments(cfg, packed, pack.load_dataset)
-    program = programs.build_program(cfg, packed.dataset_info)
+    teacher = load_teacher(cfg, packed.tokenizer)
+    program = programs.build_program(cfg, packed.dataset_info, teacher=teacher.model if teacher else None)
     with checkpoint.open_manager(cfg.workdir, extension.count_stable_steps(cfg)) as checkpoints:
         saved = checkpoint.restore_or_init(checkpoints, cfg, packed.manifest["inputs"], program)
-        if saved.state.step == 0:
-            saved = saved._replace(state=initialization.init_from_source(cfg, saved.state, packed.tokenizer))
-        with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut)) as run:
-            yield run, saved.state
+        state, sources = saved.state, teacher.describe(cfg) if teacher else {}
+        if state.step == 0:
+            state, source = initialization.init_from_source(cfg, state, packed.tokenizer)
+            sources |= source
+        saved = saved._replace(state=state)
+        with contextlib.closing(TrainingRun(cfg, segments, program, checkpoints, saved, cut, teacher, sources)) as run:
+            yield run, teacher.join_state(saved.state) if teacher else saved.state
 
 
 class Evaluate(Hook):
@@ -119,15 +124,23 @@ class TrainingRun:
     """A run without its steps: its batches, and its hooks in the order in which they run."""
 
     def __init__(
-        self, cfg, segments: Sequence[mixture.Segment], program: programs.Program, checkpoints, saved, cut: bool
+        self,
+        cfg,
+        segments: Sequence[mixture.Segment],
+        program: programs.Program,
+        checkpoints,
+        saved,
+        cut: bool,
+        teacher: Teacher | None,
+        sources: dict[str, Any],
     ):
-        packed = segments[-1].packed
+        packed, self.teacher_model = segments[-1].packed, teacher.model if teacher else None
         self.segments, self.segment = segments, segments[0]  # the latter: of the newest batch
         self.cfg, self.packed, self.program, self.checkpoints = cfg, packed, program, checkpoints
         self.start_step = int(saved.state.step)
         self.data_identity = packed.manifest["inputs"]
         if parallel.is_primary():
-            RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step)
+            RunDirectory(cfg.workdir).record_start(cfg, self.data_identity, packed.tokenizer, self.start_step, sources)
         self.log = Log(cfg, program.objective, self.start_step, saved.totals, self.segments)
         self.write_notes()
         self.evaluate = Evaluate(cfg, program, packed, self.log)
@@ -275,7 +288,8 @@ class SingleRun:
             self.segment = self.run.segment
             cfg, dataset_info = self.segment.phase.cfg, self.segment.packed.dataset_info
             self.hparams = programs.make_train_hparams(cfg)
-            self.partitioner = programs.build_program(cfg, dataset_info).partitioner
+            built = programs.build_program(cfg, dataset_info, teacher=self.run.teacher_model)
+            self.partitioner = built.partitioner
         batch = self.partitioner.put_batch(batches[0])
         self.state, metrics = self.partitioner.train_step(self.state, batch, self.hparams)
         return lambda m: self.partitioner.get_metrics(metrics)

@@ -154,9 +154,9 @@ def _compute_digest(folder, changed):
     return files.json_sha256({"model": hub.compute_digest(folder), "vocabulary": words})
 
 
-def find_folder(path: str) -> str:
+def find_folder(path: str, field: str = "config.init.hub") -> str:
     """`download_folder`. Raises ConfigError for a path that is no Hugging Face folder."""
     folder = download_folder(path)
     expected = "a Hugging Face folder (config.json, model.safetensors, a tokenizer), or hf:ORG/NAME"
-    errors.require(hub.is_hub_folder(folder), "config.init.hub", path, expected)
+    errors.require(hub.is_hub_folder(folder), field, path, expected)
     return folder

@@ -192,8 +192,8 @@ def _check_phases(cfg):
 
 def _check_init(cfg):
     """What says how a source is taken has a source."""
-    for name, value in (("positions", cfg.init.positions), ("new_vocabulary", cfg.init.new_vocabulary)):
-        has_source = bool(cfg.init.run or cfg.init.hub)
+    for name in ("positions", "new_vocabulary", "layers", "embedding_steps"):
+        value, has_source = getattr(cfg.init, name), bool(cfg.init.run or cfg.init.hub)
         expected = "a source beside it, config.init.run or config.init.hub"
         errors.require(has_source or not value, f"config.init.{name}", value, expected)
     has_table = cfg.model.positions == "learned" or not cfg.init.positions

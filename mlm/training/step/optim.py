@@ -13,6 +13,7 @@ import optax
 
 from mlm.base import config, errors, types
 from mlm.base.conditional_fields import list_registry_conditions
+from mlm.training.step import trainable
 from mlm.training.step.optimizers import OPTIMIZERS, ParameterGroup, Transformation, find_group
 
 EXTENDABLE_SCHEDULES = ("wsd", "constant", "inverse_sqrt")  # the same after the warm-up, however many steps there are
@@ -190,20 +191,25 @@ def build_transformation(
     *,
     model: config.Model | None = None,
     link_updates: Callable[[types.Params], types.Params] | None = None,
+    embedding_steps: int = 0,
 ) -> Transformation:
     """The optimizer of so many steps.
 
-    multipliers: of each leaf's learning rate; model: None: the default one; link_updates: the objective's.
+    multipliers: of each leaf's learning rate; model: None: the default one; link_updates: the objective's;
+    embedding_steps: at the start, in which only what has an entry of the vocabulary moves, while the moments of all
+    else warm up.
     """
     schedule = build_schedule(optim, steps)
     decay_mask = functools.partial(make_decay_mask, split_decay_groups(optim))
     decay = optax.add_decayed_weights(hparams.weight_decay, decay_mask)
+    starts_late = lambda step: jnp.where(step < embedding_steps, 0.0, 1.0)
     scale_leaves = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, multipliers))
     optimizer = optax.chain(
         clip_by_global_norm(optim.clip_norm) if optim.clip_norm else optax.identity(),
         *OPTIMIZERS[optim.optimizer].build(optim, decay, model or config.Model()),
         *((scale_leaves,) if multipliers is not None else ()),
         optax.scale_by_learning_rate(lambda step: hparams.learning_rate * schedule(step)),
+        *((optax.masked(optax.scale_by_schedule(starts_late), trainable.flag_body),) if embedding_steps else ()),
         *((optax.stateless(lambda updates, _: link_updates(updates)),) if link_updates else ()),
     )
     if optim.ema_decay:

@@ -9,7 +9,7 @@ import numpy as np
 from mlm.base import config, fields, types
 from mlm.data.language import grammar, posterior
 from mlm.models import MODELS
-from mlm.objectives import OBJECTIVES
+from mlm.objectives import OBJECTIVES, distillation
 from mlm.training.step import parallel, update
 
 HIDDEN_FIELDS = tuple(
@@ -85,33 +85,52 @@ def fill_hidden_fields(cfg: types.StaticConfig) -> config.Config:
     return fields.replace_values(cfg, {name: fields.DEFAULT[name] for name in HIDDEN_FIELDS})
 
 
-def build_model_and_objective(cfg: config.Config, info: types.DatasetInfo) -> tuple[types.Model, types.Objective]:
-    """The model and the objective of a config for this dataset."""
+def build_model_and_objective(
+    cfg: config.Config, info: types.DatasetInfo, teacher: config.Model | None = None
+) -> tuple[types.Model, types.Objective]:
+    """The model and the objective of a config for this dataset; teacher: the model of a trained one."""
     build_model, spec = MODELS[cfg.model.family].build, OBJECTIVES[cfg.objective]
     auxiliary = spec.auxiliary_model(cfg)
     extra = () if auxiliary is None else (build_model(auxiliary, info.vocab_size),)
     if info.language is not None:
         hmm = grammar.build_grammar(info.language).hmm
         extra = (posterior.build_teacher(hmm, np.frombuffer(info.language_words, np.int32)),)
+    if teacher is not None:
+        extra = (MODELS[teacher.family].build(teacher, info.vocab_size),)
     return build_model(cfg.model, info.vocab_size), spec.build(make_static_config(cfg), info, *extra)
 
 
-def build_program(cfg: config.Config, dataset_info: types.DatasetInfo, devices: Sequence[Any] | None = None) -> Program:
-    """The program of a run for this dataset, on all devices or the given ones; runs that can share one get the same."""
-    key = clear_tokenizer_path(make_static_config(cfg))
-    return _build_cached(key, dataset_info, None if devices is None else tuple(devices))
+def build_program(
+    cfg: config.Config,
+    dataset_info: types.DatasetInfo,
+    devices: Sequence[Any] | None = None,
+    teacher: config.Model | None = None,
+) -> Program:
+    """The program of a run for this dataset, on all devices or the given ones; runs that can share one get the same.
+
+    teacher: the model of config.distillation.teacher, which training alone needs; None: of a program that does not
+    train, or of a run whose teacher is no model.
+    """
+    key = clear_paths(make_static_config(cfg))
+    return _build_cached(key, dataset_info, None if devices is None else tuple(devices), teacher)
 
 
-def clear_tokenizer_path(cfg: types.StaticConfig) -> types.StaticConfig:
-    """The config without the path of its tokenizer: compiled functions depend on the vocabulary's size alone."""
-    return fields.override(cfg, {"tokenizer.path": ""})
+def clear_paths(cfg: types.StaticConfig) -> types.StaticConfig:
+    """The config without the paths of tokenizer and teacher: compiled functions depend on their sizes alone."""
+    teacher = "" if distillation.has_model(cfg) else cfg.distillation.teacher
+    return fields.override(cfg, {"tokenizer.path": "", "distillation.teacher": teacher})
 
 
 # Compiled programs hold memory. Runs that share one alternate with their evaluations, such as a fine-tuning, and with
 # the run that a fine-tuning starts from.
 @functools.lru_cache(maxsize=3)
-def _build_cached(cfg: types.StaticConfig, dataset_info: types.DatasetInfo, devices: tuple[Any, ...] | None) -> Program:
-    model, objective = build_model_and_objective(cfg, dataset_info)
+def _build_cached(
+    cfg: types.StaticConfig,
+    dataset_info: types.DatasetInfo,
+    devices: tuple[Any, ...] | None,
+    teacher: config.Model | None,
+) -> Program:
+    model, objective = build_model_and_objective(cfg, dataset_info, teacher)
     train_step = functools.partial(update.train_step, cfg, model, objective)
     partitioner = parallel.MODES[cfg.parallel.mode].build(train_step, devices, cfg.parallel)
     init_state = partitioner.jit_init(functools.partial(update.init_state, cfg, model, objective))

@@ -19,6 +19,7 @@ FreezeRule = Callable[[Path], int]  # as `count_frozen_layers`
 WHOLE_LEAF = -1  # in place of a number of frozen layers
 # Of the output layer alone. Objectives that predict no tokens do not use it.
 LM_HEAD_PARAMS = ("transform", "transform_norm", "output", "bias")
+VOCABULARY_PARAMS = ("token", "output", "bias")  # with an entry of the vocabulary along their first axis
 
 
 def check(cfg: config.Config) -> None:
@@ -34,6 +35,8 @@ def check(cfg: config.Config) -> None:
 def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tokens: bool, path: Path) -> int:
     """How many layers of a leaf are frozen, from the first on: 0 if it is trained as a whole, or WHOLE_LEAF if not."""
     names = [key.key for key in path]
+    if names[0] == types.TEACHER:
+        return WHOLE_LEAF
     if names[0] == "objective":
         return 0
     if names[1] in LM_HEAD_PARAMS:
@@ -43,6 +46,11 @@ def count_frozen_layers(finetune: config.Finetune, num_layers: int, predicts_tok
     if is_stacked(path) and finetune.trainable_layers:
         return num_layers - finetune.trainable_layers
     return 0 if names[2:3] == ["norm"] and finetune.trainable_layers else WHOLE_LEAF
+
+
+def drop_teacher(params: types.Params) -> types.Params:
+    """The parameters of a run itself."""
+    return {name: tree for name, tree in params.items() if name != types.TEACHER}
 
 
 def select_trainable(params: types.Params, freeze_rule: FreezeRule) -> types.Params:
@@ -75,6 +83,12 @@ def merge_params(params: types.Params, trainable_params: types.Params, freeze_ru
         return jnp.concatenate([leaf[:num_frozen], new_leaf]) if num_frozen else new_leaf
 
     return jax.tree_util.tree_map_with_path(replace, params)
+
+
+def flag_body(params: types.Params) -> types.Params:
+    """True for each leaf without an entry of the vocabulary along its first axis: all but embeddings and output."""
+    is_body = lambda path: path[0].key != "model" or path[1].key not in VOCABULARY_PARAMS
+    return jax.tree_util.tree_map_with_path(lambda path, _: is_body(path), params)
 
 
 def compute_lr_multipliers(trainable_params: types.Params, finetune: config.Finetune, num_layers: int) -> types.Params:

@@ -63,7 +63,13 @@ def build_optimizer(
             trainable_params, cfg.finetune, layers.count_unique_layers(cfg.model)
         )
     return optim.build_transformation(
-        cfg.optim, cfg.train.steps, hparams, multipliers, model=cfg.model, link_updates=link_updates
+        cfg.optim,
+        cfg.train.steps,
+        hparams,
+        multipliers,
+        model=cfg.model,
+        link_updates=link_updates,
+        embedding_steps=cfg.init.embedding_steps,
     )
 
 
@@ -90,7 +96,7 @@ def train_step(
     metrics = {
         "loss": compute_weighted_loss(objective, hparams, *loss_terms),
         "gradient_norm": optax.tree.norm(grads),
-        "parameter_norm": optax.tree.norm(params),
+        "parameter_norm": optax.tree.norm(trainable.drop_teacher(params)),
         "learning_rate": hparams.learning_rate * optim.build_schedule(cfg.optim, cfg.train.steps)(state.step),
         "sums": sums,
     }
