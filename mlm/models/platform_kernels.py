@@ -13,7 +13,7 @@ from mlm.base import config, errors
 
 KERNELS = (
     *("matmul", "recurrence", "cross_entropy", "blocked_cross_entropy", "gelu"),
-    *("attention", "cudnn_attention", "splash_attention", "recomputation"),
+    *("attention", "cudnn_attention", "splash_attention", "fused_attention", "recomputation"),
 )
 FUSED_ATTENTION = ("cudnn_attention", "splash_attention")  # they drop no attention weights
 VOCAB_BLOCK = 8192  # entries of a block of `blocked_cross_entropy`, at most
