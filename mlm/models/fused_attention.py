@@ -1,12 +1,12 @@
 """Attention in one kernel, forward and backward, that drops weights and stores none.
 
-FlashAttention-2 (Dao 2023, arXiv 2307.08691) in Pallas, for GPUs (Triton) and TPUs (Mosaic). Whether a weight is dropped
-is a hash of its example's key, its head, query and key (`layers.is_kept`), so that each pass computes it again for the
-block at hand, and drops what the plain formula drops. Which keys a query sees is an interval (`positions.Segments`): a
-block of keys of which a block of queries sees none is not read.
+FlashAttention-2 (Dao 2023, arXiv 2307.08691) in Pallas, for GPUs (Triton) and TPUs (Mosaic). Whether a weight is
+dropped is a hash of its example's key, its head, query and key (`layers.is_kept`), so that each pass computes it again
+for the tile at hand, and drops what the plain formula drops. A query sees an interval of keys
+(`positions.find_intervals`): a block of queries does not read blocks of keys of which it sees none.
 
-A tile is a block of a head: on a GPU (tokens, d), on a TPU (d, tokens), which fills its 128 lanes where d is 64. A
-product of two transposed tiles is the other product of them in the other order, so that one text serves both
+A tile is a block of tokens of a head: (tokens, d) on a GPU, (d, tokens) on a TPU, whose 128 lanes it fills where d is
+64. The product of two transposed tiles is their product in the other order, transposed, so that one text serves both
 (`Kernel.multiply`).
 
 Letters in array names: B examples, H heads of d entries, L queries and keys, N blocks of them.
@@ -35,16 +35,15 @@ BLOCK_SIZES = {"gpu": (64, 64), "tpu": (512, 512)}  # tokens of a program, and o
 NUM_WARPS = 4  # of a program on a GPU
 
 
-def can_use_fused(model: config.Model, q_BxLxHxd) -> bool:
-    """Whether the kernel computes self-attention of this shape on the devices that are traced for."""
-    _, L, _, d = q_BxLxHxd.shape
-    platform = platform_kernels.find_platform()  # a run that began on one may go on elsewhere
+def can_use_fused(model: config.Model, length: int) -> bool:
+    """Whether the kernel computes self-attention of so many tokens on the devices that are traced for."""
+    platform, d = platform_kernels.find_platform(), model.width // model.num_heads
     return (
         platform_kernels.uses_kernel(model, "fused_attention")
-        and (platform == "tpu" or (platform == "gpu" and model.dtype == "bfloat16"))
+        and (platform == "tpu" or (platform == "gpu" and model.dtype == "bfloat16"))  # a run may go on elsewhere
         and d in HEAD_SIZES
-        and L % LANES == 0
-        and L * d <= MAX_ENTRIES
+        and length % LANES == 0
+        and length * d <= MAX_ENTRIES
     )
 
 
@@ -80,8 +79,8 @@ class Kernel:
     L: int
     H: int
     d: int
-    rate: float
-    is_transposed: bool  # tiles (d, tokens) on a grid (B, H, N), else (tokens, d) on a grid (N, H, B)
+    rate: float  # of dropout
+    is_transposed: bool  # whether tiles are (d, tokens)
     outer: int  # tokens of a program
     inner: int  # tokens of a step of its loop
 
@@ -90,43 +89,47 @@ class Kernel:
         """The axis of queries in a tile of scores; the other one is that of keys."""
         return 1 if self.is_transposed else 0
 
-    def specify(self, shape: str, *, is_whole: bool = False) -> pl.BlockSpec:
-        """What a program reads or writes of an array: its own block of tokens, or all of its head.
+    def specify(self, array: str, *, is_whole: bool = False) -> pl.BlockSpec:
+        """What a program reads or writes of an array: its own block of tokens, or all tokens of its head.
 
         Args:
-            shape: "matrix": a tile of each head; "row": BxHx1xL; "interval": Bx2xL.
+            array: "matrix" of q, k, v, the output, or a gradient of one; "row" of BxHx1xL; "interval" of Bx2xL.
             is_whole: whether it is all tokens of the head.
         """
         size = self.L if is_whole else self.outer
-        blocks, axes = {
-            "row": ((None, None, 1, size), lambda b, h, i: (b, h, 0, i)),
-            "interval": ((None, 2, size), lambda b, h, i: (b, 0, i)),
-            "matrix": ((None, None, self.d, size), lambda b, h, i: (b, h, 0, i))
-            if self.is_transposed
-            else ((None, size, None, self.d), lambda b, h, i: (b, i, h, 0)),
-        }[shape]
 
-        def index(*ids):
-            b, h, i = ids if self.is_transposed else ids[::-1]
-            return axes(b, h, 0 if is_whole else i)
+        def index(program):
+            b, h, i = self.split(program)
+            i = 0 if is_whole else i
+            return (b, 0, i) if array == "interval" else (b, i, h, 0) if has_rows else (b, h, 0, i)
 
-        return pl.BlockSpec(blocks, index)
+        has_rows = array == "matrix" and not self.is_transposed
+        shapes = {"interval": (None, 2, size), "row": (None, None, 1, size), "matrix": (None, None, self.d, size)}
+        return pl.BlockSpec((None, size, None, self.d) if has_rows else shapes[array], index)
+
+    def split(self, program):
+        """(example, head, block) of a program's number. Programs of one head follow one another and read its keys."""
+        N = self.L // self.outer
+        head = jax.lax.div(program, jnp.int32(N))
+        return (
+            jax.lax.div(head, jnp.int32(self.H)),
+            jax.lax.rem(head, jnp.int32(self.H)),
+            jax.lax.rem(program, jnp.int32(N)),
+        )
 
     def run(self, body, scalar_Bx1xK, inputs, specs, out_types, out_specs) -> Any:
-        """The outputs of a kernel's programs, one for each block, head and example."""
+        """The outputs of a kernel's programs, one for each block of each head."""
         B, _, K = scalar_Bx1xK.shape
-        grid = (B, self.H, self.L // self.outer)
-        index = lambda *ids: (ids[0] if self.is_transposed else ids[2], 0, 0)
         memory = {"memory_space": pltpu.SMEM} if self.is_transposed else {}
+        scalar_spec = pl.BlockSpec((None, 1, K), lambda program: (self.split(program)[0], 0, 0), **memory)
+        tpu = pltpu.CompilerParams(dimension_semantics=("parallel",))
         return pl.pallas_call(
             functools.partial(body, self),
-            grid=grid if self.is_transposed else grid[::-1],
-            in_specs=[pl.BlockSpec((None, 1, K), index, **memory), *specs],
+            grid=(B * self.H * (self.L // self.outer),),
+            in_specs=[scalar_spec, *specs],
             out_specs=out_specs,
             out_shape=out_types,
-            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",) * 3)
-            if self.is_transposed
-            else pltriton.CompilerParams(num_warps=NUM_WARPS),
+            compiler_params=tpu if self.is_transposed else pltriton.CompilerParams(num_warps=NUM_WARPS),
             name=f"fused_attention_{body.__name__}",
         )(scalar_Bx1xK, *inputs)
 
@@ -147,7 +150,7 @@ class Kernel:
         return start + jax.lax.broadcasted_iota(jnp.int32, (size, 1) if axis == 0 else (1, size), axis)
 
     def multiply(self, left, right, contracted: tuple[int, int]):
-        """The product of two tiles over an axis of each, in float32; axes are those of tiles that are not transposed."""
+        """The product of two tiles over an axis of each, in float32; the axes are those of (tokens, d) and (q, k)."""
         if self.is_transposed:
             left, right, contracted = right, left, (1 - contracted[1], 1 - contracted[0])
         numbers = (((contracted[0],), (contracted[1],)), ((), ()))
@@ -158,25 +161,30 @@ class Kernel:
         scores = self.multiply(q, k, (1, 1)) * self.d**-0.5
         return jnp.where((key >= first) & (key <= last), scores, MASKED)
 
-    def drop(self, x, scalar_ref, head, query, key):
-        """Dropout of weights, or of their gradients, numbered as `layers.sample_keep_mask` does."""
+    def select_kept(self, scalar_ref, head, query, key):
+        """Which weights are kept, numbered as `layers.sample_keep_mask` does; None: all."""
         if self.rate == 0:
-            return x
+            return None
         word_0, word_1 = (scalar_ref[0, place].astype(jnp.uint32) for place in range(2))
         number = ((query * self.H + head) * max(self.L, layers.MIN_LAST_AXIS) + key).astype(jnp.uint32)
-        return jnp.where(layers.is_kept(number, word_0, word_1, self.rate), x * (1 / (1 - self.rate)), 0)
+        return layers.is_kept(number, word_0, word_1, self.rate)
+
+    def drop(self, x, is_kept):
+        """Dropout of weights, or of their gradients."""
+        return x if is_kept is None else jnp.where(is_kept, x * (1 / (1 - self.rate)), 0)
 
     def locate(self, scalar_ref):
         """(head, first token, range of steps) of a program; the range is what `make_scalars` says of its block."""
-        head, block = pl.program_id(1), pl.program_id(2 if self.is_transposed else 0)
+        _, head, block = self.split(pl.program_id(0))
         bounds = (scalar_ref[0, 2 + end * (self.L // self.outer) + block] for end in range(2))
         return head, block * self.outer, tuple(bounds)
 
 
-def attend_forward(kernel: Kernel, scalar_ref, interval_ref, q_ref, k_ref, v_ref, out_ref, log_sum_ref):
+def compute_output(kernel: Kernel, scalar_ref, interval_ref, q_ref, k_ref, v_ref, out_ref, log_sum_ref):
     """The output of a block of queries, and the logarithm of the sum of the exponentials of its scores."""
     head, start, bounds = kernel.locate(scalar_ref)
-    q, first, last = kernel.load(q_ref), *(kernel.load_row(interval_ref, row) for row in range(2))
+    q = kernel.load(q_ref)
+    first, last = (kernel.load_row(interval_ref, row) for row in range(2))
     query = kernel.count(kernel.query_axis, start, kernel.outer)
     key_axis = 1 - kernel.query_axis
 
@@ -187,7 +195,7 @@ def attend_forward(kernel: Kernel, scalar_ref, interval_ref, q_ref, k_ref, v_ref
         scores = kernel.compute_scores(q, k, query, key, first, last)
         new_max = jnp.maximum(max_, scores.max(key_axis, keepdims=True))
         exp, shrink = jnp.exp(scores - new_max), jnp.exp(max_ - new_max)
-        kept = kernel.drop(exp, scalar_ref, head, query, key).astype(v.dtype)
+        kept = kernel.drop(exp, kernel.select_kept(scalar_ref, head, query, key)).astype(v.dtype)
         sum_ = sum_ * shrink + exp.sum(key_axis, keepdims=True)
         return new_max, sum_, out * shrink + kernel.multiply(kept, v, (1, 0))
 
@@ -197,16 +205,13 @@ def attend_forward(kernel: Kernel, scalar_ref, interval_ref, q_ref, k_ref, v_ref
     log_sum_ref[...] = (max_ + jnp.log(sum_)).reshape(log_sum_ref.shape)
 
 
-def attend_backward_queries(
+def compute_query_gradient(
     kernel: Kernel, scalar_ref, interval_ref, log_sum_ref, mean_ref, d_out_ref, q_ref, k_ref, v_ref, d_q_ref
 ):
     """The gradient of a block of queries."""
     head, start, bounds = kernel.locate(scalar_ref)
-    q, d_out, first, last = (
-        kernel.load(q_ref),
-        kernel.load(d_out_ref),
-        *(kernel.load_row(interval_ref, row) for row in range(2)),
-    )
+    q, d_out = kernel.load(q_ref), kernel.load(d_out_ref)
+    first, last = (kernel.load_row(interval_ref, row) for row in range(2))
     log_sum, mean = kernel.load_row(log_sum_ref), kernel.load_row(mean_ref)
     query = kernel.count(kernel.query_axis, start, kernel.outer)
 
@@ -214,14 +219,15 @@ def attend_backward_queries(
         k, v = (kernel.load(ref, block * kernel.inner) for ref in (k_ref, v_ref))
         key = kernel.count(1 - kernel.query_axis, block * kernel.inner, kernel.inner)
         weights = jnp.exp(kernel.compute_scores(q, k, query, key, first, last) - log_sum)
-        d_weights = kernel.drop(kernel.multiply(d_out, v, (1, 1)), scalar_ref, head, query, key)
+        is_kept = kernel.select_kept(scalar_ref, head, query, key)
+        d_weights = kernel.drop(kernel.multiply(d_out, v, (1, 1)), is_kept)
         return d_q + kernel.multiply((weights * (d_weights - mean)).astype(k.dtype), k, (1, 0))
 
     d_q = jax.lax.fori_loop(*bounds, step, jnp.zeros(q.shape, jnp.float32))
     d_q_ref[...] = (d_q * kernel.d**-0.5).astype(d_q_ref.dtype)
 
 
-def attend_backward_keys(
+def compute_key_gradients(
     kernel: Kernel, scalar_ref, interval_ref, log_sum_ref, mean_ref, d_out_ref, q_ref, k_ref, v_ref, d_k_ref, d_v_ref
 ):
     """The gradients of a block of keys and of its values."""
@@ -237,8 +243,9 @@ def attend_backward_keys(
         log_sum, mean = (kernel.load_row(ref, 0, first_query) for ref in (log_sum_ref, mean_ref))
         query = kernel.count(kernel.query_axis, first_query, kernel.inner)
         weights = jnp.exp(kernel.compute_scores(q, k, query, key, first, last) - log_sum)
-        kept = kernel.drop(weights, scalar_ref, head, query, key).astype(v.dtype)
-        d_weights = kernel.drop(kernel.multiply(d_out, v, (1, 1)), scalar_ref, head, query, key)
+        is_kept = kernel.select_kept(scalar_ref, head, query, key)
+        kept = kernel.drop(weights, is_kept).astype(v.dtype)
+        d_weights = kernel.drop(kernel.multiply(d_out, v, (1, 1)), is_kept)
         d_scores = (weights * (d_weights - mean)).astype(q.dtype)
         return d_k + kernel.multiply(d_scores, q, (0, 0)), d_v + kernel.multiply(kept, d_out, (0, 0))
 
@@ -257,15 +264,13 @@ def attend_tiles(kernel: Kernel, q, k, v, interval_Bx2xL, word_Bx2):
 def attend_tiles_fwd(kernel: Kernel, q, k, v, interval_Bx2xL, word_Bx2):
     """(output, what `attend_tiles_bwd` needs)."""
     own, whole = kernel.specify("matrix"), kernel.specify("matrix", is_whole=True)
-    first_BxL, last_BxL = interval_Bx2xL[:, 0], interval_Bx2xL[:, 1]
-    first_BxN, last_BxN = (x_BxL.reshape(len(q), -1, kernel.outer) for x_BxL in (first_BxL, last_BxL))
-    scalar_Bx1xK = make_scalars(kernel, word_Bx2, first_BxN.min(-1), last_BxN.max(-1) + 1)
+    scalar_Bx1xK = make_scalars(word_Bx2, find_key_blocks(kernel, interval_Bx2xL))
     out_types = [
         jax.ShapeDtypeStruct(q.shape, q.dtype),
         jax.ShapeDtypeStruct((len(q), kernel.H, 1, kernel.L), jnp.float32),
     ]
     inputs, specs = (interval_Bx2xL, q, k, v), (kernel.specify("interval"), own, whole, whole)
-    outputs = kernel.run(attend_forward, scalar_Bx1xK, inputs, specs, out_types, (own, kernel.specify("row")))
+    outputs = kernel.run(compute_output, scalar_Bx1xK, inputs, specs, out_types, (own, kernel.specify("row")))
     out, log_sum_BxHx1xL = (ad_checkpoint.checkpoint_name(x, stack.FUSED_KERNEL) for x in outputs)
     return out, (q, k, v, interval_Bx2xL, word_Bx2, scalar_Bx1xK, out, log_sum_BxHx1xL)
 
@@ -279,24 +284,34 @@ def attend_tiles_bwd(kernel: Kernel, residuals, d_out):
     own, whole, row = kernel.specify("matrix"), kernel.specify("matrix", is_whole=True), kernel.specify("row")
     type_ = jax.ShapeDtypeStruct(q.shape, q.dtype)
     specs = kernel.specify("interval"), row, row, own, own, whole, whole
-    d_q = kernel.run(attend_backward_queries, scalar_Bx1xK, inputs, specs, type_, own)
-    start_N = jnp.arange(0, kernel.L, kernel.outer)
-    first_BxL, last_BxL = interval_Bx2xL[:, 0], interval_Bx2xL[:, 1]
-    # Both ends of the intervals grow with the query.
-    first_BxN = (last_BxL[:, None] < start_N[:, None]).sum(-1)
-    end_BxN = (first_BxL[:, None] < start_N[:, None] + kernel.outer).sum(-1)
-    scalar_Bx1xK = make_scalars(kernel, word_Bx2, first_BxN, end_BxN)
+    d_q = kernel.run(compute_query_gradient, scalar_Bx1xK, inputs, specs, type_, own)
+    scalar_Bx1xK = make_scalars(word_Bx2, find_query_blocks(kernel, interval_Bx2xL))
     row = kernel.specify("row", is_whole=True)
     specs = kernel.specify("interval", is_whole=True), row, row, whole, whole, own, own
-    d_k, d_v = kernel.run(attend_backward_keys, scalar_Bx1xK, inputs, specs, (type_, type_), (own, own))
+    d_k, d_v = kernel.run(compute_key_gradients, scalar_Bx1xK, inputs, specs, (type_, type_), (own, own))
     return d_q, d_k, d_v, None, None
 
 
 attend_tiles.defvjp(attend_tiles_fwd, attend_tiles_bwd)
 
 
-def make_scalars(kernel: Kernel, word_Bx2, first_BxN, end_BxN):
-    """scalar_Bx1xK: the words of an example's key, and the range of steps of each block's loop, from two positions."""
-    word_Bx2 = jax.lax.bitcast_convert_type(word_Bx2, jnp.int32)
-    ranges = first_BxN // kernel.inner, -(-end_BxN // kernel.inner)
-    return jnp.concatenate([word_Bx2, *(x_BxN.astype(jnp.int32) for x_BxN in ranges)], 1)[:, None]
+def make_scalars(word_Bx2, block_Bx2xN):
+    """scalar_Bx1xK: the words of an example's key, and the range of steps of the loop of each of its programs."""
+    words = jax.lax.bitcast_convert_type(word_Bx2, jnp.int32)
+    return jnp.concatenate([words, block_Bx2xN.reshape(len(words), -1)], 1)[:, None]
+
+
+def find_key_blocks(kernel: Kernel, interval_Bx2xL):
+    """block_Bx2xN: the first block of keys that a program's queries see, and the one after the last."""
+    first_BxN, last_BxN = (interval_Bx2xL[:, end].reshape(len(interval_Bx2xL), -1, kernel.outer) for end in range(2))
+    return jnp.stack([first_BxN.min(-1) // kernel.inner, last_BxN.max(-1) // kernel.inner + 1], 1)
+
+
+def find_query_blocks(kernel: Kernel, interval_Bx2xL):
+    """block_Bx2xN: the first block of queries that see a program's keys, and the one after the last."""
+    first_Bx1xL, last_Bx1xL = interval_Bx2xL[:, :1], interval_Bx2xL[:, 1:]
+    key_Nx1 = jnp.arange(0, kernel.L, kernel.outer)[:, None]
+    # Both ends of the intervals grow with the query.
+    num_before_BxN = (last_Bx1xL < key_Nx1).sum(-1, dtype=jnp.int32)
+    end_BxN = (first_Bx1xL < key_Nx1 + kernel.outer).sum(-1, dtype=jnp.int32)
+    return jnp.stack([num_before_BxN // kernel.inner, (end_BxN - 1) // kernel.inner + 1], 1)
