@@ -56,8 +56,8 @@ def test_names_are_accepted(kernels):
     ("platform", "expected"),
     [
         ("cpu", ALL),
-        ("gpu", "cross_entropy,gelu,cudnn_attention,recomputation"),
-        ("tpu", "recurrence,blocked_cross_entropy,gelu,splash_attention,recomputation"),
+        ("gpu", "cross_entropy,gelu,cudnn_attention,fused_attention,recomputation"),
+        ("tpu", "recurrence,blocked_cross_entropy,gelu,splash_attention,fused_attention,recomputation"),
     ],
 )
 def test_the_platform_decides_for_auto_alone(platform, expected, monkeypatch):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from mlm.base import config
-from mlm.models import attention_kernels, layers, platform_kernels, positions
+from mlm.models import attention_kernels, fused_attention, layers, platform_kernels, positions
 
 
 def attend(
@@ -29,12 +29,14 @@ def attend(
     model, d = module.model, q_BxLxHxd.shape[-1]
     q, k, v = (x.astype(model.dtype) for x in (q_BxLxHxd, k_BxSxHxd, v_BxSxHxd))
     rate = 0.0 if key_B is None else model.attention_dropout
-    # The kernels give no weights and take no bias.
+    # The kernels give no weights and take no bias. Those without dropout come first: they need no hash.
     if bias_BxHxLxS is None and not module.is_mutable_collection("intermediates"):
         if attention_kernels.can_use_cudnn(model, q, k, visible_Bx1xLxS, rate):
             return jax.nn.dot_product_attention(q, k, v, mask=visible_Bx1xLxS, implementation="cudnn")
-        if segments is not None and attention_kernels.can_use_splash(model, q, rate):
+        if segments is not None and attention_kernels.can_use_splash(model, q, segments, rate):
             return attention_kernels.attend_by_splash(q, k, v, segments)
+        if segments is not None and fused_attention.can_use_fused(model, q.shape[1]):
+            return fused_attention.attend(q, k, v, segments, key_B, rate)
         if platform_kernels.uses_kernel(model, "attention"):
             return attention_kernels.attend_by_blocks(q, k, v, visible_Bx1xLxS, key_B, rate)
     scores_BxHxLxS = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / d**0.5

@@ -129,10 +129,11 @@ def can_use_cudnn(model: config.Model, q_BxLxHxd, k_BxSxHxd, visible_Bx1xLxS, ra
     )
 
 
-def can_use_splash(model: config.Model, q_BxLxHxd, rate: float) -> bool:
+def can_use_splash(model: config.Model, q_BxLxHxd, segments: positions.Segments, rate: float) -> bool:
     """Whether splash attention computes attention of this shape and dropout rate on the devices that are traced for."""
     return (
         rate == 0
+        and segments.left_B is None
         and platform_kernels.uses_kernel(model, "splash_attention")
         and platform_kernels.find_platform() == "tpu"  # a run that began on a TPU may go on elsewhere
         and q_BxLxHxd.shape[1] % LANES == 0  # not so where two tokens create the parameters

@@ -50,6 +50,11 @@ def sample_keep_mask(key, rate: float, shape: tuple[int, ...], offset=0):
     indices = [jax.lax.broadcasted_iota(jnp.uint32, shape, axis) for axis in range(len(shape))]
     indices[0] += jnp.uint32(offset)
     number = sum(index * jnp.uint32(math.prod(sizes[axis:])) for axis, index in enumerate(indices))
+    return is_kept(number, first, second, rate)
+
+
+def is_kept(number, first, second, rate: float):
+    """Whether dropout keeps the entries of these numbers; first, second: the words of a key."""
     return mix_bits(mix_bits(number ^ first) + second) >= jnp.uint32(round(rate * 2**32))
 
 

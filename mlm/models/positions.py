@@ -19,7 +19,7 @@ MAX_DISTANCE = 128  # tokens that are further apart share the last bucket
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["ids_BxL", "is_local"], meta_fields=["is_causal", "window"]
+    jax.tree_util.register_dataclass, data_fields=["ids_BxL", "is_local", "left_B"], meta_fields=["is_causal", "window"]
 )
 @dataclasses.dataclass(frozen=True)
 class Segments:
@@ -29,6 +29,7 @@ class Segments:
     is_causal: bool = False  # a token sees no later one
     window: int = 0  # tokens that it sees in a local layer, half of them on each side
     is_local: Any = False  # whether the layer is local; may be traced
+    left_B: jax.Array | None = None  # examples in which a token sees no later one
 
 
 class AttentionContext(NamedTuple):
@@ -125,6 +126,24 @@ def select_segments(model: config.Model, context: AttentionContext, number) -> S
         return None
     # Not what it was before the loop over layers, which traces it.
     return dataclasses.replace(context.segments, is_local=is_local(model, number) if model.local_window else False)
+
+
+def find_intervals(segments: Segments):
+    """interval_Bx2xL: the first and the last key that each query sees, of segments whose tokens follow one another."""
+    ids_BxL = segments.ids_BxL
+    query_BxL = jnp.broadcast_to(jnp.arange(ids_BxL.shape[1], dtype=jnp.int32), ids_BxL.shape)
+    is_end_BxL = jnp.pad(ids_BxL[:, 1:] != ids_BxL[:, :-1], ((0, 0), (0, 1)), constant_values=True)
+    is_start_BxL = jnp.roll(is_end_BxL, 1, 1)
+    first_BxL = jax.lax.cummax(jnp.where(is_start_BxL, query_BxL, 0), 1)
+    last_BxL = jax.lax.cummin(jnp.where(is_end_BxL, query_BxL, ids_BxL.shape[1]), 1, reverse=True)
+    if segments.is_causal:
+        last_BxL = query_BxL
+    if segments.left_B is not None:
+        last_BxL = jnp.where(segments.left_B[:, None], query_BxL, last_BxL)
+    if segments.is_local is not False:
+        half = jnp.where(segments.is_local, segments.window // 2, ids_BxL.shape[1])
+        first_BxL, last_BxL = jnp.maximum(first_BxL, query_BxL - half), jnp.minimum(last_BxL, query_BxL + half)
+    return jnp.stack([first_BxL, last_BxL], 1)
 
 
 def select_rope_theta(model: config.Model, number):

@@ -29,7 +29,7 @@ class TransformerEncoder(nn.Module):
         """Returns h_BxLxD; left_B: the examples of a "mixed" model that see the left side only."""
         visible_Bx1xLxL = positions.compute_visible(self.model, segments_BxL, left_B)[:, None]
         is_causal = self.model.directionality == "causal"
-        segments = positions.Segments(segments_BxL, is_causal) if left_B is None else None
+        segments = positions.Segments(segments_BxL, is_causal, left_B=left_B)
         table = positions.declare_table(self)
         context = positions.make_context(self.model, visible_Bx1xLxL, table, segments=segments)
         h_BxLxD = stack.Stack(self.model, TransformerLayer, name="stack")(x_BxLxD, context, key_B)

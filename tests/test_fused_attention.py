@@ -1,0 +1,154 @@
+"""The fused kernel that drops weights, run step by step on this CPU with a GPU's tiles and a TPU's: values, gradients,
+leaks, which weights it drops, and when it is used."""
+
+import functools
+import types as standard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas
+
+from mlm.base import config
+from mlm.models import attention, fused_attention, layers, platform_kernels, positions, stack
+
+B, H, L, D = 2, 2, 256, 32
+
+
+@pytest.fixture(params=["gpu", "tpu"], autouse=True)
+def platform(request, monkeypatch):
+    monkeypatch.setattr(platform_kernels, "find_platform", lambda: request.param)
+    monkeypatch.setattr(fused_attention, "BLOCK_SIZES", {"gpu": (64, 64), "tpu": (128, 128)})
+    if request.param != jax.default_backend():
+        monkeypatch.setattr(pallas, "pallas_call", functools.partial(pallas.pallas_call, interpret=True))
+    return request.param
+
+
+def make_inputs(dtype=jnp.float32):
+    """q, k, v of two examples of three documents each, and their segments: the second example ends in padding."""
+    rng = np.random.default_rng(0)
+    qkv = [jnp.asarray(rng.normal(size=(B, L, H, D)), dtype) for _ in range(3)]
+    ids_BxL = np.sort(rng.integers(1, 4, (B, L)), 1)
+    ids_BxL[1, L - L // 4 :] = 0
+    return qkv, jnp.asarray(ids_BxL)
+
+
+def select_pairs(ids_BxL, directionality="bidirectional", window=0, number=2):
+    """Which pairs see each other in layer `number`, as a mask and as segments; one layer in three is global.
+
+    The first example of a mixed model sees the left side only.
+    """
+    model = config.Model(local_window=window, directionality=directionality)
+    left_B = jnp.arange(B) == 0 if directionality == "mixed" else None
+    visible = positions.compute_visible(model, ids_BxL, left_B)[:, None]
+    segments = positions.Segments(ids_BxL, directionality == "causal", left_B=left_B)
+    context = positions.make_context(model, visible, segments=segments)
+    select = positions.select_visible, positions.select_segments
+    return [function(model, context, jnp.int32(number)) for function in select]
+
+
+def attend(qkv, ids_BxL, *, is_fused=True, rate=0.25, **pairs):
+    visible, segments = select_pairs(ids_BxL, **pairs)
+    key_B = jax.random.split(jax.random.key(7), B) if rate else None
+    if is_fused:
+        return fused_attention.attend(*qkv, segments, key_B, rate)
+    model = config.Model(attention_dropout=rate, dtype="float32", kernels="reference")
+    module = standard.SimpleNamespace(model=model, sow=lambda *_: None, is_mutable_collection=lambda _: False)
+    return attention.attend(module, *qkv, visible, key_B)
+
+
+def compute_gradients(qkv, ids_BxL, **case):
+    weight = jnp.asarray(np.random.default_rng(1).normal(size=qkv[0].shape), jnp.float32)
+    out, pullback = jax.vjp(jax.jit(lambda *qkv: attend(qkv, ids_BxL, **case)), *qkv)
+    return [np.asarray(x) for x in (out, *pullback(weight))]
+
+
+CASES = {
+    "documents": {},
+    "causal": {"directionality": "causal"},
+    "some examples from the left": {"directionality": "mixed"},
+    "a local layer": {"window": 32},
+    "a causal local layer": {"window": 32, "directionality": "causal"},
+    "a global layer between local ones": {"window": 32, "number": 1},
+    "no weight dropped": {"rate": 0.0},
+}
+
+
+@pytest.mark.exhaustive(but=("gpu-some examples from the left", "tpu-a local layer"))
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_those_of_the_plain_formula(name):
+    """Nothing would be near if other weights were dropped."""
+    inputs, case = make_inputs(), CASES[name]
+    plain, fused = (compute_gradients(*inputs, is_fused=is_fused, **case) for is_fused in (False, True))
+    for expected, result in zip(plain, fused, strict=True):
+        np.testing.assert_allclose(result, expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_the_weights_that_are_dropped_are_those_of_the_plain_formula():
+    L = D = 128
+    zero, one = jnp.zeros((B, L, H, D)), jnp.broadcast_to(jnp.eye(L)[:, None], (B, L, H, D))
+    key_B = jax.random.split(jax.random.key(3), B)
+    segments = positions.Segments(jnp.ones((B, L), jnp.int32))
+    weights_BxLxHxL = fused_attention.attend(zero, zero, one, segments, key_B, 0.1)  # of keys that are alike
+    expected = jax.vmap(lambda key: layers.sample_keep_mask(key, 0.1, (L, H, L)))(key_B)
+    np.testing.assert_array_equal(weights_BxLxHxL != 0, expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_reads_the_blocks_of_which_a_pair_is_visible(name, platform):
+    _, ids_BxL = make_inputs()
+    pairs = {key: value for key, value in CASES[name].items() if key != "rate"}
+    visible_Bx1xLxL, segments = select_pairs(ids_BxL, **pairs)
+    interval_Bx2xL = positions.find_intervals(segments)
+    first, last = interval_Bx2xL[:, :1, :, None], interval_Bx2xL[:, 1:, :, None]
+    np.testing.assert_array_equal((first <= jnp.arange(L)) & (jnp.arange(L) <= last), visible_Bx1xLxL)
+    kernel = fused_attention.Kernel(L, H, D, 0.0, False, outer=64, inner=32)
+    for find, blocks in (
+        (fused_attention.find_key_blocks, visible_Bx1xLxL),
+        (fused_attention.find_query_blocks, visible_Bx1xLxL.swapaxes(2, 3)),
+    ):
+        is_read_BxNxM = np.asarray(blocks).reshape(B, L // 64, 64, L // 32, 32).any((2, 4))
+        block_Bx2xN = np.asarray(find(kernel, interval_Bx2xL))
+        np.testing.assert_array_equal(block_Bx2xN[:, 0], is_read_BxNxM.argmax(-1))
+        np.testing.assert_array_equal(block_Bx2xN[:, 1] - block_Bx2xN[:, 0], is_read_BxNxM.sum(-1))
+
+
+def test_no_document_reads_another():
+    qkv, ids_BxL = make_inputs()
+    is_first_BxLx1x1 = (ids_BxL == 1)[..., None, None]
+    gradients = jax.jit(jax.grad(lambda qkv: (attend(qkv, ids_BxL, rate=0.0) * is_first_BxLx1x1).sum()))(qkv)
+    for gradient in map(np.asarray, gradients):
+        assert not gradient[ids_BxL != 1].any()
+    assert np.abs(gradient[ids_BxL == 1]).min() > 0  # of the values
+
+
+def test_the_backward_pass_does_not_run_the_forward_kernel():
+    qkv, ids_BxL = make_inputs()
+    lean = jax.checkpoint(lambda *qkv: attend(qkv, ids_BxL), policy=stack.save_products)
+    pullback = jax.jit(lambda *qkv: jax.vjp(lean, *qkv)[1])(*qkv)
+    kept = [leaf.size for leaf in jax.tree.leaves(pullback) if leaf.dtype == jnp.float32]
+    assert sorted(kept) == [B * H * L, *[B * H * L * D] * 4]  # the sums of exponentials; q, k, v and the output
+    text = jax.jit(pullback).lower(qkv[0]).compile().as_text()
+    assert "compute_key_gradients" in text and "compute_output" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"length": 130}, False),
+        ({"num_heads": 8}, False),
+        ({"kernels": "gelu"}, False),
+        ({"device": "cpu"}, False),
+        ({"dtype": "float32"}, {"gpu": False, "tpu": True}),
+    ],
+    ids=str,
+)
+def test_shapes_that_the_kernel_takes(changes, expected, platform, monkeypatch):
+    case = {"length": 128, "num_heads": 2, "kernels": "fused_attention", "dtype": "bfloat16"} | changes
+    length, device = case.pop("length"), case.pop("device", platform)
+    monkeypatch.setattr(platform_kernels, "find_platform", lambda: device)
+    model = config.Model(width=64, attention_dropout=0.1, **case)
+    expected = expected[platform] if isinstance(expected, dict) else expected
+    assert fused_attention.can_use_fused(model, length) is expected
