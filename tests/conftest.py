@@ -71,7 +71,7 @@ def programs():
     def build_shared(cfg, *args):
         return build(fields.override(cfg, {"data.path": "", "data.cache_dir": ""}), *args)
 
-    build_shared.cache_clear = build.cache_clear  # type: ignore[attr-defined]
+    build_shared.__wrapped__ = program._build_cached.__wrapped__  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "_build_cached", build_shared)
         yield

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small import drawn_config, train_config
+from small import make_run_config, train_config
 
 from mlm.base import buckets, config, errors, fields
 from mlm.cli import command, entry, sweep
@@ -210,8 +210,7 @@ def test_the_compilers_know_the_flags_that_the_guide_names(variable, tmp_path):
 def folder(tmp_path_factory):
     """A folder with a trained run, runs/a."""
     folder = tmp_path_factory.mktemp("docs")
-    changes = {"train__steps": 3, "train__batch_size": 8, "eval__batch_size": 8, "eval__max_examples": 8}
-    train_config(drawn_config(folder / "cache", workdir=str(folder / "runs" / "a"), **changes))
+    train_config(make_run_config(folder / "cache", folder / "runs" / "a"))
     return folder
 
 

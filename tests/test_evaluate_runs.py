@@ -42,6 +42,8 @@ def run(tmp_path_factory):
             )
         )
     cfg = small_config(
+        "feedforward",
+        "window",
         data__path=str(folder / "*.txt"),
         data__cache_dir=str(folder / "cache"),
         workdir=str(folder / "a"),

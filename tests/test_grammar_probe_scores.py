@@ -24,6 +24,8 @@ RATES = (0.1, 0.4, 0.8)
 def data(tmp_path_factory):
     cfg = drawn_config(
         tmp_path_factory.mktemp("cache"),
+        "feedforward",
+        "bag",
         eval__mask_rates=RATES,
         eval__mask_rate=0.4,
         eval__batch_size=16,

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import json
 import random
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small import prepare_finetuning, read_alone, run_mlm, small_config, train_config
+from small import prepare_finetuning, read_alone, small_config, train_config
 
 import mlm
 from mlm.base import config, errors
@@ -31,8 +32,8 @@ MEMBERS = {
 }
 
 
-def sentence(draw) -> str:
-    return " ".join(draw.choices(WORDS[:-1], k=draw.randint(3, 9))) + " ."
+def sentence(draw, most=9) -> str:
+    return " ".join(draw.choices(WORDS[:-1], k=draw.randint(3, most))) + " ."
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +41,12 @@ def texts(tmp_path_factory):
     folder, draw = tmp_path_factory.mktemp("texts"), random.Random(0)
     (folder / "texts.txt").write_text("\n".join(sentence(draw) for _ in range(300)))
     for name, count in (("train", 64), ("dev", 24)):
-        lines = [(sentence(draw), sentence(draw)) for _ in range(count)]
+        lines = [(sentence(draw, 5), sentence(draw, 5)) for _ in range(count)]  # pairs of one length of batches
         (folder / f"{name}.tsv").write_text("a\tb\tlabel\n" + "".join(f"{a}\t{b}\t{a < b}\n" for a, b in lines))
         (folder / f"{name}.conll").write_text(
             "".join(
                 "".join(f"{word} {'B-C' if word.startswith(('r', 'g', 'b')) else 'O'}\n" for word in a.split()) + "\n"
-                for a, _ in lines
+                for a in (sentence(draw) for _ in lines)
             )
         )
     return folder
@@ -249,7 +250,7 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective, caplog):
         "train.batch_size": 8,
         "eval.batch_size": 8,
         "data.cache_dir": str(texts / "cache"),
-        "pack.seq_len": 24,
+        "pack.seq_len": 16,
     }
     file = texts / f"{objective}.toml"
     file.write_text("".join(f'{key} = "{value}"\n' for key, value in labelled.items()))
@@ -262,7 +263,7 @@ def test_predictions_are_those_of_the_dev_split(runs, texts, objective, caplog):
     caplog.clear()
     long = [("the zzz .", "sky " * 20), ("the sky .", "red")] if objective == "classification" else ["sky " * 50, "sky"]
     model.predict(long)
-    parts = "1 truncated to 24 tokens, the length of its training sequences; 1 with words" if len(long[0]) == 2 else ""
+    parts = "1 truncated to 16 tokens, the length of its training sequences; 1 with words" if len(long[0]) == 2 else ""
     assert [parts in record.getMessage() for record in caplog.records] == ([True] if parts else [])
     run = trained_run.load(cfg.workdir, {})
     columns = split_scores.evaluate_split(run.cfg, run.program, run.state, packed)
@@ -307,13 +308,13 @@ def test_what_cannot_be_asked_is_refused_in_one_line(models, case):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.slow
-def test_the_command_prints_what_python_gives(models, runs, tmp_path, capsys):
+def test_the_command_prints_what_python_gives(models, runs, tmp_path, monkeypatch, capsys):
     run, model = runs["words"].workdir, models["words"]
-    done = run_mlm("fill", run, "--json", "--top_k=2", given="the [MASK] is red .\n\n[MASK] the [MASK]\n")
-    assert done.returncode == 0, done.stderr
+    typed = io.BytesIO(b"the [MASK] is red .\n\n[MASK] the [MASK]\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(typed))
+    use.main(["fill", run, "--json", "--top_k=2"])
     given = ["the [MASK] is red .", "[MASK] the [MASK]"]
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         {"prompt": text, "mask": mask, "rank": rank, **dataclasses.asdict(one)}
         for text, masks in zip(given, model.fill_mask(given, top_k=2), strict=True)
         for mask, best in enumerate(masks, 1)

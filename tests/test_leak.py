@@ -73,7 +73,7 @@ def leaks(result) -> bool:
     return any(result[name] < -3 * result[f"{name}_se"] for name in result if name.endswith("excess_loss"))
 
 
-@pytest.mark.exhaustive(but=("mlm-transformer-",))
+@pytest.mark.exhaustive(but=("mlm-feedforward-window",))
 @pytest.mark.parametrize(
     ("objective", "family", "cell"),
     [

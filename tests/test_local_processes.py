@@ -118,6 +118,7 @@ def test_restarts_end_where_they_come_no_further_and_count_afresh_where_they_do(
     )
 
 
+@pytest.mark.exhaustive(but=("exit-2",))
 @pytest.mark.parametrize(("does", "code"), [("exit", 2), ("exit", 143), ("over", 1)])
 def test_what_would_come_again_ends_all(watched, does, code):
     ended, said, begun = watched(p1=[[6, does, code, "no such field"]])

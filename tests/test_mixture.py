@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 
 import grain
@@ -67,9 +68,10 @@ def write_corpus(folder: Path, content: str) -> str:
 def make_config(folder: Path, workdir="run", content=FILE + PHASES, **changes) -> config.Config:
     base = {"data.sources": write_corpus(folder, content), "data.cache_dir": str(folder / "cache")}
     base |= {"tokenizer.kind": "words", "tokenizer.vocab_size": 23, "workdir": str(folder / workdir)}
-    base |= {"model.width": 16, "model.mlp_dim": 24, "model.num_layers": 1, "model.num_heads": 2}
+    base |= {"model.width": 16, "model.mlp_dim": 24, "model.num_layers": 1}
     base |= {"train.steps": 8, "train.log_every": 2, "train.checkpoint_every": 3, "train.trackers": ""}
     base |= {"data.validation_fraction": 0.2, "optim.schedule": "constant"}
+    base |= {} if "model__family" in changes else {"model.num_heads": 2}
     changes = {name.replace("__", "."): value for name, value in changes.items()}
     return resolution.resolve(config.Config(), base | changes)
 
@@ -230,7 +232,9 @@ def test_sizes_to_a_power_are_weights(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_is_stopped_in_each_phase_is_the_unbroken_one(tmp_path):
-    cfg, broken = make_config(tmp_path), make_config(tmp_path, "broken")
+    content = FILE + re.sub("rope_theta.*", "", PHASES)
+    changes = {"content": content, "model__family": "feedforward", "model__cell": "bag"}
+    cfg, broken = (make_config(tmp_path, name, **changes) for name in ("run", "broken"))
     result = train_config(cfg)
     for step in (2, 4, 7):
         stop_at(broken, step)

@@ -256,7 +256,7 @@ class Killed(BaseException):
     """The end of a run that nothing is told of."""
 
 
-@pytest.mark.exhaustive(but=("mlm-transformer-",))
+@pytest.mark.exhaustive(but=("mlm-feedforward-window",))
 @pytest.mark.slow
 @runs
 def test_a_killed_run_continues_bit_for_bit_and_reaches_table_and_report(

@@ -193,6 +193,7 @@ def test_runs_of_several_rates_and_decays_share_one_program(name):
         jax.tree.map(close, select(found, number), wanted)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_that_is_stopped_ends_with_the_same_bits_and_evaluates_the_average(tmp_path, monkeypatch):
     """Muon, an average of parameters and growing batches in one run."""

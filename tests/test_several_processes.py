@@ -82,6 +82,7 @@ def test_one_is_killed_as_they_train(tmp_path, number):
     )
 
 
+@pytest.mark.exhaustive
 def test_one_that_waits_in_vain(tmp_path):
     port = local_processes.find_free_port()
     alone = [

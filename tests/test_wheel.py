@@ -128,6 +128,7 @@ def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
     assert len(call("mlm", "fill", result.parent, "the [MASK] milks the old cow .").stdout.splitlines()) > 2
 
 
+@pytest.mark.exhaustive
 def test_what_needs_an_extra_ends_at_its_start_in_one_line_that_names_the_extra(call):
     line = 'error: mlm serve: expected the package jinja2: pip install "mlm[serve]"'
     assert call("mlm", "serve", "runs/a", code=2).stderr.splitlines() == [line]
