@@ -102,7 +102,9 @@ def test_a_page_s_generated_parts_are_written_and_its_sentences_stay(sweep_files
     text = page.read_text()
     assert text.startswith("# A\n") and text.endswith("By hand.\n") and "\nold\n" not in text
     assert "mlm sweep run experiments/families.py --scale=quick" in text and "Commit abcdef0" in text
-    assert re.search(r"\*\*rnn is ahead: .* the other \(transformer\) .*\*\*\n\n\| model .*\n.*\n\| rnn ", text)  # the best first
+    assert re.search(
+        r"\*\*rnn is ahead: .* the other \(transformer\) .*\*\*\n\n\| model .*\n.*\n\| rnn ", text
+    )  # the best first
     assert (folder / "figures" / "families-quick.csv").read_text().startswith("model,")
     call(f"--pages={page}")
     assert page.read_text() == text
