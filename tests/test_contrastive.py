@@ -93,9 +93,9 @@ def compute_direct():
 @pytest.mark.parametrize(
     ("mode", "devices", "parts"),
     [
-        ("data_parallel", 1, 4),
+        ("data_parallel", 4, 1),
         ("fsdp", 4, 2),
-        pytest.param("data_parallel", 4, 1, marks=pytest.mark.exhaustive),
+        pytest.param("data_parallel", 1, 4, marks=pytest.mark.exhaustive),
         pytest.param("pmap", 2, 2, marks=pytest.mark.exhaustive),
     ],
 )
