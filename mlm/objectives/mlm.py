@@ -57,7 +57,7 @@ def build(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: Teacher 
         totals=("tokens", "eligible", "corrupted"),
         masks_per_example=cfg.mask.masks_per_example,
         schedule_hparams=masking.schedule_rate,
-        **({"loss_weights": distillation.compute_loss_weights} if has_model else {}),
+        loss_weights=distillation.compute_loss_weights if has_model else lambda hparams: {},
     )
 
 
@@ -76,7 +76,7 @@ def build_forward(cfg: types.StaticConfig, dataset: types.DatasetInfo, teacher: 
             return losses._replace(sums_B=losses.sums_B | count_once(masked, text, mask_index)), h_BxLxD
         h_BxKxD = jnp.take_along_axis(h_BxLxD, masked.positions_BxK[..., None], axis=1)
         slots = masked.targets_BxK, masked.weights_BxK
-        if train and teacher:
+        if train and callable(teacher):
             prob_BxKxV = teacher(masked.ids_BxL, masked.positions_BxK)
             nats_B, sums = token_prediction.predict_distribution(params, model, h_BxKxD, prob_BxKxV, *slots)
         else:

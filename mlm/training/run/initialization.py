@@ -41,14 +41,14 @@ def _init_from_hub(cfg, state, tokenizer):
     is_same = cfg.init.hub_sha256 in ("", digest)
     errors.require_field(cfg, "init.hub_sha256", is_same, f"what is in {cfg.init.hub}, {digest}")
     source = pretrained_folder.read_folder(folder)
-    model, *adapted = _adapt(cfg, source.params["model"], source.tokenizer, tokenizer)
+    model, changes, fits = _adapt(cfg, source.params["model"], source.tokenizer, tokenizer)
     parts = ["its encoder"]
     if not source.has_lm_head:
         own = state.params["model"]
         model = model | {name: own[name] for name in trainable.LM_HEAD_PARAMS if name in own}
     if objectives.get_visibility(cfg) != types.Visibility.FULL:
         parts.append("its output layer" if source.has_lm_head else "a new output layer")
-    state, record = _replace_model_params(cfg, state, model, *adapted, source.cfg, digest)
+    state, record = _replace_model_params(cfg, state, model, changes, fits, source.cfg, digest)
     head = state.params["objective"]
     if cfg.finetune.pooling == "first" and cfg.finetune.pooler == "bert" and "pool" in head:
         pooler = source.read_pooler()

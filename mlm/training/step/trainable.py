@@ -87,8 +87,11 @@ def merge_params(params: types.Params, trainable_params: types.Params, freeze_ru
 
 def flag_body(params: types.Params) -> types.Params:
     """True for each leaf without an entry of the vocabulary along its first axis: all but embeddings and output."""
-    is_body = lambda path: path[0].key != "model" or path[1].key not in VOCABULARY_PARAMS
-    return jax.tree_util.tree_map_with_path(lambda path, _: is_body(path), params)
+
+    def is_body(path: Path, leaf: types.Array) -> bool:
+        return path[0].key != "model" or path[1].key not in VOCABULARY_PARAMS
+
+    return jax.tree_util.tree_map_with_path(is_body, params)
 
 
 def compute_lr_multipliers(trainable_params: types.Params, finetune: config.Finetune, num_layers: int) -> types.Params:
