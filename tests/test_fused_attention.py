@@ -138,7 +138,7 @@ def test_the_backward_pass_does_not_run_the_forward_kernel():
     [
         ({}, True),
         ({"length": 130}, False),
-        ({"num_heads": 8}, False),
+        ({"d": 20}, False),
         ({"kernels": "gelu"}, False),
         ({"device": "cpu"}, False),
         ({"dtype": "float32"}, {"gpu": False, "tpu": True}),
@@ -146,9 +146,8 @@ def test_the_backward_pass_does_not_run_the_forward_kernel():
     ids=str,
 )
 def test_shapes_that_the_kernel_takes(changes, expected, platform, monkeypatch):
-    case = {"length": 128, "num_heads": 2, "kernels": "fused_attention", "dtype": "bfloat16"} | changes
-    length, device = case.pop("length"), case.pop("device", platform)
+    case = {"length": 128, "d": 32, "kernels": "fused_attention", "dtype": "bfloat16"} | changes
+    length, d, device = case.pop("length"), case.pop("d"), case.pop("device", platform)
     monkeypatch.setattr(platform_kernels, "find_platform", lambda: device)
-    model = config.Model(width=64, attention_dropout=0.1, **case)
     expected = expected[platform] if isinstance(expected, dict) else expected
-    assert fused_attention.can_use_fused(model, length) is expected
+    assert fused_attention.can_use_fused(config.Model(**case), length, d) is expected
