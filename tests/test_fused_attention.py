@@ -1,5 +1,5 @@
-"""The fused kernel that drops weights, run step by step on this CPU with a GPU's tiles and a TPU's: values, gradients,
-leaks, which weights it drops, and when it is used."""
+"""The fused kernel that drops weights, with a GPU's tiles and a TPU's, run step by step where the device is not here:
+values, gradients, leaks, which weights it drops, which blocks it reads, and when it is used."""
 
 import functools
 import types as standard
@@ -22,7 +22,8 @@ def platform(request, monkeypatch):
     monkeypatch.setattr(fused_attention, "BLOCK_SIZES", {"gpu": (64, 64), "tpu": (128, 128)})
     if request.param != jax.default_backend():
         monkeypatch.setattr(pallas, "pallas_call", functools.partial(pallas.pallas_call, interpret=True))
-    return request.param
+    with jax.default_matmul_precision("highest"):  # of the plain formula, on a device
+        yield request.param
 
 
 def make_inputs(dtype=jnp.float32):
