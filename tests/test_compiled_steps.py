@@ -38,6 +38,12 @@ STEPS = {
         temporaries=3.14,
         collectives={"all-reduce": 0.436},
     ),
+    "base, 64 x 512, attention dropout": CompiledStep(
+        "v5e-4",
+        BERT | {"model.size": "base", "train.batch_size": 64, "pack.seq_len": 512, "model.attention_dropout": 0.1},
+        temporaries=2.87,
+        collectives={"all-reduce": 0.436},
+    ),
     "base, 256 x 128": CompiledStep(
         "v5e-4",
         BERT | {"model.size": "base", "train.batch_size": 256, "pack.seq_len": 128},

@@ -132,7 +132,7 @@ def explain_plain_attention(cfg: config.Config) -> str:
     names = [name for name in kernels if platform_kernels.uses_kernel(cfg.model, name)]
     if rate <= 0 or not names or not reads_field(cfg, "attention_dropout"):
         return ""
-    if fused_attention.can_use_fused(cfg.model, cfg.pack.seq_len):
+    if fused_attention.can_use_fused(cfg.model, cfg.pack.seq_len, cfg.model.width // cfg.model.num_heads):
         return ""
     return (
         f"config.model.attention_dropout = {rate:g}: {names[0]} drops no attention weights, and fused_attention takes "

@@ -35,7 +35,7 @@ def attend(
             return jax.nn.dot_product_attention(q, k, v, mask=visible_Bx1xLxS, implementation="cudnn")
         if segments is not None and attention_kernels.can_use_splash(model, q, segments, rate):
             return attention_kernels.attend_by_splash(q, k, v, segments)
-        if segments is not None and fused_attention.can_use_fused(model, q.shape[1]):
+        if segments is not None and fused_attention.can_use_fused(model, q.shape[1], d):
             return fused_attention.attend(q, k, v, segments, key_B, rate)
         if platform_kernels.uses_kernel(model, "attention"):
             return attention_kernels.attend_by_blocks(q, k, v, visible_Bx1xLxS, key_B, rate)

@@ -35,9 +35,9 @@ BLOCK_SIZES = {"gpu": (64, 64), "tpu": (512, 512)}  # tokens of a program, and o
 NUM_WARPS = 4  # of a program on a GPU
 
 
-def can_use_fused(model: config.Model, length: int) -> bool:
-    """Whether the kernel computes self-attention of so many tokens on the devices that are traced for."""
-    platform, d = platform_kernels.find_platform(), model.width // model.num_heads
+def can_use_fused(model: config.Model, length: int, d: int) -> bool:
+    """Whether the kernel computes self-attention of so many tokens and entries on the devices that are traced for."""
+    platform = platform_kernels.find_platform()
     return (
         platform_kernels.uses_kernel(model, "fused_attention")
         and (platform == "tpu" or (platform == "gpu" and model.dtype == "bfloat16"))  # a run may go on elsewhere
