@@ -11,8 +11,11 @@ fi
 installed=".venv/installed${1:+-$1}"
 if [ ! "$installed" -nt pyproject.toml ]; then
     echo "installing mlm${1:+[$1]} into .venv"
-    # --use-pep517: pip before 23.1 runs an old setup.py (seqeval) without what that needs. --no-compile: Python compiles
-    # what it imports, 2,000 of 14,000 files.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --use-pep517 --editable ".${1:+[$1]}"
+    # uv fetches and unpacks packages side by side, pip one after the other. Where uv reaches none (it reads no
+    # settings of pip), pip does. --use-pep517: pip before 23.1 runs an old setup.py (seqeval) without what that needs.
+    # --no-compile: Python compiles what it imports, 2,000 of 14,000 files.
+    pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --use-pep517)
+    { "${pip[@]}" uv && .venv/bin/uv pip install --quiet --python .venv/bin/python --editable ".${1:+[$1]}"; } ||
+        "${pip[@]}" --editable ".${1:+[$1]}"
     touch "$installed"
 fi

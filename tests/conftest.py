@@ -66,7 +66,7 @@ def programs():
     from mlm.base import fields
     from mlm.training.step import program
 
-    build = functools.lru_cache(maxsize=32)(program._build_cached.__wrapped__)
+    build = functools.lru_cache(maxsize=128)(program._build_cached.__wrapped__)
 
     def build_shared(cfg, *args):
         return build(fields.override(cfg, {"data.path": "", "data.cache_dir": ""}), *args)

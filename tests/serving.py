@@ -30,11 +30,15 @@ def models(folder) -> dict:
     """One that fills in, one that reads from the left, and two Hugging Face folders, one with a head of labels."""
     tokenizer = kinds.train_tokenizer(config.Tokenizer("words", 0), LINES)
     theirs = make_folders(folder)
+    small = {"model__num_layers": 1}
     made = {
         "hub": mlm.load(theirs["bert"]),
         "tells": mlm.load(make_head_folder(theirs, folder / "heads", "bert-classify")),
     }
-    for name, cfg in {"fills": small_config(), "reads": small_config("rnn", "gru", objective="causal")}.items():
+    for name, cfg in {
+        "fills": small_config(**small),
+        "reads": small_config("rnn", "gru", objective="causal", **small),
+    }.items():
         model, rng = pretrained_io.build_language_model(cfg, tokenizer, {}), np.random.default_rng(0)
         params = jax.tree.map(
             lambda x, rng=rng: 0.5 * rng.normal(size=x.shape).astype(np.float32),

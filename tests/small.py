@@ -199,8 +199,8 @@ def drawn_config(cache, family="transformer", cell="", **changes) -> config.Conf
     return small_config(family, cell, **base | changes)
 
 
-def make_run_config(cache, workdir, **changes) -> config.Config:
-    """As drawn_config, a run of six steps whose member does not matter: tests of many files share its program."""
+def make_run_config(cache, workdir, family="feedforward", cell="bag", **changes) -> config.Config:
+    """As drawn_config, a run of six steps; where its member does not matter, tests of many files share its program."""
     base = {
         "model__num_layers": 1,
         "train__steps": 6,
@@ -210,7 +210,7 @@ def make_run_config(cache, workdir, **changes) -> config.Config:
         "eval__batch_size": 8,
         "workdir": str(workdir),
     }
-    return drawn_config(cache, "feedforward", "bag", **base | changes)
+    return drawn_config(cache, family, cell, **base | changes)
 
 
 def make_scheduled_config(cache, workdir, **changes) -> config.Config:

@@ -157,6 +157,7 @@ def test_padding_changes_neither_a_loss_nor_its_gradient_while_dropout_draws(obj
         family,
         cell,
         objective=objective,
+        model__num_layers=1,
         model__kernels="auto" if fast else "reference",
         model__dropout=0.3,
         **{"model__attention_dropout": 0.3} if family == "transformer" else {},
@@ -192,7 +193,9 @@ def test_processes_that_judge_share_the_same_sorted_batches():
 @pytest.mark.exhaustive(but=("tagging",))
 @pytest.mark.parametrize("objective", ["classification", "tagging", "extractive_qa"])
 def test_an_evaluation_gives_each_row_its_numbers_whatever_the_order_they_are_read_in(objective):
-    cfg = small_config(objective=objective, pack__seq_len=64, model__max_positions=64, eval__batch_size=4)
+    cfg = small_config(
+        objective=objective, model__num_layers=1, pack__seq_len=64, model__max_positions=64, eval__batch_size=4
+    )
     cfg = fields.override(cfg, {"eval.max_examples": 26})
     made, rows = small_program(cfg), rows_of(longest=30)
     brought = {name.partition("_B")[0]: np.arange(29) % 3 for name in LABELLED[objective] if not name.endswith("xL")}

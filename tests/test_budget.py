@@ -8,7 +8,7 @@ from small import small_config, train_config
 from mlm.base import fields, files
 from mlm.base.special import NUM_SPECIAL
 from mlm.data.rows import pack
-from mlm.launch.sweep import budget
+from mlm.launch.sweep import budget, subprocess_worker
 from mlm.training.compilation import cost
 from mlm.training.run import loop
 
@@ -65,7 +65,9 @@ def test_equal_predictions_are_made(base, tmp_path):
     assert made[1] == pytest.approx(made[0], rel=0.07)
 
 
-def test_equal_flops_are_spent(base, tmp_path):
+def test_equal_flops_are_spent(base, tmp_path, monkeypatch):
+    """As counted in this process; another one: tests/test_plan.py."""
+    monkeypatch.setattr(subprocess_worker, "map_in_subprocess", lambda function, items, platform: map(function, items))
     bag = base | {"family": "feedforward", "cell": "bag"}
     points = [small_config(**bag | changes) for changes in ({}, {"model__num_layers": 3, "mask__rate": 0.8})]
     points = budget.apply_budget([fields.override(cfg, {"train.steps": 1000}) for cfg in points], "flops", tmp_path)

@@ -31,7 +31,7 @@ def pretrained(tmp_path_factory):
         (folder / "tasks" / "sst2" / f"{name}.tsv").write_text(
             "sentence\tlabel\n" + "".join(f"{text}\t{int(text < 'd')}\n" for text in texts)
         )
-    cfg = make_letters_config(folder, "run", train__steps=2, train__batch_size=8, eval__batch_size=16)
+    cfg = make_letters_config(folder, "run", train__steps=12)  # by the program of tests/test_trackers.py
     train_config(cfg)
     copies = iter(range(100))
 

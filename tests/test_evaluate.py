@@ -25,7 +25,7 @@ def test_standard_error_is_that_of_repeated_samples_of_rows():
 @functools.cache
 def run(batch_size, rows=10, seed=0):
     """The columns and scores of an evaluation, the split cut into batches."""
-    cfg = small_config(eval__batch_size=batch_size, model__num_layers=1, seed=seed)
+    cfg = small_config("feedforward", "bag", eval__batch_size=batch_size, model__num_layers=1, seed=seed)
     made, text = small_program(cfg), batch(rows).text
     columns = {"ids": text.ids_BxL, "segments": text.segments_BxL, "positions": text.positions_BxL}
     state = made.partitioner.put_state(jax.device_get(made.init_state(program.make_train_hparams(cfg))))

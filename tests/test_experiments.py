@@ -150,7 +150,7 @@ def test_a_row_is_a_group_of_seeds_with_students_interval_and_the_unigram_stands
     ]
 
 
-@pytest.mark.exhaustive  # of each table: tests/test_table_rehearsal.py; of a sweep: tests/test_sweep.py
+@pytest.mark.exhaustive  # its table: the test of every point; a sweep: tests/test_sweep.py
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "dynamic_masking"])  # by the command, below
 def test_a_quick_scale_trains_to_its_table(name, tmp_path_factory):

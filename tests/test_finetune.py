@@ -48,7 +48,7 @@ def find_changes(before, after) -> dict[str, list[bool]]:
 
 @pytest.fixture(scope="module")
 def one_layer():
-    return steps(3, finetune__trainable_layers=1, finetune__layerwise_lr_decay=0.5)
+    return steps(3, family="feedforward", cell="bag", finetune__trainable_layers=1, finetune__layerwise_lr_decay=0.5)
 
 
 def test_what_is_frozen_stays_bit_for_bit_and_has_no_optimiser_state(one_layer):

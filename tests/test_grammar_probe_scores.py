@@ -17,7 +17,7 @@ from mlm.training.step import parallel, program
 
 pytestmark = pytest.mark.slow
 
-RATES = (0.1, 0.4, 0.8)
+RATES = (0.4, 0.8)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ STEPS, ROWS = 4, 8
 def compile_step(views):
     """The train step of a small model with room for a rate of 0.8 / views, its first state, and its traces."""
     cfg = small_config(
+        "feedforward",
+        "bag",
         mask__max_rate=0.8 / views,
         mask__masks_per_example=views,
         train__steps=STEPS,

@@ -163,6 +163,7 @@ def test_muon_orthogonalizes_the_halves_of_a_gated_mlp_apart():
         assert np.abs(found - train_up("gelu", up=whole)[0]).max() > 1e-4
 
 
+@pytest.mark.exhaustive(but=("muon",))
 @KINDS
 def test_the_last_layers_alone_are_trained_as_among_all(name):
     """A fine-tuning of some layers hands the optimizer a slice of each leaf."""

@@ -64,6 +64,7 @@ def compilations():
         jax.monitoring.clear_event_listeners()
 
 
+@pytest.mark.exhaustive  # a value in a program's text is refused: test_a_hidden_field_cannot_be_read_by_mistake
 def test_a_second_run_compiles_nothing_and_ends_as_if_it_were_alone(cfg, monkeypatch):
     train_config(member(cfg, "first"))
     with compilations() as compiled:

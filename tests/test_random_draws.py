@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import FAMILY_CELLS, VOCAB, small_config
+from small import FAMILY_CELLS, ONE_EACH, VOCAB, mark_further, small_config
 
 from mlm.base.fields import RNG_VERSIONS
 from mlm.data.language import grammar, probes
@@ -120,7 +120,10 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize(("family", "cell"), FAMILY_CELLS)
+# In the suite a member of each family, and the cells with an initializer of their own.
+@pytest.mark.parametrize(
+    ("family", "cell"), mark_further(FAMILY_CELLS, [*ONE_EACH, ("rnn", "rglru"), ("rnn", "ssd"), ("mixer", "gmlp")])
+)
 def test_first_parameters(family, cell):
     """By their sums, as processors round otherwise."""
     model = MODELS[family].build(small_config(family, cell).model, VOCAB)

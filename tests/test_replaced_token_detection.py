@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import PLAIN, VOCAB, batch, make_dataset_info, small_config, small_program
+from small import PLAIN, VOCAB, batch, make_dataset_info, params_of, small_config, small_program
 
 from mlm import objectives
 from mlm.base.special import MASK, NUM_SPECIAL
@@ -34,11 +34,16 @@ def cfg():
     )
 
 
+def draw_params(model, objective):
+    init = lambda key: {"model": model.init(key), "objective": objective.init(key, model)}
+    return params_of(jax.eval_shape(init, jax.random.key(0)))
+
+
 @functools.cache
 def compile_losses(cfg):
     """Losses of the batch, compiled, of a model and a generator that say what they were shown."""
     model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
-    params = jax.jit(lambda key: {"model": model.init(key), "objective": objective.init(key, model)})(jax.random.key(0))
+    params = draw_params(model, objective)
     small = program.MODELS["feedforward"].build(replaced_token_detection.build_generator_config(cfg), VOCAB)
 
     def run(params, knobs, rows):
@@ -103,11 +108,12 @@ def test_a_row_is_told_by_the_models_own_logits(cfg):
 def test_no_gradient_goes_through_the_draws(cfg):
     """The generator learns by its own loss alone, the model by its own."""
     run, params = compile_losses(cfg)
-    for term, other in (("mlm", "model"), ("replaced_token_detection", "generator")):
-        slope = jax.jit(
-            jax.grad(lambda params, term=term: run(params, program.make_eval_hparams(cfg))[0].loss_B[term].sum())
-        )(params)
-        slope = {"model": slope["model"], **slope["objective"]}
+    others = {"mlm": "model", "replaced_token_detection": "generator"}
+    slopes = jax.jit(
+        jax.jacrev(lambda params: jax.tree.map(jnp.sum, run(params, program.make_eval_hparams(cfg))[0].loss_B))
+    )
+    for term, slope in slopes(params).items():
+        slope, other = {"model": slope["model"], **slope["objective"]}, others[term]
         assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(slope[other])), term
         mine = "generator" if term == "mlm" else "model"
         assert any(np.asarray(leaf).any() for leaf in jax.tree.leaves(slope[mine])), term
@@ -141,9 +147,8 @@ def test_the_terms_of_the_loss_are_weighed(cfg):
     )
 
 
-def train(embeddings, weight):
-    """The parameters before and after two updates."""
-    cfg = small_config(
+def make_config(embeddings, weight=50.0):
+    return small_config(
         "feedforward",
         "bag",
         objective="replaced_token_detection",
@@ -157,6 +162,29 @@ def train(embeddings, weight):
         replaced_token_detection__discriminator_weight=weight,
         **PLAIN,
     )
+
+
+def test_a_generator_of_shared_embeddings_reads_and_moves_the_model_s():
+    """The slope of its loss: along the model's tables, and along nothing else of the model."""
+    cfg = make_config("shared")
+    model, objective = program.build_model_and_objective(cfg, make_dataset_info(cfg))
+    params = draw_params(model, objective)
+    assert not {*replaced_token_detection.TABLES} & {*params["objective"]["generator"]}
+
+    def loss(params, rows):
+        losses = objective.loss(params, model, rows, KEYS, program.make_train_hparams(cfg), train=True)
+        return losses.loss_B["mlm"].sum()
+
+    slope = jax.jit(jax.grad(loss))(params, ROWS)["model"]
+    tables = replaced_token_detection.get_tables(slope)
+    assert {*tables} == {"token", "type"}
+    for name, rest in slope.items():
+        assert any(map(np.any, jax.tree.leaves(rest))) == (name in tables), name
+
+
+def train(weight):
+    """The parameters before and after two updates of disentangled embeddings; weight: of the discriminator's loss."""
+    cfg = make_config("disentangled", weight)
     made, hparams = small_program(cfg), program.make_train_hparams(cfg)
     state = made.init_state(hparams)
     before = jax.device_get(made.partitioner.get_state(state).params)
@@ -165,21 +193,23 @@ def train(embeddings, weight):
     return before, jax.device_get(made.partitioner.get_state(state).params)
 
 
-def test_a_generator_of_shared_embeddings_reads_and_moves_the_model_s():
-    before, after = train("shared", 0.0)
-    assert not {*replaced_token_detection.TABLES} & {*before["objective"]["generator"]}
-    tables = replaced_token_detection.get_tables(before["model"])
-    assert {*tables} == {"token", "type"}
-    for name, rest in before["model"].items():
-        has_moved = any(map(np.any, jax.tree.leaves(jax.tree.map(np.not_equal, rest, after["model"][name]))))
-        assert has_moved == (name in tables), name  # the generator's loss alone, which the weight 0 leaves
+def test_tables_of_disentangled_embeddings_move_as_both_models_ask():
+    model, objective = program.build_model_and_objective(cfg := make_config("disentangled"), make_dataset_info(cfg))
+    params, get_tables = objective.link_params(draw_params(model, objective)), replaced_token_detection.get_tables
+    generator = params["objective"]["generator"]
+    jax.tree.map(np.testing.assert_array_equal, get_tables(generator), get_tables(params["model"]))
+    moved = objective.link_updates(params)
+    doubled = jax.tree.map(lambda x: 2 * x, get_tables(generator))
+    jax.tree.map(np.testing.assert_array_equal, moved["model"], params["model"] | doubled)
+    jax.tree.map(np.testing.assert_array_equal, moved["objective"], params["objective"])
 
 
+@pytest.mark.exhaustive
 def test_disentangled_embeddings_move_with_the_generator_s_and_not_the_reverse():
     get_tables = replaced_token_detection.get_tables
     ends = {}
     for weight in (0.0, 50.0):
-        before, after = train("disentangled", weight)
+        before, after = train(weight)
         start = get_tables(before["model"])
         jax.tree.map(np.testing.assert_array_equal, start, get_tables(before["objective"]["generator"]))
         ends[weight] = get_tables(after["model"]), get_tables(after["objective"]["generator"])

@@ -14,7 +14,7 @@ from small import environment, make_run_config
 from mlm.base import fields
 from mlm.launch import local_processes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]  # in process: tests/test_processes.py
 
 ROOT = Path(__file__).parents[1]
 PROGRESS = re.compile(r"(waiting for|learning a|packing|packed|held out:|train:|validation:) ?")
@@ -56,7 +56,6 @@ class Pair:
         return [(code, [line for line in text.splitlines() if not PROGRESS.match(line)]) for text, code in told]
 
 
-@pytest.mark.exhaustive  # in process: tests/test_processes.py
 def test_another_learning_rate(tmp_path):
     said = (
         "error: the processes of this run differ: config.optim.learning_rate is 0.001 on process 0 and 0.1 on process 1"
@@ -64,7 +63,6 @@ def test_another_learning_rate(tmp_path):
     assert Pair(tmp_path, "--config.optim.learning_rate=0.1").ends() == [(2, [said])] * 2
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [0, 1])
 def test_one_is_killed_as_they_train(tmp_path, number):
     pair = Pair(tmp_path)
@@ -82,7 +80,6 @@ def test_one_is_killed_as_they_train(tmp_path, number):
     )
 
 
-@pytest.mark.exhaustive
 def test_one_that_waits_in_vain(tmp_path):
     port = local_processes.find_free_port()
     alone = [

@@ -13,7 +13,7 @@ from small import environment
 
 import mlm
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]  # minutes of building and installing
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = (".*", "__pycache__", "*.egg-info", "build", "dist", "node_modules", "runs", "shared", "site")
@@ -88,7 +88,6 @@ def call(wheel, tmp_path_factory):
     return call
 
 
-@pytest.mark.exhaustive
 def test_nothing_but_the_package_is_installed_and_all_of_its_files(call):
     assert {path.name for path in call.site.iterdir()} == {"mlm", f"mlm-{mlm.__version__}.dist-info", "bin"}
     assert [path.name for path in (call.site / "bin").iterdir()] == ["mlm"]
@@ -115,7 +114,6 @@ def test_its_metadata_are_those_of_the_project(wheel):
     assert readme.strip() == (ROOT / "README.md").read_text().strip()
 
 
-@pytest.mark.exhaustive
 def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
     (call.work / "seeds.py").write_text(EXPERIMENT)
     done = call("mlm", "sweep", "run", "seeds.py")
@@ -128,13 +126,11 @@ def test_the_command_trains_fills_and_runs_a_sweep_without_the_checkout(call):
     assert len(call("mlm", "fill", result.parent, "the [MASK] milks the old cow .").stdout.splitlines()) > 2
 
 
-@pytest.mark.exhaustive
 def test_what_needs_an_extra_ends_at_its_start_in_one_line_that_names_the_extra(call):
     line = 'error: mlm serve: expected the package jinja2: pip install "mlm[serve]"'
     assert call("mlm", "serve", "runs/a", code=2).stderr.splitlines() == [line]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["mlm", "clone", "orbax"])
 def test_a_clone_of_any_name_is_imported_from_the_folder_beside_it_and_logs_its_own_lines_alone(tmp_path, name):
     copy_tree(tmp_path / name)
