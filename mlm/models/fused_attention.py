@@ -68,7 +68,7 @@ def attend(q_BxLxHxd, k_BxLxHxd, v_BxLxHxd, segments: positions.Segments, key_B,
         ad_checkpoint.checkpoint_name(x.transpose(0, 2, 3, 1) if kernel.is_transposed else x, stack.FUSED_KERNEL)
         for x in (q_BxLxHxd, k_BxLxHxd, v_BxLxHxd)
     )
-    out = attend_tiles(kernel, *qkv, interval_Bx2xL, word_Bx2)
+    out: Any = attend_tiles(kernel, *qkv, interval_Bx2xL, word_Bx2)
     return out.transpose(0, 3, 1, 2) if kernel.is_transposed else out
 
 
@@ -120,8 +120,8 @@ class Kernel:
     def run(self, body, scalar_Bx1xK, inputs, specs, out_types, out_specs) -> Any:
         """The outputs of a kernel's programs, one for each block of each head."""
         B, _, K = scalar_Bx1xK.shape
-        memory = {"memory_space": pltpu.SMEM} if self.is_transposed else {}
-        scalar_spec = pl.BlockSpec((None, 1, K), lambda program: (self.split(program)[0], 0, 0), **memory)
+        index = lambda program: (self.split(program)[0], 0, 0)
+        scalar_spec = pl.BlockSpec((None, 1, K), index, memory_space=pltpu.SMEM if self.is_transposed else None)
         tpu = pltpu.CompilerParams(dimension_semantics=("parallel",))
         return pl.pallas_call(
             functools.partial(body, self),
@@ -174,15 +174,15 @@ class Kernel:
         return x if is_kept is None else jnp.where(is_kept, x * (1 / (1 - self.rate)), 0)
 
     def locate(self, scalar_ref):
-        """(head, first token, range of steps) of a program; the range is what `make_scalars` says of its block."""
+        """(head, first token, first step, the one after the last) of a program, as `make_scalars` says of its block."""
         _, head, block = self.split(pl.program_id(0))
-        bounds = (scalar_ref[0, 2 + end * (self.L // self.outer) + block] for end in range(2))
-        return head, block * self.outer, tuple(bounds)
+        first, end = (scalar_ref[0, 2 + place * (self.L // self.outer) + block] for place in range(2))
+        return head, block * self.outer, first, end
 
 
 def compute_output(kernel: Kernel, scalar_ref, interval_ref, q_ref, k_ref, v_ref, out_ref, log_sum_ref):
     """The output of a block of queries, and the logarithm of the sum of the exponentials of its scores."""
-    head, start, bounds = kernel.locate(scalar_ref)
+    head, start, first_step, end = kernel.locate(scalar_ref)
     q = kernel.load(q_ref)
     first, last = (kernel.load_row(interval_ref, row) for row in range(2))
     query = kernel.count(kernel.query_axis, start, kernel.outer)
@@ -200,7 +200,7 @@ def compute_output(kernel: Kernel, scalar_ref, interval_ref, q_ref, k_ref, v_ref
         return new_max, sum_, out * shrink + kernel.multiply(kept, v, (1, 0))
 
     row = jnp.zeros(first.shape, jnp.float32)
-    max_, sum_, out = jax.lax.fori_loop(*bounds, step, (row + MASKED, row, jnp.zeros(q.shape, jnp.float32)))
+    max_, sum_, out = jax.lax.fori_loop(first_step, end, step, (row + MASKED, row, jnp.zeros(q.shape, jnp.float32)))
     out_ref[...] = (out / sum_).astype(out_ref.dtype)
     log_sum_ref[...] = (max_ + jnp.log(sum_)).reshape(log_sum_ref.shape)
 
@@ -209,7 +209,7 @@ def compute_query_gradient(
     kernel: Kernel, scalar_ref, interval_ref, log_sum_ref, mean_ref, d_out_ref, q_ref, k_ref, v_ref, d_q_ref
 ):
     """The gradient of a block of queries."""
-    head, start, bounds = kernel.locate(scalar_ref)
+    head, start, first_step, end = kernel.locate(scalar_ref)
     q, d_out = kernel.load(q_ref), kernel.load(d_out_ref)
     first, last = (kernel.load_row(interval_ref, row) for row in range(2))
     log_sum, mean = kernel.load_row(log_sum_ref), kernel.load_row(mean_ref)
@@ -223,7 +223,7 @@ def compute_query_gradient(
         d_weights = kernel.drop(kernel.multiply(d_out, v, (1, 1)), is_kept)
         return d_q + kernel.multiply((weights * (d_weights - mean)).astype(k.dtype), k, (1, 0))
 
-    d_q = jax.lax.fori_loop(*bounds, step, jnp.zeros(q.shape, jnp.float32))
+    d_q = jax.lax.fori_loop(first_step, end, step, jnp.zeros(q.shape, jnp.float32))
     d_q_ref[...] = (d_q * kernel.d**-0.5).astype(d_q_ref.dtype)
 
 
@@ -231,7 +231,7 @@ def compute_key_gradients(
     kernel: Kernel, scalar_ref, interval_ref, log_sum_ref, mean_ref, d_out_ref, q_ref, k_ref, v_ref, d_k_ref, d_v_ref
 ):
     """The gradients of a block of keys and of its values."""
-    head, start, bounds = kernel.locate(scalar_ref)
+    head, start, first_step, end = kernel.locate(scalar_ref)
     k, v = kernel.load(k_ref), kernel.load(v_ref)
     key = kernel.count(1 - kernel.query_axis, start, kernel.outer)
 
@@ -250,7 +250,7 @@ def compute_key_gradients(
         return d_k + kernel.multiply(d_scores, q, (0, 0)), d_v + kernel.multiply(kept, d_out, (0, 0))
 
     zeros = jnp.zeros(k.shape, jnp.float32)
-    d_k, d_v = jax.lax.fori_loop(*bounds, step, (zeros, zeros))
+    d_k, d_v = jax.lax.fori_loop(first_step, end, step, (zeros, zeros))
     d_k_ref[...] = (d_k * kernel.d**-0.5).astype(d_k_ref.dtype)
     d_v_ref[...] = d_v.astype(d_v_ref.dtype)
 
