@@ -106,13 +106,13 @@ def test_what_is_never_taken_is_in_no_text_and_has_no_share():
 
 
 def test_a_mean_score_may_rise_so_what_goes_on_is_waited_for():
-    go_T = [0.6, 0.9, 0.95, 0.95]  # the share of going on, at each place
+    go_T = [0.3, 0.49, *[1.0] * 6]  # the share of going on, at each place: two texts end before the best is likely
 
     def chain(cache, ids_N):
         go_N = jnp.asarray(go_T, jnp.float32)[cache[0]]
         return jnp.log(jnp.stack([0 * go_N, go_N, 0 * go_N, 1 - go_N], -1)), cache + 1
 
     start = jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32)
-    best = decoding.search_beams(chain, *start, num_beams=2, num_steps=4, max_steps_B=jnp.array([4]))
-    assert best.ids_BxWxT[0, 0].tolist() == [1, 1, 1, 1]
+    best = decoding.search_beams(chain, *start, num_beams=2, num_steps=8, max_steps_B=jnp.array([8]))
+    assert best.ids_BxWxT[0, 0].tolist() == [1] * 8
     assert best.score_BxW[0, 0] == pytest.approx(np.log(go_T).mean(), rel=1e-5)

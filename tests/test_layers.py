@@ -3,7 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from small import MEMBERS, VOCAB, batch, build, replace_text, small_config
+from small import MEMBERS, VOCAB, batch, build, params_of, replace_text, small_config
+
+from mlm.models import feedforward
 
 
 def normalize(x, params, eps):
@@ -40,3 +42,14 @@ def test_layers_are_the_states_between_layers_and_the_last_are_the_model_s(famil
     padding = text.segments_BxL == 0
     other = replace_text(rows, ids_BxL=np.where(padding, VOCAB - 1, text.ids_BxL))
     np.testing.assert_array_equal(jax.device_get(both(params, other.text))[0][:, ~padding], h_KxBxLxD[:, ~padding])
+
+
+def test_a_bag_is_the_mean_of_the_neighbours_that_there_are():
+    """Where all tokens of a segment are alike, those at its ends, which have fewer neighbours, have the state of all."""
+    model, segments_BxL = small_config("feedforward", "bag").model, batch(1).text.segments_BxL
+    x_BxLxD = np.tile(np.linspace(-1, 1, model.width, dtype=np.float32), (*segments_BxL.shape, 1))
+    encoder = feedforward.FeedforwardEncoder(model)
+    inputs = x_BxLxD, segments_BxL, None, None
+    params = params_of(jax.eval_shape(encoder.init, jax.random.key(0), *inputs))
+    h_LxD = encoder.apply(params, *inputs)[0, segments_BxL[0] > 0]
+    np.testing.assert_allclose(h_LxD, np.tile(h_LxD[0], (len(h_LxD), 1)), atol=1e-5)

@@ -247,7 +247,8 @@ def test_the_average_is_that_of_the_parameters_after_each_update_and_they_train_
 
 
 @pytest.mark.parametrize(
-    ("family", "cell"), [*ONE_EACH, ("rnn", "gru"), ("encoder_decoder", "transformer"), ("encoder_decoder", "gru")]
+    ("family", "cell"),
+    [*ONE_EACH, ("rnn", "gru"), ("mixer", "conv"), ("encoder_decoder", "transformer"), ("encoder_decoder", "gru")],
 )
 def test_every_parameter_has_its_group_and_what_shares_a_matrix_is_known(family, cell):
     objective = {"objective": "denoising"} if family == "encoder_decoder" else {}
@@ -259,10 +260,11 @@ def test_every_parameter_has_its_group_and_what_shares_a_matrix_is_known(family,
         num_projections = optimizers.count_projections(path, cfg.model)
         is_gated = cfg.model.rnn_dim and leaf.shape[-1] == gates * cfg.model.rnn_dim  # no other layer is as wide
         if "bias" not in names[-1] and (is_gated or num_projections > 1):
-            width = cfg.model.width if {"qkv", "source"} & {*names} else cfg.model.rnn_dim
+            width = cfg.model.width if {"qkv", "source", "halves"} & {*names} else cfg.model.rnn_dim
             assert leaf.shape[-1] == num_projections * width, names
     assert {names[-1] for names in groups[ParameterGroup.EMBEDDINGS]} == {"embedding"}
-    assert all("bias" in names[-1] or names[-1] == "scale" for names in groups[ParameterGroup.VECTORS])
+    assert all("bias" in names[-1] or names[-1] in ("scale", "filter") for names in groups[ParameterGroup.VECTORS])
+    assert all(names[-1] != "filter" for names in groups[ParameterGroup.MATRICES])
     fused = {names[-2] for names in groups[ParameterGroup.MATRICES] if names[-2] in ("qkv", "source")}
     assert fused == {"transformer": {"qkv"}, "encoder_decoder": {"qkv", "source"} if cell != "gru" else set()}.get(
         family, set()

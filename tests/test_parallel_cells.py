@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 from small import params_of, small_config
 
 from mlm import models
@@ -77,6 +78,23 @@ def test_all_tokens_at_once_equal_one_at_a_time_in_values_and_gradients(cell):
     np.testing.assert_allclose(at_once[0], by_token[0], rtol=1e-5, atol=1e-5)
     # A gradient of a parameter is a sum over all tokens.
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=3e-5), at_once[1], by_token[1])
+
+
+@pytest.mark.parametrize("cell", ["mingru", "minlstm"])
+def test_a_minimal_cell_is_its_paper_s_equations(cell):
+    """By hand, one token after the other (Feng et al. 2024, sections 3.1 and 3.2)."""
+    module, params, y_LxBxD, same_LxB = draw_inputs(cell)
+    layer, h_BxH, wanted = params["input"], 0.0, []
+    *gates, new_LxBxH = np.split(y_LxBxD @ layer["kernel"] + layer["bias"], module.gates, -1)
+    open_GxLxBxH = special.expit(np.stack(gates))
+    kept_LxBxH, taken_LxBxH = (
+        open_GxLxBxH / open_GxLxBxH.sum(0) if cell == "minlstm" else (1 - open_GxLxBxH[0], open_GxLxBxH[0])
+    )
+    for token in range(LENGTH):
+        h_BxH = same_LxB[token, :, None] * kept_LxBxH[token] * h_BxH + taken_LxBxH[token] * new_LxBxH[token]
+        wanted.append(h_BxH)
+    found_LxBxH = module.apply({"params": params}, y_LxBxD, same_LxB)[0]
+    np.testing.assert_allclose(found_LxBxH, wanted, atol=1e-5)
 
 
 def test_the_cell_of_the_documentation_needs_no_other_line(monkeypatch):

@@ -80,7 +80,7 @@ def test_points_of_a_program_share_a_command_and_as_many_commands_as_may_run(swe
 def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, capsys):
     before = sorted(tmp_path.rglob("*"))
     site = ("partition=gpu", "cpus=8", "sbatch=--qos=long --mem=64G")
-    go(dry_run=True, max_running=2, accelerator="H200-8", hours=1.5, option=site)
+    go(dry_run=True, max_running=2, accelerator="H200-8", hours=25.5, option=site)
     assert sorted(tmp_path.rglob("*")) == before
     told = capsys.readouterr().out
     train, table = re.split(r"^==> .* <==\n", told, flags=re.MULTILINE)[1:]
@@ -90,7 +90,7 @@ def test_a_dry_run_shows_whole_files_and_writes_nothing(sweep, go, tmp_path, cap
     for line in (
         "--array=0-1%2",
         "--gpus-per-node=h200:8",
-        "--time=0-01:30:00",
+        "--time=1-01:30:00",
         "--partition=gpu",
         "--cpus-per-task=8",
         "--qos=long",
