@@ -136,7 +136,7 @@ def alone(base, tmp_path_factory):
     return [record["loss"] for record in files.read_records(workdir / "metrics.jsonl") if "loss" in record], found
 
 
-@pytest.mark.exhaustive  # shares of batches: tests/test_mixture.py; who dies: tests/test_local_processes.py
+@pytest.mark.exhaustive(but=("data_parallel",))
 @pytest.mark.parametrize("mode", ["data_parallel", "pmap"])
 def test_two_processes_give_the_losses_of_one(base, alone, tmp_path, mode):
     port = local_processes.find_free_port()
