@@ -71,6 +71,7 @@ def compare_points(sweep) -> None:
     line = f"mlm sweep run {shlex.join([*words, *(f'{name}={value}' for name, value in changes.items())])}"
     tables = page.collect_tables(experiment, results)
     names = getattr(experiment, "RESULT_TABLES", ())
+    assert tables.headline is not None  # a sweep without results ended above
     shown = reproduction.render_tables(tables.headline, tables.columns, [tables.claims, *tables.tables], names)
     if args.evaluate is None:
         evaluate = reproduction.read_figures(path).evaluate if path.exists() else ""

@@ -72,6 +72,7 @@ def _inherit_model(cfg):
 
 def _read_teacher_fields(cfg) -> dict[str, Any]:
     """Those that the run in cfg.workdir has already, if it has this teacher, and that is gone; {} if it reads none."""
+    fields.check_values(cfg)
     derived = fill_derived_fields((*corpus.DERIVED_FIELDS, *tasks.DERIVED_FIELDS), cfg)
     if TEACHER in conditional_fields.find_unread_fields(objectives.FIELD_CONDITIONS, fields.flatten(derived)):
         return {}
