@@ -7,7 +7,7 @@ import pytest
 from small import drawn_config
 from test_docs import load_hooks
 
-from mlm.base import fields, files
+from mlm.base import errors, fields, files
 from mlm.cli import completion, entry, sweep
 from mlm.launch.sweep.sweep_state import SweepDisplay, read_state
 from mlm.objectives import mlm
@@ -42,6 +42,11 @@ def test_a_bare_field_is_completed(line, capsys):
     code = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _mlm_complete mlm; echo ${{COMPREPLY[*]}}"
     done = subprocess.run(["bash", "-c", capsys.readouterr().out + code], capture_output=True, text=True)
     assert done.stdout.strip() == "model.size="
+
+
+def test_a_wrong_command_is_told_the_nearest():
+    with pytest.raises(errors.ConfigError, match=r"^mlm trian: no such command; did you mean mlm train\?"):
+        entry.run_command(["trian"])
 
 
 def test_an_evaluation_s_line_says_references_once():
