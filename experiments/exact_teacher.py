@@ -13,7 +13,7 @@ Rule       Written before the runs. Each architecture is compared with itself, p
 Run        mlm sweep run experiments/exact_teacher.py --scale=laptop --workers=2
 Cost       quick: a minute on 2 CPU cores. laptop: 24 points, about half an hour with --workers=2: an estimate. The
            posterior is computed in the step; it takes half as long again.
-Figures    none yet
+Figures    experiments/results/exact_teacher.md
 """
 
 from collections.abc import Mapping, Sequence
