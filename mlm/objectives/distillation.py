@@ -8,6 +8,7 @@ and one minus the cosine of the last states.
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from mlm.base import config, types
 from mlm.base.estimates import Score
@@ -36,23 +37,17 @@ def compute_losses(
     label_BxK = jnp.take_along_axis(logits_BxKxV, masked.targets_BxK[..., None], axis=-1)[..., 0]
     nats_BxK = {
         "mlm": jax.nn.logsumexp(logits_BxKxV, axis=-1) - label_BxK,
-        "soft": -(prob_BxKxV * jax.nn.log_softmax(logits_BxKxV / temperature)).sum(-1),
+        "soft": optax.losses.softmax_cross_entropy(logits_BxKxV / temperature, prob_BxKxV),
     }
     losses = {term: (nats_BxK * weight_BxK).sum(-1) for term, nats_BxK in nats_BxK.items()}
     weights = dict.fromkeys(losses, weight_BxK.sum(-1))
     correct_BxK = label_BxK >= logits_BxKxV.max(-1)
     if teacher.width == model.width:
         real_BxL = (text.segments_BxL > 0).astype(jnp.float32)
-        losses["hidden"] = ((1 - compute_cosine(h_BxLxD, teacher_BxLxE)) * real_BxL).sum(-1)
+        states = (x_BxLxD.astype(jnp.float32) for x_BxLxD in (h_BxLxD, teacher_BxLxE))
+        losses["hidden"] = (optax.losses.cosine_distance(*states, epsilon=1e-6) * real_BxL).sum(-1)
         weights["hidden"] = real_BxL.sum(-1)
     return types.LossSums(losses, weights, {"correct": (correct_BxK * weight_BxK).sum(-1)})
-
-
-def compute_cosine(a_BxLxD, b_BxLxD):
-    """cosine_BxL of the vectors of two arrays; a vector of zeros has cosine 0, and no gradient."""
-    a_BxLxD, b_BxLxD = a_BxLxD.astype(jnp.float32), b_BxLxD.astype(jnp.float32)
-    square_BxL = (a_BxLxD**2).sum(-1) * (b_BxLxD**2).sum(-1)
-    return (a_BxLxD * b_BxLxD).sum(-1) * jax.lax.rsqrt(jnp.maximum(square_BxL, 1e-12))
 
 
 def make_hparams(cfg: config.Config) -> dict[str, np.generic]:

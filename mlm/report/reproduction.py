@@ -52,7 +52,6 @@ class Figures(NamedTuple):
     device: str
     hours: float  # of all runs together, one after the other
     seeds: int  # of each row, at most
-    columns: dict[str, str]  # titles by name, of all but the evaluations at milestones
     rows: dict[str, dict[str, Figure]]
     evaluate: str = ""  # the command after it, of evaluations that training does not make
     table: Sequence[str] = ()  # lines of Markdown that a page shows
@@ -90,7 +89,6 @@ def collect_figures(
 ) -> Figures:
     """The figures of finished runs: scores, references, evaluations that all runs of a group have (", step N")."""
     scores = [score for score in series.collect_scores(results) if score.reference or score.chart or score.better]
-    titles = {score.name: table.score_column(score).title if not score.reference else score.title for score in scores}
     rows = {
         name: {score.name: estimate_figure(score, runs) for score in scores if series.is_common(runs, score)}
         for name, runs in series.group_runs(results).items()
@@ -100,7 +98,6 @@ def collect_figures(
     }
     for suffix, evaluated in {"": results, **milestones}.items():
         columns = evaluation_scores.build_columns(evaluated)
-        titles |= {} if suffix else {column.name: column.title for column in columns.values()}
         for name, runs in series.group_runs(evaluated).items():
             found = estimate_evaluations(runs, columns)
             rows[name] |= {f"{column}{suffix}": figure for column, figure in found.items()}
@@ -117,7 +114,7 @@ def collect_figures(
     hours = round(sum((end - start).total_seconds() / 3600 for start, end in times), 3)
     seeds = max(map(len, series.group_runs(results).values()))
     origin = commit, date, device, hours, seeds
-    return Figures(experiment, scale, command, *origin, titles, rows, evaluate, shown_table)
+    return Figures(experiment, scale, command, *origin, rows, evaluate, shown_table)
 
 
 def render_tables(
