@@ -225,6 +225,7 @@ def test_rows_with_other_values_than_texts_come_back(plain, tmp_path, capsys):
         (["t.csv", "--task=t.toml"], "--task = 't.toml': expected none beside t.csv"),
         (["t.csv", "data.task=topic"], "finetune = 't.csv': expected no data.task beside it"),
         (["t.csv", "--negative=a"], "--negative = 'a': expected none without objective=contrastive"),
+        (["t.csv", "--negative=a", "objective=contrastive"], "--negative = 'a': expected --text_pair beside it"),
         (["t.csv", "objective=contrastive", "--label=a"], "--label = 'a': expected none beside objective=contrastive"),
     ],
 )

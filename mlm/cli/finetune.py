@@ -128,6 +128,7 @@ def write_table_task(args, layers: Sequence[fields.Layer]) -> str:
     objective = settings.get("objective", "")
     if has_kind(objective, LabelKind.NONE):
         errors.require(args.label == "label", "--label", args.label, f"none beside objective={objective}")
+        errors.require(not args.negative or bool(args.text_pair), "--negative", args.negative, "--text_pair beside it")
         columns["label"] = ""
     else:
         errors.require(not args.negative, "--negative", args.negative, "none without objective=contrastive")
