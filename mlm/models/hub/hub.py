@@ -14,10 +14,10 @@ from mlm.base import config, errors, files, types
 from mlm.base.special import NUM_SPECIAL
 from mlm.models import layers, transformer
 from mlm.models.hub import bert, gpt2, heads, modern_bert, neo_bert, settings, tensors
-from mlm.models.hub.architecture import NUM_QKV, canonical_name, map_tensors
+from mlm.models.hub.architecture import ARCHITECTURES, NUM_QKV, canonical_name, map_tensors
 
 # The module of each model_type.
-MAPPING_MODULES = {name: module for module in (bert, gpt2, modern_bert, neo_bert) for name in module.ARCHITECTURES}
+MAPPING_MODULES = dict.fromkeys(ARCHITECTURES, bert) | {"gpt2": gpt2, "modernbert": modern_bert, "neobert": neo_bert}
 # Our parameters with an entry per vocabulary entry.
 VOCABULARY_PARAMS = (("token", "embedding"), ("output", "embedding"), ("bias",))
 LAYERS_PARAM = ("body", "stack", "layers", "layer", "attention", "out", "kernel")  # has an axis of layers, as any other
@@ -96,7 +96,7 @@ def read_folder(folder: Path | str, order_V: np.ndarray) -> HubModel:
     if ("position", "embedding") in outside_layers:
         name = outside_layers["position", "embedding"].name
         unused[name], mapped[name] = np.split(mapped[name], [first_position])
-    order_E = architecture.order_qkv and architecture.order_qkv(model.width, model.num_heads)
+    order_E = neo_bert.order_qkv(model.width, model.num_heads) if module is neo_bert else None
     params = _build_params(mappings, mapped, shapes, order_V, order_E)
     return HubModel(model, params, config_json, unused, has_lm_head, label_head)
 
@@ -120,7 +120,7 @@ def export_tensors(
         leaves["type", "embedding"] = np.zeros((1, leaves["token", "embedding"].shape[1]), np.float32)
     is_tied, num_layers = ("output", "embedding") not in leaves, len(leaves[LAYERS_PARAM])
     sizes = (config_json[architecture.names.sizes[name]] for name in ("width", "num_heads"))
-    order_E = architecture.order_qkv and architecture.order_qkv(*sizes)
+    order_E = neo_bert.order_qkv(*sizes) if module is neo_bert else None
     for mapping in map_tensors(architecture, num_layers, is_tied=is_tied):
         if mapping.path not in leaves or (mapping.lm_head and not has_lm_head):
             continue
@@ -173,7 +173,7 @@ def build_changed_entries(config_json: Mapping[str, Any], order_V: np.ndarray) -
 def _get_mapping(config_json):
     """(the module with the tensor names, the architecture) of a config.json."""
     module = MAPPING_MODULES[config_json["model_type"]]
-    return module, module.ARCHITECTURES[config_json["model_type"]]
+    return module, ARCHITECTURES[config_json["model_type"]]
 
 
 def _read_model(where, config_json):
