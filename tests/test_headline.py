@@ -10,7 +10,7 @@ import pages
 import pytest
 
 from experiments import architectures
-from mlm.base import estimates, evaluation_score
+from mlm.base import estimates
 from mlm.report import compare, headline, series, table
 
 
@@ -75,7 +75,7 @@ def test_a_verdict_is_that_of_the_claims(results):
 
 
 def test_an_evaluation_of_fewer_than_half_of_the_models_has_no_column(results):
-    score = evaluation_score.EvaluationScore(evaluation_score.EvaluationMetric("task_topic", "accuracy", "0" * 64), 0.9)
+    score = estimates.EvaluationScore(estimates.EvaluationMetric("task_topic", "accuracy", "0" * 64), 0.9)
     for cells, is_shown in ((("lstm",), False), (("lstm", "gru"), True)):
         evaluated = [
             run | ({"evaluation_scores": [score]} if run["config"]["model.cell"] in cells else {}) for run in results

@@ -26,7 +26,7 @@ from mlm.data.rows import pack
 from mlm.models import MODELS
 from mlm.training.run import finetuning_recipe, inheritance, initialization, loop, resolution, trained_run
 from mlm.training.run.directory import RunDirectory
-from mlm.training.run.teacher import load_teacher
+from mlm.training.run.initialization import load_teacher
 from mlm.training.step import program
 
 SHORT = {"pack.seq_len": 32, "train.batch_size": 8, "train.steps": 2, "eval.batch_size": 8, "eval.max_examples": 8}

@@ -1,10 +1,11 @@
 """Errors of bad input: one line that names the field, its value, the expected values and the closest valid name."""
 
+import contextlib
 import difflib
 import math
 import operator
 import reprlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Generator, Iterable
 from typing import Any
 
 from mlm.base.config import Bounds
@@ -27,6 +28,15 @@ def require_field(cfg: Any, name: str, condition: bool, expected: str, since: st
     """`require` of a field of a config by its dotted name, such as "mask.rate"; since: the field that is the reason."""
     reason = f", since config.{since} is {operator.attrgetter(since)(cfg)}" if since else ""
     require(condition, f"config.{name}", operator.attrgetter(name)(cfg), expected + reason)
+
+
+@contextlib.contextmanager
+def name_place(place: str) -> Generator[None]:
+    """An error of bad input within it begins with the place: a file, a point, a phase."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
 
 
 def format_value(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Config fields by dotted name: list, override and check them; a run's fingerprint and identity."""
+"""Config fields by dotted name: list, override, derive and check them; a run's fingerprint and identity."""
 
 # A tuple's elements are of no declared type.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,7 +10,7 @@ import math
 import operator
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
@@ -142,6 +142,28 @@ def override(config: ConfigT, changes: Mapping[str, Any]) -> ConfigT:
         require(type(value) is kind, f"config.{name}", value, f"a value of type {kind.__name__}")
         replaced[name] = files.expand_home(f"config.{name}", str(value)) if name in PATH_FIELDS else value
     return replace_values(config, replaced)
+
+
+class DerivedField(NamedTuple):
+    """A field that takes its value from others, which are derived before it, as long as it has its default."""
+
+    field: str  # dotted name
+    depends_on: tuple[str, ...]
+    derive: Callable[[Config], Any]  # its value; raises ConfigError where a field that it depends on is wrong
+    applies: Callable[[Config], bool] = lambda cfg: True  # whether it is derived at all
+    # Whether its default is a value like any other, and not one that stands for the derived one, such as 0 or "". A
+    # user who sets it means it.
+    default_is_choice: bool = False
+
+
+def fill_derived_fields(derived_fields: Iterable[DerivedField], cfg: Config, names: Collection[str] = ()) -> Config:
+    """The config with values for those of the fields that have their default; names: of fields that somebody set."""
+    for row in derived_fields:
+        if row.applies(cfg) and not (row.default_is_choice and row.field in names):
+            value = row.derive(cfg)
+            if value != operator.attrgetter(row.field)(cfg) == DEFAULT[row.field]:
+                cfg = override(cfg, {row.field: value})
+    return cfg
 
 
 def parse_number(kind: Callable[[str], Any], text: str) -> Any:

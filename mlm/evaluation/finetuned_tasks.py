@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mlm.base import config, fields, files
-from mlm.base.estimates import PERCENT, UNBOUNDED, Score, read_scores
-from mlm.base.evaluation_score import EvaluationMetric, EvaluationScore
+from mlm.base.estimates import PERCENT, UNBOUNDED, EvaluationMetric, EvaluationScore, Score, read_scores
 from mlm.base.storage import get_storage
 from mlm.data.rows.preprocessors import PREPROCESSORS
 from mlm.data.tasks import splits, tasks

@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base import errors, files
-from mlm.base.estimates import Score
-from mlm.base.evaluation_score import EvaluationMetric
+from mlm.base.estimates import EvaluationMetric, Score
 from mlm.report import evaluation_scores, milestone_curves, series, summary, table
 from mlm.report.headline import Headline
 from mlm.report.pages import run_provenance

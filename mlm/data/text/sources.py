@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mlm.base import conditional_fields, config, errors, fields, files, phases, text_files
-from mlm.base.derived_fields import DerivedField
 from mlm.data.tasks import examples
 
 PATH_KEYS = ("path", "validation_path")
@@ -188,7 +187,7 @@ def check_phases(cfg: config.Config) -> None:
 
 
 DERIVED_FIELDS = tuple(
-    DerivedField(
+    fields.DerivedField(
         f"phases.{name}",
         ("data.sources", "data.corpus"),
         lambda cfg, name=name: read_corpus_file(cfg.data.sources).phases.get(name, ()),

@@ -11,7 +11,6 @@ import numpy as np
 
 from mlm import models, objectives
 from mlm.base import config, errors, extras, fields, files, types
-from mlm.base.derived_fields import fill_derived_fields
 from mlm.data.rows import labelled
 from mlm.data.tokenizers import hub as vocabulary
 from mlm.data.tokenizers.hub_model import get_original_ids
@@ -97,7 +96,7 @@ def read_folder(folder: Path | str) -> PretrainedFolder:
             "finetune.pooling": head.pooling,
         }
     cfg = fields.override(config.Config(workdir=str(folder), model=model), values)
-    cfg = fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
+    cfg = fields.fill_derived_fields(objectives.DERIVED_FIELDS, cfg)
     dataset_info = make_dataset_info(cfg, tokenizer, head.classes if head else ())
     params = {"model": pretrained.params, "objective": head.params if head else {}}
     return PretrainedFolder(
@@ -109,7 +108,7 @@ def _resolve_saved_config(folder, values) -> config.Config:
     """The config of a folder that was written with a config of this project."""
     cfg = fields.override(config.Config(), values | {"workdir": str(folder)})
     fields.check_values(cfg)
-    cfg = fill_derived_fields((*models.DERIVED_FIELDS, *objectives.DERIVED_FIELDS), cfg)
+    cfg = fields.fill_derived_fields((*models.DERIVED_FIELDS, *objectives.DERIVED_FIELDS), cfg)
     models.check(cfg)
     objectives.check(cfg)
     return cfg
