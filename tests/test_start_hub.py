@@ -310,12 +310,12 @@ class Library(types.ModuleType):
         super().__init__("huggingface_hub")
         self.folder, self.inputs = folder, []
 
-    def snapshot_download(self, name, revision, allow_patterns):
+    def snapshot_download(self, name, repo_type, revision, allow_patterns):
         self.inputs.append((name, revision))
         if self.folder is None:
             raise OSError("no\nnetwork")
         assert {"config.json", "model.safetensors", "tokenizer.json"} < {*allow_patterns}
-        assert not any(pattern.endswith((".bin", "*", ".py")) for pattern in allow_patterns)
+        assert repo_type == "model" and not any(pattern.endswith((".bin", "*", ".py")) for pattern in allow_patterns)
         return str(self.folder)
 
 

@@ -2,10 +2,12 @@
 
 import contextlib
 import difflib
+import functools
 import math
 import operator
 import reprlib
-from collections.abc import Collection, Generator, Iterable
+import types
+from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import Any
 
 from mlm.base.config import Bounds
@@ -31,12 +33,16 @@ def require_field(cfg: Any, name: str, condition: bool, expected: str, since: st
 
 
 @contextlib.contextmanager
-def name_place(place: str) -> Generator[None]:
-    """An error of bad input within it begins with the place: a file, a point, a phase."""
+def name_place(place: str, names: Mapping[str, str] = types.MappingProxyType({})) -> Generator[None]:
+    """An error of bad input within it begins with the place: a file, a point, a phase.
+
+    names: what the place calls what the error calls otherwise.
+    """
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from None
+        message = functools.reduce(lambda text, name: text.replace(name, names[name]), names, str(error))
+        raise ConfigError(f"{place}: {message}") from None
 
 
 def format_value(value: Any) -> str:

@@ -114,8 +114,7 @@ def read_suite(name: str, data: Path) -> Suite:
         errors.require_one_of("--suite", name, known)
         path = known[name]
     content = task_file.read_toml("--suite", path, "a suite of tasks")
-    for key in content:
-        examples.require_column(key, (*KINDS, "recipe"), path, "key")
+    examples.require_keys(content, (*KINDS, "recipe"), path)
     recipe = _parse_recipe(task_file.read_table(content, "recipe", path), path)
     found: list[SuiteTask] = []
     missing: dict[str, str] = {}

@@ -60,15 +60,7 @@ def download_folder(path: str) -> str:
     """The local folder of a path; downloads hf:ORG/NAME[@REVISION]. Raises ConfigError if that fails."""
     if not path.startswith(HUB_PREFIX):
         return path
-    name, _, revision = path.removeprefix(HUB_PREFIX).partition("@")
-    huggingface_hub = extras.import_extra("huggingface_hub", "hub", path)
-    try:
-        return huggingface_hub.snapshot_download(name, revision=revision or None, allow_patterns=list(DOWNLOADED_FILES))
-    except Exception as error:  # of the network, the name, the server, the disk
-        raise errors.ConfigError(
-            f"{path}: cannot be downloaded ({errors.first_line(error)}); expected the name of a "
-            "model on huggingface.co, and a network"
-        ) from None
+    return extras.download_from_hub(path, path.removeprefix(HUB_PREFIX), DOWNLOADED_FILES)
 
 
 def read_folder(folder: Path | str) -> PretrainedFolder:
