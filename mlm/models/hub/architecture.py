@@ -20,6 +20,7 @@ LEAVES = {
     "dense": {"weight": "kernel", "bias": "bias"},
 }
 TABLES = ("token", "position", "type")  # parameters that are tables of embeddings
+MERGED = ("names", "heads", "model")  # tables of an entry that add to those of the one it is like
 LEGACY_LEAVES = {"gamma": "weight", "beta": "bias"}
 
 
@@ -29,7 +30,7 @@ class HubArchitecture(NamedTuple):
     prefix: str  # of all tensors except the output layer's
     model_class: str  # the class that AutoModelForMaskedLM builds
     names: settings.EntryNames  # of its config.json
-    norm_placement: str  # config.model.norm_placement
+    model: dict[str, Any]  # fields of config.model that all its models have
     embeddings: Mapping[str, str]
     layers: str  # name of the list of layers
     layer_params: Mapping[str, str]  # of a layer
@@ -42,7 +43,6 @@ class HubArchitecture(NamedTuple):
     positions_after_pad: bool = False  # positions start after the padding token's id, as in fairseq; else at 0
     required_settings: Mapping[str, Any] = MappingProxyType({})  # of its config.json, since our models have no others
     default_settings: Mapping[str, Any] = MappingProxyType({})  # those of them whose default is another
-    lm_head_activation: str = "gelu"  # config.model.lm_head_activation; "": that of the MLP
     pooler: str = "bert"  # config.finetune.pooler
     transposed: bool = True  # a matrix in a file has shape (outputs, inputs), unlike ours
     buffers: tuple[str, ...] = ()  # ends of the names of tensors that are no parameters, in older files
@@ -64,8 +64,8 @@ def read_architectures() -> dict[str, HubArchitecture]:
     """The entries of architectures.toml by model_type."""
     entries: dict[str, dict[str, Any]] = {}
     for name, own in tomllib.loads(Path(__file__).with_name("architectures.toml").read_text(encoding="utf-8")).items():
-        base = entries.get(own.pop("like", ""), {"names": {}, "heads": {}})
-        entries[name] = base | own | {key: base[key] | own.get(key, {}) for key in ("names", "heads")}
+        base = entries.get(own.pop("like", ""), {key: {} for key in MERGED})
+        entries[name] = base | own | {key: base[key] | own.get(key, {}) for key in MERGED}
     return {name: _make_architecture(**entry) for name, entry in entries.items()}
 
 

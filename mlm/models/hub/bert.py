@@ -10,13 +10,6 @@ from mlm.base.special import PAD
 from mlm.models.hub import settings
 from mlm.models.hub.architecture import ARCHITECTURES
 
-MODEL_FIELDS: dict[str, Any] = {
-    "family": "transformer",
-    "directionality": "bidirectional",
-    "embed_norm": True,
-    "lm_head": "bert",
-}  # of all these models
-
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, vocabulary size, positions before the first token's) of a config.json that our models can be."""
@@ -36,26 +29,17 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
         expected = f"another width than hidden_size = {fields['width']}"
         errors.require(has_projection, f"{where}: embedding_size", embedding_dim, expected)
         fields["embedding_dim"] = 0 if embedding_dim == fields["width"] else embedding_dim
-    if "position" in embeddings:
-        fields["positions"] = "learned"
-    else:
-        fields |= _read_distances(where, config_json, fields["width"])
-    num_types = settings.get_integer(where, config_json, "type_vocab_size", 1, 2) if "type" in embeddings else 0
-    model = config.Model(
-        **MODEL_FIELDS,
-        **fields,
-        norm_placement=architecture.norm_placement,
-        relative_bias="relative_bias" in architecture.stack_params.values(),
-        num_unique_layers=int(is_albert),
-        max_positions=num_positions - first,
-        type_vocab_size=num_types,
-        lm_head_activation=architecture.lm_head_activation or fields["activation"],
-    )
+    if "position" not in embeddings:
+        fields["position_buckets"] = _read_buckets(where, config_json, fields["width"])
+    if "type" in embeddings:
+        fields["type_vocab_size"] = settings.get_integer(where, config_json, "type_vocab_size", 1, 2)
+    fields |= {"max_positions": num_positions - first, "lm_head_activation": fields["activation"]}
+    model = config.Model(**(fields | architecture.model))
     return model, settings.get_integer(where, config_json, "vocab_size", 1), first
 
 
-def _read_distances(where, config_json, width) -> dict[str, Any]:
-    """The fields of config.model on the disentangled attention of a DeBERTaV2 or V3."""
+def _read_buckets(where, config_json, width) -> int:
+    """config.model.position_buckets of a DeBERTaV2 or V3."""
     kinds: Any = config_json.get("pos_att_type")
     kinds = kinds.split("|") if isinstance(kinds, str) else kinds
     has_both = isinstance(kinds, list) and sorted(map(str, kinds)) == ["c2p", "p2c"]
@@ -66,7 +50,7 @@ def _read_distances(where, config_json, width) -> dict[str, Any]:
     num_buckets = settings.get_integer(where, config_json, "position_buckets", 2)
     expected = f"less than twice max_position_embeddings = {num_positions}"
     errors.require(num_buckets < 2 * num_positions, f"{where}: position_buckets", num_buckets, expected)
-    return {"positions": "disentangled", "position_buckets": num_buckets}
+    return num_buckets
 
 
 def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str = "bert") -> dict[str, Any]:
@@ -75,8 +59,7 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str =
     order_V and pooler: as in hub.build_config_json. Raises ConfigError if no class of transformers can read the model.
     """
     is_deberta = model.positions == "disentangled"
-    positions_field = {"positions": "disentangled" if is_deberta else "learned"}
-    settings.require_fields(model, MODEL_FIELDS | positions_field, "transformers needs")
+    settings.require_fields(model, {"family": "transformer"}, "transformers needs")
     errors.require_one_of("config.model.norm_placement", model.norm_placement, ("pre", "post"))
     if is_deberta:
         name = "deberta-v2"
@@ -90,16 +73,13 @@ def build_config_json(model: config.Model, order_V: np.ndarray, *, pooler: str =
         name = "roberta-prelayernorm"
     else:
         name = "roberta" if model.type_vocab_size == 1 else "bert"
-    architecture, pad, needed = ARCHITECTURES[name], int(order_V[PAD]), f"transformers' {name} needs"
+    architecture, pad = ARCHITECTURES[name], int(order_V[PAD])
     embeddings = architecture.embeddings.values()
+    own_eps = {} if architecture.names.eps else {"norm_eps": architecture.names.default_eps}
+    required = architecture.model | own_eps
+    required.setdefault("lm_head_activation", model.activation)
+    settings.require_fields(model, required, f"transformers' {name} needs")
     settings.require_default_blocks(model, name, architecture.own_blocks)
-    required = {
-        "norm_placement": architecture.norm_placement,
-        "lm_head_activation": architecture.lm_head_activation or model.activation,
-        **({} if "type" in embeddings else {"type_vocab_size": 0}),
-        **({} if architecture.names.eps else {"norm_eps": architecture.names.default_eps}),
-    }
-    settings.require_fields(model, required, needed)
     entries = settings.build_entries(model, name, architecture.model_class, architecture.names, order_V)
     settings.require_settings(f"transformers' {name}", entries, architecture.required_settings)
     return {

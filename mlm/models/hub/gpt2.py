@@ -14,15 +14,6 @@ from mlm.models.hub import settings
 from mlm.models.hub.architecture import ARCHITECTURES
 
 ARCHITECTURE = ARCHITECTURES["gpt2"]
-MODEL_FIELDS: dict[str, Any] = {
-    "family": "transformer",
-    "norm_placement": "pre",
-    "positions": "learned",
-    "directionality": "causal",
-    "embed_norm": False,
-    "lm_head": "linear",
-    "type_vocab_size": 0,
-}  # of every GPT-2
 
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
@@ -34,13 +25,13 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     has_inner = config_json.get("n_inner") is not None
     mlp_dim = settings.get_integer(where, config_json, "n_inner", 1) if has_inner else 4 * fields["width"]
     max_positions = settings.get_integer(where, config_json, "n_positions", 1)
-    model = config.Model(**MODEL_FIELDS, **fields, mlp_dim=mlp_dim, max_positions=max_positions)
+    model = config.Model(**ARCHITECTURE.model, **fields, mlp_dim=mlp_dim, max_positions=max_positions)
     return model, settings.get_integer(where, config_json, "vocab_size", 1), 0
 
 
 def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     """The config.json of a model of ours; raises ConfigError if the model is not a GPT-2."""
-    settings.require_fields(model, MODEL_FIELDS, "transformers' GPT-2 needs")
+    settings.require_fields(model, ARCHITECTURE.model, "transformers' GPT-2 needs")
     settings.require_default_blocks(model, "gpt2")
     return {
         **settings.build_entries(model, "gpt2", ARCHITECTURE.model_class, ARCHITECTURE.names, order_V),

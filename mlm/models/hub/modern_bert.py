@@ -28,23 +28,13 @@ ROPE_FIELDS = {
 }
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 0}
 DEFAULT_GLOBAL_EVERY = 3
-MODEL_FIELDS: dict[str, Any] = {
-    "family": "transformer",
-    "directionality": "bidirectional",
-    "positions": "rotary",
-    "norm_placement": "pre",
-    "first_norm": False,
-    "embed_norm": True,
-    "type_vocab_size": 0,
-    "lm_head": "bert",
-}  # of every ModernBERT
 
 
 def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model, int, int]:
     """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
     fields = settings.read_fields(where, config_json, ARCHITECTURE.names)
     model = config.Model(
-        **MODEL_FIELDS,
+        **ARCHITECTURE.model,
         **fields,
         **_read_attention(where, config_json, fields["num_layers"]),
         bias=_read_bias(where, config_json),
@@ -103,7 +93,7 @@ def _read_theta(where, config_json, name, older_name, default) -> float:
 
 def build_config_json(model: config.Model, order_V: np.ndarray) -> dict[str, Any]:
     """The config.json of a model of ours; raises ConfigError if the model is not a ModernBERT."""
-    settings.require_fields(model, MODEL_FIELDS, "transformers' ModernBERT needs")
+    settings.require_fields(model, ARCHITECTURE.model, "transformers' ModernBERT needs")
     settings.require_default_blocks(model, "ModernBERT", ARCHITECTURE.own_blocks)
     local_theta = model.local_rope_theta or model.rope_theta
     biases = next(biases for biases, bias in BIASES.items() if bias == model.bias)

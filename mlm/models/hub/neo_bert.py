@@ -13,20 +13,8 @@ from mlm.base import config, errors
 from mlm.models.hub import settings
 from mlm.models.hub.architecture import ARCHITECTURES
 
+ARCHITECTURE = ARCHITECTURES["neobert"]
 REPOSITORY = "chandar-lab/NeoBERT"  # whose classes read what is exported
-MODEL_FIELDS: dict[str, Any] = {
-    "family": "transformer",
-    "directionality": "bidirectional",
-    "positions": "rotary",
-    "norm": "rmsnorm",
-    "norm_placement": "pre",
-    "embed_norm": False,
-    "type_vocab_size": 0,
-    "lm_head": "linear",
-    "bias": "output",
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-}  # of every NeoBERT
 
 
 def order_qkv(width: int, num_heads: int) -> np.ndarray:
@@ -40,11 +28,10 @@ def read_model(where: str, config_json: Mapping[str, Any]) -> tuple[config.Model
     """(config.model, size of the vocabulary, 0) of a config.json, as settings.read_model."""
     auto_map: Any = config_json.get("auto_map", {})
     errors.require(isinstance(auto_map, dict), f"{where}: auto_map", auto_map, "names of classes")
-    fields = settings.read_fields(where, config_json, ARCHITECTURES["neobert"].names)
-    fields["tie_embeddings"] = False
+    fields = settings.read_fields(where, config_json, ARCHITECTURE.names)
     fields["mlp_dim"] = -(-(2 * fields["mlp_dim"] // 3) // 8) * 8  # two thirds, a multiple of 8
     max_positions = settings.get_integer(where, config_json, "max_length", 1, 1024)
-    model = config.Model(**MODEL_FIELDS, **fields, max_positions=max_positions)
+    model = config.Model(**(fields | ARCHITECTURE.model), max_positions=max_positions)
     return model, settings.get_integer(where, config_json, "vocab_size", 1), 0
 
 
