@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import reprlib
+import signal
 import types
 from collections.abc import Collection, Generator, Iterable, Mapping
 from typing import Any
@@ -18,6 +19,14 @@ _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlevel, _SHORT.maxtuple, _SHORT.maxl
 
 class ConfigError(ValueError):
     """A bad value of a config field, flag or file; the message is one line."""
+
+
+class RunStopped(Exception):
+    """The run was stopped by `signal`; it saved its state first, and the same command continues it."""
+
+    def __init__(self, message: str, number: int | None):
+        super().__init__(message)
+        self.signal = number or signal.SIGTERM
 
 
 def require(condition: bool, field: str, value: Any, expected: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlm import models
 from mlm.base import config, fields, files, phases, types
+from mlm.base.errors import RunStopped
 from mlm.base.recipe_constants import MIN_REALISED_RATE
 from mlm.data.rows import loader, mixture, pack
 from mlm.data.text import corpus
@@ -21,7 +22,7 @@ from mlm.training.run import checkpoint, extension, finetuning_recipe, heartbeat
 from mlm.training.run.directory import CHECKPOINT_SCHEMES, RunDirectory
 from mlm.training.run.hooks import DivergenceCheck, DivergenceError, Hook, PlateauWarning, Profile
 from mlm.training.run.log import Log
-from mlm.training.run.preemption import Preemption, RunStopped
+from mlm.training.run.preemption import Preemption
 from mlm.training.run.trackers import RunStatus
 from mlm.training.step import parallel, update
 from mlm.training.step import program as programs

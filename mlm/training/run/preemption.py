@@ -4,18 +4,11 @@ import signal
 import threading
 import time
 
+from mlm.base.errors import RunStopped as RunStopped  # which people catch by this module's name
 from mlm.training.step import parallel
 
 # Within this time SIGTERM counts once: a cluster sends it to every process, and launchers forward it to their children.
 REPEAT_SECONDS = 1.0
-
-
-class RunStopped(Exception):
-    """The run was stopped by `signal`; it saved its state first, and the same command continues it."""
-
-    def __init__(self, message: str, number: int | None):
-        super().__init__(message)
-        self.signal = number or signal.SIGTERM
 
 
 class Preemption:
