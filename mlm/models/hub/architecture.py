@@ -70,10 +70,10 @@ def read_architectures() -> dict[str, HubArchitecture]:
 
 
 def _make_architecture(names, heads, **entry) -> HubArchitecture:
-    by_objective = {name: head for name, head in heads.items() if name != "texts"}
+    by_objective: dict[str, Any] = {name: head for name, head in heads.items() if name != "texts"}
     if "texts" in heads:
         by_objective = dict.fromkeys(("classification", "regression", "multiple_choice"), heads["texts"]) | by_objective
-    values = {field: tuple(value) if isinstance(value, list) else value for field, value in entry.items()}
+    values: dict[str, Any] = {field: tuple(x) if isinstance(x, list) else x for field, x in entry.items()}
     return HubArchitecture(names=settings.EntryNames(**names), heads=by_objective, **values)
 
 
