@@ -135,20 +135,43 @@ def test_an_experiment_s_own_comparisons_come_first(results):
     assert sorted(bold) == ["gru", "lstm"]
 
 
-def test_models_on_different_examples_are_not_ranked_together(results):
-    causal = [
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        ({"objective": "causal"}, ("A (mlm)", "B (causal)")),
+        ({"data.corpus": "text", "data.path": "a/b/c.txt"}, ("A (the built-in synthetic language)", "B (b/c.txt)")),
+    ],
+)
+def test_models_on_different_examples_are_not_ranked_together(results, fields, labels):
+    results = [run | {"config": run["config"] | {"data.corpus": "language"}} for run in results]
+    others = [
         run
         | {
-            "config": run["config"]
-            | {"objective": "causal", "workdir": f"causal-{Path(run['config']['workdir']).name}"},
+            "config": run["config"] | fields | {"workdir": f"other-{Path(run['config']['workdir']).name}"},
             "held_out": run["held_out"] | {"mlm_weight": 1 + run["held_out"]["mlm_weight"]},
         }
         for run in results
     ]
-    sentence = make([*results, *causal]).sentence
-    for examples in ("A (mlm)", "B (causal)"):
+    sentence = make([*results, *others]).sentence
+    for examples in labels:
         assert f"On examples {examples}, {pages.MEMBERS[0]}" in sentence
     assert "Scores on different examples do not compare." in sentence
+
+
+def test_a_model_is_named_by_what_its_ranking_does_not_share_and_never_by_its_speed():
+    names = [
+        table.Column("model", "model"),
+        table.Column("text", "text"),
+        table.Column(headline.SPEED, "tokens/s", ",.0f"),
+    ]
+    rows = [
+        {"model": model, "text": text, headline.SPEED: speed, "loss": estimates.Estimate(loss, None, None), "seeds": 1}
+        for speed, (model, text, loss) in enumerate((m, t, n) for t in "ab" for n, m in enumerate(("gru", "lstm")))
+    ]
+    chosen = headline.select_name_columns(rows, [*names, table.Column("seeds", "seeds")])
+    assert [column.name for column in chosen] == ["model", "text"]
+    ranking, loss_score = headline.Ranking(rows[:2], [None, None]), estimates.Score("loss", "loss", ("nats", "weight"))
+    assert headline.describe_ranking(ranking, chosen, loss_score, {}).startswith("gru is ahead")
 
 
 def test_references_stand_from_the_best_on(results):
