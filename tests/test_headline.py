@@ -132,7 +132,13 @@ def test_an_experiment_s_own_comparisons_come_first(results):
     assert [row["model"] for row in made.table.rows][: len(models)] == models
     assert {"difference", "p"} <= {column.name for column in made.table.columns}
     bold = [row["model"] for i, row in enumerate(made.table.rows) if made.row_kinds.get(i) == "best"]
-    assert sorted(bold) == ["gru", "lstm"]
+    assert sorted(bold) == ["gru", "lstm"] and made.tested == ("difference", "p")
+    for row, difference in zip(filter(lambda row: "p" in row, rows), (0.1, 0.2, 0.3), strict=True):
+        row["difference"], row["p"] = estimates.Estimate(difference, None, None), 0.5
+    made = headline.build_headline(results, rows, columns, series.group_runs(results), [])
+    assert made.sentence.startswith(
+        "None of 3 differences (loss minus AdamW's, nats) is more than chance (p below 0.05), though all are positive. "
+    )
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,12 @@ class Headline(NamedTuple):
     score: str  # the column that models are ranked by
 
     @property
+    def tested(self) -> tuple[str, ...]:
+        """The columns that say how a row compares: those in bold in the best rows."""
+        names = [column.name for column in self.table.columns]
+        return (DIFFERENCE, P) if DIFFERENCE in names else (self.score, VERDICT.name)
+
+    @property
     def row_kinds(self) -> dict[int, str]:
         """Returns "best" by the index of each best model, or difference told from chance, "rule" by that of the first
         reference.
@@ -311,6 +317,9 @@ def describe_differences(
     count = f"{len(clear) or 'None'} of {format_count(len(compared), 'difference')} ({title})"
     found = f"{count} {'is' if len(clear) < 2 else 'are'} more than chance (p below {MAX_P:g})"
     found += f", {'the largest: ' if len(clear) > 1 else ''}{join_names(largest)}" if clear else ""
+    signs = {math.copysign(1, row[DIFFERENCE].mean) for row in compared}
+    if not clear and len(compared) > 1 and len(signs) == 1:
+        found += f", though all are {'positive' if signs == {1} else 'negative'}"
     scored = [row for row in models if isinstance(row.get(primary.name), Estimate)]
     best = max(scored, key=lambda row: primary.better * row[primary.name].mean)
     order = "Lowest" if primary.better < 0 else "Highest"
