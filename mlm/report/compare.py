@@ -276,7 +276,7 @@ class BlockInterval(Estimate):
 
     __slots__ = ()
     bounds_title = "95% interval over seeds"
-    bounds_method = "seeds as blocks, their spread pooled over rows; only p is corrected for their number"
+    bounds_method = "seeds as blocks, their spread pooled over rows; only p is corrected for the number of comparisons"
 
 
 class BlockTest(NamedTuple):
