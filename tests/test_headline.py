@@ -125,7 +125,7 @@ def test_an_experiment_s_own_comparisons_come_first(results):
             row["difference"], row["p"] = estimates.Estimate(difference[0], None, None), difference[1]
     columns = [*columns, table.Column("difference", "loss minus AdamW's (nats)", "+.1f"), table.Column("p", "p", ".2g")]
     made = headline.build_headline(results, rows, columns, series.group_runs(results), [])
-    start = "2 of 3 differences (loss minus AdamW's, nats) are more than chance (p below 0.05), the largest: "
+    start = "2 of 3 differences (loss minus AdamW's, nats) are more than chance (p below 0.05): "
     start += "gru +0.4, lstm -0.2. "
     assert made.sentence.startswith(f"{start}Lowest in the mean: {pages.MEMBERS[0]}, ")
     models = [row["model"] for row in rows if "seeds" in row]

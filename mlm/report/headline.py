@@ -316,7 +316,7 @@ def describe_differences(
     title = column.title.replace(" (", ", ").removesuffix(")")
     count = f"{len(clear) or 'None'} of {format_count(len(compared), 'difference')} ({title})"
     found = f"{count} {'is' if len(clear) < 2 else 'are'} more than chance (p below {MAX_P:g})"
-    found += f", {'the largest: ' if len(clear) > 1 else ''}{join_names(largest)}" if clear else ""
+    found += f"{', the largest' if len(clear) > MAX_NAMED else ''}: {join_names(largest)}" if clear else ""
     signs = {math.copysign(1, row[DIFFERENCE].mean) for row in compared}
     if not clear and len(compared) > 1 and len(signs) == 1:
         found += f", though all are {'positive' if signs == {1} else 'negative'}"
