@@ -254,14 +254,19 @@ def _check_text(name: str, value: str, choices: Collection[str]) -> None:
         require_one_of(name, value, choices)
 
 
-def fingerprint(config: Config) -> str:
-    """Twelve hexadecimal digits of everything that can change the result of a resolved config: fields and random draws.
+def select_changed(config: Config) -> dict[str, Any]:
+    """The fields that can change a result and are not at their first default, flat.
 
-    Fields at their first default are left out, so that neither a new field whose default keeps the old behavior nor a
-    default that changes renames a run.
+    What is named by them keeps its name where a field is new and its default keeps the old behavior, and where a
+    default changes.
     """
     values = flatten(config, results_only=True).items()
-    changed = {name: value for name, value in values if value != FIRST_DEFAULT.get(name, DEFAULT[name])}
+    return {name: value for name, value in values if value != FIRST_DEFAULT.get(name, DEFAULT[name])}
+
+
+def fingerprint(config: Config) -> str:
+    """Twelve hexadecimal digits of all that can change the result of a resolved config: fields and random draws."""
+    changed = select_changed(config)
     masks_words = config.mask.unit != "token" or config.eval.mask_unit != "token"
     versions = RNG_VERSIONS | (WORD_MASKS if masks_words and config.tokenizer.kind != "words" else {})
     return hashlib.sha256(json.dumps([changed, versions], sort_keys=True).encode()).hexdigest()[:12]

@@ -58,7 +58,7 @@ def _hash_recipe(cfg: config.Config, trial: finetuning_recipe.Trial, task_fields
     recipe = {name: finetuning_recipe.RECIPE.get(name, fields.DEFAULT[name]) for name in names}
     hashed = {
         name: value
-        for name, value in fields.flatten(fields.override(trial_cfg, recipe), results_only=True).items()
+        for name, value in fields.select_changed(fields.override(trial_cfg, recipe)).items()
         if name in (*finetuning_recipe.RECIPE, "data.labelled.scores") or not name.startswith(UNHASHED_FIELDS)
     }
     encoding = PREPROCESSORS[trial_cfg.objective].format
