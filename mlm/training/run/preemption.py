@@ -4,7 +4,6 @@ import signal
 import threading
 import time
 
-from mlm.base.errors import RunStopped as RunStopped  # which people catch by this module's name
 from mlm.training.step import parallel
 
 # Within this time SIGTERM counts once: a cluster sends it to every process, and launchers forward it to their children.
