@@ -18,7 +18,7 @@ import numpy as np
 from mlm.base.config import Language
 from mlm.data.language.floor import Floor, compute_masked_floor, make_floor
 from mlm.data.language.grammar import build_grammar, encode_texts
-from mlm.data.language.hmm import HMM, compute_fit_probs, compute_state_marginals
+from mlm.data.language.hmm import HMM, compute_favorite_log_likelihood, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import compute_posterior, map_latents, predict_words
 
 MASK_BATCH = 8192  # at a time: bounds memory, changes no result
@@ -58,7 +58,10 @@ def compute_log_probs(hmm: HMM, words_NxL: np.ndarray, seen_NxL: np.ndarray) -> 
             return np.logaddexp.reduce(np.log(prior_Z) + clue_NxLxZ.sum(1), axis=1)
 
         topic_N, name_N = map_latents(hmm, of_latent)
-        return of_states_N + topic_N + name_N
+        log_N = of_states_N + topic_N + name_N
+    if hmm.favorites is None:
+        return log_N
+    return log_N + compute_favorite_log_likelihood(hmm.favorites, words_NxL, seen_NxL)
 
 
 def compute_document_log_probs(language: Language, texts: Sequence[str]) -> np.ndarray:

@@ -7,16 +7,19 @@ class is used, and nothing else. `HMM` says what follows from that.
 Letters in array names: S states, C classes, W words, T topics, M names, L places of a document.
 """
 
+import dataclasses
 import functools
+import itertools
+import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
-from mlm.data.language.hmm import HMM, sample_documents
+from mlm.data.language.hmm import HMM, Favorites, sample_documents
 
 # One row a topic, words from frequent to rare. Lemmas are dealt to topics in turn, so fewer topics merge rows.
 NOUNS = """
@@ -58,9 +61,37 @@ NAMES = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Loui
 Ulrich Vera Walter Yusuf Zoe"""
 TOPICS = NOUNS.strip().splitlines()
 
+INFLECTED = "noun", "transitive", "intransitive"  # kinds with a form for each number, chosen by the topic
 ADJECTIVE_PROB = 0.3  # probability that a noun phrase takes a further adjective
 MARKED_DETERMINER_PROB = 0.3  # share of determiners that show number
 INTRANSITIVE_PROB = 0.4  # share of main verbs without an object
+MADE_UP = {"noun": 0.4, "transitive": 0.14, "intransitive": 0.08, "adverb": 0.06, "name": 0.12, "adjective": 0.2}
+#   shares of the lemmas that a larger vocabulary adds
+ONSETS = (
+    "b",
+    "d",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "t",
+    "v",
+    "w",
+    "z",
+    "br",
+    "dr",
+    "gr",
+    "pl",
+    "tr",
+)
+VOWELS, CODAS = "aeiou", "bdfgklmnprtv"
 DOCUMENT_BATCH = 256  # documents sampled at a time: changes speed and memory, never the documents
 
 
@@ -166,6 +197,59 @@ def add_s(lemma: str) -> str:
     return lemma + ("es" if lemma.endswith(("s", "x", "ch", "sh")) else "s")
 
 
+def check(language: Language) -> None:
+    """Raises ConfigError for ingredients that do not go together."""
+    if language.num_favorites:
+        field, below = "config.data.language.recall_prob", "below 1, since config.data.language.num_favorites is set"
+        errors.require(language.recall_prob < 1, field, language.recall_prob, below)
+    list_lemmas(language)
+
+
+def list_ingredients(language: Language) -> dict[str, Any]:
+    """The fields beyond the first language that are set, by name; they stand in its repr and digests alone."""
+    return {
+        one.name: value
+        for one in dataclasses.fields(language)
+        if not one.repr and (value := getattr(language, one.name)) != one.default
+    }
+
+
+def iterate_made_up_words() -> Iterator[str]:
+    """Stems that sound like words, each once; with -s they differ from all stems."""
+    parts = ONSETS, VOWELS, ONSETS, VOWELS, CODAS
+    count = math.prod(map(len, parts))
+    for i in range(count):
+        number, letters = i * 40_503 % count, []  # a step without a common divisor
+        for part in parts:
+            number, at = divmod(number, len(part))
+            letters.append(part[at])
+        yield "".join(letters)
+
+
+def list_lemmas(language: Language) -> dict[str, list[str]]:
+    """The lemmas of each open kind of word from frequent to rare, as many as the vocabulary has room for."""
+    lemmas: dict[str, list[str]] = {
+        kind: [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
+        for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE))
+    }
+    lemmas |= {"adverb": ADVERBS.split(), "adjective": ADJECTIVES.split(), "name": NAMES.split()[: language.num_names]}
+    forms = {kind: 2 if kind in INFLECTED else 1 for kind in lemmas}
+    closed = len(PREPOSITIONS.split()) + sum(len(text.split()) for text in DETERMINERS.values()) + len(("that", "."))
+    more = language.vocab_size - closed - sum(forms[kind] * len(members) for kind, members in lemmas.items())
+    if language.vocab_size:
+        errors.require(
+            more >= 0, "config.data.language.vocab_size", language.vocab_size, f"at least {language.vocab_size - more}"
+        )
+        known = {form for members in lemmas.values() for lemma in members for form in (lemma.lower(), add_s(lemma))}
+        fresh = (word for word in iterate_made_up_words() if word not in known)
+        count = more / sum(share * forms[kind] for kind, share in MADE_UP.items())
+        for kind, share in MADE_UP.items():
+            new = more if kind == "adjective" else int(count * share) * (kind != "name" or language.num_favorites > 0)
+            more -= new * forms[kind]
+            lemmas[kind] += [word.capitalize() if kind == "name" else word for word in itertools.islice(fresh, new)]
+    return lemmas
+
+
 @functools.lru_cache(maxsize=4)  # a start needs it twice, and building it takes a tenth of a second
 def build_grammar(language: Language) -> Grammar:
     """The grammar, its words and its exact probabilities; language: within its limits."""
@@ -177,36 +261,55 @@ def build_grammar(language: Language) -> Grammar:
         for after, share in following.items():
             trans_SxS[index[state], index[after]] = share
 
+    open_lemmas = list_lemmas(language)
     lexicon: dict[str, Sequence[str]] = {
         "stop": ["."],
         "that": ["that"],
-        "adverb": ADVERBS.split(),
+        "adverb": open_lemmas["adverb"],
         "preposition": PREPOSITIONS.split(),
-        "adjective": ADJECTIVES.split(),
-        "name": NAMES.split()[: language.num_names],
+        "adjective": open_lemmas["adjective"],
+        "name": open_lemmas["name"],
     }
     lexicon |= {"determiner" + n: text.split() for n, text in DETERMINERS.items()}
-    for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE)):
-        lemmas = [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
+    for kind in INFLECTED:
+        lemmas = open_lemmas[kind]
         inflected = [add_s(lemma) for lemma in lemmas]
         lexicon[kind + "s"], lexicon[kind + "p"] = (lemmas, inflected) if kind == "noun" else (inflected, lemmas)
     classes = list(lexicon)
     words = tuple(word for members in lexicon.values() for word in members)
     assert len(set(words)) == len(words), "the lexicon gives one word to two classes"
 
-    class_W, topic_TxW, name_MxW, kind_W, number_W, partner_W = [], [], [], [], [], []
+    class_W, topic_TxW, name_MxW, kind_W, number_W, partner_W, of_words = [], [], [], [], [], [], []
+    fields: dict[tuple[str, int], int] = {}  # numbers from 1 of the fields that have favorites
+    lemma_index: dict[tuple[str, int], int] = {}
     topic_T = np.full(language.num_topics, 1 / language.num_topics)
-    name_M = _compute_zipf_probs(np.zeros(language.num_names), language.zipf_exponent)
+    names = 1 if language.num_favorites else language.num_names
+    name_M = _compute_zipf_probs(np.zeros(names), language.zipf_exponent)
     for kind, members in lexicon.items():
         count, n = len(members), len(partner_W)
         class_W += [classes.index(kind)] * count
-        topical = kind[:-1] in ("noun", "transitive", "intransitive")
+        topical = kind[:-1] in INFLECTED
         is_own_TxW = np.arange(count) % language.num_topics == np.arange(language.num_topics)[:, None]
         topic_TxW.append(_compute_zipf_probs(is_own_TxW * language.topic_strength * topical, language.zipf_exponent))
-        name_MxW.append(np.ones((language.num_names, count)))
-        if kind == "name":
+        name_MxW.append(np.ones((names, count)))
+        lemma = kind[:-1] if topical else kind
+        field_W, base_W = np.zeros(count, int), np.ones(count)
+        if language.num_favorites and lemma in open_lemmas:
+            topics = language.num_topics if topical else 1
+            number = topics * max(1, min(language.num_favorites, count // topics))
+            share_FxW = _compute_zipf_probs(np.zeros(count), language.zipf_exponent) * (
+                np.arange(count) % number == np.arange(number)[:, None]
+            )
+            topic_TxW[-1] = (topic_TxW[-1] @ (share_FxW > 0).T)[:, np.arange(count) % number]
+            base_W = (share_FxW / share_FxW.sum(1, keepdims=True)).sum(0)
+            field_W = np.array([fields.setdefault((lemma, i), len(fields) + 1) for i in range(number)])[
+                np.arange(count) % number
+            ]
+        elif kind == "name":
             topic_TxW[-1] = np.ones((language.num_topics, count))
             name_MxW[-1] = language.recall_prob * np.eye(count) + (1 - language.recall_prob) * name_M
+        lemmas_W = [lemma_index.setdefault((lemma, i), len(lemma_index)) for i in range(count)]
+        of_words.append((field_W, lemmas_W, base_W))
         number = kind[-1] if topical or kind[:-1] == "determiner" else ""
         kind_W += [kind.removesuffix(number)] * count
         number_W += [number] * count
@@ -233,6 +336,10 @@ def build_grammar(language: Language) -> Grammar:
     mixed_SxC[end] = class_SxC[end]
     tables = (topic_T, np.concatenate(topic_TxW, 1), name_M, np.concatenate(name_MxW, 1))
     hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), *tables)
+    if fields:
+        prob_F = [language.recall_prob if kind == "name" else language.favorite_prob for kind, _ in fields]
+        favorites = (np.concatenate(x_W) for x_W in zip(*of_words, strict=True))
+        hmm = hmm._replace(favorites=Favorites(*favorites, np.array([0, *prob_F])))
     return Grammar(hmm, words, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
 
 
