@@ -51,6 +51,7 @@ ONE_SOURCE = TEXT | {"data.sources": ""}
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
 TABLE, SQUAD = {"data.labelled.format": TABLE_FORMATS}, {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
+NO_SCENES = {"data.language.num_scenes": 0}
 NO_FAVORITES = {"data.language.num_favorites": 0}
 NO_MODEL_AS_TEACHER = {"distillation.teacher": ("", "posterior")}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
@@ -155,6 +156,22 @@ class Language:
         0.3,
         "probability that a word is the favorite of its field, not any; recall_prob: that of names",
         unless=NO_FAVORITES,
+    )
+    ambiguity_prob: FractionBelow1 = later(
+        0.0, 'probability that a noun or a verb is a form that nouns and verbs share, as "runs"'
+    )
+    num_scenes: Annotated[int, Bounds(2, 16)] = later(
+        0, "scenes: each sentence has one, which has nouns and verbs of its own; 0: none"
+    )
+    scene_prob: Fraction = later(0.8, "probability that a noun or a verb is the scene's, not any", unless=NO_SCENES)
+    scene_keep_prob: Fraction = later(
+        0.8, "probability that the next sentence keeps the scene, not any", unless=NO_SCENES
+    )
+    morphology: Annotated[str, "fused", "split"] = later(
+        "", "endings of nouns and verbs by declension: fused (one word) | split (stem and ending are words); empty: -s"
+    )
+    num_declensions: Annotated[int, Bounds(2, 4)] = later(
+        3, "declensions of nouns and conjugations of verbs", unless={"data.language.morphology": ""}
     )
 
 

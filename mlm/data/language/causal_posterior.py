@@ -158,7 +158,7 @@ def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, windo
     whether it knows its place or not.
     """
     language = add_end_state(hmm)
-    reader = ForwardModel(language, language.trans_SxS[hmm.end], _compute_fit_weights(hmm, length))
+    reader = ForwardModel(language, np.append(hmm.initial, 0), _compute_fit_weights(hmm, length))
     return _compute_posterior(reader, words_NxL, window)
 
 
@@ -173,8 +173,8 @@ def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, win
     Rows and columns of the queried places are those of `reverse_words`. window: as in `compute_causal_posterior`.
     """
     trans_SxS = np.pad(hmm.trans_SxS.T, (0, 1))
-    trans_SxS[:-1, -1] = hmm.trans_SxS[hmm.end]  # what comes before the first word acts as `end` does
-    last_S = np.append(np.arange(len(hmm.trans_SxS)) == hmm.end, 0.0)
+    trans_SxS[:-1, -1] = hmm.initial  # what comes before the first word acts as `end` does
+    last_S = np.append(hmm.is_end, 0.0)
     language = add_end_state(hmm)._replace(trans_SxS=trans_SxS)
     # Weights: P(state at the next word to the left, and that the document ends F words further); P(it begins there).
     (before_LxS, _), (_, unfit_F) = compute_state_marginals(hmm, length), compute_fit_probs(hmm, length)

@@ -38,7 +38,7 @@ class HMM(NamedTuple):
     word, and the length tells nothing more.
     """
 
-    end: np.ndarray  # state (int) that ends a sentence
+    end: np.ndarray  # state (int) that ends a sentence, or states, each as likely before the first word
     trans_SxS: np.ndarray  # P(next state | state)
     class_SxC: np.ndarray  # P(class | state)
     class_W: np.ndarray  # class of a word, int
@@ -47,6 +47,16 @@ class HMM(NamedTuple):
     name_M: np.ndarray  # P(name)
     name_emission_MxW: np.ndarray  # P(word | its class, name); 1 in classes that do not depend on it
     favorites: Favorites | None = None  # P(word | its field, the document's favorite of it)
+
+    @property
+    def initial(self) -> np.ndarray:
+        """P(state at the first word)."""
+        return self.trans_SxS[self.end.reshape(-1)].mean(0)
+
+    @property
+    def is_end(self) -> np.ndarray:
+        """Whether a state ends a sentence."""
+        return (np.arange(len(self.trans_SxS)) == self.end.reshape(-1, 1)).any(0)
 
 
 def _build_cdf(share_RxX: np.ndarray) -> np.ndarray:
@@ -128,7 +138,8 @@ def sample_documents(
     returns.
     """
     states, classes = hmm.class_SxC.shape
-    trans, kind = _build_cdf(hmm.trans_SxS), _build_cdf(hmm.class_SxC)
+    trans = _build_cdf(np.concatenate([hmm.trans_SxS, hmm.initial[None]]))
+    kind = _build_cdf(hmm.class_SxC)
     favorites = hmm.favorites
     streams = _make_streams(seed, start, count)
     drawn_D, name_D = _sample_latents(hmm, streams)
@@ -139,7 +150,7 @@ def sample_documents(
     while open_D.size:
         uniform_DxLxU = np.stack([streams[d].random((length, 3 if favorites is None else 4)) for d in open_D])
         state_DxL = np.empty((len(open_D), length), int)
-        state_D = np.full(len(open_D), int(hmm.end))
+        state_D = np.full(len(open_D), states)
         for m in range(length):
             state_DxL[:, m] = state_D = _invert_cdf(trans, states, state_D, uniform_DxLxU[:, m, 0])
         class_DxL = _invert_cdf(kind, classes, state_DxL, uniform_DxLxU[..., 1])
@@ -150,7 +161,7 @@ def sample_documents(
             drawn_DxL = np.where(
                 uniform_DxLxU[..., 3] < favorites.prob_F[favorites.field_W[drawn_DxL]], form_DxL, drawn_DxL
             )
-        last_D = np.where(state_DxL == hmm.end, np.arange(length), -1).max(1)
+        last_D = np.where(hmm.is_end[state_DxL], np.arange(length), -1).max(1)
         words_DxL[open_D] = np.where(np.arange(length) <= last_D[:, None], drawn_DxL, -1)
         open_D = open_D[last_D < 0]
     return words_DxL
@@ -181,7 +192,7 @@ def compute_state_marginals(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarr
 
     Returns before_LxS, P(state at word l, from 0), and after_LxS, P(the state after l further words is `end` | state).
     """
-    before_LxS, after_LxS = [hmm.trans_SxS[hmm.end]], [np.eye(len(hmm.trans_SxS))[hmm.end]]
+    before_LxS, after_LxS = [hmm.initial], [hmm.is_end.astype(float)]
     for _ in range(length - 1):
         before_LxS.append(before_LxS[-1] @ hmm.trans_SxS)
         after_LxS.append(hmm.trans_SxS @ after_LxS[-1])
@@ -210,9 +221,9 @@ def compute_fit_probs(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
     Returns fits_PxS, P(the sentence of word p, from 0, ends in time | state at that word), 0 where p is `length`, and
     unfit_P, P(the next sentence does not | a sentence, or none yet, has ended with p words written).
     """
-    is_end_S = np.arange(len(hmm.trans_SxS)) == hmm.end
+    is_end_S = hmm.is_end
     fits_PxS = [np.zeros(len(is_end_S))]
-    open_PxS = [np.eye(len(is_end_S))[hmm.end]]  # P(state, no further end | p words after an end)
+    open_PxS = [is_end_S / is_end_S.sum()]  # P(state, no further end | p words after an end)
     for _ in range(length):
         fits_PxS.append(np.where(is_end_S, 1, hmm.trans_SxS @ fits_PxS[-1]))
         open_PxS.append(open_PxS[-1] @ (hmm.trans_SxS * ~is_end_S))

@@ -244,10 +244,7 @@ def compute_posterior(
     """
     visible_NxL = ~masked_NxL & (words_NxL >= 0)
     row_K, column_K = np.nonzero(masked_NxL if asked_NxL is None else asked_NxL)
-    ends_NxS = np.broadcast_to(
-        np.stack([hmm.trans_SxS[hmm.end], np.eye(len(hmm.trans_SxS))[hmm.end]])[:, None],
-        (2, len(words_NxL), len(hmm.trans_SxS)),
-    )
+    ends_NxS = np.broadcast_to(np.stack([hmm.initial, hmm.is_end])[:, None], (2, len(words_NxL), len(hmm.trans_SxS)))
     class_NxLxC, topic_NxT, name_NxM = map_batches(
         functools.partial(_infer_examples, put_on_device(hmm)), EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS
     )
@@ -265,7 +262,7 @@ def build_teacher(hmm: HMM, word_V: np.ndarray) -> TeacherFn:
     """A traceable function (ids_BxL, positions_BxK) -> prob_BxKxV: the distribution of masked tokens that
     `compute_posterior` gives, in a vocabulary whose entries are these words (-1: none).
     """
-    ends_2xS = np.stack([hmm.trans_SxS[hmm.end], np.eye(len(hmm.trans_SxS))[hmm.end]]).astype(np.float32)
+    ends_2xS = np.stack([hmm.initial, hmm.is_end]).astype(np.float32)
 
     def compute_probs(ids_BxL, positions_BxK):
         model, words_BxL = put_on_device(hmm), jnp.asarray(word_V)[ids_BxL]
@@ -343,8 +340,8 @@ def _compute_infilling_log_odds(by_ZxW, prior_Z, words_BxL, visible_BxL):
 @jax.jit
 def _infer_infilling(hmm, words_BxL, visible_BxL):
     valid_BxL, shape_BxS = words_BxL >= 0, (len(words_BxL), len(hmm.trans_SxS))
-    first_BxS = jnp.broadcast_to(hmm.trans_SxS[hmm.end], shape_BxS)
-    last_BxS = jnp.broadcast_to(jnp.eye(shape_BxS[1])[hmm.end], shape_BxS)
+    first_BxS = jnp.broadcast_to(hmm.initial, shape_BxS)
+    last_BxS = jnp.broadcast_to(hmm.is_end.astype(hmm.initial.dtype), shape_BxS)
     known, seen = (compute_class_evidence(hmm, words_BxL, at_BxL) for at_BxL in (valid_BxL, visible_BxL))
     ahead_LxBxS = scan_messages(hmm.trans_SxS, known, valid_BxL.T, first_BxS)
     back_LxBxS = scan_messages(hmm.trans_SxS.T, seen, valid_BxL.T, last_BxS, reverse=True)
