@@ -94,6 +94,8 @@ def plan_step(case: CompiledCase) -> dict[str, Any]:
     vocab_size = cfg.tokenizer.vocab_size
     with target_compiler.open_compiler(target) as compile_mesh:
         found = compile_mesh(program.make_static_config(cfg), vocab_size)
+    if not found.arguments:
+        return {"bound": f"does not fit: it needs at least {found.memory / 1e9:.1f} GB"}
     num_devices = count * accelerator.num_devices
     flops = cost.count_step_flops(cfg, vocab_size) or 0.0
     bound = target_compiler.bound_step(found, flops, accelerator, num_devices)
