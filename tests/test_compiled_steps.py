@@ -11,6 +11,7 @@ from test_target_compiler import make_target, needs
 
 from mlm.base import config, fields
 from mlm.launch.sweep import target_compiler
+from mlm.models import platform_kernels
 from mlm.training.run import resolution
 from mlm.training.step import program
 
@@ -19,6 +20,7 @@ NAMED_BYTES = 10**6  # collectives of less are not written down
 VOCAB = 30_522
 SHARED = {"data.corpus": "docstrings", "tokenizer.vocab_size": VOCAB, "model.dtype": "bfloat16", "model.scan_unroll": 1}
 BERT = SHARED | {"model.norm_placement": "post", "model.attention_dropout": 0.0}
+FUSED_NORM = {"model.kernels": ",".join((*platform_kernels.FASTER_KERNELS["gpu"], "fused_norm"))}
 LSTM = SHARED | {"model.family": "rnn", "model.cell": "lstm", "model.size": "base"}
 
 
@@ -68,14 +70,16 @@ STEPS = {
     ),
     "base, 32 x 512, unrolled": CompiledStep(
         "H100",
-        BERT | {"model.size": "base", "train.batch_size": 32, "pack.seq_len": 512, "model.scan_unroll": 0},
+        BERT | FUSED_NORM | {"model.size": "base", "train.batch_size": 32, "pack.seq_len": 512, "model.scan_unroll": 0},
         temporaries=4.60,
         collectives={},
         traffic={"cudnn_attention": 49.3},
     ),
     "base, 32 x 512, attention dropout": CompiledStep(
         "H100",
-        BERT | {"model.size": "base", "train.batch_size": 32, "pack.seq_len": 512, "model.attention_dropout": 0.1},
+        BERT
+        | FUSED_NORM
+        | {"model.size": "base", "train.batch_size": 32, "pack.seq_len": 512, "model.attention_dropout": 0.1},
         temporaries=4.75,
         collectives={},
         traffic={"fused_attention": 66.4},

@@ -33,6 +33,7 @@ BERT = {
     **{"model.norm_placement": "post", "train.batch_size": 32, "pack.seq_len": 512, "model.attention_dropout": 0.0},
 }
 DROPOUT, ROLLED = {"model.attention_dropout": 0.1}, {"model.scan_unroll": 1}
+FUSED_NORM = {"model.kernels": ",".join((*platform_kernels.FASTER_KERNELS["gpu"], "fused_norm"))}
 PAPER_DEVICES = ("H100:8", "v5e-16", "v5p-128", "H200:64")
 
 
@@ -45,28 +46,17 @@ class CompiledCase(NamedTuple):
     changes: dict[str, Any]
 
 
-def leave_out(platform: str, *kernels: str) -> dict[str, Any]:
-    """The field that leaves kernels out of those of a platform."""
-    names = platform_kernels.FASTER_KERNELS[platform]
-    return {"model.kernels": ",".join(name for name in names if name not in kernels)}
-
-
 def list_cases() -> list[CompiledCase]:
     """All cases, by part."""
-    on_gpu = {
-        "base 32 x 512": {},
-        "base 32 x 512, rolled": ROLLED,
-        "base 32 x 512, attention dropout": DROPOUT,
-        "base 32 x 512, attention dropout, rolled": DROPOUT | ROLLED,
-        "base 32 x 512, rolled, without fused_norm": ROLLED | leave_out("gpu", "fused_norm"),
-    }
+    on_gpu = {"base 32 x 512": {}, "base 32 x 512, rolled": ROLLED, "base 32 x 512, attention dropout": DROPOUT}
+    on_gpu |= {f"{name}, fused_norm": changes | FUSED_NORM for name, changes in on_gpu.items()}
     on_tpu = {"base 64 x 512, rolled": {"train.batch_size": 64} | ROLLED}
     paper = {f"{size} 4,096 x 128, 15% masked": {"model.size": size, "mask.rate": 0.15} for size in ("base", "large")}
     return [
         *(CompiledCase("gpu", name, "H100", BERT | changes) for name, changes in on_gpu.items()),
         *(CompiledCase("tpu", name, "v5e-4", BERT | changes) for name, changes in on_tpu.items()),
         *(
-            CompiledCase("paper", name, devices, recipes.WETTIG | changes)
+            CompiledCase("paper", name, devices, recipes.WETTIG | changes | (FUSED_NORM if devices[0] == "H" else {}))
             for name, changes in paper.items()
             for devices in PAPER_DEVICES
         ),

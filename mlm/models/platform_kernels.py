@@ -23,7 +23,7 @@ REFERENCE = "reference"  # none of them
 # what their compilers say (docs/scaling.md). On other platforms: none.
 FASTER_KERNELS = {
     "cpu": ("matmul", "recurrence", "cross_entropy", "gelu", "attention"),
-    "gpu": ("gelu", "cross_entropy", "cudnn_attention", "fused_attention", "fused_norm", "recomputation"),
+    "gpu": ("gelu", "cross_entropy", "cudnn_attention", "fused_attention", "recomputation"),
     "tpu": ("recurrence", "blocked_cross_entropy", "gelu", "splash_attention", "fused_attention", "recomputation"),
 }
 
