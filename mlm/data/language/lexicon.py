@@ -102,7 +102,7 @@ def iterate_made_up_words() -> Iterator[str]:
 def list_lemmas(language: Language) -> dict[str, list[str]]:
     """The lemmas of each open kind of word from frequent to rare; adjectives without those that fill the vocabulary."""
     lemmas: dict[str, list[str]] = {
-        kind: [str(lemma) for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
+        kind: list[str](itertools.chain.from_iterable(zip(*map(str.split, text.strip().splitlines()), strict=True)))
         for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE))
     }
     single: dict[str, list[str]] = {
