@@ -101,9 +101,10 @@ def iterate_made_up_words() -> Iterator[str]:
 
 def list_lemmas(language: Language) -> dict[str, list[str]]:
     """The lemmas of each open kind of word from frequent to rare; adjectives without those that fill the vocabulary."""
-    lemmas: dict[str, list[str]] = {
-        kind: list[str](itertools.chain.from_iterable(zip(*map(str.split, text.strip().splitlines()), strict=True)))
-        for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE))
+    by_topic: dict[str, str] = {"noun": NOUNS, "transitive": TRANSITIVE, "intransitive": INTRANSITIVE}
+    lemmas = {
+        kind: [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
+        for kind, text in by_topic.items()
     }
     single: dict[str, list[str]] = {
         "adverb": ADVERBS.split(),
