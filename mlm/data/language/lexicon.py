@@ -47,12 +47,12 @@ listen study cheat read
 hide howl sleep wander
 sing dance hum bow
 """
-ADJECTIVES = """old young small tall quiet brave grey tired famous clever strange gentle rich proud dusty lazy polite
+ADJECTIVES: str = """old young small tall quiet brave grey tired famous clever strange gentle rich proud dusty lazy polite
 bright hungry nervous foreign lonely cheerful broken modern silent clumsy golden heavy curious ancient honest"""
 PREPOSITIONS = "near behind with beside under above before against beyond opposite"
-ADVERBS = "often quickly again today slowly early alone outside rarely tonight together twice"
+ADVERBS: str = "often quickly again today slowly early alone outside rarely tonight together twice"
 DETERMINERS = {"": "the my our some", "s": "this every each one another", "p": "these many several two few those"}
-NAMES = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon Tanja
+NAMES: str = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon Tanja
 Ulrich Vera Walter Yusuf Zoe"""
 TOPICS = NOUNS.strip().splitlines()
 
@@ -101,10 +101,9 @@ def iterate_made_up_words() -> Iterator[str]:
 
 def list_lemmas(language: Language) -> dict[str, list[str]]:
     """The lemmas of each open kind of word from frequent to rare; adjectives without those that fill the vocabulary."""
-    by_topic: dict[str, str] = {"noun": NOUNS, "transitive": TRANSITIVE, "intransitive": INTRANSITIVE}
-    lemmas = {
+    lemmas: dict[str, list[str]] = {
         kind: [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
-        for kind, text in by_topic.items()
+        for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE))
     }
     single: dict[str, list[str]] = {
         "adverb": ADVERBS.split(),
