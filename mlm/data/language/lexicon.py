@@ -47,13 +47,13 @@ listen study cheat read
 hide howl sleep wander
 sing dance hum bow
 """
-ADJECTIVES: str = """old young small tall quiet brave grey tired famous clever strange gentle rich proud dusty lazy polite
-bright hungry nervous foreign lonely cheerful broken modern silent clumsy golden heavy curious ancient honest"""
+ADJECTIVES: str = """old young small tall quiet brave grey tired famous clever strange gentle rich proud dusty lazy
+polite bright hungry nervous foreign lonely cheerful broken modern silent clumsy golden heavy curious ancient honest"""
 PREPOSITIONS = "near behind with beside under above before against beyond opposite"
 ADVERBS: str = "often quickly again today slowly early alone outside rarely tonight together twice"
 DETERMINERS = {"": "the my our some", "s": "this every each one another", "p": "these many several two few those"}
-NAMES: str = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon Tanja
-Ulrich Vera Walter Yusuf Zoe"""
+NAMES: str = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon
+Tanja Ulrich Vera Walter Yusuf Zoe"""
 TOPICS = NOUNS.strip().splitlines()
 
 # Shares of the lemmas that a larger vocabulary adds; the rest, about a fifth, are adjectives.
