@@ -58,7 +58,9 @@ def test_a_favourite_word_comes_again_as_often_as_computed():
 
 def test_passages_are_of_one_document_and_evenly_spaced():
     documents = [list("abcde"), list("fghij"), list("kl")]
-    assert word_statistics.sample_passages(documents, 3, 100) == [list(text) for text in ("abc", "de", "fgh", "ij", "kl")]
+    assert word_statistics.sample_passages(documents, 3, 100) == [
+        list(text) for text in ("abc", "de", "fgh", "ij", "kl")
+    ]
     assert word_statistics.sample_passages(documents, 3, 6) == [list("abc"), list("kl")]
     assert word_statistics.sample_passages([], 3, 6) == []
 

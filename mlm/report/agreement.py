@@ -66,9 +66,10 @@ def draw_differences(rows: Sequence[dict]) -> dict:
         | {f"y_{end}": value for end, value in row["difference"]._asdict().items()}
         for row in rows
     ]
-    ends = [row[name] for row in values for name in ("x_mean", "y_mean")]
-    kind = {"type": "quantitative", "scale": {"type": "symlog", "constant": NEAR_ZERO, "nice": False, "padding": 20}}
-    kind |= {"axis": {"values": TICKS, "format": "+~g"}}
+    ends = [value for row in values for name, value in row.items() if name[:2] in ("x_", "y_") and value is not None]
+    domain = [min(ends), max(ends)]
+    scale = {"type": "symlog", "constant": NEAR_ZERO, "nice": False, "padding": 10, "domain": domain}
+    kind = {"type": "quantitative", "scale": scale, "axis": {"values": TICKS, "format": "+~g"}}
 
     def at(name):
         title = "on texts (nats)" if name.startswith("x") else "on a language (nats)"
@@ -83,7 +84,7 @@ def draw_differences(rows: Sequence[dict]) -> dict:
     halves = {"field": "half", "legend": None, "scale": {"domain": ["report", "choose"], "range": ["circle", "cross"]}}
     mean, rule = {"x": at("x_mean"), "y": at("y_mean")}, {"type": "rule", "opacity": 0.35}
     text = {"type": "text", "align": "left", "dx": 7, "fontSize": 9, "color": specs.SOFT}
-    equal = [{"x_mean": end, "y_mean": end} for end in (min(ends), max(ends))]
+    equal = [{"x_mean": end, "y_mean": end} for end in domain]
     dashes = {"type": "line", "strokeDash": [4, 4], "color": specs.SOFT}
     return {
         "title": {
