@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mlm.base import config, errors, fields, types
-from mlm.data.language import grammar
+from mlm.data.language import lexicon
 from mlm.data.rows import packing
 from mlm.data.text import corpus
 from mlm.data.tokenizers import kinds
@@ -37,8 +37,8 @@ def test_the_choices_are_those_of_the_code(name, names):
 
 def test_the_bounds_are_those_of_the_code():
     bounds = {name: declaration.bounds for name, declaration in fields.DECLARATIONS.items()}
-    assert bounds["data.language.num_topics"].high == len(grammar.TOPICS)
-    assert bounds["data.language.num_names"].high == len(grammar.NAMES.split())
+    assert bounds["data.language.num_topics"].high == len(lexicon.TOPICS)
+    assert bounds["data.language.num_names"].high == len(lexicon.NAMES.split())
     for name, value in fields.DEFAULT.items():
         assert (bounds[name] is not None) == (type(value) in (int, float, tuple)), name
 

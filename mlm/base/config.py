@@ -51,6 +51,8 @@ ONE_SOURCE = TEXT | {"data.sources": ""}
 ROWS_OF_THEIR_OWN = {"data.corpus": ("task", "parallel")}  # corpora whose examples no config.pack.mode packs
 TABLE, SQUAD = {"data.labelled.format": TABLE_FORMATS}, {"data.labelled.format": "squad"}
 NO_MODIFIERS, NO_PROTAGONIST = {"data.language.modifier_prob": 0.0}, {"data.language.protagonist_prob": 0.0}
+NO_SCENES = {"data.language.num_scenes": 0}
+NO_FAVORITES = {"data.language.num_favorites": 0}
 NO_MODEL_AS_TEACHER = {"distillation.teacher": ("", "posterior")}
 ENCODER_DECODER, NO_LOCAL_LAYERS = {"model.family": "encoder_decoder"}, {"model.local_window": 0}
 NO_SCALING = {"model.rope_scaling": ""}
@@ -86,6 +88,11 @@ class Facts(TypedDict, total=False):
 def field(default: T, help: str, **facts: Unpack[Facts]) -> T:
     """A field with its help text (what the value means, its unit and its choices) and all else that is true of it."""
     return dataclasses.field(default=default, metadata={"help": help, **facts})
+
+
+def later(default: T, help: str, **facts: Unpack[Facts]) -> T:
+    """A field that came later than its section's digests: `repr`, which they read, leaves it out."""
+    return dataclasses.field(default=default, repr=False, metadata={"help": help, **facts})
 
 
 def setting(default: T, help: str, **facts: Unpack[Facts]) -> T:
@@ -137,6 +144,35 @@ class Language:
     topic_strength: Scale = field(3.0, "log-probability bonus, in nats, of a topic's own nouns and verbs; 0: no effect")
     protagonist_prob: FractionBelow1 = field(0.4, "probability that a subject is a name; half of it in other positions")
     recall_prob: Fraction = field(0.9, "probability that a name is the protagonist's, not any", unless=NO_PROTAGONIST)
+    vocab_size: Annotated[int, Bounds(500, 50_000)] = later(
+        0, "number of words, made-up ones behind those of the small lexicon; 0: that lexicon alone, of 431 words"
+    )
+    num_favorites: Annotated[int, Bounds(1, 64)] = later(
+        0,
+        "favorite words that a document has of each kind (noun, verb, adjective, adverb, name), of nouns and verbs in "
+        "each topic; 0: a protagonist alone",
+    )
+    favorite_prob: FractionBelow1 = later(
+        0.3,
+        "probability that a word is the favorite of its field, not any; recall_prob: that of names",
+        unless=NO_FAVORITES,
+    )
+    ambiguity_prob: FractionBelow1 = later(
+        0.0, 'probability that a noun or a verb is a form that nouns and verbs share, as "runs"'
+    )
+    num_scenes: Annotated[int, Bounds(2, 16)] = later(
+        0, "scenes: each sentence has one, which has nouns and verbs of its own; 0: none"
+    )
+    scene_prob: Fraction = later(0.8, "probability that a noun or a verb is the scene's, not any", unless=NO_SCENES)
+    scene_keep_prob: Fraction = later(
+        0.8, "probability that the next sentence keeps the scene, not any", unless=NO_SCENES
+    )
+    morphology: Annotated[str, "fused", "split"] = later(
+        "", "endings of nouns and verbs by declension: fused (one word) | split (stem and ending are words); empty: -s"
+    )
+    num_declensions: Annotated[int, Bounds(2, 4)] = later(
+        3, "declensions of nouns and conjugations of verbs", unless={"data.language.morphology": ""}
+    )
 
 
 @section

@@ -135,8 +135,7 @@ def measure_recall(run: TrainedRun) -> dict:
 
 def find_names(language: Grammar) -> np.ndarray:
     """name_M: the words that a protagonist makes likelier."""
-    hmm = language.hmm
-    return np.flatnonzero(np.isin(hmm.class_W, hmm.class_W[(hmm.name_emission_MxW != 1).any(0)]))
+    return np.flatnonzero(language.kind_W == "name")
 
 
 def find_repeated_names(language: Grammar, words_NxL: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

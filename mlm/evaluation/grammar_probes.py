@@ -39,8 +39,7 @@ def list_due_cases(cfg: config.Config) -> list[EvaluationCase]:
     if get_unsupported_reason(cfg):
         return []
     inputs = {"items": MAX_ITEMS, "seed": cfg.eval.mask_seed, "max_examples": cfg.eval.max_examples}
-    # Where the word order is random, a sentence has no one reading, hence no agreement.
-    names = ["recall", "agreement"] if cfg.data.language.word_order_prob == 1 else ["recall"]
+    names = ["recall", "agreement"] if grammar.has_one_reading(cfg.data.language) else ["recall"]
     return [EvaluationCase("grammar_probes", name, inputs) for name in names]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.config import Language
 from mlm.data.language.grammar import build_grammar, encode_texts
-from mlm.data.language.hmm import HMM, compute_fit_probs, compute_state_marginals
+from mlm.data.language.hmm import HMM, Favorites, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import (
     EXAMPLE_BATCH,
     WINDOW_BATCH,
@@ -35,6 +35,7 @@ from mlm.data.language.posterior import (
     map_latents,
     put_on_device,
     scan_messages,
+    select_seen,
 )
 
 
@@ -57,12 +58,18 @@ def add_end_state(hmm: HMM) -> HMM:
     trans_SxS[hmm.end, states] = 1
     class_SxC[states, classes] = 1
     by_topic_TxW, by_name_MxW = map_latents(hmm, lambda by_ZxW, _: np.pad(by_ZxW, ((0, 0), (0, 1)), constant_values=1))
+    favorites = hmm.favorites
+    if favorites is not None:
+        ends = 0, favorites.lemma_W.max() + 1, 1
+        of_words = (np.append(x_W, x) for x_W, x in zip(favorites, ends, strict=False))
+        favorites = Favorites(*of_words, favorites.prob_F)
     return hmm._replace(
         trans_SxS=trans_SxS,
         class_SxC=class_SxC,
         class_W=np.append(hmm.class_W, classes),
         topic_emission_TxW=by_topic_TxW,
         name_emission_MxW=by_name_MxW,
+        favorites=favorites,
     )
 
 
@@ -128,7 +135,8 @@ def _compute_posterior(reader, words_NxL, window) -> Posterior:
     if window is None:
         infer = functools.partial(_infer_examples, hmm, jnp.asarray(reader.first_S), weight_FxS)
         found = map_batches(infer, EXAMPLE_BATCH, words_NxP, written_NxP)
-        return make_posterior(*queried, *(x_NxPxZ[queried] for x_NxPxZ in found))
+        seen_KxP = select_seen(reader.hmm, words_NxP, np.zeros(words_NxP.shape, bool), *queried, left=True)
+        return make_posterior(*queried, *(x_NxPxZ[queried] for x_NxPxZ in found), seen_KxP)
     (row_K, column_K), written_K = queried, written_NxP[queried]
     column_KxI = column_K[:, None] + np.arange(-window, 1)
     near_KxI = words_NxP[row_K[:, None], np.maximum(column_KxI, 0)]
@@ -138,7 +146,8 @@ def _compute_posterior(reader, words_NxL, window) -> Posterior:
         before_FxS.append(before_FxS[-1] @ reader.hmm.trans_SxS)
     first_KxS = np.array(before_FxS)[np.maximum(written_K - window, 0)]
     infer = functools.partial(_infer_windows, hmm, weight_FxS)
-    return make_posterior(*queried, *map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS))
+    seen_KxI = words_KxI[:, :-1] if reader.hmm.favorites else words_KxI[:, :0]
+    return make_posterior(*queried, *map_batches(infer, WINDOW_BATCH, words_KxI, written_K, first_KxS), seen_KxI)
 
 
 def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, window: int | None = None) -> Posterior:
@@ -149,7 +158,7 @@ def compute_causal_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, windo
     whether it knows its place or not.
     """
     language = add_end_state(hmm)
-    reader = ForwardModel(language, language.trans_SxS[hmm.end], _compute_fit_weights(hmm, length))
+    reader = ForwardModel(language, np.append(hmm.initial, 0), _compute_fit_weights(hmm, length))
     return _compute_posterior(reader, words_NxL, window)
 
 
@@ -164,8 +173,8 @@ def compute_backward_posterior(hmm: HMM, words_NxL: np.ndarray, length: int, win
     Rows and columns of the queried places are those of `reverse_words`. window: as in `compute_causal_posterior`.
     """
     trans_SxS = np.pad(hmm.trans_SxS.T, (0, 1))
-    trans_SxS[:-1, -1] = hmm.trans_SxS[hmm.end]  # what comes before the first word acts as `end` does
-    last_S = np.append(np.arange(len(hmm.trans_SxS)) == hmm.end, 0.0)
+    trans_SxS[:-1, -1] = hmm.initial  # what comes before the first word acts as `end` does
+    last_S = np.append(hmm.is_end, 0.0)
     language = add_end_state(hmm)._replace(trans_SxS=trans_SxS)
     # Weights: P(state at the next word to the left, and that the document ends F words further); P(it begins there).
     (before_LxS, _), (_, unfit_F) = compute_state_marginals(hmm, length), compute_fit_probs(hmm, length)

@@ -18,7 +18,7 @@ import numpy as np
 from mlm.base.config import Language
 from mlm.data.language.floor import Floor, compute_masked_floor, make_floor
 from mlm.data.language.grammar import build_grammar, encode_texts
-from mlm.data.language.hmm import HMM, compute_fit_probs, compute_state_marginals
+from mlm.data.language.hmm import HMM, compute_favorite_log_likelihood, compute_fit_probs, compute_state_marginals
 from mlm.data.language.posterior import compute_posterior, map_latents, predict_words
 
 MASK_BATCH = 8192  # at a time: bounds memory, changes no result
@@ -29,7 +29,7 @@ def compute_length_log_probs(hmm: HMM, length: int) -> np.ndarray:
     before_LxS, _ = compute_state_marginals(hmm, length)
     _, unfit_P = compute_fit_probs(hmm, length)
     with np.errstate(divide="ignore"):
-        return np.log(np.append(0, before_LxS[:, hmm.end]) * unfit_P / (1 - unfit_P[0]))
+        return np.log(np.append(0, before_LxS @ hmm.is_end) * unfit_P / (1 - unfit_P[0]))
 
 
 def compute_log_probs(hmm: HMM, words_NxL: np.ndarray, seen_NxL: np.ndarray) -> np.ndarray:
@@ -40,7 +40,7 @@ def compute_log_probs(hmm: HMM, words_NxL: np.ndarray, seen_NxL: np.ndarray) -> 
     """
     valid_NxL = words_NxL >= 0
     seen_NxL = seen_NxL & valid_NxL
-    ahead_NxS = np.tile(np.eye(len(hmm.trans_SxS))[hmm.end], (len(words_NxL), 1))
+    ahead_NxS = np.tile(hmm.is_end / hmm.is_end.sum(), (len(words_NxL), 1))
     alone_NxS = ahead_NxS  # the same without any word seen
     scale_N = np.zeros(len(words_NxL))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -51,14 +51,17 @@ def compute_log_probs(hmm: HMM, words_NxL: np.ndarray, seen_NxL: np.ndarray) -> 
             scale_N += np.where(valid_N, np.log(total_N), 0)
             ahead_NxS = np.where(valid_N[:, None], onward_NxS / np.where(total_N > 0, total_N, 1)[:, None], ahead_NxS)
             alone_NxS = np.where(valid_N[:, None], alone_NxS @ hmm.trans_SxS, alone_NxS)
-        of_states_N = scale_N + np.log(ahead_NxS[:, hmm.end]) - np.log(alone_NxS[:, hmm.end])
+        of_states_N = scale_N + np.log(ahead_NxS @ hmm.is_end) - np.log(alone_NxS @ hmm.is_end)
 
         def of_latent(by_ZxW, prior_Z):
             clue_NxLxZ = np.where(seen_NxL[:, :, None], np.log(by_ZxW.T)[words_NxL], 0)
             return np.logaddexp.reduce(np.log(prior_Z) + clue_NxLxZ.sum(1), axis=1)
 
         topic_N, name_N = map_latents(hmm, of_latent)
-        return of_states_N + topic_N + name_N
+        log_N = of_states_N + topic_N + name_N
+    if hmm.favorites is None:
+        return log_N
+    return log_N + compute_favorite_log_likelihood(hmm.favorites, words_NxL, seen_NxL)
 
 
 def compute_document_log_probs(language: Language, texts: Sequence[str]) -> np.ndarray:

@@ -7,56 +7,18 @@ class is used, and nothing else. `HMM` says what follows from that.
 Letters in array names: S states, C classes, W words, T topics, M names, L places of a document.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mlm.base import errors
 from mlm.base.config import Language
 from mlm.base.special import NUM_SPECIAL
-from mlm.data.language.hmm import HMM, sample_documents
-
-# One row a topic, words from frequent to rare. Lemmas are dealt to topics in turn, so fewer topics merge rows.
-NOUNS = """
-horse cow barn farmer tractor fence goat shepherd orchard stable haystack field
-sailor ship harbour captain anchor whale island gull pirate lighthouse net wave
-banker tower bridge mayor tram street clerk station shop lawyer square taxi
-baker oven kettle plate spoon cake recipe table waiter pan bowl chef
-soldier knight king queen castle sword shield banner spy tent guardian horn
-teacher pupil lesson book pencil desk exam library student essay map classroom
-hunter fox bear tree river owl ranger hut stone path squirrel oak
-singer violin piano band drummer song concert guitar poet dancer stage flute
-"""
-TRANSITIVE = """
-feed milk chase herd brush
-rescue tow sight steer board
-hire pay elect sue photograph
-serve taste bake stir burn
-attack guard betray salute crown
-teach question praise copy grade
-hunt track climb bury follow
-hear tune applaud record admire
-"""
-INTRANSITIVE = """
-graze trot plough yawn
-sail drift float dive
-commute hurry shout queue
-eat sizzle boil simmer
-march surrender fight retreat
-listen study cheat read
-hide howl sleep wander
-sing dance hum bow
-"""
-ADJECTIVES = """old young small tall quiet brave grey tired famous clever strange gentle rich proud dusty lazy polite
-bright hungry nervous foreign lonely cheerful broken modern silent clumsy golden heavy curious ancient honest"""
-PREPOSITIONS = "near behind with beside under above before against beyond opposite"
-ADVERBS = "often quickly again today slowly early alone outside rarely tonight together twice"
-DETERMINERS = {"": "the my our some", "s": "this every each one another", "p": "these many several two few those"}
-NAMES = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon Tanja
-Ulrich Vera Walter Yusuf Zoe"""
-TOPICS = NOUNS.strip().splitlines()
+from mlm.data.language.hmm import HMM, Favorites, sample_documents
+from mlm.data.language.lexicon import INFLECTED, NOUN_ENDINGS, VERB_ENDINGS, VERBS, build_classes
 
 ADJECTIVE_PROB = 0.3  # probability that a noun phrase takes a further adjective
 MARKED_DETERMINER_PROB = 0.3  # share of determiners that show number
@@ -159,81 +121,173 @@ def build_transitions(language: Language) -> dict[State, dict[State, float]]:
     return table
 
 
-def add_s(lemma: str) -> str:
-    """The form in -s: plural of a noun, third person singular of a verb."""
-    if lemma.endswith("y") and lemma[-2] not in "aeiou":
-        return lemma[:-1] + "ies"
-    return lemma + ("es" if lemma.endswith(("s", "x", "ch", "sh")) else "s")
+def check(language: Language) -> None:
+    """Raises ConfigError for ingredients that do not go together."""
+    if language.num_favorites:
+        field, below = "config.data.language.recall_prob", "below 1, since config.data.language.num_favorites is set"
+        errors.require(language.recall_prob < 1, field, language.recall_prob, below)
+    if language.morphology:
+        field, none = "config.data.language.ambiguity_prob", "0, since config.data.language.morphology gives endings"
+        errors.require(
+            language.ambiguity_prob == 0, field, language.ambiguity_prob, f"{none} to nouns that no verb has"
+        )
+    build_classes(language)
+
+
+def has_one_reading(language: Language) -> bool:
+    """Whether each sentence is written by one path of states: without it, no verb has a subject for certain."""
+    return language.word_order_prob == 1 and not (language.ambiguity_prob or language.num_scenes or language.morphology)
+
+
+def list_ingredients(language: Language) -> dict[str, Any]:
+    """The fields beyond the first language that are set, by name; they stand in its repr and digests alone."""
+    return {
+        one.name: value
+        for one in dataclasses.fields(language)
+        if not one.repr and (value := getattr(language, one.name)) != one.default
+    }
+
+
+def _list_places(language, states):
+    """(state, declension, whether it is the ending's) of each hidden state of a scene."""
+    if language.morphology != "split":
+        return [(state, 0, False) for state in states]
+    declensions = range(language.num_declensions)
+    return [
+        place
+        for state in states
+        for place in (
+            [(state, d, ending) for d in declensions for ending in (False, True)]
+            if state.kind in INFLECTED
+            else [(state, 0, False)]
+        )
+    ]
+
+
+def _build_place_transitions(language, table, places):
+    """trans_SxS: the grammar's, where a stem of any declension is as likely and its ending follows it."""
+    trans_SxS = np.zeros((len(places), len(places)))
+    split = language.morphology == "split"
+    for i, (state, declension, ending) in enumerate(places):
+        for j, (after, to, to_ending) in enumerate(places):
+            if split and state.kind in INFLECTED and not ending:
+                trans_SxS[i, j] = (state, declension, True) == (after, to, to_ending)
+            elif not to_ending:
+                many = language.num_declensions if split and after.kind in INFLECTED else 1
+                trans_SxS[i, j] = table[state].get(after, 0.0) / many
+    return trans_SxS
+
+
+def _list_cells(language, place) -> dict[str, float]:
+    """P(class of the first language | place); of a stem its declension, of an ending the ending."""
+    (kind, _, numbers), declension, ending = place
+    n, wrong = numbers[-1:], {"s": "p", "p": "s"}.get(numbers[-1:], "")
+    if kind == "determiner":
+        return {kind: 1 - MARKED_DETERMINER_PROB, kind + n: MARKED_DETERMINER_PROB}
+    if kind not in INFLECTED:
+        return {kind: 1.0}
+    if language.morphology == "split" and not ending:
+        return {f"{kind}{declension}": 1.0}
+    right = language.agreement_prob if kind in VERBS else 1.0
+    shows = {n: right, wrong: 1 - right}
+    if not ending:
+        return {kind + number: prob for number, prob in shows.items()}
+    table = dict(zip("sp", (VERB_ENDINGS if kind in VERBS else NOUN_ENDINGS)[declension], strict=True))
+    cells = dict.fromkeys(("ending" + table[number] for number in shows), 0.0)
+    for number, prob in shows.items():
+        cells["ending" + table[number]] += prob
+    return cells
 
 
 @functools.lru_cache(maxsize=4)  # a start needs it twice, and building it takes a tenth of a second
 def build_grammar(language: Language) -> Grammar:
     """The grammar, its words and its exact probabilities; language: within its limits."""
     table = build_transitions(language)
-    states = tuple(table)
-    index = {state: i for i, state in enumerate(states)}
-    trans_SxS = np.zeros((len(states), len(states)))
-    for state, following in table.items():
-        for after, share in following.items():
-            trans_SxS[index[state], index[after]] = share
-
-    lexicon: dict[str, Sequence[str]] = {
-        "stop": ["."],
-        "that": ["that"],
-        "adverb": ADVERBS.split(),
-        "preposition": PREPOSITIONS.split(),
-        "adjective": ADJECTIVES.split(),
-        "name": NAMES.split()[: language.num_names],
-    }
-    lexicon |= {"determiner" + n: text.split() for n, text in DETERMINERS.items()}
-    for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE)):
-        lemmas = [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
-        inflected = [add_s(lemma) for lemma in lemmas]
-        lexicon[kind + "s"], lexicon[kind + "p"] = (lemmas, inflected) if kind == "noun" else (inflected, lemmas)
-    classes = list(lexicon)
-    words = tuple(word for members in lexicon.values() for word in members)
+    places = _list_places(language, table)
+    trans_SxS = _build_place_transitions(language, table, places)
+    classes, scenes = build_classes(language), max(1, language.num_scenes)
+    words = tuple(word for one in classes for word in one.words)
     assert len(set(words)) == len(words), "the lexicon gives one word to two classes"
+    end = places.index((State("stop", "", ""), 0, False))
 
-    class_W, topic_TxW, name_MxW, kind_W, number_W, partner_W = [], [], [], [], [], []
-    topic_T = np.full(language.num_topics, 1 / language.num_topics)
-    name_M = _compute_zipf_probs(np.zeros(language.num_names), language.zipf_exponent)
-    for kind, members in lexicon.items():
-        count, n = len(members), len(partner_W)
-        class_W += [classes.index(kind)] * count
-        topical = kind[:-1] in ("noun", "transitive", "intransitive")
-        is_own_TxW = np.arange(count) % language.num_topics == np.arange(language.num_topics)[:, None]
-        topic_TxW.append(_compute_zipf_probs(is_own_TxW * language.topic_strength * topical, language.zipf_exponent))
-        name_MxW.append(np.ones((language.num_names, count)))
-        if kind == "name":
-            topic_TxW[-1] = np.ones((language.num_topics, count))
-            name_MxW[-1] = language.recall_prob * np.eye(count) + (1 - language.recall_prob) * name_M
-        number = kind[-1] if topical or kind[:-1] == "determiner" else ""
-        kind_W += [kind.removesuffix(number)] * count
-        number_W += [number] * count
-        shift = count if kind[-1] == "s" else -count  # a lemma's two forms have the same rank in neighbouring classes
-        partner_W += [n + i + shift if topical else -1 for i in range(count)]
-
-    class_SxC = np.zeros((len(states), len(classes)))
-    for i, (kind, _, numbers) in enumerate(states):
-        n, wrong = numbers[-1:], {"s": "p", "p": "s"}.get(numbers[-1:], "")
-        if kind == "determiner":
-            class_SxC[i, classes.index(kind)] = 1 - MARKED_DETERMINER_PROB
-            class_SxC[i, classes.index(kind + n)] = MARKED_DETERMINER_PROB
-        elif kind in ("transitive", "intransitive"):
-            class_SxC[i, classes.index(kind + n)] = language.agreement_prob
-            class_SxC[i, classes.index(kind + wrong)] = 1 - language.agreement_prob
-        else:
-            class_SxC[i, classes.index(kind + n if kind == "noun" else kind)] = 1
+    cells = list(dict.fromkeys(cell for one in classes for cell in one.share))
+    cell_SxQ = np.zeros((len(places), len(cells)))
+    for i, place in enumerate(places):
+        for cell, prob in _list_cells(language, place).items():
+            cell_SxQ[i, cells.index(cell)] = prob
     # Out of order, a word has the class of any place but the stop: sentences keep their length, classes their share.
-    end = index[State("stop", "", "")]
-    often_S = np.linalg.matrix_power((trans_SxS + np.eye(len(states))) / 2, 4096)[end]
+    often_S = np.linalg.matrix_power((trans_SxS + np.eye(len(places))) / 2, 4096)[end]
     often_S[end] = 0
-    any_C = often_S @ class_SxC / often_S.sum()
-    mixed_SxC = language.word_order_prob * class_SxC + (1 - language.word_order_prob) * any_C
-    mixed_SxC[end] = class_SxC[end]
-    tables = (topic_T, np.concatenate(topic_TxW, 1), name_M, np.concatenate(name_MxW, 1))
-    hmm = HMM(np.array(end), trans_SxS, mixed_SxC, np.array(class_W), *tables)
-    return Grammar(hmm, words, states, np.array(kind_W), np.array(number_W), np.array(partner_W))
+    any_Q = often_S @ cell_SxQ / often_S.sum()
+    mixed_SxQ = language.word_order_prob * cell_SxQ + (1 - language.word_order_prob) * any_Q
+    mixed_SxQ[end] = cell_SxQ[end]
+    class_QxC = np.array([[one.share.get(cell, 0.0) for one in classes] for cell in cells])
+
+    # Scenes: as many copies of the states. A sentence's words are of its scene or of any; its end may change the scene.
+    scene_C = np.array([one.scene for one in classes])
+    own_GxC = language.scene_prob * (scene_C == np.arange(scenes)[:, None]) + (1 - language.scene_prob) / scenes
+    by_scene_GxC = np.where(scene_C < 0, 1.0, own_GxC)
+    class_SxC = np.concatenate([mixed_SxQ @ class_QxC * by_scene_C for by_scene_C in by_scene_GxC])
+    stay_SxGxG = np.tile(np.eye(scenes), (len(places), 1, 1))
+    stay_SxGxG[end] = language.scene_keep_prob * np.eye(scenes) + (1 - language.scene_keep_prob) / scenes
+    trans_SxS = np.einsum("st,sgh->gsht", trans_SxS, stay_SxGxG).reshape(scenes * len(places), -1)
+    ends = end + len(places) * np.arange(scenes)
+
+    class_W = np.repeat(np.arange(len(classes)), [len(one.words) for one in classes])
+    kind_W, number_W = (np.array([getattr(classes[c], name) for c in class_W]) for name in ("kind", "number"))
+    hmm = HMM(ends if scenes > 1 else np.array(end), trans_SxS, class_SxC, class_W, *_build_latents(language, classes))
+    states = tuple(state for state, *_ in places) * scenes
+    return Grammar(hmm, words, states, kind_W, number_W, _list_partners(classes))
+
+
+def _list_partners(classes):
+    first = dict(
+        zip(
+            ((one.stems, one.number) for one in classes),
+            np.cumsum([0, *(len(one.words) for one in classes)]),
+            strict=False,
+        )
+    )
+    other, partner_W = {"s": "p", "p": "s"}, []
+    for one in classes:
+        start = first.get((one.stems, other.get(one.number)))
+        partner_W += [-1 if start is None else start + i for i in range(len(one.words))]
+    return np.array(partner_W)
+
+
+def _build_latents(language, classes):
+    """The latents of an HMM: topics, names and favorites, with their emissions."""
+    topic_T = np.full(language.num_topics, 1 / language.num_topics)
+    names = 1 if language.num_favorites else language.num_names
+    name_M = _compute_zipf_probs(np.zeros(names), language.zipf_exponent)
+    topic_TxW, name_MxW, of_words = [], [], []
+    fields: dict[tuple[str, int], int] = {}  # numbers from 1 of the fields that have favorites
+    lemmas: dict[tuple[str, int], int] = {}
+    for one in classes:
+        count, topical = len(one.words), one.kind in INFLECTED or "/" in one.kind
+        rank_W, topics = np.arange(count), language.num_topics if topical else 1
+        is_own_TxW = rank_W % language.num_topics == np.arange(language.num_topics)[:, None]
+        by_topic_TxW = _compute_zipf_probs(is_own_TxW * language.topic_strength * topical, language.zipf_exponent)
+        by_name_MxW = np.ones((names, count))
+        field_W, base_W = np.zeros(count, int), np.ones(count)
+        if language.num_favorites and (topical or one.kind in ("adverb", "adjective", "name")):
+            many = min(count, topics * max(1, min(language.num_favorites, count // topics)))
+            often_W = _compute_zipf_probs(np.zeros(count), language.zipf_exponent)
+            base_W = often_W / np.bincount(rank_W % many, often_W)[rank_W % many]
+            in_field_TxF = np.stack([np.bincount(rank_W % many, by_topic_W) for by_topic_W in by_topic_TxW])
+            by_topic_TxW = in_field_TxF[:, rank_W % many]
+            field_W = np.array([fields.setdefault((one.stems, i), len(fields) + 1) for i in range(many)])[rank_W % many]
+        elif one.kind == "name":
+            by_topic_TxW = np.ones((language.num_topics, count))
+            by_name_MxW = language.recall_prob * np.eye(count) + (1 - language.recall_prob) * name_M
+        topic_TxW.append(by_topic_TxW)
+        name_MxW.append(by_name_MxW)
+        of_words.append((field_W, [lemmas.setdefault((one.stems, i), len(lemmas)) for i in range(count)], base_W))
+    tables = topic_T, np.concatenate(topic_TxW, 1), name_M, np.concatenate(name_MxW, 1)
+    if not fields:
+        return *tables, None
+    prob_F = [language.recall_prob if stems == "name" else language.favorite_prob for stems, _ in fields]
+    return *tables, Favorites(*(np.concatenate(x_W) for x_W in zip(*of_words, strict=True)), np.array([0, *prob_F]))
 
 
 def _compute_zipf_probs(nats_xW: np.ndarray, zipf: float) -> np.ndarray:

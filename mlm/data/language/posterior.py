@@ -4,8 +4,8 @@ Rows are arrays words_NxL of word indices, -1 in every place that holds no word 
 row are one contiguous run and one document (`sample_documents`).
 
 Letters in array names: N rows, L places, K queried words of all rows, B rows or queried words of a batch, S states,
-C classes, W words, T topics, M names, Z values of a latent, I places of a window or a bag, U sets of places of a bag:
-integers whose bits tell which places a set holds.
+C classes, W words, T topics, M names, F fields, R forms of a lemma, X words to choose from, Z values of a latent, I
+places of a window or a bag, U sets of places of a bag: integers whose bits tell which places a set holds.
 """
 
 import functools
@@ -26,13 +26,17 @@ MIN_PROB = 1e-30
 
 
 class Posterior(NamedTuple):
-    """What is known of each queried word, as three distributions that are independent: see `compute_log_probs`."""
+    """What is known of each queried word, as three distributions that are independent: see `compute_log_probs`.
+
+    The fourth, of the document's favorites, follows from the words that were seen, and is computed where it is used.
+    """
 
     example_K: np.ndarray
     position_K: np.ndarray
     class_KxC: np.ndarray
     topic_KxT: np.ndarray
     name_KxM: np.ndarray
+    seen_KxL: np.ndarray  # the words that are seen, -1 elsewhere; no place where the language has no favorites
 
 
 def map_batches(function: Callable, size: int, *arrays: np.ndarray):
@@ -212,12 +216,21 @@ def _softmax(odds_KxZ: np.ndarray) -> np.ndarray:
     return weight_KxZ / weight_KxZ.sum(-1, keepdims=True)
 
 
-def make_posterior(row_K, column_K, class_KxC, topic_KxT, name_KxM) -> Posterior:
+def select_seen(hmm: HMM, words_NxL, visible_NxL, row_K, column_K, *, left: bool = False) -> np.ndarray:
+    """seen_KxL of a Posterior: the visible words of the row of each queried one; left: those to its left as well."""
+    if hmm.favorites is None:
+        return np.zeros((len(row_K), 0), np.int32)
+    place_L, column_Kx1 = np.arange(words_NxL.shape[1]), column_K[:, None]
+    seen_KxL = visible_NxL[row_K] & (place_L != column_Kx1) | (left & (place_L < column_Kx1))
+    return np.where(seen_KxL, words_NxL[row_K], -1).astype(np.int32)
+
+
+def make_posterior(row_K, column_K, class_KxC, topic_KxT, name_KxM, seen_KxL) -> Posterior:
     """The Posterior of these log-odds of the latents; raises ValueError where nothing is possible."""
     bad_K = ~np.isfinite(class_KxC.sum(-1) + topic_KxT.max(-1) + name_KxM.max(-1))
     if bad_K.any():
         raise ValueError(f"row {row_K[bad_K][0]}: its words have probability 0 in this language")
-    return Posterior(row_K, column_K, class_KxC, _softmax(topic_KxT), _softmax(name_KxM))
+    return Posterior(row_K, column_K, class_KxC, _softmax(topic_KxT), _softmax(name_KxM), seen_KxL)
 
 
 def compute_posterior(
@@ -231,10 +244,7 @@ def compute_posterior(
     """
     visible_NxL = ~masked_NxL & (words_NxL >= 0)
     row_K, column_K = np.nonzero(masked_NxL if asked_NxL is None else asked_NxL)
-    ends_NxS = np.broadcast_to(
-        np.stack([hmm.trans_SxS[hmm.end], np.eye(len(hmm.trans_SxS))[hmm.end]])[:, None],
-        (2, len(words_NxL), len(hmm.trans_SxS)),
-    )
+    ends_NxS = np.broadcast_to(np.stack([hmm.initial, hmm.is_end])[:, None], (2, len(words_NxL), len(hmm.trans_SxS)))
     class_NxLxC, topic_NxT, name_NxM = map_batches(
         functools.partial(_infer_examples, put_on_device(hmm)), EXAMPLE_BATCH, words_NxL, visible_NxL, *ends_NxS
     )
@@ -244,16 +254,15 @@ def compute_posterior(
         odds_Z + np.where(own_Kx1, odds_WxZ[word_K], 0) - odds_Z
         for odds_WxZ, odds_Z in jax.device_get(_make_latent_tables(put_on_device(hmm)))
     )
-    return make_posterior(
-        row_K, column_K, class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM
-    )
+    found = class_NxLxC[row_K, column_K], topic_NxT[row_K] - own_KxT, name_NxM[row_K] - own_KxM
+    return make_posterior(row_K, column_K, *found, select_seen(hmm, words_NxL, visible_NxL, row_K, column_K))
 
 
 def build_teacher(hmm: HMM, word_V: np.ndarray) -> TeacherFn:
     """A traceable function (ids_BxL, positions_BxK) -> prob_BxKxV: the distribution of masked tokens that
     `compute_posterior` gives, in a vocabulary whose entries are these words (-1: none).
     """
-    ends_2xS = np.stack([hmm.trans_SxS[hmm.end], np.eye(len(hmm.trans_SxS))[hmm.end]]).astype(np.float32)
+    ends_2xS = np.stack([hmm.initial, hmm.is_end]).astype(np.float32)
 
     def compute_probs(ids_BxL, positions_BxK):
         model, words_BxL = put_on_device(hmm), jnp.asarray(word_V)[ids_BxL]
@@ -266,6 +275,9 @@ def build_teacher(hmm: HMM, word_V: np.ndarray) -> TeacherFn:
             for odds_BxZ, by_ZxW in zip(odds, (model.topic_emission_TxW, model.name_emission_MxW), strict=True)
         )
         class_BxKxC = jnp.take_along_axis(class_BxLxC, positions_BxK[..., None], 1)
+        if model.favorites is not None:
+            seen_BxL = jnp.where(visible_BxL, words_BxL, -1)
+            name_BxW *= jnp.exp(_compute_all_favorites(model.favorites, seen_BxL))
         prob_BxKxW = class_BxKxC[..., model.class_W] * (topic_BxW * name_BxW)[:, None]
         return jnp.where(jnp.asarray(word_V) >= 0, prob_BxKxW[..., word_V], 0)
 
@@ -290,7 +302,9 @@ def _compute_local_posterior(function, size, hmm, words_NxL, masked_NxL, window)
     first_KxS = before_LxS[np.maximum(place_K - window, 0)]
     last_KxS = after_LxS[np.maximum(valid_NxL.sum(1)[row_K] - 1 - place_K - window, 0)]
     near = functools.partial(function, put_on_device(hmm))
-    return make_posterior(row_K, column_K, *map_batches(near, size, words_KxI, visible_KxI, first_KxS, last_KxS))
+    found = map_batches(near, size, words_KxI, visible_KxI, first_KxS, last_KxS)
+    seen_KxI = np.where(visible_KxI, words_KxI, -1)[:, : None if hmm.favorites else 0]
+    return make_posterior(row_K, column_K, *found, seen_KxI)
 
 
 def compute_window_posterior(hmm: HMM, words_NxL: np.ndarray, masked_NxL: np.ndarray, window: int) -> Posterior:
@@ -326,8 +340,8 @@ def _compute_infilling_log_odds(by_ZxW, prior_Z, words_BxL, visible_BxL):
 @jax.jit
 def _infer_infilling(hmm, words_BxL, visible_BxL):
     valid_BxL, shape_BxS = words_BxL >= 0, (len(words_BxL), len(hmm.trans_SxS))
-    first_BxS = jnp.broadcast_to(hmm.trans_SxS[hmm.end], shape_BxS)
-    last_BxS = jnp.broadcast_to(jnp.eye(shape_BxS[1])[hmm.end], shape_BxS)
+    first_BxS = jnp.broadcast_to(hmm.initial, shape_BxS)
+    last_BxS = jnp.broadcast_to(hmm.is_end.astype(hmm.initial.dtype), shape_BxS)
     known, seen = (compute_class_evidence(hmm, words_BxL, at_BxL) for at_BxL in (valid_BxL, visible_BxL))
     ahead_LxBxS = scan_messages(hmm.trans_SxS, known, valid_BxL.T, first_BxS)
     back_LxBxS = scan_messages(hmm.trans_SxS.T, seen, valid_BxL.T, last_BxS, reverse=True)
@@ -345,31 +359,133 @@ def compute_infilling_posterior(hmm: HMM, words_NxL: np.ndarray, hidden_NxL: np.
     queried = np.nonzero(hidden_NxL)
     infer, visible_NxL = functools.partial(_infer_infilling, put_on_device(hmm)), ~hidden_NxL & (words_NxL >= 0)
     found = map_batches(infer, EXAMPLE_BATCH, words_NxL, visible_NxL)
-    return make_posterior(*queried, *(x_NxLxZ[queried] for x_NxLxZ in found))
+    seen_KxL = select_seen(hmm, words_NxL, visible_NxL, *queried, left=True)
+    return make_posterior(*queried, *(x_NxLxZ[queried] for x_NxLxZ in found), seen_KxL)
+
+
+def _compute_repeat_log_odds(favorites, field_x, words_x):
+    prob_x = favorites.prob_F[field_x]
+    return jnp.log1p(prob_x / (1 - prob_x) / favorites.base_W[words_x])
+
+
+def _compute_repeats(favorites, seen_BxL):
+    """What the words seen tell of the favorites: repeats_BxL, how often a lemma was seen before, and log_BxF, the log
+    of each field's evidence (`hmm.compute_favorite_log_likelihood`).
+    """
+    places = jnp.arange(seen_BxL.shape[1])
+    lemma_BxL = jnp.where(seen_BxL >= 0, favorites.lemma_W[seen_BxL], -1)
+    same_BxLxL = (lemma_BxL[:, :, None] == lemma_BxL[:, None]) & (places[:, None] > places)
+    repeats_BxL = same_BxLxL.sum(-1)
+    field_BxL = favorites.field_W[seen_BxL]
+    prob_BxL = favorites.prob_F[field_BxL]
+    odds_BxL = jnp.log(prob_BxL / (1 - prob_BxL)) + repeats_BxL * _compute_repeat_log_odds(
+        favorites, field_BxL, seen_BxL
+    )
+    odds_BxL = jnp.where(seen_BxL >= 0, odds_BxL, -jnp.inf)
+    at = jnp.arange(len(seen_BxL))[:, None], field_BxL
+    most_BxF = jnp.zeros((len(seen_BxL), len(favorites.prob_F))).at[at].max(odds_BxL)
+    sum_BxF = jnp.exp(-most_BxF).at[at].add(jnp.exp(odds_BxL - most_BxF[at]))
+    return repeats_BxL, most_BxF + jnp.log(sum_BxF)
+
+
+def _compute_favorite_log_probs(favorites, words_BxX, repeats_BxX, log_BxF):
+    """log P(lemma | field and what is seen) of words whose lemmas were seen so often."""
+    field_BxX = favorites.field_W[words_BxX]
+    prob_BxX = favorites.prob_F[field_BxX]
+    clue_BxX = repeats_BxX * _compute_repeat_log_odds(favorites, field_BxX, words_BxX)
+    clue_BxX -= jnp.take_along_axis(log_BxF, field_BxX, -1)
+    return jnp.log(favorites.base_W[words_BxX]) + jnp.logaddexp(jnp.log(prob_BxX) + clue_BxX, jnp.log1p(-prob_BxX))
+
+
+def _compute_all_favorites(favorites, seen_BxL):
+    """`_compute_favorite_log_probs` of all words: log_BxW."""
+    words = len(favorites.lemma_W)
+    lemma_BxL = jnp.where(seen_BxL >= 0, favorites.lemma_W[seen_BxL], words)
+    repeats_BxU = jnp.zeros((len(seen_BxL), words + 1)).at[jnp.arange(len(seen_BxL))[:, None], lemma_BxL].add(1)
+    words_BxW = jnp.broadcast_to(jnp.arange(words), (len(seen_BxL), words))
+    _, log_BxF = _compute_repeats(favorites, seen_BxL)
+    return _compute_favorite_log_probs(favorites, words_BxW, repeats_BxU[:, favorites.lemma_W], log_BxF)
 
 
 @jax.jit
-def _compute_log_probs(hmm, class_BxC, topic_BxT, name_BxM):
+def _compute_log_probs(hmm, class_BxC, topic_BxT, name_BxM, seen_BxL):
     """log P(class of the word) + log P(word | class), where the latter's two tables are averaged over the latents."""
     by_topic_BxW = jnp.matmul(topic_BxT, hmm.topic_emission_TxW, precision=jax.lax.Precision.HIGHEST)
     by_name_BxW = jnp.matmul(name_BxM, hmm.name_emission_MxW, precision=jax.lax.Precision.HIGHEST)
-    log_class_BxW = jnp.log(class_BxC)[:, hmm.class_W]
-    return log_class_BxW + jnp.log(by_topic_BxW) + jnp.log(by_name_BxW)
+    log_BxW = jnp.log(class_BxC)[:, hmm.class_W] + jnp.log(by_topic_BxW) + jnp.log(by_name_BxW)
+    return log_BxW if hmm.favorites is None else log_BxW + _compute_all_favorites(hmm.favorites, seen_BxL)
 
 
 def compute_log_probs(hmm: HMM, known: Posterior) -> np.ndarray:
-    """log P(word | what is seen), KxW: P(its class) * P(word | class), the latter averaged over topics and names."""
-    return map_batches(functools.partial(_compute_log_probs, put_on_device(hmm)), WORD_BATCH, *known[2:])
+    """log P(word | what is seen), KxW: P(its class) * P(word | class), the latter averaged over the latents."""
+    size = max(1, WORD_BATCH * 512 // max(512, len(hmm.class_W)))
+    return map_batches(functools.partial(_compute_log_probs, put_on_device(hmm)), size, *known[2:])
 
 
 @jax.jit
-def _predict_words(hmm, word_B, class_BxC, topic_BxT, name_BxM):
-    log_prob_BxW = _compute_log_probs(hmm, class_BxC, topic_BxT, name_BxM)
-    of_word_Bx1 = jnp.take_along_axis(log_prob_BxW, word_B[:, None], 1)
-    return of_word_Bx1[:, 0], log_prob_BxW.argmax(1)
+def _predict_words(hmm, leaders_X, forms_WxR, word_B, class_BxC, topic_BxT, name_BxM, seen_BxL):
+    batch, leaders = jnp.arange(len(word_B)), len(leaders_X)
+    tables = (topic_BxT, hmm.topic_emission_TxW), (name_BxM, hmm.name_emission_MxW)
+
+    def average(share_BxZ, by_ZxW):
+        # One product for the leaders and each true word, so that it rounds as one with the whole vocabulary does.
+        by_ZxX = by_ZxW[:, jnp.concatenate([leaders_X, word_B])]
+        by_BxX = jnp.matmul(share_BxZ, by_ZxX, precision=jax.lax.Precision.HIGHEST)
+        return jnp.concatenate([by_BxX[:, :leaders], by_BxX[batch, leaders + batch][:, None]], 1)
+
+    words_BxX = jnp.concatenate([jnp.broadcast_to(leaders_X, (len(word_B), leaders)), word_B[:, None]], 1)
+    average_BxX = [average(*table) for table in tables]
+    if hmm.favorites is not None:  # then the likeliest word may be a form of a lemma that was seen
+        repeats_BxL, log_BxF = _compute_repeats(hmm.favorites, seen_BxL)
+        forms_BxLxR = jnp.where(seen_BxL[..., None] >= 0, forms_WxR[seen_BxL], word_B[:, None, None])
+        forms_BxX = forms_BxLxR.reshape(len(word_B), -1)
+        words_BxX = jnp.concatenate([words_BxX, forms_BxX], 1)
+        average_BxX = [
+            jnp.concatenate([by_BxX, (share_BxZ[:, None] * by_ZxW.T[forms_BxX]).sum(-1)], 1)
+            for by_BxX, (share_BxZ, by_ZxW) in zip(average_BxX, tables, strict=True)
+        ]
+    log_class_BxX = jnp.log(jnp.take_along_axis(class_BxC, hmm.class_W[words_BxX], 1))
+    log_prob_BxX = log_class_BxX + jnp.log(average_BxX[0]) + jnp.log(average_BxX[1])
+    if hmm.favorites is not None:
+        lemma_BxL = jnp.where(seen_BxL >= 0, hmm.favorites.lemma_W[seen_BxL], -1)
+        # All but the true word may count too few repeats: they are in the list again with all of them, if seen.
+        repeats = (
+            jnp.zeros((len(word_B), leaders), int),
+            (lemma_BxL == hmm.favorites.lemma_W[word_B][:, None]).sum(1, keepdims=True),
+            jnp.repeat(jnp.where(seen_BxL >= 0, repeats_BxL + 1, 0), forms_WxR.shape[1], 1),
+        )
+        log_prob_BxX += _compute_favorite_log_probs(hmm.favorites, words_BxX, jnp.concatenate(repeats, 1), log_BxF)
+    best_Bx1 = log_prob_BxX.argmax(1)[:, None]
+    return log_prob_BxX[:, leaders], jnp.take_along_axis(words_BxX, best_Bx1, 1)[:, 0]
+
+
+def _find_leaders(hmm):
+    """leaders_X: of the words that differ in frequency alone, whatever is seen, the most frequent; but for repeats."""
+    odds_VxW = np.concatenate([hmm.topic_emission_TxW, hmm.name_emission_MxW])
+    often_W, field_W = odds_VxW.max(0), 0 * hmm.class_W
+    if hmm.favorites is not None:
+        often_W, field_W = often_W * hmm.favorites.base_W, hmm.favorites.field_W
+    group_WxV = np.stack([hmm.class_W, field_W, *np.round(odds_VxW / odds_VxW.max(0), 9)], 1)
+    order_W = np.argsort(-often_W, kind="stable")
+    return np.sort(order_W[np.unique(group_WxV[order_W], axis=0, return_index=True)[1]])
+
+
+def _list_forms(hmm):
+    """forms_WxR: all forms of each word's lemma, some twice where others have more."""
+    if hmm.favorites is None:
+        return np.zeros((len(hmm.class_W), 1), int)
+    order_W, lemma_W = hmm.favorites.lemma_W.argsort(kind="stable"), hmm.favorites.lemma_W
+    first_W, last_W = (np.searchsorted(lemma_W[order_W], lemma_W, side) for side in ("left", "right"))
+    place_R = np.arange((last_W - first_W).max())
+    return order_W[np.minimum(first_W[:, None] + place_R, last_W[:, None] - 1)]
 
 
 def predict_words(hmm: HMM, known: Posterior, words_NxL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log_prob_K of the true words, in nats, and best_K, the likeliest words; holds no KxW array."""
+    """log_prob_K of the true words, in nats, and best_K, the likeliest words.
+
+    The work grows with the words of the rows, not with the vocabulary: the likeliest word is the most
+    frequent of those that are alike, or a form of a lemma that is seen.
+    """
     true_K = words_NxL[known.example_K, known.position_K]
-    return map_batches(functools.partial(_predict_words, put_on_device(hmm)), WORD_BATCH, true_K, *known[2:])
+    predict = functools.partial(_predict_words, put_on_device(hmm), _find_leaders(hmm), _list_forms(hmm))
+    return map_batches(predict, WORD_BATCH, true_K, *known[2:])

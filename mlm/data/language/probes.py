@@ -122,7 +122,7 @@ def find_agreement_items(grammar: Grammar, words_NxL: np.ndarray) -> AgreementIt
 
 def find_recall_items(grammar: Grammar, words_NxL: np.ndarray) -> RecallItems:
     """Every name that its row holds more than once, in the order of np.nonzero."""
-    name_W = np.isin(grammar.hmm.class_W, grammar.hmm.class_W[(grammar.hmm.name_emission_MxW != 1).any(0)])
+    name_W = grammar.kind_W == "name"
     stop = grammar.words.index(".")
     items = []
     for row, words_L in enumerate(words_NxL):

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlm.base.config import Language
 from mlm.base.errors import require
-from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar
+from mlm.data.language.grammar import DOCUMENT_BATCH, Grammar, build_grammar, has_one_reading
 from mlm.data.language.hmm import HMM, sample_documents
 from mlm.data.language.probes import NOUNS, VERBS, SubjectRelation, build_relations, find_subjects, parse_states
 from mlm.data.language.synthetic_task import (
@@ -47,6 +47,8 @@ def iterate_examples(language: Language, first: int) -> Iterator[SyntheticExampl
     """
     expected, name = "1, since config.data.task is language/subject", "config.data.language.word_order_prob"
     require(language.word_order_prob == 1, name, language.word_order_prob, expected)
+    expected = "a language without ambiguity_prob, num_scenes and morphology, whose sentences have one reading"
+    require(has_one_reading(language), "config.data.task", "language/subject", expected)
     grammar, seed = build_grammar(language), language.seed
     noun_W, hide_W = np.isin(grammar.kind_W, NOUNS), compute_hide_probs(grammar)[grammar.hmm.class_W]
     nouns, verbs = (set(itertools.compress(grammar.words, np.isin(grammar.kind_W, kinds))) for kinds in (NOUNS, VERBS))

@@ -17,7 +17,7 @@ import numpy as np
 from mlm.base import errors
 from mlm.base.config import Language
 from mlm.data.language import posterior as hidden
-from mlm.data.language.grammar import DOCUMENT_BATCH, TOPICS, build_grammar
+from mlm.data.language.grammar import DOCUMENT_BATCH, build_grammar
 from mlm.data.language.hmm import (
     HMM,
     compute_topic_log_likelihood,
@@ -25,6 +25,7 @@ from mlm.data.language.hmm import (
     sample_documents,
     sample_latents,
 )
+from mlm.data.language.lexicon import TOPICS
 from mlm.data.language.subjects import SUBJECT
 from mlm.data.language.synthetic_task import (
     OptimalScore,

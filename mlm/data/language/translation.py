@@ -71,6 +71,8 @@ class TranslationGrammar(NamedTuple):
 def check(language: Language, length: int) -> None:
     """Raises ConfigError for a language that has no such translation, or longer ones than rows have room for."""
     name, order = "config.data.language", language.word_order_prob
+    for field, value in grammars.list_ingredients(language).items():
+        errors.require(False, f"{name}.{field}", value, "its default, since config.data.corpus is parallel")
     errors.require(order == 1, f"{name}.word_order_prob", order, "1, since config.data.corpus is parallel")
     most = (length - 2) * 3 // 4  # three words or more have a "wa" more
     errors.require_number(f"{name}.max_words", language.max_words, 8, most)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mlm.base import buckets, config, errors, files, phases, types
 from mlm.base.derived_fields import DerivedField
-from mlm.data.language import translation
+from mlm.data.language import grammar, translation
 from mlm.data.rows import labelled, mixture, parallel_text, text_rows
 from mlm.data.rows.columns import PackedDataset
 from mlm.data.tasks import tasks
@@ -77,6 +77,7 @@ def _check_documents(cfg):
 def _check_language(cfg):
     _check_documents(cfg)
     _check_generated(cfg, {"pack.mode": "doc_sentences"})
+    grammar.check(cfg.data.language)
     errors.require_number("config.data.language.max_words", cfg.data.language.max_words, 8, cfg.pack.seq_len - 2)
 
 

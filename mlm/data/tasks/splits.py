@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from mlm.base import config, errors, text_files
 from mlm.base.fields import RNG_VERSIONS
 from mlm.base.labelled_objectives import LabelKind, has_classes, has_kind
+from mlm.data.language import grammar
 from mlm.data.language import tasks as language
 from mlm.data.tasks import examples, tasks
 from mlm.data.tasks.readers import READERS
@@ -51,7 +52,9 @@ def hash_content(data: config.Data) -> str:
     The folder's place does not enter.
     """
     if data.task in tasks.LANGUAGE_TASKS:
-        fields = {name: one for name, one in dataclasses.asdict(data.language).items() if name not in UNUSED_FIELDS}
+        fields = {one.name: getattr(data.language, one.name) for one in dataclasses.fields(data.language) if one.repr}
+        fields |= grammar.list_ingredients(data.language)
+        fields = {name: one for name, one in fields.items() if name not in UNUSED_FIELDS}
         parts = [data.task, language.FORMAT, RNG_VERSIONS["language"], fields]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     options = {name: value for name, value in dataclasses.asdict(data.labelled).items() if name not in LOCATION_FIELDS}

@@ -415,7 +415,8 @@ def open_language(data: config.Data) -> Corpus:
 
     def content():  # the fields, and documents: they show a change of the grammar or of its sampling
         first = list(sample(0, grammar.DOCUMENT_BATCH))
-        return hashlib.sha256(repr((language, lexicon(), first)).encode()).digest()
+        parts = language, lexicon(), first, *grammar.list_ingredients(language).items()
+        return hashlib.sha256(repr(parts).encode()).digest()
 
     train = lambda: map(files.Document, sample(0, language.train_documents))
     validation = lambda: map(files.Document, sample(FIRST_VALIDATION_NUMBER, language.validation_documents))

@@ -1,0 +1,199 @@
+"""The words of the built-in language: lemmas, their forms, and the classes that the grammar chooses among.
+
+A class is a list of words that no state tells apart: of one kind, of one number where they show it, and where the
+language has such ingredients, of one scene and one declension. A form that two classes of the first language share is a
+class of its own, which the states of both can choose.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mlm.base import errors
+from mlm.base.config import Language
+
+VERBS = "transitive", "intransitive"
+INFLECTED = "noun", *VERBS  # kinds with a form for each number, chosen by the topic
+
+# One row a topic, words from frequent to rare. Lemmas are dealt to topics in turn, so fewer topics merge rows.
+NOUNS = """
+horse cow barn farmer tractor fence goat shepherd orchard stable haystack field
+sailor ship harbour captain anchor whale island gull pirate lighthouse net wave
+banker tower bridge mayor tram street clerk station shop lawyer square taxi
+baker oven kettle plate spoon cake recipe table waiter pan bowl chef
+soldier knight king queen castle sword shield banner spy tent guardian horn
+teacher pupil lesson book pencil desk exam library student essay map classroom
+hunter fox bear tree river owl ranger hut stone path squirrel oak
+singer violin piano band drummer song concert guitar poet dancer stage flute
+"""
+TRANSITIVE = """
+feed milk chase herd brush
+rescue tow sight steer board
+hire pay elect sue photograph
+serve taste bake stir burn
+attack guard betray salute crown
+teach question praise copy grade
+hunt track climb bury follow
+hear tune applaud record admire
+"""
+INTRANSITIVE = """
+graze trot plough yawn
+sail drift float dive
+commute hurry shout queue
+eat sizzle boil simmer
+march surrender fight retreat
+listen study cheat read
+hide howl sleep wander
+sing dance hum bow
+"""
+ADJECTIVES = """old young small tall quiet brave grey tired famous clever strange gentle rich proud dusty lazy polite
+bright hungry nervous foreign lonely cheerful broken modern silent clumsy golden heavy curious ancient honest"""
+PREPOSITIONS = "near behind with beside under above before against beyond opposite"
+ADVERBS = "often quickly again today slowly early alone outside rarely tonight together twice"
+DETERMINERS = {"": "the my our some", "s": "this every each one another", "p": "these many several two few those"}
+NAMES = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Louis Maria Nils Olga Peter Rosa Simon Tanja
+Ulrich Vera Walter Yusuf Zoe"""
+TOPICS = NOUNS.strip().splitlines()
+
+MADE_UP = {"noun": 0.4, "transitive": 0.14, "intransitive": 0.08, "adverb": 0.06, "name": 0.12, "adjective": 0.2}
+# shares of the lemmas that a larger vocabulary adds
+ONSETS = (
+    "b",
+    "d",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "t",
+    "v",
+    "w",
+    "z",
+    "br",
+    "dr",
+    "gr",
+    "pl",
+    "tr",
+)
+VOWELS, CODAS = "aeiou", "bdfgklmnprtv"
+# Endings of a singular and a plural, by declension; some serve several cells, and in the last the two are the same.
+NOUN_ENDINGS = ("o", "i"), ("a", "o"), ("i", "en"), ("um", "um")
+VERB_ENDINGS = ("at", "ant"), ("et", "at"), ("it", "ent"), ("ur", "ur")
+
+
+class WordClass(NamedTuple):
+    """Words that no state tells apart, from frequent to rare."""
+
+    kind: str  # of a word: as of a state; "noun/transitive" where a form is of either; "ending"
+    number: str  # "s" or "p", as a noun, a verb or a determiner shows it; else "", but of an ending the ending
+    stems: str  # classes of the same stems have the same lemmas, word by word
+    words: Sequence[str]
+    share: Mapping[str, float]  # P(this class | class of the first language), where that is not 0
+    scene: int = -1  # -1: of none
+
+
+def add_s(lemma: str) -> str:
+    """The form in -s: plural of a noun, third person singular of a verb."""
+    if lemma.endswith("y") and lemma[-2] not in "aeiou":
+        return lemma[:-1] + "ies"
+    return lemma + ("es" if lemma.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def iterate_made_up_words() -> Iterator[str]:
+    """Stems that sound like words, each once; with -s they differ from all stems."""
+    parts = ONSETS, VOWELS, ONSETS, VOWELS, CODAS
+    count = math.prod(map(len, parts))
+    for i in range(count):
+        number, letters = i * 40_503 % count, []  # a step without a common divisor
+        for part in parts:
+            number, at = divmod(number, len(part))
+            letters.append(part[at])
+        yield "".join(letters)
+
+
+def list_lemmas(language: Language) -> dict[str, list[str]]:
+    """The lemmas of each open kind of word from frequent to rare, as many as the vocabulary has room for."""
+    lemmas: dict[str, list[str]] = {
+        kind: [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
+        for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE))
+    }
+    lemmas |= {"adverb": ADVERBS.split(), "adjective": ADJECTIVES.split(), "name": NAMES.split()[: language.num_names]}
+    forms = {kind: 2 if kind in INFLECTED else 1 for kind in lemmas}
+    closed = len(PREPOSITIONS.split()) + sum(len(text.split()) for text in DETERMINERS.values()) + len(("that", "."))
+    more = language.vocab_size - closed - sum(forms[kind] * len(members) for kind, members in lemmas.items())
+    if language.vocab_size:
+        errors.require(
+            more >= 0, "config.data.language.vocab_size", language.vocab_size, f"at least {language.vocab_size - more}"
+        )
+        known = {form for members in lemmas.values() for lemma in members for form in (lemma.lower(), add_s(lemma))}
+        fresh = (word for word in iterate_made_up_words() if word not in known)
+        count = more / sum(share * forms[kind] for kind, share in MADE_UP.items())
+        for kind, share in MADE_UP.items():
+            new = more if kind == "adjective" else int(count * share) * (kind != "name" or language.num_favorites > 0)
+            more -= new * forms[kind]
+            lemmas[kind] += [word.capitalize() if kind == "name" else word for word in itertools.islice(fresh, new)]
+    return lemmas
+
+
+def _deal(lemmas: Sequence[str], block: int, count: int) -> list[list[str]]:
+    """The lemmas in `count` parts, blocks of them in turn: each part has the topics' own in turn, as the whole has."""
+    return [[lemma for rank, lemma in enumerate(lemmas) if rank // block % count == part] for part in range(count)]
+
+
+def build_classes(language: Language) -> list[WordClass]:
+    """The classes of words. Raises ConfigError where the vocabulary is too small for so many."""
+    lemmas, classes = list_lemmas(language), list[WordClass]()
+    topics, scenes, shared = language.num_topics, max(1, language.num_scenes), language.ambiguity_prob
+    declensions = language.num_declensions if language.morphology else 1
+    kinds = {"stop": ["."], "that": ["that"], "adverb": lemmas["adverb"], "preposition": PREPOSITIONS.split()}
+    for kind, words in (kinds | {kind: lemmas[kind] for kind in ("adjective", "name")}).items():
+        classes.append(WordClass(kind, "", kind, words, {kind: 1.0}))
+    for number, text in DETERMINERS.items():
+        classes.append(
+            WordClass("determiner", number, "determiner" + number, text.split(), {"determiner" + number: 1.0})
+        )
+
+    def decline(kind, part, declension):
+        """The forms by the number that they show, and the numbers that they serve."""
+        if language.morphology == "split":
+            return [("", "", part)]
+        if language.morphology:
+            one, many = (VERB_ENDINGS if kind in VERBS else NOUN_ENDINGS)[declension]
+            forms = [[lemma + ending for lemma in part] for ending in (one, many)]
+            return [("", "sp", forms[0])] if one == many else [("s", "s", forms[0]), ("p", "p", forms[1])]
+        forms = part, [add_s(lemma) for lemma in part]
+        return list(zip("sp", "sp", forms[::-1] if kind in VERBS else forms, strict=True))
+
+    def inflect(kind, members, share):
+        """The classes of lemmas, by declension and scene; share: P(they | cell) of the cells of a number."""
+        for declension, part in enumerate(_deal(members, topics, declensions)):
+            for scene, own in enumerate(_deal(part, topics, scenes)):
+                field, value = "config.data.language.vocab_size", language.vocab_size
+                errors.require(len(own) > 0, field, value, f"more: {len(members)} lemmas ({kind}) leave scenes without")
+                stems = kind + str(declension) * (declensions > 1) + f"@{scene}" * (scenes > 1)
+                for number, numbers, words in decline(kind, own, declension):
+                    of_cells = {cell: prob / declensions for n in numbers for cell, prob in share[n].items()}
+                    if language.morphology == "split":
+                        of_cells = {f"{kind}{declension}": 1.0}
+                    classes.append(WordClass(kind, number, stems, words, of_cells, scene if scenes > 1 else -1))
+
+    both = {kind: lemmas[kind][:: max(2, round(1 / shared))] if shared else [] for kind in VERBS}
+    for kind in INFLECTED:
+        own = [lemma for lemma in lemmas[kind] if lemma not in set(both.get(kind, []))]
+        inflect(kind, own, {n: {kind + n: 1 - shared} for n in "sp"})
+    for kind, members in both.items():
+        if members:  # the form in -s is a noun's plural and a verb's singular
+            other = {"s": "p", "p": "s"}
+            share = {n: {"noun" + n: shared / len(both), kind + other[n]: shared} for n in other}
+            inflect(f"noun/{kind}", members, share)
+    endings = NOUN_ENDINGS[:declensions] + VERB_ENDINGS[:declensions] if language.morphology == "split" else ()
+    for ending in dict.fromkeys(itertools.chain.from_iterable(endings)):
+        classes.append(WordClass("ending", ending, "ending" + ending, ["-" + ending], {"ending" + ending: 1.0}))
+    return classes
