@@ -45,7 +45,7 @@ def make_results(scale, worth):
     results = []
     for point in transfer.sweep(scale):
         name, _, seed = point.rpartition("-seed")
-        corpus, length, model = name.split("-", 2)
+        corpus, _, model = name.split("-", 2)
         chain = [model]
         while chain[-1] != transfer.PLAIN:
             chain.append(transfer.INTERVENTIONS[chain[-1]].base)
