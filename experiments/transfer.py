@@ -34,7 +34,7 @@ import numpy as np
 
 from mlm.base.estimates import estimate_mean
 from mlm.experiment.grid import chain_points, cross_points, make_seeds, name_points
-from mlm.experiment.recipes import QUICK
+from mlm.experiment.recipes import LANGUAGES, QUICK
 from mlm.report import agreement, run_columns, series, specs, summary
 from mlm.report.charts import RowChart
 from mlm.report.table import Column, NamedTable
@@ -98,7 +98,6 @@ TEXTS = {
     "novels_hu": make_text("novels-hu"),
     "docstrings": {"data.corpus": "docstrings"},
 }
-LANGUAGES = {"language": {}}
 LENGTHS = {"short": 3_200, "long": 9_600}  # examples
 SHORT_ALONE = ("mini",)  # which would take as long as all others
 BATCH_SIZE = 16
@@ -111,7 +110,7 @@ SCALES = {
         "eval_examples": 100,
     },
     "laptop": {
-        "corpora": ("language", "wikitext", "novels_en", "textbooks", "novels_hu"),
+        "corpora": (*LANGUAGES, "wikitext", "novels_en", "textbooks", "novels_hu"),
         "interventions": tuple(INTERVENTIONS),
         "examples": LENGTHS,
         "seeds": 3,

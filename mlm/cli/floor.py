@@ -1,5 +1,6 @@
 """mlm floor: exact probabilities of texts of the built-in language, and its statistics beside those of texts."""
 
+import dataclasses
 import itertools
 
 from mlm.base import errors, text_files
@@ -11,14 +12,14 @@ DESCRIPTION = """Exact probabilities of the built-in language; nothing is traine
     mlm floor bound [--documents=200] [--orders=1]
     mlm floor score "the horse sleeps ." [--file=texts.txt]
     mlm floor next "the horse" [--top_k=10]
-    mlm floor statistics [FILE ...] [--words=1000000] [--boundary=file]
+    mlm floor statistics [wikipedia] [novels] [FILE ...] [--words=1000000] [--boundary=file]
 
 bound: sample held-out documents and print their mean -log P: left to right, right to left, word by word in a random
 order, and over random masks of every size with the exact posterior. Errors of differences are paired over documents.
 score: print -log P of each document. next: print the most probable next words.
-statistics: print how words are distributed in the language and in each text, of equal numbers of words, in passages of
-data.language.max_words: Zipf's exponent, vocabulary, entropy, repeats and mutual information by distance, perplexities
-of n-grams. A word is a run of letters in lower case or a punctuation mark.
+statistics: print how words are distributed in the language, in the presets of these names (mlm/experiment/recipes.py)
+and in texts, of equal numbers of words, in passages of data.language.max_words: vocabulary, Zipf's exponent, entropy,
+repeats and mutual information by distance, perplexities of n-grams. A word is a run of letters in lower case or a mark.
 The fields data.language.* define the language.
 """
 
@@ -41,7 +42,7 @@ def make_parser() -> command.CommandParser:
         "texts",
         metavar="TEXT",
         nargs="*",
-        help="documents (score), the beginning of a document (next), or files of text (statistics)",
+        help="documents (score), the beginning of a document (next), or presets and files of text (statistics)",
     )
     command.add_flags(parser, *FLAGS)
     return parser
@@ -105,23 +106,28 @@ def rank_next_words(language, args):
 
 
 def compare_statistics(language, args):
-    """The statistics of the language's words, and of each file's: a column a source."""
+    """The statistics of words: of the language, and of each file and preset; a column a source."""
     from mlm.data.language import grammar
     from mlm.data.text import files, word_statistics
+    from mlm.experiment.recipes import LANGUAGES
 
     boundary = files.make_boundary("--boundary", args.boundary)
-    documents = map(str.split, grammar.iterate_documents(language))
-    passages = {"language": list(itertools.islice(documents, args.words // language.max_words))}
-    for path in args.texts:
-        texts = files.read_documents(files.find_files("TEXT", path), boundary)
-        words = (word_statistics.split_words(text.text) for text in texts)
-        passages[path] = word_statistics.sample_passages(words, language.max_words, args.words)
-    found = {
-        source: word_statistics.compute_statistics(word_statistics.number_words(own))
-        for source, own in passages.items()
-    }
+    found: dict[str, dict[str, float]] = {}
+    for source in dict.fromkeys(["language", *args.texts]):
+        if fields := LANGUAGES.get(source):
+            language = dataclasses.replace(language, **{name.rpartition(".")[2]: x for name, x in fields.items()})
+        if source in LANGUAGES:
+            documents = map(str.split, grammar.iterate_documents(language))
+            passages = list(itertools.islice(documents, args.words // language.max_words))
+        else:
+            texts = files.read_documents(files.find_files("TEXT", source), boundary)
+            words = (word_statistics.split_words(text.text) for text in texts)
+            passages = word_statistics.sample_passages(words, language.max_words, args.words)
+        found[source] = word_statistics.compute_statistics(word_statistics.number_words(passages))
     for title in dict.fromkeys(itertools.chain(*found.values())):
-        yield {"what": title} | {source: own[title] for source, own in found.items() if title in own}
+        values = {source: own[title] for source, own in found.items() if title in own}
+        texts = {source: f"{x:,.0f}" if x >= 1000 else f"{x:.3g}" for source, x in values.items()}
+        yield {"what": title} | texts
 
 
 VERBS = {"bound": measure_bound, "score": score_texts, "next": rank_next_words, "statistics": compare_statistics}
@@ -146,7 +152,6 @@ def main(words: list[str]) -> None:
         Column("word", "nats per word", ".5f"),
         Column("word_error", "its error", ".5f"),
     )
-    shown = {column.name: column for column in columns} | {
-        name: Column(name, name, ",.4g") for row in rows for name in row if args.verb == "statistics" and name != "what"
-    }
-    print(to_markdown(rows, [column for name, column in shown.items() if any(name in row for row in rows)]))
+    sources = dict.fromkeys(name for row in rows for name in row) if args.verb == "statistics" else {}
+    shown = [column for column in columns if column.name in rows[0]]
+    print(to_markdown(rows, [*shown, *(Column(name, name) for name in sources if name != "what")]))

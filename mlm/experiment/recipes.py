@@ -48,6 +48,13 @@ TUNED_FIELDS = {
     for member in ARCHITECTURE_FIELDS
 }
 
+# Languages near a text by its statistics (docs/design/language.md, "Beside text"), of which nothing else is in them.
+LANGUAGES = {
+    "language": {},
+    "wikipedia": {"data.language.vocab_size": 20_000, "data.language.num_favorites": 4},
+    "novels": {"data.language.vocab_size": 20_000, "data.language.num_favorites": 2},
+}
+
 
 def set_training_length(num_examples: int, eval_interval: int, fields: dict) -> dict:
     """The fields, with as many steps as read num_examples examples, and an evaluation after each eval_interval."""
