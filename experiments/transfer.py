@@ -17,10 +17,12 @@ Rule       Written before all runs. HALF_SEED divides the interventions in two: 
            for all pairs.
 Run        ln -s FOLDER texts    # with wikitext-2/{train,valid}.txt and {novels-en,textbooks-en,novels-hu}/
            mlm sweep run experiments/transfer.py --scale=laptop --workers=2 --points='*-seed0'
-           then seed1, seed2; and without --points for the table. The novels and textbooks are train.txt.gz and
-           validation.txt.gz, a document from "=== NAME" on.
-Scales     quick: five interventions, the language and Python's docstrings, one seed. laptop: all, four texts and the
-           languages, three seeds, 3,200 and 9,600 examples. No paper scale: an accelerator has no more texts.
+           then '*-seed1' and '*-seed2'; without --points for the table. The three corpora are train.txt.gz and
+           validation.txt.gz, a document from "=== NAME" on. Which ingredient is worth how much, beside laptop's texts:
+           mlm sweep run experiments/transfer.py --scale=removed --workers=2 workdir=runs/transfer-laptop
+Scales     quick: five interventions, the language and Python's docstrings, one seed. laptop: all, four texts, today's
+           language and its presets, three seeds, 3,200 and 9,600 examples. removed: the preset of novels, and without
+           each of its ingredients, 3,200 examples.
 Cost       quick: two minutes on 2 CPU cores. laptop: PENDING
 Data       laptop: WikiText-2, 83 English novels, 23 textbooks, 83 Hungarian novels, which the user provides.
 Figures    none yet
@@ -33,8 +35,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mlm.base.estimates import estimate_mean
-from mlm.experiment.grid import chain_points, cross_points, make_seeds, name_points
-from mlm.experiment.recipes import LANGUAGES, QUICK
+from mlm.experiment.grid import chain_points, cross_points, drop_fields, make_seeds, name_points
+from mlm.experiment.recipes import LANGUAGES as PRESETS
+from mlm.experiment.recipes import QUICK
 from mlm.report import agreement, run_columns, series, specs, summary
 from mlm.report.charts import RowChart
 from mlm.report.table import Column, NamedTable
@@ -88,7 +91,7 @@ HALVES = {name: "choose" if name in CHOSEN else "report" for name in INTERVENTIO
 def make_text(folder: str, boundary: str = r"=== \S+", train="train.txt.gz", validation="validation.txt.gz") -> dict:
     """The fields of a text in the folder `texts`."""
     paths = {"data.path": f"texts/{folder}/{train}", "data.validation_path": f"texts/{folder}/{validation}"}
-    return paths | {"data.document_boundary": boundary}
+    return paths | {"data.document_boundary": boundary, "tokenizer.sample_characters": 2**23}
 
 
 TEXTS = {
@@ -98,7 +101,19 @@ TEXTS = {
     "novels_hu": make_text("novels-hu"),
     "docstrings": {"data.corpus": "docstrings"},
 }
+INGREDIENTS = {  # of a preset, each with its fields
+    "vocabulary": ("vocab_size",),
+    "favorites": ("num_favorites", "favorite_prob"),
+    "ambiguity": ("ambiguity_prob",),
+    "scenes": ("num_scenes", "scene_prob", "scene_keep_prob"),
+}
+REMOVED = {
+    f"novels_without_{name}": drop_fields(PRESETS["novels"], *(f"data.language.{field}" for field in fields))
+    for name, fields in INGREDIENTS.items()
+}
+LANGUAGES = PRESETS | REMOVED
 LENGTHS = {"short": 3_200, "long": 9_600}  # examples
+USER_TEXTS = ("wikitext", "novels_en", "textbooks", "novels_hu")
 SHORT_ALONE = ("mini",)  # which would take as long as all others
 BATCH_SIZE = 16
 SCALES = {
@@ -106,13 +121,23 @@ SCALES = {
         "corpora": ("language", "docstrings"),
         "interventions": ("lstm", "window", "learned-positions", "masked-40", "quarter-rate"),
         "examples": {"short": QUICK["train.steps"] * BATCH_SIZE},
+        "documents": QUICK["train.steps"] * BATCH_SIZE,
         "seeds": 1,
         "eval_examples": 100,
     },
     "laptop": {
-        "corpora": (*LANGUAGES, "wikitext", "novels_en", "textbooks", "novels_hu"),
+        "corpora": (*PRESETS, *USER_TEXTS),
         "interventions": tuple(INTERVENTIONS),
         "examples": LENGTHS,
+        "documents": LENGTHS["long"],
+        "seeds": 3,
+        "eval_examples": 1_000,
+    },
+    "removed": {
+        "corpora": ("novels", *REMOVED, *USER_TEXTS),
+        "interventions": tuple(INTERVENTIONS),
+        "examples": {"short": LENGTHS["short"]},
+        "documents": LENGTHS["long"],
         "seeds": 3,
         "eval_examples": 1_000,
     },
@@ -159,7 +184,7 @@ def make_fields(plan: Mapping, corpus: str, count: int, model: str) -> dict:
     fields = {"model.size": "micro", "pack.mode": "doc_sentences", "train.batch_size": BATCH_SIZE}
     fields |= {"eval.max_examples": plan["eval_examples"]}
     if corpus in LANGUAGES:  # each document is read once
-        fields |= LANGUAGES[corpus] | {"data.language.train_documents": max(plan["examples"].values())}
+        fields |= LANGUAGES[corpus] | {"data.language.train_documents": plan["documents"]}
         fields |= {"data.language.validation_documents": plan["eval_examples"]}
     else:
         fields |= TEXTS[corpus]

@@ -57,7 +57,7 @@ def make_results(scale, worth):
 
 def test_a_language_that_halves_each_difference_agrees_with_texts_and_its_slope_is_two():
     order = {name: i - 11.5 for i, name in enumerate(transfer.INTERVENTIONS)}
-    worth = lambda corpus, model: order[model] * (0.05 if corpus == "language" else 0.1)
+    worth = lambda corpus, model: order[model] * (0.05 if corpus in transfer.PRESETS else 0.1)
     differences, measure = transfer.tables(make_results("laptop", worth))
     names = {row["change"]: row for row in differences.rows if row["length"] == "long"}
     assert len(names) == len(transfer.INTERVENTIONS) - 1 >= 24 and set(transfer.HALVES.values()) == {"choose", "report"}
@@ -70,7 +70,7 @@ def test_a_language_that_halves_each_difference_agrees_with_texts_and_its_slope_
     ceiling = [row for row in measure.rows if row["corpus"] == transfer.CEILING]
     assert all(row["pairs"] == 12 and row["slope"].mean == pytest.approx(1) for row in ceiling)
     (chart,) = transfer.charts(make_results("laptop", worth))
-    assert len(chart.rows) == len(transfer.INTERVENTIONS) - 1 and chart.rows[0]["text"].mean == pytest.approx(-1.15)
+    assert len(chart.rows) == len(transfer.PRESETS) * (len(transfer.INTERVENTIONS) - 1) and chart.rows[0]["text"].mean == pytest.approx(-1.15)
 
 
 def test_only_interventions_that_all_corpora_have_are_measured():

@@ -107,6 +107,8 @@ def rank_next_words(language, args):
 
 def compare_statistics(language, args):
     """The statistics of words: of the language, and of each file and preset; a column a source."""
+    import numpy as np
+
     from mlm.data.language import grammar
     from mlm.data.text import files, word_statistics
     from mlm.experiment.recipes import LANGUAGES
@@ -116,7 +118,8 @@ def compare_statistics(language, args):
     for source in dict.fromkeys(["language", *args.texts]):
         if fields := LANGUAGES.get(source):
             language = dataclasses.replace(language, **{name.rpartition(".")[2]: x for name, x in fields.items()})
-        if source in LANGUAGES:
+        is_language = source in LANGUAGES
+        if is_language:
             documents = map(str.split, grammar.iterate_documents(language))
             passages = list(itertools.islice(documents, args.words // language.max_words))
         else:
@@ -124,6 +127,11 @@ def compare_statistics(language, args):
             words = (word_statistics.split_words(text.text) for text in texts)
             passages = word_statistics.sample_passages(words, language.max_words, args.words)
         found[source] = word_statistics.compute_statistics(word_statistics.number_words(passages))
+        if is_language:  # of a text's words nobody knows the classes
+            known = grammar.build_grammar(language)
+            kinds = dict(zip(known.words, known.kind_W.tolist(), strict=True))
+            shared = ["/" in kinds[word] for word in itertools.chain(*passages)]
+            found[source]["share of words that may be noun or verb"] = float(np.mean(shared))
     for title in dict.fromkeys(itertools.chain(*found.values())):
         values = {source: own[title] for source, own in found.items() if title in own}
         texts = {source: f"{x:,.0f}" if x >= 1000 else f"{x:.3g}" for source, x in values.items()}
