@@ -8,9 +8,10 @@ A loss has parts, by the chain rule: the kind of a word, its number, and which w
 
 -log P(word) = -log P(kind) - log P(number | kind) - log P(word | kind, number)
 
-A kind is that of a state (`grammar.State`), and a kind with a number is a class of the language: a noun in the plural,
-a determiner that shows no number. Where a kind has one number only, the second part is 0. The end of a document is a
-kind of its own, as is each special token of a vocabulary.
+A kind is that of a state (`grammar.State`), and with a number it is a class of the language, or several of scenes and
+declensions: a noun in the plural, a determiner that shows no number. A form of two kinds is of a third, with the number of
+the noun; endings are a kind whose numbers are the endings. Where a kind has one number only, the second part
+is 0. The end of a document is a kind of its own, as is each special token of a vocabulary.
 
 Letters in array names: N examples, L places, P places and one more, K masked words of all examples, C classes, W words,
 V vocabulary.
@@ -105,9 +106,8 @@ def compute_vocab_groups(language: Grammar, pieces: list[str]) -> tuple[np.ndarr
     special_V = -1 - np.arange(len(pieces))
     _, kind_W = np.unique(language.kind_W, return_inverse=True)
     drawn_V = np.arange(len(pieces)) >= NUM_SPECIAL
-    kind_V, class_V = (
-        np.where(drawn_V, of_W[word_V], special_V).astype(np.int32) for of_W in (kind_W, language.hmm.class_W)
-    )
+    group_W = _group_classes(language.hmm, language.kind_W, language.number_W)[language.hmm.class_W]
+    kind_V, class_V = (np.where(drawn_V, of_W[word_V], special_V).astype(np.int32) for of_W in (kind_W, group_W))
     return kind_V, class_V
 
 
@@ -125,19 +125,30 @@ def decompose_two_stack_floor(language: Grammar, words_NxL: np.ndarray, length: 
 
 
 def _add_end_kind(language: Grammar) -> Grammar:
-    return language._replace(hmm=add_end_state(language.hmm), kind_W=np.append(language.kind_W, "end"))
+    names = {"kind_W": np.append(language.kind_W, "end"), "number_W": np.append(language.number_W, "")}
+    return language._replace(hmm=add_end_state(language.hmm), **names)
+
+
+def _group_classes(hmm: HMM, *names_W: np.ndarray) -> np.ndarray:
+    """group_C: the first class whose words have the same names."""
+    _, first_C = np.unique(hmm.class_W, return_index=True)  # a word of each class
+    return np.all([name_W[first_C][:, None] == name_W[first_C] for name_W in names_W], 0).argmax(1)
 
 
 def decompose_floor(language: Grammar, words_NxL: np.ndarray, known: Posterior) -> dict[str, np.ndarray]:
     """The parts of `compute_floor`: nats_N of each, which add up to its nats_N."""
-    hmm, kind_W = language.hmm, language.kind_W
+    hmm = language.hmm
     class_K = hmm.class_W[words_NxL[known.example_K, known.position_K]]
-    _, first_C = np.unique(hmm.class_W, return_index=True)  # a word of each class
-    same_CxC = kind_W[first_C][:, None] == kind_W[first_C]
     share_KxC = known.class_KxC.astype(np.float64)
+
+    def compute_log_share(*names_W):
+        group_C = _group_classes(hmm, *names_W)
+        return np.log((share_KxC * (group_C == group_C[class_K, None])).sum(1))
+
     log_word_K, _ = predict_words(hmm, known, words_NxL)
-    log_class_K = np.log(share_KxC[np.arange(len(class_K)), class_K])
-    log_kind_K = np.log((share_KxC * same_CxC[class_K]).sum(1))
+    log_kind_K, log_class_K = (
+        compute_log_share(*names) for names in ([language.kind_W], [language.kind_W, language.number_W])
+    )
     nats_PxK = -log_kind_K, log_kind_K - log_class_K, log_class_K - log_word_K
     nats_PxN = (np.bincount(known.example_K, nats_K, len(words_NxL)) for nats_K in nats_PxK)
     return dict(zip(PARTS, nats_PxN, strict=True))

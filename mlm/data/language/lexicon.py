@@ -56,36 +56,16 @@ NAMES = """Anna Boris Clara David Elena Felix Greta Henry Irene Jonas Karin Loui
 Ulrich Vera Walter Yusuf Zoe"""
 TOPICS = NOUNS.strip().splitlines()
 
-MADE_UP = {"noun": 0.4, "transitive": 0.14, "intransitive": 0.08, "adverb": 0.06, "name": 0.12, "adjective": 0.2}
-# shares of the lemmas that a larger vocabulary adds
-ONSETS = (
-    "b",
-    "d",
-    "f",
-    "g",
-    "h",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "t",
-    "v",
-    "w",
-    "z",
-    "br",
-    "dr",
-    "gr",
-    "pl",
-    "tr",
-)
+# Shares of the lemmas that a larger vocabulary adds; the rest, about a fifth, are adjectives.
+MADE_UP = {"noun": 0.4, "transitive": 0.14, "intransitive": 0.08, "adverb": 0.06, "name": 0.12}
+ONSETS = "b d f g h j k l m n p r s t v w z br dr gr pl tr"
 VOWELS, CODAS = "aeiou", "bdfgklmnprtv"
 # Endings of a singular and a plural, by declension; some serve several cells, and in the last the two are the same.
 NOUN_ENDINGS = ("o", "i"), ("a", "o"), ("i", "en"), ("um", "um")
 VERB_ENDINGS = ("at", "ant"), ("et", "at"), ("it", "ent"), ("ur", "ur")
+
+
+NUM_CLOSED = sum(len(text.split()) for text in (PREPOSITIONS, *DETERMINERS.values(), "that ."))
 
 
 class WordClass(NamedTuple):
@@ -108,7 +88,8 @@ def add_s(lemma: str) -> str:
 
 def iterate_made_up_words() -> Iterator[str]:
     """Stems that sound like words, each once; with -s they differ from all stems."""
-    parts = ONSETS, VOWELS, ONSETS, VOWELS, CODAS
+    onsets = ONSETS.split()
+    parts = onsets, VOWELS, onsets, VOWELS, CODAS
     count = math.prod(map(len, parts))
     for i in range(count):
         number, letters = i * 40_503 % count, []  # a step without a common divisor
@@ -119,26 +100,21 @@ def iterate_made_up_words() -> Iterator[str]:
 
 
 def list_lemmas(language: Language) -> dict[str, list[str]]:
-    """The lemmas of each open kind of word from frequent to rare, as many as the vocabulary has room for."""
+    """The lemmas of each open kind of word from frequent to rare; adjectives without those that fill the vocabulary."""
     lemmas: dict[str, list[str]] = {
         kind: [lemma for rank in zip(*map(str.split, text.strip().splitlines()), strict=True) for lemma in rank]
         for kind, text in (("noun", NOUNS), ("transitive", TRANSITIVE), ("intransitive", INTRANSITIVE))
     }
     lemmas |= {"adverb": ADVERBS.split(), "adjective": ADJECTIVES.split(), "name": NAMES.split()[: language.num_names]}
-    forms = {kind: 2 if kind in INFLECTED else 1 for kind in lemmas}
-    closed = len(PREPOSITIONS.split()) + sum(len(text.split()) for text in DETERMINERS.values()) + len(("that", "."))
-    more = language.vocab_size - closed - sum(forms[kind] * len(members) for kind, members in lemmas.items())
-    if language.vocab_size:
-        errors.require(
-            more >= 0, "config.data.language.vocab_size", language.vocab_size, f"at least {language.vocab_size - more}"
-        )
-        known = {form for members in lemmas.values() for lemma in members for form in (lemma.lower(), add_s(lemma))}
-        fresh = (word for word in iterate_made_up_words() if word not in known)
-        count = more / sum(share * forms[kind] for kind, share in MADE_UP.items())
-        for kind, share in MADE_UP.items():
-            new = more if kind == "adjective" else int(count * share) * (kind != "name" or language.num_favorites > 0)
-            more -= new * forms[kind]
-            lemmas[kind] += [word.capitalize() if kind == "name" else word for word in itertools.islice(fresh, new)]
+    forms = {kind: 2 if kind in INFLECTED and language.morphology != "split" else 1 for kind in lemmas}
+    more = language.vocab_size - sum(forms[kind] * len(members) for kind, members in lemmas.items()) - NUM_CLOSED
+    count = more / sum(share * forms[kind] for kind, share in {**MADE_UP, "adjective": 0.2}.items())
+    known = {word.lower() for members in lemmas.values() for word in members}
+    fresh = (word for word in iterate_made_up_words() if word not in known)
+    for kind, share in MADE_UP.items():
+        if kind != "name" or language.num_favorites:  # else each name is a value of a latent
+            new = itertools.islice(fresh, max(0, int(count * share)))
+            lemmas[kind] += [word.capitalize() if kind == "name" else word for word in new]
     return lemmas
 
 
@@ -196,4 +172,11 @@ def build_classes(language: Language) -> list[WordClass]:
     endings = NOUN_ENDINGS[:declensions] + VERB_ENDINGS[:declensions] if language.morphology == "split" else ()
     for ending in dict.fromkeys(itertools.chain.from_iterable(endings)):
         classes.append(WordClass("ending", ending, "ending" + ending, ["-" + ending], {"ending" + ending: 1.0}))
+    missing = language.vocab_size - sum(len(one.words) for one in classes)
+    if language.vocab_size:
+        field = "config.data.language.vocab_size"
+        errors.require(missing >= 0, field, language.vocab_size, f"at least {language.vocab_size - missing}")
+        known = {word.lower() for members in lemmas.values() for word in members}
+        fresh = (word for word in iterate_made_up_words() if word not in known)
+        lemmas["adjective"] += itertools.islice(fresh, missing)  # the list that the class holds
     return classes

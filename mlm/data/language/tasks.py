@@ -127,16 +127,23 @@ def _score_labels(label_T: Sequence[str], given: Sequence[SyntheticExample], sha
 
 
 def list_tags(language: Language) -> tuple[str, ...]:
-    """The names of the language's classes: a kind, and a number where words of the class show one ("noun.s")."""
+    """The names of the language's classes: a kind, and a number where words of the class show one ("noun.s").
+
+    Classes that differ in scene or declension share their name.
+    """
     grammar = build_grammar(language)
     _, first_C = np.unique(grammar.hmm.class_W, return_index=True)
-    return tuple(f"{grammar.kind_W[word]}.{grammar.number_W[word]}".removesuffix(".") for word in first_C)
+    return tuple(dict.fromkeys(_name_tag(grammar, word) for word in first_C))
+
+
+def _name_tag(grammar, word) -> str:
+    return f"{grammar.kind_W[word]}.{grammar.number_W[word]}".removesuffix(".")
 
 
 def _iterate_tags(language: Language, first: int) -> Iterator[SyntheticExample]:
     """A passage with hidden words, and their classes; documents of which nothing is hidden are passed over."""
     grammar, seed = build_grammar(language), language.seed
-    label_W = np.array(list_tags(language))[grammar.hmm.class_W]
+    label_W = np.array([_name_tag(grammar, word) for word in range(len(grammar.words))])
     for begin in itertools.count(first, DOCUMENT_BATCH):
         words_DxL = sample_documents(grammar.hmm, MAX_TAG_WORDS, seed, begin, DOCUMENT_BATCH)
         for number, words_L in enumerate(words_DxL, begin):
@@ -154,7 +161,10 @@ def _infer_tags(language: Language, given: Sequence[SyntheticExample]) -> np.nda
     """
     grammar = build_grammar(language)
     words_NxL, hidden_NxL = encode_passages(grammar, [one.texts[0] for one in given], MAX_TAG_WORDS)
-    return hidden.compute_posterior(grammar.hmm, words_NxL, hidden_NxL).class_KxC.astype(np.float64)
+    share_KxC = hidden.compute_posterior(grammar.hmm, words_NxL, hidden_NxL).class_KxC.astype(np.float64)
+    _, first_C = np.unique(grammar.hmm.class_W, return_index=True)
+    tag_C = [_name_tag(grammar, word) for word in first_C]
+    return share_KxC @ (np.array(tag_C)[:, None] == list_tags(language))
 
 
 def _score_tags(label_C: Sequence[str], given: Sequence[SyntheticExample], share_KxC: np.ndarray) -> OptimalScore:
