@@ -27,7 +27,11 @@ def test_intervals_are_those_of_resampled_changes(monkeypatch):
     count = np.array([np.bincount(index, minlength=4) for index in np.ndindex(4, 4, 4, 4)], np.float64)
     monkeypatch.setattr(agreement.compare, "draw_counts", lambda rng, n, resamples: count)
     x_N, y_N = np.array([-1.0, 0.2, 0.5, 2.0]), np.array([-0.5, 1.0, 0.7, 0.9])
-    found = agreement.compute_measures(x_N[None], y_N[None])["tau"]
+    measures = agreement.compute_measures(x_N[None], y_N[None])
+    slopes = (count @ (x_N * y_N)) / (count @ x_N**2)
+    found = measures["slope"]
+    assert (found.low, found.high) == pytest.approx(np.quantile(slopes, (0.025, 0.975)), abs=1e-12)
+    found = measures["tau"]
     taus = []
     for count_N in count.astype(int):
         own = stats.kendalltau(np.repeat(x_N, count_N), np.repeat(y_N, count_N)).statistic
@@ -70,7 +74,19 @@ def test_a_language_that_halves_each_difference_agrees_with_texts_and_its_slope_
     ceiling = [row for row in measure.rows if row["corpus"] == transfer.CEILING]
     assert all(row["pairs"] == 12 and row["slope"].mean == pytest.approx(1) for row in ceiling)
     (chart,) = transfer.charts(make_results("laptop", worth))
-    assert len(chart.rows) == len(transfer.PRESETS) * (len(transfer.INTERVENTIONS) - 1) and chart.rows[0]["text"].mean == pytest.approx(-1.15)
+    assert len(chart.rows) == len(transfer.PRESETS) * (len(transfer.INTERVENTIONS) - 1) and chart.rows[0][
+        "text"
+    ].mean == pytest.approx(-1.15)
+
+
+def test_a_change_of_a_changed_model_keeps_what_its_base_changed():
+    points = transfer.sweep("laptop")
+    gates = points["wikitext-long-lstm-short-gates-seed0"]
+    assert gates == points["wikitext-long-lstm-seed0"] | {"model.chrono_init": 0}
+    examples = {
+        fields["train.steps"] * fields["train.batch_size"] for name, fields in points.items() if "-long-" in name
+    }
+    assert examples == {transfer.LENGTHS["long"]}
 
 
 def test_only_interventions_that_all_corpora_have_are_measured():

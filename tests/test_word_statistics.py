@@ -56,6 +56,15 @@ def test_a_favourite_word_comes_again_as_often_as_computed():
     assert repeats == pytest.approx([size * q**2 + 1 - q**2] * len(repeats), rel=0.15)
 
 
+def test_each_decade_of_ranks_weighs_alike_in_zipfs_exponent():
+    """Two decades fall as rank^-1 and two as rank^-2, so that the line of least squares falls as rank^-1.5."""
+    rank_R = np.arange(1, 10_001)
+    count_R = 1e9 * np.where(rank_R <= 100, 1.0 / rank_R, 100.0 / rank_R**2)
+    assert word_statistics.fit_zipf_exponent(count_R) == pytest.approx(1.5, abs=0.05)
+    assert word_statistics.fit_zipf_exponent(count_R, first=101) == pytest.approx(2)
+    assert np.isnan(word_statistics.fit_zipf_exponent(np.arange(9, 0, -1)))
+
+
 def test_passages_are_of_one_document_and_evenly_spaced():
     documents = [list("abcde"), list("fghij"), list("kl")]
     assert word_statistics.sample_passages(documents, 3, 100) == [
