@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mlm.cli import floor
 from mlm.data.text import word_statistics
 
 NUM_PASSAGES, LENGTH = 2000, 60
@@ -85,3 +86,17 @@ def test_words_and_marks_are_split():
         "őz",
         ".",
     ]
+
+
+def test_the_command_has_a_column_for_each_source(tmp_path, capsys):
+    path = tmp_path / "a.txt"
+    path.write_text("The cat sat. " * 500)
+    floor.main(["floor", "statistics", "novels", str(path), "--words=2000"])
+    header, _, *lines = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (header, *lines)]
+    assert cells[0] == ["statistics", "language", "novels", str(path)]
+    values = {title: row for title, *row in cells}
+    assert values["different words"][2] == "4" and int(values["different words"][1]) > 431
+    assert values["perplexity, Kneser-Ney of order 1"][2] == "4"
+    language, novels, text = values["share of words that may be noun or verb"]
+    assert language == "0" and 0.05 < float(novels) < 0.25 and text == ""  # 0.114 in a million words
