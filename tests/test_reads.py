@@ -61,6 +61,7 @@ CHOICES = STARTS + [
 def other(name):
     """A value of the field that is not its default."""
     named = {
+        "data.language.num_declensions": 4,
         "model.local_rope_theta": 500.0,
         "model.local_window": 4,
         "downstream.variants": "finetune.trainable_layers=0",

@@ -9,9 +9,9 @@ A loss has parts, by the chain rule: the kind of a word, its number, and which w
 -log P(word) = -log P(kind) - log P(number | kind) - log P(word | kind, number)
 
 A kind is that of a state (`grammar.State`), and with a number it is a class of the language, or several of scenes and
-declensions: a noun in the plural, a determiner that shows no number. A form of two kinds is of a third, with the number of
-the noun; endings are a kind whose numbers are the endings. Where a kind has one number only, the second part
-is 0. The end of a document is a kind of its own, as is each special token of a vocabulary.
+declensions: a noun in the plural, a determiner that shows no number. A form of two kinds is of a third, with the number
+of the noun; endings are a kind whose numbers are the endings. Where a kind has one number only, the second part is 0.
+The end of a document is a kind of its own, as is each special token of a vocabulary.
 
 Letters in array names: N examples, L places, P places and one more, K masked words of all examples, C classes, W words,
 V vocabulary.

@@ -2,9 +2,12 @@
 
 A word belongs to one class (noun, determiner, ...). The hidden state, which is the place in the sentence with the
 numbers still to be agreed with, decides the class alone. The document's topic and protagonist decide which word of the
-class is used, and nothing else. `HMM` says what follows from that.
+class is used, and nothing else. `HMM` says what follows from that. Ingredients that are off by default
+(docs/design/language.md, section 4) add favorites of the document to these two, scenes and endings to the states, and
+classes of forms that several kinds or numbers share.
 
-Letters in array names: S states, C classes, W words, T topics, M names, L places of a document.
+Letters in array names: S states, C classes, Q classes of the language without ingredients, G scenes, W words, T topics,
+M names, F fields, L places of a document.
 """
 
 import dataclasses
@@ -41,8 +44,8 @@ class Grammar(NamedTuple):
     hmm: HMM
     words: tuple[str, ...]
     states: tuple[State, ...]
-    kind_W: np.ndarray  # of a word: as of a state, str
-    number_W: np.ndarray  # "s" or "p", as a noun, a verb or a determiner shows it; "" elsewhere
+    kind_W: np.ndarray  # of a word: as of a state, str; "noun/transitive" of a form of either, "ending"
+    number_W: np.ndarray  # "s" or "p", as a noun, a verb or a determiner shows it; of an ending itself; "" elsewhere
     partner_W: np.ndarray  # the same lemma in the other number, of a noun or verb; -1 elsewhere
 
     @property
@@ -202,6 +205,7 @@ def _list_cells(language, place) -> dict[str, float]:
 @functools.lru_cache(maxsize=4)  # a start needs it twice, and building it takes a tenth of a second
 def build_grammar(language: Language) -> Grammar:
     """The grammar, its words and its exact probabilities; language: within its limits."""
+    check(language)
     table = build_transitions(language)
     places = _list_places(language, table)
     trans_SxS = _build_place_transitions(language, table, places)

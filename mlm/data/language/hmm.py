@@ -173,18 +173,15 @@ def compute_favorite_log_likelihood(favorites: Favorites, words_NxL: np.ndarray,
     The evidence of a field is 1 + sum over its lemmas of P(favorite) * (r^n - 1) for n repeats; word by word, each adds
     p / (1 - p) * r^(repeats before it), as P(favorite) * (r - 1) = p / (1 - p) in `Favorites`.
     """
-    log_N = np.zeros(len(words_NxL))
-    for row, (words_L, seen_L) in enumerate(zip(words_NxL, seen_NxL, strict=True)):
-        word_n = words_L[seen_L & (words_L >= 0)]
-        word_n = word_n[favorites.field_W[word_n] > 0]
-        prob_n, lemma_n = favorites.prob_F[favorites.field_W[word_n]], favorites.lemma_W[word_n]
-        before_n = np.tril(lemma_n[:, None] == lemma_n, -1).sum(1)
-        evidence_F = np.zeros(len(favorites.prob_F))
-        base_n, odds_n = favorites.base_W[word_n], prob_n / (1 - prob_n)
-        odds_n = np.log(odds_n) + before_n * np.log1p(odds_n / base_n)
-        np.logaddexp.at(evidence_F, favorites.field_W[word_n], odds_n)
-        log_N[row] = np.log((1 - prob_n) * base_n).sum() + evidence_F.sum()
-    return log_N
+    field_NxL = np.where(seen_NxL & (words_NxL >= 0), favorites.field_W[words_NxL], 0)
+    lemma_NxL = np.where(field_NxL > 0, favorites.lemma_W[words_NxL], -1)
+    before_NxL = np.tril(lemma_NxL[:, :, None] == lemma_NxL[:, None], -1).sum(2)
+    prob_NxL, base_NxL = favorites.prob_F[field_NxL], np.where(field_NxL > 0, favorites.base_W[words_NxL], 1)
+    with np.errstate(divide="ignore"):
+        odds_NxL = np.log(prob_NxL / (1 - prob_NxL)) + before_NxL * np.log1p(prob_NxL / (1 - prob_NxL) / base_NxL)
+    evidence_NxF = np.zeros((len(words_NxL), len(favorites.prob_F)))
+    np.logaddexp.at(evidence_NxF, (np.arange(len(words_NxL))[:, None], field_NxL), odds_NxL)
+    return np.log((1 - prob_NxL) * base_NxL).sum(1) + evidence_NxF.sum(1)
 
 
 def compute_state_marginals(hmm: HMM, length: int) -> tuple[np.ndarray, np.ndarray]:
